@@ -1,0 +1,69 @@
+# Every target makes the environment that it needs. `make help` lists them.
+
+PYTHON ?= $(shell python3.11 -c pass 2>/dev/null && echo python3.11 || echo python3)
+CYCLES ?= 10000
+ARGS   ?=
+
+VENV := .venv
+PY   := $(VENV)/bin/python
+PIP  := $(PY) -m pip --disable-pip-version-check install --quiet
+CODE := src tests benchmarks
+
+# $(call apt,PACKAGE): install a system package where that is ours to do, as root with apt-get; else fail.
+apt = { [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null && export DEBIAN_FRONTEND=noninteractive \
+	&& { apt-get update; apt-get install -y $(1); } </dev/null >/dev/null 2>&1; }
+
+.DEFAULT_GOAL := help
+.PHONY: help setup run test check bench crash clean
+
+help: ## this list
+	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-6s  %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+# Beside the stamp, our own bytecode: it is compiled here since PYTHONDONTWRITEBYTECODE may forbid it later.
+setup: $(VENV)/.stamp ## make .venv with everything, .venv/bin/holdfast included
+	@$(PY) -m compileall -q src
+
+run: setup ## the main job on a temporary root: create, append, kill a writer, recover, list, show
+	@$(PY) -m holdfast.cli.demo $(ARGS)
+
+test: setup $(VENV)/.strace ## all tests, a few minutes' worth (ARGS="-k torn -x")
+	$(PY) -m pytest -n auto --dist worksteal $(ARGS)
+
+check: setup ## format, lint, types, layers, tests
+	$(PY) -m ruff format --check $(CODE)
+	$(PY) -m ruff check $(CODE)
+	$(PY) -m mypy
+	$(VENV)/bin/lint-imports --no-logo
+	@$(MAKE) --no-print-directory test
+
+bench: setup $(VENV)/.stamp-bench ## the benchmarks: ratios measured in one run
+	$(PY) -m benchmarks $(ARGS)
+
+crash: setup $(VENV)/.strace ## kill -9 a writer CYCLES times (10000)
+	$(PY) -m tests.crash.kill9 --cycles $(CYCLES) $(ARGS)
+
+clean: ## remove the environment and what the tools leave behind
+	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	find $(wildcard $(CODE)) -type d -name __pycache__ -prune -exec rm -rf {} +
+
+$(VENV)/.stamp: pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || { \
+	  echo 'holdfast needs Python 3.11 or newer and $(PYTHON) is not: try make PYTHON=/path/to/python' >&2; exit 1; }
+	@echo 'making $(VENV) ...'
+	@$(PY) -m pip --version >/dev/null 2>&1 || $(PYTHON) -m venv --clear $(VENV) >/dev/null 2>&1 || { \
+	  $(call apt,$$($(PYTHON) -c 'import sys; print("python%d.%d-venv" % sys.version_info[:2])')); \
+	  $(PYTHON) -m venv --clear $(VENV); }
+	@$(PIP) --upgrade pip || true # scripts written by an older pip import re at every start
+	@$(PIP) --editable '.[all,dev]'
+	@$(PY) -m compileall -qq $(VENV)/lib || true # some packages ship templates that do not compile
+	@touch $@
+
+$(VENV)/.stamp-bench: $(VENV)/.stamp
+	@$(PIP) --editable '.[all,dev,bench]'
+	@$(PY) -m compileall -qq $(VENV)/lib || true
+	@touch $@
+
+# Fault injection by system call needs strace; without it those tests skip. Tried once per environment.
+$(VENV)/.strace: | $(VENV)/.stamp
+	@command -v strace >/dev/null || $(call apt,strace) || echo 'no strace: tests that need it will skip'
+	@touch $@

@@ -1,0 +1,114 @@
+"""holdfast: the durable session layer for AI agents.
+
+    import holdfast
+
+    store = holdfast.open_store("~/.holdfast")
+    session = store.create(agent="main", sender="user")
+    session.append(holdfast.user("fix the tests"))     # durable on return
+    session.context().messages                          # what the model is sent next
+
+Names are loaded on first use, so that `import holdfast` costs next to nothing.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from holdfast.app import load_settings, open_store
+    from holdfast.context.build import Context
+    from holdfast.errors import (
+        Conflict,
+        FormatError,
+        HoldfastError,
+        InvalidId,
+        LogDamaged,
+        NotFound,
+        SessionBusy,
+        SettingsError,
+        StoreFailed,
+        StoreFull,
+    )
+    from holdfast.model import (
+        Compaction,
+        Damaged,
+        Event,
+        File,
+        Image,
+        Message,
+        Meta,
+        Metadata,
+        OtherBlock,
+        Rewind,
+        Text,
+        Thinking,
+        Tombstone,
+        ToolCall,
+        Unknown,
+        Usage,
+        assistant,
+        tool_result,
+        user,
+    )
+    from holdfast.session import Session, Store
+    from holdfast.settings import Settings
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "Compaction",
+    "Conflict",
+    "Context",
+    "Damaged",
+    "Event",
+    "File",
+    "FormatError",
+    "HoldfastError",
+    "Image",
+    "InvalidId",
+    "LogDamaged",
+    "Message",
+    "Meta",
+    "Metadata",
+    "NotFound",
+    "OtherBlock",
+    "Rewind",
+    "Session",
+    "SessionBusy",
+    "Settings",
+    "SettingsError",
+    "Store",
+    "StoreFailed",
+    "StoreFull",
+    "Text",
+    "Thinking",
+    "Tombstone",
+    "ToolCall",
+    "Unknown",
+    "Usage",
+    "__version__",
+    "assistant",
+    "load_settings",
+    "open_store",
+    "tool_result",
+    "user",
+]
+
+_HOMES = ("model", "errors", "app", "session", "context.build", "settings")
+
+
+def __getattr__(name: str) -> Any:
+    if name not in __all__:
+        raise AttributeError(f"module 'holdfast' has no attribute {name!r}")
+    from importlib import import_module  # noqa: PLC0415 - the point of loading lazily
+
+    for home in _HOMES:
+        module = import_module(f"holdfast.{home}")
+        if name in vars(module):
+            globals()[name] = vars(module)[name]
+            return globals()[name]
+    raise AttributeError(f"module 'holdfast' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

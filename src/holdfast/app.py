@@ -1,0 +1,49 @@
+"""The wiring: the only file that names concrete stores."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+
+from holdfast.errors import SettingsError
+from holdfast.session import Store
+from holdfast.settings import Settings, convert, parse
+
+DEFAULT_ROOT = "~/.holdfast"
+
+
+def open_store(
+    where: str | os.PathLike[str] = DEFAULT_ROOT, *, settings: Settings | None = None
+) -> Store:
+    """A store by its address: a directory, or "memory:" for one that forgets."""
+    address = os.fspath(where)
+    if address == "memory:":
+        from holdfast.stores.inmemory import InMemoryStore  # noqa: PLC0415
+
+        return Store(InMemoryStore(settings or convert({}, os.environ)))
+    if "://" in address:
+        raise SettingsError(
+            f"no store is known for {address!r}", hint="give a directory or memory:"
+        )
+    try:
+        from holdfast.stores.file import FileStore  # noqa: PLC0415
+    except ModuleNotFoundError as error:
+        if error.name == "fcntl":
+            raise SettingsError("holdfast keeps files on Linux and macOS only") from error
+        raise
+    root = Path(address).expanduser()
+    return Store(FileStore(root, settings or load_settings(root)))
+
+
+def load_settings(root: Path, environment: Mapping[str, str] | None = None) -> Settings:
+    """The settings of a root: its config.toml under the environment's overrides."""
+    env = os.environ if environment is None else environment
+    file = root / "config.toml"
+    try:
+        text = file.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        return convert({}, env)
+    except (OSError, UnicodeDecodeError) as error:
+        raise SettingsError(f"{file}: {error}") from error
+    return parse(text, env, origin=str(file))

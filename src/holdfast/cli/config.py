@@ -1,0 +1,73 @@
+"""`holdfast config show`: the settings in force, and where each comes from."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from typing import Any
+
+import click
+
+from holdfast.cli import render
+from holdfast.cli.options import chosen_root, json_option, root_option
+
+
+@click.group()
+@root_option()
+def config() -> None:
+    """Look at the configuration."""
+
+
+@config.command("show")
+@json_option
+@root_option()
+def show(as_json: bool) -> None:
+    """Show every setting with its origin: default, file or environment."""
+    import msgspec
+
+    from holdfast.app import load_settings
+
+    root = chosen_root()
+    settings = msgspec.to_builtins(load_settings(root))
+    file = root / "config.toml"
+    written = dict(_leaves(_tables(file)))
+    origins = {key: _origin(key, written) for key, _ in _leaves(settings)}
+    if as_json:
+        path = str(file) if file.exists() else None
+        answer = {"root": str(root), "file": path, "settings": settings, "origins": origins}
+        render.put_json(answer)
+        return
+    rows = []
+    for key, value in _leaves(settings):
+        origin = {"file": str(file), "environment": _variable(key)}.get(origins[key], "default")
+        rows.append((key, msgspec.json.encode(value).decode(), origin))
+    render.put_table(("SETTING", "VALUE", "FROM"), rows)
+
+
+def _tables(file: os.PathLike[str]) -> dict[str, Any]:
+    import tomllib
+
+    try:
+        with open(file, "rb") as stream:
+            return tomllib.load(stream)
+    except FileNotFoundError:
+        return {}
+
+
+def _leaves(tables: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Dotted keys and their values."""
+    for key, value in tables.items():
+        if isinstance(value, dict) and value:
+            yield from _leaves(value, f"{prefix}{key}.")
+        else:
+            yield prefix + key, value
+
+
+def _variable(key: str) -> str:
+    return f"HOLDFAST_{key.replace('.', '_')}".upper()
+
+
+def _origin(key: str, written: dict[str, Any]) -> str:
+    if _variable(key) in os.environ:
+        return "environment"
+    return "file" if key in written else "default"

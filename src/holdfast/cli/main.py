@@ -1,0 +1,105 @@
+"""The console entry point, and the one place where an error becomes a line and an exit code.
+
+    0    done
+    1    failed; one line on stderr says why and what to do
+    2    wrong usage, likewise
+    130  interrupted; 141 the reader of our output went away
+
+`--version` is answered before anything heavy is imported, and each command imports only what it
+needs. With HOLDFAST_DEBUG=1 errors are raised with their traceback instead.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+
+FAILED, USAGE, INTERRUPTED, PIPE_CLOSED = 1, 2, 130, 141
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run the command line and return its exit code."""
+    given = sys.argv[1:] if arguments is None else arguments
+    try:
+        code = _version() if given == ["--version"] else _run(given)
+        if sys.stdout is not None:
+            sys.stdout.flush()
+    except BrokenPipeError:
+        code = PIPE_CLOSED
+        _silence()
+    except OSError as error:
+        code = _complain(f"writing the output: {error.strerror or error}")
+        _silence()
+    return code
+
+
+def _version() -> int:
+    from holdfast import __version__
+
+    print(f"holdfast {__version__}")
+    return 0
+
+
+def _run(given: list[str]) -> int:
+    try:
+        import click
+    except ModuleNotFoundError:
+        return _complain("the command line needs click and rich (pip install 'holdfast[cli]')")
+    try:
+        from holdfast.cli import tree
+        from holdfast.cli.render import tolerate_any_text
+
+        tolerate_any_text()
+        with tree.root.make_context("holdfast", list(given)) as context:
+            return tree.root.invoke(context) or 0
+    except click.exceptions.Exit as stop:
+        return stop.exit_code
+    except BrokenPipeError:
+        raise
+    except (Exception, KeyboardInterrupt) as error:
+        if os.environ.get("HOLDFAST_DEBUG"):
+            raise
+        return _explain(error)
+
+
+def _explain(error: BaseException) -> int:
+    """Say what went wrong, in one line, and give the exit code for it."""
+    import click
+
+    from holdfast.errors import HoldfastError
+
+    if isinstance(error, click.exceptions.NoArgsIsHelpError):
+        click.echo(error.format_message(), err=True)
+        return USAGE
+    if isinstance(error, click.UsageError):
+        hint = f" (try: {error.ctx.command_path} --help)" if error.ctx else ""
+        return _complain(error.format_message().rstrip(".") + hint, USAGE)
+    if isinstance(error, KeyboardInterrupt | click.Abort):
+        return _complain("interrupted", INTERRUPTED)
+    if isinstance(error, click.ClickException):
+        return _complain(error.format_message(), error.exit_code)
+    if isinstance(error, HoldfastError):
+        return _complain(str(error))
+    if isinstance(error, OSError):
+        place = f"{error.filename}: " if error.filename else ""
+        return _complain(f"{place}{error.strerror or error}")
+    return _complain(
+        f"internal error: {type(error).__name__}: {error} (HOLDFAST_DEBUG=1 shows where)"
+    )
+
+
+def _complain(message: str, code: int = FAILED) -> int:
+    from holdfast.cli.render import one_line
+
+    try:
+        print(f"holdfast: {one_line(message)}", file=sys.stderr)
+    except OSError:
+        pass  # nobody is listening; the exit code still tells
+    return code
+
+
+def _silence() -> None:
+    """Point stdout at nothing, so that the interpreter's own flush at exit cannot fail."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, sys.stdout.fileno())
+    os.close(nowhere)

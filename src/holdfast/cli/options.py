@@ -1,0 +1,106 @@
+"""What commands have in common: where the store is, `--json`, and how times are given."""
+
+from __future__ import annotations
+
+import os
+import re
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from holdfast.cli.render import warn
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from holdfast.session import Store
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+_ROOT = "holdfast.root"
+_SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 604800}
+
+
+def root_option(**settings: Any) -> Callable[[F], F]:
+    """`--root DIR`, on every level: the innermost one given counts."""
+    return click.option(
+        "--root",
+        metavar="DIR",
+        expose_value=False,
+        callback=_remember_root,
+        help="Where the sessions are (or HOLDFAST_ROOT; default ~/.holdfast).",
+        **settings,
+    )
+
+
+json_option = click.option("--json", "as_json", is_flag=True, help="Answer in JSON.")
+
+
+def _remember_root(ctx: click.Context, param: click.Parameter, value: str | None) -> None:
+    if value is not None:
+        if not value:
+            raise click.BadParameter("it is empty", ctx=ctx, param=param)
+        ctx.meta[_ROOT] = value
+
+
+def chosen_root() -> Path:
+    """The directory that the user chose, by option, environment or default."""
+    from pathlib import Path
+
+    from holdfast.app import DEFAULT_ROOT
+    from holdfast.errors import SettingsError
+
+    given = click.get_current_context().meta.get(_ROOT, DEFAULT_ROOT)
+    path = os.path.expanduser(given)
+    if path.startswith("~"):
+        raise SettingsError(f"{given}: there is no such home directory", hint="give --root DIR")
+    return Path(path)
+
+
+@contextmanager
+def open_root() -> Iterator[Store]:
+    """The store that the user chose; what it had to recover is told at the end, on stderr."""
+    from holdfast.app import open_store
+
+    with open_store(chosen_root()) as store:
+        yield store
+        for report in getattr(store.port, "reports", ()):
+            warn(report)
+
+
+def age(ctx: click.Context, param: click.Parameter, value: str | None) -> float | None:
+    """Seconds out of `30d`, `12h`, `2w`, `45m` or `90s`."""
+    if value is None:
+        return None
+    match = re.fullmatch(r"([0-9]{1,9})([smhdw])", value.strip())
+    if match is None:
+        raise click.BadParameter(
+            f"{value!r} is not an age such as 30d, 12h, 2w or 45m", ctx=ctx, param=param
+        )
+    return float(match[1]) * _SECONDS[match[2]]
+
+
+def moment(ctx: click.Context, param: click.Parameter, value: str | None) -> str | None:
+    """A time as the files write it, out of ISO 8601 (UTC unless it says otherwise) or an age."""
+    from holdfast.model import epoch_ms, timestamp
+
+    if value is None:
+        return None
+    text = value.strip()
+    try:
+        if re.fullmatch(r"[0-9]{1,9}[smhdw]", text):
+            seconds = age(ctx, param, text) or 0.0
+            return timestamp(max(time.time() - seconds, 0))
+        milliseconds = epoch_ms(text)
+        if milliseconds is not None:
+            return timestamp(milliseconds / 1000)
+    except (ValueError, OverflowError, OSError):
+        pass  # a year that no calendar of ours has
+    raise click.BadParameter(
+        f"{value!r} is neither a time such as 2025-01-31T08:00 nor an age such as 7d",
+        ctx=ctx,
+        param=param,
+    )

@@ -1,0 +1,179 @@
+"""`holdfast sessions new`, `append`, `rename`, `delete-message`, `rewind` and `fork`: writing.
+
+Each is durable when it returns, and an error means that nothing was written.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from holdfast.cli import render
+from holdfast.cli.options import json_option, open_root, root_option
+
+
+@click.command()
+@click.option("--agent", default="main", show_default=True)
+@click.option("--sender", default="user", show_default=True)
+@click.option("--model", default="", help="The model that it talks to.")
+@click.option("--title", help="Its title; renaming later is fine.")
+@click.option(
+    "--source", type=click.Choice(["interactive", "cron"]), default="interactive", show_default=True
+)
+@click.option("--cron-job", "cron_job_id", metavar="ID", help="The job that made it.")
+@click.option("--system-prompt", "system_prompt_override", metavar="TEXT")
+@click.option("--key", help="A name that routing derived for it.")
+@click.option("--alias", "aliases", multiple=True, help="Another name; may be given often.")
+@json_option
+@root_option()
+def new(as_json: bool, aliases: tuple[str, ...], **facts: Any) -> None:
+    """Make an empty session and print its id."""
+    given = {key: value for key, value in facts.items() if value is not None}
+    if aliases:
+        given["aliases"] = list(aliases)
+    with open_root() as store:
+        _put_session(store.create(**given).metadata, as_json)
+
+
+@click.command()
+@click.argument("session_id", metavar="ID")
+@click.argument("text", required=False)
+@click.option("--role", type=click.Choice(["user", "assistant"]), default="user", help="Of TEXT.")
+@click.option("--text", "as_text", is_flag=True, help="Take stdin as text, whatever it looks like.")
+@click.option("--expect", type=click.IntRange(min=0), metavar="SEQ", help="Only if this is last.")
+@click.option("--id", "record_id", metavar="UUID", help="Makes a retry write only once.")
+@json_option
+@root_option()
+def append(
+    *,
+    session_id: str,
+    text: str | None,
+    role: str,
+    as_text: bool,
+    expect: int | None,
+    record_id: str | None,
+    as_json: bool,
+) -> None:
+    """Append messages: TEXT, or what stdin has.
+
+    Stdin may be text, one JSON message, or JSON lines of messages. A JSON message is an object with a role (user, assistant, toolResult) and a content, which is
+    a string or a list of blocks; keys that holdfast does not know are kept. All messages of one
+    call are written together or not at all.
+    """
+    from holdfast.cli import given
+
+    if text is None or text == "-":
+        records = given.records(given.stdin(), role=role, as_text=as_text)
+    else:
+        records = [given.message(text, role)]
+    if record_id is not None:
+        records = [given.with_id(records, record_id)]
+    with open_root() as store:
+        session = store.session(session_id)
+        stored = session.append_many(records, expect=expect)
+    if as_json:
+        render.put_json({"records": [{"seq": one.seq, "id": one.id} for one in stored]})
+    else:
+        print(f"appended {_numbers([one.seq for one in stored])} to {session.id}")
+
+
+@click.command()
+@click.argument("session_id", metavar="ID")
+@click.argument("title")
+@json_option
+@root_option()
+def rename(session_id: str, title: str, as_json: bool) -> None:
+    """Give a session another title."""
+    if not title.strip():
+        raise click.UsageError("the title is empty")
+    with open_root() as store:
+        metadata = store.session(session_id).rename(title)
+    if as_json:
+        _put_session(metadata, as_json)
+    else:
+        print(f"renamed {metadata.id} to {render.one_line(metadata.title)}")
+
+
+@click.command("delete-message")
+@click.argument("session_id", metavar="ID")
+@click.argument("seqs", metavar="SEQ...", nargs=-1, required=True, type=click.IntRange(min=1))
+@click.option("--undo", is_flag=True, help="Show deleted messages again.")
+@json_option
+@root_option()
+def delete_message(session_id: str, seqs: tuple[int, ...], undo: bool, as_json: bool) -> None:
+    """Hide messages from the conversation.
+
+    Tool calls and results go together. Nothing leaves the disk: --undo shows them again.
+    """
+    with open_root() as store:
+        session = store.session(session_id)
+        if undo:
+            marker = session.restore(*seqs)
+            answer: dict[str, Any] = {"seq": marker.seq, "restores": marker.restores}
+            said = f"restored {_numbers(marker.restores)}"
+        else:
+            marker = session.tombstone(*seqs)
+            answer = {"seq": marker.seq, "deletes": marker.deletes}
+            said = f"deleted {_numbers(marker.deletes)} (undo: the same with --undo)"
+        stale = sorted(set(session.context().stale) & set(marker.deletes))
+    if stale:
+        answer["stale"] = stale
+        render.warn(
+            f"the summary still tells of {_numbers(stale)} (the next compaction leaves it out)"
+        )
+    if as_json:
+        render.put_json(answer)
+    else:
+        print(said)
+
+
+@click.command()
+@click.argument("session_id", metavar="ID")
+@click.argument("seq", type=click.IntRange(min=0))
+@json_option
+@root_option()
+def rewind(session_id: str, seq: int, as_json: bool) -> None:
+    """Go back to message SEQ.
+
+    What was said after it leaves the view, for good. 0 goes to the start.
+    """
+    with open_root() as store:
+        marker = store.session(session_id).rewind(seq)
+    if as_json:
+        render.put_json({"seq": marker.seq, "toSeq": marker.to_seq})
+    else:
+        print(f"rewound to {marker.to_seq}" if marker.to_seq else "rewound to the start")
+
+
+@click.command()
+@click.argument("session_id", metavar="ID")
+@click.option("--at", type=click.IntRange(min=0), metavar="SEQ", help="Up to this record.")
+@json_option
+@root_option()
+def fork(session_id: str, at: int | None, as_json: bool) -> None:
+    """Copy a session, or its beginning, and print the new id.
+
+    The copy has the same records up to SEQ, byte for byte.
+    """
+    with open_root() as store:
+        _put_session(store.session(session_id).fork(at).metadata, as_json)
+
+
+def _put_session(metadata: Any, as_json: bool) -> None:
+    if as_json:
+        from holdfast.log.fold import to_builtins
+
+        render.put_json(to_builtins(metadata))
+    else:
+        print(metadata.id)
+
+
+def _numbers(seqs: Any) -> str:
+    """`message 3`, `messages 3, 4, 9`, or `messages 3 to 90` when none is missing."""
+    found = sorted(seqs)
+    if len(found) == 1:
+        return f"message {found[0]}"
+    if found[-1] - found[0] == len(found) - 1 and len(found) > 2:
+        return f"messages {found[0]} to {found[-1]}"
+    return "messages " + ", ".join(str(seq) for seq in found)

@@ -1,0 +1,1 @@
+"""What the model is sent next. Pure."""

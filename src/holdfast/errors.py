@@ -1,0 +1,67 @@
+"""Everything holdfast raises.
+
+    HoldfastError
+    ├── NotFound          no such session, record or name
+    ├── InvalidId         an id or name that must never become a path
+    ├── Conflict          expect, guard or id does not match what is stored
+    ├── SessionBusy       another writer or turn holds the session
+    ├── LogDamaged        an operation needs bytes that are damaged
+    ├── FormatError       a value or a file that this version cannot represent
+    ├── StoreFull         a limit or the disk is reached; reading still works
+    ├── StoreFailed       the disk or the database refused; nothing was acknowledged
+    └── SettingsError     a configuration that cannot be used
+
+Each carries facts (session, part, byte, seq …) and, where something can be done, a hint.
+A torn tail is no error: it is a recovery report.
+"""
+
+from __future__ import annotations
+
+
+class HoldfastError(Exception):
+    """Something that holdfast can name went wrong."""
+
+    def __init__(self, message: str, *, hint: str = "", **facts: object) -> None:
+        super().__init__(message)
+        self.message = message
+        self.hint = hint
+        self.facts = facts
+
+    def __str__(self) -> str:
+        return f"{self.message} ({self.hint})" if self.hint else self.message
+
+
+class NotFound(HoldfastError):
+    """There is no such session, record or name."""
+
+
+class InvalidId(HoldfastError):
+    """The id or name is not one that may be used; nothing was touched."""
+
+
+class Conflict(HoldfastError):
+    """What is stored is not what the caller expected; nothing was written."""
+
+
+class SessionBusy(HoldfastError):
+    """Another writer or turn holds the session; nothing was written."""
+
+
+class LogDamaged(HoldfastError):
+    """The operation needs bytes of the log that are damaged."""
+
+
+class FormatError(HoldfastError):
+    """This version cannot represent the value or the file; nothing was written."""
+
+
+class StoreFull(HoldfastError):
+    """A size limit or the disk is reached; nothing was written and reading still works."""
+
+
+class StoreFailed(HoldfastError):
+    """The disk or the database refused; nothing of the call was acknowledged."""
+
+
+class SettingsError(HoldfastError):
+    """The configuration cannot be used."""

@@ -1,0 +1,184 @@
+"""The connection: one SQLite file in WAL mode, versioned, its errors mapped in one place.
+
+A file that is missing, of another version or broken is no problem to report: it is made anew and
+filled from the logs, once. A root that cannot be written gets an index in memory.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import apsw
+
+from holdfast.errors import StoreFailed
+
+VERSION = 1
+_BROKEN = (
+    apsw.CorruptError,
+    apsw.NotADBError,
+    apsw.FormatError,
+    apsw.SQLError,
+    apsw.SchemaChangeError,
+)
+_READ_ONLY = (apsw.CantOpenError, apsw.ReadOnlyError, apsw.PermissionsError)
+
+SCHEMA = (
+    """CREATE TABLE session (
+        id TEXT PRIMARY KEY, agent TEXT, sender TEXT, source TEXT, title TEXT,
+        active INTEGER, bytes INTEGER, parts INTEGER, metadata BLOB) WITHOUT ROWID""",
+    "CREATE INDEX session_active ON session (active, id)",
+    "CREATE INDEX session_pair ON session (agent, sender, active, id)",
+    """CREATE TABLE name (name TEXT, generation INTEGER, id TEXT,
+        PRIMARY KEY (name, generation, id)) WITHOUT ROWID""",
+    "CREATE INDEX name_id ON name (id)",
+    "CREATE TABLE mark (id TEXT, pid INTEGER, PRIMARY KEY (id, pid)) WITHOUT ROWID",
+    "CREATE TABLE fact (key TEXT PRIMARY KEY, value INTEGER) WITHOUT ROWID",
+    "INSERT INTO fact VALUES ('scanned', 0), ('sessions', 0)",
+    """CREATE TRIGGER session_added AFTER INSERT ON session BEGIN
+        UPDATE fact SET value = value + 1 WHERE key = 'sessions'; END""",
+    """CREATE TRIGGER session_removed AFTER DELETE ON session BEGIN
+        UPDATE fact SET value = value - 1 WHERE key = 'sessions'; END""",
+)
+
+
+class IndexBroken(StoreFailed):
+    """The index cannot be used as it is; deleting it makes a new one."""
+
+
+class Database:
+    """The connection to one `index.db`, shared by the threads of a process."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._lock = threading.RLock()
+        self._connection: apsw.Connection | None = None
+        self._inode = 0
+        self._forked: list[apsw.Connection | None] = []
+
+    @contextmanager
+    def reading(self) -> Iterator[apsw.Cursor]:
+        """A cursor; each statement stands for itself."""
+        with self._lock, _errors_mapped():
+            yield self._connected().cursor()
+
+    @contextmanager
+    def writing(self, *, durable: bool = False) -> Iterator[apsw.Cursor]:
+        """A cursor in one transaction; `durable` waits until it is on the disk."""
+        with self._lock, _errors_mapped():
+            cursor = self._connected().cursor()
+            if durable:
+                cursor.execute("PRAGMA synchronous = FULL")
+            try:
+                cursor.execute("BEGIN IMMEDIATE")
+                try:
+                    yield cursor
+                except BaseException:
+                    cursor.execute("ROLLBACK")
+                    raise
+                cursor.execute("COMMIT")
+            finally:
+                if durable:
+                    cursor.execute("PRAGMA synchronous = NORMAL")
+
+    def reset(self) -> None:
+        """Throw the file away; the next use makes a new one."""
+        with self._lock:
+            self.close()
+            for suffix in ("", "-wal", "-shm"):
+                with suppress(FileNotFoundError):
+                    os.unlink(f"{self._path}{suffix}")
+
+    def close(self) -> None:
+        """Close the connection; the next use opens it again."""
+        with self._lock:
+            if self._connection is not None:
+                with suppress(apsw.Error):
+                    self._connection.close()
+            self._connection = None
+
+    def forget(self) -> None:
+        """In a forked child: neither use nor close what belongs to the parent."""
+        self._forked.append(self._connection)
+        self._connection = None
+        self._lock = threading.RLock()
+
+    def _connected(self) -> apsw.Connection:
+        if self._connection is not None and self._inode in (0, self._current_inode()):
+            return self._connection
+        self.close()
+        try:
+            self._connection = self._connect()
+            self._inode = self._current_inode()
+        except _READ_ONLY:
+            self._connection = _prepared(apsw.Connection(":memory:"))
+            self._inode = 0
+        return self._connection
+
+    def _connect(self) -> apsw.Connection:
+        path = Path(os.path.realpath(self._path.parent)) / self._path.name
+        flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
+        with suppress(OSError):  # SQLite would take the umask's mode; its own error says more
+            os.close(os.open(path, flags, 0o600))
+        connection = apsw.Connection(
+            str(path), apsw.SQLITE_OPEN_READWRITE | apsw.SQLITE_OPEN_NOFOLLOW
+        )
+        try:
+            connection.set_busy_timeout(5000)
+            if _value(connection, "PRAGMA journal_mode = WAL") != "wal":
+                raise IndexBroken(f"{path} cannot be put into WAL mode")
+            return _prepared(connection)
+        except BaseException:
+            connection.close()
+            raise
+
+    def _current_inode(self) -> int:
+        try:
+            return os.stat(self._path, follow_symlinks=False).st_ino
+        except OSError:
+            return -1
+
+
+def _prepared(connection: apsw.Connection) -> apsw.Connection:
+    """Set the pragmas, one per call, and make the tables if the file is empty."""
+    connection.execute("PRAGMA synchronous = NORMAL")
+    if _value(connection, "PRAGMA synchronous") != 1:
+        raise IndexBroken("the index does not take its settings")
+    version = _value(connection, "PRAGMA user_version")
+    if version == VERSION:
+        return connection
+    connection.execute("BEGIN IMMEDIATE")
+    try:
+        version = _value(connection, "PRAGMA user_version")  # another process may have been first
+        if version != VERSION:
+            if version or _value(connection, "SELECT count(*) FROM sqlite_schema"):
+                raise IndexBroken(f"the index has version {version}, not {VERSION}")
+            for statement in SCHEMA:
+                connection.execute(statement)
+            connection.execute(f"PRAGMA user_version = {VERSION}")
+    except BaseException:
+        connection.execute("ROLLBACK")
+        raise
+    connection.execute("COMMIT")
+    return connection
+
+
+def _value(connection: apsw.Connection, statement: str, values: Sequence[Any] = ()) -> Any:
+    row = connection.execute(statement, values).fetchone()
+    return None if row is None else row[0]
+
+
+@contextmanager
+def _errors_mapped() -> Iterator[None]:
+    try:
+        yield
+    except _BROKEN as error:
+        raise IndexBroken(f"the index is broken: {error}", hint="it is rebuilt") from error
+    except apsw.Error as error:
+        raise StoreFailed(
+            f"the index cannot be used: {error}", hint="holdfast doctor tells more"
+        ) from error

@@ -1,0 +1,195 @@
+"""Sessions and names as rows: what a listing asks.
+
+A row is a session's metadata up to a log position. A writer marks its session before its first
+append; as long as the mark stands, a listing looks whether the log went on. A mark names its
+process, so that one left by a dead process is settled once and then dropped.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from holdfast.index.database import Database
+from holdfast.model import Metadata
+from holdfast.ports import Filter, Listed, Order, Page, parse_cursor, since_ms
+
+_metadata = msgspec.json.Decoder(Metadata)
+_UPSERT = """INSERT INTO session VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (id) DO UPDATE SET
+    agent = excluded.agent, sender = excluded.sender, source = excluded.source,
+    title = excluded.title, active = excluded.active, bytes = excluded.bytes,
+    parts = excluded.parts, metadata = excluded.metadata"""
+_COLUMNS = "metadata, bytes, parts"
+
+
+class Index:
+    """The rows of one root."""
+
+    def __init__(self, path: Path) -> None:
+        self.database = Database(path)
+
+    # --- rows
+
+    def put(self, rows: Iterable[Listed], *, unmark: int | None = None) -> None:
+        """Write rows; `unmark` drops the marks of a process on them in the same transaction."""
+        with self.database.writing() as cursor:
+            for row in rows:
+                self.put_in(cursor, row, unmark=unmark)
+
+    def put_in(self, cursor: Any, row: Listed, *, unmark: int | None = None) -> None:
+        """Write one row in a transaction that is open already."""
+        _put(cursor, row)
+        if unmark is not None:
+            cursor.execute("DELETE FROM mark WHERE id = ? AND pid = ?", (row.id, unmark))
+
+    def drop(self, sessions: Iterable[str]) -> None:
+        """Forget sessions."""
+        with self.database.writing() as cursor:
+            for session in sessions:
+                for table in ("session", "name", "mark"):
+                    cursor.execute(f"DELETE FROM {table} WHERE id = ?", (session,))
+
+    def get(self, session: str) -> Listed | None:
+        """One row."""
+        with self.database.reading() as cursor:
+            row = cursor.execute(
+                f"SELECT {_COLUMNS} FROM session WHERE id = ?", (session,)
+            ).fetchone()
+        return None if row is None else _listed(row)
+
+    def ids(self) -> set[str]:
+        """All sessions that have a row."""
+        with self.database.reading() as cursor:
+            return {row[0] for row in cursor.execute("SELECT id FROM session")}
+
+    # --- marks
+
+    def mark(self, session: str) -> None:
+        """Say that this process appends to a session. On the disk before it returns: a power cut
+        must not keep an acknowledged record and lose the hint to it."""
+        with self.database.writing(durable=True) as cursor:
+            cursor.execute("INSERT OR IGNORE INTO mark VALUES (?, ?)", (session, os.getpid()))
+
+    def marked(self) -> list[tuple[int, Listed | None, str]]:
+        """The marks: process, row (None if it has none yet), session."""
+        with self.database.reading() as cursor:
+            rows: list[Any] = cursor.execute(
+                f"SELECT pid, mark.id, {_COLUMNS} FROM mark LEFT JOIN session USING (id)"
+            ).fetchall()
+        return [(pid, _listed(rest) if rest[0] else None, session) for pid, session, *rest in rows]
+
+    # --- names
+
+    def holder(self, name: str) -> tuple[str, int] | None:
+        """The session that has a name, and with which generation."""
+        with self.database.reading() as cursor:
+            row = cursor.execute(
+                "SELECT id, generation FROM name WHERE name = ?"
+                " ORDER BY generation DESC, id DESC LIMIT 1",
+                (name,),
+            ).fetchone()
+        return None if row is None else (row[0], row[1])
+
+    def starting_with(self, prefix: str) -> list[str]:
+        """At most two ids that begin so."""
+        with self.database.reading() as cursor:
+            rows = cursor.execute(
+                "SELECT id FROM session WHERE id >= ? AND id < ? LIMIT 2", (prefix, prefix + "~")
+            )
+            return [row[0] for row in rows]
+
+    # --- the directory
+
+    def scanned(self) -> int:
+        """The time of the sessions directory that the rows stand for."""
+        with self.database.reading() as cursor:
+            return int(_one(cursor, "SELECT value FROM fact WHERE key = 'scanned'"))
+
+    def set_scanned(self, changed_at: int, *, before: int | None = None) -> None:
+        """Remember the directory's time; with `before`, only if that is what was remembered."""
+        with self.database.writing() as cursor:
+            cursor.execute(
+                "UPDATE fact SET value = ?1 WHERE key = 'scanned' AND (?2 IS NULL OR value = ?2)",
+                (changed_at, before),
+            )
+
+    # --- listing
+
+    def page(self, which: Filter, limit: int, cursor_text: str | None, order: Order) -> Page:
+        """Some sessions, newest first, and the cursor to the next ones."""
+        conditions, values = _conditions(which)
+        total_conditions, total_values = list(conditions), list(values)
+        column = "active" if order == "active" else "0"
+        if cursor_text is not None:
+            active, last = parse_cursor(cursor_text)
+            conditions.append(f"({column}, id) < (?, ?)")
+            values += [active if order == "active" else 0, last]
+        by = "active DESC, id DESC" if order == "active" else "id DESC"
+        with self.database.reading() as cursor:
+            rows = cursor.execute(
+                f"SELECT {_COLUMNS} FROM session {_where(conditions)} ORDER BY {by} LIMIT ?",
+                (*values, limit + 1),
+            ).fetchall()
+            if total_conditions:
+                count = f"SELECT count(*) FROM session {_where(total_conditions)}"
+            else:
+                count = "SELECT value FROM fact WHERE key = 'sessions'"
+            total = int(_one(cursor, count, total_values))
+        sessions = [_listed(row) for row in rows[:limit]]
+        return Page(sessions, sessions[-1].cursor if len(rows) > limit else None, total)
+
+
+def _put(cursor: Any, row: Listed) -> None:
+    data = row.metadata
+    title = (data.name or "").casefold()
+    cursor.execute(
+        _UPSERT,
+        (
+            data.id,
+            data.agent,
+            data.sender,
+            data.source,
+            title,
+            row.active,
+            row.bytes,
+            row.parts,
+            msgspec.json.encode(data),
+        ),
+    )
+    cursor.execute("DELETE FROM name WHERE id = ?", (data.id,))
+    for name in data.names:
+        generation = data.generations.get(name, 0)
+        cursor.execute("INSERT INTO name VALUES (?, ?, ?)", (name, generation, data.id))
+
+
+def _listed(row: Sequence[Any]) -> Listed:
+    return Listed(_metadata.decode(row[0]), row[1], row[2])
+
+
+def _conditions(which: Filter) -> tuple[list[str], list[Any]]:
+    conditions: list[str] = []
+    values: list[Any] = []
+    for column in ("agent", "sender", "source"):
+        value = getattr(which, column)
+        if value is not None:
+            conditions.append(f"{column} = ?")
+            values.append(value)
+    if which.since is not None:
+        conditions.append("active >= ?")
+        values.append(since_ms(which))
+    if which.title is not None:
+        conditions.append("instr(title, ?) > 0")
+        values.append(which.title.casefold())
+    return conditions, values
+
+
+def _where(conditions: list[str]) -> str:
+    return "WHERE " + " AND ".join(conditions) if conditions else ""
+
+
+def _one(cursor: Any, statement: str, values: Sequence[Any] = ()) -> Any:
+    return cursor.execute(statement, values).fetchone()[0]

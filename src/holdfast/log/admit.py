@@ -1,0 +1,117 @@
+"""What may be appended: the rules that every store applies before it writes. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+from msgspec.structs import replace
+
+from holdfast.errors import Conflict, FormatError, StoreFull
+from holdfast.log.fold import Tally, to_builtins
+from holdfast.log.lines import encode, same, seal
+from holdfast.log.parts import MARKER_BYTES
+from holdfast.model import SCHEMA_VERSION, SETTABLE, AnyRecord, Message, Meta
+from holdfast.settings import SessionSettings
+
+REMEMBERED = 1024  # records whose ids are looked at for a retry
+
+
+class Prepared(NamedTuple):
+    """A record ready to be numbered: encoding needs no lock."""
+
+    record: AnyRecord
+    body: bytes
+    retriable: bool  # the caller brought the id, so it may be there already
+
+
+def prepare(
+    records: Sequence[AnyRecord], now: Callable[[], str], new_id: Callable[[], str]
+) -> list[Prepared]:
+    """Give records their time, messages their id, and encode them."""
+    made = []
+    for record in records:
+        changes: dict[str, Any] = {}
+        if not record.timestamp:
+            changes["timestamp"] = now()
+        if not record.id and isinstance(record, Message):
+            changes["id"] = new_id()
+        complete = replace(record, **changes) if changes else record
+        made.append(Prepared(complete, encode(complete), bool(record.id)))
+    return made
+
+
+def birth(tally: Tally) -> bytes:
+    """The line with seq 0, written with the first record: what the session was made with."""
+    made = to_builtins(tally.metadata(1, 0))
+    facts = {key: value for key, value in made.items() if key in SETTABLE and value}
+    return seal(encode(Meta(set=facts, timestamp=made["createdAt"])), "meta", 0)
+
+
+def check_schema(session: str, newest: int) -> None:
+    """Refuse to add to a log that a newer version has written to."""
+    if newest > SCHEMA_VERSION:
+        raise FormatError(
+            f"session {session} was written by a newer holdfast (schema version {newest})",
+            hint="upgrade holdfast; until then it is read-only",
+            session=session,
+        )
+
+
+def check_retry(session: str, given: AnyRecord, stored: AnyRecord | None, seq: int) -> None:
+    """Refuse an id that stands for something else already."""
+    if stored is None or not same(given, stored):
+        raise Conflict(
+            f"another record with id {given.id} is stored as seq {seq}", session=session, seq=seq
+        )
+
+
+def check_expect(session: str, head: int, expect: int | None, retried: int) -> None:
+    """Refuse if the log is not where the caller saw it; records of a retry count as seen."""
+    if expect is not None and head != expect + retried:
+        raise Conflict(
+            f"session {session} is at seq {head}, not {expect}",
+            hint="read what is new and decide again",
+            session=session,
+            seq=head,
+        )
+
+
+def check_guard(session: str, marker: int, guard: int) -> None:
+    """Refuse if a rewind, tombstone or compaction came after what the caller saw."""
+    if marker > guard:
+        raise Conflict(
+            f"session {session} was changed by record {marker}, after {guard}",
+            hint="plan again from the new state",
+            session=session,
+            seq=marker,
+        )
+
+
+def check_limits(
+    session: str,
+    rows: Sequence[bytes],
+    new: Sequence[Prepared],
+    size: int,
+    settings: SessionSettings,
+) -> None:
+    """Refuse a line or a log that would be too large; markers have a little more room."""
+    longest = max(map(len, rows)) + 1
+    if longest > settings.line_bytes:
+        raise StoreFull(
+            f"a record of {longest} bytes is over the limit of {settings.line_bytes}",
+            hint="store it elsewhere and refer to it, or raise session.line_bytes",
+            session=session,
+        )
+    limit = settings.total_bytes
+    if not limit:
+        return
+    if not any(isinstance(one.record, Message) for one in new):
+        limit += MARKER_BYTES
+    total = size + sum(map(len, rows)) + len(rows)
+    if total > limit:
+        raise StoreFull(
+            f"session {session} would have {total} bytes, over the limit of {limit}",
+            hint="fork it, or raise session.total_bytes",
+            session=session,
+        )

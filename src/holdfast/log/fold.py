@@ -1,0 +1,203 @@
+"""The fold: what a log means.
+
+    message     is live
+    tombstone   hides messages (no rewind brings them back; a later `restores` does)
+    rewind      drops the live messages after its `toSeq`, for good
+    compaction  stands until a later rewind goes behind what it kept
+    meta        changes metadata
+    event       counts (`turn_end`), never shown
+
+`fold` reads forwards and gives the view; `Tally` keeps the metadata, record by record. What the
+model is sent is read backwards by `context.build` and equals this fold.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import msgspec
+from msgspec.structs import replace
+
+from holdfast.model import (
+    SCHEMA_VERSION,
+    SETTABLE,
+    AnyRecord,
+    Compaction,
+    Damaged,
+    Entry,
+    Event,
+    Message,
+    Meta,
+    Metadata,
+    Metrics,
+    Rewind,
+    Through,
+    Tokens,
+    Tombstone,
+    Unknown,
+    timestamp,
+)
+from holdfast.ulid import milliseconds
+
+
+class View(msgspec.Struct, frozen=True):
+    """The live messages of a log, and what stood in the way of reading it."""
+
+    messages: tuple[Message, ...]
+    compaction: Compaction | None  # the newest that stands
+    hidden: frozenset[int]  # seqs that a tombstone hides
+    damage: tuple[Damaged, ...]
+    newer: tuple[Unknown, ...]  # records of a schema version that we do not know
+
+
+def fold(entries: Iterable[Entry]) -> View:
+    """The view of a whole log."""
+    live: list[Message] = []
+    hidden: set[int] = set()
+    standing: list[Compaction] = []
+    damage: list[Damaged] = []
+    newer: list[Unknown] = []
+    for entry in entries:
+        if isinstance(entry, Message):
+            live.append(entry)
+        elif isinstance(entry, Tombstone):
+            hidden.update(entry.deletes)
+            hidden.difference_update(entry.restores)
+        elif isinstance(entry, Rewind):
+            to = entry.to_seq
+            live = [message for message in live if message.seq <= to]
+            standing = [one for one in standing if to >= one.first_kept_seq - 1]
+        elif isinstance(entry, Compaction):
+            standing.append(entry)
+        elif isinstance(entry, Damaged):
+            damage.append(entry)
+        elif isinstance(entry, Unknown) and entry.schema_version > SCHEMA_VERSION:
+            newer.append(entry)
+    return View(
+        messages=tuple(message for message in live if message.seq not in hidden),
+        compaction=standing[-1] if standing else None,
+        hidden=frozenset(hidden),
+        damage=tuple(damage),
+        newer=tuple(newer),
+    )
+
+
+class Tally:
+    """Metadata that grows with its log: give it every record once, in order."""
+
+    def __init__(self, metadata: Metadata) -> None:
+        self._facts = metadata  # all but the running numbers below
+        self.count = metadata.message_count
+        self.last_message_at = metadata.last_message_at
+        self.seq = metadata.through.seq
+
+    @property
+    def newest_schema(self) -> int:
+        """The newest schema version seen."""
+        return self._facts.newest_schema
+
+    @classmethod
+    def fresh(cls, session_id: str) -> Tally:
+        """The tally of an empty log."""
+        created = timestamp(milliseconds(session_id) / 1000)
+        return cls(
+            Metadata(
+                id=session_id,
+                created_at=created,
+                last_message_at=created,
+                metrics=Metrics(session_id=session_id),
+            )
+        )
+
+    def add(self, record: AnyRecord) -> None:
+        """Fold in the next record."""
+        if record.seq > self.seq:
+            self.seq = record.seq
+        if isinstance(record, Message):
+            self.count += 1
+            if record.timestamp:
+                self.last_message_at = record.timestamp
+            if record.model and not self._facts.model:
+                self._facts = replace(self._facts, model=record.model)
+        elif isinstance(record, Meta):
+            self._facts = apply(self._facts, record.set)
+        elif isinstance(record, Event) and record.kind == "turn_end":
+            self._facts = _add_turn(self._facts, record.data)
+        elif record.schema_version > self._facts.newest_schema:
+            self._facts = replace(self._facts, newest_schema=record.schema_version)
+
+    def skip(self) -> None:
+        """Count a damaged line: its number is not given to another record."""
+        self.seq += 1
+
+    def metadata(self, part: int, size: int) -> Metadata:
+        """The metadata as of a log position."""
+        return replace(
+            self._facts,
+            message_count=self.count,
+            last_message_at=self.last_message_at,
+            through=Through(part=part, bytes=size, seq=self.seq),
+        )
+
+
+def apply(metadata: Metadata, changes: dict[str, Any]) -> Metadata:
+    """Metadata after a `meta` record; keys and values that we do not know are kept as they are."""
+    for key, value in changes.items():
+        if key in SETTABLE:
+            changed = to_builtins(metadata)
+            changed.pop(key, None)
+            if value is not None:
+                changed[key] = value
+            try:
+                metadata = from_builtins(changed)
+                continue
+            except msgspec.ValidationError:
+                pass  # a value of a shape we do not know: keep it beside ours
+        metadata = replace(metadata, extra={**metadata.extra, key: value})
+    return metadata
+
+
+def to_builtins(metadata: Metadata) -> dict[str, Any]:
+    """Metadata as the JSON object of `metadata.json`."""
+    data: dict[str, Any] = msgspec.to_builtins(metadata)
+    extra = data.pop("extra")
+    return {**extra, **{key: value for key, value in data.items() if value is not None}}
+
+
+def from_builtins(data: dict[str, Any]) -> Metadata:
+    """Metadata from its JSON object; raises ValidationError if it is none."""
+    known = {key: value for key, value in data.items() if key in _FIELDS}
+    metadata = msgspec.convert(known, Metadata)
+    extra = {key: value for key, value in data.items() if key not in _FIELDS}
+    return replace(metadata, extra=extra) if extra else metadata
+
+
+_FIELDS = frozenset(Metadata.__struct_encode_fields__) - {"extra"}
+
+
+def _add_turn(metadata: Metadata, data: dict[str, Any]) -> Metadata:
+    usage = data.get("usage")
+    counted = usage if isinstance(usage, dict) else {}
+    old = metadata.metrics
+    duration = old.total_duration_ms + _whole(data.get("durationMs"))
+    incoming, outgoing = _whole(counted.get("inputTokens")), _whole(counted.get("outputTokens"))
+    cost = data.get("cost")
+    metrics = Metrics(
+        session_id=metadata.id,
+        total_turns=old.total_turns + 1,
+        total_tokens=Tokens(
+            input_tokens=old.total_tokens.input_tokens + incoming,
+            output_tokens=old.total_tokens.output_tokens + outgoing,
+            total_tokens=old.total_tokens.total_tokens
+            + (_whole(counted.get("totalTokens")) or incoming + outgoing),
+        ),
+        total_tool_calls=old.total_tool_calls + _whole(data.get("toolCalls")),
+        total_duration_ms=duration,
+        total_cost=old.total_cost + (cost if isinstance(cost, int | float) else 0.0),
+    )
+    return replace(metadata, metrics=metrics, uptime_secs=duration // 1000)
+
+
+def _whole(value: object) -> int:
+    return int(value) if isinstance(value, int | float) and value >= 0 else 0

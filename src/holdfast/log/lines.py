@@ -1,0 +1,311 @@
+"""One record, one line: encode and decode.
+
+A line that we wrote ends in exactly 18 bytes, `,"crc":"xxxxxxxx"}`: the CRC-32 of the bytes
+before them, compared as bytes. Such a line takes the fast path. A line without it was written
+by somebody else and takes the strict one: valid UTF-8, no duplicate keys, everything decoded at
+once. Whatever the bytes are, `decode` returns a record or a reason, and never raises.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+from zlib import crc32
+
+import msgspec
+from msgspec.structs import force_setattr, replace
+
+from holdfast.errors import FormatError
+from holdfast.model import (
+    SCHEMA_VERSION,
+    AnyRecord,
+    KnownRecord,
+    Message,
+    OtherBlock,
+    Unknown,
+    blocks,
+)
+
+# Deeper values could be written here and then not be read under a deeper call stack.
+MAX_DEPTH = 200
+
+
+def _encode_other(value: object) -> Any:
+    if isinstance(value, OtherBlock):
+        return value.data
+    raise TypeError(f"{type(value).__name__} is not a JSON value")
+
+
+_encoder = msgspec.json.Encoder(enc_hook=_encode_other)
+_decoder = msgspec.json.Decoder(KnownRecord)
+_plain = msgspec.json.Decoder()
+_PREFIX = re.compile(rb'\{"recordType":"([^"\\]*)","schemaVersion":(\d+),"seq":(\d{1,18})[,}]')
+_ID = re.compile(rb'"id":"([^"\\]{1,200})"[,}]')
+
+
+class Reading(NamedTuple):
+    """What a line turned out to be: a record, or the reason why it is none."""
+
+    record: AnyRecord | None
+    problem: str = ""
+    checked: bool = False  # a crc was there and matched
+
+
+# --- writing --------------------------------------------------------------------------------
+
+
+def encode(record: AnyRecord) -> bytes:
+    """The JSON of a record without seq, schemaVersion and crc: what `seal` makes a line of.
+
+    NaN and infinities become null, lone surrogates U+FFFD. Raises FormatError for what JSON or
+    a later reader could not hold.
+    """
+    try:
+        body = _encode(record)
+    except UnicodeEncodeError:
+        body = _encode(_without_surrogates(record))
+    if body.count(b"[") + body.count(b"{") > MAX_DEPTH and _depth(body) > MAX_DEPTH:
+        raise FormatError(
+            f"content is nested deeper than {MAX_DEPTH} levels", hint="store it as text"
+        )
+    return body
+
+
+def seal(body: bytes, kind: str, seq: int) -> bytes:
+    """The line (without newline) of an encoded record at its place in the log."""
+    head = b'{"recordType":"%b"' % kind.encode()
+    start = b'%b,"schemaVersion":%d,"seq":%d%b' % (head, SCHEMA_VERSION, seq, body[len(head) : -1])
+    return b'%b,"crc":"%08x"}' % (start, crc32(start))
+
+
+def stored(record: AnyRecord, seq: int, line: bytes) -> AnyRecord:
+    """The record as a later reader will see it."""
+    copy = replace(record)
+    force_setattr(copy, "seq", seq)
+    force_setattr(copy, "line", line)
+    return copy
+
+
+def same(given: AnyRecord, record: AnyRecord) -> bool:
+    """Whether a record that is stored is the one that is given again."""
+    ours, theirs = _plain.decode(encode(given)), _plain.decode(record.line)
+    for data in (ours, theirs):
+        for key in ("schemaVersion", "seq", "crc", "timestamp"):
+            data.pop(key, None)
+    return bool(ours == theirs)
+
+
+def from_object(data: Mapping[str, Any]) -> AnyRecord:
+    """A record from its JSON object; keys that we do not know survive into the line."""
+    try:
+        line = _encoder.encode(clean(dict(data)))
+    except (TypeError, ValueError, RecursionError, OverflowError) as error:
+        raise FormatError(f"not a JSON value: {error}") from error
+    record, problem, _ = decode_strict(line)
+    if record is None:
+        raise FormatError(problem)
+    return record
+
+
+def _encode(record: AnyRecord) -> bytes:
+    try:
+        if record.line:
+            return _splice(record)
+        if isinstance(record, Unknown):
+            raise TypeError(f"a {record.record_type!r} record without its line")
+        return _encoder.encode(bare(record))
+    except UnicodeEncodeError:
+        raise
+    except (TypeError, ValueError, RecursionError, OverflowError) as error:
+        raise FormatError(f"the record cannot be written as JSON: {error}") from error
+
+
+def bare(record: KnownRecord) -> KnownRecord:
+    """The record without what only its place in a log gave it."""
+    if record.seq == 0 and not record.line and record.schema_version == SCHEMA_VERSION:
+        return record
+    return replace(record, seq=0, line=b"", schema_version=SCHEMA_VERSION)
+
+
+def _splice(record: AnyRecord) -> bytes:
+    """The JSON of a record that was made from JSON: all its keys, the known ones as they are now.
+
+    The typed record has no room for keys that we do not know, at any depth; its line has.
+    """
+    data = _plain.decode(record.line)
+    original = decode(record.line).record
+    if original is not None and isinstance(data, dict):
+        before, now = _known(original), _known(record)
+        for key in before.keys() | now.keys():
+            if before.get(key) != now.get(key):
+                data[key] = now.get(key)
+                if data[key] is None:
+                    del data[key]
+    else:
+        data = _known(record)
+    for key in ("recordType", "schemaVersion", "seq", "crc"):
+        data.pop(key, None)
+    return _encoder.encode({"recordType": record.record_type, **data})
+
+
+def _known(record: AnyRecord) -> dict[str, Any]:
+    """The fields of a record that its type has room for."""
+    if isinstance(record, Unknown):
+        return {"id": record.id or None, "timestamp": record.timestamp or None}
+    known: dict[str, Any] = _plain.decode(_encoder.encode(bare(record)))
+    return known
+
+
+def _without_surrogates(record: AnyRecord) -> AnyRecord:
+    if isinstance(record, Message):
+        record = replace(record, content=tuple(clean(list(record.content))))
+    fields = {
+        name: clean(getattr(record, name))
+        for name in record.__struct_fields__
+        if name not in ("content", "line")
+    }
+    return replace(record, **fields)
+
+
+def clean(value: Any) -> Any:
+    """A value with U+FFFD in place of lone surrogates."""
+    if isinstance(value, str):
+        return value.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
+    if isinstance(value, Mapping):
+        return {clean(key): clean(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return type(value)(clean(item) for item in value)
+    if isinstance(value, OtherBlock):
+        return OtherBlock(clean(value.data))
+    if isinstance(value, msgspec.Struct):
+        return replace(
+            value, **{name: clean(getattr(value, name)) for name in value.__struct_fields__}
+        )
+    return value
+
+
+def _depth(body: bytes) -> int:
+    deepest = depth = 0
+    for token in re.finditer(rb'"(?:[^"\\]|\\.)*"|[\[{]|[\]}]', body):
+        first = body[token.start()]
+        if first in b"[{":
+            depth += 1
+            deepest = max(deepest, depth)
+        elif first in b"]}":
+            depth -= 1
+    return deepest
+
+
+# --- reading --------------------------------------------------------------------------------
+
+
+def has_crc(line: bytes) -> bool:
+    """Whether the line ends in a crc; not whether it matches."""
+    return line[-18:-10] == b',"crc":"' and line[-2:] == b'"}'
+
+
+def crc_matches(line: bytes) -> bool:
+    """Whether the line ends in its own crc."""
+    return line[-18:] == b',"crc":"%08x"}' % crc32(line[:-18])
+
+
+def decode_fast(line: bytes) -> KnownRecord | None:
+    """The record in a line as we write it; None means: ask `decode`."""
+    if line[-18:] != b',"crc":"%08x"}' % crc32(line[:-18]):
+        return None
+    try:
+        record: KnownRecord = _decoder.decode(line)
+    except (ValueError, RecursionError):
+        return None
+    force_setattr(record, "line", line)
+    return record
+
+
+def decode(line: bytes) -> Reading:
+    """The record in a line (without its newline), or why there is none."""
+    record = decode_fast(line)
+    if record is not None:
+        return Reading(record, "", checked=True)
+    if not has_crc(line):
+        return decode_strict(line)
+    if not crc_matches(line):
+        return Reading(None, "crc does not match")
+    return _decode_slowly(line)._replace(checked=True)
+
+
+def decode_strict(line: bytes) -> Reading:
+    """Decode a line that no crc vouches for."""
+    problem = _strict_problem(line)
+    return Reading(None, problem) if problem else _decode_slowly(line)
+
+
+def peek_seq(line: bytes) -> int | None:
+    """The seq of a line, from its first bytes if it begins as we write it."""
+    if prefix := _PREFIX.match(line):
+        return int(prefix[3])
+    record = decode(line).record
+    return None if record is None else record.seq
+
+
+def peek_id(line: bytes) -> bytes | None:
+    """The id of a line as we write it, without decoding the rest; None if it has none there."""
+    prefix = _PREFIX.match(line)
+    found = _ID.match(line, prefix.end()) if prefix else None
+    return found[1] if found else None
+
+
+def _strict_problem(line: bytes) -> str:
+    # orjson and msgspec both take the last of two equal keys, which smuggles roles.
+    import json  # noqa: PLC0415 - only lines of other writers need it
+
+    try:
+        _plain.decode(line)
+        line.decode()
+        json.loads(line, object_pairs_hook=_refuse_duplicates)
+    except RecursionError:
+        return "nested too deeply"
+    except ValueError as error:
+        return f"not valid JSON: {str(error)[:120]}"
+    return ""
+
+
+def _refuse_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    data = dict(pairs)
+    if len(data) != len(pairs):
+        names = [name for name, _ in pairs]
+        twice = next(name for name in names if names.count(name) > 1)
+        raise ValueError(f"duplicate key {twice[:40]!r}")
+    return data
+
+
+def _decode_slowly(line: bytes) -> Reading:
+    """Decode what the fast decoder refused: newer versions, unknown kinds, unknown blocks."""
+    try:
+        data = _plain.decode(line)
+        if not isinstance(data, dict) or not isinstance(data.get("recordType"), str):
+            return Reading(None, "not a record: no recordType")
+        header = msgspec.convert(data, Unknown)
+        record: AnyRecord = header
+        if header.schema_version <= SCHEMA_VERSION and header.record_type in _KINDS:
+            record = _convert(data)
+    except RecursionError:
+        return Reading(None, "nested too deeply")
+    except ValueError as error:
+        return Reading(None, f"not a valid record: {str(error)[:120]}")
+    force_setattr(record, "line", line)
+    return Reading(record)
+
+
+def _convert(data: dict[str, Any]) -> KnownRecord:
+    content = data.get("content")
+    if data["recordType"] != "message" or not isinstance(content, list):
+        return msgspec.convert(data, KnownRecord)  # type: ignore[no-any-return]
+    if not all(isinstance(block, dict) for block in content):
+        raise ValueError("content holds something that is not a block")
+    empty: KnownRecord = msgspec.convert({**data, "content": []}, KnownRecord)
+    force_setattr(empty, "content", blocks(content))
+    return empty
+
+
+_KINDS = frozenset(kind.record_type for kind in KnownRecord.__args__)

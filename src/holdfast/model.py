@@ -1,0 +1,416 @@
+"""The values that everything else speaks in: blocks, records, metadata.
+
+All are frozen. A record that was read keeps the bytes of its line (`line`), so that keys and
+kinds this version does not know survive. A record that was not stored yet has `seq` 0: the
+number, like the durable bytes, is the store's to give.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from functools import lru_cache
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
+
+import msgspec
+
+SCHEMA_VERSION = 1
+
+Seq = Annotated[int, msgspec.Meta(ge=0)]
+Role = Literal["user", "assistant", "toolResult"]
+
+
+# --- blocks ---------------------------------------------------------------------------------
+
+
+class Block(
+    msgspec.Struct, frozen=True, rename="camel", omit_defaults=True, tag_field="type", gc=False
+):
+    """A piece of a message's content."""
+
+
+class Text(Block, frozen=True, tag="text", gc=False):
+    """Plain text."""
+
+    text: str
+
+
+class ToolCall(Block, frozen=True, tag="toolCall", gc=False):
+    """The model asks for a tool to be run."""
+
+    id: str
+    name: str
+    arguments: dict[str, Any]
+
+
+class Thinking(Block, frozen=True, tag="thinking", gc=False):
+    """Reasoning that a model chose to show; the signature is its provider's."""
+
+    thinking: str
+    signature: str | None = None
+
+
+class Image(Block, frozen=True, tag="image", gc=False):
+    """A picture, base64 in `data` or elsewhere at `url`."""
+
+    mime_type: str = ""
+    data: str = ""
+    url: str | None = None
+
+
+class File(Block, frozen=True, tag="file", gc=False):
+    """An attached file, base64 in `data` or elsewhere at `url`."""
+
+    name: str = ""
+    mime_type: str = ""
+    data: str = ""
+    url: str | None = None
+
+
+class OtherBlock:
+    """A block of a kind this version does not know, kept whole."""
+
+    # No Struct: msgspec has no union of tagged kinds and "anything else".
+    __slots__ = ("data",)
+
+    def __init__(self, data: dict[str, Any]) -> None:
+        self.data = data
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, OtherBlock) and self.data == other.data
+
+    def __hash__(self) -> int:
+        return hash(self.type)
+
+    def __repr__(self) -> str:
+        return f"OtherBlock({self.data!r})"
+
+    @property
+    def type(self) -> str:
+        """The kind that the writer gave it."""
+        return str(self.data.get("type", ""))
+
+
+KnownBlock = Text | ToolCall | Thinking | Image | File
+if TYPE_CHECKING:
+    AnyBlock = KnownBlock | OtherBlock
+else:
+    AnyBlock = KnownBlock  # what the fast decoder accepts; log.lines adds the others
+
+
+# --- records --------------------------------------------------------------------------------
+
+
+class Usage(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True, gc=False):
+    """What a provider counted for one call."""
+
+    input_tokens: int = 0
+    output_tokens: int = 0
+    total_tokens: int = 0
+    cache_read_tokens: int = 0
+    cache_write_tokens: int = 0
+    cost: float = 0.0
+
+
+class Record(
+    msgspec.Struct,
+    frozen=True,
+    kw_only=True,
+    rename="camel",
+    omit_defaults=True,
+    tag_field="recordType",
+    gc=False,
+):
+    """One logical item of a log."""
+
+    schema_version: Literal[1] = 1  # another one is read as Unknown
+    seq: Seq = 0
+    # Invariant: given by the caller it makes a retry exactly-once; it stands directly behind
+    # seq in the line, where it is found without decoding the rest.
+    id: str = ""
+    # The bytes this record was decoded from. The name cannot be a key that anybody writes.
+    line: bytes = msgspec.field(default=b"", name="\x7fline")
+
+    record_type: ClassVar[str] = ""
+
+
+class Message(Record, frozen=True, kw_only=True, tag="message", gc=False):
+    """Something that was said."""
+
+    role: Role
+    content: tuple[AnyBlock, ...]
+    tool_call_id: str | None = None
+    tool_name: str | None = None
+    is_error: bool | None = None
+    model: str | None = None
+    usage: Usage | None = None
+    stop_reason: str | None = None
+    sender: str | None = None
+    cwd: str | None = None
+    timestamp: str = ""
+
+    record_type: ClassVar[str] = "message"
+
+    @property
+    def text(self) -> str:
+        """All text blocks, joined by newlines."""
+        return "\n".join(block.text for block in self.content if isinstance(block, Text))
+
+    @property
+    def tool_calls(self) -> tuple[ToolCall, ...]:
+        """The tool calls among its blocks."""
+        return tuple(block for block in self.content if isinstance(block, ToolCall))
+
+
+class Compaction(Record, frozen=True, kw_only=True, tag="compaction", gc=False):
+    """A summary that stands for all messages before `first_kept_seq`."""
+
+    strategy: str = "structured"
+    first_kept_seq: Seq
+    summary: str
+    tokens_before: int = 0
+    read_files: tuple[str, ...] = ()
+    modified_files: tuple[str, ...] = ()
+    timestamp: str = ""
+
+    record_type: ClassVar[str] = "compaction"
+
+
+class Tombstone(Record, frozen=True, kw_only=True, tag="tombstone", gc=False):
+    """Hides messages, or shows them again; the last tombstone on a seq wins."""
+
+    deletes: tuple[Seq, ...] = ()
+    restores: tuple[Seq, ...] = ()
+    timestamp: str = ""
+
+    record_type: ClassVar[str] = "tombstone"
+
+
+class Rewind(Record, frozen=True, kw_only=True, tag="rewind", gc=False):
+    """Drops the live messages after `to_seq`."""
+
+    to_seq: Seq
+    timestamp: str = ""
+
+    record_type: ClassVar[str] = "rewind"
+
+
+class Meta(Record, frozen=True, kw_only=True, tag="meta", gc=False):
+    """Changes metadata, key by key; null takes a key back."""
+
+    set: dict[str, Any]
+    timestamp: str = ""
+
+    record_type: ClassVar[str] = "meta"
+
+
+class Event(Record, frozen=True, kw_only=True, tag="event", gc=False):
+    """Something that happened; kept, never part of a context."""
+
+    kind: str
+    data: dict[str, Any] = {}
+    timestamp: str = ""
+
+    record_type: ClassVar[str] = "event"
+
+
+class Unknown(
+    msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True, gc=False
+):
+    """A record of a kind or a schema version that this version does not know."""
+
+    record_type: str
+    schema_version: int = SCHEMA_VERSION
+    seq: Seq = 0
+    id: str = ""
+    timestamp: str = ""
+    line: bytes = msgspec.field(default=b"", name="\x7fline")
+
+
+class Damaged(msgspec.Struct, frozen=True, kw_only=True, rename="camel", gc=False):
+    """A stretch of a log that is not a record; it stands where the record would have stood."""
+
+    file: str
+    start: int
+    end: int
+    problem: str
+    seq: int | None = None
+
+
+KnownRecord = Message | Compaction | Tombstone | Rewind | Meta | Event
+AnyRecord = KnownRecord | Unknown
+Entry = AnyRecord | Damaged
+MARKERS = (Tombstone, Rewind, Compaction)
+
+
+# --- builders -------------------------------------------------------------------------------
+
+Content = str | Sequence[AnyBlock | Mapping[str, Any]]
+
+
+def blocks(content: Content) -> tuple[AnyBlock, ...]:
+    """Blocks from a string, from blocks, or from their JSON objects."""
+    if isinstance(content, str):
+        return (Text(content),)
+    return tuple(
+        _block(item) if isinstance(item, Mapping) else item  # keep blocks as they are
+        for item in content
+    )
+
+
+def _block(data: Mapping[str, Any]) -> AnyBlock:
+    try:
+        known: KnownBlock = msgspec.convert(data, KnownBlock)
+        return known
+    except msgspec.ValidationError:
+        return OtherBlock(dict(data))
+
+
+def user(content: Content, **fields: Any) -> Message:
+    """A message from the user."""
+    return Message(role="user", content=blocks(content), **fields)
+
+
+def assistant(content: Content, **fields: Any) -> Message:
+    """A message from the model."""
+    return Message(role="assistant", content=blocks(content), **fields)
+
+
+def tool_result(
+    tool_call_id: str, content: Content, *, is_error: bool = False, **fields: Any
+) -> Message:
+    """What a tool answered to one call."""
+    return Message(
+        role="toolResult",
+        content=blocks(content),
+        tool_call_id=tool_call_id,
+        is_error=is_error,
+        **fields,
+    )
+
+
+# --- metadata -------------------------------------------------------------------------------
+
+
+class Through(msgspec.Struct, frozen=True, gc=False):
+    """The log position that derived data covers: everything before it was folded in."""
+
+    part: int = 1
+    bytes: int = 0
+    seq: int = 0
+
+
+class Tokens(msgspec.Struct, frozen=True, rename="camel", gc=False):
+    """Token sums over the turns of a session."""
+
+    input_tokens: int = 0
+    output_tokens: int = 0
+    total_tokens: int = 0
+
+
+class Metrics(msgspec.Struct, frozen=True, rename="camel", gc=False):
+    """Sums over the `turn_end` events of a session."""
+
+    session_id: str = ""
+    total_turns: int = 0
+    total_tokens: Tokens = Tokens()
+    total_tool_calls: int = 0
+    total_duration_ms: int = 0
+    total_cost: float = 0.0
+
+
+class Metadata(msgspec.Struct, frozen=True, kw_only=True, rename="camel", gc=False):
+    """What is known of a session without reading its log."""
+
+    id: str
+    name: str | None = None  # what people call the title
+    created_at: str = ""  # the time in the id
+    last_message_at: str = ""
+    model: str = ""
+    message_count: int = 0  # message records, live or not
+    source: str = "interactive"
+    cron_job_id: str | None = None
+    system_prompt_override: str | None = None
+    agent: str = "main"
+    sender: str = "user"
+    key: str | None = None
+    aliases: tuple[str, ...] = ()
+    generations: dict[str, int] = {}  # claim counter of the key and of each alias
+    scope: dict[str, Any] | None = None
+    chat: int | None = None
+    uptime_secs: int = 0
+    metrics: Metrics = Metrics()
+    forked_from: dict[str, Any] | None = None
+    newest_schema: int = SCHEMA_VERSION  # above ours: the session is read-only
+    through: Through = Through()
+    extra: dict[str, Any] = {}  # keys that others wrote; kept
+
+    @property
+    def title(self) -> str:
+        """The name, or what stands for it until there is one."""
+        return self.name or "New Session"
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Key and aliases: everything the session may be resolved by."""
+        return ((self.key,) if self.key else ()) + self.aliases
+
+
+SETTABLE = frozenset(
+    {
+        "name",
+        "model",
+        "source",
+        "cronJobId",
+        "systemPromptOverride",
+        "agent",
+        "sender",
+        "key",
+        "aliases",
+        "generations",
+        "scope",
+        "chat",
+        "forkedFrom",
+    }
+)
+
+
+class Part(msgspec.Struct, frozen=True, rename="camel", gc=False):
+    """One file of a log."""
+
+    file: str
+    bytes: int
+    first_seq: int | None
+    last_seq: int | None
+
+
+def new_uuid() -> str:
+    """A random UUID (version 4); the standard module takes three times as long."""
+    digits = os.urandom(16).hex()
+    variant = "89ab"[int(digits[16], 16) & 3]
+    return f"{digits[:8]}-{digits[8:12]}-4{digits[13:16]}-{variant}{digits[17:20]}-{digits[20:]}"
+
+
+# --- time -----------------------------------------------------------------------------------
+
+
+def timestamp(seconds: float) -> str:
+    """A Unix time as ISO 8601 in UTC with milliseconds."""
+    return f"{_whole_second(int(seconds))}.{int(seconds * 1000) % 1000:03d}Z"
+
+
+@lru_cache(maxsize=8)  # nearly every call asks for the second of the call before
+def _whole_second(seconds: int) -> str:
+    return f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%dT%H:%M:%S}"
+
+
+def epoch_ms(text: str) -> int | None:
+    """Milliseconds of an ISO 8601 time, or None if it is not one."""
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        return None
+    if moment.tzinfo is None:
+        moment = moment.replace(tzinfo=UTC)
+    return int(moment.timestamp() * 1000)

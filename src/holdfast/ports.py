@@ -1,0 +1,228 @@
+"""What the layers above ask of a store: duties, not code.
+
+A store is synchronous and safe to use from several threads. No verb waits longer than one append
+does; waiting for a turn is the engine's business.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from types import TracebackType
+from typing import Any, Literal, Protocol, Self, overload
+
+import msgspec
+
+from holdfast.errors import FormatError
+from holdfast.model import AnyRecord, Damaged, Entry, Metadata, Part, epoch_ms
+
+Order = Literal["active", "created"]  # newest message first, or newest session first
+
+
+class Filter(msgspec.Struct, frozen=True, kw_only=True):
+    """Which sessions a listing is about; None leaves a field open."""
+
+    agent: str | None = None
+    sender: str | None = None
+    source: str | None = None
+    since: str | None = None  # ISO 8601; last message at or after it
+    title: str | None = None  # text that the title contains, whatever its case
+
+
+class Listed(msgspec.Struct, frozen=True, gc=False):
+    """A session as a listing shows it."""
+
+    metadata: Metadata
+    bytes: int
+    parts: int
+
+    @property
+    def id(self) -> str:
+        """The session's id."""
+        return self.metadata.id
+
+    @property
+    def active(self) -> int:
+        """When it was last active, in milliseconds: what listings are sorted by."""
+        times = (self.metadata.last_message_at, self.metadata.created_at)
+        return next((ms for text in times if (ms := epoch_ms(text)) is not None), 0)
+
+    @property
+    def cursor(self) -> str:
+        """Its place in any listing; the next page begins behind it."""
+        return f"{self.active}-{self.id}"
+
+
+def parse_cursor(text: str) -> tuple[int, str]:
+    """Time and id of a cursor."""
+    active, _, last = text.partition("-")
+    if not (active.isascii() and active.isdigit() and len(active) < 19 and last):
+        raise FormatError(f"not a cursor: {text[:60]!r}", hint="take the one a listing gave")
+    return int(active), last
+
+
+def since_ms(which: Filter) -> int | None:
+    """The time of a filter in milliseconds."""
+    if which.since is None:
+        return None
+    since = epoch_ms(which.since)
+    if since is None:
+        raise FormatError(f"not an ISO 8601 time: {which.since[:60]!r}")
+    return since
+
+
+def matcher(which: Filter) -> Callable[[Listed], bool]:
+    """A filter as a test of sessions."""
+    since = since_ms(which)
+    title = which.title.casefold() if which.title is not None else ""
+
+    def matches(row: Listed) -> bool:
+        return (
+            all(
+                getattr(which, field) in (None, getattr(row.metadata, field))
+                for field in ("agent", "sender", "source")
+            )
+            and (since is None or row.active >= since)
+            and title in (row.metadata.name or "").casefold()
+        )
+
+    return matches
+
+
+class Page(Sequence[Listed]):
+    """Some sessions of a listing, and the cursor to the next ones."""
+
+    def __init__(self, sessions: Sequence[Listed], next_cursor: str | None, total: int) -> None:
+        self.sessions = tuple(sessions)
+        self.next = next_cursor
+        self.total = total  # of the whole listing
+
+    @overload
+    def __getitem__(self, index: int) -> Listed: ...
+    @overload
+    def __getitem__(self, index: slice) -> tuple[Listed, ...]: ...
+    def __getitem__(self, index: int | slice) -> Listed | tuple[Listed, ...]:
+        return self.sessions[index]
+
+    def __len__(self) -> int:
+        return len(self.sessions)
+
+
+class Lease(Protocol):
+    """The right to run a turn, held until released; it ends with the process."""
+
+    session: str
+
+    def release(self) -> None:
+        """Give it back; doing so twice is harmless."""
+        ...
+
+    def __enter__(self) -> Self: ...
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None: ...
+
+
+class Store(Protocol):
+    """Keeps the records of sessions.
+
+    Every verb that takes a session raises InvalidId for what cannot be an id and NotFound for an
+    id without a session. An error leaves nothing of the call behind; only a crash can leave a
+    prefix of an append's records, never a gap.
+    """
+
+    def create(self, facts: Mapping[str, Any] | None = None) -> Metadata:
+        """Make an empty session. Durable on return.
+
+        `facts` are metadata in their file's names (agent, sender, model, source, cronJobId, key,
+        aliases, scope, systemPromptOverride, name …). FormatError for unknown ones.
+        """
+        ...
+
+    def append(
+        self,
+        session: str,
+        records: Sequence[AnyRecord],
+        *,
+        expect: int | None = None,
+        guard: int | None = None,
+        lease: Lease | None = None,
+    ) -> list[AnyRecord]:
+        """Add records at the end and return them as stored. Durable on return.
+
+        Numbers are dense and grow in the order of the appends, whoever makes them. `expect`: the
+        last seq must be this. `guard`: no rewind, tombstone or compaction may have a higher seq.
+        `lease`: a stale one is refused. All three raise Conflict. A record whose id is among the
+        last 1,024 is not written again, the stored one is returned (Conflict if it differs);
+        this is looked at first, so a retry succeeds and a batch found in part is completed.
+        Also raises SessionBusy, StoreFull, StoreFailed, FormatError.
+        """
+        ...
+
+    def read(self, session: str, *, after: int = 0, limit: int | None = None) -> Iterator[Entry]:
+        """The records with a seq above `after`, in order, lazily; damage stands in its place.
+
+        Sees everything that was acknowledged before the call. Holds no lock.
+        """
+        ...
+
+    def tail(self, session: str) -> Iterator[Entry]:
+        """All records, newest first, lazily: reads no further back than it is asked."""
+        ...
+
+    def metadata(self, session: str) -> Metadata:
+        """What is known of a session, up to its last acknowledged record."""
+        ...
+
+    def update(self, session: str, changes: Mapping[str, Any]) -> Metadata:
+        """Change metadata by a `meta` record. Durable on return; None takes a key back.
+
+        A key or alias that another session holds moves here.
+        """
+        ...
+
+    def list(
+        self,
+        which: Filter = ...,
+        *,
+        limit: int = 50,
+        cursor: str | None = None,
+        order: Order = "active",
+    ) -> Page:
+        """Sessions, newest first. Its cost follows what it returns."""
+        ...
+
+    def delete(self, session: str) -> int:
+        """Remove a session for good and return how many parts it had. Needs the turn lease."""
+        ...
+
+    def resolve(self, name: str) -> str:
+        """The id of the session that holds a key or alias; NotFound if none does."""
+        ...
+
+    def lease(self, session: str) -> Lease:
+        """The right to run a turn, at once or SessionBusy."""
+        ...
+
+    def fork(self, session: str, at: int | None = None) -> Metadata:
+        """A new session with the records up to `at` (default: all), byte for byte."""
+        ...
+
+    def parts(self, session: str) -> tuple[Part, ...]:
+        """The files of a session's log, oldest first."""
+        ...
+
+    def verify(self, session: str) -> tuple[Damaged, ...]:
+        """Everything wrong with a session's bytes: crc, seq, parts."""
+        ...
+
+    def repair(self, session: str) -> tuple[str, ...]:
+        """Set right what can be without deleting anything; what was done, in words."""
+        ...
+
+    def close(self) -> None:
+        """Bring derived data up to date and give back all descriptors."""
+        ...

@@ -1,0 +1,282 @@
+"""The public face: a store of sessions, and a session.
+
+Thin on purpose: every durable thing happens in the store port, everything a log means in `log`
+and `context`. The asynchronous twins at the end run the same verbs in threads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from types import TracebackType
+from typing import Any, Self, TypeVar, cast
+
+import msgspec
+
+from holdfast import ports
+from holdfast.context.build import WINDOW, Context, build
+from holdfast.errors import NotFound
+from holdfast.log.fold import View, fold
+from holdfast.log.pairs import exchange
+from holdfast.model import (
+    AnyRecord,
+    Damaged,
+    Entry,
+    Event,
+    Message,
+    Metadata,
+    Part,
+    Rewind,
+    Tombstone,
+    Usage,
+)
+from holdfast.ports import Filter, Lease, Listed, Order, Page
+
+R = TypeVar("R", bound=AnyRecord)
+
+
+class Session:
+    """One conversation: an append-only log and what it means."""
+
+    def __init__(self, store: Store, session_id: str) -> None:
+        self.store = store
+        self.id = session_id
+        self._port = store.port
+
+    def __repr__(self) -> str:
+        return f"Session({self.id!r})"
+
+    # --- writing
+
+    def append(
+        self,
+        record: R,
+        *,
+        expect: int | None = None,
+        guard: int | None = None,
+        lease: Lease | None = None,
+    ) -> R:
+        """Add one record; durable on return. Returns it as stored, with its seq and id."""
+        stored = self._port.append(self.id, (record,), expect=expect, guard=guard, lease=lease)
+        return cast(R, stored[0])
+
+    def append_many(
+        self,
+        records: Iterable[AnyRecord],
+        *,
+        expect: int | None = None,
+        guard: int | None = None,
+        lease: Lease | None = None,
+    ) -> list[AnyRecord]:
+        """Add several records in one write: an error leaves none of them behind."""
+        return self._port.append(self.id, list(records), expect=expect, guard=guard, lease=lease)
+
+    def tombstone(self, *seqs: int) -> Tombstone:
+        """Hide messages, each with the tool calls and results it belongs to; nothing is lost."""
+        return self.append(Tombstone(deletes=self._exchanges(seqs)))
+
+    def restore(self, *seqs: int) -> Tombstone:
+        """Show hidden messages again."""
+        return self.append(Tombstone(restores=self._exchanges(seqs)))
+
+    def rewind(self, to_seq: int, *, lease: Lease | None = None) -> Rewind:
+        """Go back to a message: everything said after it leaves the view. 0 goes to the start."""
+        if to_seq:
+            self._message(to_seq)
+        if lease is not None:
+            return self.append(Rewind(to_seq=to_seq), lease=lease)
+        with self.lease() as own:
+            return self.append(Rewind(to_seq=to_seq), lease=own)
+
+    def rename(self, title: str) -> Metadata:
+        """Give the session its title."""
+        return self.update(name=title)
+
+    def update(self, **changes: Any) -> Metadata:
+        """Change metadata: name, model, agent, sender, key, aliases, system_prompt_override …"""
+        return self._port.update(self.id, camel(changes))
+
+    def fork(self, at: int | None = None) -> Session:
+        """A new session that shares everything up to a record, byte for byte."""
+        return Session(self.store, self._port.fork(self.id, at).id)
+
+    def end_turn(
+        self,
+        *,
+        duration_ms: int,
+        usage: Usage | None = None,
+        cost: float = 0.0,
+        tool_calls: int = 0,
+    ) -> Event:
+        """Record that a turn ended; uptime and metrics are the sums of these."""
+        data: dict[str, Any] = {"durationMs": duration_ms, "toolCalls": tool_calls}
+        if usage is not None:
+            data["usage"] = msgspec.to_builtins(usage)
+        if cost:
+            data["cost"] = cost
+        return self.append(Event(kind="turn_end", data=data))
+
+    def lease(self) -> Lease:
+        """The right to run a turn, at once or SessionBusy."""
+        return self._port.lease(self.id)
+
+    # --- reading
+
+    def messages(self) -> list[Message]:
+        """All live messages, the compacted past included."""
+        return list(self.view().messages)
+
+    def records(self, *, after: int = 0, limit: int | None = None) -> list[AnyRecord]:
+        """Every record of the log in order; what is damaged is told by `view` and `verify`."""
+        entries = self._port.read(self.id, after=after, limit=limit)
+        return [entry for entry in entries if not isinstance(entry, Damaged)]
+
+    def entries(self, *, after: int = 0, limit: int | None = None) -> Iterator[Entry]:
+        """Every record, lazily, with damage standing in its place."""
+        return self._port.read(self.id, after=after, limit=limit)
+
+    def record(self, seq: int) -> AnyRecord:
+        """One record by its number."""
+        for entry in self._port.read(self.id, after=seq - 1, limit=1):
+            if not isinstance(entry, Damaged) and entry.seq == seq:
+                return entry
+        raise NotFound(f"session {self.id} has no readable record {seq}", session=self.id, seq=seq)
+
+    def view(self) -> View:
+        """The live messages and what stood in the way of reading them."""
+        return fold(self._port.read(self.id))
+
+    def context(self, *, window: int = WINDOW) -> Context:
+        """What the model is sent next: the latest summary and the live messages after it."""
+        return build(self._port.tail(self.id), window)
+
+    @property
+    def metadata(self) -> Metadata:
+        """What is known of the session, up to its last record."""
+        return self._port.metadata(self.id)
+
+    @property
+    def parts(self) -> tuple[Part, ...]:
+        """The files of its log."""
+        return self._port.parts(self.id)
+
+    @property
+    def size(self) -> int:
+        """Bytes of its log."""
+        return sum(part.bytes for part in self.parts)
+
+    def verify(self) -> tuple[Damaged, ...]:
+        """Everything wrong with its bytes."""
+        return self._port.verify(self.id)
+
+    def repair(self) -> tuple[str, ...]:
+        """Set right what can be, deleting nothing; what was done, in words."""
+        return self._port.repair(self.id)
+
+    def delete(self) -> int:
+        """Remove it for good; returns how many parts it had."""
+        return self._port.delete(self.id)
+
+    def _exchanges(self, seqs: Sequence[int]) -> tuple[int, ...]:
+        if not seqs:
+            raise NotFound("no message was named", session=self.id)
+        messages = [self._message(seq) for seq in seqs]
+        if not any(message.role == "toolResult" or message.tool_calls for message in messages):
+            return tuple(sorted(set(seqs)))
+        said = [one for one in self._port.read(self.id) if isinstance(one, Message)]
+        return tuple(sorted({one for seq in seqs for one in exchange(said, seq)}))
+
+    def _message(self, seq: int) -> Message:
+        record = self.record(seq)
+        if not isinstance(record, Message):
+            raise NotFound(
+                f"record {seq} of session {self.id} is no message but a {record.record_type}",
+                session=self.id,
+                seq=seq,
+            )
+        return record
+
+
+class Store:
+    """Sessions, wherever they are kept."""
+
+    def __init__(self, port: ports.Store) -> None:
+        self.port = port
+
+    def create(
+        self,
+        *,
+        agent: str = "main",
+        sender: str = "user",
+        model: str = "",
+        source: str = "interactive",
+        title: str | None = None,
+        **facts: Any,
+    ) -> Session:
+        """Make an empty session. `facts`: cron_job_id, system_prompt_override, key, aliases …"""
+        given = camel(facts) | {"agent": agent, "sender": sender, "source": source}
+        if model:
+            given["model"] = model
+        if title is not None:
+            given["name"] = title
+        return Session(self, self.port.create(given).id)
+
+    def session(self, name: str) -> Session:
+        """A session by its id, key, alias, or an unambiguous beginning of its id."""
+        return Session(self, self.port.resolve(name))
+
+    def latest(self, *, agent: str = "main", sender: str = "user") -> Session | None:
+        """The newest session of a pair, or None."""
+        page = self.port.list(Filter(agent=agent, sender=sender), limit=1, order="created")
+        return Session(self, page[0].id) if page else None
+
+    def list(
+        self,
+        *,
+        agent: str | None = None,
+        sender: str | None = None,
+        source: str | None = None,
+        since: str | None = None,
+        title: str | None = None,
+        limit: int = 50,
+        cursor: str | None = None,
+        order: Order = "active",
+    ) -> Page:
+        """Sessions by their last message, newest first."""
+        which = Filter(agent=agent, sender=sender, source=source, since=since, title=title)
+        return self.port.list(which, limit=limit, cursor=cursor, order=order)
+
+    def walk(self, **which: Any) -> Iterator[Listed]:
+        """All sessions of a listing, page by page."""
+        cursor = None
+        while True:
+            page = self.list(limit=500, cursor=cursor, **which)
+            yield from page
+            cursor = page.next
+            if cursor is None:
+                return
+
+    def close(self) -> None:
+        """Bring derived data up to date and give back all descriptors."""
+        self.port.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+
+def camel(facts: Mapping[str, Any]) -> dict[str, Any]:
+    """Python's names as the files'."""
+    return {msgspec_camel(key): value for key, value in facts.items()}
+
+
+def msgspec_camel(key: str) -> str:
+    """One name as the files write it."""
+    first, *rest = key.split("_")
+    return first + "".join(word.capitalize() for word in rest)

@@ -1,0 +1,236 @@
+"""Keeps `index.db` true to the logs, without ever standing in an append's way.
+
+list        looks at the sessions that are marked, and for new directories when the directory
+            of sessions changed
+broken      an index that cannot be used is thrown away and filled again, once
+sweep       looks at every session: finds what programs without marks have added
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import TypeVar
+
+import msgspec
+
+from holdfast.errors import HoldfastError, InvalidId, NotFound
+from holdfast.index.database import IndexBroken
+from holdfast.index.listing import Index
+from holdfast.log.fold import Tally
+from holdfast.log.parts import part_name
+from holdfast.ports import Filter, Listed, Order, Page
+from holdfast.stores import sidecar
+from holdfast.stores.disk import errors_mapped
+from holdfast.stores.layout import Root
+from holdfast.stores.reading import OpenLog
+from holdfast.stores.writer import Report
+
+T = TypeVar("T")
+Progress = Callable[[int, int], None]
+_BATCH = 500
+
+
+class Sweep(msgspec.Struct, frozen=True):
+    """What a sweep found."""
+
+    sessions: int
+    refreshed: int
+    removed: int
+
+
+class Catalogue:
+    """The index of one root and its upkeep."""
+
+    def __init__(self, root: Root, report: Report, progress: Progress | None = None) -> None:
+        self._root = root
+        self._report = report
+        self._progress = progress
+        self.index = Index(root.path / "index.db")
+
+    # --- asking
+
+    def page(self, which: Filter, limit: int, cursor: str | None, order: Order) -> Page:
+        """A page of a listing, current to the last acknowledged record of marked sessions."""
+        if not self._root.exists():
+            return Page((), None, 0)
+        return self._sound(lambda: self._current().page(which, limit, cursor, order))
+
+    def holder(self, name: str) -> tuple[str, int] | None:
+        """The session that holds a key or alias, and its generation."""
+        if not self._root.exists():
+            return None
+        return self._sound(lambda: self._scanned().holder(name))
+
+    def starting_with(self, prefix: str) -> list[str]:
+        """At most two ids that begin so."""
+        if not self._root.exists():
+            return []
+        return self._sound(lambda: self._scanned().starting_with(prefix))
+
+    # --- telling: none of these may fail an append, so they report and go on
+
+    def mark(self, session: str) -> None:
+        """This process is going to append to a session."""
+        with self._harmless():
+            self.index.mark(session)
+
+    def put(self, row: Listed, *, unmark: bool = False) -> None:
+        """A session's row is up to date."""
+        with self._harmless():
+            self.index.put([row], unmark=os.getpid() if unmark else None)
+
+    def seen(self, row: Listed) -> None:
+        """A session was looked at: its row follows if somebody wrote to it without a mark."""
+        with self._harmless():
+            known = self.index.get(row.id)
+            if known is None or known.metadata.through != row.metadata.through:
+                self.index.put([row])
+
+    def added(self, row: Listed, before: int) -> None:
+        """A session of ours appeared; `before` is the directory's time just before that."""
+        with self._harmless():
+            self.index.put([row])
+            self.index.set_scanned(self._root.changed_at(), before=before)
+
+    def removed(self, session: str, before: int) -> None:
+        """A session of ours is gone."""
+        with self._harmless():
+            self.index.drop([session])
+            self.index.set_scanned(self._root.changed_at(), before=before)
+
+    # --- upkeep
+
+    def sweep(self, progress: Progress | None = None) -> Sweep:
+        """Look at every session, whoever wrote to it."""
+        if not self._root.exists():
+            return Sweep(0, 0, 0)
+        removed = self._sound(self._scan)
+        ids = sorted(self.index.ids())
+        grown = []
+        for done, session in enumerate(ids, 1):
+            row = self.index.get(session)
+            if row is None or self._grown(row):
+                grown.append(session)
+            if progress is not None and (done % _BATCH == 0 or done == len(ids)):
+                progress(done, len(ids))
+        self._put_all(self._rows(grown))
+        return Sweep(len(ids), len(grown), removed)
+
+    def row(self, session: str, known: Listed | None = None) -> Listed:
+        """A session's row from its log; with a known one, only what is new is read."""
+        log = OpenLog(self._root.open_session(session))
+        with errors_mapped(f"reading session {session}", session=session):
+            try:
+                if known is not None and sidecar.covers(known.metadata.through, log):
+                    tally = Tally(known.metadata)
+                    end = sidecar.catch_up(tally, log, known.metadata.through)
+                else:
+                    tally, end = sidecar.load(session, log)
+                metadata = tally.metadata(end.part, end.bytes)
+                return Listed(metadata, log.size(), max(len(log.numbers), 1))
+            finally:
+                log.close()
+
+    def _sound(self, ask: Callable[[], T]) -> T:
+        """Ask the index; if it is broken, make a new one and ask again."""
+        try:
+            return ask()
+        except IndexBroken as error:
+            self._report(f"the index is made anew: {error.message}")
+            self.index.database.reset()
+            return ask()
+
+    def _scanned(self) -> Index:
+        if self.index.scanned() != self._root.changed_at():
+            self._scan()
+        return self.index
+
+    def _current(self) -> Index:
+        index = self._scanned()
+        fresh: list[tuple[int | None, Listed]] = []
+        for pid, row, session in index.marked():
+            gone = not _alive(pid)
+            if row is not None and not self._grown(row):
+                if gone:
+                    fresh.append((pid, row))
+                continue
+            try:
+                fresh.append((pid if gone else None, self.row(session, row)))
+            except (NotFound, InvalidId):
+                index.drop([session])
+        if fresh:
+            with index.database.writing() as cursor:
+                for dead, current in fresh:
+                    index.put_in(cursor, current, unmark=dead)
+        return index
+
+    def _scan(self) -> int:
+        """Bring rows in line with the directories that are there; returns how many went."""
+        changed_at = self._root.changed_at()
+        on_disk = set(self._root.ids())
+        known = self.index.ids()
+        gone = known - on_disk
+        if gone:
+            self.index.drop(gone)
+        self._put_all(self._rows(sorted(on_disk - known)))
+        self.index.set_scanned(changed_at)
+        return len(gone)
+
+    def _rows(self, sessions: list[str]) -> Iterator[Listed]:
+        for done, session in enumerate(sessions, 1):
+            try:
+                yield self.row(session)
+            except HoldfastError as error:  # one bad session must not hide the others
+                self._report(f"session {session} cannot be listed: {error.message}")
+            if self._progress is not None and (done % _BATCH == 0 or done == len(sessions)):
+                self._progress(done, len(sessions))
+
+    def _put_all(self, rows: Iterable[Listed]) -> None:
+        batch: list[Listed] = []
+        for row in rows:
+            batch.append(row)
+            if len(batch) == _BATCH:
+                self.index.put(batch)
+                batch = []
+        if batch:
+            self.index.put(batch)
+
+    def _grown(self, row: Listed) -> bool:
+        through = row.metadata.through
+        folder: Path = self._root.session_path(row.id)
+        try:
+            size = os.stat(folder / part_name(through.part), follow_symlinks=False).st_size
+        except OSError:
+            return True
+        return size != through.bytes or os.path.lexists(folder / part_name(through.part + 1))
+
+    def _harmless(self) -> _Harmless:
+        return _Harmless(self._report)
+
+
+class _Harmless:
+    """Reports an index error instead of raising it."""
+
+    def __init__(self, report: Report) -> None:
+        self._report = report
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> bool:
+        if isinstance(error, HoldfastError):
+            self._report(f"the index is behind: {error.message}")
+            return True
+        return False
+
+
+def _alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except OSError:
+        pass
+    return True

@@ -1,0 +1,180 @@
+"""System calls of the file store, and the one place where their errors become ours.
+
+No symlink is followed below the root: every path component there is opened by name, relative to
+the directory before it.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+
+from holdfast.errors import HoldfastError, InvalidId, NotFound, SessionBusy, StoreFailed, StoreFull
+
+_DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+_FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
+_LINK = frozenset({errno.ELOOP, errno.ENOTDIR, errno.EMLINK})
+
+
+def mapped(error: OSError, doing: str, **facts: str) -> HoldfastError:
+    """One of our errors for one of the system's."""
+    reason = os.strerror(error.errno) if error.errno else str(error)
+    if error.errno in _FULL:
+        return StoreFull(
+            f"{doing}: {reason}", hint="free some space and try again; nothing was lost", **facts
+        )
+    if error.errno == errno.ENOENT:
+        return NotFound(f"{doing}: {reason}", **facts)
+    if error.errno in _LINK:
+        return InvalidId(f"{doing}: a symbolic link is not followed", **facts)
+    hint = ""
+    if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
+        hint = "check who owns the directory and whether it is writable"
+    elif error.errno in (errno.EMFILE, errno.ENFILE):
+        hint = "raise the limit of open files (ulimit -n)"
+    return StoreFailed(f"{doing}: {reason}", hint=hint, **facts)
+
+
+@contextmanager
+def errors_mapped(doing: str, **facts: str) -> Iterator[None]:
+    """Turn OSError into ours."""
+    try:
+        yield
+    except OSError as error:
+        raise mapped(error, doing, **facts) from error
+
+
+def open_directory(name: str, beneath: int | None = None) -> int:
+    """A descriptor of a directory that is not a symlink."""
+    return os.open(name, _DIRECTORY, dir_fd=beneath)
+
+
+def open_file(name: str, flags: int, beneath: int) -> int:
+    """A descriptor of a regular file in a directory."""
+    return os.open(name, flags | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600, dir_fd=beneath)
+
+
+def write_all(descriptor: int, data: bytes) -> None:
+    """Write everything; a short write goes on where it stopped until an error says why."""
+    written = os.write(descriptor, data)
+    if written != len(data):
+        rest = memoryview(data)[written:]
+        while rest:
+            rest = rest[os.write(descriptor, rest) :]
+
+
+def copy(source: int, target: int, start: int, end: int) -> None:
+    """Copy the bytes between two offsets to the end of another file."""
+    while start < end:
+        data = os.pread(source, min(1 << 20, end - start), start)
+        if not data:
+            return
+        write_all(target, data)
+        start += len(data)
+
+
+if sys.platform == "darwin":
+
+    def sync(descriptor: int) -> None:
+        """Bring a file's bytes to the disk itself; fsync there only reaches the drive's cache."""
+        fcntl.fcntl(descriptor, fcntl.F_FULLFSYNC)
+
+else:
+    sync = os.fdatasync
+
+
+def sync_directory(descriptor: int) -> None:
+    """Make the names in a directory durable."""
+    os.fsync(descriptor)
+
+
+def put(name: str, data: bytes, beneath: int, *, durable: bool) -> None:
+    """Replace a small file as a whole: temporary, rename; with `durable`, synced in between."""
+    temporary = f"{name}.{os.getpid()}.tmp"
+    flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC
+    descriptor = open_file(temporary, flags, beneath)
+    try:
+        try:
+            write_all(descriptor, data)
+            if durable:
+                sync(descriptor)
+        finally:
+            os.close(descriptor)
+        os.rename(temporary, name, src_dir_fd=beneath, dst_dir_fd=beneath)
+    except OSError:
+        with suppress(OSError):
+            os.unlink(temporary, dir_fd=beneath)
+        raise
+    if durable:
+        sync_directory(beneath)
+
+
+def get(name: str, beneath: int, cap: int = 1 << 20) -> bytes:
+    """The bytes of a small file."""
+    descriptor = open_file(name, os.O_RDONLY, beneath)
+    try:
+        return os.pread(descriptor, cap, 0)
+    finally:
+        os.close(descriptor)
+
+
+def lock(descriptor: int, seconds: float, what: str, **facts: str) -> None:
+    """Take an exclusive flock, waiting at most so long; SessionBusy names the holder."""
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        return
+    except OSError as error:
+        if error.errno not in (errno.EWOULDBLOCK, errno.EAGAIN):
+            raise mapped(error, f"locking {what}", **facts) from error
+    deadline = time.monotonic() + seconds
+    pause = 0.0001
+    while time.monotonic() < deadline:
+        time.sleep(pause)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return
+        except OSError as error:
+            if error.errno not in (errno.EWOULDBLOCK, errno.EAGAIN):
+                raise mapped(error, f"locking {what}", **facts) from error
+        pause = min(pause * 1.5, 0.002)
+    raise SessionBusy(
+        f"{what} is held by {holder(descriptor)}", hint="try again when it has finished", **facts
+    )
+
+
+def unlock(descriptor: int) -> None:
+    """Give a flock back."""
+    fcntl.flock(descriptor, fcntl.LOCK_UN)
+
+
+def holder(descriptor: int) -> str:
+    """Who holds the flock on a file, as far as the system tells.
+
+    Asking /proc/locks when it matters is cheaper than writing a pid at every append.
+    """
+    status = os.fstat(descriptor)
+    device = f"{os.major(status.st_dev):02x}:{os.minor(status.st_dev):02x}:{status.st_ino}"
+    try:
+        with open("/proc/locks", encoding="ascii") as table:
+            for row in table:
+                fields = row.split()
+                if fields[1] == "FLOCK" and device in fields:
+                    return _process(int(fields[4]))
+    except (OSError, IndexError, ValueError):
+        pass
+    return "another process"
+
+
+def _process(pid: int) -> str:
+    if pid == os.getpid():
+        return f"this process (pid {pid})"
+    try:
+        with open(f"/proc/{pid}/comm", encoding="utf-8", errors="replace") as name:
+            return f"process {pid} ({name.read().strip()})"
+    except OSError:
+        return f"process {pid}"

@@ -1,0 +1,445 @@
+"""Sessions in plain files: the store that a person can read with `less`.
+
+Truth is in the logs alone. `metadata.json` and `index.db` follow behind and may be deleted; no
+error of theirs fails an append. This file is the verbs; how bytes are appended is `writer`, how
+they are read `reading`, what is wrong with them `audit`, where they lie `layout`.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+import weakref
+from collections import OrderedDict, deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any, TypeVar
+
+from holdfast.errors import Conflict, FormatError, HoldfastError, NotFound
+from holdfast.log.admit import prepare
+from holdfast.log.facts import check_facts
+from holdfast.log.fold import Tally, apply, to_builtins
+from holdfast.log.parts import part_name
+from holdfast.model import (
+    SETTABLE,
+    AnyRecord,
+    Damaged,
+    Entry,
+    Event,
+    Meta,
+    Metadata,
+    Part,
+    new_uuid,
+    timestamp,
+)
+from holdfast.ports import Filter, Lease, Listed, Order, Page
+from holdfast.settings import Settings
+from holdfast.stores import audit, disk, names, sidecar
+from holdfast.stores.catalogue import Catalogue, Progress, Sweep
+from holdfast.stores.forking import copy_log
+from holdfast.stores.layout import Root
+from holdfast.stores.leases import FileLease
+from holdfast.stores.reading import OpenLog, is_birth
+from holdfast.stores.writer import Gone, Report, Writer
+from holdfast.ulid import Ulids, is_ulid
+
+T = TypeVar("T")
+
+OPEN_SESSIONS = 64  # so many keep their descriptors
+SAVE_SECONDS = 1.0  # while appends come, metadata.json lags behind by no more than this
+
+
+class FileStore:
+    """The store port on a directory of the local disk."""
+
+    def __init__(
+        self,
+        root: Path,
+        settings: Settings | None = None,
+        *,
+        clock: Callable[[], float] = time.time,
+        progress: Progress | None = None,
+    ) -> None:
+        self._settings = (settings or Settings()).session
+        self._durable = self._settings.durability == "always"
+        self._now = lambda: timestamp(clock())
+        self._new_ulid = Ulids(clock)
+        self._root = Root(root, durable=self._durable)
+        self._root.check()
+        # What recovery did and where the index is behind; the newest thousand.
+        self.reports: deque[str] = deque(maxlen=1000)
+        self._catalogue = Catalogue(self._root, self.reports.append, progress)
+        self._mutex = threading.Lock()
+        self._writers: OrderedDict[str, Writer] = OrderedDict()
+        self._leases: weakref.WeakSet[FileLease] = weakref.WeakSet()
+        after_fork = weakref.WeakMethod(self._after_fork)
+        os.register_at_fork(after_in_child=lambda: (method := after_fork()) and method())
+
+    # --- writing
+
+    def create(self, facts: Mapping[str, Any] | None = None) -> Metadata:
+        """Make an empty session: whole or not at all."""
+        given = {key: value for key, value in check_facts(facts or {}).items() if value is not None}
+        session = self._new_ulid()
+        wanted = [name for name in (given.get("key"), *given.get("aliases", ())) if name]
+        if not wanted:
+            return self._create(session, given)
+        with self._names_held():
+            given["generations"] = names.claims(session, wanted, {}, self._catalogue.holder)
+            return self._create(session, given)
+
+    def _create(self, session: str, facts: dict[str, Any]) -> Metadata:
+        metadata = apply(Tally.fresh(session).metadata(1, 0), facts)
+
+        def build(directory: int) -> None:
+            flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL
+            os.close(disk.open_file(part_name(1), flags, directory))
+            sidecar.save(metadata, directory, durable=self._durable)
+
+        self._appear(session, build, lambda: Listed(metadata, 0, 1))
+        return metadata
+
+    def _appear(
+        self, session: str, build: Callable[[int], None], row: Callable[[], Listed]
+    ) -> None:
+        self._root.prepare()
+        before = self._root.changed_at()
+        self._root.stage(session, build)
+        self._catalogue.added(row(), before)
+
+    def append(
+        self,
+        session: str,
+        records: Sequence[AnyRecord],
+        *,
+        expect: int | None = None,
+        guard: int | None = None,
+        lease: Lease | None = None,
+    ) -> list[AnyRecord]:
+        """Add records at the end: one write and one sync for all of them."""
+        if lease is not None and not (
+            isinstance(lease, FileLease) and lease.held and lease.session == session
+        ):
+            raise Conflict(f"the turn lease of session {session} is not held", session=session)
+        if not records:
+            self.resolve(session)
+            return []
+        prepared = prepare(records, self._now, new_uuid)
+
+        def work(writer: Writer) -> list[AnyRecord]:
+            stored = writer.append(prepared, expect, guard)
+            writer.due = time.monotonic() - writer.saved_at >= SAVE_SECONDS or any(
+                isinstance(one, Event) and one.kind == "turn_end" for one in stored
+            )
+            return stored
+
+        return self._locked(session, work)
+
+    def update(self, session: str, changes: Mapping[str, Any]) -> Metadata:
+        """Change metadata by a `meta` record."""
+        given = check_facts(changes)
+        if not given:
+            return self.metadata(session)
+        if "key" not in given and "aliases" not in given:
+            return self._set(session, given)
+        with self._names_held():
+            held = self.metadata(session)
+            key = given.get("key", held.key)
+            aliases = given.get("aliases", held.aliases)
+            wanted = [name for name in (key, *(aliases or ())) if name]
+            given["generations"] = names.claims(
+                session, wanted, held.generations, self._catalogue.holder
+            )
+            return self._set(session, given)
+
+    def _set(self, session: str, changes: dict[str, Any]) -> Metadata:
+        prepared = prepare([Meta(set=changes)], self._now, new_uuid)
+
+        def work(writer: Writer) -> Metadata:
+            writer.append(prepared, None, None)
+            writer.due = True
+            return writer.metadata
+
+        return self._locked(session, work)
+
+    def fork(self, session: str, at: int | None = None) -> Metadata:
+        """A new session with the bytes up to a record, so seq and crc stay."""
+        source = self.metadata(session)
+        seq = source.through.seq if at is None else at
+        changes: dict[str, Any] = {"forkedFrom": {"id": session, "seq": seq}}
+        new = self._new_ulid()
+        log = self._open(session)
+        try:
+            end = (log.last, log.end()) if at is None else _end_of(log, at, session)
+            facts = to_builtins(source)
+            if log.size() == 0 or not is_birth(next(log.forward())):  # no record holds its facts
+                changes = {k: v for k, v in facts.items() if k in SETTABLE and v} | changes
+            for name in ("key", "aliases", "generations"):  # they stay with the original
+                changes[name] = None
+            if log.size() == 0:
+                return self._create(new, changes)
+
+            def build(directory: int) -> None:
+                copy_log(log, end, directory, durable=self._durable)
+                with self._private(new, self.reports.append, os.dup(directory)) as writer:
+                    writer.append(prepare([Meta(set=changes)], self._now, new_uuid), None, None)
+                    writer.save()
+
+            self._appear(new, build, lambda: self._catalogue.row(new))
+        finally:
+            log.close()
+        return self.metadata(new)
+
+    def delete(self, session: str) -> int:
+        """Move a session to the trash, make that durable, unlink it."""
+
+        def work(writer: Writer) -> int:
+            count = len(self.parts(session))
+            before = self._root.changed_at()
+            self._root.discard(session, writer.directory)
+            self._forget(writer)
+            self._catalogue.removed(session, before)
+            return count
+
+        with self.lease(session):
+            return self._locked(session, work)
+
+    # --- reading
+
+    def read(self, session: str, *, after: int = 0, limit: int | None = None) -> Iterator[Entry]:
+        """Records above a seq, lazily; the first is found by bisection."""
+        return _above(self._open(session), after, limit)
+
+    def tail(self, session: str) -> Iterator[Entry]:
+        """All records, newest first, lazily."""
+        return _newest_first(self._open(session))
+
+    def metadata(self, session: str) -> Metadata:
+        """From a writer of ours if nobody wrote after it, else from the file and what is new."""
+        with self._mutex:
+            writer = self._writers.get(session)
+        if writer is not None and (known := writer.current()) is not None:
+            return known
+        row = self._catalogue.row(session)
+        self._catalogue.seen(row)
+        return row.metadata
+
+    def list(
+        self,
+        which: Filter = Filter(),  # noqa: B008 - frozen
+        *,
+        limit: int = 50,
+        cursor: str | None = None,
+        order: Order = "active",
+    ) -> Page:
+        """Sessions, newest first, from the index."""
+        if limit < 1:
+            raise FormatError(f"a listing needs a limit of at least 1, not {limit}")
+        return self._catalogue.page(which, limit, cursor, order)
+
+    def resolve(self, name: str) -> str:
+        """The id behind an id, a key, an alias, or an unambiguous beginning of an id."""
+        if is_ulid(name):
+            os.close(self._root.open_session(name))
+            return name
+        return names.find(name, self._catalogue.holder, self._catalogue.starting_with)
+
+    def lease(self, session: str) -> FileLease:
+        """The right to run a turn, at once or SessionBusy."""
+        directory = self._root.open_session(session)
+        try:
+            lease = FileLease(session, directory)
+        finally:
+            os.close(directory)
+        self._leases.add(lease)
+        return lease
+
+    def parts(self, session: str) -> tuple[Part, ...]:
+        """The files of a log."""
+        log = self._open(session)
+        try:
+            return tuple(
+                Part(part.file, part.size, part.first_seq(), part.last_seq())
+                for part in map(log.part, log.numbers)
+            )
+        finally:
+            log.close()
+
+    # --- care
+
+    def verify(self, session: str) -> tuple[Damaged, ...]:
+        """Everything wrong with a session; what looks wrong is looked at again under its lock."""
+        found = self._findings(session)
+        if found:
+            with suppress(HoldfastError), self._private(session, self.reports.append):
+                found = self._findings(session)
+        return tuple(one.damage for one in found)
+
+    def repair(self, session: str) -> tuple[str, ...]:
+        """Seal, vouch, set aside, rebuild what is derived; delete nothing."""
+        done: list[str] = []
+        with self._private(session, done.append) as writer:
+            writer.look()
+            done += audit.set_right(writer, self._findings(session), self._now, new_uuid)
+            writer.save()
+            row = Listed(writer.metadata, writer.total, writer.part)
+        self._catalogue.put(row)
+        return tuple(done)
+
+    def sweep(self, progress: Progress | None = None) -> Sweep:
+        """Bring the index in line with every log, whoever wrote to it."""
+        return self._catalogue.sweep(progress)
+
+    def leftovers(self) -> Sequence[str]:
+        """What crashes left in the staging and trash directories."""
+        return self._root.leftovers()
+
+    def close(self) -> None:
+        """Save what is derived and give all descriptors back; the store may be used again."""
+        with self._mutex:
+            writers = list(self._writers.values())
+            self._writers.clear()
+        for writer in writers:
+            self._save(writer, last=True)
+        self._catalogue.index.database.close()
+
+    def _findings(self, session: str) -> Sequence[audit.Finding]:
+        log = self._open(session)
+        with disk.errors_mapped(f"reading session {session}", session=session):
+            try:
+                return audit.findings(log)
+            finally:
+                log.close()
+
+    def _open(self, session: str) -> OpenLog:
+        with disk.errors_mapped(f"reading session {session}", session=session):
+            return OpenLog(self._root.open_session(session))
+
+    # --- names
+
+    @contextmanager
+    def _names_held(self) -> Iterator[None]:
+        """Keys and aliases change hands under one lock for the whole root."""
+        self._root.prepare()
+        descriptor = self._root.open_lock("names.lock")
+        try:
+            disk.lock(descriptor, self._settings.lock_seconds, "the names of this root")
+            yield
+        finally:
+            os.close(descriptor)
+
+    # --- writers
+
+    def _locked(self, session: str, work: Callable[[Writer], T]) -> T:
+        """Do something under a session's lock; one that was deleted meanwhile is not found."""
+        while True:
+            writer = self._writer(session)
+            if not writer.acquire():
+                continue
+            try:
+                return work(writer)
+            except Gone:
+                self._forget(writer)
+            finally:
+                writer.release()
+                if writer.due:
+                    self._save(writer)
+
+    def _writer(self, session: str) -> Writer:
+        with self._mutex:
+            writer = self._writers.get(session)
+            if writer is not None:
+                self._writers.move_to_end(session)
+                return writer
+        directory = self._root.open_session(session)
+        writer = Writer(session, directory, self._settings, self.reports.append)
+        self._catalogue.mark(session)
+        retired = []
+        with self._mutex:
+            if session in self._writers:  # another thread was first
+                retired.append(writer)
+            else:
+                self._writers[session] = writer
+            while len(self._writers) > OPEN_SESSIONS:
+                retired.append(self._writers.popitem(last=False)[1])
+            writer = self._writers[session]
+        for one in retired:
+            self._save(one, last=True)
+        return writer
+
+    @contextmanager
+    def _private(
+        self, session: str, report: Report, directory: int | None = None
+    ) -> Iterator[Writer]:
+        """A locked writer of its own, for work that is no append of the session's users."""
+        if directory is None:
+            directory = self._root.open_session(session)
+        writer = Writer(session, directory, self._settings, report)
+        try:
+            writer.acquire()
+            yield writer
+            writer.release()
+        finally:
+            writer.close()
+
+    def _save(self, writer: Writer, *, last: bool = False) -> None:
+        """Bring metadata.json and the row up to date; a failure is only a lag."""
+        with writer.still() as usable:
+            try:
+                if usable:
+                    self._catalogue.put(writer.save(), unmark=last)
+            except HoldfastError as error:
+                writer.due = False
+                self.reports.append(f"metadata of session {writer.session}: {error.message}")
+            if last:
+                writer.close()
+
+    def _forget(self, writer: Writer) -> None:
+        with self._mutex:
+            if self._writers.get(writer.session) is writer:
+                del self._writers[writer.session]
+        writer.close()
+
+    def _after_fork(self) -> None:
+        """In a child: nothing that is open may be shared with the parent, locks least of all."""
+        self._mutex = threading.Lock()
+        writers, self._writers = self._writers, OrderedDict()
+        for writer in writers.values():
+            writer.abandon()
+        for lease in list(self._leases):
+            lease.release()
+        self._catalogue.index.database.forget()
+
+
+def _above(log: OpenLog, after: int, limit: int | None) -> Iterator[Entry]:
+    """Entries of a log above a seq; damage counts where the next record counts."""
+    if limit is not None and limit <= 0:
+        return
+    start = log.seek(after + 1) if after > 0 else (1, 0)
+    left = -1 if limit is None else limit
+    with disk.errors_mapped("reading a session"):
+        for entry in log.forward(*start, before=after if after > 0 else -1):
+            if is_birth(entry) if after <= 0 else (entry.seq is not None and entry.seq <= after):
+                continue
+            yield entry
+            left -= 1
+            if left == 0:
+                break
+    log.close()
+
+
+def _newest_first(log: OpenLog) -> Iterator[Entry]:
+    with disk.errors_mapped("reading a session"):
+        for entry in log.backward():
+            if not is_birth(entry):
+                yield entry
+    log.close()
+
+
+def _end_of(log: OpenLog, at: int, session: str) -> tuple[int, int]:
+    place = log.locate(at)
+    if place is None:
+        raise NotFound(f"session {session} has no record {at}", session=session, seq=at)
+    return place[0], place[2]

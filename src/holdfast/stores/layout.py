@@ -1,0 +1,213 @@
+"""Where things are below a root, and how sessions come and go there.
+
+{root}/sessions/{ULID}/     session.jsonl, session_part2.jsonl …, metadata.json,
+                            lock, turn.lock, torn.<part>.<offset>, damaged.<part>.<offset>
+{root}/tmp/                 sessions being made; renamed into sessions/ when whole
+{root}/trash/               sessions being deleted
+{root}/index.db             a projection; may be deleted at any time
+{root}/names.lock           held while a key or alias changes hands
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from holdfast.errors import InvalidId, NotFound, StoreFailed
+from holdfast.stores.disk import errors_mapped, mapped, open_directory, open_file, sync_directory
+from holdfast.ulid import is_ulid
+
+# flock and O_APPEND do not hold there.
+_NETWORK = frozenset({"nfs", "nfs4", "cifs", "smb3", "smbfs", "9p", "afs", "fuse.sshfs", "ceph"})
+
+
+class Root:
+    """The directory of a file store."""
+
+    def __init__(self, path: Path, *, durable: bool) -> None:
+        self.path = path
+        self._durable = durable
+
+    def exists(self) -> bool:
+        """Whether there is anything yet."""
+        return os.path.isdir(self.path)
+
+    def check(self) -> None:
+        """Refuse a root that is not ours alone; tighten its mode."""
+        try:
+            status = os.stat(self.path)
+        except FileNotFoundError:
+            return
+        if not stat.S_ISDIR(status.st_mode):
+            raise StoreFailed(f"{self.path} is not a directory")
+        if status.st_uid != os.geteuid():
+            raise StoreFailed(
+                f"{self.path} belongs to another user (uid {status.st_uid})",
+                hint="choose a directory of your own with --root",
+            )
+        kind = _file_system(self.path)
+        if kind in _NETWORK:
+            raise StoreFailed(
+                f"{self.path} is on a network file system ({kind}), where locks do not hold",
+                hint="choose a directory on a local disk",
+            )
+        if status.st_mode & 0o077:
+            with errors_mapped(f"tightening the mode of {self.path}"):
+                os.chmod(self.path, 0o700)
+
+    def prepare(self) -> None:
+        """Make the root and its directories if they are missing."""
+        if self._prepared():
+            return
+        with errors_mapped(f"making {self.path}"):
+            os.makedirs(self.path, mode=0o700, exist_ok=True)
+            for name in ("sessions", "tmp", "trash"):
+                with suppress(FileExistsError):
+                    os.mkdir(self.path / name, mode=0o700)
+            if self._durable:
+                for made in (self.path, self.path.parent):
+                    with self._directory(made) as descriptor:
+                        sync_directory(descriptor)
+        self.check()
+
+    def _prepared(self) -> bool:
+        return all(os.path.isdir(self.path / name) for name in ("sessions", "tmp", "trash"))
+
+    @contextmanager
+    def _directory(self, path: Path) -> Iterator[int]:
+        descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            yield descriptor
+        finally:
+            os.close(descriptor)
+
+    @contextmanager
+    def within(self, name: str) -> Iterator[int]:
+        """A descriptor of `sessions`, `tmp` or `trash`."""
+        with self._directory(self.path) as root:
+            descriptor = open_directory(name, root)
+        try:
+            yield descriptor
+        finally:
+            os.close(descriptor)
+
+    def open_session(self, session: str) -> int:
+        """A descriptor of a session's directory. InvalidId before anything is touched."""
+        check_id(session)
+        try:
+            with self.within("sessions") as sessions:
+                return open_directory(session, sessions)
+        except OSError as error:
+            if error.errno == errno.ENOENT:
+                raise NotFound(f"there is no session {session}", session=session) from error
+            raise mapped(error, f"opening session {session}", session=session) from error
+
+    def session_path(self, session: str) -> Path:
+        """Where a session lies, for messages and for stat; opening goes by `open_session`."""
+        return self.path / "sessions" / session
+
+    def stage(self, session: str, build: Callable[[int], None]) -> None:
+        """Make a session whole in `tmp`, then let it appear by one rename."""
+        self.prepare()
+        with (
+            errors_mapped(f"making session {session}", session=session),
+            self.within("tmp") as staging,
+            self.within("sessions") as sessions,
+        ):
+            os.mkdir(session, mode=0o700, dir_fd=staging)
+            directory = open_directory(session, staging)
+            try:
+                build(directory)
+                if self._durable:
+                    sync_directory(directory)
+                os.rename(session, session, src_dir_fd=staging, dst_dir_fd=sessions)
+                if self._durable:
+                    sync_directory(sessions)
+            except BaseException:
+                with suppress(OSError):
+                    _empty(directory)
+                    os.rmdir(session, dir_fd=staging)
+                raise
+            finally:
+                os.close(directory)
+
+    def discard(self, session: str, directory: int) -> None:
+        """Move a session to the trash, make that durable, then unlink it."""
+        with (
+            errors_mapped(f"deleting session {session}", session=session),
+            self.within("sessions") as sessions,
+            self.within("trash") as trash,
+        ):
+            grave = f"{session}.{os.getpid()}"
+            os.rename(session, grave, src_dir_fd=sessions, dst_dir_fd=trash)
+            if self._durable:
+                sync_directory(sessions)
+                sync_directory(trash)
+            _empty(directory)
+            os.rmdir(grave, dir_fd=trash)
+
+    def changed_at(self) -> int:
+        """When a session last came or went, in ns; 0 if there is no root yet."""
+        try:
+            return os.stat(self.path / "sessions", follow_symlinks=False).st_mtime_ns
+        except OSError:
+            return 0
+
+    def ids(self) -> list[str]:
+        """The ids of all sessions on disk; links and other names are passed over."""
+        try:
+            with self.within("sessions") as sessions, os.scandir(sessions) as entries:
+                return [
+                    entry.name
+                    for entry in entries
+                    if is_ulid(entry.name) and entry.is_dir(follow_symlinks=False)
+                ]
+        except FileNotFoundError:
+            return []
+        except OSError as error:
+            raise mapped(error, f"reading {self.path / 'sessions'}") from error
+
+    def leftovers(self) -> list[str]:
+        """What crashes left in `tmp` and `trash`."""
+        found = []
+        for name in ("tmp", "trash"):
+            with suppress(FileNotFoundError):
+                found += [f"{name}/{entry}" for entry in sorted(os.listdir(self.path / name))]
+        return found
+
+    def open_lock(self, name: str) -> int:
+        """A descriptor of a lock file in the root."""
+        with errors_mapped(f"opening {self.path / name}"), self._directory(self.path) as root:
+            return open_file(name, os.O_RDWR | os.O_CREAT, root)
+
+
+def check_id(session: str) -> None:
+    """Raise InvalidId unless the text is a session id."""
+    if not is_ulid(session):
+        raise InvalidId(
+            f"not a session id: {session[:60]!r}", hint="ids are 26 characters, 0-9 and A-Z"
+        )
+
+
+def _empty(directory: int) -> None:
+    for name in os.listdir(directory):
+        os.unlink(name, dir_fd=directory)
+
+
+def _file_system(path: Path) -> str:
+    """The kind of file system a path is on, as far as the system tells."""
+    try:
+        device = os.stat(path).st_dev
+        wanted = f"{os.major(device)}:{os.minor(device)}"
+        with open("/proc/self/mountinfo", encoding="utf-8", errors="replace") as table:
+            for row in table:
+                fields = row.split()
+                if fields[2] == wanted:
+                    return fields[fields.index("-") + 1]
+    except (OSError, ValueError, IndexError):
+        pass
+    return ""

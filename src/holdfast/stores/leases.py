@@ -1,0 +1,49 @@
+"""The turn lease of files: flock on `turn.lock`. It ends with the process; no clock is involved."""
+
+from __future__ import annotations
+
+import os
+from types import TracebackType
+from typing import Self
+
+from holdfast.stores import disk
+
+
+class FileLease:
+    """The right to run a turn on one session."""
+
+    def __init__(self, session: str, directory: int) -> None:
+        """At once, or SessionBusy naming the holder."""
+        self.session = session
+        with disk.errors_mapped(f"opening the turn lock of session {session}", session=session):
+            self._descriptor = disk.open_file("turn.lock", os.O_RDWR | os.O_CREAT, directory)
+        try:
+            disk.lock(self._descriptor, 0, f"the turn of session {session}", session=session)
+        except BaseException:
+            self.release()
+            raise
+
+    @property
+    def held(self) -> bool:
+        """Whether it was not given back yet."""
+        return self._descriptor >= 0
+
+    def release(self) -> None:
+        """Give it back; doing so twice is harmless. Closing frees the lock, and in a forked child
+        it does not free the parent's."""
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+            self._descriptor = -1
+
+    __del__ = release
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.release()

@@ -1,0 +1,184 @@
+"""One session's log, open for reading: no lock, no repair, no mmap (a cut would be SIGBUS).
+
+The parts and their sizes are those of the moment it was opened. An unterminated tail is not
+part of the log.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+
+from holdfast.log import scan
+from holdfast.log.lines import decode, decode_fast, peek_seq
+from holdfast.log.parts import part_name, part_number
+from holdfast.model import AnyRecord, Damaged, Entry, Meta
+from holdfast.stores.disk import open_file
+
+
+class OpenPart:
+    """One part."""
+
+    def __init__(self, number: int, directory: int) -> None:
+        self.number = number
+        self.file = part_name(number)
+        self.descriptor = open_file(self.file, os.O_RDONLY, directory)
+        self.size = os.fstat(self.descriptor).st_size
+
+    def pread(self, length: int, offset: int) -> bytes:
+        """Bytes at an offset; shorter only at the end of the file."""
+        data = os.pread(self.descriptor, length, offset)
+        while 0 < len(data) < length:
+            more = os.pread(self.descriptor, length - len(data), offset + len(data))
+            if not more:
+                break
+            data += more
+        return data
+
+    def first_seq(self) -> int | None:
+        """The number of its first readable record."""
+        for _, _, line in scan.forward(self.pread, 0, self.size):
+            seq = peek_seq(line) if line is not None else None
+            if seq is not None:
+                return seq
+        return None
+
+    def last_seq(self) -> int | None:
+        """The number of its last readable record."""
+        for _, _, line in scan.backward(self.pread, self.size):
+            seq = peek_seq(line) if line is not None else None
+            if seq is not None:
+                return seq
+        return None
+
+
+class OpenLog:
+    """The parts of a log; opened when needed, all closed together."""
+
+    def __init__(self, directory: int) -> None:
+        """Takes the directory's descriptor over."""
+        self.directory = directory
+        self._open: dict[int, OpenPart] = {}
+        self.numbers = sorted(
+            number for name in os.listdir(directory) if (number := part_number(name)) is not None
+        )
+        if self.numbers:
+            self.part(self.numbers[-1])  # its size is the moment this log shows
+
+    def close(self) -> None:
+        """Give the descriptors back."""
+        descriptors = [part.descriptor for part in self._open.values()]
+        if self.directory >= 0:
+            descriptors.append(self.directory)
+        self._open, self.directory = {}, -1
+        for descriptor in descriptors:
+            os.close(descriptor)
+
+    __del__ = close  # a generator over the log may never be started
+
+    def part(self, number: int) -> OpenPart:
+        """One part by its number."""
+        if number not in self._open:
+            self._open[number] = OpenPart(number, self.directory)
+        return self._open[number]
+
+    @property
+    def last(self) -> int:
+        """The number of the last part; 1 when there is none yet."""
+        return self.numbers[-1] if self.numbers else 1
+
+    def size(self) -> int:
+        """Bytes of all parts."""
+        return sum(self.part(number).size for number in self.numbers)
+
+    def end(self) -> int:
+        """Where the terminated lines of the last part end."""
+        if not self.numbers:
+            return 0
+        part = self.part(self.last)
+        return scan.unterminated(part.pread, part.size)
+
+    def missing(self) -> list[Damaged]:
+        """Parts that must have been there."""
+        have = set(self.numbers)
+        return [
+            Damaged(file=part_name(number), start=0, end=0, problem="the part is missing")
+            for number in range(1, self.last)
+            if number not in have
+        ]
+
+    def forward(self, number: int = 1, offset: int = 0, before: int = 0) -> Iterator[Entry]:
+        """Entries from a line's start on; `before` is the seq in front of it, for naming damage."""
+        expected = before + 1
+        have = set(self.numbers)
+        for current in range(number, self.last + 1):
+            if current not in have:
+                if self.numbers:
+                    yield Damaged(
+                        file=part_name(current), start=0, end=0, problem="the part is missing"
+                    )
+                continue
+            part = self.part(current)
+            for start, stop, line in scan.forward(part.pread, offset, part.size):
+                record = decode_fast(line) if line is not None else None
+                entry = record or entry_of(part.file, start, stop, line, expected)
+                expected = (expected if entry.seq is None else entry.seq) + 1
+                yield entry
+            offset = 0
+
+    def backward(self) -> Iterator[Entry]:
+        """Entries, newest first."""
+        expected: int | None = None
+        for number in reversed(self.numbers):
+            part = self.part(number)
+            for start, stop, line in scan.backward(part.pread, part.size):
+                record = decode_fast(line) if line is not None else None
+                entry = record or entry_of(part.file, start, stop, line, expected)
+                expected = None if entry.seq is None else entry.seq - 1
+                yield entry
+
+    def seek(self, seq: int) -> tuple[int, int]:
+        """Part and offset from which a forward scan meets every record from `seq` on."""
+        low, high = 0, len(self.numbers) - 1
+        while low < high:  # the last part whose first record is not beyond the one wanted
+            middle = (low + high + 1) // 2
+            first = self.part(self.numbers[middle]).first_seq()
+            if first is not None and first <= seq:
+                low = middle
+            else:
+                high = middle - 1
+        if not self.numbers:
+            return 1, 0
+        part = self.part(self.numbers[low])
+        return part.number, scan.seek(part.pread, part.size, seq)
+
+    def locate(self, seq: int) -> tuple[int, int, int] | None:
+        """Part, start and end (newline included) of the record with a number."""
+        number, offset = self.seek(seq)
+        for current in (n for n in self.numbers if n >= number):
+            part = self.part(current)
+            for start, stop, line in scan.forward(part.pread, offset, part.size):
+                found = peek_seq(line) if line is not None else None
+                if found == seq:
+                    return current, start, stop + 1
+                if found is not None and found > seq:
+                    return None
+            offset = 0
+        return None
+
+
+def entry_of(file: str, start: int, stop: int, line: bytes | None, seq: int | None) -> Entry:
+    """A line as an entry, whatever it holds; `seq` is the number that damage would have had."""
+    if line is None:
+        return Damaged(file=file, start=start, end=stop, seq=seq, problem="the line is too long")
+    if not line:
+        return Damaged(file=file, start=start, end=stop, seq=seq, problem="the line is empty")
+    record, problem, _ = decode(line)
+    if record is None:
+        return Damaged(file=file, start=start, end=stop, seq=seq, problem=problem)
+    return record
+
+
+def is_birth(entry: Entry | AnyRecord) -> bool:
+    """Whether an entry is the record with seq 0 that says what the session was made with."""
+    return isinstance(entry, Meta) and entry.seq == 0

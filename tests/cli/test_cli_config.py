@@ -1,0 +1,173 @@
+"""`config show` and `doctor`."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+from tests.cli.runner import Cli
+
+from holdfast.model import user
+from holdfast.session import Session
+
+
+def write_config(root: Path, text: str) -> Path:
+    root.mkdir(mode=0o700, exist_ok=True)
+    file = root / "config.toml"
+    file.write_text(text)
+    return file
+
+
+def test_config_show_tells_where_each_setting_comes_from(
+    cli: Cli, root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = write_config(root, '[session]\ndurability = "os"\npart_bytes = 1000\n')
+    monkeypatch.setenv("HOLDFAST_SESSION_PART_BYTES", "2000")
+    answer = cli("config", "show", "--json").json
+    assert answer["root"] == str(root) and answer["file"] == str(file)
+    assert answer["settings"]["session"]["durability"] == "os"
+    assert answer["settings"]["session"]["part_bytes"] == 2000
+    assert answer["origins"]["session.durability"] == "file"
+    assert answer["origins"]["session.part_bytes"] == "environment"
+    assert answer["origins"]["session.total_bytes"] == "default"
+    rows = {row.split()[0]: row for row in cli("config", "show").out.splitlines()}
+    assert rows["session.durability"].endswith(str(file))
+    assert rows["session.part_bytes"].endswith("HOLDFAST_SESSION_PART_BYTES")
+    assert rows["session.total_bytes"].endswith("default")
+
+
+def test_config_show_without_a_root_shows_defaults(cli: Cli, root: Path) -> None:
+    answer = cli("config", "show", "--json").json
+    assert answer["file"] is None and set(answer["origins"].values()) == {"default"}
+    assert not root.exists()
+
+
+@pytest.mark.parametrize(
+    ("text", "key"),
+    [
+        ("[session]\nfoo = 1\n", "foo"),
+        ("[sesion]\n", "sesion"),
+        ("session = 1\n", "session"),
+        ("[session]\npart_bytes = 'x'\n", "part_bytes"),
+        ("[session]\npart_bytes = 0\n", "part_bytes"),
+        ("[session]\ndurability = 'maybe'\n", "durability"),
+        ("[session\n", ""),
+        ("[session]\npart_bytes = 1\npart_bytes = 2\n", ""),
+    ],
+)
+def test_bad_configuration_is_one_line_naming_file_and_key(
+    cli: Cli, root: Path, text: str, key: str
+) -> None:
+    file = write_config(root, text)
+    for command in (("config", "show"), ("sessions", "list"), ("sessions", "new")):
+        done = cli(*command)
+        assert done.code == 1 and done.out == ""
+        assert done.err.startswith(f"holdfast: {file}: ") and key in done.err
+        assert done.err.count("\n") == 1
+    assert not (root / "sessions").exists()
+
+
+@pytest.mark.parametrize(
+    ("variable", "value"),
+    [
+        ("HOLDFAST_SESSION_PART_BYTES", "many"),
+        ("HOLDFAST_SESSION_PART_BYTES", "-1"),
+        ("HOLDFAST_SESSION_NONSENSE", "1"),
+        ("HOLDFAST_SESSION_DURABILITY", ""),
+    ],
+)
+def test_bad_environment_is_one_line(
+    cli: Cli, monkeypatch: pytest.MonkeyPatch, variable: str, value: str
+) -> None:
+    monkeypatch.setenv(variable, value)
+    done = cli("config", "show")
+    assert done.code == 1 and done.err.count("\n") == 1
+    assert variable.removeprefix("HOLDFAST_SESSION_").lower() in done.err.lower()
+
+
+def test_configuration_that_is_no_utf8_is_one_line(cli: Cli, root: Path) -> None:
+    write_config(root, "").write_bytes(b"\xff")
+    done = cli("config", "show")
+    assert done.code == 1 and "config.toml" in done.err and done.err.count("\n") == 1
+
+
+# --- doctor
+
+
+def checks(answer: dict[str, list[dict[str, object]]]) -> dict[object, dict[str, object]]:
+    return {check["name"]: check for check in answer["checks"]}
+
+
+def test_doctor_finds_a_sound_root_sound(cli: Cli, root: Path, session: Session) -> None:
+    session.append(user("one"))
+    session.store.close()
+    done = cli("doctor", "--json")
+    assert done.code == 0 and done.json["ok"] is True and done.json["root"] == str(root)
+    found = checks(done.json)
+    assert list(found) == ["versions", "root", "settings", "sessions", "index", "leftovers"]
+    assert "SQLite 3." in str(found["versions"]["detail"])
+    assert str(found["index"]["detail"]).startswith("1 session")
+    plain = cli("doctor")
+    assert plain.code == 0 and plain.err == "" and "WRONG" not in plain.out
+
+
+def test_doctor_brings_rows_up_to_date(cli: Cli, root: Path, session: Session) -> None:
+    session.append(user("one"))
+    session.store.close()
+    assert cli("doctor").code == 0
+    log = root / "sessions" / session.id / "session.jsonl"
+    with log.open("ab") as stream:  # a program that knows nothing of the index
+        stream.write(
+            b'{"recordType":"message","schemaVersion":1,"seq":2,"role":"user",'
+            b'"content":[{"type":"text","text":"two"}],"timestamp":"2026-01-01T00:00:00.000Z"}\n'
+        )
+    assert "1 read again" in cli("doctor").out
+    assert cli("sessions", "list", "--json").json["sessions"][0]["messageCount"] == 2
+
+
+def test_doctor_without_a_root_says_so_and_makes_none(cli: Cli, root: Path) -> None:
+    done = cli("doctor")
+    assert done.code == 1 and "No such file or directory" in done.out
+    assert done.err == "holdfast: wrong: root\n"
+    assert not root.exists()
+
+
+def test_doctor_names_what_is_no_session(cli: Cli, root: Path, session: Session) -> None:
+    (root / "sessions" / "notes.txt").write_text("mine")
+    (root / "sessions" / "01ARZ3NDEKTSV4RRFFQ69G5FAV").symlink_to("/etc")
+    done = cli("doctor", "--json")
+    assert done.code == 1
+    detail = str(checks(done.json)["sessions"]["detail"])
+    assert "2 entries in sessions/ that are no session directories" in detail
+
+
+def test_doctor_finds_open_modes(cli: Cli, root: Path, session: Session) -> None:
+    os.chmod(root / "sessions" / session.id, 0o755)
+    os.chmod(root, 0o777)
+    done = cli("doctor", "--json")
+    assert done.code == 1
+    found = checks(done.json)
+    assert found["root"]["ok"] is False and "0777" in str(found["root"]["detail"])
+    assert found["sessions"]["ok"] is False
+
+
+def test_doctor_tells_bad_settings(cli: Cli, root: Path, session: Session) -> None:
+    write_config(root, "[session]\nfoo = 1\n")
+    done = cli("doctor", "--json")
+    assert done.code == 1 and "foo" in str(checks(done.json)["settings"]["detail"])
+
+
+def test_doctor_counts_leftovers(cli: Cli, root: Path, session: Session) -> None:
+    (root / "trash" / "01ARZ3NDEKTSV4RRFFQ69G5FAV.17").mkdir()
+    done = cli("doctor", "--json")
+    assert "trash/01ARZ3NDEKTSV4RRFFQ69G5FAV.17" in str(checks(done.json)["leftovers"]["detail"])
+
+
+def test_doctor_survives_a_garbled_index(cli: Cli, root: Path, session: Session) -> None:
+    session.store.close()
+    for path in root.glob("index.db*"):
+        path.unlink()
+    (root / "index.db").write_bytes(b"garbage" * 1000)
+    done = cli("doctor", "--json")
+    assert done.code == 0 and checks(done.json)["index"]["ok"] is True

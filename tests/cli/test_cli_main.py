@@ -1,0 +1,206 @@
+"""The entry point: version, exit codes, one line per error, and what happens to its streams."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from tests.cli.runner import Cli, environment, run_process
+
+from holdfast import __version__
+from holdfast.session import Session
+
+HEAVY = ("click", "msgspec", "orjson", "apsw", "rich", "json", "inspect", "dataclasses")
+
+
+def imported(root: Path, *arguments: str) -> set[str]:
+    """The modules that a command imports, as the interpreter tells."""
+    done = subprocess.run(
+        [sys.executable, "-X", "importtime", "-m", "holdfast", *arguments],
+        capture_output=True,
+        env=environment(root),
+        check=True,
+    )
+    rows = done.stderr.decode().splitlines()
+    return {row.split("|")[-1].strip() for row in rows if row.startswith("import time:")}
+
+
+def test_version_is_told(root: Path) -> None:
+    assert run_process(root, "--version") == (0, f"holdfast {__version__}\n", "")
+
+
+def test_version_is_told_behind_other_options_too(cli: Cli, root: Path) -> None:
+    assert cli("--root", str(root), "--version").out == f"holdfast {__version__}\n"
+
+
+def test_version_imports_nothing_heavy(root: Path) -> None:
+    assert not imported(root, "--version") & set(HEAVY)
+
+
+def test_list_imports_neither_rich_nor_anything_else_it_does_not_need(
+    root: Path, session: Session
+) -> None:
+    needless = {"rich", "asyncio", "dataclasses", "tempfile", "logging", "json", "orjson", "shutil"}
+    assert not imported(root, "sessions", "list") & needless
+    assert not imported(root, "sessions", "list", "--json") & needless
+
+
+def test_list_shows_the_session_as_a_process(root: Path, session: Session) -> None:
+    done = run_process(root, "sessions", "list")
+    assert done.code == 0 and session.id in done.out and done.err == ""
+
+
+def test_without_arguments_there_is_help_and_exit_2(cli: Cli) -> None:
+    done = cli()
+    assert done.code == 2 and "sessions" in done.err and "Traceback" not in done.err
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("--nonsense",),
+        ("nonsense",),
+        ("sessions", "nonsense"),
+        ("sessions", "show"),
+        ("sessions", "list", "--limit", "0"),
+        ("sessions", "list", "--limit", "many"),
+        ("sessions", "list", "--since", "whenever"),
+        ("sessions", "list", "--since", "99999-01-01"),
+        ("sessions", "prune"),
+        ("sessions", "prune", "--older-than", "long"),
+        ("sessions", "prune", "--older-than", "-1d"),
+        ("sessions", "rewind", "01ARZ3NDEKTSV4RRFFQ69G5FAV", "-1"),
+        ("sessions", "rewind", "01ARZ3NDEKTSV4RRFFQ69G5FAV", "x"),
+        ("sessions", "delete-message", "01ARZ3NDEKTSV4RRFFQ69G5FAV"),
+        ("sessions", "delete-message", "01ARZ3NDEKTSV4RRFFQ69G5FAV", "0"),
+        ("sessions", "append", "01ARZ3NDEKTSV4RRFFQ69G5FAV", "x", "--role", "system"),
+        ("sessions", "show", "01ARZ3NDEKTSV4RRFFQ69G5FAV", "--raw", "--json"),
+        ("sessions", "rename", "01ARZ3NDEKTSV4RRFFQ69G5FAV", " "),
+        ("--root", "", "sessions", "list"),
+    ],
+)
+def test_wrong_usage_is_one_line_and_exit_2(cli: Cli, root: Path, arguments: tuple[str, ...]) -> None:
+    done = cli(*arguments)
+    assert done.code == 2
+    assert done.out == ""
+    assert done.err.startswith("holdfast: ") and done.err.count("\n") == 1
+    assert not root.exists()
+
+
+def test_root_may_be_given_on_every_level(cli: Cli, root: Path, session: Session) -> None:
+    for arguments in (
+        ("--root", str(root), "sessions", "list", "--json"),
+        ("sessions", "--root", str(root), "list", "--json"),
+        ("sessions", "list", "--root", str(root), "--json"),
+        ("--root", "/nonexistent", "sessions", "list", "--json", "--root", str(root)),
+    ):
+        assert cli(*arguments).json["sessions"][0]["id"] == session.id
+
+
+def test_root_that_is_a_file_is_one_line(cli: Cli, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    for command in (("sessions", "list"), ("sessions", "new"), ("doctor",)):
+        done = cli("--root", str(tmp_path / "file"), *command)
+        assert done.code == 1 and done.err.count("\n") == 1 and "Traceback" not in done.err
+
+
+def test_home_that_does_not_exist_is_one_line(cli: Cli) -> None:
+    done = cli("--root", "~nosuchuser/x", "sessions", "list")
+    assert done.code == 1 and done.err.startswith("holdfast: ~nosuchuser/x: ")
+
+
+def test_reading_commands_make_no_root(cli: Cli, root: Path) -> None:
+    assert cli("sessions", "list").code == 0
+    assert cli("sessions", "list", "--json").json == {"sessions": [], "next": None, "total": 0}
+    assert cli("sessions", "verify").code == 0
+    assert cli("config", "show").code == 0
+    assert cli("sessions", "show", "01ARZ3NDEKTSV4RRFFQ69G5FAV").code == 1
+    assert not root.exists()
+
+
+def test_debug_lets_the_error_through(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOLDFAST_DEBUG", "1")
+    from holdfast.errors import InvalidId
+
+    with pytest.raises(InvalidId):
+        cli("sessions", "show", "../x")
+
+
+def test_reader_that_goes_away_is_no_traceback(root: Path, session: Session) -> None:
+    for number in range(200):
+        session.store.create(title=f"session {number} " + "x" * 40)
+    reader, writer = os.pipe()
+    with subprocess.Popen(
+        [sys.executable, "-m", "holdfast", "sessions", "list", "--limit", "5000", "--json"],
+        stdout=writer,
+        stderr=subprocess.PIPE,
+        env=environment(root),
+    ) as process:
+        os.close(writer)
+        os.close(reader)
+        assert process.stderr is not None
+        assert process.stderr.read() == b""
+        assert process.wait() == 141
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="no /dev/full here")
+def test_output_that_cannot_be_written_is_one_line(root: Path, session: Session) -> None:
+    with open("/dev/full", "wb") as full:
+        done = subprocess.run(
+            [sys.executable, "-m", "holdfast", "sessions", "list"],
+            stdout=full,
+            stderr=subprocess.PIPE,
+            env=environment(root),
+            check=False,
+        )
+    assert done.returncode == 1
+    assert done.stderr.startswith(b"holdfast: ") and done.stderr.count(b"\n") == 1
+    assert done.stderr.endswith(b"No space left on device\n")
+
+
+def test_closed_stdout_is_no_traceback(root: Path, session: Session) -> None:
+    done = subprocess.run(
+        ["sh", "-c", f'exec "{sys.executable}" -m holdfast sessions list >&-'],
+        stderr=subprocess.PIPE,
+        env=environment(root),
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (0, b"")
+
+
+def test_interrupt_is_exit_130_and_one_line(root: Path, session: Session) -> None:
+    reader, writer = os.pipe()  # stays open: the command waits for its input
+    with subprocess.Popen(
+        [sys.executable, "-X", "importtime", "-m", "holdfast", "sessions", "append", session.id],
+        stdin=reader,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env=environment(root),
+    ) as process:
+        assert process.stderr is not None
+        for row in process.stderr:  # the last import before it reads
+            if row.split(b"|")[-1].strip() == b"holdfast.cli.given":
+                break
+        process.send_signal(signal.SIGINT)
+        rest = process.stderr.read()
+        assert process.wait() == 130
+    os.close(reader)
+    os.close(writer)
+    told = [row for row in rest.splitlines() if not row.startswith(b"import time:")]
+    assert told == [b"holdfast: interrupted"]
+
+
+def test_every_command_has_help(cli: Cli) -> None:
+    from holdfast.cli import tree
+
+    with tree.root.make_context("holdfast", ["doctor"]) as context:
+        names = tree.sessions.list_commands(context)
+    for command in (("sessions",), ("config",), ("config", "show"), ("doctor",)):
+        assert cli(*command, "--help").code == 0
+    for name in names:
+        done = cli("sessions", name, "--help")
+        assert done.code == 0 and "--json" in done.out and "--root" in done.out
