@@ -8,11 +8,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.cli.runner import Cli, Result
 
 from holdfast.app import open_store
 from holdfast.cli.main import main
 from holdfast.session import Session, Store
+from tests.cli.runner import Cli, Result
 
 
 @pytest.fixture

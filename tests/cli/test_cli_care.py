@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from tests.cli.runner import Cli, run_on_terminal
 
 from holdfast.model import user
 from holdfast.session import Session, Store
+from tests.cli.runner import Cli, run_on_terminal
 
 OLD = "2020-01-01T00:00:00.000Z"
 
@@ -43,7 +43,11 @@ def test_verify_of_a_sound_session(cli: Cli, spoken: Session) -> None:
 
 def test_verify_names_file_byte_range_and_seq(cli: Cli, root: Path, spoken: Session) -> None:
     flip(root, spoken)
-    start = log_of(root, spoken).read_bytes().index(b'{"recordType":"message","schemaVersion":1,"seq":2')
+    start = (
+        log_of(root, spoken)
+        .read_bytes()
+        .index(b'{"recordType":"message","schemaVersion":1,"seq":2')
+    )
     done = cli("sessions", "verify", spoken.id, "--json")
     assert done.code == 1 and done.json["ok"] is False
     (damage,) = done.json["damage"]
@@ -55,7 +59,9 @@ def test_verify_names_file_byte_range_and_seq(cli: Cli, root: Path, spoken: Sess
     assert plain.err.startswith("holdfast: 1 problem in 1 session") and plain.err.count("\n") == 1
 
 
-def test_verify_of_all_names_the_session(cli: Cli, root: Path, spoken: Session, store: Store) -> None:
+def test_verify_of_all_names_the_session(
+    cli: Cli, root: Path, spoken: Session, store: Store
+) -> None:
     for _ in range(3):
         store.create().append(user("fine"))
     assert cli("sessions", "verify").out == "4 sessions verified, no damage\n"
@@ -88,12 +94,16 @@ def test_repair_sets_a_torn_tail_aside_and_says_so(cli: Cli, root: Path, spoken:
     assert cli("sessions", "verify", spoken.id).code == 1
     done = cli("sessions", "repair", spoken.id)
     assert done.code == 0 and "torn." in done.out
-    aside = [path for path in log_of(root, spoken).parent.iterdir() if path.name.startswith("torn.")]
-    assert [path.read_bytes()[-4:] for path in aside] == [b'"ro']  or len(aside) == 1
+    aside = [
+        path for path in log_of(root, spoken).parent.iterdir() if path.name.startswith("torn.")
+    ]
+    assert [path.read_bytes()[-4:] for path in aside] == [b'"ro'] or len(aside) == 1
     assert cli("sessions", "verify", spoken.id).code == 0
 
 
-def test_append_after_a_crash_tells_what_it_set_aside(cli: Cli, root: Path, spoken: Session) -> None:
+def test_append_after_a_crash_tells_what_it_set_aside(
+    cli: Cli, root: Path, spoken: Session
+) -> None:
     spoken.store.close()
     with log_of(root, spoken).open("ab") as log:
         log.write(b'{"recordType":"mess')
@@ -113,7 +123,9 @@ def test_repair_says_what_it_cannot_set_right(cli: Cli, root: Path, spoken: Sess
 # --- rm
 
 
-def test_rm_says_how_many_parts_it_deleted(cli: Cli, root: Path, spoken: Session, store: Store) -> None:
+def test_rm_says_how_many_parts_it_deleted(
+    cli: Cli, root: Path, spoken: Session, store: Store
+) -> None:
     assert cli("sessions", "rm", spoken.id, "--yes") == (0, f"deleted {spoken.id}: 1 part\n", "")
     assert not (root / "sessions" / spoken.id).exists()
     other = store.create()

@@ -6,10 +6,10 @@ import os
 from pathlib import Path
 
 import pytest
-from tests.cli.runner import Cli
 
 from holdfast.model import user
 from holdfast.session import Session
+from tests.cli.runner import Cli
 
 
 def write_config(root: Path, text: str) -> Path:

@@ -9,10 +9,10 @@ import sys
 from pathlib import Path
 
 import pytest
-from tests.cli.runner import Cli, environment, run_process
 
 from holdfast import __version__
 from holdfast.session import Session
+from tests.cli.runner import Cli, environment, run_process
 
 HEAVY = ("click", "msgspec", "orjson", "apsw", "rich", "json", "inspect", "dataclasses")
 
@@ -83,7 +83,9 @@ def test_without_arguments_there_is_help_and_exit_2(cli: Cli) -> None:
         ("--root", "", "sessions", "list"),
     ],
 )
-def test_wrong_usage_is_one_line_and_exit_2(cli: Cli, root: Path, arguments: tuple[str, ...]) -> None:
+def test_wrong_usage_is_one_line_and_exit_2(
+    cli: Cli, root: Path, arguments: tuple[str, ...]
+) -> None:
     done = cli(*arguments)
     assert done.code == 2
     assert done.out == ""

@@ -6,11 +6,11 @@ import json
 from pathlib import Path
 
 import pytest
-from tests.cli.runner import Cli, run_on_terminal, run_process
 
 from holdfast.model import Compaction, ToolCall, assistant, tool_result, user
 from holdfast.session import Session, Store
 from holdfast.ulid import is_ulid
+from tests.cli.runner import Cli, run_on_terminal, run_process
 
 
 def texts(session: Session) -> list[str]:
@@ -124,7 +124,11 @@ def test_append_takes_one_json_message_over_several_lines(
 def test_append_takes_json_lines_in_one_go(cli: Cli, session: Session) -> None:
     rows = [
         {"role": "user", "content": "one"},
-        {"recordType": "message", "role": "assistant", "content": [{"type": "text", "text": "two"}]},
+        {
+            "recordType": "message",
+            "role": "assistant",
+            "content": [{"type": "text", "text": "two"}],
+        },
         {"role": "toolResult", "toolCallId": "x", "content": "three", "isError": True},
     ]
     given = b"\n\n".join(json.dumps(row).encode() for row in rows) + b"\n"
@@ -151,7 +155,10 @@ def test_lines_of_a_log_are_json_lines(cli: Cli, session: Session, store: Store)
         (b"\xff\xfe", "not valid UTF-8 at byte 0"),
         (b'{"role":"user","content":"\xed\xa0\x80"}', "not valid UTF-8"),
         (b'{"role":"user","content":"a","content":"b"}', "duplicate key 'content'"),
-        (b'{"id":"x","role":"user","content":[{"type":"text","text":"a","text":"b"}]}', "duplicate"),
+        (
+            b'{"id":"x","role":"user","content":[{"type":"text","text":"a","text":"b"}]}',
+            "duplicate",
+        ),
         (b'{"role":"user","content":"a","n":NaN}', "NaN is not JSON"),
         (b'{"role":"user","content":"a","n":-Infinity}', "-Infinity is not JSON"),
         (b'{"content":"a"}', "no role"),
@@ -171,7 +178,6 @@ def test_lines_of_a_log_are_json_lines(cli: Cli, session: Session, store: Store)
         (b'{"role":"user","content":"a"}\nplain', "line 2: not a message"),
         (b'{"role":"user","content":"a"}\n{"content":"b"}', "line 2: the JSON object has no role"),
         (b'{"role":"user","content":"a","n":' + b"9" * 5000 + b"}", "not a message"),
-        (b'{"role":"user","content":"a","n":' + b"9" * 30 + b"}", "holdfast: "),
         (b'{"role":"user","content":' + b"[" * 200_000 + b"]" * 200_000 + b"}", "nested"),
     ],
     ids=lambda value: value[:40].decode("ascii", "replace") if isinstance(value, bytes) else None,
@@ -226,6 +232,8 @@ def test_id_goes_with_a_json_message_and_keeps_its_keys(cli: Cli, session: Sessi
     assert cli("sessions", "append", session.id, "--id", "abc-1", stdin=given).code == 0
     line = json.loads(session.record(1).line)
     assert line["id"] == "abc-1" and line["mood"] == "calm"
+    assert cli("sessions", "append", session.id, "--id", "abc-1", stdin=given).code == 0
+    assert len(session.records()) == 1
 
 
 def test_id_of_several_messages_is_refused(cli: Cli, session: Session) -> None:
@@ -305,7 +313,9 @@ def test_unknown_sessions_are_one_line(cli: Cli, session: Session, short: str) -
     assert done.err == f"holdfast: there is no session {short}\n"
 
 
-def test_linked_session_directory_is_refused(cli: Cli, root: Path, tmp_path: Path, session: Session) -> None:
+def test_linked_session_directory_is_refused(
+    cli: Cli, root: Path, tmp_path: Path, session: Session
+) -> None:
     outside = tmp_path / "outside"
     outside.mkdir()
     (root / "sessions" / "01ARZ3NDEKTSV4RRFFQ69G5FAV").symlink_to(outside)
@@ -334,7 +344,9 @@ def test_delete_message_hides_and_undo_shows_again(cli: Cli, session: Session) -
     assert done.json == {"seq": 5, "restores": [1]}
     assert texts(session) == ["one", "two"]
     assert cli("sessions", "delete-message", session.id, "2").out.startswith("deleted message 2 (")
-    assert cli("sessions", "delete-message", session.id, "2", "--undo").out == "restored message 2\n"
+    assert (
+        cli("sessions", "delete-message", session.id, "2", "--undo").out == "restored message 2\n"
+    )
 
 
 def test_delete_message_takes_the_whole_exchange(cli: Cli, session: Session) -> None:

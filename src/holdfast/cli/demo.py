@@ -93,11 +93,9 @@ def write_until_killed(root: str, session_id: str) -> int:
         session = store.session(session_id)
         while True:
             call = f"tc_{time.monotonic_ns()}"
-            step = [
-                assistant([ToolCall(call, "read_file", {"path": "runs.log"})]),
-                tool_result(call, result),
-            ]
-            print(session.append_many(step)[-1].seq, flush=True)
+            asked = session.append(assistant([ToolCall(call, "read_file", {"path": "runs.log"})]))
+            print(asked.seq, flush=True)
+            print(session.append(tool_result(call, result)).seq, flush=True)
 
 
 def _kill_a_writer(root: Path, session: Session, directory: Path) -> bool:
@@ -106,7 +104,7 @@ def _kill_a_writer(root: Path, session: Session, directory: Path) -> bool:
     for attempt in range(1, ATTEMPTS + 1):
         with subprocess.Popen(command, stdout=subprocess.PIPE) as writer:
             assert writer.stdout is not None
-            acknowledged = [writer.stdout.readline()]
+            acknowledged = [writer.stdout.readline(), writer.stdout.readline()]
             _await_write(directory, writer)
             os.kill(writer.pid, signal.SIGKILL)
             acknowledged += writer.stdout.readlines()

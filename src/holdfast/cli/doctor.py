@@ -158,7 +158,8 @@ def _index() -> Check:
 def _leftovers() -> Check:
     """What a crash left in the staging and trash directories is dead weight, not damage."""
     with open_root() as store:
-        found = getattr(store.port, "leftovers", list)()
+        leftovers = getattr(store.port, "leftovers", None)
+        found: list[str] = list(leftovers()) if leftovers is not None else []
     if not found:
         return Check("leftovers", True, "none")
     listed = render.one_line(", ".join(sorted(found)[:3]))

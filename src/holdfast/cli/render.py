@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 TITLE_WIDTH = 48  # of a title in a plain table
+ELASTIC_WIDTH = 16  # what a terminal leaves of it at least
 
 # C0 as control pictures, C1 and what reorders a line (bidi overrides) as replacement characters.
 _UNSAFE: dict[int, int] = {code: 0x2400 + code for code in range(32) if chr(code) not in "\n\t"}
@@ -154,11 +155,16 @@ def put_table(
     *,
     right: Collection[str] = (),
     elastic: str = "",
+    spare: Sequence[str] = (),
 ) -> None:
-    """Aligned columns. `right`: titles of numbers; `elastic`: the column that may be shortened."""
+    """Aligned columns.
+
+    `right`: titles of numbers. `elastic`: the column that may be shortened. `spare`: columns that
+    a narrow terminal goes without, the first of them first.
+    """
     cells = [[one_line(cell) for cell in row] for row in rows]
     if on_terminal(sys.stdout):
-        _put_rich(titles, cells, right, elastic)
+        _put_rich(titles, cells, right, elastic, spare)
         return
     flexible = titles.index(elastic) if elastic else -1
     for row in cells if elastic else ():
@@ -178,24 +184,34 @@ def _put_rich(
     rows: Sequence[Sequence[str]],
     right: Collection[str],
     elastic: str,
+    spare: Sequence[str],
 ) -> None:
     from rich.table import Table
     from rich.text import Text
 
+    screen = console()
+    widths = {
+        title: max([len(title), *(columns(row[place]) for row in rows)])
+        for place, title in enumerate(titles)
+    }
+    if elastic:
+        widths[elastic] = min(widths[elastic], ELASTIC_WIDTH)
+    for title in spare:
+        if sum(widths.values()) + 2 * len(widths) - 2 > screen.width:
+            del widths[title]
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
-    for place, title in enumerate(titles):
-        widest = max((columns(row[place]) for row in rows), default=0)
+    for title, width in widths.items():
         table.add_column(
             title,
             justify="right" if title in right else "left",
-            no_wrap=True,
-            overflow="ellipsis",
-            min_width=None if title == elastic else max(widest, len(title)),
-            style="cyan" if place == 0 else "",
+            no_wrap=title != elastic,  # rich narrows only columns that may wrap
+            min_width=width,
+            style="cyan" if title == titles[0] else "",
         )
     for row in rows:
-        table.add_row(*(Text(cell) for cell in row))
-    console().print(table)
+        kept = (cell for title, cell in zip(titles, row, strict=True) if title in widths)
+        table.add_row(*(Text(cell, no_wrap=True, overflow="ellipsis") for cell in kept))
+    screen.print(table)
 
 
 @contextmanager

@@ -53,8 +53,9 @@ def list_sessions(limit: int, cursor: str | None, as_json: bool, **which: Any) -
         )
         for one in page
     ]
-    titles = ("ID", "TITLE", "AGENT", "SENDER", "MESSAGES", "LAST ACTIVE", "SIZE")
-    render.put_table(titles, rows, right=("MESSAGES", "SIZE"), elastic="TITLE")
+    titles = ("ID", "TITLE", "AGENT", "SENDER", "MSGS", "ACTIVE", "SIZE")
+    spare = ("SENDER", "AGENT", "SIZE", "MSGS")
+    render.put_table(titles, rows, right=("MSGS", "SIZE"), elastic="TITLE", spare=spare)
     if page.next is not None:
         sys.stdout.flush()
         render.note(f"{len(page):,} of {page.total:,}; go on with --cursor {page.next}")

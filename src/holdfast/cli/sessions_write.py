@@ -57,9 +57,10 @@ def append(
 ) -> None:
     """Append messages: TEXT, or what stdin has.
 
-    Stdin may be text, one JSON message, or JSON lines of messages. A JSON message is an object with a role (user, assistant, toolResult) and a content, which is
-    a string or a list of blocks; keys that holdfast does not know are kept. All messages of one
-    call are written together or not at all.
+    Stdin may be text, one JSON message, or JSON lines of messages. A JSON message is an object
+    with a role (user, assistant, toolResult) and a content, which is a string or a list of
+    blocks; keys that holdfast does not know are kept. All messages of one call are written
+    together or not at all.
     """
     from holdfast.cli import given
 

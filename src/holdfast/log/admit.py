@@ -36,8 +36,8 @@ def prepare(
             changes["timestamp"] = now()
         if not record.id and isinstance(record, Message):
             changes["id"] = new_id()
-        complete = replace(record, **changes) if changes else record
-        made.append(Prepared(complete, encode(complete), bool(record.id)))
+        complete, body = encode(replace(record, **changes) if changes else record)
+        made.append(Prepared(complete, body, bool(record.id)))
     return made
 
 
@@ -45,7 +45,8 @@ def birth(tally: Tally) -> bytes:
     """The line with seq 0, written with the first record: what the session was made with."""
     made = to_builtins(tally.metadata(1, 0))
     facts = {key: value for key, value in made.items() if key in SETTABLE and value}
-    return seal(encode(Meta(set=facts, timestamp=made["createdAt"])), "meta", 0)
+    _, body = encode(Meta(set=facts, timestamp=made["createdAt"]))
+    return seal(body, "meta", 0)
 
 
 def check_schema(session: str, newest: int) -> None:

@@ -23,6 +23,7 @@ from holdfast.model import (
     KnownRecord,
     Message,
     OtherBlock,
+    Text,
     Unknown,
     blocks,
 )
@@ -55,8 +56,8 @@ class Reading(NamedTuple):
 # --- writing --------------------------------------------------------------------------------
 
 
-def encode(record: AnyRecord) -> bytes:
-    """The JSON of a record without seq, schemaVersion and crc: what `seal` makes a line of.
+def encode(record: AnyRecord) -> tuple[AnyRecord, bytes]:
+    """The record as it will be read back, and its JSON without seq, schemaVersion and crc.
 
     NaN and infinities become null, lone surrogates U+FFFD. Raises FormatError for what JSON or
     a later reader could not hold.
@@ -64,12 +65,13 @@ def encode(record: AnyRecord) -> bytes:
     try:
         body = _encode(record)
     except UnicodeEncodeError:
-        body = _encode(_without_surrogates(record))
+        record = _without_surrogates(record)
+        body = _encode(record)
     if body.count(b"[") + body.count(b"{") > MAX_DEPTH and _depth(body) > MAX_DEPTH:
         raise FormatError(
             f"content is nested deeper than {MAX_DEPTH} levels", hint="store it as text"
         )
-    return body
+    return record, body
 
 
 def seal(body: bytes, kind: str, seq: int) -> bytes:
@@ -81,6 +83,8 @@ def seal(body: bytes, kind: str, seq: int) -> bytes:
 
 def stored(record: AnyRecord, seq: int, line: bytes) -> AnyRecord:
     """The record as a later reader will see it."""
+    if not (isinstance(record, Message) and all(type(block) is Text for block in record.content)):
+        return decode(line).record or record  # it may hold sets, NaN …: the line is what counts
     copy = replace(record)
     force_setattr(copy, "seq", seq)
     force_setattr(copy, "line", line)
@@ -89,7 +93,7 @@ def stored(record: AnyRecord, seq: int, line: bytes) -> AnyRecord:
 
 def same(given: AnyRecord, record: AnyRecord) -> bool:
     """Whether a record that is stored is the one that is given again."""
-    ours, theirs = _plain.decode(encode(given)), _plain.decode(record.line)
+    ours, theirs = _plain.decode(encode(given)[1]), _plain.decode(record.line)
     for data in (ours, theirs):
         for key in ("schemaVersion", "seq", "crc", "timestamp"):
             data.pop(key, None)
