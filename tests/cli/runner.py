@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import pty
+import select
 import subprocess
 import sys
 import termios
@@ -71,7 +72,7 @@ def run_on_terminal(root: Path, *arguments: str, typed: bytes = b"", **more: str
         if typed:
             os.write(outer, typed)
         shown = b""
-        while True:
+        while select.select([outer], [], [], 60)[0]:
             try:
                 piece = os.read(outer, 1 << 16)
             except OSError:  # Linux says EIO when the last writer is gone
@@ -79,6 +80,8 @@ def run_on_terminal(root: Path, *arguments: str, typed: bytes = b"", **more: str
             if not piece:
                 break
             shown += piece
-        code = process.wait(timeout=60)
+        else:
+            process.kill()
+        code = process.wait()
     os.close(outer)
     return Result(code, shown.decode("utf-8", "replace").replace("\r\n", "\n"), "")

@@ -76,6 +76,20 @@ def test_verify_on_a_terminal_leaves_only_its_answer(root: Path, spoken: Session
     assert done.code == 0 and "1 session verified, no damage" in done.out
 
 
+def test_verify_of_all_goes_on_behind_a_session_that_cannot_be_read(
+    cli: Cli, root: Path, spoken: Session, store: Store
+) -> None:
+    flip(root, spoken)
+    bad = store.create()
+    bad.append(user("one"))
+    store.close()
+    log_of(root, bad).rename(root / "elsewhere.jsonl")
+    log_of(root, bad).symlink_to(root / "elsewhere.jsonl")
+    done = cli("sessions", "verify", "--json")
+    assert done.code == 1
+    assert {one["session"] for one in done.json["damage"]} == {spoken.id, bad.id}
+
+
 # --- repair
 
 
@@ -138,7 +152,7 @@ def test_rm_without_a_terminal_needs_yes(cli: Cli, spoken: Session) -> None:
     assert len(spoken.messages()) == 3
 
 
-@pytest.mark.parametrize(("typed", "code"), [(b"y\n", 0), (b"n\n", 1), (b"\n", 1), (b"\x04", 130)])
+@pytest.mark.parametrize(("typed", "code"), [(b"y\n", 0), (b"n\n", 1), (b"\n", 1), (b"\x04", 1)])
 def test_rm_asks_on_a_terminal(
     cli: Cli, root: Path, spoken: Session, typed: bytes, code: int
 ) -> None:

@@ -68,6 +68,7 @@ def test_without_arguments_there_is_help_and_exit_2(cli: Cli) -> None:
         ("sessions", "show"),
         ("sessions", "list", "--limit", "0"),
         ("sessions", "list", "--limit", "many"),
+        ("sessions", "list", "--limit", "99999999999999999999"),
         ("sessions", "list", "--since", "whenever"),
         ("sessions", "list", "--since", "99999-01-01"),
         ("sessions", "prune"),

@@ -128,7 +128,7 @@ def test_list_on_a_narrow_terminal_keeps_the_id_whole(root: Path, store: Store) 
     made = store.create(title="a title that is far too long for this terminal " * 3)
     for width, columns in (
         (120, "ID TITLE AGENT SENDER MSGS ACTIVE SIZE"),
-        (70, "ID TITLE AGENT MSGS ACTIVE SIZE"),
+        (75, "ID TITLE AGENT MSGS ACTIVE SIZE"),
         (50, "ID TITLE ACTIVE"),
     ):
         shown = run_on_terminal(root, "sessions", "list", NO_COLOR="1", COLUMNS=str(width)).out

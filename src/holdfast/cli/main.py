@@ -18,8 +18,16 @@ FAILED, USAGE, INTERRUPTED, PIPE_CLOSED = 1, 2, 130, 141
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run the command line and return its exit code."""
-    given = sys.argv[1:] if arguments is None else arguments
+    """Run the command line and return its exit code; as the process's own, end the process."""
+    if arguments is not None:
+        return _finish(arguments)
+    code = _finish(sys.argv[1:])
+    # Everything is closed and flushed. Taking the interpreter down module by module would only
+    # add a tenth to the time of a listing.
+    os._exit(code)
+
+
+def _finish(given: list[str]) -> int:
     try:
         code = _version() if given == ["--version"] else _run(given)
         if sys.stdout is not None:
@@ -41,6 +49,9 @@ def _version() -> int:
 
 
 def _run(given: list[str]) -> int:
+    import gc
+
+    gc.set_threshold(50_000)  # starting up makes many objects and no garbage
     try:
         import click
     except ModuleNotFoundError:
@@ -74,6 +85,8 @@ def _explain(error: BaseException) -> int:
     if isinstance(error, click.UsageError):
         hint = f" (try: {error.ctx.command_path} --help)" if error.ctx else ""
         return _complain(error.format_message().rstrip(".") + hint, USAGE)
+    if isinstance(error, click.Abort) and isinstance(error.__context__, EOFError):
+        return _complain("there was no answer; nothing was done")
     if isinstance(error, KeyboardInterrupt | click.Abort):
         return _complain("interrupted", INTERRUPTED)
     if isinstance(error, click.ClickException):

@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Any, TextIO
 if TYPE_CHECKING:
     from rich.console import Console
 
-TITLE_WIDTH = 48  # of a title in a plain table
-ELASTIC_WIDTH = 16  # what a terminal leaves of it at least
+ELASTIC_PIPED = 48  # columns of an elastic cell when nobody knows how wide the reader is
+ELASTIC_LEAST = 16  # what a narrow terminal leaves of it
 
 # C0 as control pictures, C1 and what reorders a line (bidi overrides) as replacement characters.
 _UNSAFE: dict[int, int] = {code: 0x2400 + code for code in range(32) if chr(code) not in "\n\t"}
@@ -162,56 +162,44 @@ def put_table(
     `right`: titles of numbers. `elastic`: the column that may be shortened. `spare`: columns that
     a narrow terminal goes without, the first of them first.
     """
-    cells = [[one_line(cell) for cell in row] for row in rows]
-    if on_terminal(sys.stdout):
-        _put_rich(titles, cells, right, elastic, spare)
-        return
-    flexible = titles.index(elastic) if elastic else -1
-    for row in cells if elastic else ():
-        row[flexible] = shorten(row[flexible], TITLE_WIDTH)
-    grid = [list(titles), *cells]
-    widths = [max(columns(row[place]) for row in grid) for place in range(len(titles))]
-    for row in grid:
-        padded = []
-        for title, cell, width in zip(titles, row, widths, strict=True):
+    screen = console() if on_terminal(sys.stdout) else None
+    table = [dict(zip(titles, map(one_line, row), strict=True)) for row in (titles, *rows)]
+    widths = {title: max(columns(row[title]) for row in table) for title in titles}
+    if elastic and screen is None:
+        widths[elastic] = min(widths[elastic], ELASTIC_PIPED)
+    elif elastic and screen is not None:
+        _fit(widths, screen.width, elastic, spare)
+    lines = []
+    for row in table:
+        cells = []
+        for title, width in widths.items():
+            cell = shorten(row[title], width)
             gap = " " * (width - columns(cell))
-            padded.append(gap + cell if title in right else cell + gap)
-        print("  ".join(padded).rstrip())
-
-
-def _put_rich(
-    titles: Sequence[str],
-    rows: Sequence[Sequence[str]],
-    right: Collection[str],
-    elastic: str,
-    spare: Sequence[str],
-) -> None:
-    from rich.table import Table
+            cells.append(gap + cell if title in right else cell + gap)
+        lines.append("  ".join(cells).rstrip())
+    if screen is None:
+        print("\n".join(lines))
+        return
+    # rich's own table draws the same at five times the cost, which a listing would feel.
     from rich.text import Text
 
-    screen = console()
-    widths = {
-        title: max([len(title), *(columns(row[place]) for row in rows)])
-        for place, title in enumerate(titles)
-    }
-    if elastic:
-        widths[elastic] = min(widths[elastic], ELASTIC_WIDTH)
+    text = Text("\n".join(lines))
+    text.stylize("bold", 0, len(lines[0]))
+    start = len(lines[0]) + 1
+    for line in lines[1:]:
+        text.stylize("cyan", start, start + widths[titles[0]])
+        start += len(line) + 1
+    screen.print(text, soft_wrap=True)
+
+
+def _fit(widths: dict[str, int], width: int, elastic: str, spare: Sequence[str]) -> None:
+    """Make columns fit into a width: leave out spare ones, then narrow the elastic one."""
+    wanted, widths[elastic] = widths[elastic], min(widths[elastic], ELASTIC_LEAST)
     for title in spare:
-        if sum(widths.values()) + 2 * len(widths) - 2 > screen.width:
+        if sum(widths.values()) + 2 * (len(widths) - 1) > width:
             del widths[title]
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
-    for title, width in widths.items():
-        table.add_column(
-            title,
-            justify="right" if title in right else "left",
-            no_wrap=title != elastic,  # rich narrows only columns that may wrap
-            min_width=width,
-            style="cyan" if title == titles[0] else "",
-        )
-    for row in rows:
-        kept = (cell for title, cell in zip(titles, row, strict=True) if title in widths)
-        table.add_row(*(Text(cell, no_wrap=True, overflow="ellipsis") for cell in kept))
-    screen.print(table)
+    room = width - sum(widths.values()) - 2 * (len(widths) - 1)
+    widths[elastic] = min(wanted, max(widths[elastic] + room, 8))
 
 
 @contextmanager

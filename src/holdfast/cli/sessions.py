@@ -13,7 +13,7 @@ from holdfast.cli.options import json_option, moment, open_root, root_option
 
 
 @click.command("list")
-@click.option("--limit", type=click.IntRange(min=1), default=50, show_default=True)
+@click.option("--limit", type=click.IntRange(1, 1_000_000), default=50, show_default=True)
 @click.option("--cursor", help="Go on where a listing ended.")
 @click.option("--agent", help="Only of this agent.")
 @click.option("--sender", help="Only with this sender.")

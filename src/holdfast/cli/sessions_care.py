@@ -52,7 +52,8 @@ def verify(session_id: str | None, as_json: bool) -> int:
 
 
 def _verify_all(store: Store) -> tuple[int, list[tuple[str, Damaged]]]:
-    from holdfast.errors import NotFound
+    from holdfast.errors import HoldfastError, NotFound
+    from holdfast.model import Damaged
 
     damage: list[tuple[str, Damaged]] = []
     done = 0
@@ -61,9 +62,12 @@ def _verify_all(store: Store) -> tuple[int, list[tuple[str, Damaged]]]:
         for session_id in ids:
             try:
                 damage += [(session_id, one) for one in store.port.verify(session_id)]
-                done += 1
             except NotFound:
-                pass  # deleted meanwhile
+                continue  # deleted meanwhile
+            except HoldfastError as error:  # one session that cannot be read hides no other
+                unread = Damaged(file="session.jsonl", start=0, end=0, problem=error.message)
+                damage.append((session_id, unread))
+            done += 1
             tell(done, len(ids))
     return done, damage
 
@@ -131,15 +135,15 @@ def rm(session_id: str, yes: bool, as_json: bool) -> int:
 @click.option("--yes", is_flag=True, help="Delete them; without it nothing is touched.")
 @json_option
 @root_option()
-def prune(older_than: float, yes: bool, as_json: bool) -> None:
+def prune(older_than: float, yes: bool, as_json: bool) -> int:
     """Delete sessions that were not active for long.
 
     It goes by the last message, and only tells what it would delete unless --yes is given.
     """
-    from holdfast.errors import NotFound, SessionBusy
+    from holdfast.errors import HoldfastError, NotFound, SessionBusy
 
     before = time.time() - older_than
-    deleted = 0
+    deleted = failed = 0
     found: list[dict[str, Any]] = []
     with open_root() as store, render.progress("pruning") as tell:
         old = [one for one in store.walk() if _idle(one.metadata.last_message_at, before)]
@@ -165,11 +169,18 @@ def prune(older_than: float, yes: bool, as_json: bool) -> None:
                 entry["skipped"] = f"busy: {error.message}"
             except NotFound:
                 entry["skipped"] = "already gone"
+            except HoldfastError as error:
+                entry["skipped"] = str(error)
+                failed += 1
             tell(count, len(old))
     if as_json:
         render.put_json({"sessions": found, "deleted": deleted, "dryRun": not yes})
     else:
         _put_pruned(found, deleted, dry=not yes)
+    if failed:
+        sys.stdout.flush()
+        render.warn(f"{render.plural(failed, 'session')} could not be deleted")
+    return 1 if failed else 0
 
 
 def _idle(last: str, before: float) -> bool:

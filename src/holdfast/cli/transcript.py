@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterable, Iterator
+from itertools import chain
 
 import msgspec
 
@@ -42,11 +43,8 @@ Line = tuple[str, str]  # style, text
 def put(session: Session, *, everything: bool, full: bool) -> None:
     """Print the transcript; with `everything`, deleted and rewound messages too."""
     entries = list(session.entries())
-    write = _writer()
-    for style, text in _header(session.metadata, session.size):
-        write(style, text)
-    for style, text in _lines(entries, fold(entries), everything, full):
-        write(style, text)
+    header = _header(session.metadata, session.size)
+    _print(chain(header, _lines(entries, fold(entries), everything, full)))
 
 
 def put_objects(session: Session, *, everything: bool) -> None:
@@ -108,14 +106,22 @@ def _newer(one: Unknown) -> str:
 # --- the transcript -------------------------------------------------------------------------
 
 
-def _writer() -> Callable[[str, str], None]:
-    """How to print a line in a style."""
+def _print(lines: Iterable[Line]) -> None:
+    """Print lines, in their style where people read them."""
     if not render.on_terminal(sys.stdout):
-        return lambda style, text: print(text)
+        for _, line in lines:
+            print(line)
+        return
     from rich.text import Text as Styled
 
     console = render.console()
-    return lambda style, text: console.print(Styled(text, style=style), soft_wrap=True)
+    paragraph = Styled()
+    for style, line in lines:
+        if not line:  # printing costs by the call
+            console.print(paragraph, soft_wrap=True, end="")
+            paragraph = Styled()
+        paragraph.append(f"{line}\n", style)
+    console.print(paragraph, soft_wrap=True, end="")
 
 
 def _header(metadata: Metadata, size: int) -> Iterator[Line]:

@@ -3,21 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import NoReturn
 
+import msgspec
 from msgspec.structs import replace
 
 from holdfast.errors import Conflict, FormatError, StoreFull
 from holdfast.log.fold import Tally, to_builtins
 from holdfast.log.lines import encode, same, seal
 from holdfast.log.parts import MARKER_BYTES
-from holdfast.model import SCHEMA_VERSION, SETTABLE, AnyRecord, Message, Meta
+from holdfast.model import SETTABLE, AnyRecord, Message, Meta
 from holdfast.settings import SessionSettings
 
 REMEMBERED = 1024  # records whose ids are looked at for a retry
 
 
-class Prepared(NamedTuple):
+class Prepared(msgspec.Struct, frozen=True, gc=False):
     """A record ready to be numbered: encoding needs no lock."""
 
     record: AnyRecord
@@ -31,13 +32,17 @@ def prepare(
     """Give records their time, messages their id, and encode them."""
     made = []
     for record in records:
-        changes: dict[str, Any] = {}
+        brought = record.id
+        complete = record
         if not record.timestamp:
-            changes["timestamp"] = now()
-        if not record.id and isinstance(record, Message):
-            changes["id"] = new_id()
-        complete, body = encode(replace(record, **changes) if changes else record)
-        made.append(Prepared(complete, body, bool(record.id)))
+            if not brought and isinstance(record, Message):
+                complete = replace(record, timestamp=now(), id=new_id())
+            else:
+                complete = replace(record, timestamp=now())
+        elif not brought and isinstance(record, Message):
+            complete = replace(record, id=new_id())
+        complete, body = encode(complete)
+        made.append(Prepared(complete, body, brought != ""))
     return made
 
 
@@ -49,27 +54,27 @@ def birth(tally: Tally) -> bytes:
     return seal(body, "meta", 0)
 
 
-def check_schema(session: str, newest: int) -> None:
-    """Refuse to add to a log that a newer version has written to."""
-    if newest > SCHEMA_VERSION:
-        raise FormatError(
-            f"session {session} was written by a newer holdfast (schema version {newest})",
-            hint="upgrade holdfast; until then it is read-only",
-            session=session,
-        )
+def refuse_newer(session: str, newest: int) -> NoReturn:
+    """Nothing is added to a log that a newer version has written to."""
+    raise FormatError(
+        f"session {session} was written by a newer holdfast (schema version {newest})",
+        hint="upgrade holdfast; until then it is read-only",
+        session=session,
+    )
 
 
-def check_retry(session: str, given: AnyRecord, stored: AnyRecord | None, seq: int) -> None:
-    """Refuse an id that stands for something else already."""
+def checked_retry(session: str, given: AnyRecord, stored: AnyRecord | None, seq: int) -> AnyRecord:
+    """The stored record that is given again; an id that stands for something else is refused."""
     if stored is None or not same(given, stored):
         raise Conflict(
             f"another record with id {given.id} is stored as seq {seq}", session=session, seq=seq
         )
+    return stored
 
 
-def check_expect(session: str, head: int, expect: int | None, retried: int) -> None:
+def check_expect(session: str, head: int, expect: int, retried: int) -> None:
     """Refuse if the log is not where the caller saw it; records of a retry count as seen."""
-    if expect is not None and head != expect + retried:
+    if head != expect + retried:
         raise Conflict(
             f"session {session} is at seq {head}, not {expect}",
             hint="read what is new and decide again",
@@ -90,27 +95,23 @@ def check_guard(session: str, marker: int, guard: int) -> None:
 
 
 def check_limits(
-    session: str,
-    rows: Sequence[bytes],
-    new: Sequence[Prepared],
-    size: int,
-    settings: SessionSettings,
+    session: str, rows: Sequence[bytes], new: Sequence[Prepared], size: int, limits: SessionSettings
 ) -> None:
-    """Refuse a line or a log that would be too large; markers have a little more room."""
+    """Refuse a line or a log that would be too large.
+
+    `rows` are the lines to add, `size` is that of the log. Markers have a little more room.
+    """
     longest = max(map(len, rows)) + 1
-    if longest > settings.line_bytes:
+    if longest > limits.line_bytes:
         raise StoreFull(
-            f"a record of {longest} bytes is over the limit of {settings.line_bytes}",
+            f"a record of {longest} bytes is over the limit of {limits.line_bytes}",
             hint="store it elsewhere and refer to it, or raise session.line_bytes",
             session=session,
         )
-    limit = settings.total_bytes
-    if not limit:
-        return
-    if not any(isinstance(one.record, Message) for one in new):
-        limit += MARKER_BYTES
     total = size + sum(map(len, rows)) + len(rows)
-    if total > limit:
+    messages = any(isinstance(one.record, Message) for one in new)
+    limit = limits.total_bytes + (0 if messages else MARKER_BYTES)
+    if limits.total_bytes and total > limit:
         raise StoreFull(
             f"session {session} would have {total} bytes, over the limit of {limit}",
             hint="fork it, or raise session.total_bytes",

@@ -91,11 +91,7 @@ class Tally:
         self.count = metadata.message_count
         self.last_message_at = metadata.last_message_at
         self.seq = metadata.through.seq
-
-    @property
-    def newest_schema(self) -> int:
-        """The newest schema version seen."""
-        return self._facts.newest_schema
+        self.newest_schema = metadata.newest_schema
 
     @classmethod
     def fresh(cls, session_id: str) -> Tally:
@@ -124,8 +120,8 @@ class Tally:
             self._facts = apply(self._facts, record.set)
         elif isinstance(record, Event) and record.kind == "turn_end":
             self._facts = _add_turn(self._facts, record.data)
-        elif record.schema_version > self._facts.newest_schema:
-            self._facts = replace(self._facts, newest_schema=record.schema_version)
+        elif record.schema_version > self.newest_schema:
+            self.newest_schema = record.schema_version
 
     def skip(self) -> None:
         """Count a damaged line: its number is not given to another record."""
@@ -137,6 +133,7 @@ class Tally:
             self._facts,
             message_count=self.count,
             last_message_at=self.last_message_at,
+            newest_schema=self.newest_schema,
             through=Through(part=part, bytes=size, seq=self.seq),
         )
 

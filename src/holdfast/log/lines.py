@@ -63,6 +63,8 @@ def encode(record: AnyRecord) -> tuple[AnyRecord, bytes]:
     a later reader could not hold.
     """
     try:
+        if record.seq == 0 and is_plain(record):
+            return record, _encoder.encode(record)
         body = _encode(record)
     except UnicodeEncodeError:
         record = _without_surrogates(record)
@@ -74,16 +76,30 @@ def encode(record: AnyRecord) -> tuple[AnyRecord, bytes]:
     return record, body
 
 
+def is_plain(record: AnyRecord) -> bool:
+    """Whether a record is a message of nothing but text: what is written is what is read back."""
+    if type(record) is not Message or record.line:
+        return False
+    for block in record.content:  # noqa: SIM110 - a generator costs more than the check
+        if type(block) is not Text:
+            return False
+    return True
+
+
 def seal(body: bytes, kind: str, seq: int) -> bytes:
     """The line (without newline) of an encoded record at its place in the log."""
-    head = b'{"recordType":"%b"' % kind.encode()
-    start = b'%b,"schemaVersion":%d,"seq":%d%b' % (head, SCHEMA_VERSION, seq, body[len(head) : -1])
+    start = b'{"recordType":"%b","schemaVersion":%d,"seq":%d%b' % (
+        kind.encode(),
+        SCHEMA_VERSION,
+        seq,
+        body[len(kind) + 16 : -1],
+    )
     return b'%b,"crc":"%08x"}' % (start, crc32(start))
 
 
 def stored(record: AnyRecord, seq: int, line: bytes) -> AnyRecord:
     """The record as a later reader will see it."""
-    if not (isinstance(record, Message) and all(type(block) is Text for block in record.content)):
+    if not is_plain(record):
         return decode(line).record or record  # it may hold sets, NaN …: the line is what counts
     copy = replace(record)
     force_setattr(copy, "seq", seq)

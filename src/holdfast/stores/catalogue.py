@@ -25,7 +25,7 @@ from holdfast.stores import sidecar
 from holdfast.stores.disk import errors_mapped
 from holdfast.stores.layout import Root
 from holdfast.stores.reading import OpenLog
-from holdfast.stores.writer import Report
+from holdfast.stores.tail import Report
 
 T = TypeVar("T")
 Progress = Callable[[int, int], None]

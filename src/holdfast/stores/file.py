@@ -11,7 +11,7 @@ import os
 import threading
 import time
 import weakref
-from collections import OrderedDict, deque
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -27,12 +27,11 @@ from holdfast.model import (
     AnyRecord,
     Damaged,
     Entry,
-    Event,
     Meta,
     Metadata,
     Part,
-    new_uuid,
-    timestamp,
+    Stamps,
+    Uuids,
 )
 from holdfast.ports import Filter, Lease, Listed, Order, Page
 from holdfast.settings import Settings
@@ -42,7 +41,8 @@ from holdfast.stores.forking import copy_log
 from holdfast.stores.layout import Root
 from holdfast.stores.leases import FileLease
 from holdfast.stores.reading import OpenLog, is_birth
-from holdfast.stores.writer import Gone, Report, Writer
+from holdfast.stores.tail import Report
+from holdfast.stores.writer import Gone, Writer
 from holdfast.ulid import Ulids, is_ulid
 
 T = TypeVar("T")
@@ -64,7 +64,8 @@ class FileStore:
     ) -> None:
         self._settings = (settings or Settings()).session
         self._durable = self._settings.durability == "always"
-        self._now = lambda: timestamp(clock())
+        self._now = Stamps(clock)
+        self._new_uuid = Uuids()
         self._new_ulid = Ulids(clock)
         self._root = Root(root, durable=self._durable)
         self._root.check()
@@ -72,7 +73,7 @@ class FileStore:
         self.reports: deque[str] = deque(maxlen=1000)
         self._catalogue = Catalogue(self._root, self.reports.append, progress)
         self._mutex = threading.Lock()
-        self._writers: OrderedDict[str, Writer] = OrderedDict()
+        self._writers: dict[str, Writer] = {}  # changed under the mutex
         self._leases: weakref.WeakSet[FileLease] = weakref.WeakSet()
         after_fork = weakref.WeakMethod(self._after_fork)
         os.register_at_fork(after_in_child=lambda: (method := after_fork()) and method())
@@ -126,16 +127,20 @@ class FileStore:
         if not records:
             self.resolve(session)
             return []
-        prepared = prepare(records, self._now, new_uuid)
-
-        def work(writer: Writer) -> list[AnyRecord]:
-            stored = writer.append(prepared, expect, guard)
-            writer.due = time.monotonic() - writer.saved_at >= SAVE_SECONDS or any(
-                isinstance(one, Event) and one.kind == "turn_end" for one in stored
-            )
-            return stored
-
-        return self._locked(session, work)
+        prepared = prepare(records, self._now, self._new_uuid)
+        while True:  # as in _locked, spelled out: every call here is paid at every append
+            writer = self._writers.get(session) or self._open_writer(session)
+            if not writer.acquire():
+                continue
+            try:
+                return writer.append(prepared, expect, guard)
+            except Gone:
+                self._forget(writer)
+            finally:
+                writer.release()
+                writer.used_at = now = time.monotonic()
+                if writer.due or now - writer.saved_at >= SAVE_SECONDS:
+                    self._save(writer)
 
     def update(self, session: str, changes: Mapping[str, Any]) -> Metadata:
         """Change metadata by a `meta` record."""
@@ -155,7 +160,7 @@ class FileStore:
             return self._set(session, given)
 
     def _set(self, session: str, changes: dict[str, Any]) -> Metadata:
-        prepared = prepare([Meta(set=changes)], self._now, new_uuid)
+        prepared = prepare([Meta(set=changes)], self._now, self._new_uuid)
 
         def work(writer: Writer) -> Metadata:
             writer.append(prepared, None, None)
@@ -184,7 +189,9 @@ class FileStore:
             def build(directory: int) -> None:
                 copy_log(log, end, directory, durable=self._durable)
                 with self._private(new, self.reports.append, os.dup(directory)) as writer:
-                    writer.append(prepare([Meta(set=changes)], self._now, new_uuid), None, None)
+                    writer.append(
+                        prepare([Meta(set=changes)], self._now, self._new_uuid), None, None
+                    )
                     writer.save()
 
             self._appear(new, build, lambda: self._catalogue.row(new))
@@ -218,8 +225,7 @@ class FileStore:
 
     def metadata(self, session: str) -> Metadata:
         """From a writer of ours if nobody wrote after it, else from the file and what is new."""
-        with self._mutex:
-            writer = self._writers.get(session)
+        writer = self._writers.get(session)
         if writer is not None and (known := writer.current()) is not None:
             return known
         row = self._catalogue.row(session)
@@ -282,7 +288,7 @@ class FileStore:
         done: list[str] = []
         with self._private(session, done.append) as writer:
             writer.look()
-            done += audit.set_right(writer, self._findings(session), self._now, new_uuid)
+            done += audit.set_right(writer, self._findings(session), self._now, self._new_uuid)
             writer.save()
             row = Listed(writer.metadata, writer.total, writer.part)
         self._catalogue.put(row)
@@ -335,7 +341,7 @@ class FileStore:
     def _locked(self, session: str, work: Callable[[Writer], T]) -> T:
         """Do something under a session's lock; one that was deleted meanwhile is not found."""
         while True:
-            writer = self._writer(session)
+            writer = self._writers.get(session) or self._open_writer(session)
             if not writer.acquire():
                 continue
             try:
@@ -344,15 +350,11 @@ class FileStore:
                 self._forget(writer)
             finally:
                 writer.release()
-                if writer.due:
+                writer.used_at = now = time.monotonic()
+                if writer.due or now - writer.saved_at >= SAVE_SECONDS:
                     self._save(writer)
 
-    def _writer(self, session: str) -> Writer:
-        with self._mutex:
-            writer = self._writers.get(session)
-            if writer is not None:
-                self._writers.move_to_end(session)
-                return writer
+    def _open_writer(self, session: str) -> Writer:
         directory = self._root.open_session(session)
         writer = Writer(session, directory, self._settings, self.reports.append)
         self._catalogue.mark(session)
@@ -363,8 +365,9 @@ class FileStore:
             else:
                 self._writers[session] = writer
             while len(self._writers) > OPEN_SESSIONS:
-                retired.append(self._writers.popitem(last=False)[1])
-            writer = self._writers[session]
+                oldest = min(self._writers.values(), key=lambda one: one.used_at)
+                retired.append(self._writers.pop(oldest.session))
+            writer = self._writers.get(session, writer)
         for one in retired:
             self._save(one, last=True)
         return writer
@@ -405,7 +408,8 @@ class FileStore:
     def _after_fork(self) -> None:
         """In a child: nothing that is open may be shared with the parent, locks least of all."""
         self._mutex = threading.Lock()
-        writers, self._writers = self._writers, OrderedDict()
+        self._new_uuid = Uuids()  # the parent goes on with the old pool
+        writers, self._writers = self._writers, {}
         for writer in writers.values():
             writer.abandon()
         for lease in list(self._leases):

@@ -28,8 +28,8 @@ from holdfast.model import (
     Meta,
     Metadata,
     Part,
-    new_uuid,
-    timestamp,
+    Stamps,
+    Uuids,
 )
 from holdfast.ports import Filter, Lease, Listed, Order, Page, matcher, parse_cursor
 from holdfast.settings import SessionSettings, Settings
@@ -67,12 +67,12 @@ class MemoryLog:
         for index, one in enumerate(prepared):
             stored = self.ids.get(one.record.id) if one.retriable else None
             if stored is not None and stored.seq > head - REMEMBERED:
-                admit.check_retry(session, one.record, stored, stored.seq)
-                there[index] = stored
+                there[index] = admit.checked_retry(session, one.record, stored, stored.seq)
         new = [one for index, one in enumerate(prepared) if index not in there]
         if not new:
             return [there[index] for index in range(len(prepared))]
-        admit.check_expect(session, head, expect, len(there))
+        if expect is not None:
+            admit.check_expect(session, head, expect, len(there))
         if guard is not None:
             admit.check_guard(session, self.marker, guard)
         rows = [] if self.records else [admit.birth(self.tally)]
@@ -80,10 +80,10 @@ class MemoryLog:
         for number, one in enumerate(new, head + 1):
             rows.append(lines.seal(one.body, one.record.record_type, number))
         admit.check_limits(session, rows, new, sum(self.sizes), self.settings)
-        added = [_decoded(row) for row in rows]
-        self.keep(added)
-        del added[:first]
-        return [there[i] if i in there else added.pop(0) for i in range(len(prepared))]
+        kept = [_decoded(row) for row in rows]
+        self.keep(kept)
+        del kept[:first]
+        return [there[i] if i in there else kept.pop(0) for i in range(len(prepared))]
 
     def keep(self, records: Sequence[AnyRecord]) -> None:
         """Put records behind the others, as a file store would lay them into parts."""
@@ -148,7 +148,8 @@ class InMemoryStore:
         self, settings: Settings | None = None, *, clock: Callable[[], float] = time.time
     ) -> None:
         self._settings = (settings or Settings()).session
-        self._now = lambda: timestamp(clock())
+        self._now = Stamps(clock)
+        self._new_uuid = Uuids()
         self._new_ulid = Ulids(clock)
         self._lock = threading.RLock()
         self._logs: dict[str, MemoryLog] = {}
@@ -182,7 +183,7 @@ class InMemoryStore:
             isinstance(lease, MemoryLease) and lease.held and lease.session == session
         ):
             raise Conflict(f"the turn lease of session {session} is not held", session=session)
-        prepared = prepare(records, self._now, new_uuid)
+        prepared = prepare(records, self._now, self._new_uuid)
         with self._lock:
             return self._log(session).append(prepared, expect, guard)
 
@@ -198,7 +199,7 @@ class InMemoryStore:
                 wanted = [name for name in (key, *(aliases or ())) if name]
                 given["generations"] = names.claims(session, wanted, held.generations, self._holder)
             if given:
-                log.append(prepare([Meta(set=given)], self._now, new_uuid), None, None)
+                log.append(prepare([Meta(set=given)], self._now, self._new_uuid), None, None)
             return log.metadata
 
     def fork(self, session: str, at: int | None = None) -> Metadata:
@@ -217,7 +218,7 @@ class InMemoryStore:
             self._create(new, {})
             copy = self._logs[new]
             copy.keep([record for record in log.records if record.seq <= seq])
-            copy.append(prepare([Meta(set=changes)], self._now, new_uuid), None, None)
+            copy.append(prepare([Meta(set=changes)], self._now, self._new_uuid), None, None)
             return copy.metadata
 
     def delete(self, session: str) -> int:

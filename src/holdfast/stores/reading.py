@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from types import TracebackType
+from typing import Self
 
 from holdfast.log import scan
 from holdfast.log.lines import decode, decode_fast, peek_seq
@@ -73,6 +75,17 @@ class OpenLog:
         self._open, self.directory = {}, -1
         for descriptor in descriptors:
             os.close(descriptor)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
 
     __del__ = close  # a generator over the log may never be started
 

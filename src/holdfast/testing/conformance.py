@@ -14,6 +14,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from itertools import pairwise
 
 from holdfast.errors import (
     Conflict,
@@ -32,8 +33,8 @@ from holdfast.model import (
     Message,
     Meta,
     Rewind,
-    ToolCall,
     Tombstone,
+    ToolCall,
     Usage,
     assistant,
     tool_result,
@@ -285,7 +286,7 @@ class StoreConformance:
         assert [message.text for message in session.messages()] == texts
         bounds = [(part.first_seq, part.last_seq) for part in session.parts]
         assert bounds[0][0] == 0
-        for (_, last), (first, _) in zip(bounds, bounds[1:], strict=False):
+        for (_, last), (first, _) in pairwise(bounds):
             assert last is not None
             assert first == last + 1
         assert session.size == sum(part.bytes for part in session.parts)

@@ -1,0 +1,1 @@
+"""Figures about holdfast, as ratios measured in one run: machines differ and are shared."""

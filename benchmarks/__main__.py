@@ -1,0 +1,42 @@
+"""`make bench`: every figure, as ratios in one run; the table for docs/benchmarks.md."""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+import sys
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+
+from benchmarks import append, listing, reading, startup
+from benchmarks.report import Figure, table
+
+SECTIONS: dict[str, Callable[[Path], list[Figure]]] = {
+    "append": append.measure,
+    "reading": reading.measure,
+    "listing": listing.measure,
+    "startup": startup.measure,
+}
+
+
+def main() -> int:
+    """Run the sections that were named, or all."""
+    parser = argparse.ArgumentParser(prog="benchmarks", description=__doc__)
+    parser.add_argument("sections", nargs="*", choices=[[], *SECTIONS], help="default: all")
+    parser.add_argument("--dir", help="where to measure (default: a temporary directory)")
+    chosen = parser.parse_args()
+    figures: list[Figure] = []
+    for name in chosen.sections or SECTIONS:
+        folder = Path(tempfile.mkdtemp(prefix=f"holdfast-bench-{name}-", dir=chosen.dir))
+        print(f"measuring {name} …", file=sys.stderr, flush=True)
+        try:
+            figures += SECTIONS[name](folder)
+        finally:
+            shutil.rmtree(folder)
+    print(table(figures))
+    return 1 if any(one.reached is False for one in figures) else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,218 @@
+"""Appending: against bare system calls, and against another session layer."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import holdfast
+from benchmarks.report import Figure, middle
+from holdfast.settings import SessionSettings, Settings
+
+KILOBYTE = 806  # characters of text that make a line of 1 KB
+BLOCKS, BLOCK = 40, 50
+
+
+def measure(folder: Path) -> list[Figure]:
+    """All figures about appending."""
+    return [*one_session(folder), *many_sessions(folder), unsynced(folder), *peer(folder)]
+
+
+def _store(folder: Path, durability: str = "always") -> holdfast.Store:
+    settings = {"durability": durability, "total_bytes": 0}
+    session = SessionSettings(**settings)  # type: ignore[arg-type]
+    return holdfast.open_store(folder, settings=Settings(session=session))
+
+
+def _timed(work: Callable[[], None]) -> float:
+    start = time.perf_counter()
+    work()
+    return time.perf_counter() - start
+
+
+def _bare(path: Path, line: bytes) -> Callable[[], None]:
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+
+    def write() -> None:
+        for _ in range(BLOCK):
+            os.write(descriptor, line)
+            os.fdatasync(descriptor)
+
+    return write
+
+
+def one_session(folder: Path) -> list[Figure]:
+    """Durable appends to one session, interleaved with two bare loops of the same bytes."""
+    with _store(folder / "one") as store:
+        session = store.create()
+        message = holdfast.user("x" * KILOBYTE)
+        line = session.append(message).line + b"\n"
+        first, second = _bare(folder / "bare1", line), _bare(folder / "bare2", line)
+
+        def ours() -> None:
+            for _ in range(BLOCK):
+                session.append(message)
+
+        for warm in (first, ours, second):
+            warm()
+        times = [(_timed(first), _timed(ours), _timed(second)) for _ in range(BLOCKS)]
+    ratio = middle([(a + b) / 2 / mine for a, mine, b in times])
+    apart = abs(middle([a for a, _, _ in times]) / middle([b for _, _, b in times]) - 1)
+    void = apart > 0.05
+    note = f"{BLOCKS} blocks of {BLOCK}; the two bare loops differ by {apart:.1%}"
+    return [
+        Figure(
+            "durable append, one session, against write + fdatasync",
+            "≥ 0.80 ×",
+            f"{ratio:.2f} ×",
+            None if void else ratio >= 0.80,
+            note + (": void" if void else ""),
+        )
+    ]
+
+
+def _together(works: list[Callable[[], None]]) -> float:
+    barrier = threading.Barrier(len(works) + 1)
+
+    def run(work: Callable[[], None]) -> None:
+        barrier.wait()
+        work()
+
+    threads = [threading.Thread(target=run, args=(work,)) for work in works]
+    for thread in threads:
+        thread.start()
+    barrier.wait()
+    start = time.perf_counter()
+    for thread in threads:
+        thread.join()
+    return time.perf_counter() - start
+
+
+def many_sessions(folder: Path) -> list[Figure]:
+    """16 threads, each with its own session, against one session and against 16 bare threads."""
+    count, rounds = 16, 7
+    with _store(folder / "many") as store:
+        sessions = [store.create() for _ in range(count)]
+        message = holdfast.user("x" * KILOBYTE)
+        line = sessions[0].append(message).line + b"\n"
+
+        def appender(session: holdfast.Session) -> Callable[[], None]:
+            def work() -> None:
+                for _ in range(BLOCK):
+                    session.append(message)
+
+            return work
+
+        ours = [appender(session) for session in sessions]
+        bare = [_bare(folder / f"bare-{n}", line) for n in range(count)]
+        for work in (*ours, *bare):
+            work()
+        alone, together, plain = [], [], []
+        for _ in range(rounds):
+            alone.append(BLOCK / _timed(ours[0]))
+            together.append(count * BLOCK / _together(ours))
+            plain.append(count * BLOCK / _together(bare))
+    against_one = middle([many / one for many, one in zip(together, alone, strict=True)])
+    against_bare = middle([many / one for many, one in zip(together, plain, strict=True)])
+    return [
+        Figure(
+            "durable append, 16 threads on 16 sessions, against one session",
+            "≥ 2.5 ×",
+            f"{against_one:.1f} ×",
+            against_one >= 2.5,
+        ),
+        Figure(
+            "the same against 16 bare threads",
+            "≥ 0.5 ×",
+            f"{against_bare:.2f} ×",
+            against_bare >= 0.5,
+        ),
+    ]
+
+
+def unsynced(folder: Path) -> Figure:
+    """Appends with durability `os`."""
+    count, rates = 10_000, []
+    with _store(folder / "os", "os") as store:
+        session = store.create()
+        message = holdfast.user("x" * KILOBYTE)
+        size = len(session.append(message).line) + 1
+
+        def work() -> None:
+            for _ in range(count):
+                session.append(message)
+
+        for _ in range(7):
+            rates.append(count / _timed(work))
+    best = max(rates)
+    return Figure(
+        "append with durability `os`",
+        "≥ 35,000 records/s of 1 KB",
+        f"{middle(rates):,.0f}/s, best of 7 runs {best:,.0f}/s",
+        best >= 35_000,
+        f"lines of {size} bytes",
+    )
+
+
+def peer(folder: Path) -> list[Figure]:
+    """The same message through openai-agents' SQLiteSession, where it is installed."""
+    try:
+        from agents import SQLiteSession
+    except ImportError:
+        return []
+    (folder / "peer").mkdir()
+    other = SQLiteSession("bench", folder / "peer" / "sessions.db")
+    item = {"role": "user", "content": "x" * KILOBYTE}
+    with _store(folder / "against") as store:
+        session = store.create()
+        message = holdfast.user("x" * KILOBYTE)
+
+        def ours() -> None:
+            for _ in range(BLOCK):
+                session.append(message)
+
+        async def add() -> None:
+            for _ in range(BLOCK):
+                await other.add_items([item])
+
+        def theirs() -> None:
+            asyncio.run(add())
+
+        ours()
+        theirs()
+        ratios = [_timed(theirs) / _timed(ours) for _ in range(12)]
+        for _ in range(60):
+            ours()
+            theirs()
+        reads = [
+            _timed(lambda: asyncio.run(_items(other))) / _timed(lambda: _read(session))
+            for _ in range(5)
+        ]
+    other.close()
+    return [
+        Figure(
+            "durable append against openai-agents' SQLiteSession",
+            "–",
+            f"{middle(ratios):.1f} × as many a second",
+            None,
+        ),
+        Figure(
+            "reading the whole session against the same",
+            "–",
+            f"{middle(reads):.1f} × as fast",
+            None,
+            "about 3,700 messages",
+        ),
+    ]
+
+
+async def _items(session: object) -> None:
+    await session.get_items()  # type: ignore[attr-defined]
+
+
+def _read(session: holdfast.Session) -> None:
+    session.messages()

@@ -1,0 +1,93 @@
+"""Listing 100,000 sessions while some are being written, and rebuilding the index."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+
+import holdfast
+from benchmarks.report import Figure, middle
+from holdfast.log import lines
+from holdfast.log.fold import Tally
+from holdfast.model import AnyRecord, Meta
+from holdfast.settings import SessionSettings, Settings
+from holdfast.stores import sidecar
+from holdfast.ulid import Ulids
+
+SESSIONS = 100_000
+
+
+def populate(folder: Path, count: int) -> None:
+    """Sessions of three records each, written as a store would leave them, only faster."""
+    os.makedirs(folder / "sessions", mode=0o700)
+    for name in ("tmp", "trash"):
+        os.makedirs(folder / name, mode=0o700)
+    moment = 1_700_000_000.0
+    new_id = Ulids(lambda: moment)
+    for number in range(count):
+        moment += 60
+        session = new_id()
+        tally = Tally.fresh(session)
+        said = f"2025-{number % 12 + 1:02d}-{number % 28 + 1:02d}T10:{number % 60:02d}:00.000Z"
+        records: list[AnyRecord] = [
+            Meta(
+                set={"agent": "main", "sender": f"user-{number % 100}", "name": f"Session {number}"}
+            ),
+            holdfast.user("What pods are running?", id=f"a{number}", timestamp=said),
+            holdfast.assistant("One pod is running: nginx.", id=f"b{number}", timestamp=said),
+        ]
+        data = b""
+        for seq, record in enumerate(records):
+            line = lines.seal(lines.encode(record)[1], record.record_type, seq)
+            tally.add(lines.stored(record, seq, line))
+            data += line + b"\n"
+        directory = folder / "sessions" / session
+        os.mkdir(directory, 0o700)
+        for name, content in (
+            ("session.jsonl", data),
+            (sidecar.NAME, sidecar.encode(tally.metadata(1, len(data)))),
+        ):
+            descriptor = os.open(directory / name, os.O_WRONLY | os.O_CREAT, 0o600)
+            os.write(descriptor, content)
+            os.close(descriptor)
+
+
+def measure(folder: Path, count: int = SESSIONS) -> list[Figure]:
+    """All figures about listing."""
+    populate(folder, count)
+    settings = Settings(session=SessionSettings(durability="os"))
+    with holdfast.open_store(folder, settings=settings) as store:
+        start = time.perf_counter()
+        total = store.list(limit=1).total
+        rebuilt = time.perf_counter() - start
+        assert total == count
+        written = [store.session(row.id) for row in store.list(limit=8)]
+        message = holdfast.user("one more")
+        times = []
+        for _ in range(60):
+            newest = {session.append(message).timestamp for session in written}
+            start = time.perf_counter()
+            page = store.list(limit=50)
+            times.append(time.perf_counter() - start)
+            assert {row.metadata.last_message_at for row in page[:8]} == newest
+        quiet = []
+        for _ in range(60):
+            start = time.perf_counter()
+            store.list(limit=50)
+            quiet.append(time.perf_counter() - start)
+    return [
+        Figure(
+            f"newest 50 of {count:,} sessions, 8 of them being written and shown current",
+            "≤ 1 ms",
+            f"median {middle(times) * 1000:.2f} ms, best {min(times) * 1000:.2f} ms",
+            middle(times) <= 0.001,
+            f"nothing being written: {middle(quiet) * 1000:.2f} ms",
+        ),
+        Figure(
+            f"index of {count:,} sessions rebuilt, page cache warm",
+            "≤ 20 s",
+            f"{rebuilt:.1f} s",
+            rebuilt <= 20,
+        ),
+    ]
