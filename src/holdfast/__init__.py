@@ -15,7 +15,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from holdfast.app import load_settings, open_store
+    from holdfast.aio import AsyncSession, AsyncStore
+    from holdfast.app import load_settings, open_async_store, open_store
     from holdfast.context.build import Context
     from holdfast.errors import (
         Conflict,
@@ -56,6 +57,8 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 __all__ = [
+    "AsyncSession",
+    "AsyncStore",
     "Compaction",
     "Conflict",
     "Context",
@@ -89,12 +92,13 @@ __all__ = [
     "__version__",
     "assistant",
     "load_settings",
+    "open_async_store",
     "open_store",
     "tool_result",
     "user",
 ]
 
-_HOMES = ("model", "errors", "app", "session", "context.build", "settings")
+_HOMES = ("model", "errors", "app", "session", "context.build", "settings", "aio")
 
 
 def __getattr__(name: str) -> Any:

@@ -5,10 +5,14 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from holdfast.errors import SettingsError
 from holdfast.session import Store
 from holdfast.settings import Settings, convert, parse
+
+if TYPE_CHECKING:
+    from holdfast.aio import AsyncStore
 
 DEFAULT_ROOT = "~/.holdfast"
 
@@ -34,6 +38,15 @@ def open_store(
         raise
     root = Path(address).expanduser()
     return Store(FileStore(root, settings or load_settings(root)))
+
+
+def open_async_store(
+    where: str | os.PathLike[str] = DEFAULT_ROOT, *, settings: Settings | None = None
+) -> AsyncStore:
+    """The same for asynchronous code."""
+    from holdfast.aio import AsyncStore  # noqa: PLC0415 - asyncio takes 50 ms to load
+
+    return AsyncStore(open_store(where, settings=settings))
 
 
 def load_settings(root: Path, environment: Mapping[str, str] | None = None) -> Settings:

@@ -38,13 +38,22 @@ class Index:
         """Write rows; `unmark` drops the marks of a process on them in the same transaction."""
         with self.database.writing() as cursor:
             for row in rows:
-                self.put_in(cursor, row, unmark=unmark)
+                _put(cursor, row)
+                _put_names(cursor, row.metadata)
+                if unmark is not None:
+                    _unmark(cursor, row.id, unmark)
 
-    def put_in(self, cursor: Any, row: Listed, *, unmark: int | None = None) -> None:
-        """Write one row in a transaction that is open already."""
-        _put(cursor, row)
-        if unmark is not None:
-            cursor.execute("DELETE FROM mark WHERE id = ? AND pid = ?", (row.id, unmark))
+    def settle(
+        self, rows: Iterable[tuple[Listed, Listed | None]], marks: Iterable[tuple[str, int]]
+    ) -> None:
+        """Write rows that have changed since they were read, and drop marks, in one go."""
+        with self.database.writing() as cursor:
+            for row, old in rows:
+                _put(cursor, row)
+                if old is None or old.metadata.generations != row.metadata.generations:
+                    _put_names(cursor, row.metadata)
+            for session, pid in marks:
+                _unmark(cursor, session, pid)
 
     def drop(self, sessions: Iterable[str]) -> None:
         """Forget sessions."""
@@ -160,6 +169,13 @@ def _put(cursor: Any, row: Listed) -> None:
             msgspec.json.encode(data),
         ),
     )
+
+
+def _unmark(cursor: Any, session: str, pid: int) -> None:
+    cursor.execute("DELETE FROM mark WHERE id = ? AND pid = ?", (session, pid))
+
+
+def _put_names(cursor: Any, data: Metadata) -> None:
     cursor.execute("DELETE FROM name WHERE id = ?", (data.id,))
     for name in data.names:
         generation = data.generations.get(name, 0)

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Iterator
-from pathlib import Path
 from typing import TypeVar
 
 import msgspec
@@ -149,21 +148,19 @@ class Catalogue:
 
     def _current(self) -> Index:
         index = self._scanned()
-        fresh: list[tuple[int | None, Listed]] = []
+        changed: list[tuple[Listed, Listed | None]] = []  # as it is, as the row was
+        settled: list[tuple[str, int]] = []
         for pid, row, session in index.marked():
-            gone = not _alive(pid)
+            if not _alive(pid):
+                settled.append((session, pid))
             if row is not None and not self._grown(row):
-                if gone:
-                    fresh.append((pid, row))
                 continue
             try:
-                fresh.append((pid if gone else None, self.row(session, row)))
+                changed.append((self.row(session, row), row))
             except (NotFound, InvalidId):
                 index.drop([session])
-        if fresh:
-            with index.database.writing() as cursor:
-                for dead, current in fresh:
-                    index.put_in(cursor, current, unmark=dead)
+        if changed or settled:
+            index.settle(changed, settled)
         return index
 
     def _scan(self) -> int:
@@ -199,12 +196,13 @@ class Catalogue:
 
     def _grown(self, row: Listed) -> bool:
         through = row.metadata.through
-        folder: Path = self._root.session_path(row.id)
+        part = self._root.file_path(row.id, part_name(through.part))
+        following = self._root.file_path(row.id, part_name(through.part + 1))
         try:
-            size = os.stat(folder / part_name(through.part), follow_symlinks=False).st_size
+            size = os.stat(part, follow_symlinks=False).st_size
         except OSError:
             return True
-        return size != through.bytes or os.path.lexists(folder / part_name(through.part + 1))
+        return size != through.bytes or os.path.lexists(following)
 
     def _harmless(self) -> _Harmless:
         return _Harmless(self._report)

@@ -177,7 +177,7 @@ class FileStore:
         new = self._new_ulid()
         log = self._open(session)
         try:
-            end = (log.last, log.end()) if at is None else _end_of(log, at, session)
+            end = log.end() if at is None else _end_of(log, at, session)
             facts = to_builtins(source)
             if log.size() == 0 or not is_birth(next(log.forward())):  # no record holds its facts
                 changes = {k: v for k, v in facts.items() if k in SETTABLE and v} | changes

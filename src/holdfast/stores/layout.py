@@ -30,11 +30,12 @@ class Root:
 
     def __init__(self, path: Path, *, durable: bool) -> None:
         self.path = path
+        self._text = str(path)
         self._durable = durable
 
     def exists(self) -> bool:
         """Whether there is anything yet."""
-        return os.path.isdir(self.path)
+        return os.path.isdir(self._text)
 
     def check(self) -> None:
         """Refuse a root that is not ours alone; tighten its mode."""
@@ -88,27 +89,36 @@ class Root:
     @contextmanager
     def within(self, name: str) -> Iterator[int]:
         """A descriptor of `sessions`, `tmp` or `trash`."""
-        with self._directory(self.path) as root:
-            descriptor = open_directory(name, root)
+        descriptor = self._open(name)
         try:
             yield descriptor
         finally:
             os.close(descriptor)
 
+    def _open(self, name: str) -> int:
+        root = os.open(self._text, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            return open_directory(name, root)
+        finally:
+            os.close(root)
+
     def open_session(self, session: str) -> int:
         """A descriptor of a session's directory. InvalidId before anything is touched."""
         check_id(session)
         try:
-            with self.within("sessions") as sessions:
+            sessions = self._open("sessions")
+            try:
                 return open_directory(session, sessions)
+            finally:
+                os.close(sessions)
         except OSError as error:
             if error.errno == errno.ENOENT:
                 raise NotFound(f"there is no session {session}", session=session) from error
             raise mapped(error, f"opening session {session}", session=session) from error
 
-    def session_path(self, session: str) -> Path:
-        """Where a session lies, for messages and for stat; opening goes by `open_session`."""
-        return self.path / "sessions" / session
+    def file_path(self, session: str, name: str) -> str:
+        """Where a session's file lies, for a look at its size; opening goes by `open_session`."""
+        return f"{self._text}/sessions/{session}/{name}"
 
     def stage(self, session: str, build: Callable[[int], None]) -> None:
         """Make a session whole in `tmp`, then let it appear by one rename."""
@@ -153,7 +163,7 @@ class Root:
     def changed_at(self) -> int:
         """When a session last came or went, in ns; 0 if there is no root yet."""
         try:
-            return os.stat(self.path / "sessions", follow_symlinks=False).st_mtime_ns
+            return os.stat(f"{self._text}/sessions", follow_symlinks=False).st_mtime_ns
         except OSError:
             return 0
 

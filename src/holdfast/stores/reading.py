@@ -60,6 +60,7 @@ class OpenLog:
     def __init__(self, directory: int) -> None:
         """Takes the directory's descriptor over."""
         self.directory = directory
+        self.reached = 1, 0  # part and offset that the last forward scan came to
         self._open: dict[int, OpenPart] = {}
         self.numbers = sorted(
             number for name in os.listdir(directory) if (number := part_number(name)) is not None
@@ -104,12 +105,12 @@ class OpenLog:
         """Bytes of all parts."""
         return sum(self.part(number).size for number in self.numbers)
 
-    def end(self) -> int:
-        """Where the terminated lines of the last part end."""
+    def end(self) -> tuple[int, int]:
+        """The last part and where its terminated lines end."""
         if not self.numbers:
-            return 0
+            return 1, 0
         part = self.part(self.last)
-        return scan.unterminated(part.pread, part.size)
+        return part.number, scan.unterminated(part.pread, part.size)
 
     def missing(self) -> list[Damaged]:
         """Parts that must have been there."""
@@ -124,6 +125,7 @@ class OpenLog:
         """Entries from a line's start on; `before` is the seq in front of it, for naming damage."""
         expected = before + 1
         have = set(self.numbers)
+        self.reached = number, offset
         for current in range(number, self.last + 1):
             if current not in have:
                 if self.numbers:
@@ -136,7 +138,9 @@ class OpenLog:
                 record = decode_fast(line) if line is not None else None
                 entry = record or entry_of(part.file, start, stop, line, expected)
                 expected = (expected if entry.seq is None else entry.seq) + 1
+                offset = stop + 1
                 yield entry
+            self.reached = current, offset
             offset = 0
 
     def backward(self) -> Iterator[Entry]:

@@ -46,7 +46,8 @@ def catch_up(tally: Tally, log: OpenLog, start: Through) -> Through:
             tally.skip()
         else:
             tally.add(entry)
-    return Through(part=log.last, bytes=log.end(), seq=tally.seq)
+    part, offset = log.reached
+    return Through(part=part, bytes=offset, seq=tally.seq)
 
 
 def covers(through: Through, log: OpenLog) -> bool:

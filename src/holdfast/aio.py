@@ -1,0 +1,195 @@
+"""The same verbs for asynchronous code, each run in a thread.
+
+An append that was started is awaited to its end even when its task is cancelled: what the disk
+has taken cannot be called back, and the caller would never learn its seq.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from types import TracebackType
+from typing import Any, ParamSpec, Self, TypeVar
+
+from holdfast.context.build import WINDOW, Context
+from holdfast.log.fold import View
+from holdfast.model import (
+    AnyRecord,
+    Damaged,
+    Event,
+    Message,
+    Metadata,
+    Part,
+    Rewind,
+    Tombstone,
+)
+from holdfast.ports import Lease, Page
+from holdfast.session import R, Session, Store
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+THREADS = 8
+
+
+class AsyncStore:
+    """Sessions, wherever they are kept."""
+
+    def __init__(self, store: Store) -> None:
+        self.sync = store
+        self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="holdfast")
+
+    async def call(self, verb: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """Run a verb in a thread, to its end."""
+        started = asyncio.wrap_future(self._threads.submit(verb, *args, **kwargs))
+        try:
+            return await asyncio.shield(started)
+        except asyncio.CancelledError:
+            await asyncio.wait([started])
+            raise
+
+    async def create(self, **facts: Any) -> AsyncSession:
+        """Make an empty session."""
+        return AsyncSession(self, await self.call(self.sync.create, **facts))
+
+    async def session(self, name: str) -> AsyncSession:
+        """A session by its id, key, alias, or an unambiguous beginning of its id."""
+        return AsyncSession(self, await self.call(self.sync.session, name))
+
+    async def latest(self, *, agent: str = "main", sender: str = "user") -> AsyncSession | None:
+        """The newest session of a pair, or None."""
+        found = await self.call(self.sync.latest, agent=agent, sender=sender)
+        return None if found is None else AsyncSession(self, found)
+
+    async def list(self, **which: Any) -> Page:
+        """Sessions by their last message, newest first."""
+        return await self.call(self.sync.list, **which)
+
+    async def close(self) -> None:
+        """Bring derived data up to date and give back descriptors and threads."""
+        await self.call(self.sync.close)
+        self._threads.shutdown()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await self.close()
+
+
+class AsyncSession:
+    """One conversation."""
+
+    def __init__(self, store: AsyncStore, session: Session) -> None:
+        self.store = store
+        self.sync = session
+        self.id = session.id
+        self._call = store.call
+
+    async def append(
+        self,
+        record: R,
+        *,
+        expect: int | None = None,
+        guard: int | None = None,
+        lease: Lease | None = None,
+    ) -> R:
+        """Add one record; durable on return."""
+        return await self._call(
+            self.sync.append, record, expect=expect, guard=guard, lease=lease
+        )
+
+    async def append_many(
+        self,
+        records: Iterable[AnyRecord],
+        *,
+        expect: int | None = None,
+        guard: int | None = None,
+        lease: Lease | None = None,
+    ) -> list[AnyRecord]:
+        """Add several records in one write."""
+        return await self._call(
+            self.sync.append_many, records, expect=expect, guard=guard, lease=lease
+        )
+
+    async def messages(self) -> list[Message]:
+        """All live messages."""
+        return await self._call(self.sync.messages)
+
+    async def records(self, *, after: int = 0, limit: int | None = None) -> list[AnyRecord]:
+        """Every record of the log in order."""
+        return await self._call(self.sync.records, after=after, limit=limit)
+
+    async def record(self, seq: int) -> AnyRecord:
+        """One record by its number."""
+        return await self._call(self.sync.record, seq)
+
+    async def view(self) -> View:
+        """The live messages and what stood in the way of reading them."""
+        return await self._call(self.sync.view)
+
+    async def context(self, *, window: int = WINDOW) -> Context:
+        """What the model is sent next."""
+        return await self._call(self.sync.context, window=window)
+
+    async def metadata(self) -> Metadata:
+        """What is known of the session."""
+        return await self._call(lambda: self.sync.metadata)
+
+    async def parts(self) -> tuple[Part, ...]:
+        """The files of its log."""
+        return await self._call(lambda: self.sync.parts)
+
+    async def size(self) -> int:
+        """Bytes of its log."""
+        return await self._call(lambda: self.sync.size)
+
+    async def tombstone(self, *seqs: int) -> Tombstone:
+        """Hide messages, each with the exchange it belongs to."""
+        return await self._call(self.sync.tombstone, *seqs)
+
+    async def restore(self, *seqs: int) -> Tombstone:
+        """Show hidden messages again."""
+        return await self._call(self.sync.restore, *seqs)
+
+    async def rewind(self, to_seq: int, *, lease: Lease | None = None) -> Rewind:
+        """Go back to a message."""
+        return await self._call(self.sync.rewind, to_seq, lease=lease)
+
+    async def rename(self, title: str) -> Metadata:
+        """Give the session its title."""
+        return await self._call(self.sync.rename, title)
+
+    async def update(self, **changes: Any) -> Metadata:
+        """Change metadata."""
+        return await self._call(self.sync.update, **changes)
+
+    async def fork(self, at: int | None = None) -> AsyncSession:
+        """A new session that shares everything up to a record."""
+        return AsyncSession(self.store, await self._call(self.sync.fork, at))
+
+    async def end_turn(self, **facts: Any) -> Event:
+        """Record that a turn ended."""
+        return await self._call(self.sync.end_turn, **facts)
+
+    async def lease(self) -> Lease:
+        """The right to run a turn, at once or SessionBusy."""
+        return await self._call(self.sync.lease)
+
+    async def verify(self) -> tuple[Damaged, ...]:
+        """Everything wrong with its bytes."""
+        return await self._call(self.sync.verify)
+
+    async def repair(self) -> tuple[str, ...]:
+        """Set right what can be, deleting nothing."""
+        return await self._call(self.sync.repair)
+
+    async def delete(self) -> int:
+        """Remove it for good."""
+        return await self._call(self.sync.delete)
