@@ -101,9 +101,7 @@ class AsyncSession:
         lease: Lease | None = None,
     ) -> R:
         """Add one record; durable on return."""
-        return await self._call(
-            self.sync.append, record, expect=expect, guard=guard, lease=lease
-        )
+        return await self._call(self.sync.append, record, expect=expect, guard=guard, lease=lease)
 
     async def append_many(
         self,

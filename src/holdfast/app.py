@@ -36,7 +36,10 @@ def open_store(
         if error.name == "fcntl":
             raise SettingsError("holdfast keeps files on Linux and macOS only") from error
         raise
-    root = Path(address).expanduser()
+    try:
+        root = Path(address).expanduser()
+    except RuntimeError as error:
+        raise SettingsError(f"{address}: {error}") from error
     return Store(FileStore(root, settings or load_settings(root)))
 
 

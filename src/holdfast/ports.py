@@ -165,6 +165,8 @@ class Store(Protocol):
     def read(self, session: str, *, after: int = 0, limit: int | None = None) -> Iterator[Entry]:
         """The records with a seq above `after`, in order, lazily; damage stands in its place.
 
+        The birth record (seq 0) is shown only to who asks for it with `after=-1`.
+
         Sees everything that was acknowledged before the call. Holds no lock.
         """
         ...

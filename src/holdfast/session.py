@@ -14,7 +14,7 @@ import msgspec
 
 from holdfast import ports
 from holdfast.context.build import WINDOW, Context, build
-from holdfast.errors import NotFound
+from holdfast.errors import LogDamaged, NotFound
 from holdfast.log.fold import View, fold
 from holdfast.log.pairs import exchange
 from holdfast.model import (
@@ -137,8 +137,16 @@ class Session:
     def record(self, seq: int) -> AnyRecord:
         """One record by its number."""
         for entry in self._port.read(self.id, after=seq - 1, limit=1):
-            if not isinstance(entry, Damaged) and entry.seq == seq:
-                return entry
+            if entry.seq != seq:
+                break
+            if isinstance(entry, Damaged):
+                raise LogDamaged(
+                    f"record {seq} of session {self.id} is damaged: {entry.problem}",
+                    hint=f"see bytes {entry.start} to {entry.end} of {entry.file}",
+                    session=self.id,
+                    seq=seq,
+                )
+            return entry
         raise NotFound(f"session {self.id} has no readable record {seq}", session=self.id, seq=seq)
 
     def view(self) -> View:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import msgspec
 
@@ -14,10 +14,10 @@ class SessionSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """`[session]`: how sessions are kept."""
 
     durability: Literal["always", "os"] = "always"  # fdatasync before return, or the kernel's time
-    part_bytes: int = msgspec.field(default=50_000_000)
-    total_bytes: int = msgspec.field(default=200_000_000)  # 0: no limit
-    line_bytes: int = msgspec.field(default=16_000_000)
-    lock_seconds: float = 5.0  # how long an append waits for another writer
+    part_bytes: Annotated[int, msgspec.Meta(ge=1)] = 50_000_000
+    total_bytes: Annotated[int, msgspec.Meta(ge=0)] = 200_000_000  # 0: no limit
+    line_bytes: Annotated[int, msgspec.Meta(ge=1)] = 16_000_000
+    lock_seconds: Annotated[float, msgspec.Meta(ge=0)] = 5.0  # how long an append waits for another
 
 
 class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -50,14 +50,9 @@ def convert(
             raise SettingsError(f"{origin}: [{table}] must be a table")
         data[table][key] = value
     try:
-        settings = msgspec.convert(data, Settings)
+        return msgspec.convert(data, Settings)
     except msgspec.ValidationError as error:
         raise SettingsError(f"{origin}: {error}", hint="see holdfast config show") from error
-    session = settings.session
-    for key, low in (("part_bytes", 1), ("total_bytes", 0), ("line_bytes", 1), ("lock_seconds", 0)):
-        if getattr(session, key) < low:
-            raise SettingsError(f"{origin}: session.{key} must be at least {low}")
-    return settings
 
 
 def _overrides(environment: Mapping[str, str]) -> list[tuple[str, str, str, str]]:

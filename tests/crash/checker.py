@@ -68,18 +68,23 @@ def violations(
     absent: Iterable[str] = (),
     torn: Sequence[bytes] = (),
     expected: str = "",
+    derived: bool = True,
 ) -> list[str]:
     """Reopen, read, append, and tell every promise that does not hold.
 
     `absent`: payloads that were refused and must not be there. `torn`: bytes that must have been
-    set aside. `expected`: a pattern of damage that the scenario itself did.
+    set aside. `expected`: a pattern of damage that the scenario itself did. `derived`: whether
+    what is derived is looked at too.
     """
     try:
         log = open_log(kind, root, options)
     except (holdfast.HoldfastError, OSError, ValueError) as error:
         return [f"cannot be opened: {type(error).__name__}: {error}"]
     try:
-        return _violations(log, root, acked, set(absent), torn, expected)
+        found = _violations(log, root, acked, set(absent), torn, expected)
+        if not found and derived and not expected and isinstance(log, Holdfast):
+            found = _derived(log)
+        return found
     finally:
         log.close()
 
@@ -114,8 +119,6 @@ def _violations(
     found += [f"damage: {one}" for one in damage]
     aside = [path.read_bytes() for path in root.rglob("torn.*")]
     found += [f"{len(one)} torn bytes not set aside" for one in torn if one not in aside]
-    if isinstance(log, Holdfast) and not expected:
-        found += _derived(log, len(messages))
     return found
 
 
@@ -128,9 +131,10 @@ def _missing(messages: list[tuple[int, str]], acked: dict[str, int], when: str) 
     ]
 
 
-def _derived(log: Holdfast, count: int) -> list[str]:
+def _derived(log: Holdfast) -> list[str]:
     """What is derived says the same as the log."""
     found = []
+    count = len(log.messages())
     known = log.session.metadata.message_count
     if known != count:
         found.append(f"metadata counts {known} of {count} messages")

@@ -179,12 +179,13 @@ def parse(text: str, root: Path) -> list[Call]:
     """The system calls of a trace, numbered by name as strace numbers them."""
     count: dict[str, int] = {}
     found = []
+    below = re.compile(re.escape(str(root)) + r'[/">]')
     for line in text.splitlines():
         match = re.match(r"(?:\d+ +)?(\w+)\(", line)
         if match:
             name = match[1]
             count[name] = count.get(name, 0) + 1
-            found.append(Call(name, count[name], line, inside=f"{root}/" in line or f"{root}>" in line))
+            found.append(Call(name, count[name], line, inside=below.search(line) is not None))
     return found
 
 

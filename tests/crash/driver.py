@@ -14,6 +14,7 @@ It prints one line per event, each by one write, after the call returned:
 
 from __future__ import annotations
 
+import codecs
 import fcntl
 import os
 import resource
@@ -21,6 +22,7 @@ import signal
 import sys
 import uuid
 from collections.abc import Sequence
+from importlib import import_module
 from pathlib import Path
 from typing import Protocol
 
@@ -70,9 +72,9 @@ class Holdfast:
         self.store = holdfast.open_store(root, settings=settings(options))
         self.made = ""
         self._ids = ids
-        there = sorted(os.listdir(root / "sessions")) if (root / "sessions").is_dir() else []
-        if session or there:
-            self.session = self.store.session(session or there[-1])
+        session = session or newest(root)
+        if session:
+            self.session = self.store.session(session)
         else:
             self.session = self.store.create()
             self.made = self.session.id
@@ -99,6 +101,12 @@ class Holdfast:
         if not self._ids:
             return holdfast.user(text)
         return holdfast.user(text, id=str(uuid.uuid5(uuid.NAMESPACE_OID, text)))
+
+
+def newest(root: Path) -> str:
+    """The id of the last session of a root by its directories; none if there is none."""
+    there = os.listdir(root / "sessions") if (root / "sessions").is_dir() else []
+    return max(there, default="")
 
 
 def settings(options: Options) -> Settings:
@@ -139,8 +147,8 @@ def name_of(text: str) -> str | None:
 
 
 def tell(line: str) -> None:
-    """One event, by one write."""
-    os.write(1, f"{line}\n".encode())
+    """One event, by one call; not by write(), which strace may be told to fail."""
+    os.writev(1, [f"{line}\n".encode()])
 
 
 def work(job: Job) -> None:
@@ -268,6 +276,7 @@ def _turn_taken(ours: Holdfast) -> None:
 
 def serve() -> None:
     """Fork a child per job; it stops itself before it begins. Answers with its pid."""
+    _import_everything()
     living: set[int] = set()
     for line in sys.stdin.buffer:
         word, _, rest = line.partition(b" ")
@@ -285,6 +294,14 @@ def serve() -> None:
             os.write(1, b"%d\n" % os.waitstatus_to_exitcode(status))
     for child in living:
         os.kill(child, signal.SIGKILL)
+
+
+def _import_everything() -> None:
+    """So that a child's system calls are those of its job."""
+    for name in holdfast.__all__:
+        getattr(holdfast, name)
+    import_module("holdfast.stores.file")
+    codecs.lookup("utf-16-le")
 
 
 def _begin(job: Job, acks: str) -> None:

@@ -78,7 +78,7 @@ class Hunter:
         tally.torn = self._look_for_torn()
         files = parts(self._kind, self.root)
         if last or sum(file.stat().st_size for file in files) > LOG_BYTES:
-            self._check(tally)
+            self._check(tally, derived=last)
             shutil.rmtree(self.root)
             self._begin()
         return tally
@@ -117,9 +117,14 @@ class Hunter:
         self._torn[len(files), size - len(data) + keep] = data[keep:]
         return 1
 
-    def _check(self, tally: Tally) -> None:
+    def _check(self, tally: Tally, *, derived: bool) -> None:
         wrong = violations(
-            self._kind, self.root, self._acked, options=OPTIONS, torn=list(self._torn.values())
+            self._kind,
+            self.root,
+            self._acked,
+            options=OPTIONS,
+            torn=list(self._torn.values()),
+            derived=derived,
         )
         tally.lost += sum(one.startswith("lost") for one in wrong)
         tally.unreadable += any(one.startswith("cannot be") for one in wrong)

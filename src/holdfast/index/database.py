@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -53,8 +53,9 @@ class IndexBroken(StoreFailed):
 class Database:
     """The connection to one `index.db`, shared by the threads of a process."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, report: Callable[[str], None]) -> None:
         self._path = path
+        self._report = report
         self._lock = threading.RLock()
         self._connection: apsw.Connection | None = None
         self._inode = 0
@@ -114,7 +115,8 @@ class Database:
         try:
             self._connection = self._connect()
             self._inode = self._current_inode()
-        except _READ_ONLY:
+        except _READ_ONLY as error:
+            self._report(f"{self._path} cannot be opened, listing from memory: {error}")
             self._connection = _prepared(apsw.Connection(":memory:"))
             self._inode = 0
         return self._connection

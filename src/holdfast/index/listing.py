@@ -8,13 +8,14 @@ process, so that one left by a dead process is settled once and then dropped.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
 from holdfast.index.database import Database
+from holdfast.log.lines import clean
 from holdfast.model import Metadata
 from holdfast.ports import Filter, Listed, Order, Page, parse_cursor, since_ms
 
@@ -29,8 +30,8 @@ _COLUMNS = "metadata, bytes, parts"
 class Index:
     """The rows of one root."""
 
-    def __init__(self, path: Path) -> None:
-        self.database = Database(path)
+    def __init__(self, path: Path, report: Callable[[str], None]) -> None:
+        self.database = Database(path, report)
 
     # --- rows
 
@@ -193,13 +194,13 @@ def _conditions(which: Filter) -> tuple[list[str], list[Any]]:
         value = getattr(which, column)
         if value is not None:
             conditions.append(f"{column} = ?")
-            values.append(value)
+            values.append(clean(value))
     if which.since is not None:
         conditions.append("active >= ?")
         values.append(since_ms(which))
     if which.title is not None:
         conditions.append("instr(title, ?) > 0")
-        values.append(which.title.casefold())
+        values.append(clean(which.title).casefold())
     return conditions, values
 
 

@@ -14,7 +14,7 @@ from holdfast.log.lines import clean
 from holdfast.model import SETTABLE
 
 _GIVEN = SETTABLE - {"generations"}  # those are the store's to count
-_NAME = re.compile(r"[^\x00-\x1f\x7f-\x9f]{1,500}")
+_NAME = re.compile(r"[^\x00-\x1f\x7f-\x9f\ud800-\udfff]{1,500}")
 
 
 def check_facts(facts: Mapping[str, Any]) -> dict[str, Any]:

@@ -14,6 +14,7 @@ model is sent is read backwards by `context.build` and equals this fold.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from contextlib import suppress
 from typing import Any
 
 import msgspec
@@ -139,19 +140,23 @@ class Tally:
 
 
 def apply(metadata: Metadata, changes: dict[str, Any]) -> Metadata:
-    """Metadata after a `meta` record; keys and values that we do not know are kept as they are."""
+    """Metadata after a `meta` record.
+
+    Keys that we do not know are kept. A value that a key of ours cannot take changes nothing:
+    another version wrote it, and the record still has it.
+    """
     for key, value in changes.items():
-        if key in SETTABLE:
-            changed = to_builtins(metadata)
-            changed.pop(key, None)
-            if value is not None:
-                changed[key] = value
-            try:
-                metadata = from_builtins(changed)
-                continue
-            except msgspec.ValidationError:
-                pass  # a value of a shape we do not know: keep it beside ours
-        metadata = replace(metadata, extra={**metadata.extra, key: value})
+        if key not in SETTABLE and key in _OURS:
+            continue  # counted, not set
+        if key not in SETTABLE:
+            metadata = replace(metadata, extra={**metadata.extra, key: value})
+            continue
+        changed = to_builtins(metadata)
+        changed.pop(key, None)
+        if value is not None:
+            changed[key] = value
+        with suppress(msgspec.ValidationError):
+            metadata = from_builtins(changed)
     return metadata
 
 
@@ -171,6 +176,7 @@ def from_builtins(data: dict[str, Any]) -> Metadata:
 
 
 _FIELDS = frozenset(Metadata.__struct_encode_fields__) - {"extra"}
+_OURS = _FIELDS | {"crc"}
 
 
 def _add_turn(metadata: Metadata, data: dict[str, Any]) -> Metadata:

@@ -88,12 +88,8 @@ def is_plain(record: AnyRecord) -> bool:
 
 def seal(body: bytes, kind: str, seq: int) -> bytes:
     """The line (without newline) of an encoded record at its place in the log."""
-    start = b'{"recordType":"%b","schemaVersion":%d,"seq":%d%b' % (
-        kind.encode(),
-        SCHEMA_VERSION,
-        seq,
-        body[len(kind) + 16 : -1],
-    )
+    head = _HEADS.get(kind) or _head(kind)
+    start = b'%b,"schemaVersion":%d,"seq":%d%b' % (head, SCHEMA_VERSION, seq, body[len(head) : -1])
     return b'%b,"crc":"%08x"}' % (start, crc32(start))
 
 
@@ -328,4 +324,10 @@ def _convert(data: dict[str, Any]) -> KnownRecord:
     return empty
 
 
+def _head(kind: str) -> bytes:
+    """What the body of a record of some kind begins with."""
+    return b'{"recordType":%b' % _encoder.encode(kind)
+
+
 _KINDS = frozenset(kind.record_type for kind in KnownRecord.__args__)
+_HEADS = {kind: _head(kind) for kind in _KINDS}

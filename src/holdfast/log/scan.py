@@ -81,7 +81,7 @@ def backward(pread: Pread, end: int, cap: int = READ_CAP) -> Iterator[Line]:
             pieces.append(rows[0])
         else:
             pieces = []
-    if terminated and held:
+    if terminated:
         yield 0, held, None if held > cap else b"".join(reversed(pieces))
 
 

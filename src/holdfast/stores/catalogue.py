@@ -14,7 +14,7 @@ from typing import TypeVar
 
 import msgspec
 
-from holdfast.errors import HoldfastError, InvalidId, NotFound
+from holdfast.errors import HoldfastError, NotFound
 from holdfast.index.database import IndexBroken
 from holdfast.index.listing import Index
 from holdfast.log.fold import Tally
@@ -46,7 +46,7 @@ class Catalogue:
         self._root = root
         self._report = report
         self._progress = progress
-        self.index = Index(root.path / "index.db")
+        self.index = Index(root.path / "index.db", report)
 
     # --- asking
 
@@ -119,18 +119,17 @@ class Catalogue:
 
     def row(self, session: str, known: Listed | None = None) -> Listed:
         """A session's row from its log; with a known one, only what is new is read."""
-        log = OpenLog(self._root.open_session(session))
-        with errors_mapped(f"reading session {session}", session=session):
-            try:
-                if known is not None and sidecar.covers(known.metadata.through, log):
-                    tally = Tally(known.metadata)
-                    end = sidecar.catch_up(tally, log, known.metadata.through)
-                else:
-                    tally, end = sidecar.load(session, log)
-                metadata = tally.metadata(end.part, end.bytes)
-                return Listed(metadata, log.size(), max(len(log.numbers), 1))
-            finally:
-                log.close()
+        with (
+            errors_mapped(f"reading session {session}", session=session),
+            OpenLog(self._root.open_session(session)) as log,
+        ):
+            if known is not None and sidecar.covers(known.metadata.through, log):
+                tally = Tally(known.metadata)
+                end = sidecar.catch_up(tally, log, known.metadata.through)
+            else:
+                tally, end = sidecar.load(session, log)
+            metadata = tally.metadata(end.part, end.bytes)
+            return Listed(metadata, log.size(), max(len(log.numbers), 1))
 
     def _sound(self, ask: Callable[[], T]) -> T:
         """Ask the index; if it is broken, make a new one and ask again."""
@@ -157,8 +156,10 @@ class Catalogue:
                 continue
             try:
                 changed.append((self.row(session, row), row))
-            except (NotFound, InvalidId):
+            except NotFound:
                 index.drop([session])
+            except HoldfastError as error:  # one bad session must not hide the others
+                self._report(f"session {session} cannot be read: {error.message}")
         if changed or settled:
             index.settle(changed, settled)
         return index

@@ -9,6 +9,7 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
+import stat
 import sys
 import time
 from collections.abc import Iterator
@@ -55,8 +56,14 @@ def open_directory(name: str, beneath: int | None = None) -> int:
 
 
 def open_file(name: str, flags: int, beneath: int) -> int:
-    """A descriptor of a regular file in a directory."""
-    return os.open(name, flags | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600, dir_fd=beneath)
+    """A descriptor of a regular file in a directory; anything else by that name is refused."""
+    # O_NONBLOCK: a planted FIFO must not make us wait for its other end.
+    flags |= os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
+    descriptor = os.open(name, flags, 0o600, dir_fd=beneath)
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise StoreFailed(f"{name} is not a regular file", hint="move it out of the way")
+    return descriptor
 
 
 def write_all(descriptor: int, data: bytes) -> None:

@@ -40,7 +40,7 @@ from holdfast.stores.catalogue import Catalogue, Progress, Sweep
 from holdfast.stores.forking import copy_log
 from holdfast.stores.layout import Root
 from holdfast.stores.leases import FileLease
-from holdfast.stores.reading import OpenLog, is_birth
+from holdfast.stores.reading import OpenLog, is_birth, part_numbers
 from holdfast.stores.tail import Report
 from holdfast.stores.writer import Gone, Writer
 from holdfast.ulid import Ulids, is_ulid
@@ -48,6 +48,7 @@ from holdfast.ulid import Ulids, is_ulid
 T = TypeVar("T")
 
 OPEN_SESSIONS = 64  # so many keep their descriptors
+MOST = 1_000_000  # sessions of one page
 SAVE_SECONDS = 1.0  # while appends come, metadata.json lags behind by no more than this
 
 
@@ -203,7 +204,7 @@ class FileStore:
         """Move a session to the trash, make that durable, unlink it."""
 
         def work(writer: Writer) -> int:
-            count = len(self.parts(session))
+            count = len(part_numbers(writer.directory))
             before = self._root.changed_at()
             self._root.discard(session, writer.directory)
             self._forget(writer)
@@ -243,7 +244,7 @@ class FileStore:
         """Sessions, newest first, from the index."""
         if limit < 1:
             raise FormatError(f"a listing needs a limit of at least 1, not {limit}")
-        return self._catalogue.page(which, limit, cursor, order)
+        return self._catalogue.page(which, min(limit, MOST), cursor, order)
 
     def resolve(self, name: str) -> str:
         """The id behind an id, a key, an alias, or an unambiguous beginning of an id."""
@@ -264,14 +265,11 @@ class FileStore:
 
     def parts(self, session: str) -> tuple[Part, ...]:
         """The files of a log."""
-        log = self._open(session)
-        try:
+        with disk.errors_mapped(f"reading session {session}"), self._open(session) as log:
             return tuple(
                 Part(part.file, part.size, part.first_seq(), part.last_seq())
                 for part in map(log.part, log.numbers)
             )
-        finally:
-            log.close()
 
     # --- care
 
@@ -312,12 +310,8 @@ class FileStore:
         self._catalogue.index.database.close()
 
     def _findings(self, session: str) -> Sequence[audit.Finding]:
-        log = self._open(session)
-        with disk.errors_mapped(f"reading session {session}", session=session):
-            try:
-                return audit.findings(log)
-            finally:
-                log.close()
+        with disk.errors_mapped(f"reading session {session}"), self._open(session) as log:
+            return audit.findings(log)
 
     def _open(self, session: str) -> OpenLog:
         with disk.errors_mapped(f"reading session {session}", session=session):
@@ -418,14 +412,17 @@ class FileStore:
 
 
 def _above(log: OpenLog, after: int, limit: int | None) -> Iterator[Entry]:
-    """Entries of a log above a seq; damage counts where the next record counts."""
+    """Entries of a log above a seq; below 0 means the birth record too."""
     if limit is not None and limit <= 0:
         return
-    start = log.seek(after + 1) if after > 0 else (1, 0)
     left = -1 if limit is None else limit
     with disk.errors_mapped("reading a session"):
+        start = log.seek(after + 1) if after > 0 else (1, 0)
         for entry in log.forward(*start, before=after if after > 0 else -1):
-            if is_birth(entry) if after <= 0 else (entry.seq is not None and entry.seq <= after):
+            if after > 0:
+                if entry.seq is not None and entry.seq <= after:
+                    continue
+            elif after == 0 and is_birth(entry):
                 continue
             yield entry
             left -= 1

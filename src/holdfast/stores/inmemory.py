@@ -233,7 +233,7 @@ class InMemoryStore:
         above = (
             record
             for record in records
-            if (record.seq > after if after > 0 else not is_birth(record))
+            if (record.seq > after if after > 0 else after < 0 or not is_birth(record))
         )
         return above if limit is None else islice(above, max(limit, 0))
 
@@ -303,7 +303,7 @@ class InMemoryStore:
             records = iter(log.records)
             made = []
             for number, (count, size) in enumerate(zip(log.counts, log.sizes, strict=True), 1):
-                seqs = [record.seq for record in islice(records, count)]
+                seqs = [record.seq for record in islice(records, count) if record.seq]
                 first, last = (seqs[0], seqs[-1]) if seqs else (None, None)
                 made.append(Part(part_name(number), size, first, last))
             return tuple(made)

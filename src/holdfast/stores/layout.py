@@ -21,6 +21,8 @@ from holdfast.errors import InvalidId, NotFound, StoreFailed
 from holdfast.stores.disk import errors_mapped, mapped, open_directory, open_file, sync_directory
 from holdfast.ulid import is_ulid
 
+MOUNTS = "/proc/self/mountinfo"
+_DIRECTORIES = ("sessions", "tmp", "trash")
 # flock and O_APPEND do not hold there.
 _NETWORK = frozenset({"nfs", "nfs4", "cifs", "smb3", "smbfs", "9p", "afs", "fuse.sshfs", "ceph"})
 
@@ -34,11 +36,14 @@ class Root:
         self._durable = durable
 
     def exists(self) -> bool:
-        """Whether there is anything yet."""
-        return os.path.isdir(self._text)
+        """Whether there are sessions yet."""
+        return os.path.isdir(f"{self._text}/sessions")
 
-    def check(self) -> None:
-        """Refuse a root that is not ours alone; tighten its mode."""
+    def check(self, mounts: str = MOUNTS) -> None:
+        """Refuse a root that is another user's or on a network; tighten what holds the sessions.
+
+        The root itself may be any directory, so its mode is left alone.
+        """
         try:
             status = os.stat(self.path)
         except FileNotFoundError:
@@ -50,15 +55,21 @@ class Root:
                 f"{self.path} belongs to another user (uid {status.st_uid})",
                 hint="choose a directory of your own with --root",
             )
-        kind = _file_system(self.path)
+        kind = _file_system(self.path, mounts)
         if kind in _NETWORK:
             raise StoreFailed(
                 f"{self.path} is on a network file system ({kind}), where locks do not hold",
                 hint="choose a directory on a local disk",
             )
-        if status.st_mode & 0o077:
-            with errors_mapped(f"tightening the mode of {self.path}"):
-                os.chmod(self.path, 0o700)
+        if not self.exists():
+            return
+        with errors_mapped(f"tightening the modes in {self.path}"):
+            sessions = self._open("sessions")
+            try:
+                if os.fstat(sessions).st_mode & 0o077:
+                    os.fchmod(sessions, 0o700)
+            finally:
+                os.close(sessions)
 
     def prepare(self) -> None:
         """Make the root and its directories if they are missing."""
@@ -66,7 +77,7 @@ class Root:
             return
         with errors_mapped(f"making {self.path}"):
             os.makedirs(self.path, mode=0o700, exist_ok=True)
-            for name in ("sessions", "tmp", "trash"):
+            for name in _DIRECTORIES:
                 with suppress(FileExistsError):
                     os.mkdir(self.path / name, mode=0o700)
             if self._durable:
@@ -76,7 +87,7 @@ class Root:
         self.check()
 
     def _prepared(self) -> bool:
-        return all(os.path.isdir(self.path / name) for name in ("sessions", "tmp", "trash"))
+        return all(os.path.isdir(f"{self._text}/{name}") for name in _DIRECTORIES)
 
     @contextmanager
     def _directory(self, path: Path) -> Iterator[int]:
@@ -204,16 +215,27 @@ def check_id(session: str) -> None:
 
 
 def _empty(directory: int) -> None:
-    for name in os.listdir(directory):
-        os.unlink(name, dir_fd=directory)
+    """Remove everything in a directory; links are removed, not followed."""
+    with os.scandir(directory) as entries:
+        found = [(entry.name, entry.is_dir(follow_symlinks=False)) for entry in entries]
+    for name, is_directory in found:
+        if is_directory:
+            inner = open_directory(name, directory)
+            try:
+                _empty(inner)
+            finally:
+                os.close(inner)
+            os.rmdir(name, dir_fd=directory)
+        else:
+            os.unlink(name, dir_fd=directory)
 
 
-def _file_system(path: Path) -> str:
+def _file_system(path: Path, mounts: str) -> str:
     """The kind of file system a path is on, as far as the system tells."""
     try:
         device = os.stat(path).st_dev
         wanted = f"{os.major(device)}:{os.minor(device)}"
-        with open("/proc/self/mountinfo", encoding="utf-8", errors="replace") as table:
+        with open(mounts, encoding="utf-8", errors="replace") as table:
             for row in table:
                 fields = row.split()
                 if fields[2] == wanted:

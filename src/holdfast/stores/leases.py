@@ -15,6 +15,7 @@ class FileLease:
     def __init__(self, session: str, directory: int) -> None:
         """At once, or SessionBusy naming the holder."""
         self.session = session
+        self._descriptor = -1
         with disk.errors_mapped(f"opening the turn lock of session {session}", session=session):
             self._descriptor = disk.open_file("turn.lock", os.O_RDWR | os.O_CREAT, directory)
         try:

@@ -18,6 +18,12 @@ from holdfast.model import AnyRecord, Damaged, Entry, Meta
 from holdfast.stores.disk import open_file
 
 
+def part_numbers(directory: int) -> list[int]:
+    """The numbers of the parts in a session's directory."""
+    found = (part_number(name) for name in os.listdir(directory))
+    return sorted(number for number in found if number is not None)
+
+
 class OpenPart:
     """One part."""
 
@@ -38,10 +44,10 @@ class OpenPart:
         return data
 
     def first_seq(self) -> int | None:
-        """The number of its first readable record."""
+        """The number of its first readable record; the birth record is not counted."""
         for _, _, line in scan.forward(self.pread, 0, self.size):
             seq = peek_seq(line) if line is not None else None
-            if seq is not None:
+            if seq:
                 return seq
         return None
 
@@ -62,9 +68,7 @@ class OpenLog:
         self.directory = directory
         self.reached = 1, 0  # part and offset that the last forward scan came to
         self._open: dict[int, OpenPart] = {}
-        self.numbers = sorted(
-            number for name in os.listdir(directory) if (number := part_number(name)) is not None
-        )
+        self.numbers = part_numbers(directory)
         if self.numbers:
             self.part(self.numbers[-1])  # its size is the moment this log shows
 

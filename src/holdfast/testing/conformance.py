@@ -285,7 +285,7 @@ class StoreConformance:
         assert all(part.bytes <= 2000 for part in session.parts)
         assert [message.text for message in session.messages()] == texts
         bounds = [(part.first_seq, part.last_seq) for part in session.parts]
-        assert bounds[0][0] == 0
+        assert bounds[0][0] == 1
         for (_, last), (first, _) in pairwise(bounds):
             assert last is not None
             assert first == last + 1
@@ -333,6 +333,7 @@ class StoreConformance:
         assert [one.seq for one in session.records(after=28)] == [29, 30]
         assert session.records(after=30) == []
         assert session.records(limit=0) == []
+        assert [one.seq for one in session.records(after=-1, limit=2)] == [0, 1]
         assert session.record(17).seq == 17
         with raises(NotFound):
             session.record(31)
