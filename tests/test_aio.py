@@ -1,0 +1,85 @@
+"""The asynchronous face: the same verbs, and an append that is never half awaited."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+import holdfast
+from holdfast.model import AnyRecord
+from holdfast.ports import Store as Port
+from holdfast.stores.inmemory import InMemoryStore
+
+
+def test_the_verbs_are_there_and_do_the_same(tmp_path: Path) -> None:
+    async def work() -> None:
+        async with holdfast.open_async_store(tmp_path / "root") as store:
+            session = await store.create(agent="a", sender="s")
+            await session.append(holdfast.user("one"))
+            await session.append_many([holdfast.assistant("two"), holdfast.user("three")], expect=1)
+            assert [message.text for message in await session.messages()] == ["one", "two", "three"]
+            assert (await session.record(2)).seq == 2
+            assert len((await session.context()).messages) == 3
+            await session.tombstone(2)
+            await session.restore(2)
+            await session.rewind(2)
+            await session.rename("Title")
+            await session.update(model="m")
+            await session.end_turn(duration_ms=5)
+            assert (await session.metadata()).title == "Title"
+            assert (await session.view()).damage == ()
+            assert len(await session.records()) == 9
+            assert len(await session.parts()) == 1
+            assert await session.size() > 0
+            assert await session.verify() == ()
+            assert await session.repair() == ()
+            fork = await session.fork(at=1)
+            assert [message.text for message in await fork.messages()] == ["one"]
+            latest = await store.latest(agent="a", sender="s")
+            assert latest is not None
+            assert latest.id == fork.id
+            (await session.lease()).release()
+            assert await fork.delete() == 1
+            assert [row.id for row in await store.list(agent="a")] == [session.id]
+            assert (await store.session(session.id)).id == session.id
+
+    asyncio.run(work())
+
+
+def test_many_appends_at_once_are_all_kept(tmp_path: Path) -> None:
+    async def work() -> None:
+        async with holdfast.open_async_store(tmp_path / "root") as store:
+            session = await store.create()
+            await asyncio.gather(*(session.append(holdfast.user(str(n))) for n in range(40)))
+            assert [record.seq for record in await session.records()] == list(range(1, 41))
+
+    asyncio.run(work())
+
+
+def test_a_cancelled_append_is_awaited_to_its_end() -> None:
+    class Slow(InMemoryStore):
+        def __init__(self) -> None:
+            super().__init__()
+            self.started = asyncio.Event()
+            self.loop = asyncio.get_running_loop()
+
+        def append(self, session: str, records: object, **rest: object) -> list[AnyRecord]:
+            self.loop.call_soon_threadsafe(self.started.set)
+            asyncio.run_coroutine_threadsafe(asyncio.sleep(0.05), self.loop).result()
+            return super().append(session, records, **rest)  # type: ignore[arg-type]
+
+    async def work() -> None:
+        port = Slow()
+        checked: Port = port
+        async with holdfast.AsyncStore(holdfast.Store(checked)) as store:
+            session = await store.create()
+            task = asyncio.create_task(session.append(holdfast.user("x")))
+            await port.started.wait()
+            task.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+            assert len(await session.records()) == 1  # it was there when the task ended
+
+    asyncio.run(work())
