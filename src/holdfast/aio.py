@@ -57,7 +57,7 @@ class AsyncStore:
         """A session by its id, key, alias, or an unambiguous beginning of its id."""
         return AsyncSession(self, await self.call(self.sync.session, name))
 
-    async def latest(self, *, agent: str = "main", sender: str = "user") -> AsyncSession | None:
+    async def latest(self, agent: str = "main", sender: str = "user") -> AsyncSession | None:
         """The newest session of a pair, or None."""
         found = await self.call(self.sync.latest, agent=agent, sender=sender)
         return None if found is None else AsyncSession(self, found)

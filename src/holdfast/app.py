@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -18,9 +18,15 @@ DEFAULT_ROOT = "~/.holdfast"
 
 
 def open_store(
-    where: str | os.PathLike[str] = DEFAULT_ROOT, *, settings: Settings | None = None
+    where: str | os.PathLike[str] = DEFAULT_ROOT,
+    *,
+    settings: Settings | None = None,
+    progress: Callable[[int, int], None] | None = None,
 ) -> Store:
-    """A store by its address: a directory, or "memory:" for one that forgets."""
+    """A store by its address: a directory, or "memory:" for one that forgets.
+
+    `progress` is told (done, total) while many sessions are indexed for the first time.
+    """
     address = os.fspath(where)
     if address == "memory:":
         from holdfast.stores.inmemory import InMemoryStore  # noqa: PLC0415
@@ -40,7 +46,7 @@ def open_store(
         root = Path(address).expanduser()
     except RuntimeError as error:
         raise SettingsError(f"{address}: {error}") from error
-    return Store(FileStore(root, settings or load_settings(root)))
+    return Store(FileStore(root, settings or load_settings(root), progress=progress))
 
 
 def open_async_store(

@@ -232,7 +232,7 @@ class Store:
         """A session by its id, key, alias, or an unambiguous beginning of its id."""
         return Session(self, self.port.resolve(name))
 
-    def latest(self, *, agent: str = "main", sender: str = "user") -> Session | None:
+    def latest(self, agent: str = "main", sender: str = "user") -> Session | None:
         """The newest session of a pair, or None."""
         page = self.port.list(Filter(agent=agent, sender=sender), limit=1, order="created")
         return Session(self, page[0].id) if page else None

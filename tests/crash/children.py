@@ -175,6 +175,11 @@ def run_traced(
     return child.told(), strace.calls(Path(job.root))
 
 
+def kills(calls: list[Call]) -> list[str]:
+    """A rule for each call below the root: kill -9 when it is entered, before it does anything."""
+    return [f"inject={one.name}:signal=SIGKILL:when={one.n}" for one in calls if one.inside]
+
+
 def parse(text: str, root: Path) -> list[Call]:
     """The system calls of a trace, numbered by name as strace numbers them."""
     count: dict[str, int] = {}

@@ -121,12 +121,12 @@ class Careful:
                 break
             keep = start
         if keep < size:
-            self._set_aside(part, keep, data[keep:])
-            descriptor = os.open(path, os.O_RDWR)
-            os.ftruncate(descriptor, keep)
-            os.fsync(descriptor)
-            os.close(descriptor)
+            self._repair(part, keep, data[keep:])
         return part, keep, self._number(data[:keep], part)
+
+    def _repair(self, part: int, keep: int, torn: bytes) -> None:
+        self._set_aside(part, keep, torn)
+        self._cut(part, keep)
 
     def _number(self, data: bytes, part: int) -> int:
         """The last number in a part, or in the one before."""
@@ -136,12 +136,18 @@ class Careful:
         row = self._decode(data[data.rfind(b"\n", 0, -1) + 1 :]) if data else None
         return row["seq"] if row else 0
 
-    def _set_aside(self, part: int, offset: int, data: bytes) -> None:
-        descriptor = os.open(self.root / f"torn.{part}.{offset}", os.O_WRONLY | os.O_CREAT, 0o600)
-        os.write(descriptor, data)
+    def _set_aside(self, part: int, keep: int, torn: bytes) -> None:
+        descriptor = os.open(self.root / f"torn.{part}.{keep}", os.O_WRONLY | os.O_CREAT, 0o600)
+        os.write(descriptor, torn)
         os.fsync(descriptor)
         os.close(descriptor)
         self._sync_names(self.root)
+
+    def _cut(self, part: int, keep: int) -> None:
+        descriptor = os.open(self._path(part), os.O_RDWR)
+        os.ftruncate(descriptor, keep)
+        os.fsync(descriptor)
+        os.close(descriptor)
 
     def _line(self, seq: int, text: str) -> bytes:
         body = json.dumps({"seq": seq, "at": self._clock(), "text": text}).encode()[:-1]
@@ -245,8 +251,16 @@ class NeverSeals(Careful):
 class CutsAndForgets(Careful):
     """Cuts a torn tail off without keeping its bytes."""
 
-    def _set_aside(self, part: int, offset: int, data: bytes) -> None:
+    def _set_aside(self, part: int, keep: int, torn: bytes) -> None:
         pass
+
+
+class SetsAsideTooLate(Careful):
+    """Cuts a torn tail off first, then keeps its bytes."""
+
+    def _repair(self, part: int, keep: int, torn: bytes) -> None:
+        self._cut(part, keep)
+        self._set_aside(part, keep, torn)
 
 
 class TrustsNewlines(NeverSeals):
@@ -258,8 +272,7 @@ class TrustsNewlines(NeverSeals):
         data = path.read_bytes() if path.exists() else b""
         keep = data.rfind(b"\n") + 1
         if keep < size:
-            self._set_aside(part, keep, data[keep:])
-            os.truncate(path, keep)
+            self._repair(part, keep, data[keep:])
         return part, keep, data.count(b"\n")
 
 
@@ -352,13 +365,17 @@ class LocksByFile(Careful):
 class PointsAtPart(Careful):
     """Keeps the number of the current part in a file that it rewrites in place."""
 
+    def __init__(self, root: Path, options: Options = Options()) -> None:
+        super().__init__(root, options)
+        if not (self.root / "current").exists():
+            self._roll(1)
+
     def _roll(self, part: int) -> int:
         (self.root / "current").write_text(str(part))
         return part
 
     def _last_part(self) -> int:
-        path = self.root / "current"
-        return int(path.read_text() or 1) if path.exists() else 1
+        return int((self.root / "current").read_text())
 
 
 class DeletesInPlace(Careful):

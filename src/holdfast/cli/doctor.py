@@ -28,12 +28,14 @@ class Check(NamedTuple):
 
 
 @click.command()
+@click.option("--watch", is_flag=True, help="Keep the index up to date until Ctrl-C.")
 @json_option
 @root_option()
-def doctor(as_json: bool) -> int:
+def doctor(watch: bool, as_json: bool) -> int:
     """Check the root, its settings and its index.
 
-    The index is brought up to date. Exits 1 if something is wrong.
+    The index is brought up to date. Exits 1 if something is wrong. With --watch it goes on: what
+    any program adds to a session is listed as it happens, and named here.
     """
     root = chosen_root()
     checks = [_versions(), _root(root)]
@@ -54,7 +56,23 @@ def doctor(as_json: bool) -> int:
     if wrong:
         sys.stdout.flush()
         render.warn(f"wrong: {', '.join(check.name for check in wrong)}")
-    return 1 if wrong else 0
+        return 1
+    if watch:
+        _watch()
+    return 0
+
+
+def _watch() -> None:
+    """Name sessions as they change, one a line."""
+    import threading
+
+    with open_root() as store:
+        watch = getattr(store.port, "watch", None)
+        if watch is None:
+            raise click.UsageError("this kind of store cannot be watched")
+        for sessions in watch(threading.Event()):
+            for session in sorted(sessions):
+                print(session, flush=True)
 
 
 def _guarded(name: str, look: Callable[[], Check]) -> Check:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from holdfast.cli.render import warn
+from holdfast.cli.render import progress, warn
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -65,7 +65,10 @@ def open_root() -> Iterator[Store]:
     """The store that the user chose; what it had to recover is told at the end, on stderr."""
     from holdfast.app import open_store
 
-    with open_store(chosen_root()) as store:
+    with (
+        progress("indexing sessions") as tell,
+        open_store(chosen_root(), progress=tell) as store,
+    ):
         yield store
         for report in getattr(store.port, "reports", ()):
             warn(report)

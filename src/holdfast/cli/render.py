@@ -11,7 +11,7 @@ import os
 import re
 import sys
 from collections.abc import Callable, Collection, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any, TextIO
 
 if TYPE_CHECKING:
@@ -204,12 +204,31 @@ def _fit(widths: dict[str, int], width: int, elastic: str, spare: Sequence[str])
 
 @contextmanager
 def progress(doing: str) -> Iterator[Callable[[int, int], None]]:
-    """A bar on stderr when people watch it; call what it gives with (done, total)."""
+    """A bar on stderr when people watch it; call what it gives with (done, total).
+
+    Nothing is drawn, or imported for it, before the first call; a full bar goes away, since
+    there can be only one at a time.
+    """
     if not on_terminal(sys.stderr):
         yield lambda done, total: None
         return
+    with ExitStack() as stack:
+        bars: list[Callable[[int, int], None]] = []
+
+        def tell(done: int, total: int) -> None:
+            if not bars:
+                bars.append(_bar(doing, stack))
+            bars[0](done, total)
+            if done >= total:
+                stack.close()
+                bars.clear()
+
+        yield tell
+
+
+def _bar(doing: str, stack: ExitStack) -> Callable[[int, int], None]:
     from rich.progress import Progress
 
-    with Progress(console=console(stderr=True), transient=True) as bar:
-        task = bar.add_task(doing, total=None)
-        yield lambda done, total: bar.update(task, completed=done, total=total)
+    bar = stack.enter_context(Progress(console=console(stderr=True), transient=True))
+    task = bar.add_task(doing, total=None)
+    return lambda done, total: bar.update(task, completed=done, total=total)

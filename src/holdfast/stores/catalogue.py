@@ -107,15 +107,22 @@ class Catalogue:
             return Sweep(0, 0, 0)
         removed = self._sound(self._scan)
         ids = sorted(self.index.ids())
+        refreshed = 0
+        for start in range(0, len(ids), _BATCH):
+            refreshed += self.refresh(ids[start : start + _BATCH])
+            if progress is not None:
+                progress(min(start + _BATCH, len(ids)), len(ids))
+        return Sweep(len(ids), refreshed, removed)
+
+    def refresh(self, sessions: Iterable[str]) -> int:
+        """Look at some sessions, whoever wrote to them; returns how many rows changed."""
         grown = []
-        for done, session in enumerate(ids, 1):
+        for session in sessions:
             row = self.index.get(session)
             if row is None or self._grown(row):
                 grown.append(session)
-            if progress is not None and (done % _BATCH == 0 or done == len(ids)):
-                progress(done, len(ids))
         self._put_all(self._rows(grown))
-        return Sweep(len(ids), len(grown), removed)
+        return len(grown)
 
     def row(self, session: str, known: Listed | None = None) -> Listed:
         """A session's row from its log; with a known one, only what is new is read."""
@@ -182,7 +189,8 @@ class Catalogue:
                 yield self.row(session)
             except HoldfastError as error:  # one bad session must not hide the others
                 self._report(f"session {session} cannot be listed: {error.message}")
-            if self._progress is not None and (done % _BATCH == 0 or done == len(sessions)):
+            due = done % _BATCH == 0 or (done > _BATCH and done == len(sessions))
+            if self._progress is not None and due:
                 self._progress(done, len(sessions))
 
     def _put_all(self, rows: Iterable[Listed]) -> None:

@@ -42,6 +42,7 @@ from holdfast.stores.layout import Root
 from holdfast.stores.leases import FileLease
 from holdfast.stores.reading import OpenLog, is_birth, part_numbers
 from holdfast.stores.tail import Report
+from holdfast.stores.watching import watch_sessions
 from holdfast.stores.writer import Gone, Writer
 from holdfast.ulid import Ulids, is_ulid
 
@@ -295,6 +296,16 @@ class FileStore:
     def sweep(self, progress: Progress | None = None) -> Sweep:
         """Bring the index in line with every log, whoever wrote to it."""
         return self._catalogue.sweep(progress)
+
+    def watch(self, stop: threading.Event) -> Iterator[frozenset[str]]:
+        """Sessions that anybody changes, as it happens, their rows up to date; ends with `stop`.
+
+        Needs watchfiles, the `watch` extra.
+        """
+        self._root.prepare()
+        for sessions in watch_sessions(self._root, stop):
+            self._catalogue.refresh(session for session in sessions if self._root.has(session))
+            yield sessions
 
     def leftovers(self) -> Sequence[str]:
         """What crashes left in the staging and trash directories."""

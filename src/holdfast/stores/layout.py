@@ -127,6 +127,10 @@ class Root:
                 raise NotFound(f"there is no session {session}", session=session) from error
             raise mapped(error, f"opening session {session}", session=session) from error
 
+    def has(self, session: str) -> bool:
+        """Whether a session's directory is there."""
+        return is_ulid(session) and os.path.isdir(f"{self._text}/sessions/{session}")
+
     def file_path(self, session: str, name: str) -> str:
         """Where a session's file lies, for a look at its size; opening goes by `open_session`."""
         return f"{self._text}/sessions/{session}/{name}"
