@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 import msgspec
 
 SCHEMA_VERSION = 1
+LINE_KEY = "\x7fline"
 
 Seq = Annotated[int, msgspec.Meta(ge=0)]
 Role = Literal["user", "assistant", "toolResult"]
@@ -128,8 +129,8 @@ class Record(
     # Invariant: given by the caller it makes a retry exactly-once; it stands directly behind
     # seq in the line, where it is found without decoding the rest.
     id: str = ""
-    # The bytes this record was decoded from. The name cannot be a key that anybody writes.
-    line: bytes = msgspec.field(default=b"", name="\x7fline")
+    # The bytes this record was decoded from. It needs some name in JSON and is never written.
+    line: bytes = msgspec.field(default=b"", name=LINE_KEY)
 
     record_type: ClassVar[str] = ""
 
@@ -224,7 +225,7 @@ class Unknown(
     seq: Seq = 0
     id: str = ""
     timestamp: str = ""
-    line: bytes = msgspec.field(default=b"", name="\x7fline")
+    line: bytes = msgspec.field(default=b"", name=LINE_KEY)
 
 
 class Damaged(msgspec.Struct, frozen=True, kw_only=True, rename="camel", gc=False):

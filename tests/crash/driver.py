@@ -60,6 +60,7 @@ class Log(Protocol):
     def messages(self) -> list[tuple[int, str]]: ...
     def damage(self) -> list[str]: ...
     def delete(self) -> None: ...
+    def hold(self) -> None: ...
     def close(self) -> None: ...
 
 
@@ -71,6 +72,7 @@ class Holdfast:
     ) -> None:
         self.store = holdfast.open_store(root, settings=settings(options))
         self.made = ""
+        self._root = root
         self._ids = ids
         session = session or newest(root)
         if session:
@@ -93,6 +95,10 @@ class Holdfast:
 
     def delete(self) -> None:
         self.session.delete()
+
+    def hold(self) -> None:
+        lock = self._root / "sessions" / self.session.id / "lock"
+        fcntl.flock(os.open(lock, os.O_RDWR), fcntl.LOCK_EX)
 
     def close(self) -> None:
         self.store.close()
@@ -192,7 +198,9 @@ def _carry_out(job: Job, log: Log) -> None:
                 limit = (resource.RLIM_INFINITY, resource.RLIM_INFINITY)
                 resource.setrlimit(resource.RLIMIT_FSIZE, limit)
             elif word == "hold":
-                _hold(Path(job.root))
+                log.hold()
+                tell("HELD")
+                signal.pause()
             elif word == "delete":
                 _delete(log)
             else:
@@ -224,14 +232,6 @@ def _delete(log: Log) -> None:
         tell("DELETED")
 
 
-def _hold(root: Path) -> None:
-    """Take the lock of the session as a writer does, and never give it back."""
-    (path,) = [*root.glob("sessions/*/lock"), *root.glob("twin/lock")]
-    fcntl.flock(os.open(path, os.O_RDWR), fcntl.LOCK_EX)
-    tell("HELD")
-    signal.pause()
-
-
 def _fork(job: Job, log: Log) -> None:
     """Everything open before: a writer, the index and the turn; then all append at once."""
     ours = log if isinstance(log, Holdfast) else None
@@ -253,7 +253,8 @@ def _fork(job: Job, log: Log) -> None:
     for child in children:
         os.waitpid(child, 0)
     if ours is not None and turn is not None:
-        ours.session.append(holdfast.Event(kind="turn_end"), lease=turn)
+        last = payload(job.writer, 10_000, 100)
+        tell(f"ACK {ours.session.append(holdfast.user(last), lease=turn).seq} {name_of(last)}")
         if not os.fork():  # nobody's lease: a child may not have the parent's
             _turn_taken(ours)
             os._exit(0)

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import re
 import shutil
-from collections.abc import Sequence
+import subprocess
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
+import pytest
 from tests.crash.driver import name_of, open_log, payload
 from tests.crash.twin import Options
 
@@ -57,3 +60,16 @@ def torn_bytes(data: bytes) -> list[bytes]:
     """What follows the last newline, as the list of what must be set aside."""
     tail = data[data.rfind(b"\n") + 1 :]
     return [tail] if tail else []
+
+
+@contextmanager
+def mounted(where: Path, *arguments: str) -> Iterator[None]:
+    """Mount something, and take it away again."""
+    where.mkdir(exist_ok=True)
+    done = subprocess.run(["mount", *arguments, where], capture_output=True, text=True, check=False)
+    if done.returncode:
+        pytest.skip(f"mount is not permitted here: {done.stderr.strip()}")
+    try:
+        yield
+    finally:
+        subprocess.run(["umount", "--lazy", where], check=True)

@@ -81,6 +81,11 @@ class Careful:
         self._sync_names(grave.parent)
         _empty(grave)
 
+    def hold(self) -> None:
+        """Take the lock and never give it back."""
+        self._kept = self._held()
+        self._kept.__enter__()
+
     def close(self) -> None:
         """Give the lock's descriptor back."""
         os.close(self._lock)

@@ -14,7 +14,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from holdfast.errors import FormatError
-from holdfast.log.lines import from_object
+from holdfast.log.lines import DuplicateKey, from_object, refuse_duplicates
 from holdfast.model import AnyRecord, Message, assistant, user
 
 _TEXT_HINT = "with --text it is stored as text"
@@ -80,23 +80,16 @@ class _Unacceptable(ValueError):
 def _parse(text: str, place: str) -> dict[str, Any] | str:
     """The JSON object in a text, or why there is none; FormatError for one that is refused."""
     try:
-        value = json.loads(text, object_pairs_hook=_unique, parse_constant=_refuse_constant)
-    except _Unacceptable as error:
+        value = json.loads(
+            text, object_pairs_hook=refuse_duplicates, parse_constant=_refuse_constant
+        )
+    except (DuplicateKey, _Unacceptable) as error:
         raise FormatError(f"{place}not a message: {error}", hint=_TEXT_HINT) from error
     except RecursionError:
         return "nested too deeply"
     except ValueError as error:
         return str(error)
     return value if isinstance(value, dict) else "not a JSON object"
-
-
-def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    data = dict(pairs)
-    if len(data) != len(pairs):
-        names = [name for name, _ in pairs]
-        twice = next(name for name in names if names.count(name) > 1)
-        raise _Unacceptable(f"duplicate key {twice[:40]!r}")
-    return data
 
 
 def _refuse_constant(name: str) -> Any:

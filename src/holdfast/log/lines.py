@@ -18,6 +18,7 @@ from msgspec.structs import force_setattr, replace
 
 from holdfast.errors import FormatError
 from holdfast.model import (
+    LINE_KEY,
     SCHEMA_VERSION,
     AnyRecord,
     KnownRecord,
@@ -278,7 +279,7 @@ def _strict_problem(line: bytes) -> str:
     try:
         _plain.decode(line)
         line.decode()
-        json.loads(line, object_pairs_hook=_refuse_duplicates)
+        json.loads(line, object_pairs_hook=refuse_duplicates)
     except RecursionError:
         return "nested too deeply"
     except ValueError as error:
@@ -286,12 +287,18 @@ def _strict_problem(line: bytes) -> str:
     return ""
 
 
-def _refuse_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+class DuplicateKey(ValueError):
+    """A JSON object names a key twice, and readers would differ on which one counts."""
+
+
+def refuse_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """An object from its pairs, for `json.loads(object_pairs_hook=…)`."""
     data = dict(pairs)
     if len(data) != len(pairs):
-        names = [name for name, _ in pairs]
-        twice = next(name for name in names if names.count(name) > 1)
-        raise ValueError(f"duplicate key {twice[:40]!r}")
+        for name, _ in pairs:
+            if name not in data:
+                raise DuplicateKey(f"duplicate key {name[:40]!r}")
+            del data[name]
     return data
 
 
@@ -301,6 +308,7 @@ def _decode_slowly(line: bytes) -> Reading:
         data = _plain.decode(line)
         if not isinstance(data, dict) or not isinstance(data.get("recordType"), str):
             return Reading(None, "not a record: no recordType")
+        data.pop(LINE_KEY, None)  # the bytes still have it
         header = msgspec.convert(data, Unknown)
         record: AnyRecord = header
         if header.schema_version <= SCHEMA_VERSION and header.record_type in _KINDS:

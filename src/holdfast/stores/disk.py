@@ -132,31 +132,23 @@ def get(name: str, beneath: int, cap: int = 1 << 20) -> bytes:
 
 def lock(descriptor: int, seconds: float, what: str, **facts: str) -> None:
     """Take an exclusive flock, waiting at most so long; SessionBusy names the holder."""
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        return
-    except OSError as error:
-        if error.errno not in (errno.EWOULDBLOCK, errno.EAGAIN):
-            raise mapped(error, f"locking {what}", **facts) from error
     deadline = time.monotonic() + seconds
     pause = 0.0001
-    while time.monotonic() < deadline:
-        time.sleep(pause)
+    while True:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             return
+        except BlockingIOError:
+            pass
         except OSError as error:
-            if error.errno not in (errno.EWOULDBLOCK, errno.EAGAIN):
-                raise mapped(error, f"locking {what}", **facts) from error
+            raise mapped(error, f"locking {what}", **facts) from error
+        if time.monotonic() >= deadline:
+            break
+        time.sleep(pause)
         pause = min(pause * 1.5, 0.002)
     raise SessionBusy(
         f"{what} is held by {holder(descriptor)}", hint="try again when it has finished", **facts
     )
-
-
-def unlock(descriptor: int) -> None:
-    """Give a flock back."""
-    fcntl.flock(descriptor, fcntl.LOCK_UN)
 
 
 def holder(descriptor: int) -> str:

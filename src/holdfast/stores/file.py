@@ -85,23 +85,21 @@ class FileStore:
     def create(self, facts: Mapping[str, Any] | None = None) -> Metadata:
         """Make an empty session: whole or not at all."""
         given = {key: value for key, value in check_facts(facts or {}).items() if value is not None}
-        session = self._new_ulid()
-        wanted = [name for name in (given.get("key"), *given.get("aliases", ())) if name]
-        if not wanted:
-            return self._create(session, given)
+        blank = Tally.fresh(self._new_ulid()).metadata(1, 0)
+        if not names.changes_names(given):
+            return self._create(blank, given)
         with self._names_held():
-            given["generations"] = names.claims(session, wanted, {}, self._catalogue.holder)
-            return self._create(session, given)
+            return self._create(blank, names.with_claims(given, blank, self._catalogue.holder))
 
-    def _create(self, session: str, facts: dict[str, Any]) -> Metadata:
-        metadata = apply(Tally.fresh(session).metadata(1, 0), facts)
+    def _create(self, blank: Metadata, facts: dict[str, Any]) -> Metadata:
+        metadata = apply(blank, facts)
 
         def build(directory: int) -> None:
             flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL
             os.close(disk.open_file(part_name(1), flags, directory))
             sidecar.save(metadata, directory, durable=self._durable)
 
-        self._appear(session, build, lambda: Listed(metadata, 0, 1))
+        self._appear(metadata.id, build, lambda: Listed(metadata, 0, 1))
         return metadata
 
     def _appear(
@@ -149,17 +147,11 @@ class FileStore:
         given = check_facts(changes)
         if not given:
             return self.metadata(session)
-        if "key" not in given and "aliases" not in given:
+        if not names.changes_names(given):
             return self._set(session, given)
         with self._names_held():
             held = self.metadata(session)
-            key = given.get("key", held.key)
-            aliases = given.get("aliases", held.aliases)
-            wanted = [name for name in (key, *(aliases or ())) if name]
-            given["generations"] = names.claims(
-                session, wanted, held.generations, self._catalogue.holder
-            )
-            return self._set(session, given)
+            return self._set(session, names.with_claims(given, held, self._catalogue.holder))
 
     def _set(self, session: str, changes: dict[str, Any]) -> Metadata:
         prepared = prepare([Meta(set=changes)], self._now, self._new_uuid)
@@ -186,7 +178,7 @@ class FileStore:
             for name in ("key", "aliases", "generations"):  # they stay with the original
                 changes[name] = None
             if log.size() == 0:
-                return self._create(new, changes)
+                return self._create(Tally.fresh(new).metadata(1, 0), changes)
 
             def build(directory: int) -> None:
                 copy_log(log, end, directory, durable=self._durable)

@@ -10,7 +10,6 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import islice
-from types import TracebackType
 from typing import Any, Self
 
 from holdfast.errors import Conflict, FormatError, NotFound, SessionBusy
@@ -132,12 +131,7 @@ class MemoryLease:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.release()
 
 
@@ -158,15 +152,14 @@ class InMemoryStore:
         """Make an empty session."""
         given = {key: value for key, value in check_facts(facts or {}).items() if value is not None}
         with self._lock:
-            session = self._new_ulid()
-            wanted = [name for name in (given.get("key"), *given.get("aliases", ())) if name]
-            if wanted:
-                given["generations"] = names.claims(session, wanted, {}, self._holder)
-            return self._create(session, given)
+            blank = Tally.fresh(self._new_ulid()).metadata(1, 0)
+            if names.changes_names(given):
+                given = names.with_claims(given, blank, self._holder)
+            return self._create(blank, given)
 
-    def _create(self, session: str, facts: dict[str, Any]) -> Metadata:
-        metadata = apply(Tally.fresh(session).metadata(1, 0), facts)
-        self._logs[session] = MemoryLog(metadata, self._settings)
+    def _create(self, blank: Metadata, facts: dict[str, Any]) -> Metadata:
+        metadata = apply(blank, facts)
+        self._logs[metadata.id] = MemoryLog(metadata, self._settings)
         return metadata
 
     def append(
@@ -192,12 +185,8 @@ class InMemoryStore:
         given = check_facts(changes)
         with self._lock:
             log = self._log(session)
-            if "key" in given or "aliases" in given:
-                held = log.metadata
-                key = given.get("key", held.key)
-                aliases = given.get("aliases", held.aliases)
-                wanted = [name for name in (key, *(aliases or ())) if name]
-                given["generations"] = names.claims(session, wanted, held.generations, self._holder)
+            if names.changes_names(given):
+                given = names.with_claims(given, log.metadata, self._holder)
             if given:
                 log.append(prepare([Meta(set=given)], self._now, self._new_uuid), None, None)
             return log.metadata
@@ -212,11 +201,11 @@ class InMemoryStore:
             changes: dict[str, Any] = dict.fromkeys(("key", "aliases", "generations"))
             changes["forkedFrom"] = {"id": session, "seq": seq}
             facts = {k: v for k, v in to_builtins(log.metadata).items() if k in SETTABLE and v}
-            new = self._new_ulid()
+            blank = Tally.fresh(self._new_ulid()).metadata(1, 0)
             if not log.records:
-                return self._create(new, facts | changes)
-            self._create(new, {})
-            copy = self._logs[new]
+                return self._create(blank, facts | changes)
+            self._create(blank, {})
+            copy = self._logs[blank.id]
             copy.keep([record for record in log.records if record.seq <= seq])
             copy.append(prepare([Meta(set=changes)], self._now, self._new_uuid), None, None)
             return copy.metadata

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 from holdfast.errors import Conflict, InvalidId, NotFound
 from holdfast.log.facts import is_name
+from holdfast.model import Metadata
 
 Holder = Callable[[str], tuple[str, int] | None]  # session and generation
 
@@ -35,15 +37,21 @@ def find(name: str, holder: Holder, starting_with: Callable[[str], Sequence[str]
     raise NotFound(f"there is no session {name}", session=name)
 
 
-def claims(
-    session: str, names: Sequence[str], held: Mapping[str, int], holder: Holder
-) -> dict[str, int]:
-    """The generation of each name: kept where the session has it, above the holder's else."""
-    made = {}
-    for name in names:
+def changes_names(facts: Mapping[str, Any]) -> bool:
+    """Whether facts set or take back a key or aliases."""
+    return "key" in facts or "aliases" in facts
+
+
+def with_claims(facts: Mapping[str, Any], held: Metadata, holder: Holder) -> dict[str, Any]:
+    """The facts and a generation for each name that the session has after them.
+
+    A generation is kept where the session has the name already, and above the holder's else.
+    """
+    key, aliases = facts.get("key", held.key), facts.get("aliases", held.aliases)
+    generations = {}
+    for name in filter(None, (key, *(aliases or ()))):
         other = holder(name)
-        if other is not None and other[0] == session and name in held:
-            made[name] = held[name]
-        else:
-            made[name] = 1 + max(other[1] if other else 0, held.get(name, 0))
-    return made
+        mine = held.generations.get(name, 0)
+        keeps = other is not None and other[0] == held.id and mine
+        generations[name] = mine if keeps else 1 + max(other[1] if other else 0, mine)
+    return {**facts, "generations": generations}
