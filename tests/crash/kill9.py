@@ -1,8 +1,8 @@
 """kill -9, thousands of times: `python -m tests.crash.kill9 --cycles 10000` (`make crash`).
 
 A child opens the log, which recovers it, and appends records of up to 1 MB until it is killed:
-mostly after a few acknowledgements and a random pause, at times before it has begun. A kill
-inside a write leaves a torn tail. When a log has grown, it is taken up again, appended to and
+mostly after a few acknowledgements and a random pause, at times before it has begun, at times
+when the log is seen to grow. A kill inside a write leaves a torn tail. When a log has grown, it is taken up again, appended to and
 read; then the next begins. A run counts only if it reached enough: below the floor it fails.
 """
 
@@ -28,7 +28,9 @@ from tests.crash.twin import TWINS, Options
 
 SIZES = (10, 300, 5000, 5000, 50_000, 1_000_000)
 OPTIONS = Options(part_bytes=10_000_000)
-LOG_BYTES = 40_000_000  # a longer log is checked, and the next one begun
+LOG_BYTES = 8_000_000  # a longer log is checked, and the next one begun
+AIMED = 0.2  # the share of kills that wait for a large write
+LARGE = 50_000
 ACKS_PER_CYCLE = 2.0  # the floor
 TORN_PER_CYCLE = 0.01
 AT_ONCE = 2  # hunters, one per core
@@ -95,13 +97,27 @@ class Hunter:
             wanted = self._random.randint(1, 3)
             while told.count(b"ACK ") < wanted and (more := os.read(reading, 1 << 16)):
                 told += more
-        time.sleep(self._random.random() ** 2 * 0.02)
+        if self._random.random() < AIMED:
+            self._await_large_write()
+        else:
+            time.sleep(self._random.random() ** 2 * 0.01)
         os.kill(child, signal.SIGKILL)
         while more := os.read(reading, 1 << 16):
             told += more
         os.close(reading)
         os.waitpid(child, 0)
         return told.decode().split("\n")[:-1]
+
+    def _await_large_write(self) -> None:
+        """Return when the log grows by much, which is in the middle of a write, or soon anyway."""
+        deadline = time.monotonic() + 0.03
+        seen = 0
+        while time.monotonic() < deadline:
+            files = parts(self._kind, self.root)
+            size = files[-1].stat().st_size if files else 0
+            if seen and size > seen + LARGE:
+                return
+            seen = size
 
     def _look_for_torn(self) -> int:
         files = parts(self._kind, self.root)

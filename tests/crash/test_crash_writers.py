@@ -105,11 +105,12 @@ def test_a_writer_stopped_inside_its_append_makes_others_busy_and_its_death_free
     last = [one.n for one in calls if one.name == "fdatasync" and "jsonl>" in one.text][-1]
 
     holder = server.start(job, tmp_path / "holder")
-    # Its second write is done, its sync is not: it holds the lock.
+    # Its second write is done, its append has not returned: it holds the lock.
     rule = f"inject=fdatasync:signal=SIGSTOP:when={last}"
-    tracer = Strace(holder, tmp_path / "trace", "trace=fdatasync", rule)
+    trace = tmp_path / "trace"  # tells of its first stop too
+    tracer = Strace(holder, trace, "trace=fdatasync", rule)
     holder.go()
-    poll(lambda: "--- stopped by SIGSTOP ---" in (tmp_path / "trace").read_text(), "the stop")
+    poll(lambda: trace.read_text().count("stopped by SIGSTOP") == 2, "the stop")
     told_before = holder.told().acked
     found = others_are_refused("holdfast", server, tmp_path, holder.pid)
     holder.kill()

@@ -92,7 +92,10 @@ if sys.platform == "darwin":
         fcntl.fcntl(descriptor, fcntl.F_FULLFSYNC)
 
 else:
-    sync = os.fdatasync
+
+    def sync(descriptor: int) -> None:
+        """Bring a file's bytes, and what is needed to find them, to the disk."""
+        os.fdatasync(descriptor)
 
 
 def sync_directory(descriptor: int) -> None:

@@ -1,0 +1,451 @@
+"""Documentation is checked: what it shows runs, and what exists is in it."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import apsw
+import click
+import msgspec
+import pytest
+
+import holdfast
+from holdfast import errors, model
+from holdfast.cli import tree
+from holdfast.index.database import SCHEMA
+from holdfast.log import lines
+from holdfast.settings import Settings
+
+ROOT = Path(__file__).parents[1]
+DOCS = ROOT / "docs"
+README = ROOT / "README.md"
+CLI, FORMAT, SETTINGS = DOCS / "cli.md", DOCS / "format.md", DOCS / "settings.md"
+PAGES = sorted([*ROOT.glob("*.md"), *DOCS.rglob("*.md")])
+
+COMMON = "Options of every command"
+VARYING = (  # what differs from run to run, and what the comparison puts in its place
+    (r"\b[0-9A-HJKMNP-TV-Z]{26}\b", "ID"),
+    (r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\dZ", "TIME"),
+    (r"\b\d+(\.\d)? (k|M)?B\b", "SIZE"),
+    (r"\s+", " "),
+)
+
+
+class Block(NamedTuple):
+    """A fenced block of a page."""
+
+    language: str
+    text: str
+
+
+def _blocks(text: str, *languages: str) -> list[Block]:
+    found = re.findall(r"^```(\w*)\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
+    return [Block(*one) for one in found if one[0] in languages]
+
+
+def _sections(page: Path) -> dict[str, str]:
+    """The text under each heading of the second level."""
+    pieces = re.split(r"^## (.*)$", page.read_text(encoding="utf-8"), flags=re.MULTILINE)
+    return {title.strip("`"): text for title, text in zip(pieces[1::2], pieces[2::2], strict=True)}
+
+
+def _everything() -> str:
+    return "\n".join(page.read_text(encoding="utf-8") for page in [README, *DOCS.glob("*.md")])
+
+
+def _environment(home: Path) -> dict[str, str]:
+    """A child's environment: a home of its own, and `holdfast` on the path."""
+    bin_folder = home / "bin"
+    bin_folder.mkdir()
+    command = bin_folder / "holdfast"
+    command.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m holdfast "$@"\n')
+    command.chmod(0o700)
+    kept = {key: value for key, value in os.environ.items() if not key.startswith("HOLDFAST_")}
+    path = os.pathsep.join((str(bin_folder), kept.get("PATH", os.defpath)))
+    source = os.pathsep.join(filter(None, (str(ROOT / "src"), kept.get("PYTHONPATH"))))
+    own = {"HOME": str(home), "HOLDFAST_ROOT": str(home / "root")}
+    return {**kept, **own, "PATH": path, "PYTHONPATH": source}
+
+
+def _run(command: list[str], home: Path, environment: dict[str, str], text: str = "") -> str:
+    done = subprocess.run(
+        command,
+        input=text,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        env=environment,
+        cwd=home,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 0, f"{text}\n{done.stdout}"
+    return done.stdout
+
+
+# --- the examples run -----------------------------------------------------------------------
+
+PYTHON = [block.text for block in _blocks(README.read_text(encoding="utf-8"), "python")]
+SHELL = [block.text for block in _blocks(README.read_text(encoding="utf-8"), "sh")]
+
+
+def test_the_readme_has_five_examples() -> None:
+    assert len(PYTHON) == 4
+    assert len([text for text in SHELL if "holdfast " in text]) == 1
+
+
+@pytest.mark.parametrize("text", PYTHON)
+def test_a_python_example_of_the_readme_runs(text: str, tmp_path: Path) -> None:
+    _run([sys.executable, "-W", "error", "-c", text], tmp_path, _environment(tmp_path))
+
+
+@pytest.mark.parametrize("text", [text for text in SHELL if "holdfast " in text])
+def test_a_shell_example_of_the_readme_runs(text: str, tmp_path: Path) -> None:
+    said = _run(["sh", "-eu"], tmp_path, _environment(tmp_path), text)
+    assert said.endswith('{"ok":true,"damage":[]}\n')
+
+
+def test_the_readme_names_the_two_commands_and_the_makefile_has_them() -> None:
+    targets = re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(), re.MULTILINE)
+    for target in re.findall(r"^make (\w+)", "\n".join(SHELL), re.MULTILINE):
+        assert target in targets
+
+
+def _examples() -> Iterator[tuple[str, str, str]]:
+    """Command, its example, and the section it stands in."""
+    for title, text in _sections(CLI).items():
+        for block in _blocks(text, "sh"):
+            yield title, block.text, text
+
+
+def test_the_examples_of_the_commands_print_what_the_page_shows(tmp_path: Path) -> None:
+    environment = _environment(tmp_path)
+    for command, example, section in _examples():
+        said = _run(["sh", "-eu"], tmp_path, environment, example)
+        shown = _blocks(section, "text")
+        if shown and command != "holdfast doctor":  # which tells versions and the root
+            assert _masked(said) == _masked(shown[0].text), command
+
+
+def test_the_examples_of_the_commands_answer_in_the_json_that_the_page_shows(
+    tmp_path: Path,
+) -> None:
+    environment = _environment(tmp_path)
+    for command, example, section in _examples():
+        shown = _blocks(section, "json")
+        if not shown:
+            _run(["sh", "-eu"], tmp_path, environment, example)
+            continue
+        said = _run(["sh", "-eu"], tmp_path, environment, f"{example.rstrip()} --json\n")
+        answer, documented = json.loads(said.splitlines()[-1]), json.loads(shown[0].text)
+        assert answer.keys() == documented.keys(), command
+        assert list(_unlike(documented, answer, command)) == []
+
+
+def _masked(text: str) -> str:
+    for pattern, name in VARYING:
+        text = re.sub(pattern, name, text)
+    return text.strip()
+
+
+def _unlike(documented: Any, answer: Any, place: str) -> Iterator[str]:
+    """Where an answer lacks what is documented, or has another type there."""
+    if isinstance(documented, dict) and isinstance(answer, dict):
+        for key, value in documented.items():
+            if key in answer:
+                yield from _unlike(value, answer[key], f"{place}.{key}")
+            else:
+                yield f"{place}.{key}"
+    elif isinstance(documented, list) and isinstance(answer, list):
+        if documented and answer:
+            yield from _unlike(documented[0], answer[0], f"{place}[0]")
+    elif type(documented) is not type(answer):
+        yield f"{place}: {type(answer).__name__}"
+
+
+# --- what exists is documented --------------------------------------------------------------
+
+
+def _commands(command: click.Command, path: str) -> Iterator[tuple[str, click.Command]]:
+    yield path, command
+    if isinstance(command, click.Group):
+        with click.Context(command) as context:
+            for name in command.list_commands(context):
+                inner = command.get_command(context, name)
+                assert inner is not None
+                yield from _commands(inner, f"{path} {name}")
+
+
+COMMANDS = dict(_commands(tree.root, "holdfast"))
+
+
+def _options(command: click.Command) -> set[str]:
+    return {
+        name
+        for parameter in command.params
+        if isinstance(parameter, click.Option)
+        for name in (*parameter.opts, *parameter.secondary_opts)
+    }
+
+
+def _documented_options(section: str) -> set[str]:
+    """The options in the first column of a section's tables."""
+    cells = re.findall(r"^\| (`-[^|]*)\|", section, re.MULTILINE)
+    return {name for cell in cells for name in re.findall(r"`(--?[a-z-]+)", cell)}
+
+
+def test_every_command_has_its_section_and_no_other_is_there() -> None:
+    titles = {title for title in _sections(CLI) if title.startswith("holdfast")}
+    assert titles == set(COMMANDS)
+
+
+@pytest.mark.parametrize("path", COMMANDS)
+def test_every_option_of_a_command_is_documented_and_no_other(path: str) -> None:
+    sections = _sections(CLI)
+    common = _documented_options(sections[COMMON])
+    assert common == {"--root", "--json", "-h", "--help"}
+    assert _documented_options(sections[path]) == _options(COMMANDS[path]) - common
+    with_json = not isinstance(COMMANDS[path], click.Group)
+    assert {"--root", "--json"} - _options(COMMANDS[path]) == (set() if with_json else {"--json"})
+
+
+@pytest.mark.parametrize("path", COMMANDS)
+def test_every_command_has_an_example(path: str) -> None:
+    examples = [example for command, example, _ in _examples() if command == path]
+    if path == "holdfast" or not isinstance(COMMANDS[path], click.Group):
+        assert f"{path} " in f"{examples[0]} ".replace("\n", " ")
+
+
+def test_every_setting_is_documented_with_its_default_and_variable() -> None:
+    page = SETTINGS.read_text(encoding="utf-8")
+    rows = {
+        cells[0].strip("`"): cells
+        for row in re.findall(r"^\| (`[a-z]+\..*) \|$", page, re.MULTILINE)
+        for cells in [row.split(" | ")]
+    }
+    defaults = msgspec.to_builtins(Settings())
+    settings = {
+        f"{table}.{key}": value for table, keys in defaults.items() for key, value in keys.items()
+    }
+    assert list(rows) == list(settings)
+    for name, value in settings.items():
+        _, _, default, meaning, variable = rows[name]
+        assert json.loads(default.strip("`")) == value
+        assert variable == f"`HOLDFAST_{name.replace('.', '_').upper()}`"
+        assert len(meaning) > 20
+
+
+def test_every_public_name_is_documented() -> None:
+    text = _everything()
+    missing = [
+        name
+        for name in holdfast.__all__
+        if not re.search(rf"\bholdfast\.{name}\b|`{name}[`(]", text)
+    ]
+    assert missing == []
+
+
+def test_every_error_is_documented() -> None:
+    table = _sections(DOCS / "ARCHITECTURE.md")["Errors"]
+    kinds = [kind for kind in vars(errors).values() if isinstance(kind, type)]
+    names = [kind.__name__ for kind in kinds if issubclass(kind, errors.HoldfastError)]
+    assert set(re.findall(r"`holdfast\.(\w+)`", table)) == set(names)
+
+
+def test_the_picture_of_the_layers_is_what_import_linter_enforces() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    contract = project["tool"]["importlinter"]["contracts"][0]
+    enforced = [layer for layer in contract["layers"] if not layer.startswith("(")]
+    picture = _blocks((DOCS / "ARCHITECTURE.md").read_text(encoding="utf-8"), "")[0].text
+    drawn = []
+    for row in picture.splitlines():
+        names = re.split(r" {2,}", row)[0].split(" | ")
+        if there := [name for name in names if not name.startswith("(")]:
+            drawn.append(" | ".join(there))
+    assert drawn == enforced
+
+
+def test_the_picture_of_compaction_is_what_the_fold_makes() -> None:
+    section = _sections(DOCS / "ARCHITECTURE.md")["3. Compaction before and after"]
+    rows = [re.split(r" {2,}", row) for row in _blocks(section, "")[0].text.splitlines()]
+    drawn = [(row[0], row[-2], row[-1]) for row in rows if row[0]]
+    with holdfast.open_store("memory:") as store:
+        session = store.create()
+        for role in "uatau":
+            session.append(
+                holdfast.tool_result("tc_1", "done")
+                if role == "t"
+                else holdfast.user("text")
+                if role == "u"
+                else holdfast.assistant("text")
+            )
+        made = [_state(session, "before")]
+        session.append(holdfast.Compaction(first_kept_seq=4, summary="summary"))
+        made.append(_state(session, "compaction 6"))
+        session.append(holdfast.assistant("text"))
+        made.append(_state(session, "message 7"))
+        session.tombstone(5)
+        made.append(_state(session, "tombstone 8"))
+        session.rewind(4)
+        made.append(_state(session, "rewind 9"))
+        session.rewind(2)
+        made.append(_state(session, "rewind 10"))
+    assert drawn == made
+
+
+def _state(session: holdfast.Session, name: str) -> tuple[str, str, str]:
+    view = " ".join(str(message.seq) for message in session.messages())
+    sent = " ".join(str(message.seq or "summary") for message in session.context().messages)
+    return name, view, sent
+
+
+# --- the format -----------------------------------------------------------------------------
+
+PAGE = FORMAT.read_text(encoding="utf-8")
+LINES = [
+    line.encode()
+    for block in _blocks(PAGE, "jsonl")
+    for line in block.text.splitlines()  # the page has no U+2028
+]
+
+
+@pytest.mark.parametrize("line", LINES)
+def test_an_example_line_decodes_and_is_what_would_be_written(line: bytes) -> None:
+    record, problem, checked = lines.decode(line)
+    assert record is not None, problem
+    assert checked == lines.has_crc(line)
+    if not checked or record.schema_version != model.SCHEMA_VERSION:
+        return
+    fresh = record
+    if not isinstance(record, model.Unknown):
+        fresh = msgspec.structs.replace(record, seq=0, line=b"")
+    _, body = lines.encode(fresh)
+    assert lines.seal(body, record.record_type, record.seq) == line
+
+
+def test_every_record_type_has_an_example_line() -> None:
+    shown = {json.loads(line)["recordType"] for line in LINES}
+    assert shown >= {kind.record_type for kind in model.KnownRecord.__args__}
+
+
+def test_the_example_lines_are_one_log_without_damage(tmp_path: Path) -> None:
+    """Together they are the session that the page speaks of, but for the two it says are not."""
+    by_seq = {
+        json.loads(line)["seq"]: line
+        for line in LINES
+        if b"forkedFrom" not in line and b'"schemaVersion":2' not in line
+    }
+    with holdfast.open_store(tmp_path / "root") as store:
+        session = store.create()
+        folder = tmp_path / "root" / "sessions" / session.id
+        log = b"".join(by_seq[seq] + b"\n" for seq in sorted(by_seq))
+        (folder / "session.jsonl").write_bytes(log)
+    with holdfast.open_store(tmp_path / "root") as store:
+        session = store.session("login")
+        assert session.verify() == ()
+        view = ", ".join(str(message.seq) for message in session.messages())
+        sent = ", ".join(str(message.seq) for message in session.context().messages[1:])
+        told = " ".join(PAGE.split())
+        assert f"the view is {view} and the context is the summary, {sent}." in told
+        metadata = msgspec.to_builtins(session.metadata)
+    (shown,) = (json.loads(block.text) for block in _blocks(PAGE, "json"))
+    for key in ("name", "model", "messageCount", "lastMessageAt", "uptimeSecs", "through"):
+        assert shown[key] == metadata[key]
+
+
+def test_the_example_of_metadata_has_a_right_crc() -> None:
+    (block,) = _blocks(PAGE, "json")
+    assert lines.crc_matches(block.text.encode().rstrip(b"\n"))
+
+
+def test_the_byte_table_is_right() -> None:
+    line = LINES[0] + b"\n"
+    rows = re.findall(r"^\| (\d+)(?:–(\d+))? \| `(.*?)` \|", PAGE, re.MULTILINE)
+    assert len(rows) == 9
+    end = 0
+    for first, last, content in rows:
+        start, end, before = int(first), int(last or first) + 1, end
+        assert start == before
+        assert line[start:end].decode() == content.replace("\\n", "\n")
+    assert end == len(line)
+
+
+def test_the_crc_is_checked_by_hand_as_shown(tmp_path: Path) -> None:
+    (block,) = _blocks(PAGE, "python")
+    assert len(block.text.splitlines()) == 3
+    check = [sys.executable, "-W", "error", "-c", block.text]
+    environment = _environment(tmp_path)
+    for data, answer in ((LINES[0], "True"), (LINES[0].replace(b"third", b"other"), "False")):
+        (tmp_path / "session.jsonl").write_bytes(data + b"\n")
+        assert _run(check, tmp_path, environment).strip() == answer
+
+
+def test_every_field_and_block_is_in_the_format() -> None:
+    known = {name for name in re.findall(r"`([A-Za-z]+)`", PAGE)}
+    kinds: list[Any] = [*model.KnownRecord.__args__, *model.KnownBlock.__args__]
+    kinds += [model.Usage, model.Metadata, model.Metrics, model.Tokens, model.Through]
+    fields = {field for kind in kinds for field in kind.__struct_encode_fields__}
+    fields |= {kind.__struct_config__.tag for kind in model.KnownBlock.__args__}
+    ours = {"\x7fline", "extra"}  # the two that are not on the disk
+    assert fields - ours - known == set()
+
+
+def test_every_table_and_column_of_the_index_is_in_the_format() -> None:
+    connection = apsw.Connection(":memory:")
+    for statement in SCHEMA:
+        connection.execute(statement)
+    section = _sections(FORMAT)["index.db"]
+    documented = {
+        table: set(re.findall(r"`(\w+)`", columns))
+        for table, columns in re.findall(r"^\| `(\w+)` \| (.*?) \|", section, re.MULTILINE)
+    }
+    tables: list[Any] = connection.execute(
+        "SELECT name FROM sqlite_schema WHERE type = 'table'"
+    ).fetchall()
+    found = {
+        name: {row[1] for row in connection.execute(f"PRAGMA table_info({name})")}
+        for (name,) in tables
+    }
+    connection.close()
+    assert documented == found
+
+
+# --- links ----------------------------------------------------------------------------------
+
+
+def _anchors(page: Path) -> set[str]:
+    headings = re.findall(r"^#+ (.*)$", page.read_text(encoding="utf-8"), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_every_relative_link_leads_somewhere(page: Path) -> None:
+    text = re.sub(r"^```.*?^```$", "", page.read_text(encoding="utf-8"), flags=re.M | re.S)
+    dead = []
+    for link in re.findall(r"\]\(([^)\s]+)\)", text):
+        if re.match(r"[a-z]+:", link):
+            continue
+        path, _, anchor = link.partition("#")
+        target = page.parent / path if path else page
+        if not target.exists() or (anchor and anchor not in _anchors(target)):
+            dead.append(link)
+    assert dead == []
+
+
+def test_every_decision_is_in_the_index() -> None:
+    folder = DOCS / "decisions"
+    files = sorted(path.name for path in folder.glob("[0-9]*.md"))
+    listed = re.findall(r"^- \[(\d{4})\]\(([^)]+)\)", (folder / "README.md").read_text(), re.M)
+    assert [name for _, name in listed] == files
+    for place, (number, name) in enumerate(listed, 1):
+        assert name.startswith(f"{number}-")
+        assert int(number) == place
+        assert (folder / name).read_text(encoding="utf-8").startswith(f"# {number}: ")

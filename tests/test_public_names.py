@@ -1,0 +1,160 @@
+"""What `import holdfast` offers, and what it costs."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import holdfast
+
+SRC = Path(__file__).parents[1] / "src"
+
+NAMES = [
+    "AsyncSession",
+    "AsyncStore",
+    "Compaction",
+    "Conflict",
+    "Context",
+    "Damaged",
+    "Event",
+    "File",
+    "FormatError",
+    "HoldfastError",
+    "Image",
+    "InvalidId",
+    "LogDamaged",
+    "Message",
+    "Meta",
+    "Metadata",
+    "NotFound",
+    "OtherBlock",
+    "Rewind",
+    "Session",
+    "SessionBusy",
+    "Settings",
+    "SettingsError",
+    "Store",
+    "StoreFailed",
+    "StoreFull",
+    "Text",
+    "Thinking",
+    "Tombstone",
+    "ToolCall",
+    "Unknown",
+    "Usage",
+    "__version__",
+    "assistant",
+    "load_settings",
+    "open_async_store",
+    "open_store",
+    "tool_result",
+    "user",
+]
+
+# Everything that is neither Python's own nor one of the three that the core may use is refused.
+ONLY_THE_CORE = """
+import sys
+
+class Refuse:
+    allowed = {*sys.stdlib_module_names, "holdfast", "msgspec", "orjson", "apsw"}
+
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] not in self.allowed:
+            raise ModuleNotFoundError(f"refused: {name}", name=name)
+        return None
+
+sys.meta_path.insert(0, Refuse())
+for name in ("click", "rich", "watchfiles"):
+    try:
+        __import__(name)
+    except ModuleNotFoundError as error:
+        assert str(error) == f"refused: {name}"
+    else:
+        raise AssertionError(name)
+"""
+
+END_TO_END = """
+import asyncio
+import holdfast
+
+for name in holdfast.__all__:
+    getattr(holdfast, name)
+with holdfast.open_store(sys.argv[1]) as store:
+    session = store.create(title="core", aliases=["core"])
+    session.append(holdfast.user("one"), expect=0)
+    call = holdfast.ToolCall("tc_1", "bash", {"command": "ls"})
+    session.append_many([holdfast.assistant([call]), holdfast.tool_result("tc_1", "file")])
+    session.append(holdfast.Compaction(first_kept_seq=2, summary="one"))
+    session.tombstone(3)
+    session.restore(3)
+    branch = session.fork(at=1)
+    session.rename("renamed")
+    session.end_turn(duration_ms=1000)
+    assert len(session.context().messages) == 3
+    session.rewind(1)
+    assert [message.seq for message in store.session("core").messages()] == [1]
+    assert session.verify() == () and session.repair() == ()
+    assert {one.id for one in store.list()} == {session.id, branch.id}
+    assert branch.delete() == 1
+
+async def main():
+    async with holdfast.open_async_store(sys.argv[1]) as store:
+        session = await store.session("core")
+        await session.append(holdfast.user("two"))
+        assert (await session.metadata()).name == "renamed"
+
+asyncio.run(main())
+"""
+
+
+def _python(code: str, *arguments: str) -> str:
+    path = os.pathsep.join(filter(None, (str(SRC), os.environ.get("PYTHONPATH"))))
+    kept = {key: value for key, value in os.environ.items() if not key.startswith("HOLDFAST_")}
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "-c", code, *arguments],
+        capture_output=True,
+        text=True,
+        env={**kept, "PYTHONPATH": path},
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_the_public_names_are_these() -> None:
+    assert holdfast.__all__ == NAMES
+    assert dir(holdfast) == NAMES
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_public_name_can_be_imported(name: str) -> None:
+    assert getattr(holdfast, name) is not None
+
+
+def test_any_other_name_is_an_attribute_error() -> None:
+    with pytest.raises(AttributeError, match="nothing_like_this"):
+        _ = holdfast.nothing_like_this
+
+
+def test_importing_the_package_alone_loads_no_dependency() -> None:
+    heavy = ("click", "rich", "apsw", "msgspec", "orjson", "watchfiles", "asyncio")
+    told = _python(f"import holdfast, sys; print([n for n in {heavy} if n in sys.modules])")
+    assert told == "[]\n"
+
+
+def test_opening_a_store_loads_neither_the_command_line_nor_asyncio(tmp_path: Path) -> None:
+    told = _python(
+        "import holdfast, sys; holdfast.open_store(sys.argv[1]).create().append(holdfast.user('x'))"
+        "; print([n for n in ('click', 'rich', 'watchfiles', 'asyncio') if n in sys.modules])",
+        str(tmp_path / "root"),
+    )
+    assert told == "[]\n"
+
+
+def test_the_library_works_with_the_core_dependencies_alone(tmp_path: Path) -> None:
+    _python(ONLY_THE_CORE + END_TO_END, str(tmp_path / "root"))
