@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
+from itertools import count
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 import msgspec
@@ -386,22 +387,18 @@ class Part(msgspec.Struct, frozen=True, rename="camel", gc=False):
 
 
 class Uuids:
-    """A source of random UUIDs (version 4) that asks the system for entropy 64 at a time.
+    """A source of UUIDs (version 4): 74 random bits that are its own, and a counter.
 
-    For all threads: taking one off the pool is a single step. A forked child needs its own.
+    For all threads: counting is a single step. A forked child needs its own.
     """
 
     def __init__(self) -> None:
-        self._pool: list[str] = []
+        digits = os.urandom(15).hex()
+        self._prefix = f"{digits[:8]}-{digits[8:12]}-4{digits[12:15]}-a{digits[15:18]}-"
+        self._next = count(int(digits[18:], 16)).__next__
 
     def __call__(self) -> str:
-        try:
-            digits = self._pool.pop()
-        except IndexError:
-            fresh = os.urandom(1024).hex()
-            digits = fresh[:32]
-            self._pool.extend(fresh[n : n + 32] for n in range(32, len(fresh), 32))
-        return f"{digits[:8]}-{digits[8:12]}-4{digits[13:16]}-a{digits[17:20]}-{digits[20:]}"
+        return f"{self._prefix}{self._next():012x}"
 
 
 # --- time -----------------------------------------------------------------------------------

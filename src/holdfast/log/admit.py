@@ -33,16 +33,13 @@ def prepare(
     made = []
     for record in records:
         brought = record.id
-        complete = record
-        if not record.timestamp:
-            if not brought and isinstance(record, Message):
-                complete = replace(record, timestamp=now(), id=new_id())
-            else:
-                complete = replace(record, timestamp=now())
-        elif not brought and isinstance(record, Message):
-            complete = replace(record, id=new_id())
-        complete, body = encode(complete)
-        made.append(Prepared(complete, body, brought != ""))
+        own = replace(  # a copy in any case: it gets its seq when it is stored
+            record,
+            timestamp=record.timestamp or now(),
+            id=brought or (new_id() if isinstance(record, Message) else ""),
+        )
+        own, body = encode(own)
+        made.append(Prepared(own, body, brought != ""))
     return made
 
 

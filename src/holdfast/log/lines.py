@@ -90,18 +90,18 @@ def is_plain(record: AnyRecord) -> bool:
 def seal(body: bytes, kind: str, seq: int) -> bytes:
     """The line (without newline) of an encoded record at its place in the log."""
     head = _HEADS.get(kind) or _head(kind)
-    start = b'%b,"schemaVersion":%d,"seq":%d%b' % (head, SCHEMA_VERSION, seq, body[len(head) : -1])
-    return b'%b,"crc":"%08x"}' % (start, crc32(start))
+    start = b'%b,"schemaVersion":%d,"seq":%d' % (head, SCHEMA_VERSION, seq)
+    rest = body[len(head) : -1]
+    return b'%b%b,"crc":"%08x"}' % (start, rest, crc32(rest, crc32(start)))
 
 
 def stored(record: AnyRecord, seq: int, line: bytes) -> AnyRecord:
-    """The record as a later reader will see it."""
+    """The record as a later reader will see it; the given one must be nobody else's."""
     if not is_plain(record):
         return decode(line).record or record  # it may hold sets, NaN …: the line is what counts
-    copy = replace(record)
-    force_setattr(copy, "seq", seq)
-    force_setattr(copy, "line", line)
-    return copy
+    force_setattr(record, "seq", seq)
+    force_setattr(record, "line", line)
+    return record
 
 
 def same(given: AnyRecord, record: AnyRecord) -> bool:

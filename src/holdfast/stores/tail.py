@@ -93,15 +93,17 @@ class Tail:
         if tail.complete:
             disk.write_all(self.descriptor, b"\n")
             disk.sync(self.descriptor)
-            self._report(f"{file}: the last line was whole, its newline was added")
+            self._report(
+                f"session {self._session}, {file}: the last line was whole, its newline was added"
+            )
             return size + 1
         if tail.torn:
             name = set_aside(tail.keep, size)
             os.ftruncate(self.descriptor, tail.keep)
             os.fsync(self.descriptor)
             self._report(
-                f"{file}: {size - tail.keep} torn bytes from byte {tail.keep} on, "
-                f"never acknowledged, were set aside in {name}"
+                f"session {self._session}, {file}: {size - tail.keep} torn bytes from byte "
+                f"{tail.keep} on, never acknowledged, were set aside in {name}"
             )
         return tail.keep if tail.torn else size
 
