@@ -60,7 +60,12 @@ class Catalogue:
         """The session that holds a key or alias, and its generation."""
         if not self._root.exists():
             return None
-        return self._sound(lambda: self._scanned().holder(name))
+        found = self._sound(lambda: self._scanned().holder(name))
+        return found or self.current_holder(name)
+
+    def current_holder(self, name: str) -> tuple[str, int] | None:
+        """The same, when a process may have died between its claim and its row."""
+        return self._sound(lambda: self._current().holder(name))
 
     def starting_with(self, prefix: str) -> list[str]:
         """At most two ids that begin so."""

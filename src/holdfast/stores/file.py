@@ -89,7 +89,9 @@ class FileStore:
         if not names.changes_names(given):
             return self._create(blank, given)
         with self._names_held():
-            return self._create(blank, names.with_claims(given, blank, self._catalogue.holder))
+            return self._create(
+                blank, names.with_claims(given, blank, self._catalogue.current_holder)
+            )
 
     def _create(self, blank: Metadata, facts: dict[str, Any]) -> Metadata:
         metadata = apply(blank, facts)
@@ -151,7 +153,9 @@ class FileStore:
             return self._set(session, given)
         with self._names_held():
             held = self.metadata(session)
-            return self._set(session, names.with_claims(given, held, self._catalogue.holder))
+            return self._set(
+                session, names.with_claims(given, held, self._catalogue.current_holder)
+            )
 
     def _set(self, session: str, changes: dict[str, Any]) -> Metadata:
         prepared = prepare([Meta(set=changes)], self._now, self._new_uuid)
@@ -165,32 +169,28 @@ class FileStore:
 
     def fork(self, session: str, at: int | None = None) -> Metadata:
         """A new session with the bytes up to a record, so seq and crc stay."""
-        source = self.metadata(session)
-        seq = source.through.seq if at is None else at
-        changes: dict[str, Any] = {"forkedFrom": {"id": session, "seq": seq}}
+        source = to_builtins(self.metadata(session))
         new = self._new_ulid()
-        log = self._open(session)
-        try:
+        with disk.errors_mapped(f"reading session {session}"), self._open(session) as log:
+            first, last = next(log.forward(), None), next(log.backward(), None)
             end = log.end() if at is None else _end_of(log, at, session)
-            facts = to_builtins(source)
-            if log.size() == 0 or not is_birth(next(log.forward())):  # no record holds its facts
-                changes = {k: v for k, v in facts.items() if k in SETTABLE and v} | changes
+            seq = at if at is not None else last.seq if last is not None else 0
+            changes: dict[str, Any] = {"forkedFrom": {"id": session, "seq": seq}}
+            if first is None or not is_birth(first):  # no record holds what it was made with
+                changes = {k: v for k, v in source.items() if k in SETTABLE and v} | changes
             for name in ("key", "aliases", "generations"):  # they stay with the original
                 changes[name] = None
-            if log.size() == 0:
+            if first is None:
                 return self._create(Tally.fresh(new).metadata(1, 0), changes)
 
             def build(directory: int) -> None:
                 copy_log(log, end, directory, durable=self._durable)
+                meta = prepare([Meta(set=changes)], self._now, self._new_uuid)
                 with self._private(new, self.reports.append, os.dup(directory)) as writer:
-                    writer.append(
-                        prepare([Meta(set=changes)], self._now, self._new_uuid), None, None
-                    )
+                    writer.append(meta, None, None)
                     writer.save()
 
             self._appear(new, build, lambda: self._catalogue.row(new))
-        finally:
-            log.close()
         return self.metadata(new)
 
     def delete(self, session: str) -> int:
