@@ -127,7 +127,16 @@ class Careful:
             keep = start
         if keep < size:
             self._repair(part, keep, data[keep:])
+        if size:
+            self._sync_others(part)
         return part, keep, self._number(data[:keep], part)
+
+    def _sync_others(self, part: int) -> None:
+        """Who wrote this may have died before its sync; our records must not outlive it."""
+        descriptor = os.open(self._path(part), os.O_RDWR)
+        os.fdatasync(descriptor)
+        os.close(descriptor)
+        self._sync_names(self.root)
 
     def _repair(self, part: int, keep: int, torn: bytes) -> None:
         self._set_aside(part, keep, torn)
@@ -142,7 +151,10 @@ class Careful:
         return row["seq"] if row else 0
 
     def _set_aside(self, part: int, keep: int, torn: bytes) -> None:
-        descriptor = os.open(self.root / f"torn.{part}.{keep}", os.O_WRONLY | os.O_CREAT, 0o600)
+        path = self.root / f"torn.{part}.{keep}"
+        while path.exists() and path.read_bytes() != torn:  # another tail was torn here before
+            path = path.with_name(f"{path.name}+")
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT, 0o600)
         os.write(descriptor, torn)
         os.fsync(descriptor)
         os.close(descriptor)
@@ -299,6 +311,13 @@ class ForgetsNames(Careful):
     """Syncs files, but not the directory that holds their names."""
 
     def _sync_names(self, directory: Path) -> None:
+        pass
+
+
+class TrustsTheDead(Careful):
+    """Goes on behind records that a killed writer may not have synced."""
+
+    def _sync_others(self, part: int) -> None:
         pass
 
 
