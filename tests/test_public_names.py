@@ -26,12 +26,16 @@ NAMES = [
     "HoldfastError",
     "Image",
     "InvalidId",
+    "Lease",
+    "Listed",
     "LogDamaged",
     "Message",
     "Meta",
     "Metadata",
     "NotFound",
     "OtherBlock",
+    "Page",
+    "Part",
     "Rewind",
     "Session",
     "SessionBusy",
@@ -46,6 +50,7 @@ NAMES = [
     "ToolCall",
     "Unknown",
     "Usage",
+    "View",
     "__version__",
     "assistant",
     "load_settings",
@@ -60,7 +65,7 @@ ONLY_THE_CORE = """
 import sys
 
 class Refuse:
-    allowed = {*sys.stdlib_module_names, "holdfast", "msgspec", "orjson", "apsw"}
+    allowed = {*sys.stdlib_module_names, "holdfast", "msgspec", "apsw"}
 
     def find_spec(self, name, path=None, target=None):
         if name.partition(".")[0] not in self.allowed:

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
         StoreFailed,
         StoreFull,
     )
+    from holdfast.log.fold import View
     from holdfast.model import (
         Compaction,
         Damaged,
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
         Meta,
         Metadata,
         OtherBlock,
+        Part,
         Rewind,
         Text,
         Thinking,
@@ -51,6 +53,7 @@ if TYPE_CHECKING:
         tool_result,
         user,
     )
+    from holdfast.ports import Lease, Listed, Page
     from holdfast.session import Session, Store
     from holdfast.settings import Settings
 
@@ -69,12 +72,16 @@ __all__ = [
     "HoldfastError",
     "Image",
     "InvalidId",
+    "Lease",
+    "Listed",
     "LogDamaged",
     "Message",
     "Meta",
     "Metadata",
     "NotFound",
     "OtherBlock",
+    "Page",
+    "Part",
     "Rewind",
     "Session",
     "SessionBusy",
@@ -89,6 +96,7 @@ __all__ = [
     "ToolCall",
     "Unknown",
     "Usage",
+    "View",
     "__version__",
     "assistant",
     "load_settings",
@@ -98,7 +106,17 @@ __all__ = [
     "user",
 ]
 
-_HOMES = ("model", "errors", "app", "session", "context.build", "settings", "aio")
+_HOMES = (
+    "model",
+    "errors",
+    "app",
+    "session",
+    "context.build",
+    "settings",
+    "ports",
+    "log.fold",
+    "aio",
+)
 
 
 def __getattr__(name: str) -> Any:

@@ -63,9 +63,11 @@ def load_settings(root: Path, environment: Mapping[str, str] | None = None) -> S
     env = os.environ if environment is None else environment
     file = root / "config.toml"
     try:
-        text = file.read_text(encoding="utf-8")
+        with open(os.open(file, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC), "rb") as opened:
+            text = opened.read().decode()
     except FileNotFoundError:
         return convert({}, env)
     except (OSError, UnicodeDecodeError) as error:
-        raise SettingsError(f"{file}: {error}") from error
+        link = " (no symbolic link is followed inside a root)" if file.is_symlink() else ""
+        raise SettingsError(f"{file}: {error}{link}") from error
     return parse(text, env, origin=str(file))

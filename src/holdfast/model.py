@@ -127,8 +127,7 @@ class Record(
 
     schema_version: Literal[1] = 1  # another one is read as Unknown
     seq: Seq = 0
-    # Invariant: given by the caller it makes a retry exactly-once; it stands directly behind
-    # seq in the line, where it is found without decoding the rest.
+    # Given by the caller it makes a retry exactly-once. It stands directly behind seq.
     id: str = ""
     # The bytes this record was decoded from. It needs some name in JSON and is never written.
     line: bytes = msgspec.field(default=b"", name=LINE_KEY)
@@ -167,12 +166,14 @@ class Message(Record, frozen=True, kw_only=True, tag="message", gc=False):
 class Compaction(Record, frozen=True, kw_only=True, tag="compaction", gc=False):
     """A summary that stands for all messages before `first_kept_seq`."""
 
-    strategy: str = "structured"
+    # The factories make these fields be written also when they say nothing: readers of the
+    # specification count on them.
+    strategy: str = msgspec.field(default_factory=lambda: "structured")
     first_kept_seq: Seq
     summary: str
-    tokens_before: int = 0
-    read_files: tuple[str, ...] = ()
-    modified_files: tuple[str, ...] = ()
+    tokens_before: int = msgspec.field(default_factory=lambda: 0)
+    read_files: tuple[str, ...] = msgspec.field(default_factory=lambda: ())
+    modified_files: tuple[str, ...] = msgspec.field(default_factory=lambda: ())
     timestamp: str = ""
 
     record_type: ClassVar[str] = "compaction"

@@ -196,7 +196,10 @@ class Store(Protocol):
         ...
 
     def resolve(self, name: str) -> str:
-        """The id of the session that holds a key or alias; NotFound if none does."""
+        """The id behind an id, a key, an alias, or an unambiguous beginning of an id.
+
+        NotFound if there is none, InvalidId for what can be neither, Conflict if several match.
+        """
         ...
 
     def lease(self, session: str) -> Lease:

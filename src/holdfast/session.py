@@ -1,7 +1,7 @@
 """The public face: a store of sessions, and a session.
 
 Thin on purpose: every durable thing happens in the store port, everything a log means in `log`
-and `context`. The asynchronous twins at the end run the same verbs in threads.
+and `context`. The asynchronous twins are in `aio`.
 """
 
 from __future__ import annotations

@@ -52,7 +52,7 @@ def convert(
     try:
         return msgspec.convert(data, Settings)
     except msgspec.ValidationError as error:
-        raise SettingsError(f"{origin}: {error}", hint="see holdfast config show") from error
+        raise SettingsError(f"{origin}: {error}", hint="docs/settings.md has every key") from error
 
 
 def _overrides(environment: Mapping[str, str]) -> list[tuple[str, str, str, str]]:

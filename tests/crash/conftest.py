@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
 from tests.crash.children import Server, Strace
 from tests.crash.driver import Job
 

@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+
 from tests.crash.driver import name_of, open_log, payload
 from tests.crash.twin import Options
 

@@ -8,12 +8,12 @@ from itertools import cycle, pairwise
 from pathlib import Path
 
 import pytest
-from tests.crash.driver import Log
-from tests.crash.twin import TWINS, Options
 
 import holdfast
 from holdfast.session import Store
 from holdfast.stores.file import FileStore
+from tests.crash.driver import Log
+from tests.crash.twin import TWINS, Options
 
 pytestmark = pytest.mark.crash
 

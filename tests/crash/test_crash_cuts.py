@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
+
 from tests.crash.checker import violations
 from tests.crash.children import summary
 from tests.crash.material import clone, grow, parts, torn_bytes

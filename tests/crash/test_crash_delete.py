@@ -6,13 +6,13 @@ import shutil
 from pathlib import Path
 
 import pytest
+
+import holdfast
 from tests.crash.checker import Told, violations
-from tests.crash.children import Call, Server, Strace, kills, run_traced, summary
+from tests.crash.children import Server, kills, run_traced, summary
 from tests.crash.driver import Holdfast, Job
 from tests.crash.material import clone, grow
 from tests.crash.twin import Options
-
-import holdfast
 
 pytestmark = [pytest.mark.crash, pytest.mark.usefixtures("strace")]
 

@@ -12,13 +12,13 @@ import subprocess
 from pathlib import Path
 
 import pytest
+
+import holdfast
 from tests.crash.checker import violations
 from tests.crash.children import summary
 from tests.crash.driver import name_of, open_log, payload
 from tests.crash.material import mounted
 from tests.crash.twin import Options
-
-import holdfast
 
 pytestmark = [pytest.mark.crash, pytest.mark.usefixtures("as_root")]
 

@@ -13,13 +13,13 @@ import shutil
 from pathlib import Path
 
 import pytest
-from tests.crash.checker import Told, violations
-from tests.crash.children import Call, Server, run_traced, summary
-from tests.crash.driver import Job, newest
-from tests.crash.material import clone, grow, tear
-from tests.crash.twin import Options
 
 import holdfast
+from tests.crash.checker import Told, violations
+from tests.crash.children import CALLS, Call, Server, run_traced, summary
+from tests.crash.driver import Job, newest
+from tests.crash.material import grow, tear
+from tests.crash.twin import Options
 
 pytestmark = [pytest.mark.crash, pytest.mark.usefixtures("strace")]
 
@@ -28,11 +28,13 @@ PLANS = {
     "new": ["1*300", "2*300", "4*300", "1*300", "1*900"],  # a batch goes into two, then three parts
     "torn": ["1*300", "1*900", "1*300"],
     "grown": ["1*300", "4*300", "1*300", "1*900", "2*300"],
+    "parts": ["1*20", "1*20"],
 }
+BEFORE = {"new": [], "parts": ["1*900", "1*900", "1*900", "1*20"]}
 LASTING_AT_MOST = 12  # calls of a kind that fail from the n-th on, evenly chosen
 
 
-@pytest.mark.parametrize("plan", ["new", "torn"])
+@pytest.mark.parametrize("plan", ["new", "torn", "parts"])
 @pytest.mark.parametrize(
     ("call", "error"),
     [
@@ -42,7 +44,7 @@ LASTING_AT_MOST = 12  # calls of a kind that fail from the n-th on, evenly chose
         ("fsync", "EIO"),
         ("ftruncate", "EIO"),
         ("openat", "EIO"),
-        ("openat", "ENOSPC"),
+        ("pread64", "EIO"),
         ("renameat", "EIO"),
         ("mkdirat", "ENOSPC"),
         ("fchmod", "EIO"),
@@ -118,6 +120,7 @@ def fail_each(
             folder / "acks",
             f"inject={call}:error={error}:when={when}",
             *also,
+            calls=f"{CALLS},pread64",
         )
         failed = [one for one in calls if one.injected]
         hit += bool(failed)
@@ -145,7 +148,9 @@ def learn(kind: str, server: Server, folder: Path, plan: str) -> list[Call]:
     folder.mkdir(exist_ok=True)
     root = folder / "learn"
     prepare(kind, root, plan)
-    told, calls = run_traced(server, job_of(kind, root, plan), folder / "learnt")
+    told, calls = run_traced(
+        server, job_of(kind, root, plan), folder / "learnt", calls=f"{CALLS},pread64"
+    )
     assert "DONE" in told.lines and not told.errors
     shutil.rmtree(root)
     (folder / "learnt").unlink()
@@ -154,9 +159,10 @@ def learn(kind: str, server: Server, folder: Path, plan: str) -> list[Call]:
 
 def prepare(kind: str, root: Path, plan: str) -> dict[str, int]:
     """The log before the job; what it has acknowledged."""
-    if plan == "new":
+    before = BEFORE.get(plan, ["1*300", "1*300"])
+    if not before:
         return {}
-    acked = grow(kind, root, ["1*300", "1*300"], SMALL, writer="B")
+    acked = grow(kind, root, before, SMALL, writer="B")
     if plan == "torn":
         tear(kind, root, b'{"recordType":"message","schemaVersion":1,"seq":3,"id":"00')
     return acked

@@ -6,12 +6,12 @@ import os
 from pathlib import Path
 
 import pytest
-from tests.crash.checker import Told, told, violations
-from tests.crash.children import Server, run_traced, summary
-from tests.crash.driver import Holdfast, Job, Log, name_of, newest, open_log, payload
-from tests.crash.material import grow, mounted, parts
 
 import holdfast
+from tests.crash.checker import Told, violations
+from tests.crash.children import Server, run_traced, summary
+from tests.crash.driver import Job, Log, name_of, newest, open_log, payload
+from tests.crash.material import grow, mounted, parts
 
 pytestmark = pytest.mark.crash
 

@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+
 from tests.crash.children import REPOSITORY, environment
 
 pytestmark = pytest.mark.crash

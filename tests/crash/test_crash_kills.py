@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+
 from tests.crash.checker import violations
 from tests.crash.children import Call, Server, kills, run_traced, summary
 from tests.crash.driver import Job, newest

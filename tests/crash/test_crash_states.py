@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import shutil
 from collections.abc import Sequence
 from itertools import islice
@@ -10,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from msgspec.structs import replace
+
 from tests.crash.checker import tell_apart, violations
 from tests.crash.children import Call, Server, Strace, kills, run_traced, summary
 from tests.crash.driver import Job, newest

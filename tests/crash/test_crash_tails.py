@@ -10,6 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+
 from tests.crash.checker import violations
 from tests.crash.children import summary
 from tests.crash.driver import open_log

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from msgspec.structs import replace
+
 from tests.crash.checker import told, violations
 from tests.crash.children import Server, Strace, poll, run_traced, summary
 from tests.crash.driver import Job, newest

@@ -238,12 +238,6 @@ def test_from_object_names_what_is_wrong() -> None:
             lines.from_object(bad)
 
 
-def test_the_id_is_found_without_decoding() -> None:
-    line = _line(user("x", id="abc-1"))
-    assert lines.peek_id(line) == b"abc-1"
-    assert lines.peek_id(_line(Event(kind="x"))) is None
-
-
 def test_tool_calls_are_typed() -> None:
     line = _line(assistant((ToolCall("c", "ls", {"path": "."}),)))
     record = lines.decode(line).record

@@ -88,7 +88,6 @@ def _guarded(name: str, look: Callable[[], Check]) -> Check:
 def _versions() -> Check:
     import apsw
     import msgspec
-    import orjson
 
     from holdfast import __version__
 
@@ -97,7 +96,7 @@ def _versions() -> Check:
         "versions",
         True,
         f"holdfast {__version__}, Python {python}, SQLite {apsw.sqlite_lib_version()}, "
-        f"apsw {apsw.apsw_version()}, msgspec {msgspec.__version__}, orjson {orjson.__version__}",
+        f"apsw {apsw.apsw_version()}, msgspec {msgspec.__version__}",
     )
 
 

@@ -18,6 +18,7 @@ import apsw
 from holdfast.errors import StoreFailed
 
 VERSION = 1
+PATIENCE = 5.0
 _BROKEN = (
     apsw.CorruptError,
     apsw.NotADBError,
@@ -36,7 +37,7 @@ SCHEMA = (
     """CREATE TABLE name (name TEXT, generation INTEGER, id TEXT,
         PRIMARY KEY (name, generation, id)) WITHOUT ROWID""",
     "CREATE INDEX name_id ON name (id)",
-    "CREATE TABLE mark (id TEXT, pid INTEGER, PRIMARY KEY (id, pid)) WITHOUT ROWID",
+    "CREATE TABLE mark (id TEXT, owner TEXT, PRIMARY KEY (id, owner)) WITHOUT ROWID",
     "CREATE TABLE fact (key TEXT PRIMARY KEY, value INTEGER) WITHOUT ROWID",
     "INSERT INTO fact VALUES ('scanned', 0), ('sessions', 0)",
     """CREATE TRIGGER session_added AFTER INSERT ON session BEGIN
@@ -68,10 +69,17 @@ class Database:
             yield self._connected().cursor()
 
     @contextmanager
-    def writing(self, *, durable: bool = False) -> Iterator[apsw.Cursor]:
-        """A cursor in one transaction; `durable` waits until it is on the disk."""
+    def writing(
+        self, *, durable: bool = False, patience: float = PATIENCE
+    ) -> Iterator[apsw.Cursor]:
+        """A cursor in one transaction; `durable` waits until it is on the disk.
+
+        `patience`: seconds that another process may hold the file before this gives up.
+        """
         with self._lock, _errors_mapped():
-            cursor = self._connected().cursor()
+            connection = self._connected()
+            connection.set_busy_timeout(int(patience * 1000))
+            cursor = connection.cursor()
             if durable:
                 cursor.execute("PRAGMA synchronous = FULL")
             try:
@@ -83,6 +91,7 @@ class Database:
                     raise
                 cursor.execute("COMMIT")
             finally:
+                connection.set_busy_timeout(int(PATIENCE * 1000))
                 if durable:
                     cursor.execute("PRAGMA synchronous = NORMAL")
 
@@ -130,7 +139,7 @@ class Database:
             str(path), apsw.SQLITE_OPEN_READWRITE | apsw.SQLITE_OPEN_NOFOLLOW
         )
         try:
-            connection.set_busy_timeout(5000)
+            connection.set_busy_timeout(int(PATIENCE * 1000))
             if _value(connection, "PRAGMA journal_mode = WAL") != "wal":
                 raise IndexBroken(f"{path} cannot be put into WAL mode")
             return _prepared(connection)

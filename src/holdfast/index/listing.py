@@ -2,12 +2,11 @@
 
 A row is a session's metadata up to a log position. A writer marks its session before its first
 append; as long as the mark stands, a listing looks whether the log went on. A mark names its
-process, so that one left by a dead process is settled once and then dropped.
+owner, a store in a process, so that one left by a dead process is settled once and then dropped.
 """
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
@@ -24,6 +23,7 @@ _UPSERT = """INSERT INTO session VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT 
     agent = excluded.agent, sender = excluded.sender, source = excluded.source,
     title = excluded.title, active = excluded.active, bytes = excluded.bytes,
     parts = excluded.parts, metadata = excluded.metadata"""
+HURRY = 0.1  # seconds; an append does not wait for a listing's file
 _COLUMNS = "metadata, bytes, parts"
 
 
@@ -35,17 +35,22 @@ class Index:
 
     # --- rows
 
-    def put(self, rows: Iterable[Listed], *, unmark: int | None = None) -> None:
-        """Write rows; `unmark` drops the marks of a process on them in the same transaction."""
+    def put(self, rows: Iterable[Listed]) -> None:
+        """Write rows."""
         with self.database.writing() as cursor:
             for row in rows:
                 _put(cursor, row)
                 _put_names(cursor, row.metadata)
-                if unmark is not None:
-                    _unmark(cursor, row.id, unmark)
+
+    def put_written(self, row: Listed, owner: str, *, last: bool) -> None:
+        """Write the row of a session that an owner appends to, or has finished with."""
+        with self.database.writing(patience=HURRY) as cursor:
+            _put(cursor, row)
+            _put_names(cursor, row.metadata)
+            (_unmark if last else _mark)(cursor, row.id, owner)
 
     def settle(
-        self, rows: Iterable[tuple[Listed, Listed | None]], marks: Iterable[tuple[str, int]]
+        self, rows: Iterable[tuple[Listed, Listed | None]], marks: Iterable[tuple[str, str]]
     ) -> None:
         """Write rows that have changed since they were read, and drop marks, in one go."""
         with self.database.writing() as cursor:
@@ -53,8 +58,8 @@ class Index:
                 _put(cursor, row)
                 if old is None or old.metadata.generations != row.metadata.generations:
                     _put_names(cursor, row.metadata)
-            for session, pid in marks:
-                _unmark(cursor, session, pid)
+            for session, owner in marks:
+                _unmark(cursor, session, owner)
 
     def drop(self, sessions: Iterable[str]) -> None:
         """Forget sessions."""
@@ -78,19 +83,19 @@ class Index:
 
     # --- marks
 
-    def mark(self, session: str) -> None:
-        """Say that this process appends to a session. On the disk before it returns: a power cut
-        must not keep an acknowledged record and lose the hint to it."""
-        with self.database.writing(durable=True) as cursor:
-            cursor.execute("INSERT OR IGNORE INTO mark VALUES (?, ?)", (session, os.getpid()))
+    def mark(self, session: str, owner: str) -> None:
+        """Say that an owner is going to append. On the disk before it returns: a power cut must
+        not keep an acknowledged record and lose the hint to it."""
+        with self.database.writing(durable=True, patience=HURRY) as cursor:
+            _mark(cursor, session, owner)
 
-    def marked(self) -> list[tuple[int, Listed | None, str]]:
-        """The marks: process, row (None if it has none yet), session."""
+    def marked(self) -> list[tuple[str, str, Listed | None]]:
+        """The marks: session, owner, row (None if it has none yet)."""
         with self.database.reading() as cursor:
             rows: list[Any] = cursor.execute(
-                f"SELECT pid, mark.id, {_COLUMNS} FROM mark LEFT JOIN session USING (id)"
+                f"SELECT mark.id, owner, {_COLUMNS} FROM mark LEFT JOIN session USING (id)"
             ).fetchall()
-        return [(pid, _listed(rest) if rest[0] else None, session) for pid, session, *rest in rows]
+        return [(one, owner, _listed(rest) if rest[0] else None) for one, owner, *rest in rows]
 
     # --- names
 
@@ -172,8 +177,12 @@ def _put(cursor: Any, row: Listed) -> None:
     )
 
 
-def _unmark(cursor: Any, session: str, pid: int) -> None:
-    cursor.execute("DELETE FROM mark WHERE id = ? AND pid = ?", (session, pid))
+def _mark(cursor: Any, session: str, owner: str) -> None:
+    cursor.execute("INSERT OR IGNORE INTO mark VALUES (?, ?)", (session, owner))
+
+
+def _unmark(cursor: Any, session: str, owner: str) -> None:
+    cursor.execute("DELETE FROM mark WHERE id = ? AND owner = ?", (session, owner))
 
 
 def _put_names(cursor: Any, data: Metadata) -> None:

@@ -9,10 +9,10 @@ import msgspec
 from msgspec.structs import replace
 
 from holdfast.errors import Conflict, FormatError, StoreFull
-from holdfast.log.fold import Tally, to_builtins
+from holdfast.log.fold import Tally, given_facts
 from holdfast.log.lines import encode, same, seal
 from holdfast.log.parts import MARKER_BYTES
-from holdfast.model import SETTABLE, AnyRecord, Message, Meta
+from holdfast.model import AnyRecord, Message, Meta
 from holdfast.settings import SessionSettings
 
 REMEMBERED = 1024  # records whose ids are looked at for a retry
@@ -45,9 +45,8 @@ def prepare(
 
 def birth(tally: Tally) -> bytes:
     """The line with seq 0, written with the first record: what the session was made with."""
-    made = to_builtins(tally.metadata(1, 0))
-    facts = {key: value for key, value in made.items() if key in SETTABLE and value}
-    _, body = encode(Meta(set=facts, timestamp=made["createdAt"]))
+    made = tally.metadata(1, 0)
+    _, body = encode(Meta(set=given_facts(made), timestamp=made.created_at))
     return seal(body, "meta", 0)
 
 
@@ -96,7 +95,8 @@ def check_limits(
 ) -> None:
     """Refuse a line or a log that would be too large.
 
-    `rows` are the lines to add, `size` is that of the log. Markers have a little more room.
+    `rows` are the lines to add, `size` is that of the log. Markers, and results that only say
+    that a tool failed, have a little more room: a full session can still be closed properly.
     """
     longest = max(map(len, rows)) + 1
     if longest > limits.line_bytes:
@@ -106,11 +106,11 @@ def check_limits(
             session=session,
         )
     total = size + sum(map(len, rows)) + len(rows)
-    messages = any(isinstance(one.record, Message) for one in new)
+    messages = any(isinstance(one.record, Message) and not one.record.is_error for one in new)
     limit = limits.total_bytes + (0 if messages else MARKER_BYTES)
     if limits.total_bytes and total > limit:
         raise StoreFull(
             f"session {session} would have {total} bytes, over the limit of {limit}",
-            hint="fork it, or raise session.total_bytes",
+            hint="fork it at an earlier record, or raise session.total_bytes",
             session=session,
         )

@@ -160,6 +160,17 @@ def apply(metadata: Metadata, changes: dict[str, Any]) -> Metadata:
     return metadata
 
 
+def given_facts(metadata: Metadata) -> dict[str, Any]:
+    """What of the metadata was given and not counted; what says nothing is left out."""
+    data = to_builtins(metadata)
+    return {
+        key: data[key] for key in data if key in SETTABLE and data[key] not in _NOTHING.get(key, ())
+    }
+
+
+_NOTHING: dict[str, tuple[Any, ...]] = {"model": ("",), "aliases": ((), []), "generations": ({},)}
+
+
 def to_builtins(metadata: Metadata) -> dict[str, Any]:
     """Metadata as the JSON object of `metadata.json`."""
     data: dict[str, Any] = msgspec.to_builtins(metadata)

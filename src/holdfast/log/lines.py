@@ -43,7 +43,6 @@ _encoder = msgspec.json.Encoder(enc_hook=_encode_other)
 _decoder = msgspec.json.Decoder(KnownRecord)
 _plain = msgspec.json.Decoder()
 _PREFIX = re.compile(rb'\{"recordType":"([^"\\]*)","schemaVersion":(\d+),"seq":(\d{1,18})[,}]')
-_ID = re.compile(rb'"id":"([^"\\]{1,200})"[,}]')
 
 
 class Reading(NamedTuple):
@@ -152,18 +151,17 @@ def _splice(record: AnyRecord) -> bytes:
     """
     data = _plain.decode(record.line)
     original = decode(record.line).record
-    if original is not None and isinstance(data, dict):
-        before, now = _known(original), _known(record)
-        for key in before.keys() | now.keys():
-            if before.get(key) != now.get(key):
-                data[key] = now.get(key)
-                if data[key] is None:
-                    del data[key]
-    else:
-        data = _known(record)
+    now = _known(record)
+    before = _known(original) if original is not None else now
+    for key in {**before, **now}:
+        if before.get(key) != now.get(key):
+            data[key] = now.get(key)
+    first = {"recordType": record.record_type, "id": data.pop("id", None)}
     for key in ("recordType", "schemaVersion", "seq", "crc"):
         data.pop(key, None)
-    return _encoder.encode({"recordType": record.record_type, **data})
+    changed = before.keys() ^ now.keys()
+    rest = {key: value for key, value in data.items() if value is not None or key not in changed}
+    return _encoder.encode({key: value for key, value in first.items() if value} | rest)
 
 
 def _known(record: AnyRecord) -> dict[str, Any]:
@@ -244,6 +242,8 @@ def decode(line: bytes) -> Reading:
     record = decode_fast(line)
     if record is not None:
         return Reading(record, "", checked=True)
+    if not line:
+        return Reading(None, "the line is empty")
     if not has_crc(line):
         return decode_strict(line)
     if not crc_matches(line):
@@ -263,13 +263,6 @@ def peek_seq(line: bytes) -> int | None:
         return int(prefix[3])
     record = decode(line).record
     return None if record is None else record.seq
-
-
-def peek_id(line: bytes) -> bytes | None:
-    """The id of a line as we write it, without decoding the rest; None if it has none there."""
-    prefix = _PREFIX.match(line)
-    found = _ID.match(line, prefix.end()) if prefix else None
-    return found[1] if found else None
 
 
 def _strict_problem(line: bytes) -> str:

@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import re
 
-PART_BYTES = 50_000_000
-TOTAL_BYTES = 200_000_000
-LINE_BYTES = 16_000_000
 # Markers and synthetic results may go this far over the total limit: a full session can still
 # be rewound, compacted and closed properly.
 MARKER_BYTES = 1_000_000

@@ -63,8 +63,7 @@ def set_right(
         if number is None or damage.end <= damage.start:
             done.append(f"{damage.file}: {damage.problem}; nothing could be done")
             continue
-        name = f"damaged.{number}.{damage.start}"
-        writer.set_aside(number, name, damage.start, damage.end)
+        name = writer.set_aside("damaged", number, damage.start, damage.end)
         done.append(
             f"{damage.file}: bytes {damage.start} to {damage.end} ({damage.problem}) stay where "
             f"they are, a copy is in {name}"
@@ -99,7 +98,7 @@ class _Checker:
             return
         record, problem, checked = decode(line)
         if record is None:
-            yield finding(problem or "the line is empty", self.next_seq)
+            yield finding(problem, self.next_seq)
             self.gap += 1
             return
         if not self._follows(record):

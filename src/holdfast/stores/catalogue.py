@@ -46,6 +46,7 @@ class Catalogue:
         self._root = root
         self._report = report
         self._progress = progress
+        self.owner = new_owner()  # whose marks these are; a forked child needs its own
         self.index = Index(root.path / "index.db", report)
 
     # --- asking
@@ -76,14 +77,19 @@ class Catalogue:
     # --- telling: none of these may fail an append, so they report and go on
 
     def mark(self, session: str) -> None:
-        """This process is going to append to a session."""
+        """This store is going to append to a session."""
         with self._harmless():
-            self.index.mark(session)
+            self.index.mark(session, self.owner)
 
-    def put(self, row: Listed, *, unmark: bool = False) -> None:
+    def written(self, row: Listed, *, last: bool) -> None:
+        """A session that this store appends to, or has finished with, has come this far."""
+        with self._harmless():
+            self.index.put_written(row, self.owner, last=last)
+
+    def put(self, row: Listed) -> None:
         """A session's row is up to date."""
         with self._harmless():
-            self.index.put([row], unmark=os.getpid() if unmark else None)
+            self.index.put([row])
 
     def seen(self, row: Listed) -> None:
         """A session was looked at: its row follows if somebody wrote to it without a mark."""
@@ -160,10 +166,10 @@ class Catalogue:
     def _current(self) -> Index:
         index = self._scanned()
         changed: list[tuple[Listed, Listed | None]] = []  # as it is, as the row was
-        settled: list[tuple[str, int]] = []
-        for pid, row, session in index.marked():
-            if not _alive(pid):
-                settled.append((session, pid))
+        settled: list[tuple[str, str]] = []
+        for session, owner, row in index.marked():
+            if not _alive(owner):
+                settled.append((session, owner))
             if row is not None and not self._grown(row):
                 continue
             try:
@@ -238,10 +244,15 @@ class _Harmless:
         return False
 
 
-def _alive(pid: int) -> bool:
+def new_owner() -> str:
+    """A name for one store in this process."""
+    return f"{os.getpid()}.{os.urandom(4).hex()}"
+
+
+def _alive(owner: str) -> bool:
     try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
+        os.kill(int(owner.partition(".")[0]), 0)
+    except (ProcessLookupError, ValueError, OverflowError):
         return False
     except OSError:
         pass

@@ -66,6 +66,13 @@ def open_file(name: str, flags: int, beneath: int) -> int:
     return descriptor
 
 
+def tighten(descriptor: int) -> None:
+    """Take away what others may do with a file or directory."""
+    mode = os.fstat(descriptor).st_mode
+    if mode & 0o077:
+        os.fchmod(descriptor, stat.S_IMODE(mode) & 0o700)
+
+
 def write_all(descriptor: int, data: bytes) -> None:
     """Write everything; a short write goes on where it stopped until an error says why."""
     written = os.write(descriptor, data)
@@ -87,11 +94,16 @@ def copy(source: int, target: int, start: int, end: int) -> None:
 
 if sys.platform == "darwin":
 
+    def sync_all(descriptor: int) -> None:
+        """Bring a file or directory to the disk itself, as `sync` does there."""
+        fcntl.fcntl(descriptor, fcntl.F_FULLFSYNC)
+
     def sync(descriptor: int) -> None:
         """Bring a file's bytes to the disk itself; fsync there only reaches the drive's cache."""
         fcntl.fcntl(descriptor, fcntl.F_FULLFSYNC)
 
 else:
+    sync_all = os.fsync
 
     def sync(descriptor: int) -> None:
         """Bring a file's bytes, and what is needed to find them, to the disk."""
@@ -100,7 +112,7 @@ else:
 
 def sync_directory(descriptor: int) -> None:
     """Make the names in a directory durable."""
-    os.fsync(descriptor)
+    sync_all(descriptor)
 
 
 def put(name: str, data: bytes, beneath: int, *, durable: bool) -> None:
@@ -124,11 +136,14 @@ def put(name: str, data: bytes, beneath: int, *, durable: bool) -> None:
         sync_directory(beneath)
 
 
-def get(name: str, beneath: int, cap: int = 1 << 20) -> bytes:
-    """The bytes of a small file."""
+def get(name: str, beneath: int, cap: int = 1 << 26) -> bytes:
+    """The bytes of a file that fits into memory; a larger one is cut at the cap."""
     descriptor = open_file(name, os.O_RDONLY, beneath)
     try:
-        return os.pread(descriptor, cap, 0)
+        data = os.pread(descriptor, 1 << 16, 0)
+        while len(data) < cap and (more := os.pread(descriptor, 1 << 20, len(data))):
+            data += more
+        return data
     finally:
         os.close(descriptor)
 

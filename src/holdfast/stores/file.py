@@ -20,10 +20,9 @@ from typing import Any, TypeVar
 from holdfast.errors import Conflict, FormatError, HoldfastError, NotFound
 from holdfast.log.admit import prepare
 from holdfast.log.facts import check_facts
-from holdfast.log.fold import Tally, apply, to_builtins
+from holdfast.log.fold import Tally, apply, given_facts
 from holdfast.log.parts import part_name
 from holdfast.model import (
-    SETTABLE,
     AnyRecord,
     Damaged,
     Entry,
@@ -36,7 +35,7 @@ from holdfast.model import (
 from holdfast.ports import Filter, Lease, Listed, Order, Page
 from holdfast.settings import Settings
 from holdfast.stores import audit, disk, names, sidecar
-from holdfast.stores.catalogue import Catalogue, Progress, Sweep
+from holdfast.stores.catalogue import Catalogue, Progress, Sweep, new_owner
 from holdfast.stores.forking import copy_log
 from holdfast.stores.layout import Root
 from holdfast.stores.leases import FileLease
@@ -169,7 +168,7 @@ class FileStore:
 
     def fork(self, session: str, at: int | None = None) -> Metadata:
         """A new session with the bytes up to a record, so seq and crc stay."""
-        source = to_builtins(self.metadata(session))
+        source = self.metadata(session)
         new = self._new_ulid()
         with disk.errors_mapped(f"reading session {session}"), self._open(session) as log:
             first, last = next(log.forward(), None), next(log.backward(), None)
@@ -177,7 +176,7 @@ class FileStore:
             seq = at if at is not None else last.seq if last is not None else 0
             changes: dict[str, Any] = {"forkedFrom": {"id": session, "seq": seq}}
             if first is None or not is_birth(first):  # no record holds what it was made with
-                changes = {k: v for k, v in source.items() if k in SETTABLE and v} | changes
+                changes = given_facts(source) | changes
             for name in ("key", "aliases", "generations"):  # they stay with the original
                 changes[name] = None
             if first is None:
@@ -389,7 +388,7 @@ class FileStore:
         with writer.still() as usable:
             try:
                 if usable:
-                    self._catalogue.put(writer.save(), unmark=last)
+                    self._catalogue.written(writer.save(), last=last)
             except HoldfastError as error:
                 writer.due = False
                 self.reports.append(f"metadata of session {writer.session}: {error.message}")
@@ -411,6 +410,7 @@ class FileStore:
             writer.abandon()
         for lease in list(self._leases):
             lease.release()
+        self._catalogue.owner = new_owner()
         self._catalogue.index.database.forget()
 
 

@@ -16,11 +16,10 @@ from holdfast.errors import Conflict, FormatError, NotFound, SessionBusy
 from holdfast.log import admit, lines
 from holdfast.log.admit import REMEMBERED, Prepared, prepare
 from holdfast.log.facts import check_facts
-from holdfast.log.fold import Tally, apply, to_builtins
+from holdfast.log.fold import Tally, apply, given_facts
 from holdfast.log.parts import part_name, split_at_boundary
 from holdfast.model import (
     MARKERS,
-    SETTABLE,
     AnyRecord,
     Damaged,
     Entry,
@@ -200,7 +199,7 @@ class InMemoryStore:
                 raise NotFound(f"session {session} has no record {at}", session=session, seq=at)
             changes: dict[str, Any] = dict.fromkeys(("key", "aliases", "generations"))
             changes["forkedFrom"] = {"id": session, "seq": seq}
-            facts = {k: v for k, v in to_builtins(log.metadata).items() if k in SETTABLE and v}
+            facts = given_facts(log.metadata)
             blank = Tally.fresh(self._new_ulid()).metadata(1, 0)
             if not log.records:
                 return self._create(blank, facts | changes)

@@ -186,8 +186,6 @@ def entry_of(file: str, start: int, stop: int, line: bytes | None, seq: int | No
     """A line as an entry, whatever it holds; `seq` is the number that damage would have had."""
     if line is None:
         return Damaged(file=file, start=start, end=stop, seq=seq, problem="the line is too long")
-    if not line:
-        return Damaged(file=file, start=start, end=stop, seq=seq, problem="the line is empty")
     record, problem, _ = decode(line)
     if record is None:
         return Damaged(file=file, start=start, end=stop, seq=seq, problem=problem)

@@ -74,7 +74,7 @@ class Tail:
                 return
             os.ftruncate(self.descriptor, base)
             if self._durable:
-                os.fsync(self.descriptor)
+                disk.sync_all(self.descriptor)
         except OSError as error:
             self.failure = StoreFailed(
                 f"session {self._session}: a failed write could not be taken back: "
@@ -100,7 +100,7 @@ class Tail:
         if tail.torn:
             name = set_aside(tail.keep, size)
             os.ftruncate(self.descriptor, tail.keep)
-            os.fsync(self.descriptor)
+            disk.sync_all(self.descriptor)
             self._report(
                 f"session {self._session}, {file}: {size - tail.keep} torn bytes from byte "
                 f"{tail.keep} on, never acknowledged, were set aside in {name}"

@@ -14,6 +14,7 @@ import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
+from itertools import chain, count
 
 from holdfast.errors import HoldfastError, SessionBusy
 from holdfast.log import admit, lines
@@ -32,7 +33,7 @@ from holdfast.model import (
 from holdfast.ports import Listed
 from holdfast.settings import SessionSettings
 from holdfast.stores import disk, sidecar
-from holdfast.stores.reading import OpenLog
+from holdfast.stores.reading import OpenLog, is_birth
 from holdfast.stores.tail import Report, Tail
 
 _WRITABLE = 0o200
@@ -65,8 +66,10 @@ class Writer:
         self._marker = 0  # the last marker among them
         self._ids: dict[str, int] | None = None  # id → seq, once somebody brought an id
         self._full = False  # the part takes no more: sealed, or its fsync failed
+        self._born = False  # the log begins with what the session was made with
         try:
             with disk.errors_mapped(f"opening the lock of session {session}", session=session):
+                disk.tighten(directory)
                 self._lock = disk.open_file("lock", os.O_RDWR | os.O_CREAT, directory)
         except BaseException:
             self.close()
@@ -79,28 +82,31 @@ class Writer:
 
         SessionBusy after the time that the settings give.
         """
-        if not self._mutex.acquire(timeout=self._settings.lock_seconds):
-            raise SessionBusy(
-                f"session {self.session} is held by another thread",
-                hint="try again when it has finished",
-                session=self.session,
-            )
+        seconds = self._settings.lock_seconds
+        if not self._mutex.acquire(blocking=False):
+            start = time.monotonic()
+            if not self._mutex.acquire(timeout=seconds):
+                raise SessionBusy(
+                    f"session {self.session} is held by another thread of this process",
+                    hint="try again when it has finished",
+                    session=self.session,
+                )
+            seconds -= time.monotonic() - start
         try:
             if self.closed:
                 self._mutex.release()
                 return False
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            self._wait()
+            self._wait(seconds)
         except BaseException:
             self._mutex.release()
             raise
         return True
 
-    def _wait(self) -> None:
-        what, seconds = f"session {self.session}", self._settings.lock_seconds
+    def _wait(self, seconds: float) -> None:
         try:
-            disk.lock(self._lock, seconds, what, session=self.session)
+            disk.lock(self._lock, seconds, f"session {self.session}", session=self.session)
         except BaseException:
             self._mutex.release()
             raise
@@ -177,6 +183,8 @@ class Writer:
             start = Through(part=self._part, bytes=self._size, seq=self._tally.seq)
             if fresh or not sidecar.covers(start, log):
                 self._tally, _ = sidecar.load(self.session, log)
+                first = next(log.forward(), None)
+                self._born = first is not None and is_birth(first)
                 self._known_from, self._marker, self._ids = self._tally.seq, 0, None
             else:
                 self._learn(log, start)
@@ -191,6 +199,8 @@ class Writer:
             os.stat(name, dir_fd=self._directory, follow_symlinks=False).st_mode & _WRITABLE
         )
         descriptor = disk.open_file(name, os.O_RDONLY if sealed else flags, self._directory)
+        if not sealed:
+            disk.tighten(descriptor)
         if new and self._durable:
             disk.sync_directory(self._directory)
         if self._tail is not None:
@@ -201,17 +211,19 @@ class Writer:
 
     def _seal_torn(self, tail: Tail, number: int) -> int:
         def keep(start: int, end: int) -> str:
-            name = f"torn.{number}.{start}"
-            self.set_aside(number, name, start, end)
-            return name
+            return self.set_aside("torn", number, start, end)
 
         return tail.seal_torn(part_name(number), keep)
 
-    def set_aside(self, number: int, name: str, start: int, end: int) -> None:
-        """Copy a stretch of a part into a file of its own, durably."""
+    def set_aside(self, why: str, number: int, start: int, end: int) -> str:
+        """Copy a stretch of a part into a file of its own, durably; returns its name."""
+        taken = os.listdir(self._directory)
+        plain = f"{why}.{number}.{start}"
+        others = (f"{plain}.{more}" for more in count(2))
+        name = next(name for name in chain((plain,), others) if name not in taken)
         with disk.errors_mapped(f"setting aside {name}", session=self.session):
             source = disk.open_file(part_name(number), os.O_RDONLY, self._directory)
-            flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC
+            flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL
             copy = disk.open_file(name, flags, self._directory)
             try:
                 disk.copy(source, copy, start, end)
@@ -220,6 +232,7 @@ class Writer:
                 os.close(source)
                 os.close(copy)
             disk.sync_directory(self._directory)
+        return name
 
     def _learn(self, log: OpenLog, start: Through) -> None:
         for entry in log.forward(start.part, start.bytes, start.seq):
@@ -308,6 +321,7 @@ class Writer:
             born = lines.decode(rows.pop(0)).record
             assert born is not None
             self._tally.add(born)
+            self._born = True
         stored = []
         for one, row in zip(new, rows, strict=True):
             head += 1
@@ -410,7 +424,7 @@ class Writer:
     def save(self) -> Listed:
         """Write metadata.json, with an fsync where no record holds its facts; the index row."""
         with disk.errors_mapped(f"saving metadata of session {self.session}"):
-            durable = self._durable and self.total == 0
+            durable = self._durable and not self._born
             sidecar.save(self.metadata, self._directory, durable=durable)
         self.saved_at, self.due = time.monotonic(), False
         return Listed(self.metadata, self.total, self._part)
