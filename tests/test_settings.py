@@ -59,6 +59,13 @@ def test_a_bad_variable_is_an_error_that_names_it(variable: str, value: str) -> 
         convert({}, {variable: value})
 
 
+def test_a_linked_file_is_not_followed(tmp_path: Path) -> None:
+    (tmp_path / "elsewhere").write_text("")
+    (tmp_path / "config.toml").symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(holdfast.SettingsError, match="symbolic link"):
+        load_settings(tmp_path, {})
+
+
 def test_a_file_that_cannot_be_read_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "config.toml").write_bytes(b"\xff\xfe")
     with pytest.raises(holdfast.SettingsError):

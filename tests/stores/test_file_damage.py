@@ -281,3 +281,40 @@ def test_a_copied_session_directory_is_a_session(root: Path) -> None:
     assert listed == {session.id: "copied", other: "copied"}
     shutil.rmtree(root / "sessions" / other)
     assert [row.id for row in session.store.list()] == [session.id]
+
+
+def test_a_second_torn_tail_at_the_same_place_replaces_no_copy(root: Path) -> None:
+    session, log = _session(root, 1)
+    size = log.stat().st_size
+    for number, torn in enumerate((b"first torn", b"second torn")):
+        with open(log, "ab") as file:
+            file.write(torn)
+        with holdfast.open_store(root, settings=QUICK) as store:
+            store.session(session.id).repair()
+        assert log.stat().st_size == size
+        name = f"torn.1.{size}" + (".2" if number else "")
+        assert (log.parent / name).read_bytes() == torn
+
+
+def test_a_session_begun_by_another_program_keeps_its_facts_durably(root: Path) -> None:
+    settings = Settings(session=SessionSettings(durability="always"))
+    with holdfast.open_store(root, settings=settings) as store:
+        session = store.create()
+        folder = root / "sessions" / session.id
+        line = b'{"recordType":"message","schemaVersion":1,"seq":1,"role":"user","content":[]}\n'
+        (folder / "session.jsonl").write_bytes(line)
+        (folder / "metadata.json").write_bytes(b'{"id":"x","name":"Theirs","colour":"red"}')
+    with holdfast.open_store(root, settings=settings) as store:
+        store.session(session.id).append(user("ours"))
+    metadata = _again(root, session).metadata
+    assert (metadata.name, metadata.extra) == ("Theirs", {"colour": "red"})
+    assert (folder / "session.jsonl").read_bytes().startswith(line)
+
+
+def test_a_full_session_still_takes_the_result_that_closes_a_call(root: Path) -> None:
+    settings = Settings(session=SessionSettings(durability="os", total_bytes=1500))
+    session = holdfast.open_store(root, settings=settings).create()
+    session.append(user("x" * 900))
+    with pytest.raises(holdfast.StoreFull):
+        session.append(holdfast.tool_result("c", "y" * 900))
+    session.append(holdfast.tool_result("c", "the turn was cut off " * 40, is_error=True))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import apsw
@@ -12,7 +13,8 @@ import msgspec
 import pytest
 
 import holdfast
-from holdfast.model import user
+from holdfast.log import lines
+from holdfast.model import Meta, user
 from holdfast.ports import Listed
 from holdfast.settings import SessionSettings, Settings
 from holdfast.stores.file import FileStore
@@ -271,3 +273,72 @@ def test_names_survive_a_rebuild_with_their_generations(tmp_path: Path) -> None:
         assert store.session("agent:shared").id == first.id
         assert store.session("sk_v1_k").id == first.id
         assert store.session("sk_v1_k").metadata.generations["agent:shared"] == 4
+
+
+def test_an_index_that_another_process_holds_does_not_stall_appends(tmp_path: Path) -> None:
+    root = tmp_path / "root"
+    store = _store(root)
+    session = store.create()
+    holder = apsw.Connection(str(root / "index.db"))
+    holder.execute("BEGIN IMMEDIATE")
+    try:
+        start = time.monotonic()
+        session.append(user("a"))
+        session.rename("b")
+        assert time.monotonic() - start < 2  # not the five seconds of a patient reader
+    finally:
+        holder.execute("ROLLBACK")
+        holder.close()
+    session.append(user("c"))
+    store.close()
+    assert [row.metadata.title for row in _store(root).list()] == ["b"]
+
+
+def test_two_stores_of_one_process_have_marks_of_their_own(tmp_path: Path) -> None:
+    one, two = _store(tmp_path / "root"), _store(tmp_path / "root")
+    session = one.create()
+    session.append(user("a"))
+    two.session(session.id).append(user("b"))
+    two.close()
+    session.append(user("c"))
+    assert _store(tmp_path / "root").list()[0].metadata.message_count == 3
+
+
+def test_facts_that_say_little_are_facts_all_the_same(tmp_path: Path) -> None:
+    root = tmp_path / "root"
+    with _store(root) as store:
+        session = store.create(agent="", sender="", title="", chat=0)
+        session.append(user("x"))
+        before = session.metadata
+        fork = session.fork().metadata
+    assert (before.agent, before.sender, before.name, before.chat) == ("", "", "", 0)
+    assert (fork.agent, fork.sender, fork.name, fork.chat) == ("", "", "", 0)
+    _file(root, session.id, "metadata.json").unlink()
+    assert _store(root).session(session.id).metadata == before
+
+
+def test_large_metadata_is_read_whole(tmp_path: Path) -> None:
+    with _store(tmp_path / "root") as store:
+        session = store.create(title="T", system_prompt_override="p" * 3_000_000)
+    metadata = _store(tmp_path / "root").session(session.id).metadata
+    assert metadata.name == "T"
+    assert len(metadata.system_prompt_override or "") == 3_000_000
+
+
+def test_a_claim_whose_process_died_before_its_row_is_found(tmp_path: Path) -> None:
+    root = tmp_path / "root"
+    store = _store(root)
+    session = store.create()
+    session.append(user("x"))
+    store.list()
+    line = lines.seal(
+        lines.encode(Meta(set={"aliases": ["agent:late"], "generations": {"agent:late": 1}}))[1],
+        "meta",
+        2,
+    )
+    with open(_file(root, session.id, "session.jsonl"), "ab") as log:
+        log.write(line + b"\n")
+    assert store.session("agent:late").id == session.id
+    other = store.create(aliases=["agent:late"])
+    assert other.metadata.generations == {"agent:late": 2}
+    assert store.session("agent:late").id == other.id
