@@ -40,7 +40,7 @@ def populate(folder: Path, count: int) -> None:
         data = b""
         for seq, record in enumerate(records):
             line = lines.seal(lines.encode(record)[1], record.record_type, seq)
-            tally.add(lines.stored(record, seq, line))
+            tally.add(lines.stored(record, seq, line, plain=False))
             data += line + b"\n"
         directory = folder / "sessions" / session
         os.mkdir(directory, 0o700)

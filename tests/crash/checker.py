@@ -15,7 +15,7 @@ import msgspec
 
 import holdfast
 from tests.crash.driver import Holdfast, Log, name_of, open_log, payload
-from tests.crash.twin import Busy, Options
+from tests.crash.control import USUAL, Busy, Options
 
 
 class Told(msgspec.Struct, frozen=True):
@@ -34,12 +34,7 @@ class Told(msgspec.Struct, frozen=True):
 
 def told(*files: Path) -> Told:
     """What the workers told into files; a last line that lacks its end was not told."""
-    lines = [
-        line
-        for file in files
-        if file.exists()
-        for line in file.read_text().split("\n")[:-1]
-    ]
+    lines = [line for file in files if file.exists() for line in file.read_text().split("\n")[:-1]]
     return tell_apart(lines)
 
 
@@ -64,7 +59,7 @@ def violations(
     root: Path,
     acked: dict[str, int],
     *,
-    options: Options = Options(),
+    options: Options = USUAL,
     absent: Iterable[str] = (),
     torn: Sequence[bytes] = (),
     expected: str = "",
@@ -108,7 +103,9 @@ def _violations(
         return [*found, f"cannot be used: {type(error).__name__}: {error}"]
     found += _missing(messages, acked, "lost")
     names = [name_of(text) for _, text in messages]
-    found += [f"altered: seq {seq}" for (seq, _), name in zip(messages, names, strict=True) if not name]
+    found += [
+        f"altered: seq {seq}" for (seq, _), name in zip(messages, names, strict=True) if not name
+    ]
     found += [f"{count} times: {name}" for name, count in Counter(names).items() if count > 1]
     found += [f"refused and there: {name}" for name in sorted(absent & {*filter(None, names)})]
     seqs = [seq for seq, _ in messages]

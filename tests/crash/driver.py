@@ -30,7 +30,8 @@ import msgspec
 
 import holdfast
 from holdfast.settings import SessionSettings, Settings
-from tests.crash.twin import TWINS, Busy, Options
+from tests.crash.control import USUAL, Busy, Options
+from tests.crash.twin import TWINS
 
 ATTEMPTS = 3  # at opening a log before the worker gives up
 
@@ -49,7 +50,7 @@ class Job(msgspec.Struct, frozen=True):
     ids: bool = False  # whether records bring an id, so that doing it again is a retry
     session: str = ""  # default: the one that is there, or a new one
     forks: int = 0  # so many children carry out the plan too, on a log opened before
-    options: Options = Options()
+    options: Options = USUAL
 
 
 class Log(Protocol):
@@ -68,7 +69,7 @@ class Holdfast:
     """The product behind the tiny face."""
 
     def __init__(
-        self, root: Path, options: Options = Options(), session: str = "", *, ids: bool = False
+        self, root: Path, options: Options = USUAL, session: str = "", *, ids: bool = False
     ) -> None:
         self.store = holdfast.open_store(root, settings=settings(options))
         self.made = ""
@@ -124,7 +125,7 @@ def settings(options: Options) -> Settings:
     )
 
 
-def open_log(kind: str, root: Path, options: Options = Options()) -> Log:
+def open_log(kind: str, root: Path, options: Options = USUAL) -> Log:
     """The log of a root, recovered; a new one if there is none."""
     return Holdfast(root, options) if kind == "holdfast" else TWINS[kind](root, options)
 

@@ -24,7 +24,8 @@ import msgspec
 from tests.crash.checker import tell_apart, violations
 from tests.crash.driver import name_of, open_log, payload
 from tests.crash.material import parts
-from tests.crash.twin import TWINS, Options
+from tests.crash.control import Options
+from tests.crash.twin import TWINS
 
 SIZES = (10, 300, 5000, 5000, 50_000, 1_000_000)
 OPTIONS = Options(part_bytes=4_000_000)
@@ -215,9 +216,7 @@ def run(kind: str, cycles: int, folder: Path) -> Tally:
 
 
 def _figures(total: Tally) -> str:
-    return (
-        f"acked={total.acked} torn={total.torn} lost={total.lost} unreadable={total.unreadable}"
-    )
+    return f"acked={total.acked} torn={total.torn} lost={total.lost} unreadable={total.unreadable}"
 
 
 def main() -> int:
@@ -236,7 +235,9 @@ def main() -> int:
     print(f"cycles={total.cycles} {_figures(total)} seconds={seconds:.0f}")
     if total.wrong:
         print(f"{len(total.wrong)} promises were not kept", file=sys.stderr)
-    missed = total.acked < ACKS_PER_CYCLE * given.cycles or total.torn < TORN_PER_CYCLE * given.cycles
+    missed = (
+        total.acked < ACKS_PER_CYCLE * given.cycles or total.torn < TORN_PER_CYCLE * given.cycles
+    )
     if missed or total.cycles != given.cycles:
         print("too little was reached for the run to count", file=sys.stderr)
     return 1 if total.wrong or missed or total.cycles != given.cycles else 0

@@ -12,14 +12,14 @@ from pathlib import Path
 import pytest
 
 from tests.crash.driver import name_of, open_log, payload
-from tests.crash.twin import Options
+from tests.crash.control import Options
 
 
 def grow(
     kind: str,
     root: Path,
     plan: Sequence[str],
-    options: Options = Options(),
+    options: Options = USUAL,
     *,
     writer: str = "A",
     start: int = 0,

@@ -117,7 +117,10 @@ class History:
             else:
                 self._add(Op("failed sync" if failed else call, found))
             return
-        names = [os.path.join(places[n] if n < len(places) else "", word.decode()) for n, word in enumerate(words)]
+        names = [
+            os.path.join(places[n] if n < len(places) else "", word.decode())
+            for n, word in enumerate(words)
+        ]
         if call.startswith("rename"):
             self._rename(*names)
         elif call in ("openat", "creat"):
@@ -253,7 +256,9 @@ class History:
             elif op.kind == "mode":
                 modes[op.inode] = op.offset
             else:
-                _apply(data.setdefault(op.inode, bytearray()), op, how if number == torn else "whole")
+                _apply(
+                    data.setdefault(op.inode, bytearray()), op, how if number == torn else "whole"
+                )
         directories = {*entries, *self._directories}
         disk: Disk = {}
 

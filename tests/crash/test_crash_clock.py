@@ -13,7 +13,8 @@ import holdfast
 from holdfast.session import Store
 from holdfast.stores.file import FileStore
 from tests.crash.driver import Log
-from tests.crash.twin import TWINS, Options
+from tests.crash.control import Options
+from tests.crash.twin import TWINS
 
 pytestmark = pytest.mark.crash
 

@@ -12,7 +12,7 @@ from tests.crash.checker import Told, violations
 from tests.crash.children import Server, kills, run_traced, summary
 from tests.crash.driver import Holdfast, Job
 from tests.crash.material import clone, grow
-from tests.crash.twin import Options
+from tests.crash.control import Options
 
 pytestmark = [pytest.mark.crash, pytest.mark.usefixtures("strace")]
 
@@ -158,7 +158,9 @@ def judge(
     wrong = []
     gone, stays = doomed(base), min(path.name for path in base.glob("sessions/*"))
     log = "session.jsonl"
-    if (root / "sessions" / stays / log).read_bytes() != (base / "sessions" / stays / log).read_bytes():
+    if (root / "sessions" / stays / log).read_bytes() != (
+        base / "sessions" / stays / log
+    ).read_bytes():
         wrong.append("another session was touched")
     there = (root / "sessions" / gone).exists()
     with holdfast.open_store(root) as store:

@@ -18,7 +18,7 @@ from tests.crash.checker import violations
 from tests.crash.children import summary
 from tests.crash.driver import name_of, open_log, payload
 from tests.crash.material import mounted
-from tests.crash.twin import Options
+from tests.crash.control import Options
 
 pytestmark = [pytest.mark.crash, pytest.mark.usefixtures("as_root")]
 

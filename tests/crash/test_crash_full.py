@@ -182,9 +182,7 @@ def until_full(kind: str, disk: Path) -> tuple[list[str], list[str]]:
     return wrong, list(refused.values())
 
 
-def _fill(
-    log: Log, number: int, size: int, acked: dict[str, int], refused: dict[str, str]
-) -> int:
+def _fill(log: Log, number: int, size: int, acked: dict[str, int], refused: dict[str, str]) -> int:
     """Append until it is refused."""
     while True:
         text = payload("A", number, size)

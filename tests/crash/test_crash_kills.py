@@ -12,7 +12,7 @@ from tests.crash.checker import violations
 from tests.crash.children import Call, Server, kills, run_traced, summary
 from tests.crash.driver import Job, newest
 from tests.crash.material import clone, grow, tear
-from tests.crash.twin import Options
+from tests.crash.control import Options
 
 pytestmark = [pytest.mark.crash, pytest.mark.usefixtures("strace")]
 

@@ -15,7 +15,7 @@ from tests.crash.children import Call, Server, Strace, kills, run_traced, summar
 from tests.crash.driver import Job, newest
 from tests.crash.material import grow, tear
 from tests.crash.states import CALLS, History, write_disk
-from tests.crash.twin import Options
+from tests.crash.control import Options
 
 pytestmark = [pytest.mark.crash, pytest.mark.usefixtures("strace")]
 
@@ -95,7 +95,7 @@ def test_a_twin_that_sets_aside_too_late_loses_torn_bytes(server: Server, tmp_pa
 # --- a sync fails
 
 
-@pytest.mark.parametrize("plan", [["1*200"] * 4, ["1*1200"] * 3], ids=["in a part", "across parts"])
+@pytest.mark.parametrize("plan", [["1*200"] * 3, ["1*1200"] * 2], ids=["in a part", "across parts"])
 def test_no_power_cut_after_a_failed_sync_loses_what_was_acknowledged_since(
     plan: list[str], server: Server, tmp_path: Path
 ) -> None:
@@ -278,10 +278,14 @@ def after_power_cuts(
         tear(kind, root, torn)
     history = History(base)
     for n, one in enumerate(jobs):
-        begin = len(history.ops)
+        before_it = len(history.ops)
         traced(server, one, kind, root, folder, history, *(rules if n == 0 else ()))
+    # After a first job with a fault only what the last one promised is of interest.
+    begin = next(
+        (n for n in range(before_it, len(history.ops)) if history.ops[n].kind == "told"), 0
+    )
     found, count = [], 0
-    for count, state in enumerate(islice(history.states(begin), MOST), 1):
+    for count, state in enumerate(islice(history.states(begin if len(jobs) > 1 else 0), MOST), 1):
         disk = folder / "disk"
         write_disk(state.disk, disk)
         wrong = violations(

@@ -15,7 +15,7 @@ from tests.crash.checker import told, violations
 from tests.crash.children import Server, Strace, poll, run_traced, summary
 from tests.crash.driver import Job, newest
 from tests.crash.material import clone, grow
-from tests.crash.twin import Options
+from tests.crash.control import Options
 
 pytestmark = pytest.mark.crash
 
@@ -66,7 +66,7 @@ def at_once(
     root: Path,
     processes: int,
     plan: list[str],
-    options: Options = Options(),
+    options: Options = USUAL,
 ) -> list[str]:
     """So many processes carry out the same plan on one log."""
     acked = grow(kind, root, ["1*100"], options, writer="Z0")

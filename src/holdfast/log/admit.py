@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from holdfast.errors import Conflict, FormatError, StoreFull
 from holdfast.log.fold import Tally, given_facts
-from holdfast.log.lines import encode, same, seal
+from holdfast.log.lines import encode, encode_plain, same, seal
 from holdfast.log.parts import MARKER_BYTES
 from holdfast.model import AnyRecord, Message, Meta
 from holdfast.settings import SessionSettings
@@ -24,6 +24,7 @@ class Prepared(msgspec.Struct, frozen=True, gc=False):
     record: AnyRecord
     body: bytes
     retriable: bool  # the caller brought the id, so it may be there already
+    plain: bool  # text only: read back as it is
 
 
 def prepare(
@@ -38,8 +39,11 @@ def prepare(
             timestamp=record.timestamp or now(),
             id=brought or (new_id() if isinstance(record, Message) else ""),
         )
-        own, body = encode(own)
-        made.append(Prepared(own, body, brought != ""))
+        body = encode_plain(own)
+        if body is not None:
+            made.append(Prepared(own, body, brought != "", True))
+        else:
+            made.append(Prepared(*encode(own), brought != "", False))
     return made
 
 

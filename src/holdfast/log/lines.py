@@ -57,14 +57,12 @@ class Reading(NamedTuple):
 
 
 def encode(record: AnyRecord) -> tuple[AnyRecord, bytes]:
-    """The record as it will be read back, and its JSON without seq, schemaVersion and crc.
+    """The record with what JSON cannot hold made good, and its JSON without seq, version and crc.
 
     NaN and infinities become null, lone surrogates U+FFFD. Raises FormatError for what JSON or
     a later reader could not hold.
     """
     try:
-        if record.seq == 0 and is_plain(record):
-            return record, _encoder.encode(record)
         body = _encode(record)
     except UnicodeEncodeError:
         record = _without_surrogates(record)
@@ -76,9 +74,17 @@ def encode(record: AnyRecord) -> tuple[AnyRecord, bytes]:
     return record, body
 
 
+def encode_plain(record: AnyRecord) -> bytes | None:
+    """The same for most messages: text, which JSON holds as it is. None means: ask `encode`."""
+    try:
+        return _encoder.encode(record) if is_plain(record) else None
+    except UnicodeEncodeError:
+        return None
+
+
 def is_plain(record: AnyRecord) -> bool:
-    """Whether a record is a message of nothing but text: what is written is what is read back."""
-    if type(record) is not Message or record.line:
+    """Whether a record is a new message of nothing but text."""
+    if type(record) is not Message or record.line or record.seq:
         return False
     for block in record.content:  # noqa: SIM110 - a generator costs more than the check
         if type(block) is not Text:
@@ -94,9 +100,9 @@ def seal(body: bytes, kind: str, seq: int) -> bytes:
     return b'%b%b,"crc":"%08x"}' % (start, rest, crc32(rest, crc32(start)))
 
 
-def stored(record: AnyRecord, seq: int, line: bytes) -> AnyRecord:
-    """The record as a later reader will see it; the given one must be nobody else's."""
-    if not is_plain(record):
+def stored(record: AnyRecord, seq: int, line: bytes, *, plain: bool) -> AnyRecord:
+    """The record as a later reader will see it; a plain one must be nobody else's."""
+    if not plain:
         return decode(line).record or record  # it may hold sets, NaN …: the line is what counts
     force_setattr(record, "seq", seq)
     force_setattr(record, "line", line)

@@ -94,20 +94,14 @@ def copy(source: int, target: int, start: int, end: int) -> None:
 
 if sys.platform == "darwin":
 
-    def sync_all(descriptor: int) -> None:
-        """Bring a file or directory to the disk itself, as `sync` does there."""
-        fcntl.fcntl(descriptor, fcntl.F_FULLFSYNC)
-
     def sync(descriptor: int) -> None:
         """Bring a file's bytes to the disk itself; fsync there only reaches the drive's cache."""
         fcntl.fcntl(descriptor, fcntl.F_FULLFSYNC)
 
+    sync_all = sync
 else:
+    sync = os.fdatasync
     sync_all = os.fsync
-
-    def sync(descriptor: int) -> None:
-        """Bring a file's bytes, and what is needed to find them, to the disk."""
-        os.fdatasync(descriptor)
 
 
 def sync_directory(descriptor: int) -> None:

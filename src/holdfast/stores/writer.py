@@ -8,12 +8,12 @@ if not, it reads what is new. It never rewrites acknowledged bytes.
 
 from __future__ import annotations
 
-import fcntl
 import os
 import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
+from fcntl import LOCK_EX, LOCK_NB, LOCK_UN, flock
 from itertools import chain, count
 
 from holdfast.errors import HoldfastError, SessionBusy
@@ -37,6 +37,7 @@ from holdfast.stores.reading import OpenLog, is_birth
 from holdfast.stores.tail import Report, Tail
 
 _WRITABLE = 0o200
+_TAKE = LOCK_EX | LOCK_NB
 
 
 class Writer:
@@ -82,29 +83,32 @@ class Writer:
 
         SessionBusy after the time that the settings give.
         """
-        seconds = self._settings.lock_seconds
-        if not self._mutex.acquire(blocking=False):
-            start = time.monotonic()
-            if not self._mutex.acquire(timeout=seconds):
-                raise SessionBusy(
-                    f"session {self.session} is held by another thread of this process",
-                    hint="try again when it has finished",
-                    session=self.session,
-                )
-            seconds -= time.monotonic() - start
+        start = 0.0 if self._mutex.acquire(False) else self._wait_for_threads()
         try:
             if self.closed:
                 self._mutex.release()
                 return False
-            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            flock(self._lock, _TAKE)
         except BlockingIOError:
-            self._wait(seconds)
+            self._wait_for_processes(start or time.monotonic())
         except BaseException:
             self._mutex.release()
             raise
         return True
 
-    def _wait(self, seconds: float) -> None:
+    def _wait_for_threads(self) -> float:
+        """Take the mutex within the time; returns when the waiting began."""
+        start = time.monotonic()
+        if not self._mutex.acquire(timeout=self._settings.lock_seconds):
+            raise SessionBusy(
+                f"session {self.session} is held by another thread of this process",
+                hint="try again when it has finished",
+                session=self.session,
+            )
+        return start
+
+    def _wait_for_processes(self, start: float) -> None:
+        seconds = self._settings.lock_seconds - (time.monotonic() - start)
         try:
             disk.lock(self._lock, seconds, f"session {self.session}", session=self.session)
         except BaseException:
@@ -115,7 +119,7 @@ class Writer:
         """Give the session back."""
         try:
             if not self.closed:
-                fcntl.flock(self._lock, fcntl.LOCK_UN)
+                flock(self._lock, LOCK_UN)
         finally:
             self._mutex.release()
 
@@ -325,7 +329,7 @@ class Writer:
         stored = []
         for one, row in zip(new, rows, strict=True):
             head += 1
-            record = lines.stored(one.record, head, row)
+            record = lines.stored(one.record, head, row, plain=one.plain)
             self._remember(record)
             stored.append(record)
         return stored
