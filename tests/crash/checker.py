@@ -14,8 +14,8 @@ from pathlib import Path
 import msgspec
 
 import holdfast
-from tests.crash.driver import Holdfast, Log, name_of, open_log, payload
 from tests.crash.control import USUAL, Busy, Options
+from tests.crash.faces import Holdfast, Log, name_of, open_log, payload
 
 
 class Told(msgspec.Struct, frozen=True):
@@ -76,7 +76,8 @@ def violations(
     except (holdfast.HoldfastError, OSError, ValueError) as error:
         return [f"cannot be opened: {type(error).__name__}: {error}"]
     try:
-        found = _violations(log, root, acked, set(absent), torn, expected)
+        found = _violations(log, acked, absent=set(absent), expected=expected)
+        found += _not_set_aside(root, torn)
         if not found and derived and not expected and isinstance(log, Holdfast):
             found = _derived(log)
         return found
@@ -84,14 +85,7 @@ def violations(
         log.close()
 
 
-def _violations(
-    log: Log,
-    root: Path,
-    acked: dict[str, int],
-    absent: set[str],
-    torn: Sequence[bytes],
-    expected: str,
-) -> list[str]:
+def _violations(log: Log, acked: dict[str, int], *, absent: set[str], expected: str) -> list[str]:
     found = []
     try:
         found += _missing(log.messages(), acked, "before recovery")
@@ -102,21 +96,16 @@ def _violations(
     except (holdfast.HoldfastError, OSError, ValueError, Busy) as error:
         return [*found, f"cannot be used: {type(error).__name__}: {error}"]
     found += _missing(messages, acked, "lost")
-    names = [name_of(text) for _, text in messages]
-    found += [
-        f"altered: seq {seq}" for (seq, _), name in zip(messages, names, strict=True) if not name
-    ]
-    found += [f"{count} times: {name}" for name, count in Counter(names).items() if count > 1]
-    found += [f"refused and there: {name}" for name in sorted(absent & {*filter(None, names)})]
+    found += [f"altered: seq {seq}" for seq, text in messages if not name_of(text)]
+    names = Counter(filter(None, (name_of(text) for _, text in messages)))
+    found += [f"{count} times: {name}" for name, count in names.items() if count > 1]
+    found += [f"refused and there: {name}" for name in sorted(absent & names.keys())]
     seqs = [seq for seq, _ in messages]
     if not expected and seqs != list(range(1, len(seqs) + 1)):
         found.append(f"not dense: {seqs[:50]}")
     if not messages or messages[-1] != (seq, last):
         found.append("the record appended after recovery is not the last")
-    found += [f"damage: {one}" for one in damage]
-    aside = [path.read_bytes() for path in root.rglob("torn.*")]
-    found += [f"{len(one)} torn bytes not set aside" for one in torn if one not in aside]
-    return found
+    return found + [f"damage: {one}" for one in damage]
 
 
 def _missing(messages: list[tuple[int, str]], acked: dict[str, int], when: str) -> list[str]:
@@ -126,6 +115,11 @@ def _missing(messages: list[tuple[int, str]], acked: dict[str, int], when: str) 
         for name, seq in acked.items()
         if there.get(name) != seq
     ]
+
+
+def _not_set_aside(root: Path, torn: Sequence[bytes]) -> list[str]:
+    aside = [path.read_bytes() for path in root.rglob("torn.*")] if torn else []
+    return [f"{len(one)} torn bytes not set aside" for one in torn if one not in aside]
 
 
 def _derived(log: Holdfast) -> list[str]:

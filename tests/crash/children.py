@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import re
+import select
 import signal
 import subprocess
 import sys
@@ -41,12 +42,14 @@ class Call(msgspec.Struct, frozen=True):
     inside: bool  # it names something below the root
 
     @property
-    def failed(self) -> bool:
-        return " = -1 " in self.text
+    def injected(self) -> bool:
+        """Whether it was made to fail."""
+        return self.text.endswith("(INJECTED)")
 
     @property
-    def injected(self) -> bool:
-        return self.text.endswith("(INJECTED)")
+    def last(self) -> bool:
+        """Whether the worker was killed when it entered it."""
+        return self.text.endswith("= ?")
 
 
 class Child:
@@ -69,7 +72,11 @@ class Child:
 
     def wait(self) -> int:
         """Wait for its end: its exit code, or the negative signal."""
-        return self._server.ask(b"wait %d\n" % self.pid)
+        try:
+            return self._server.ask(b"wait %d\n" % self.pid)
+        except TimeoutError:
+            os.kill(self.pid, signal.SIGKILL)
+            raise
 
     def told(self) -> Told:
         """What it told so far."""
@@ -108,6 +115,8 @@ class Server:
         """One request, one answer."""
         self._stdin.write(line)
         self._stdin.flush()
+        if not select.select([self._stdout], [], [], PATIENCE)[0]:
+            raise TimeoutError(f"no answer to {line!r}")
         return int(self._stdout.readline())
 
     def start(self, job: Job, acks: Path) -> Child:

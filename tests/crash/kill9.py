@@ -22,9 +22,9 @@ from pathlib import Path
 import msgspec
 
 from tests.crash.checker import tell_apart, violations
-from tests.crash.driver import name_of, open_log, payload
-from tests.crash.material import parts
 from tests.crash.control import Options
+from tests.crash.faces import name_of, open_log, payload
+from tests.crash.material import parts
 from tests.crash.twin import TWINS
 
 SIZES = (10, 300, 5000, 5000, 50_000, 1_000_000)
@@ -179,7 +179,7 @@ def hunt(kind: str, folder: Path, numbers: range, out: int) -> None:
 def run(kind: str, cycles: int, folder: Path) -> Tally:
     """Hunters at once, their figures together, and a line that tells how far it is."""
     total = Tally()
-    pipes = {}
+    pipes: dict[int, bytes] = {}
     children = []
     for n in range(AT_ONCE):
         numbers = range(cycles * n // AT_ONCE, cycles * (n + 1) // AT_ONCE)

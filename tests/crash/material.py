@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.crash.driver import name_of, open_log, payload
-from tests.crash.control import Options
+from tests.crash.control import USUAL, Options
+from tests.crash.faces import name_of, open_log, payload
 
 
 def grow(
@@ -32,7 +32,7 @@ def grow(
         texts = [payload(writer, start + n, size) for n in range(count)]
         start += count
         seqs = [log.append(texts[0])] if count == 1 else log.append_many(texts)
-        acked |= {str(name_of(text)): seq for text, seq in zip(texts, seqs, strict=True)}
+        acked |= {name_of(text): seq for text, seq in zip(texts, seqs, strict=True)}
     log.close()
     return acked
 

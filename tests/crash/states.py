@@ -24,7 +24,7 @@ CALLS = (
     "unlink,unlinkat,rmdir,mkdir,mkdirat,fchmod"
 )
 TORN = ("whole", "head", "zero", "tail")
-_LINE = re.compile(r"(?:\d+ +)?(\w+)\((.*)\) += (-?\d+)(.*)")
+_LINE = re.compile(r"(?:\d+ +)?(\w+)\((.*)\) += (-?\d+)")
 _WORD = re.compile(r'"((?:\\x[0-9a-f]{2})*)"')
 _PLACE = re.compile(r"(?:AT_FDCWD|\d+)<((?:\\x[0-9a-f]{2}|[^<>\\])*)>")
 
@@ -93,7 +93,7 @@ class History:
             match = _LINE.match(line)
             if match is None:
                 continue
-            call, arguments, result, rest = match.groups()
+            call, arguments, result = match.groups()
             if int(result) < 0 and "sync" not in call:
                 continue
             self._call(call, arguments, int(result), failed=int(result) < 0)

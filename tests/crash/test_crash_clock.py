@@ -12,8 +12,8 @@ import pytest
 import holdfast
 from holdfast.session import Store
 from holdfast.stores.file import FileStore
-from tests.crash.driver import Log
 from tests.crash.control import Options
+from tests.crash.faces import Log
 from tests.crash.twin import TWINS
 
 pytestmark = pytest.mark.crash

@@ -10,8 +10,8 @@ import pytest
 
 from tests.crash.checker import violations
 from tests.crash.children import summary
-from tests.crash.material import clone, grow, parts, torn_bytes
 from tests.crash.control import Options
+from tests.crash.material import clone, grow, parts, torn_bytes
 
 pytestmark = pytest.mark.crash
 

@@ -9,164 +9,179 @@ import pytest
 
 import holdfast
 from tests.crash.checker import Told, violations
-from tests.crash.children import Server, kills, run_traced, summary
-from tests.crash.driver import Holdfast, Job
-from tests.crash.material import clone, grow
+from tests.crash.children import Call, Server, kills, run_traced, summary
 from tests.crash.control import Options
+from tests.crash.driver import REFUSALS, Job
+from tests.crash.faces import Holdfast, Log, newest, open_log
+from tests.crash.material import clone, grow
 
 pytestmark = [pytest.mark.crash, pytest.mark.usefixtures("strace")]
 
 SMALL = Options(part_bytes=1000)
 
 
+class Deletion:
+    """A root with a log to delete, of several parts, and one that must stay; again and again."""
+
+    def __init__(self, kind: str, server: Server, folder: Path) -> None:
+        self.kind = kind
+        self.root = folder / "root"
+        self._server = server
+        self._folder = folder
+        self._base = folder / "base"
+        self.stays = ""
+        if kind == "holdfast":
+            with holdfast.open_store(self._base) as store:
+                session = store.create()
+                session.append(holdfast.user("for ever"))
+                self.stays = session.id
+                store.create()
+        self.goes = newest(self._base)
+        self.acked = grow(kind, self._base, ["1*400"] * 4, SMALL)
+        self.renew()
+        _, self.calls = self.run()
+
+    def renew(self) -> None:
+        """Everything as before."""
+        shutil.rmtree(self.root, ignore_errors=True)
+        clone(self._base, self.root)
+        (self._folder / "acks").unlink(missing_ok=True)
+
+    def run(self, *rules: str, then: str = "") -> tuple[Told, list[Call]]:
+        """Delete, with a fault; then perhaps append."""
+        plan = ["delete", *([then] if then else [])]
+        job = Job(self.kind, str(self.root), plan, session=self.goes, options=SMALL)
+        return run_traced(self._server, job, self._folder / "acks", *rules)
+
+    @property
+    def there(self) -> bool:
+        """Whether the log is where it was."""
+        place = f"sessions/{self.goes}" if self.kind == "holdfast" else "twin"
+        return (self.root / place).exists()
+
+    def judge(self, acked: dict[str, int]) -> list[str]:
+        """Whole or gone, and the other as it was."""
+        wrong = []
+        if self.kind == "holdfast":
+            log = f"sessions/{self.stays}/session.jsonl"
+            if (self.root / log).read_bytes() != (self._base / log).read_bytes():
+                wrong.append("another session was touched")
+            with holdfast.open_store(self.root) as store:
+                listed = {row.id for row in store.list()}
+            if listed != ({self.stays, self.goes} if self.there else {self.stays}):
+                wrong.append(f"{len(listed)} sessions are listed")
+        if self.there:
+            wrong += violations(self.kind, self.root, acked, options=SMALL)
+        return wrong
+
+
+# --- the deleting process is killed
+
+
 def test_a_session_whose_delete_is_killed_is_whole_or_gone(server: Server, tmp_path: Path) -> None:
-    found, ends = delete_at_each("holdfast", server, tmp_path)
+    found, ends = kill_each("holdfast", server, tmp_path)
     assert not found, summary(found)
-    assert ends == {"whole", "gone"}
+    assert ends == {True, False}
 
 
 def test_the_control_is_whole_or_gone(server: Server, tmp_path: Path) -> None:
-    found, ends = delete_at_each("Careful", server, tmp_path)
+    found, ends = kill_each("Careful", server, tmp_path)
     assert not found, summary(found)
-    assert ends == {"whole", "gone"}
+    assert ends == {True, False}
 
 
 def test_a_twin_that_deletes_in_place_is_left_half(server: Server, tmp_path: Path) -> None:
-    found, _ = delete_at_each("DeletesInPlace", server, tmp_path)
+    found, _ = kill_each("DeletesInPlace", server, tmp_path)
     assert [one for one in found if "lost" in one]
+
+
+def kill_each(kind: str, server: Server, folder: Path) -> tuple[list[str], set[bool]]:
+    """Kill a delete at each of its calls; the violations, and whether the log was there."""
+    deletion = Deletion(kind, server, folder)
+    found, ends = [], set()
+    for rule in kills(deletion.calls):
+        deletion.renew()
+        deletion.run(rule)
+        ends.add(deletion.there)
+        found += [f"{rule}: {one}" for one in deletion.judge(deletion.acked)]
+    return found, ends
+
+
+# --- another process has the log open when that happens
+
+
+def test_no_append_after_a_killed_delete_is_acknowledged_into_the_trash(
+    server: Server, tmp_path: Path
+) -> None:
+    found = append_beside("holdfast", server, tmp_path)
+    assert not found, summary(found)
+
+
+def test_the_control_acknowledges_nothing_into_the_trash(server: Server, tmp_path: Path) -> None:
+    found = append_beside("Careful", server, tmp_path)
+    assert not found, summary(found)
+
+
+def test_a_twin_that_keeps_its_log_open_acknowledges_into_the_trash(
+    server: Server, tmp_path: Path
+) -> None:
+    assert append_beside("KeepsLogOpen", server, tmp_path)
+
+
+def append_beside(kind: str, server: Server, folder: Path) -> list[str]:
+    """A writer is open while another process is killed in its delete; then it appends."""
+    deletion = Deletion(kind, server, folder)
+    calls = [one for one in deletion.calls if one.name != "openat"]
+    found = []
+    for rule in kills(calls):
+        deletion.renew()
+        log: Log = (
+            Holdfast(deletion.root, SMALL, deletion.goes)
+            if kind == "holdfast"
+            else open_log(kind, deletion.root, SMALL)
+        )
+        log.append("before")
+        deletion.run(rule)
+        try:
+            seq = log.append("after")
+            if not deletion.there or (seq, "after") not in log.messages():
+                found.append(f"{rule}: seq {seq} was acknowledged and is gone")
+        except REFUSALS:
+            pass
+        log.close()
+    return found
+
+
+# --- the delete fails
 
 
 @pytest.mark.parametrize("call", ["renameat", "fsync", "unlinkat", "openat", "fchmod"])
 def test_a_delete_that_fails_leaves_the_session_whole_or_gone(
     call: str, server: Server, tmp_path: Path
 ) -> None:
-    base, acked = sessions("holdfast", tmp_path)
-    job = deleting("holdfast", base, tmp_path / "state")
-    clone(base, tmp_path / "state")
-    _, calls = run_traced(server, job, tmp_path / "acks")
+    deletion = Deletion("holdfast", server, tmp_path)
     found = []
-    for n in [one.n for one in calls if one.name == call and one.inside]:
-        again(base, tmp_path / "state")
-        (tmp_path / "acks").unlink()
-        told, _ = run_traced(server, job, tmp_path / "acks", f"inject={call}:error=EIO:when={n}")
-        wrong, end = judge("holdfast", base, tmp_path / "state", acked, told)
-        if "DELETED" in told.lines and end != "gone":
+    for n in [one.n for one in deletion.calls if one.name == call and one.inside]:
+        deletion.renew()
+        told, _ = deletion.run(f"inject={call}:error=EIO:when={n}")
+        wrong = deletion.judge(deletion.acked)
+        if "DELETED" in told.lines and deletion.there:
             wrong.append("it was deleted and is there")
         found += [f"{call} {n}: {one}" for one in wrong]
     assert not found, summary(found)
 
 
-def test_an_append_after_a_failed_delete_is_not_acknowledged_into_the_trash(
-    server: Server, tmp_path: Path
+@pytest.mark.parametrize("call", ["renameat", "fsync", "unlinkat"])
+def test_no_append_after_a_failed_delete_is_acknowledged_into_the_trash(
+    call: str, server: Server, tmp_path: Path
 ) -> None:
-    """The worker goes on appending after its delete failed; what it is promised must be there."""
-    base, acked = sessions("holdfast", tmp_path)
-    job = deleting("holdfast", base, tmp_path / "state", "1*300")
-    clone(base, tmp_path / "state")
-    _, calls = run_traced(server, job, tmp_path / "acks")
+    deletion = Deletion("holdfast", server, tmp_path)
     found = []
-    for call in [one for one in calls if one.inside and one.name in ("fsync", "unlinkat")]:
-        again(base, tmp_path / "state")
-        (tmp_path / "acks").unlink()
-        rule = f"inject={call.name}:error=EIO:when={call.n}"
-        told, _ = run_traced(server, job, tmp_path / "acks", rule)
-        wrong, end = judge("holdfast", base, tmp_path / "state", acked | told.acked, told)
-        if told.acked and end == "gone":
+    for n in [one.n for one in deletion.calls if one.name == call and one.inside]:
+        deletion.renew()
+        told, _ = deletion.run(f"inject={call}:error=EIO:when={n}", then="1*300")
+        wrong = deletion.judge(deletion.acked | told.acked)
+        if told.acked and not deletion.there:
             wrong.append(f"acknowledged and gone: {told.acked}")
-        found += [f"{rule}: {one}" for one in wrong]
+        found += [f"{call} {n}: {one}" for one in wrong]
     assert not found, summary(found)
-
-
-def test_an_append_of_another_process_after_a_killed_delete_is_not_acknowledged_into_the_trash(
-    server: Server, tmp_path: Path
-) -> None:
-    base, acked = sessions("holdfast", tmp_path)
-    state = clone(base, tmp_path / "state")
-    session = doomed(base)
-    _, calls = run_traced(server, deleting("holdfast", base, state), tmp_path / "acks")
-    found = []
-    for rule in kills([one for one in calls if one.name in ("renameat", "fsync", "unlinkat")]):
-        again(base, state)
-        ours = Holdfast(state, SMALL, session)
-        seq = ours.append("before")  # a writer is open
-        run_traced(server, deleting("holdfast", base, state), tmp_path / "acks", rule)
-        try:
-            seq = ours.append("after")
-        except holdfast.NotFound:
-            pass
-        else:
-            there = (state / "sessions" / session).exists()
-            if not there or seq not in [message.seq for message in ours.session.messages()]:
-                found.append(f"{rule}: seq {seq} was acknowledged and is gone")
-        ours.close()
-    assert not found, summary(found)
-
-
-# --- how
-
-
-def sessions(kind: str, folder: Path) -> tuple[Path, dict[str, int]]:
-    """A root with a session to delete, of several parts, and one that must stay."""
-    base = folder / "base"
-    if kind == "holdfast":
-        store = holdfast.open_store(base)
-        store.create(title="stays").append(holdfast.user("for ever"))
-        store.create(title="goes")
-        store.close()
-    acked = grow(kind, base, ["1*400"] * 4, SMALL)
-    return base, acked
-
-
-def doomed(root: Path) -> str:
-    return max(path.name for path in root.glob("sessions/*"))
-
-
-def deleting(kind: str, base: Path, root: Path, *then: str) -> Job:
-    session = doomed(base) if kind == "holdfast" else ""
-    return Job(kind, str(root), ["delete", *then], session=session, options=SMALL)
-
-
-def again(base: Path, root: Path) -> None:
-    shutil.rmtree(root)
-    clone(base, root)
-
-
-def delete_at_each(kind: str, server: Server, folder: Path) -> tuple[list[str], set[str]]:
-    """Kill a delete at each of its calls; the violations, and what was left."""
-    base, acked = sessions(kind, folder)
-    state = clone(base, folder / "state")
-    _, calls = run_traced(server, deleting(kind, base, state), folder / "acks")
-    found, ends = [], set()
-    for rule in kills(calls):
-        again(base, state)
-        (folder / "acks").unlink(missing_ok=True)
-        told, _ = run_traced(server, deleting(kind, base, state), folder / "acks", rule)
-        wrong, end = judge(kind, base, state, acked, told)
-        found += [f"{rule}: {one}" for one in wrong]
-        ends.add(end)
-    return found, ends
-
-
-def judge(
-    kind: str, base: Path, root: Path, acked: dict[str, int], told: Told
-) -> tuple[list[str], str]:
-    """Whole or gone, and the other one as it was."""
-    if kind != "holdfast":
-        if not (root / "twin").exists():
-            return [], "gone"
-        return violations(kind, root, acked, options=SMALL), "whole"
-    wrong = []
-    gone, stays = doomed(base), min(path.name for path in base.glob("sessions/*"))
-    log = "session.jsonl"
-    if (root / "sessions" / stays / log).read_bytes() != (
-        base / "sessions" / stays / log
-    ).read_bytes():
-        wrong.append("another session was touched")
-    there = (root / "sessions" / gone).exists()
-    with holdfast.open_store(root) as store:
-        listed = {row.id for row in store.list()}
-    if listed != {stays} | ({gone} if there else set()):
-        wrong.append(f"listed are {len(listed)} sessions")
-    if there:
-        wrong += violations(kind, root, acked, options=SMALL)
-    return wrong, "whole" if there else "gone"

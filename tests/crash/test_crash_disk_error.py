@@ -16,9 +16,9 @@ import pytest
 import holdfast
 from tests.crash.checker import violations
 from tests.crash.children import summary
-from tests.crash.driver import name_of, open_log, payload
-from tests.crash.material import mounted
 from tests.crash.control import Options
+from tests.crash.faces import name_of, open_log, payload
+from tests.crash.material import mounted
 
 pytestmark = [pytest.mark.crash, pytest.mark.usefixtures("as_root")]
 
@@ -57,14 +57,14 @@ def write_until_it_fails(kind: str, folder: Path) -> tuple[list[str], list[str]]
         ballast.write_bytes(bytes(4_000_000))
         image.touch()
         os.truncate(image, 64_000_000)
-        make = ["mkfs.ext4", "-q", "-m0", "-E", "lazy_itable_init=1,nodiscard", image]
+        make = ["mkfs.ext4", "-q", "-m0", "-E", "lazy_itable_init=1,nodiscard", str(image)]
         subprocess.run(make, check=True, capture_output=True)
         with mounted(disk, "-o", "loop,errors=continue", str(image)):
             log = open_log(kind, disk / "root", OPTIONS)
             for number in range(60):
                 text = payload("A", number, 500_000)
                 try:
-                    acked[str(name_of(text))] = log.append(text)
+                    acked[name_of(text)] = log.append(text)
                 except (holdfast.HoldfastError, OSError) as error:
                     refused.append(type(error).__name__)
                     if len(refused) == 3:

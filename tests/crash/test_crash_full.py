@@ -10,7 +10,8 @@ import pytest
 import holdfast
 from tests.crash.checker import Told, violations
 from tests.crash.children import Server, run_traced, summary
-from tests.crash.driver import Job, Log, name_of, newest, open_log, payload
+from tests.crash.driver import Job
+from tests.crash.faces import Log, name_of, newest, open_log, payload
 from tests.crash.material import grow, mounted, parts
 
 pytestmark = pytest.mark.crash
@@ -143,20 +144,27 @@ def test_on_a_full_disk_nothing_of_a_new_session_stays_and_old_ones_can_be_delet
     tmp_path: Path,
 ) -> None:
     disk = tmp_path / "disk"
-    with mounted(disk, "-t", "tmpfs", "-o", "size=1m,nr_inodes=60", "tmpfs"):
-        with holdfast.open_store(disk / "root") as store:
-            first = store.create()
-            first.append(holdfast.user("x" * 100_000))
-            made = {first.id}
-            with pytest.raises(holdfast.StoreFull):
-                while True:
-                    made.add(store.create().id)
-            assert set(os.listdir(disk / "root" / "sessions")) == made
-            assert os.listdir(disk / "root" / "tmp") == []
-            assert [message.seq for message in first.messages()] == [1]
-            first.delete()
-            assert first.id not in os.listdir(disk / "root" / "sessions")
-            store.create().append(holdfast.user("goes on"))
+    few = "size=1m,nr_inodes=60"
+    with (
+        mounted(disk, "-t", "tmpfs", "-o", few, "tmpfs"),
+        holdfast.open_store(disk / "root") as store,
+    ):
+        first = store.create()
+        first.append(holdfast.user("x" * 100_000))
+        made = {first.id}
+
+        def make_for_ever() -> None:
+            while True:
+                made.add(store.create().id)
+
+        with pytest.raises(holdfast.StoreFull):
+            make_for_ever()
+        assert set(os.listdir(disk / "root" / "sessions")) == made
+        assert os.listdir(disk / "root" / "tmp") == []
+        assert [message.seq for message in first.messages()] == [1]
+        first.delete()
+        assert first.id not in os.listdir(disk / "root" / "sessions")
+        store.create().append(holdfast.user("goes on"))
 
 
 def until_full(kind: str, disk: Path) -> tuple[list[str], list[str]]:
@@ -188,7 +196,7 @@ def _fill(log: Log, number: int, size: int, acked: dict[str, int], refused: dict
         text = payload("A", number, size)
         number += 1
         try:
-            acked[str(name_of(text))] = log.append(text)
+            acked[name_of(text)] = log.append(text)
         except (holdfast.HoldfastError, OSError) as error:
-            refused[str(name_of(text))] = type(error).__name__
+            refused[name_of(text)] = type(error).__name__
             return number

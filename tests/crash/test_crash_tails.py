@@ -13,7 +13,7 @@ import pytest
 
 from tests.crash.checker import violations
 from tests.crash.children import summary
-from tests.crash.driver import open_log
+from tests.crash.faces import open_log
 from tests.crash.material import clone, grow, parts
 
 pytestmark = pytest.mark.crash

@@ -13,9 +13,10 @@ from msgspec.structs import replace
 
 from tests.crash.checker import told, violations
 from tests.crash.children import Server, Strace, poll, run_traced, summary
-from tests.crash.driver import Job, newest
+from tests.crash.control import USUAL, Options
+from tests.crash.driver import Job
+from tests.crash.faces import newest
 from tests.crash.material import clone, grow
-from tests.crash.control import Options
 
 pytestmark = pytest.mark.crash
 
@@ -29,7 +30,7 @@ RECORDS = 40
 def test_processes_that_append_at_once_lose_and_damage_nothing(
     processes: int, server: Server, root: Path
 ) -> None:
-    found = at_once("holdfast", server, root, processes, ["1*100000"] * RECORDS)
+    found = at_once("holdfast", server, root, ["1*100000"] * RECORDS, processes=processes)
     assert not found, summary(found)
 
 
@@ -37,12 +38,12 @@ def test_batches_of_several_processes_across_parts_stay_together(
     server: Server, root: Path
 ) -> None:
     plan = ["3*300", "1*300"] * 20
-    found = at_once("holdfast", server, root, 3, plan, Options(part_bytes=5000))
+    found = at_once("holdfast", server, root, plan, processes=3, options=Options(part_bytes=5000))
     assert not found, summary(found)
 
 
 def test_the_control_loses_and_damages_nothing(server: Server, root: Path) -> None:
-    found = at_once("Careful", server, root, 2, ["1*100000"] * RECORDS)
+    found = at_once("Careful", server, root, ["1*100000"] * RECORDS, processes=2)
     assert not found, summary(found)
 
 
@@ -54,7 +55,7 @@ def test_a_twin_without_a_lock_fails_side_by_side(
     twin: str, complaint: str, server: Server, tmp_path: Path
 ) -> None:
     for attempt in range(5):  # by chance they might not meet
-        found = at_once(twin, server, tmp_path / f"{attempt}", 4, ["1*100000"] * RECORDS)
+        found = at_once(twin, server, tmp_path / f"{attempt}", ["1*100000"] * RECORDS, processes=4)
         if any(complaint in one for one in found):
             return
     pytest.fail(f"{twin} was never caught")
@@ -64,8 +65,9 @@ def at_once(
     kind: str,
     server: Server,
     root: Path,
-    processes: int,
     plan: list[str],
+    *,
+    processes: int,
     options: Options = USUAL,
 ) -> list[str]:
     """So many processes carry out the same plan on one log."""
