@@ -219,6 +219,6 @@ def environment() -> dict[str, str]:
     return {**kept, "PYTHONPATH": path}
 
 
-def summary(items: Sequence[str], most: int = 20) -> str:
+def summary(items: Sequence[str], most: int = 8) -> str:
     """Violations for a failure message."""
     return "\n".join([*items[:most], f"… {len(items)} in all"])

@@ -49,13 +49,13 @@ class Scenario(NamedTuple):
     prepare: Callable[[str, Path], Acked]
     plan: list[str]
     least: int  # calls that must be seen, so that it is known to have happened
-    index: bool = False  # whether it is killed at calls on the index too
+    with_index: bool = False  # whether it is killed at calls on the index too
 
 
 SCENARIOS = {
-    "first session of a root": Scenario(nothing, ["1*300"], 60, index=True),
+    "first session of a root": Scenario(nothing, ["1*300"], 60, with_index=True),
     "another session": Scenario(another, ["1*300"], 20),
-    "append": Scenario(in_second_part, ["1*20", "2*20"], 10, index=True),
+    "append": Scenario(in_second_part, ["1*20", "2*20"], 10, with_index=True),
     "single into the next part": Scenario(in_second_part, ["1*1000"], 12),
     "batch into the next parts": Scenario(in_second_part, ["4*500"], 14),
     "two parts further": Scenario(in_second_part, ["1*1000", "1*1000"], 16),
@@ -119,7 +119,7 @@ def kill_at_each(
         (folder / "acks").unlink(missing_ok=True)
         return wrong, calls
 
-    calls = [one for one in run()[1] if scenario.index or "index.db" not in one.text]
+    calls = [one for one in run()[1] if scenario.with_index or "index.db" not in one.text]
     found, killed = [], 0
     for rule in kills(calls):
         wrong, calls = run(rule)

@@ -13,11 +13,17 @@ import time
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
-from holdfast.errors import Conflict, FormatError, HoldfastError, NotFound
+from holdfast.errors import (
+    Conflict,
+    FormatError,
+    HoldfastError,
+    NotFound,
+    StoreFull,
+)
 from holdfast.log.admit import prepare
 from holdfast.log.facts import check_facts
 from holdfast.log.fold import Tally, apply, given_facts
@@ -194,17 +200,29 @@ class FileStore:
 
     def delete(self, session: str) -> int:
         """Move a session to the trash, make that durable, unlink it."""
+        with ExitStack() as stack:
+            # A lock file that a full disk has no room for is one that nobody holds.
+            with suppress(StoreFull):
+                stack.enter_context(self.lease(session))
+            try:
+                return self._locked(session, self._remove)
+            except StoreFull:
+                directory = self._root.open_session(session)
+                stack.callback(os.close, directory)
+                return self._discard(session, directory)
 
-        def work(writer: Writer) -> int:
-            count = len(part_numbers(writer.directory))
-            before = self._root.changed_at()
-            self._root.discard(session, writer.directory)
-            self._forget(writer)
-            self._catalogue.removed(session, before)
-            return count
+    def _remove(self, writer: Writer) -> int:
+        writer.seal()
+        count = self._discard(writer.session, writer.directory)
+        self._forget(writer)
+        return count
 
-        with self.lease(session):
-            return self._locked(session, work)
+    def _discard(self, session: str, directory: int) -> int:
+        count = len(part_numbers(directory))
+        before = self._root.changed_at()
+        self._root.discard(session, directory)
+        self._catalogue.removed(session, before)
+        return count
 
     # --- reading
 
@@ -352,7 +370,8 @@ class FileStore:
 
     def _open_writer(self, session: str) -> Writer:
         directory = self._root.open_session(session)
-        writer = Writer(session, directory, self._settings, self.reports.append)
+        self._root.settle_session(directory)
+        writer = self._new_writer(session, directory, self.reports.append)
         self._catalogue.mark(session)
         retired = []
         with self._mutex:
@@ -368,14 +387,22 @@ class FileStore:
             self._save(one, last=True)
         return writer
 
+    def _new_writer(self, session: str, directory: int, report: Report) -> Writer:
+        def is_here(opened: int) -> bool:
+            return self._root.is_here(session, opened)
+
+        return Writer(session, directory, self._settings, report, is_here)
+
     @contextmanager
-    def _private(
-        self, session: str, report: Report, directory: int | None = None
-    ) -> Iterator[Writer]:
-        """A locked writer of its own, for work that is no append of the session's users."""
-        if directory is None:
-            directory = self._root.open_session(session)
-        writer = Writer(session, directory, self._settings, report)
+    def _private(self, session: str, report: Report, staged: int | None = None) -> Iterator[Writer]:
+        """A locked writer of its own, for work that is no append of the session's users.
+
+        `staged` is the directory of a session that is still being made.
+        """
+        if staged is None:
+            writer = self._new_writer(session, self._root.open_session(session), report)
+        else:
+            writer = Writer(session, staged, self._settings, report, lambda _: True)
         try:
             writer.acquire()
             yield writer

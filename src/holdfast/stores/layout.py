@@ -34,6 +34,7 @@ class Root:
         self.path = path
         self._text = str(path)
         self._durable = durable
+        self._settled = False
 
     def exists(self) -> bool:
         """Whether there are sessions yet."""
@@ -72,19 +73,47 @@ class Root:
                 os.close(sessions)
 
     def prepare(self) -> None:
-        """Make the root and its directories if they are missing."""
-        if self._prepared():
+        """Make the root and its directories if they are missing, durably."""
+        if self._settled and self._prepared():
             return
         with errors_mapped(f"making {self.path}"):
             os.makedirs(self.path, mode=0o700, exist_ok=True)
             for name in _DIRECTORIES:
                 with suppress(FileExistsError):
                     os.mkdir(self.path / name, mode=0o700)
-            if self._durable:
-                for made in (self.path, self.path.parent):
-                    with self._directory(made) as descriptor:
-                        sync_directory(descriptor)
         self.check()
+        self.settle()
+
+    def settle(self) -> None:
+        """Make the names on the way to the sessions durable, once for this store.
+
+        Also those that are there already: who made them may have been killed before it synced
+        them, and what is acknowledged in them must not vanish with them.
+        """
+        if self._settled or not self._durable:
+            return
+        with errors_mapped(f"syncing {self.path}"):
+            for above in (self.path, *self.path.absolute().parents):
+                try:
+                    with self._directory(above) as descriptor:
+                        sync_directory(descriptor)
+                except PermissionError:
+                    break  # not ours to look into, so nobody of ours made it
+                except OSError as error:
+                    if error.errno not in (errno.EINVAL, errno.EROFS) or above == self.path:
+                        raise
+        self._settled = True
+
+    def settle_session(self, directory: int) -> None:
+        """Make a session that is there durable as such, whoever made it."""
+        self.settle()
+        if self._durable:
+            with (
+                errors_mapped("syncing the directory of sessions"),
+                self.within("sessions") as all_,
+            ):
+                sync_directory(directory)
+                sync_directory(all_)
 
     def _prepared(self) -> bool:
         return all(os.path.isdir(f"{self._text}/{name}") for name in _DIRECTORIES)
@@ -160,20 +189,37 @@ class Root:
             finally:
                 os.close(directory)
 
+    def is_here(self, session: str, directory: int) -> bool:
+        """Whether an open directory still is the session of that id."""
+        try:
+            there = os.stat(f"{self._text}/sessions/{session}", follow_symlinks=False)
+        except OSError:
+            return False
+        return os.path.samestat(there, os.fstat(directory))
+
     def discard(self, session: str, directory: int) -> None:
-        """Move a session to the trash, make that durable, then unlink it."""
+        """Move a session to the trash, durably, or not at all; then unlink it.
+
+        It is gone with the move. What cannot be unlinked stays in the trash.
+        """
+        self.prepare()
         with (
             errors_mapped(f"deleting session {session}", session=session),
             self.within("sessions") as sessions,
             self.within("trash") as trash,
         ):
-            grave = f"{session}.{os.getpid()}"
+            grave = f"{session}.{os.getpid()}.{os.urandom(4).hex()}"
             os.rename(session, grave, src_dir_fd=sessions, dst_dir_fd=trash)
-            if self._durable:
-                sync_directory(sessions)
-                sync_directory(trash)
-            _empty(directory)
-            os.rmdir(grave, dir_fd=trash)
+            try:
+                if self._durable:
+                    sync_directory(trash)
+                    sync_directory(sessions)
+            except OSError:
+                os.rename(grave, session, src_dir_fd=trash, dst_dir_fd=sessions)
+                raise
+            with suppress(OSError):
+                _empty(directory)
+                os.rmdir(grave, dir_fd=trash)
 
     def changed_at(self) -> int:
         """When a session last came or went, in ns; 0 if there is no root yet."""

@@ -9,9 +9,10 @@ if not, it reads what is new. It never rewrites acknowledged bytes.
 from __future__ import annotations
 
 import os
+import stat
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from fcntl import LOCK_EX, LOCK_NB, LOCK_UN, flock
 from itertools import chain, count
@@ -33,7 +34,7 @@ from holdfast.model import (
 from holdfast.ports import Listed
 from holdfast.settings import SessionSettings
 from holdfast.stores import disk, sidecar
-from holdfast.stores.reading import OpenLog, is_birth
+from holdfast.stores.reading import OpenLog, is_birth, part_numbers
 from holdfast.stores.tail import Report, Tail
 
 _WRITABLE = 0o200
@@ -44,10 +45,16 @@ class Writer:
     """Appends to one session, for all threads of this process."""
 
     def __init__(
-        self, session: str, directory: int, settings: SessionSettings, report: Report
+        self,
+        session: str,
+        directory: int,
+        settings: SessionSettings,
+        report: Report,
+        is_here: Callable[[int], bool],
     ) -> None:
-        """Takes the directory's descriptor over."""
+        """Takes the directory's descriptor over; `is_here` says whether it still is the session."""
         self.session = session
+        self._is_here = is_here
         self.closed = False
         self.saved_at = self.used_at = time.monotonic()
         self.due = False  # metadata.json should be written when the lock is given back
@@ -91,6 +98,9 @@ class Writer:
             flock(self._lock, _TAKE)
         except BlockingIOError:
             self._wait_for_processes(start or time.monotonic())
+        except OSError as error:
+            self._mutex.release()
+            raise disk.mapped(error, f"locking session {self.session}") from error
         except BaseException:
             self._mutex.release()
             raise
@@ -137,14 +147,16 @@ class Writer:
         there: dict[int, AnyRecord] = {}
         for one in prepared:
             if one.retriable:
-                there = self._find_retried(prepared)
+                with disk.errors_mapped(f"reading session {self.session}", session=self.session):
+                    there = self._find_retried(prepared)
                 break
         if there and len(there) == len(prepared):
             return [there[index] for index in range(len(prepared))]
         if expect is not None:
             admit.check_expect(self.session, tally.seq, expect, len(there))
         if guard is not None:
-            self._check_guard(guard)
+            with disk.errors_mapped(f"reading session {self.session}", session=self.session):
+                self._check_guard(guard)
         if not there:
             return self._commit(prepared)
         stored = self._commit([one for i, one in enumerate(prepared) if i not in there])
@@ -170,20 +182,32 @@ class Writer:
         )
 
     def _catch_up(self) -> None:
-        with (
-            disk.errors_mapped(f"opening session {self.session}", session=self.session),
-            OpenLog(os.dup(self._directory)) as log,
-        ):
+        """Look at the log anew, after others wrote, sealed or deleted, or for the first time."""
+        if not self._is_here(self._directory):
+            raise Gone
+        try:
+            with disk.errors_mapped(f"opening session {self.session}", session=self.session):
+                self._read_anew()
+        except BaseException:
+            if self._tail is not None:  # half known is worse than unknown
+                self._tail.close()
+                self._tail = None
+            raise
+
+    def _read_anew(self) -> None:
+        with OpenLog(os.dup(self._directory)) as log:
             last = log.last
             tail = self._tail
             fresh = tail is None or tail.disturbed
             if tail is None or tail.disturbed or last != self._part:
                 tail = self._open_part(last, new=not log.numbers)
             size = os.fstat(tail.descriptor).st_size if self._full else self._seal_torn(tail, last)
-        with (
-            disk.errors_mapped(f"reading session {self.session}", session=self.session),
-            OpenLog(os.dup(self._directory)) as log,
-        ):
+        if self._durable:
+            # Who wrote this may have been killed before it synced: nothing may be built on it,
+            # nor be found in it by a retry, that a power cut could still take away.
+            disk.sync(tail.descriptor)
+            disk.sync_directory(self._directory)
+        with OpenLog(os.dup(self._directory)) as log:
             start = Through(part=self._part, bytes=self._size, seq=self._tally.seq)
             if fresh or not sidecar.covers(start, log):
                 self._tally, _ = sidecar.load(self.session, log)
@@ -205,8 +229,6 @@ class Writer:
         descriptor = disk.open_file(name, os.O_RDONLY if sealed else flags, self._directory)
         if not sealed:
             disk.tighten(descriptor)
-        if new and self._durable:
-            disk.sync_directory(self._directory)
         if self._tail is not None:
             self._tail.close()
         self._tail = Tail(descriptor, self.session, self._report, durable=self._durable)
@@ -432,6 +454,19 @@ class Writer:
             sidecar.save(self.metadata, self._directory, durable=durable)
         self.saved_at, self.due = time.monotonic(), False
         return Listed(self.metadata, self.total, self._part)
+
+    def seal(self) -> None:
+        """Let no writer add to the last part any more: each looks at the session anew first."""
+        with disk.errors_mapped(f"sealing session {self.session}", session=self.session):
+            for name in map(part_name, part_numbers(self._directory)[-1:]):
+                status = os.stat(name, dir_fd=self._directory, follow_symlinks=False)
+                if not stat.S_ISREG(status.st_mode):
+                    continue  # planted: no writer has that open
+                part = disk.open_file(name, os.O_RDONLY, self._directory)
+                try:
+                    os.fchmod(part, 0o400)
+                finally:
+                    os.close(part)
 
     def close(self) -> None:
         """Give the descriptors back; closing drops the flock too."""
