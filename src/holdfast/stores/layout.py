@@ -110,10 +110,10 @@ class Root:
         if self._durable:
             with (
                 errors_mapped("syncing the directory of sessions"),
-                self.within("sessions") as all_,
+                self.within("sessions") as sessions,
             ):
                 sync_directory(directory)
-                sync_directory(all_)
+                sync_directory(sessions)
 
     def _prepared(self) -> bool:
         return all(os.path.isdir(f"{self._text}/{name}") for name in _DIRECTORIES)
