@@ -199,14 +199,16 @@ class Writer:
             last = log.last
             tail = self._tail
             fresh = tail is None or tail.disturbed
-            if tail is None or tail.disturbed or last != self._part:
+            unknown = fresh or last != self._part
+            if tail is None or unknown:
                 tail = self._open_part(last, new=not log.numbers)
             size = os.fstat(tail.descriptor).st_size if self._full else self._seal_torn(tail, last)
         if self._durable:
             # Who wrote this may have been killed before it synced: nothing may be built on it,
             # nor be found in it by a retry, that a power cut could still take away.
             disk.sync(tail.descriptor)
-            disk.sync_directory(self._directory)
+            if unknown:
+                disk.sync_directory(self._directory)
         with OpenLog(os.dup(self._directory)) as log:
             start = Through(part=self._part, bytes=self._size, seq=self._tally.seq)
             if fresh or not sidecar.covers(start, log):
