@@ -71,6 +71,7 @@ class FileStore:
     ) -> None:
         self._settings = (settings or Settings()).session
         self._durable = self._settings.durability == "always"
+        self._clock = clock
         self._now = Stamps(clock)
         self._new_uuid = Uuids()
         self._new_ulid = Ulids(clock)
@@ -431,7 +432,8 @@ class FileStore:
     def _after_fork(self) -> None:
         """In a child: nothing that is open may be shared with the parent, locks least of all."""
         self._mutex = threading.Lock()
-        self._new_uuid = Uuids()  # the parent goes on with the old pool
+        self._new_uuid = Uuids()  # the parent goes on counting with the old one
+        self._new_ulid = Ulids(self._clock)  # another thread may have held its lock
         writers, self._writers = self._writers, {}
         for writer in writers.values():
             writer.abandon()
