@@ -64,15 +64,16 @@ def violations(
     torn: Sequence[bytes] = (),
     expected: str = "",
     derived: bool = True,
+    session: str = "",
 ) -> list[str]:
     """Reopen, read, append, and tell every promise that does not hold.
 
     `absent`: payloads that were refused and must not be there. `torn`: bytes that must have been
     set aside. `expected`: a pattern of damage that the scenario itself did. `derived`: whether
-    what is derived is looked at too.
+    what is derived is looked at too. `session`: which, if there are several.
     """
     try:
-        log = open_log(kind, root, options)
+        log = open_log(kind, root, options, session)
     except (holdfast.HoldfastError, OSError, ValueError) as error:
         return [f"cannot be opened: {type(error).__name__}: {error}"]
     try:

@@ -9,7 +9,7 @@ It prints one line per event, after the call returned:
     ACK <seq> <payload>          a record was acknowledged
     ERR <class> <payload> …      an append was refused with an error
     BUSY <message>               … because another holds the session
-    HELD, DELETED, TURN taken    as it says
+    HELD, DELETED, TURN taken    as it says; STUCK: a child did not come to its end
     DONE                         the plan was carried out
 """
 
@@ -20,6 +20,7 @@ import os
 import resource
 import signal
 import sys
+import threading
 from collections.abc import Sequence
 from contextlib import suppress
 from importlib import import_module
@@ -48,6 +49,8 @@ class Job(msgspec.Struct, frozen=True):
     ids: bool = False  # whether records bring an id, so that doing it again is a retry
     session: str = ""  # default: the newest there is, or a new one
     forks: int = 0  # so many children carry out the plan too, on a log opened before
+    threads: int = 0  # so many threads append while the process forks
+    stuck_seconds: int = 30  # a child that takes longer waits for a lock that nobody holds
     options: Options = USUAL
 
 
@@ -61,7 +64,9 @@ def work(job: Job) -> None:
     log = _open(job)
     if log is None:
         return
-    if job.forks:
+    if job.threads:
+        _fork_beside_threads(job, log)
+    elif job.forks:
         _fork(job, log)
     else:
         _carry_out(job, log)
@@ -158,6 +163,38 @@ def _fork(job: Job, log: Log) -> None:
     os.wait()
     turn.release()
     ours.session.lease().release()
+
+
+def _fork_beside_threads(job: Job, log: Log) -> None:
+    """Fork while threads are at it: whatever they hold at that moment, a child must not need."""
+    done = threading.Event()
+
+    def use(writer: str) -> None:
+        number = 0
+        while not done.is_set():
+            _use(log, payload(writer, number, 100))
+            number += 1
+
+    threads = [threading.Thread(target=use, args=(f"T{n}",)) for n in range(job.threads)]
+    for thread in threads:
+        thread.start()
+    for n in range(job.forks):
+        child = os.fork()
+        if not child:
+            signal.alarm(job.stuck_seconds)
+            _use(log, payload(f"F{n}", 0, 100))
+            os._exit(0)
+        if os.waitpid(child, 0)[1]:
+            tell("STUCK")
+    done.set()
+    for thread in threads:
+        thread.join()
+
+
+def _use(log: Log, text: str) -> None:
+    _append(log, [text])
+    if isinstance(log, Holdfast):
+        log.store.create().append(holdfast.user(text))
 
 
 def _tell_turn(ours: Holdfast | None) -> None:

@@ -88,9 +88,9 @@ class Holdfast:
         return holdfast.user(text, id=str(uuid.uuid5(uuid.NAMESPACE_OID, text)))
 
 
-def open_log(kind: str, root: Path, options: Options = USUAL) -> Log:
+def open_log(kind: str, root: Path, options: Options = USUAL, session: str = "") -> Log:
     """The log of a root, "holdfast" or a twin by its name; a new one if there is none."""
-    return Holdfast(root, options) if kind == "holdfast" else TWINS[kind](root, options)
+    return Holdfast(root, options, session) if kind == "holdfast" else TWINS[kind](root, options)
 
 
 def newest(root: Path) -> str:

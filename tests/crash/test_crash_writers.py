@@ -21,6 +21,7 @@ from tests.crash.material import clone, grow
 pytestmark = pytest.mark.crash
 
 RECORDS = 40
+FORKS = 40
 
 
 # --- side by side
@@ -218,3 +219,33 @@ def forked(kind: str, server: Server, folder: Path) -> tuple[list[str], list[str
     if len(seen.acked) != 1 + 4 * 60 + (kind == "holdfast"):  # one more with the lease
         found.append(f"{len(seen.acked)} records were acknowledged")
     return found + violations(kind, root, seen.acked, options=options), seen.lines
+
+
+def test_a_store_in_use_by_threads_serves_children_forked_meanwhile(
+    server: Server, tmp_path: Path
+) -> None:
+    found = forked_beside_threads("holdfast", server, tmp_path)
+    assert not found, summary(found)
+
+
+def test_a_twin_that_keeps_a_thread_lock_across_fork_gets_stuck(
+    server: Server, tmp_path: Path
+) -> None:
+    found = forked_beside_threads("KeepsThreadLockAcrossFork", server, tmp_path, stuck_seconds=2)
+    assert "STUCK" in found
+
+
+def forked_beside_threads(
+    kind: str, server: Server, folder: Path, *, stuck_seconds: int = 0
+) -> list[str]:
+    """A worker forks again and again while its threads append; each child appends too."""
+    root = folder / "root"
+    job = Job(kind, str(root), [], forks=FORKS, threads=3)
+    if stuck_seconds:
+        job = replace(job, forks=1, stuck_seconds=stuck_seconds)
+    seen = server.run(job, folder / "acks")
+    found = [line for line in seen.lines if line.startswith(("ERR", "BUSY", "STUCK"))]
+    if "DONE" not in seen.lines:
+        found.append("the job did not come to its end")
+    session = seen.made[0] if seen.made else ""
+    return found + violations(kind, root, seen.acked, session=session)

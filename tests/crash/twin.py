@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -182,6 +183,18 @@ class KeepsLockAcrossFork(Careful):
         self._pid = os.getpid()
         with super()._held():
             yield
+
+
+class KeepsThreadLockAcrossFork(Careful):
+    """Keeps threads apart by a lock that a child inherits as it was, held or not."""
+
+    def __init__(self, root: Path, options: Options = USUAL) -> None:
+        super().__init__(root, options)
+        self._mutex = threading.Lock()
+
+    def append_many(self, texts: Sequence[str]) -> list[int]:
+        with self._mutex:
+            return super().append_many(texts)
 
 
 class LocksByFile(Careful):

@@ -75,21 +75,19 @@ def encode(record: AnyRecord) -> tuple[AnyRecord, bytes]:
 
 
 def encode_plain(record: AnyRecord) -> bytes | None:
-    """The same for most messages: text, which JSON holds as it is. None means: ask `encode`."""
+    """The same for most messages: new, and nothing but text, which JSON holds as it is.
+
+    None means: ask `encode`.
+    """
+    if type(record) is not Message or record.line or record.seq:
+        return None
+    for block in record.content:
+        if type(block) is not Text:
+            return None
     try:
-        return _encoder.encode(record) if is_plain(record) else None
+        return _encoder.encode(record)
     except UnicodeEncodeError:
         return None
-
-
-def is_plain(record: AnyRecord) -> bool:
-    """Whether a record is a new message of nothing but text."""
-    if type(record) is not Message or record.line or record.seq:
-        return False
-    for block in record.content:  # noqa: SIM110 - a generator costs more than the check
-        if type(block) is not Text:
-            return False
-    return True
 
 
 def seal(body: bytes, kind: str, seq: int) -> bytes:

@@ -335,7 +335,7 @@ class Writer:
         for one in new:
             seq += 1
             rows.append(lines.seal(one.body, one.record.record_type, seq))
-        data = _joined(rows)
+        data = b"%b\n" % b"\n".join(rows)
         total = before + size + len(data)
         if len(data) > limits.line_bytes or total > limits.total_bytes:  # worth a closer look
             admit.check_limits(self.session, rows, new, before + size, limits)
@@ -354,7 +354,10 @@ class Writer:
         for one, row in zip(new, rows, strict=True):
             head += 1
             record = lines.stored(one.record, head, row, plain=one.plain)
-            self._remember(record)
+            if one.plain and self._ids is None:
+                self._tally.add(record)
+            else:
+                self._remember(record)
             stored.append(record)
         return stored
 
