@@ -76,6 +76,7 @@ class Child:
             return self._server.ask(b"wait %d\n" % self.pid)
         except TimeoutError:
             os.kill(self.pid, signal.SIGKILL)
+            self._server.answer()
             raise
 
     def told(self) -> Told:
@@ -115,8 +116,12 @@ class Server:
         """One request, one answer."""
         self._stdin.write(line)
         self._stdin.flush()
+        return self.answer()
+
+    def answer(self) -> int:
+        """The answer to the last request."""
         if not select.select([self._stdout], [], [], PATIENCE)[0]:
-            raise TimeoutError(f"no answer to {line!r}")
+            raise TimeoutError("a worker does not come to its end")
         return int(self._stdout.readline())
 
     def start(self, job: Job, acks: Path) -> Child:

@@ -171,7 +171,8 @@ def _fork_beside_threads(job: Job, log: Log) -> None:
 
     def use(writer: str) -> None:
         number = 0
-        while not done.is_set():
+        pause = 0.01 if isinstance(log, Holdfast) else 0  # others want to use the index too
+        while not done.wait(pause):
             _use(log, payload(writer, number, 100))
             number += 1
 
@@ -192,9 +193,14 @@ def _fork_beside_threads(job: Job, log: Log) -> None:
 
 
 def _use(log: Log, text: str) -> None:
+    """Use all that is open: the log, and of holdfast the index."""
     _append(log, [text])
     if isinstance(log, Holdfast):
-        log.store.create().append(holdfast.user(text))
+        try:
+            log.store.create().append(holdfast.user(text))
+            log.store.list(limit=1)
+        except REFUSALS as error:
+            tell(f"ERR {type(error).__name__}")
 
 
 def _tell_turn(ours: Holdfast | None) -> None:

@@ -35,12 +35,13 @@ class Index:
 
     # --- rows
 
-    def put(self, rows: Iterable[Listed]) -> None:
-        """Write rows."""
+    def put(self, rows: Iterable[Listed], *, new: bool = False) -> None:
+        """Write rows; `new` ones have no names yet."""
         with self.database.writing() as cursor:
             for row in rows:
                 _put(cursor, row)
-                _put_names(cursor, row.metadata)
+                if row.metadata.names or not new:
+                    _put_names(cursor, row.metadata)
 
     def put_written(self, row: Listed, owner: str, *, last: bool) -> None:
         """Write the row of a session that an owner appends to, or has finished with."""

@@ -135,11 +135,11 @@ class Catalogue:
         self._put_all(self._rows(grown))
         return len(grown)
 
-    def row(self, session: str, known: Listed | None = None) -> Listed:
+    def row(self, session: str, known: Listed | None = None, beneath: int | None = None) -> Listed:
         """A session's row from its log; with a known one, only what is new is read."""
         with (
             errors_mapped(f"reading session {session}", session=session),
-            OpenLog(self._root.open_session(session)) as log,
+            OpenLog(self._root.open_session(session, beneath)) as log,
         ):
             if known is not None and sidecar.covers(known.metadata.through, log):
                 tally = Tally(known.metadata)
@@ -190,29 +190,32 @@ class Catalogue:
         gone = known - on_disk
         if gone:
             self.index.drop(gone)
-        self._put_all(self._rows(sorted(on_disk - known)))
+        self._put_all(self._rows(sorted(on_disk - known)), new=True)
         self.index.set_scanned(changed_at)
         return len(gone)
 
     def _rows(self, sessions: list[str]) -> Iterator[Listed]:
-        for done, session in enumerate(sessions, 1):
-            try:
-                yield self.row(session)
-            except HoldfastError as error:  # one bad session must not hide the others
-                self._report(f"session {session} cannot be listed: {error.message}")
-            due = done % _BATCH == 0 or (done > _BATCH and done == len(sessions))
-            if self._progress is not None and due:
-                self._progress(done, len(sessions))
+        if not sessions:
+            return
+        with self._root.within("sessions") as directory:
+            for done, session in enumerate(sessions, 1):
+                try:
+                    yield self.row(session, beneath=directory)
+                except HoldfastError as error:  # one bad session must not hide the others
+                    self._report(f"session {session} cannot be listed: {error.message}")
+                due = done % _BATCH == 0 or (done > _BATCH and done == len(sessions))
+                if self._progress is not None and due:
+                    self._progress(done, len(sessions))
 
-    def _put_all(self, rows: Iterable[Listed]) -> None:
+    def _put_all(self, rows: Iterable[Listed], *, new: bool = False) -> None:
         batch: list[Listed] = []
         for row in rows:
             batch.append(row)
             if len(batch) == _BATCH:
-                self.index.put(batch)
+                self.index.put(batch, new=new)
                 batch = []
         if batch:
-            self.index.put(batch)
+            self.index.put(batch, new=new)
 
     def _grown(self, row: Listed) -> bool:
         through = row.metadata.through

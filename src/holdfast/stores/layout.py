@@ -142,10 +142,15 @@ class Root:
         finally:
             os.close(root)
 
-    def open_session(self, session: str) -> int:
-        """A descriptor of a session's directory. InvalidId before anything is touched."""
+    def open_session(self, session: str, beneath: int | None = None) -> int:
+        """A descriptor of a session's directory. InvalidId before anything is touched.
+
+        `beneath` is `sessions`, for who opens many and has it open already.
+        """
         check_id(session)
         try:
+            if beneath is not None:
+                return open_directory(session, beneath)
             sessions = self._open("sessions")
             try:
                 return open_directory(session, sessions)

@@ -90,8 +90,6 @@ def _read(directory: int) -> tuple[dict[str, Any], bool]:
 def _begin(
     session: str, data: dict[str, Any], checked: bool, log: OpenLog
 ) -> tuple[Tally, Through]:
-    fresh = Tally.fresh(session)
-    blank = fresh.metadata(1, 0)
     if "" in data:  # garbled: worth something only while no record says better
         data = data[""] if log.size() == 0 else {}
     if checked:
@@ -102,6 +100,7 @@ def _begin(
         if known is not None and covers(known.through, log):
             return Tally(known), known.through
     facts = {key: value for key, value in data.items() if key in SETTABLE or key not in _OURS}
+    blank = Tally.fresh(session).metadata(1, 0)
     try:
         base = from_builtins({**to_builtins(blank), **facts})
     except msgspec.ValidationError:
