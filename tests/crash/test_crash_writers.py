@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import re
 import signal
+import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -12,7 +14,15 @@ import pytest
 from msgspec.structs import replace
 
 from tests.crash.checker import told, violations
-from tests.crash.children import Server, Strace, poll, run_traced, summary
+from tests.crash.children import (
+    REPOSITORY,
+    Server,
+    Strace,
+    environment,
+    poll,
+    run_traced,
+    summary,
+)
 from tests.crash.control import USUAL, Options
 from tests.crash.driver import Job
 from tests.crash.faces import newest
@@ -249,3 +259,25 @@ def forked_beside_threads(
         found.append("the job did not come to its end")
     session = seen.made[0] if seen.made else ""
     return found + violations(kind, root, seen.acked, session=session)
+
+
+def test_a_listing_is_current_with_a_child_whose_parent_closed_the_index(root: Path) -> None:
+    assert forked_index(root) == "2 2"
+
+
+def test_a_twin_that_shares_sqlite_with_its_parent_loses_rows(root: Path) -> None:
+    assert forked_index(root, "--twin") != "2 2"
+
+
+def forked_index(root: Path, *more: str) -> str:
+    """What the program says in the end."""
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.crash.forked_index", root, *more],
+        capture_output=True,
+        text=True,
+        cwd=REPOSITORY,
+        env=environment(),
+        timeout=60,
+        check=False,
+    )
+    return done.stdout.strip() or done.stderr
