@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from itertools import count
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
@@ -427,6 +427,9 @@ class Stamps:
         return f"{text}{int(now * 1000) % 1000:03d}Z"
 
 
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
 def epoch_ms(text: str) -> int | None:
     """Milliseconds of an ISO 8601 time, or None if it is not one."""
     try:
@@ -435,4 +438,4 @@ def epoch_ms(text: str) -> int | None:
         return None
     if moment.tzinfo is None:
         moment = moment.replace(tzinfo=UTC)
-    return int(moment.timestamp() * 1000)
+    return (moment - _EPOCH) // timedelta(milliseconds=1)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -16,6 +17,8 @@ from tests.crash.driver import Job
 @pytest.fixture(scope="session")
 def server() -> Iterator[Server]:
     """Forks workers."""
+    if not sys.platform.startswith("linux"):
+        pytest.skip("workers are watched through /proc, which only Linux has")
     with Server() as started:
         yield started
 

@@ -60,7 +60,6 @@ class Database:
         self._lock = threading.RLock()
         self._connection: apsw.Connection | None = None
         self._inode = 0
-        self._forked: list[apsw.Connection | None] = []
 
     @contextmanager
     def reading(self) -> Iterator[apsw.Cursor]:
@@ -111,10 +110,18 @@ class Database:
                     self._connection.close()
             self._connection = None
 
-    def forget(self) -> None:
-        """In a forked child: neither use nor close what belongs to the parent."""
-        self._forked.append(self._connection)
-        self._connection = None
+    def before_fork(self) -> None:
+        """Close what must not be shared: a child inherits SQLite's idea of the locks it holds,
+        but not the locks, and then parent and child ruin each other's file."""
+        self._lock.acquire()
+        self.close()
+
+    def after_fork_in_parent(self) -> None:
+        """Go on; the next use connects again."""
+        self._lock.release()
+
+    def after_fork_in_child(self) -> None:
+        """The lock belongs to a thread that is not here."""
         self._lock = threading.RLock()
 
     def _connected(self) -> apsw.Connection:

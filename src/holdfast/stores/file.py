@@ -83,8 +83,7 @@ class FileStore:
         self._mutex = threading.Lock()
         self._writers: dict[str, Writer] = {}  # changed under the mutex
         self._leases: weakref.WeakSet[FileLease] = weakref.WeakSet()
-        after_fork = weakref.WeakMethod(self._after_fork)
-        os.register_at_fork(after_in_child=lambda: (method := after_fork()) and method())
+        self._mind_forks()
 
     # --- writing
 
@@ -429,7 +428,17 @@ class FileStore:
                 del self._writers[writer.session]
         writer.close()
 
-    def _after_fork(self) -> None:
+    def _mind_forks(self) -> None:
+        """Hooks cannot be taken back, so they must not keep the store alive."""
+        database = weakref.ref(self._catalogue.index.database)
+        in_child = weakref.WeakMethod(self._after_fork_in_child)
+        os.register_at_fork(
+            before=lambda: (one := database()) and one.before_fork(),
+            after_in_parent=lambda: (one := database()) and one.after_fork_in_parent(),
+            after_in_child=lambda: (method := in_child()) and method(),
+        )
+
+    def _after_fork_in_child(self) -> None:
         """In a child: nothing that is open may be shared with the parent, locks least of all."""
         self._mutex = threading.Lock()
         self._new_uuid = Uuids()  # the parent goes on counting with the old one
@@ -440,7 +449,7 @@ class FileStore:
         for lease in list(self._leases):
             lease.release()
         self._catalogue.owner = new_owner()
-        self._catalogue.index.database.forget()
+        self._catalogue.index.database.after_fork_in_child()
 
 
 def _above(log: OpenLog, after: int, limit: int | None) -> Iterator[Entry]:

@@ -189,7 +189,9 @@ class Root:
             except BaseException:
                 with suppress(OSError):
                     _empty(directory)
-                    os.rmdir(session, dir_fd=staging)
+                for place in (staging, sessions):
+                    with suppress(OSError):
+                        os.rmdir(session, dir_fd=place)
                 raise
             finally:
                 os.close(directory)

@@ -39,6 +39,7 @@ from holdfast.stores.tail import Report, Tail
 
 _WRITABLE = 0o200
 _TAKE = LOCK_EX | LOCK_NB
+_LONG = 1_000_000
 
 
 class Writer:
@@ -216,6 +217,7 @@ class Writer:
                 first = next(log.forward(), None)
                 self._born = first is not None and is_birth(first)
                 self._known_from, self._marker, self._ids = self._tally.seq, 0, None
+                self.due = self.due or log.size() > _LONG  # so that the next one reads less
             else:
                 self._learn(log, start)
             self._before = sum(log.part(number).size for number in log.numbers if number != last)
