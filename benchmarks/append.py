@@ -15,8 +15,8 @@ import msgspec
 
 import holdfast
 from benchmarks.report import Figure, middle
-from holdfast.model import Stamps, Uuids
 from holdfast.settings import SessionSettings, Settings
+from holdfast.stamps import Stamps, Uuids
 
 KILOBYTE = 806  # characters of text that make a line of 1 KB
 BLOCKS, BLOCK = 40, 50

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast import ulid
-from holdfast.model import Stamps, Uuids, epoch_ms, timestamp
+from holdfast.stamps import Stamps, Uuids, epoch_ms, timestamp
 from holdfast.testing import FakeClock
 
 

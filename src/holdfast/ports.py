@@ -12,7 +12,8 @@ from typing import Any, Literal, Protocol, Self, overload
 import msgspec
 
 from holdfast.errors import FormatError
-from holdfast.model import AnyRecord, Damaged, Entry, Metadata, Part, epoch_ms
+from holdfast.model import AnyRecord, Damaged, Entry, Metadata, Part
+from holdfast.stamps import epoch_ms
 
 Order = Literal["active", "created"]  # newest message first, or newest session first
 

@@ -11,8 +11,9 @@ import pytest
 import holdfast
 from holdfast.model import user
 from holdfast.settings import SessionSettings, Settings
-from holdfast.stores.file import OPEN_SESSIONS, FileStore
+from holdfast.stores.file import FileStore
 from holdfast.stores.layout import Root
+from holdfast.stores.pool import OPEN_SESSIONS
 
 QUICK = Settings(session=SessionSettings(durability="os", part_bytes=2000))
 BAD_IDS = [

@@ -75,7 +75,7 @@ def size(count: int) -> str:
 
 def ago(iso: str, now: float) -> str:
     """How long ago a time was; the date when it is long ago."""
-    from holdfast.model import epoch_ms
+    from holdfast.stamps import epoch_ms
 
     then = epoch_ms(iso)
     if then is None:

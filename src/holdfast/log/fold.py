@@ -37,8 +37,8 @@ from holdfast.model import (
     Tokens,
     Tombstone,
     Unknown,
-    timestamp,
 )
+from holdfast.stamps import timestamp
 from holdfast.ulid import milliseconds
 
 

@@ -14,8 +14,9 @@ import weakref
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
+from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from holdfast.errors import (
     Conflict,
@@ -28,34 +29,22 @@ from holdfast.log.admit import prepare
 from holdfast.log.facts import check_facts
 from holdfast.log.fold import Tally, apply, given_facts
 from holdfast.log.parts import part_name
-from holdfast.model import (
-    AnyRecord,
-    Damaged,
-    Entry,
-    Meta,
-    Metadata,
-    Part,
-    Stamps,
-    Uuids,
-)
+from holdfast.model import AnyRecord, Damaged, Entry, Meta, Metadata, Part
 from holdfast.ports import Filter, Lease, Listed, Order, Page
 from holdfast.settings import Settings
+from holdfast.stamps import Stamps, Uuids
 from holdfast.stores import audit, disk, names, sidecar
 from holdfast.stores.catalogue import Catalogue, Progress, Sweep, new_owner
 from holdfast.stores.forking import copy_log
 from holdfast.stores.layout import Root
 from holdfast.stores.leases import FileLease
+from holdfast.stores.pool import Writers
 from holdfast.stores.reading import OpenLog, is_birth, part_numbers
-from holdfast.stores.tail import Report
 from holdfast.stores.watching import watch_sessions
-from holdfast.stores.writer import Gone, Writer
+from holdfast.stores.writer import Writer
 from holdfast.ulid import Ulids, is_ulid
 
-T = TypeVar("T")
-
-OPEN_SESSIONS = 64  # so many keep their descriptors
 MOST = 1_000_000  # sessions of one page
-SAVE_SECONDS = 1.0  # while appends come, metadata.json lags behind by no more than this
 
 
 class FileStore:
@@ -80,8 +69,8 @@ class FileStore:
         # What recovery did and where the index is behind; the newest thousand.
         self.reports: deque[str] = deque(maxlen=1000)
         self._catalogue = Catalogue(self._root, self.reports.append, progress)
-        self._mutex = threading.Lock()
-        self._writers: dict[str, Writer] = {}  # changed under the mutex
+        report = self.reports.append
+        self._writers = Writers(self._root, self._settings, self._catalogue, report)
         self._leases: weakref.WeakSet[FileLease] = weakref.WeakSet()
         self._mind_forks()
 
@@ -135,19 +124,7 @@ class FileStore:
             self.resolve(session)
             return []
         prepared = prepare(records, self._now, self._new_uuid)
-        while True:  # as in _locked, spelled out: every call here is paid at every append
-            writer = self._writers.get(session) or self._open_writer(session)
-            if not writer.acquire():
-                continue
-            try:
-                return writer.append(prepared, expect, guard)
-            except Gone:
-                self._forget(writer)
-            finally:
-                writer.release()
-                writer.used_at = now = time.monotonic()
-                if writer.due or now - writer.saved_at >= SAVE_SECONDS:
-                    self._save(writer)
+        return self._writers.append(session, prepared, expect, guard)
 
     def update(self, session: str, changes: Mapping[str, Any]) -> Metadata:
         """Change metadata by a `meta` record."""
@@ -170,7 +147,7 @@ class FileStore:
             writer.due = True
             return writer.metadata
 
-        return self._locked(session, work)
+        return self._writers.locked(session, work)
 
     def fork(self, session: str, at: int | None = None) -> Metadata:
         """A new session with the bytes up to a record, so seq and crc stay."""
@@ -191,7 +168,7 @@ class FileStore:
             def build(directory: int) -> None:
                 copy_log(log, end, directory, durable=self._durable)
                 meta = prepare([Meta(set=changes)], self._now, self._new_uuid)
-                with self._private(new, self.reports.append, os.dup(directory)) as writer:
+                with self._writers.private(new, self.reports.append, os.dup(directory)) as writer:
                     writer.append(meta, None, None)
                     writer.save()
 
@@ -205,7 +182,7 @@ class FileStore:
             with suppress(StoreFull):
                 stack.enter_context(self.lease(session))
             try:
-                return self._locked(session, self._remove)
+                return self._writers.locked(session, self._remove)
             except StoreFull:
                 directory = self._root.open_session(session)
                 stack.callback(os.close, directory)
@@ -214,7 +191,7 @@ class FileStore:
     def _remove(self, writer: Writer) -> int:
         writer.seal()
         count = self._discard(writer.session, writer.directory)
-        self._forget(writer)
+        self._writers.forget(writer)
         return count
 
     def _discard(self, session: str, directory: int) -> int:
@@ -236,8 +213,8 @@ class FileStore:
 
     def metadata(self, session: str) -> Metadata:
         """From a writer of ours if nobody wrote after it, else from the file and what is new."""
-        writer = self._writers.get(session)
-        if writer is not None and (known := writer.current()) is not None:
+        known = self._writers.current(session)
+        if known is not None:
             return known
         row = self._catalogue.row(session)
         self._catalogue.seen(row)
@@ -287,14 +264,14 @@ class FileStore:
         """Everything wrong with a session; what looks wrong is looked at again under its lock."""
         found = self._findings(session)
         if found:
-            with suppress(HoldfastError), self._private(session, self.reports.append):
+            with suppress(HoldfastError), self._writers.private(session, self.reports.append):
                 found = self._findings(session)
         return tuple(one.damage for one in found)
 
     def repair(self, session: str) -> tuple[str, ...]:
         """Seal, vouch, set aside, rebuild what is derived; delete nothing."""
         done: list[str] = []
-        with self._private(session, done.append) as writer:
+        with self._writers.private(session, done.append) as writer:
             writer.look()
             done += audit.set_right(writer, self._findings(session), self._now, self._new_uuid)
             writer.save()
@@ -322,11 +299,7 @@ class FileStore:
 
     def close(self) -> None:
         """Save what is derived and give all descriptors back; the store may be used again."""
-        with self._mutex:
-            writers = list(self._writers.values())
-            self._writers.clear()
-        for writer in writers:
-            self._save(writer, last=True)
+        self._writers.close()
         self._catalogue.index.database.close()
 
     def _findings(self, session: str) -> Sequence[audit.Finding]:
@@ -350,106 +323,33 @@ class FileStore:
         finally:
             os.close(descriptor)
 
-    # --- writers
-
-    def _locked(self, session: str, work: Callable[[Writer], T]) -> T:
-        """Do something under a session's lock; one that was deleted meanwhile is not found."""
-        while True:
-            writer = self._writers.get(session) or self._open_writer(session)
-            if not writer.acquire():
-                continue
-            try:
-                return work(writer)
-            except Gone:
-                self._forget(writer)
-            finally:
-                writer.release()
-                writer.used_at = now = time.monotonic()
-                if writer.due or now - writer.saved_at >= SAVE_SECONDS:
-                    self._save(writer)
-
-    def _open_writer(self, session: str) -> Writer:
-        directory = self._root.open_session(session)
-        self._root.settle_session(directory)
-        writer = self._new_writer(session, directory, self.reports.append)
-        self._catalogue.mark(session)
-        retired = []
-        with self._mutex:
-            if session in self._writers:  # another thread was first
-                retired.append(writer)
-            else:
-                self._writers[session] = writer
-            while len(self._writers) > OPEN_SESSIONS:
-                oldest = min(self._writers.values(), key=lambda one: one.used_at)
-                retired.append(self._writers.pop(oldest.session))
-            writer = self._writers.get(session, writer)
-        for one in retired:
-            self._save(one, last=True)
-        return writer
-
-    def _new_writer(self, session: str, directory: int, report: Report) -> Writer:
-        def is_here(opened: int) -> bool:
-            return self._root.is_here(session, opened)
-
-        return Writer(session, directory, self._settings, report, is_here)
-
-    @contextmanager
-    def _private(self, session: str, report: Report, staged: int | None = None) -> Iterator[Writer]:
-        """A locked writer of its own, for work that is no append of the session's users.
-
-        `staged` is the directory of a session that is still being made.
-        """
-        if staged is None:
-            writer = self._new_writer(session, self._root.open_session(session), report)
-        else:
-            writer = Writer(session, staged, self._settings, report, lambda _: True)
-        try:
-            writer.acquire()
-            yield writer
-            writer.release()
-        finally:
-            writer.close()
-
-    def _save(self, writer: Writer, *, last: bool = False) -> None:
-        """Bring metadata.json and the row up to date; a failure is only a lag."""
-        with writer.still() as usable:
-            try:
-                if usable:
-                    self._catalogue.written(writer.save(), last=last)
-            except HoldfastError as error:
-                writer.due = False
-                self.reports.append(f"metadata of session {writer.session}: {error.message}")
-            if last:
-                writer.close()
-
-    def _forget(self, writer: Writer) -> None:
-        with self._mutex:
-            if self._writers.get(writer.session) is writer:
-                del self._writers[writer.session]
-        writer.close()
+    # --- forks
 
     def _mind_forks(self) -> None:
         """Hooks cannot be taken back, so they must not keep the store alive."""
-        database = weakref.ref(self._catalogue.index.database)
+        database = weakref.WeakMethod(self._catalogue.index.database.before_fork)
+        in_parent = weakref.WeakMethod(self._catalogue.index.database.after_fork_in_parent)
         in_child = weakref.WeakMethod(self._after_fork_in_child)
         os.register_at_fork(
-            before=lambda: (one := database()) and one.before_fork(),
-            after_in_parent=lambda: (one := database()) and one.after_fork_in_parent(),
-            after_in_child=lambda: (method := in_child()) and method(),
+            before=partial(_call, database),
+            after_in_parent=partial(_call, in_parent),
+            after_in_child=partial(_call, in_child),
         )
 
     def _after_fork_in_child(self) -> None:
-        """In a child: nothing that is open may be shared with the parent, locks least of all."""
-        self._mutex = threading.Lock()
         self._new_uuid = Uuids()  # the parent goes on counting with the old one
         self._new_ulid = Ulids(self._clock)  # another thread may have held its lock
-        writers, self._writers = self._writers, {}
-        for writer in writers.values():
-            writer.abandon()
+        self._writers.after_fork_in_child()
         for lease in list(self._leases):
             lease.release()
         self._catalogue.owner = new_owner()
         self._catalogue.index.database.after_fork_in_child()
+
+
+def _call(method: weakref.WeakMethod[Callable[[], None]]) -> None:
+    alive = method()
+    if alive is not None:
+        alive()
 
 
 def _above(log: OpenLog, after: int, limit: int | None) -> Iterator[Entry]:

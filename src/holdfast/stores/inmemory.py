@@ -18,19 +18,10 @@ from holdfast.log.admit import REMEMBERED, Prepared, prepare
 from holdfast.log.facts import check_facts
 from holdfast.log.fold import Tally, apply, given_facts
 from holdfast.log.parts import part_name, split_at_boundary
-from holdfast.model import (
-    MARKERS,
-    AnyRecord,
-    Damaged,
-    Entry,
-    Meta,
-    Metadata,
-    Part,
-    Stamps,
-    Uuids,
-)
+from holdfast.model import MARKERS, AnyRecord, Damaged, Entry, Meta, Metadata, Part
 from holdfast.ports import Filter, Lease, Listed, Order, Page, matcher, parse_cursor
 from holdfast.settings import SessionSettings, Settings
+from holdfast.stamps import Stamps, Uuids
 from holdfast.stores import names
 from holdfast.stores.layout import check_id
 from holdfast.stores.reading import is_birth

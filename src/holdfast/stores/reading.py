@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from itertools import islice
 from typing import Self
 
 from holdfast.log import scan
 from holdfast.log.lines import decode, decode_fast, peek_seq
 from holdfast.log.parts import part_name, part_number
-from holdfast.model import AnyRecord, Damaged, Entry, Meta
+from holdfast.model import MARKERS, AnyRecord, Damaged, Entry, Meta
 from holdfast.stores.disk import open_file
 
 
@@ -195,3 +196,30 @@ def entry_of(file: str, start: int, stop: int, line: bytes | None, seq: int | No
 def is_birth(entry: Entry | AnyRecord) -> bool:
     """Whether an entry is the record with seq 0 that says what the session was made with."""
     return isinstance(entry, Meta) and entry.seq == 0
+
+
+def recent_ids(log: OpenLog, count: int) -> dict[str, int]:
+    """The ids of the last records and their seqs."""
+    found: dict[str, int] = {}
+    for entry in islice(log.backward(), count):
+        if not isinstance(entry, Damaged) and entry.id:
+            found.setdefault(entry.id, entry.seq)
+    return found
+
+
+def record_at(log: OpenLog, seq: int) -> AnyRecord | None:
+    """The record with a number, if it can be read."""
+    for entry in log.forward(*log.seek(seq)):
+        if entry.seq is not None and entry.seq >= seq:
+            return None if isinstance(entry, Damaged) or entry.seq != seq else entry
+    return None
+
+
+def last_marker(log: OpenLog, above: int) -> int:
+    """The seq of the last rewind, tombstone or compaction above a number; 0 if there is none."""
+    for entry in log.backward():
+        if isinstance(entry, MARKERS):
+            return entry.seq
+        if entry.seq is not None and entry.seq <= above:
+            break
+    return 0

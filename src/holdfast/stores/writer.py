@@ -12,8 +12,8 @@ import os
 import stat
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from fcntl import LOCK_EX, LOCK_NB, LOCK_UN, flock
 from itertools import chain, count
 
@@ -34,7 +34,14 @@ from holdfast.model import (
 from holdfast.ports import Listed
 from holdfast.settings import SessionSettings
 from holdfast.stores import disk, sidecar
-from holdfast.stores.reading import OpenLog, is_birth, part_numbers
+from holdfast.stores.reading import (
+    OpenLog,
+    is_birth,
+    last_marker,
+    part_numbers,
+    recent_ids,
+    record_at,
+)
 from holdfast.stores.tail import Report, Tail
 
 _WRITABLE = 0o200
@@ -148,16 +155,14 @@ class Writer:
         there: dict[int, AnyRecord] = {}
         for one in prepared:
             if one.retriable:
-                with disk.errors_mapped(f"reading session {self.session}", session=self.session):
-                    there = self._find_retried(prepared)
+                there = self._find_retried(prepared)
                 break
         if there and len(there) == len(prepared):
             return [there[index] for index in range(len(prepared))]
         if expect is not None:
             admit.check_expect(self.session, tally.seq, expect, len(there))
         if guard is not None:
-            with disk.errors_mapped(f"reading session {self.session}", session=self.session):
-                self._check_guard(guard)
+            self._check_guard(guard)
         if not there:
             return self._commit(prepared)
         stored = self._commit([one for i, one in enumerate(prepared) if i not in there])
@@ -287,44 +292,28 @@ class Writer:
 
     def _find_retried(self, prepared: Sequence[Prepared]) -> dict[int, AnyRecord]:
         """Which of the records are stored already, by their place in the batch."""
-        if self._ids is None:
-            self._ids = self._recent_ids()
         there: dict[int, AnyRecord] = {}
-        for index, one in enumerate(prepared):
-            seq = self._ids.get(one.record.id) if one.retriable else None
-            if seq is None or seq <= self._tally.seq - REMEMBERED:
-                continue
-            stored = self._stored(seq)
-            there[index] = admit.checked_retry(self.session, one.record, stored, seq)
+        with (
+            disk.errors_mapped(f"reading session {self.session}", session=self.session),
+            OpenLog(os.dup(self._directory)) as log,
+        ):
+            if self._ids is None:
+                self._ids = recent_ids(log, REMEMBERED)
+            for index, one in enumerate(prepared):
+                seq = self._ids.get(one.record.id) if one.retriable else None
+                if seq is not None and seq > self._tally.seq - REMEMBERED:
+                    stored = record_at(log, seq)
+                    there[index] = admit.checked_retry(self.session, one.record, stored, seq)
         return there
-
-    def _recent_ids(self) -> dict[str, int]:
-        with OpenLog(os.dup(self._directory)) as log:
-            found: dict[str, int] = {}
-            for count, entry in enumerate(log.backward()):
-                if count >= REMEMBERED:
-                    break
-                if not isinstance(entry, Damaged) and entry.id:
-                    found.setdefault(entry.id, entry.seq)
-            return found
-
-    def _stored(self, seq: int) -> AnyRecord | None:
-        with OpenLog(os.dup(self._directory)) as log:
-            for entry in log.forward(*log.seek(seq)):
-                if entry.seq is not None and entry.seq >= seq:
-                    return None if isinstance(entry, Damaged) else entry
-            return None
 
     def _check_guard(self, guard: int) -> None:
         marker = self._marker
         if not marker and guard < self._known_from:
-            with OpenLog(os.dup(self._directory)) as log:
-                for entry in log.backward():
-                    if isinstance(entry, MARKERS):
-                        marker = entry.seq
-                        break
-                    if entry.seq is not None and entry.seq <= guard:
-                        break
+            with (
+                disk.errors_mapped(f"reading session {self.session}", session=self.session),
+                OpenLog(os.dup(self._directory)) as log,
+            ):
+                marker = last_marker(log, guard)
         admit.check_guard(self.session, marker, guard)
 
     # --- writing
@@ -436,23 +425,29 @@ class Writer:
         """The session's directory; the writer owns it."""
         return self._directory
 
-    @contextmanager
-    def still(self) -> Iterator[bool]:
-        """Keep other threads out while processes may go on; False if it is of no use any more."""
-        if not self._mutex.acquire(timeout=self._settings.lock_seconds):
-            yield False
-            return
-        try:
-            yield not self.closed and self._tail is not None
-        finally:
-            self._mutex.release()
+    def hold(self) -> bool:
+        """Keep other threads out, while processes may go on; False if that takes too long."""
+        return self._mutex.acquire(timeout=self._settings.lock_seconds)
+
+    def let_go(self) -> None:
+        """Let other threads in again."""
+        self._mutex.release()
+
+    @property
+    def loaded(self) -> bool:
+        """Whether it knows the log: it was used and not closed yet."""
+        return not self.closed and self._tail is not None
 
     def current(self) -> Metadata | None:
         """The metadata if the log is as this writer left it; waits for an append at most."""
-        with self.still() as usable:
-            with suppress(Gone, HoldfastError):
-                return self.metadata if usable and self._as_left() else None
+        if not self.hold():
             return None
+        try:
+            with suppress(Gone, HoldfastError, OSError):
+                return self.metadata if self.loaded and self._as_left() else None
+            return None
+        finally:
+            self.let_go()
 
     def save(self) -> Listed:
         """Write metadata.json, with an fsync where no record holds its facts; the index row."""
