@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, get_args
 from zlib import crc32
 
 import msgspec
@@ -24,6 +24,7 @@ from holdfast.model import (
     KnownRecord,
     Message,
     OtherBlock,
+    Role,
     Text,
     Unknown,
     blocks,
@@ -39,6 +40,7 @@ def _encode_other(value: object) -> Any:
     raise TypeError(f"{type(value).__name__} is not a JSON value")
 
 
+_ROLES = frozenset(get_args(Role))
 _encoder = msgspec.json.Encoder(enc_hook=_encode_other)
 _decoder = msgspec.json.Decoder(KnownRecord)
 _plain = msgspec.json.Decoder()
@@ -71,6 +73,12 @@ def encode(record: AnyRecord) -> tuple[AnyRecord, bytes]:
         raise FormatError(
             f"content is nested deeper than {MAX_DEPTH} levels", hint="store it as text"
         )
+    if record.schema_version != SCHEMA_VERSION:
+        raise FormatError(f"a record of schema version {record.schema_version} cannot be written")
+    # Structs take any value: what is acknowledged must be readable, so read it.
+    problem = _decode_slowly(body).problem
+    if problem:
+        raise FormatError(problem)
     return record, body
 
 
@@ -79,11 +87,24 @@ def encode_plain(record: AnyRecord) -> bytes | None:
 
     None means: ask `encode`.
     """
-    if type(record) is not Message or record.line or record.seq:
+    if type(record) is not Message or record.line or record.seq or record.role not in _ROLES:
         return None
     for block in record.content:
-        if type(block) is not Text:
+        if type(block) is not Text or type(block.text) is not str:
             return None
+    if (
+        record.tool_call_id is not None
+        or record.tool_name is not None
+        or record.is_error is not None
+        or record.model is not None
+        or record.usage is not None
+        or record.stop_reason is not None
+        or record.sender is not None
+        or record.cwd is not None
+        or type(record.id) is not str
+        or type(record.timestamp) is not str
+    ):
+        return None
     try:
         return _encoder.encode(record)
     except UnicodeEncodeError:

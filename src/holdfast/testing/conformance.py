@@ -15,6 +15,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from itertools import pairwise
+from typing import Any
 
 from holdfast.errors import (
     Conflict,
@@ -33,6 +34,7 @@ from holdfast.model import (
     Message,
     Meta,
     Rewind,
+    Text,
     Tombstone,
     ToolCall,
     Usage,
@@ -213,6 +215,30 @@ class StoreConformance:
             with raises(FormatError):
                 session.append_many([user("before"), bad, user("after")])
         assert [record.seq for record in session.records()] == [1]
+
+    def test_a_record_that_could_not_be_read_back_is_refused(self) -> None:
+        session = self._store().create()
+        wrong: list[Any] = [
+            Message(role="system", content=(Text("x"),)),  # type: ignore[arg-type]
+            user("x", sender=5),
+            user("x", id=5),
+            user("x", timestamp=5),
+            user("x", model=object()),
+            user("x", is_error="no"),
+            user("x", usage={"inputTokens": "many"}),
+            Message(role="user", content=("not a block",)),  # type: ignore[arg-type]
+            Rewind(to_seq=-1),
+            Tombstone(deletes=("1",)),  # type: ignore[arg-type]
+            Compaction(first_kept_seq=1, summary=None),  # type: ignore[arg-type]
+            Event(kind=3),  # type: ignore[arg-type]
+            lines.from_object({"recordType": "message", "schemaVersion": 2, "content": []}),
+        ]
+        for record in wrong:
+            with raises(FormatError):
+                session.append(record)
+        assert session.records() == []
+        odd = Message(role="user", content=(Text(5),))  # type: ignore[arg-type]
+        assert session.append(odd) == session.record(1)
 
     def test_what_json_cannot_hold_is_normalised(self) -> None:
         session = self._store().create()
