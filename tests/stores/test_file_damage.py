@@ -279,6 +279,16 @@ def test_a_copied_session_directory_is_a_session(root: Path) -> None:
     shutil.copytree(log.parent, root / "sessions" / other)
     listed = {row.id: row.metadata.agent for row in session.store.list()}
     assert listed == {session.id: "copied", other: "copied"}
+    session.store.close()  # now metadata.json of the original is up to date
+    third = "01BX5ZZKBKACTAV9WEVGEMMVS0"
+    shutil.copytree(log.parent, root / "sessions" / third)
+    copy = session.store.session(third)
+    before = copy.metadata
+    assert before.created_at.startswith("2017-10-24")  # the time in its own id
+    assert before.metrics.session_id == third
+    os.unlink(root / "sessions" / third / "metadata.json")
+    assert copy.metadata == before
+    shutil.rmtree(root / "sessions" / third)
     shutil.rmtree(root / "sessions" / other)
     assert [row.id for row in session.store.list()] == [session.id]
 

@@ -71,7 +71,9 @@ def test_deleting_all_derived_files_of_1000_sessions_loses_nothing(tmp_path: Pat
         assert _state(store) == before
 
 
-@pytest.mark.parametrize("damage", ["missing", "empty", "garbage", "flipped", "other", "array"])
+@pytest.mark.parametrize(
+    "damage", ["missing", "empty", "garbage", "flipped", "other", "array", "odd"]
+)
 def test_metadata_is_rebuilt_from_the_log(tmp_path: Path, damage: str) -> None:
     with _store(tmp_path / "root") as store:
         session = store.create(agent="a", model="m")
@@ -90,6 +92,7 @@ def test_metadata_is_rebuilt_from_the_log(tmp_path: Path, damage: str) -> None:
                 "flipped": good.replace(b'"messageCount":2', b'"messageCount":7'),
                 "other": good.replace(session.id.encode(), b"0" * 26),
                 "array": b"[1,2,3]",
+                "odd": b'{"":5,"agent":[],"through":"x"}',
             }[damage]
         )
     again = _store(tmp_path / "root").session(session.id)

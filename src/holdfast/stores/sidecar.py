@@ -10,7 +10,6 @@ from typing import Any
 from zlib import crc32
 
 import msgspec
-from msgspec.structs import replace
 
 from holdfast.log.fold import Tally, from_builtins, to_builtins
 from holdfast.log.lines import crc_matches, has_crc
@@ -34,8 +33,7 @@ def save(metadata: Metadata, directory: int, *, durable: bool) -> None:
 
 def load(session: str, log: OpenLog) -> tuple[Tally, Through]:
     """The metadata of a session up to the end of its log, as a tally that can go on."""
-    data, checked = _read(log.directory)
-    tally, start = _begin(session, data, checked, log)
+    tally, start = _begin(session, log)
     return tally, catch_up(tally, log, start)
 
 
@@ -62,7 +60,7 @@ def covers(through: Through, log: OpenLog) -> bool:
 
 def shortfall(log: OpenLog) -> str:
     """What the file knew of and the log has not, in words; empty if all is there."""
-    data, checked = _read(log.directory)
+    data, checked = _read(log)
     try:
         through = msgspec.convert(data.get("through"), Through) if checked else Through()
     except msgspec.ValidationError:
@@ -72,29 +70,27 @@ def shortfall(log: OpenLog) -> str:
     return f"the log once went to seq {through.seq}, byte {through.bytes} of part {through.part}"
 
 
-def _read(directory: int) -> tuple[dict[str, Any], bool]:
+def _read(log: OpenLog) -> tuple[dict[str, Any], bool]:
     """The file's object and whether its crc vouches for it; empty if it is no use."""
     try:
-        raw = get(NAME, directory).rstrip(b"\n")
+        raw = get(NAME, log.directory).rstrip(b"\n")
         data = msgspec.json.decode(raw)
     except (OSError, ValueError, RecursionError):
         return {}, False
     if not isinstance(data, dict):
         return {}, False
     data.pop("crc", None)
-    if not has_crc(raw):
-        return data, False
-    return (data, True) if crc_matches(raw) else ({"": data}, False)
+    if has_crc(raw) and not crc_matches(raw):
+        # Garbled: worth something only while no record says better.
+        return (data if log.size() == 0 else {}), False
+    return data, has_crc(raw)
 
 
-def _begin(
-    session: str, data: dict[str, Any], checked: bool, log: OpenLog
-) -> tuple[Tally, Through]:
-    if "" in data:  # garbled: worth something only while no record says better
-        data = data[""] if log.size() == 0 else {}
-    if checked:
+def _begin(session: str, log: OpenLog) -> tuple[Tally, Through]:
+    data, checked = _read(log)
+    if checked and data.get("id") == session:  # not of a session that was copied by hand
         try:
-            known = replace(from_builtins(data), id=session)
+            known = from_builtins(data)
         except msgspec.ValidationError:
             known = None
         if known is not None and covers(known.through, log):
