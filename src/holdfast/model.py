@@ -146,6 +146,7 @@ class Message(Record, frozen=True, kw_only=True, tag="message", gc=False):
     sender: str | None = None
     cwd: str | None = None
     timestamp: str = ""
+    auto_injected: bool = False  # made for one run: no store keeps it
 
     record_type: ClassVar[str] = "message"
 

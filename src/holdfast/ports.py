@@ -153,6 +153,7 @@ class Store(Protocol):
         `lease`: a stale one is refused. All three raise Conflict. A record whose id is among the
         last 1,024 is not written again, the stored one is returned (Conflict if it differs);
         this is looked at first, so a retry succeeds and a batch found in part is completed.
+        A message marked auto-injected is skipped: it is neither kept nor returned.
         Also raises SessionBusy, StoreFull, StoreFailed, FormatError.
         """
         ...

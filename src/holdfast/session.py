@@ -54,9 +54,12 @@ class Session:
         guard: int | None = None,
         lease: Lease | None = None,
     ) -> R:
-        """Add one record; durable on return. Returns it as stored, with its seq and id."""
+        """Add one record; durable on return. Returns it as stored, with its seq and id.
+
+        A message marked auto-injected is not kept and comes back as it was given.
+        """
         stored = self._port.append(self.id, (record,), expect=expect, guard=guard, lease=lease)
-        return stored[0]  # type: ignore[return-value]  # it is the same kind of record
+        return stored[0] if stored else record  # type: ignore[return-value]  # the same kind
 
     def append_many(
         self,

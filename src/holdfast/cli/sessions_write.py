@@ -75,8 +75,11 @@ def append(
         stored = session.append_many(records, expect=expect)
     if as_json:
         render.put_json({"records": [{"seq": one.seq, "id": one.id} for one in stored]})
-    else:
+    elif stored:
         print(f"appended {_numbers([one.seq for one in stored])} to {session.id}")
+    if len(stored) < len(records):
+        skipped = len(records) - len(stored)
+        render.note(f"{render.plural(skipped, 'auto-injected message')} not kept")
 
 
 @click.command()

@@ -47,6 +47,14 @@ def prepare(
     return made
 
 
+def lasting(records: Sequence[AnyRecord]) -> Sequence[AnyRecord]:
+    """The records without messages that were injected for one run: those are never kept."""
+    for record in records:
+        if isinstance(record, Message) and record.auto_injected:
+            return [one for one in records if not (isinstance(one, Message) and one.auto_injected)]
+    return records
+
+
 def birth(tally: Tally) -> bytes:
     """The line with seq 0, written with the first record: what the session was made with."""
     made = tally.metadata(1, 0)

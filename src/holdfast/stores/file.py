@@ -25,7 +25,7 @@ from holdfast.errors import (
     NotFound,
     StoreFull,
 )
-from holdfast.log.admit import prepare
+from holdfast.log.admit import lasting, prepare
 from holdfast.log.facts import check_facts
 from holdfast.log.fold import Tally, apply, given_facts
 from holdfast.log.parts import part_name
@@ -120,10 +120,11 @@ class FileStore:
             isinstance(lease, FileLease) and lease.held and lease.session == session
         ):
             raise Conflict(f"the turn lease of session {session} is not held", session=session)
-        if not records:
+        kept = lasting(records)
+        if not kept:
             self.resolve(session)
             return []
-        prepared = prepare(records, self._now, self._new_uuid)
+        prepared = prepare(kept, self._now, self._new_uuid)
         return self._writers.append(session, prepared, expect, guard)
 
     def update(self, session: str, changes: Mapping[str, Any]) -> Metadata:

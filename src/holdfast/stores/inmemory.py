@@ -14,7 +14,7 @@ from typing import Any, Self
 
 from holdfast.errors import Conflict, FormatError, NotFound, SessionBusy
 from holdfast.log import admit, lines
-from holdfast.log.admit import REMEMBERED, Prepared, prepare
+from holdfast.log.admit import REMEMBERED, Prepared, lasting, prepare
 from holdfast.log.facts import check_facts
 from holdfast.log.fold import Tally, apply, given_facts
 from holdfast.log.parts import part_name, split_at_boundary
@@ -166,7 +166,11 @@ class InMemoryStore:
             isinstance(lease, MemoryLease) and lease.held and lease.session == session
         ):
             raise Conflict(f"the turn lease of session {session} is not held", session=session)
-        prepared = prepare(records, self._now, self._new_uuid)
+        kept = lasting(records)
+        if not kept:
+            self.resolve(session)
+            return []
+        prepared = prepare(kept, self._now, self._new_uuid)
         with self._lock:
             return self._log(session).append(prepared, expect, guard)
 

@@ -400,6 +400,15 @@ class StoreConformance:
         session.restore(2)
         assert [message.seq for message in session.messages()] == [1, 2, 3, 4, 5]
 
+    def test_a_message_injected_for_one_run_is_skipped(self) -> None:
+        session = self._store().create()
+        recall = user("<recall>…</recall>", auto_injected=True)
+        assert session.append(recall).seq == 0
+        stored = session.append_many([user("a"), recall, assistant("b")])
+        assert [one.seq for one in stored] == [1, 2]
+        assert [message.text for message in session.messages()] == ["a", "b"]
+        assert session.metadata.through.seq == 2
+
     # --- metadata, names, listing
 
     def test_metadata_follows_every_append(self) -> None:
