@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from pathlib import Path
 
 import pytest
@@ -83,3 +84,28 @@ def test_a_cancelled_append_is_awaited_to_its_end() -> None:
             assert len(await session.records()) == 1  # it was there when the task ended
 
     asyncio.run(work())
+
+
+def test_a_lease_taken_for_a_cancelled_task_is_given_back() -> None:
+    async def run() -> None:
+        async with holdfast.open_async_store("memory:") as store:
+            session = await store.create()
+            taking = threading.Event()
+            cancelled = threading.Event()
+            take = session.sync.lease
+
+            def slowly() -> holdfast.Lease:
+                taking.set()
+                cancelled.wait(10)
+                return take()
+
+            session.sync.lease = slowly  # type: ignore[method-assign]
+            task = asyncio.create_task(session.lease())
+            await asyncio.to_thread(taking.wait, 10)
+            task.cancel()
+            cancelled.set()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+            take().release()
+
+    asyncio.run(run())

@@ -76,10 +76,11 @@ def test_s7_3_loading_rebuilds_the_history_with_overlays(root: Path, store: hold
     (_folder(root, session) / "session.jsonl").write_bytes(DOCUMENT)
     loaded = holdfast.open_store(root).session(session.id)
     assert [message.seq for message in loaded.messages()] == [1, 2, 3, 5]
-    assert [message.role for message in loaded.context().messages] == [
-        "user",
-        "toolResult",
-        "assistant",
+    context = loaded.context()
+    assert [message.role for message in context.messages] == ["user", "assistant"]
+    # This writer cut between a call and its result, which alone no provider would take.
+    assert [(one.seq, one.why) for one in context.left_out] == [
+        (3, "its call was summarised (tc_1)")
     ]
     assert loaded.messages()[1].tool_calls[0].arguments == {"command": "df -h"}
     assert loaded.verify() == ()

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, ParamSpec, Self, TypeVar
 
-from holdfast.context.build import WINDOW, Context
+from holdfast.context.build import Context
 from holdfast.log.fold import View
 from holdfast.model import (
     AnyRecord,
@@ -25,6 +25,7 @@ from holdfast.model import (
 )
 from holdfast.ports import Lease, Page
 from holdfast.session import R, Session, Store
+from holdfast.tokens import WINDOW
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -126,9 +127,24 @@ class AsyncSession:
         """The live messages and what stood in the way of reading them."""
         return await self._call(self.sync.view)
 
-    async def context(self, *, window: int = WINDOW) -> Context:
+    async def context(
+        self,
+        *,
+        window: int = WINDOW,
+        inject: Iterable[Message] = (),
+        tool_result_budget: int | None = None,
+    ) -> Context:
         """What the model is sent next."""
-        return await self._call(self.sync.context, window=window)
+        return await self._call(
+            self.sync.context,
+            window=window,
+            inject=inject,
+            tool_result_budget=tool_result_budget,
+        )
+
+    async def close_calls(self, *, lease: Lease) -> list[Message]:
+        """Record an error result for every tool call that never got its own."""
+        return await self._call(self.sync.close_calls, lease=lease)
 
     async def metadata(self) -> Metadata:
         """What is known of the session."""
@@ -172,7 +188,14 @@ class AsyncSession:
 
     async def lease(self) -> Lease:
         """The right to run a turn, at once or SessionBusy."""
-        return await self._call(self.sync.lease)
+        taken: list[Lease] = []
+        try:
+            await self._call(lambda: taken.append(self.sync.lease()))
+        except asyncio.CancelledError:
+            for lease in taken:  # nobody else will ever give it back
+                lease.release()
+            raise
+        return taken[0]
 
     async def verify(self) -> tuple[Damaged, ...]:
         """Everything wrong with its bytes."""

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 
 from holdfast.errors import SettingsError
 from holdfast.session import Store
-from holdfast.settings import Settings, convert, parse
+from holdfast.settings import CompactionSettings, Settings, convert, parse
+from holdfast.tokens import Counter, estimate_text, exact
 
 if TYPE_CHECKING:
     from holdfast.aio import AsyncStore
@@ -31,7 +32,8 @@ def open_store(
     if address == "memory:":
         from holdfast.stores.inmemory import InMemoryStore  # noqa: PLC0415
 
-        return Store(InMemoryStore(settings or convert({}, os.environ)))
+        chosen = settings or convert({}, os.environ)
+        return Store(InMemoryStore(chosen), chosen, counter(chosen.compaction))
     if "://" in address:
         raise SettingsError(
             f"no store is known for {address!r}", hint="give a directory or memory:"
@@ -46,7 +48,9 @@ def open_store(
         root = Path(address).expanduser()
     except RuntimeError as error:
         raise SettingsError(f"{address}: {error}") from error
-    return Store(FileStore(root, settings or load_settings(root), progress=progress))
+    chosen = settings or load_settings(root)
+    port = FileStore(root, chosen, progress=progress)
+    return Store(port, chosen, counter(chosen.compaction))
 
 
 def open_async_store(
@@ -56,6 +60,11 @@ def open_async_store(
     from holdfast.aio import AsyncStore  # noqa: PLC0415 - asyncio takes 50 ms to load
 
     return AsyncStore(open_store(where, settings=settings))
+
+
+def counter(settings: CompactionSettings) -> Counter:
+    """How tokens are counted: estimated, or by a real vocabulary."""
+    return estimate_text if settings.counter == "estimate" else exact(settings.counter)
 
 
 def load_settings(root: Path, environment: Mapping[str, str] | None = None) -> Settings:

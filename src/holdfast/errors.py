@@ -9,6 +9,8 @@
     ├── FormatError       a value or a file that this version cannot represent
     ├── StoreFull         a limit or the disk is reached; reading still works
     ├── StoreFailed       the disk or the database refused; nothing was acknowledged
+    ├── ContextOverflow   a context that does not fit the model's window
+    ├── ProviderError     a model call that failed
     └── SettingsError     a configuration that cannot be used
 
 Each carries facts (session, part, byte, seq …) and, where something can be done, a hint.
@@ -65,3 +67,11 @@ class StoreFailed(HoldfastError):
 
 class SettingsError(HoldfastError):
     """The configuration cannot be used."""
+
+
+class ContextOverflow(HoldfastError):
+    """The context does not fit the model's window, and nothing more can be left out."""
+
+
+class ProviderError(HoldfastError):
+    """A model call failed; the session is as it was."""

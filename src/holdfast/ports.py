@@ -1,7 +1,7 @@
-"""What the layers above ask of a store: duties, not code.
+"""What the layers above ask of a store and of a provider: duties, not code.
 
 A store is synchronous and safe to use from several threads. No verb waits longer than one append
-does; waiting for a turn is the engine's business.
+does; waiting for a turn is the engine's business. A provider is asynchronous and keeps nothing.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any, Literal, Protocol, Self, overload
 import msgspec
 
 from holdfast.errors import FormatError
-from holdfast.model import AnyRecord, Damaged, Entry, Metadata, Part
+from holdfast.model import AnyRecord, Damaged, Entry, Message, Metadata, Part
 from holdfast.stamps import epoch_ms
 
 Order = Literal["active", "created"]  # newest message first, or newest session first
@@ -226,4 +226,39 @@ class Store(Protocol):
 
     def close(self) -> None:
         """Bring derived data up to date and give back all descriptors."""
+        ...
+
+
+class Tool(msgspec.Struct, frozen=True):
+    """A tool as a model is told of it."""
+
+    name: str
+    description: str = ""
+    parameters: dict[str, Any] = {}  # JSON Schema of its arguments
+
+
+class Request(msgspec.Struct, frozen=True, kw_only=True):
+    """One call of a model."""
+
+    messages: tuple[Message, ...]
+    system: str = ""
+    model: str = ""
+    tools: tuple[Tool, ...] = ()
+    max_tokens: int | None = None
+    temperature: float | None = None
+
+
+class Provider(Protocol):
+    """Completes a context."""
+
+    async def complete(self, request: Request) -> Message:
+        """The model's answer, with the model's name and, where it is known, its usage.
+
+        Raises ContextOverflow if the context is too large for the model, ProviderError for
+        everything else that goes wrong. Nothing of the request is kept or changed.
+        """
+        ...
+
+    def window(self, model: str) -> int | None:
+        """The model's limit as the provider states it; None if it does not."""
         ...

@@ -10,12 +10,14 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Self, TypeVar
 
 import msgspec
+from msgspec.structs import replace
 
 from holdfast import ports
-from holdfast.context.build import WINDOW, Context, build
-from holdfast.errors import LogDamaged, NotFound
+from holdfast.context.build import Context, build
+from holdfast.errors import Conflict, LogDamaged, NotFound
 from holdfast.log.fold import View, fold
-from holdfast.log.pairs import exchange
+from holdfast.log.live import Live, read
+from holdfast.log.pairs import closing, exchange, pair
 from holdfast.model import (
     AnyRecord,
     Damaged,
@@ -26,11 +28,15 @@ from holdfast.model import (
     Part,
     Rewind,
     Tombstone,
+    ToolCall,
     Usage,
 )
 from holdfast.ports import Filter, Lease, Listed, Order, Page
+from holdfast.settings import Settings
+from holdfast.tokens import WINDOW, Counter, estimate_text
 
 R = TypeVar("R", bound=AnyRecord)
+_DEFAULTS = Settings()
 
 
 class Session:
@@ -117,6 +123,35 @@ class Session:
             data["cost"] = cost
         return self.append(Event(kind="turn_end", data=data))
 
+    def close_calls(self, *, lease: Lease) -> list[Message]:
+        """Record an error result for every tool call that never got its own.
+
+        Only who holds the turn lease can know that none is coming any more. Done once: a call
+        that is closed is not open.
+        """
+        while True:
+            live = self.live()
+            results = [
+                replace(closing(call), id=self._closing_id(live, live.messages[place].seq, call))
+                for place, call in pair(live.messages).open
+            ]
+            if not results:
+                return []
+            try:
+                return self._port.append(self.id, results, guard=live.marker, lease=lease)  # type: ignore[return-value]  # messages in, messages out
+            except Conflict:
+                if self.live().marker == live.marker:
+                    raise  # not a marker but the lease: reading again changes nothing
+
+    def _closing_id(self, live: Live, seq: int, call: ToolCall) -> str:
+        """The same for every attempt, so that a retry writes nothing twice.
+
+        After a rewind took the result back it is another one: then it must be written again.
+        """
+        from uuid import NAMESPACE_OID, uuid5  # noqa: PLC0415 - seldom needed, slow to load
+
+        return str(uuid5(NAMESPACE_OID, f"{self.id} {seq} {call.id} {live.marker}"))
+
     def lease(self) -> Lease:
         """The right to run a turn, at once or SessionBusy."""
         return self._port.lease(self.id)
@@ -155,9 +190,33 @@ class Session:
         """The live messages and what stood in the way of reading them."""
         return fold(self._port.read(self.id))
 
-    def context(self, *, window: int = WINDOW) -> Context:
-        """What the model is sent next: the latest summary and the live messages after it."""
-        return build(self._port.tail(self.id), window)
+    def live(self, *, accept_stale: bool = True) -> Live:
+        """The live messages behind the latest summary, read backwards; see `log.live`."""
+        return read(self._port.tail(self.id), accept_stale=accept_stale)
+
+    def context(
+        self,
+        *,
+        window: int = WINDOW,
+        inject: Iterable[Message] = (),
+        tool_result_budget: int | None = None,
+    ) -> Context:
+        """What the model is sent next: the latest summary and the live messages after it.
+
+        Every tool result stands directly after its call. `inject` is put just before the last
+        thing the user said. What does not fit is left out and named, oldest rounds first;
+        ContextOverflow if even the newest round is larger than the window.
+        """
+        settings = self.store.settings.compaction
+        return build(
+            self.live(),
+            window=window,
+            inject=inject,
+            tool_result_budget=(
+                settings.tool_result_budget if tool_result_budget is None else tool_result_budget
+            ),
+            count=self.store.count,
+        )
 
     @property
     def metadata(self) -> Metadata:
@@ -209,8 +268,15 @@ class Session:
 class Store:
     """Sessions, wherever they are kept."""
 
-    def __init__(self, port: ports.Store) -> None:
+    def __init__(
+        self,
+        port: ports.Store,
+        settings: Settings = _DEFAULTS,
+        count: Counter = estimate_text,
+    ) -> None:
         self.port = port
+        self.settings = settings
+        self.count = count  # tokens of a text
 
     def create(
         self,

@@ -20,10 +20,52 @@ class SessionSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     lock_seconds: Annotated[float, msgspec.Meta(ge=0)] = 5.0  # how long an append waits for another
 
 
+Strategy = Literal["structured", "rounds", "prose"]
+CounterName = Literal["estimate", "o200k_base", "cl100k_base"]
+
+
+class CompactionSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """`[compaction]`: when and how a long history is summarised."""
+
+    enabled: bool = True
+    strategy: Strategy = "structured"
+    # structured: at window - reserve_tokens, keeping about keep_recent_tokens of what is newest
+    reserve_tokens: Annotated[int, msgspec.Meta(ge=1024)] = 16_384
+    keep_recent_tokens: Annotated[int, msgspec.Meta(ge=1024)] = 20_000
+    # rounds: at this share of the window
+    threshold: Annotated[float, msgspec.Meta(gt=0, le=1)] = 0.9
+    # prose: at so many tokens
+    compact_threshold: Annotated[int, msgspec.Meta(ge=1024)] = 100_000
+    tool_result_budget: Annotated[int, msgspec.Meta(ge=0)] = 50_000  # characters in a context
+    model: str = ""  # that summarises; empty: the agent's own
+    max_tokens: Annotated[int, msgspec.Meta(ge=256)] = 4_096  # of a summary
+    fallback: bool = True  # to the built-in summary when a model's fails
+    window: Annotated[int, msgspec.Meta(ge=0)] = 0  # 0: as the provider or the model table says
+    counter: CounterName = "estimate"
+
+
+class AgentSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """`[agents.NAME]`: what is different for one agent."""
+
+    compaction: dict[str, Any] = {}  # any keys of [compaction], set again
+
+
 class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """All tables."""
 
     session: SessionSettings = SessionSettings()
+    compaction: CompactionSettings = CompactionSettings()
+    agents: dict[str, AgentSettings] = {}
+
+    def compaction_of(self, agent: str) -> CompactionSettings:
+        """`[compaction]` with what `[agents.NAME.compaction]` sets again."""
+        if agent not in self.agents:
+            return self.compaction
+        both = msgspec.structs.asdict(self.compaction) | self.agents[agent].compaction
+        try:
+            return msgspec.convert(both, CompactionSettings)
+        except msgspec.ValidationError as error:
+            raise SettingsError(f"[agents.{agent}.compaction]: {error}") from error
 
 
 def parse(text: str, environment: Mapping[str, str], *, origin: str = "config.toml") -> Settings:
@@ -50,9 +92,12 @@ def convert(
             raise SettingsError(f"{origin}: [{table}] must be a table")
         data[table][key] = value
     try:
-        return msgspec.convert(data, Settings)
-    except msgspec.ValidationError as error:
+        settings = msgspec.convert(data, Settings)
+        for agent in settings.agents:
+            settings.compaction_of(agent)
+    except (msgspec.ValidationError, SettingsError) as error:
         raise SettingsError(f"{origin}: {error}", hint="docs/settings.md has every key") from error
+    return settings
 
 
 def _overrides(environment: Mapping[str, str]) -> list[tuple[str, str, str, str]]:
@@ -70,5 +115,6 @@ def _overrides(environment: Mapping[str, str]) -> list[tuple[str, str, str, str]
 
 
 _TABLES: dict[str, dict[str, Any]] = {
-    "session": {field.name: field.type for field in msgspec.structs.fields(SessionSettings)}
+    table: {field.name: field.type for field in msgspec.structs.fields(settings)}
+    for table, settings in (("session", SessionSettings), ("compaction", CompactionSettings))
 }

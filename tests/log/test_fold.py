@@ -10,6 +10,7 @@ from msgspec.structs import replace
 
 from holdfast.context.build import build, summary_message
 from holdfast.log.fold import View, apply, fold, from_builtins, to_builtins
+from holdfast.log.live import read
 from holdfast.model import (
     AnyRecord,
     Compaction,
@@ -74,7 +75,7 @@ def test_reading_backwards_gives_what_folding_forwards_gives(
 ) -> None:
     log = _log(choices)
     view = fold(log)
-    assert list(build(reversed(log)).messages) == _forward_context(view)
+    assert list(build(read(reversed(log))).messages) == _forward_context(view)
 
 
 @given(steps)
@@ -82,34 +83,34 @@ def test_reading_backwards_gives_what_folding_forwards_gives(
 def test_nothing_older_than_the_context_is_read(choices: list[tuple[str, int, int]]) -> None:
     log = _log(choices)
     standing = fold(log).compaction
-    read: list[int] = []
+    seen: list[int] = []
 
     def backwards() -> Any:
         for record in reversed(log):
-            read.append(record.seq)
+            seen.append(record.seq)
             yield record
 
-    build(backwards())
+    build(read(backwards()))
     if standing is not None:
-        assert min(read, default=0) >= min(standing.first_kept_seq, standing.seq) - 1
+        assert min(seen, default=0) >= min(standing.first_kept_seq, standing.seq) - 1
 
 
 def test_a_tombstone_on_what_a_summary_covers_makes_it_stale() -> None:
     log = _log([("user", 0, 0), ("user", 0, 0), ("user", 0, 0)])
     log.append(Compaction(first_kept_seq=3, summary="s", seq=4))
-    assert build(reversed(log)).stale == ()
+    assert build(read(reversed(log))).stale == ()
     log.append(Tombstone(deletes=(1, 3), seq=5))
-    context = build(reversed(log))
+    context = build(read(reversed(log)))
     assert context.stale == (1,)
     assert len(context.messages) == 1
     log.append(Tombstone(restores=(1,), seq=6))
-    assert build(reversed(log)).stale == ()
+    assert build(read(reversed(log))).stale == ()
 
 
 def test_a_damaged_compaction_is_skipped_and_named() -> None:
     log = _log([("user", 0, 0), ("user", 0, 0)])
     damaged = Damaged(file="session.jsonl", start=1, end=2, seq=3, problem="crc does not match")
-    context = build([replace(user("later"), seq=4), damaged, *reversed(log)])
+    context = build(read([replace(user("later"), seq=4), damaged, *reversed(log)]))
     assert [message.text for message in context.messages] == ["u1", "u2", "later"]
     assert [(one.seq, one.why) for one in context.left_out] == [(3, "damaged: crc does not match")]
 

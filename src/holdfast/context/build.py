@@ -1,114 +1,152 @@
-"""Build the context of a session from its records, newest first.
+"""Build what one model call is sent from the live part of a log.
 
-Nothing older than the context itself is read: going back, tombstones and the smallest `toSeq` of
-any rewind are kept in mind, up to the first compaction that still stands and on to the first
-message it kept. So the cost depends on the context and not on the history.
+    summary             as its strategy writes it
+    live messages       each tool result directly behind its call; open calls answered
+    injections          just before the last thing the user said
+    tool results        the oldest cut, if all together are too long
+    rounds              the oldest left out, if nothing else helped
+
+Pure: the log is not changed, and what is not in the context is named with its reason.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import msgspec
+from msgspec.structs import replace
 
-from holdfast.model import (
-    SCHEMA_VERSION,
-    Compaction,
-    Damaged,
-    Entry,
-    Message,
-    Rewind,
-    Text,
-    Thinking,
-    Tombstone,
-    Unknown,
-    user,
-)
+from holdfast.context.fit import TOOL_RESULT_BUDGET, leave_out_rounds, shorten_results
+from holdfast.context.inject import marked, place, within_budget
+from holdfast.log.live import LeftOut, Live, arranged
+from holdfast.model import Compaction, Message, user
+from holdfast.tokens import WINDOW, Counter, counted, estimate, estimate_text
 
-WINDOW = 200_000
 SUMMARY_SENTENCE = (
     "The conversation history before this point was compacted into the following summary:"
 )
-
-
-class LeftOut(msgspec.Struct, frozen=True, rename="camel"):
-    """Something that is in the log's live part and not in the context."""
-
-    seq: int | None
-    why: str
+FAILED = frozenset({"error", "aborted", "cancelled"})  # stop reasons whose usage says nothing
 
 
 class Context(msgspec.Struct, frozen=True, rename="camel"):
     """Exactly what one model call is sent, apart from the system prompt."""
 
     messages: tuple[Message, ...]
-    tokens: int  # estimated
+    tokens: int  # what a provider counted, and an estimate of what came after it
     window: int  # the model's limit
     left_out: tuple[LeftOut, ...] = ()
-    stale: tuple[int, ...] = ()  # deleted messages that the summary still tells of
-
-
-def build(newest_first: Iterable[Entry], window: int = WINDOW) -> Context:
-    """The latest standing summary and the live messages from its firstKeptSeq on."""
-    messages: list[Message] = []
-    left_out: list[LeftOut] = []
-    shown: dict[int, bool] = {}  # by the newest tombstone on each seq
-    summary: Compaction | None = None
+    # Messages deleted or restored since the summary was made, which it still tells of or lacks.
     stale: tuple[int, ...] = ()
-    floor: int | None = None  # the smallest toSeq of the rewinds seen
-    for entry in newest_first:
-        if summary is not None and _before(entry, summary.first_kept_seq):
-            break
-        if isinstance(entry, Message):
-            if (floor is None or entry.seq <= floor) and shown.get(entry.seq, True):
-                messages.append(entry)
-        elif isinstance(entry, Tombstone):
-            for seq in entry.restores:
-                shown.setdefault(seq, True)
-            for seq in entry.deletes:
-                shown.setdefault(seq, False)
-        elif isinstance(entry, Rewind):
-            floor = entry.to_seq if floor is None else min(floor, entry.to_seq)
-        elif isinstance(entry, Compaction):
-            first = entry.first_kept_seq
-            if summary is None and (floor is None or floor >= first - 1):
-                summary = entry
-                stale = tuple(sorted(s for s, live in shown.items() if not live and s < first))
-        elif isinstance(entry, Damaged):
-            left_out.append(LeftOut(entry.seq, f"damaged: {entry.problem}"))
-        elif isinstance(entry, Unknown) and entry.schema_version > SCHEMA_VERSION:
-            left_out.append(LeftOut(entry.seq, f"schema version {entry.schema_version}"))
-    if summary is not None:
-        messages.append(summary_message(summary))
-    messages.reverse()
-    left_out.reverse()
+
+
+def build(
+    live: Live,
+    *,
+    window: int = WINDOW,
+    inject: Iterable[Message] = (),
+    tool_result_budget: int = TOOL_RESULT_BUDGET,
+    count: Counter = estimate_text,
+) -> Context:
+    """The context of a session; ContextOverflow if the newest round alone does not fit."""
+    context = assemble(
+        live,
+        window=window,
+        inject=inject,
+        tool_result_budget=tool_result_budget,
+        count=count,
+    )
+    return fit(context, live, window, count)
+
+
+def assemble(
+    live: Live,
+    *,
+    window: int = WINDOW,
+    overhead: int = 0,
+    inject: Iterable[Message] = (),
+    tool_result_budget: int = TOOL_RESULT_BUDGET,
+    count: Counter = estimate_text,
+) -> Context:
+    """The context as it should be, whether it fits or not.
+
+    `overhead`: tokens of the system prompt and the tools, which are sent beside it.
+    """
+    messages, left_out, _ = arranged(live)
+    tokens = context_tokens(live, messages, count, overhead)
+    first = 0
+    if live.summary is not None:
+        messages.insert(0, summary_message(live.summary))
+        first = 1
+    injections, too_much = within_budget(marked(inject), window, count)
+    if injections:
+        messages = place(messages, injections, first)
+        tokens += sum(estimate(message, count) for message in injections)
+    whole = messages
+    messages = shorten_results(messages, tool_result_budget)
+    tokens -= sum(
+        estimate(was, count) - estimate(now, count)
+        for was, now in zip(whole, messages, strict=True)
+        if was is not now
+    )
     return Context(
         messages=tuple(messages),
-        tokens=sum(estimate(message) for message in messages),
+        tokens=max(tokens, 0),
         window=window,
-        left_out=tuple(left_out),
-        stale=stale,
+        left_out=(*live.unreadable, *left_out, *too_much),
+        stale=live.stale,
     )
 
 
+def fit(context: Context, live: Live, limit: int, count: Counter = estimate_text) -> Context:
+    """The context within `limit` tokens, the oldest rounds left out if need be.
+
+    If the newest round alone is above the limit, it may still go up to the window.
+    """
+    wanted, needed = context.tokens - limit, context.tokens - context.window
+    if wanted <= 0:
+        return context
+    first = 0 if live.summary is None else 1
+    messages, missing, saved = leave_out_rounds(context.messages, first, wanted, needed, count)
+    return replace(
+        context,
+        messages=tuple(messages),
+        tokens=context.tokens - saved,
+        left_out=(*context.left_out, *missing),
+    )
+
+
+def context_tokens(
+    live: Live, messages: Sequence[Message], count: Counter = estimate_text, overhead: int = 0
+) -> int:
+    """The size of a context: the last usable count of a provider, and an estimate of the rest.
+
+    A count is usable if nothing was deleted or compacted since, and if that call was sent
+    everything. It covers the system prompt and the tools as well.
+    """
+    after = 0
+    for message in reversed(messages):
+        if (
+            message.usage is not None
+            and message.role == "assistant"
+            and message.stop_reason not in FAILED
+            and message.seq >= live.edited
+            and not 0 < live.trimmed < message.seq
+            and (tokens := counted(message.usage)) > 0
+        ):
+            return tokens + after
+        after += estimate(message, count)
+    if live.summary is not None:
+        after += estimate(summary_message(live.summary), count)
+    return after + overhead
+
+
 def summary_message(compaction: Compaction) -> Message:
-    """A compaction as the model reads it."""
-    text = f"{SUMMARY_SENTENCE}\n<summary>\n{compaction.summary}\n</summary>"
+    """A compaction as the model reads it: each strategy has its own wrapper."""
+    summary = compaction.summary
+    if compaction.strategy == "prose":
+        text = summary
+    elif compaction.strategy == "rounds":
+        text = f"<context_summary>\n{summary}\n</context_summary>"
+    else:
+        text = f"{SUMMARY_SENTENCE}\n<summary>\n{summary}\n</summary>"
     return user(text, timestamp=compaction.timestamp)
-
-
-def estimate(message: Message) -> int:
-    """Tokens of a message, roughly: a quarter of its characters, rounded up."""
-    characters = 0
-    for block in message.content:
-        if isinstance(block, Text):
-            characters += len(block.text)
-        elif isinstance(block, Thinking):
-            characters += len(block.thinking)
-        else:
-            characters += len(msgspec.json.encode(block, enc_hook=lambda other: other.data))
-    return -(-characters // 4)
-
-
-def _before(entry: Entry, first_kept: int) -> bool:
-    return entry.seq is not None and entry.seq < first_kept

@@ -1,6 +1,7 @@
-"""For those who test with holdfast or write a store for it: the conformance suite, a clock."""
+"""For those who test with holdfast or write a store for it: conformance suite, model, clock."""
 
 from holdfast.testing.clock import FakeClock
 from holdfast.testing.conformance import StoreConformance
+from holdfast.testing.scripted import ScriptedModel
 
-__all__ = ["FakeClock", "StoreConformance"]
+__all__ = ["FakeClock", "ScriptedModel", "StoreConformance"]

@@ -1,0 +1,1 @@
+"""The orchestration: turns and compaction runs."""

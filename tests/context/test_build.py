@@ -1,0 +1,316 @@
+"""What a model is sent: order, injections, budgets, and what is left out with its reason."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from msgspec.structs import replace
+
+import holdfast
+from holdfast.context.build import Context, build, context_tokens
+from holdfast.errors import ContextOverflow
+from holdfast.log.live import Live, read
+from holdfast.log.pairs import arrange, pair
+from holdfast.model import (
+    Compaction,
+    Event,
+    Message,
+    Tombstone,
+    ToolCall,
+    Usage,
+    assistant,
+    tool_result,
+    user,
+)
+from holdfast.tokens import estimate
+from tests.histories import Step, append, check_order, steps
+
+
+def _live(*messages: Message) -> Live:
+    return Live(messages=tuple(messages), head=max((m.seq for m in messages), default=0))
+
+
+def _texts(context: Context) -> list[str]:
+    return [message.text for message in context.messages]
+
+
+def _reasons(context: Context) -> list[tuple[int | None, str]]:
+    return [(one.seq, one.why) for one in context.left_out]
+
+
+# --- the summary
+
+
+@pytest.mark.parametrize(
+    ("strategy", "text"),
+    [
+        (
+            "structured",
+            "The conversation history before this point was compacted into the following summary:\n"
+            "<summary>\nS\n</summary>",
+        ),
+        ("rounds", "<context_summary>\nS\n</context_summary>"),
+        ("prose", "S"),
+        (
+            "of another version",
+            "The conversation history before this point was compacted into the following summary:\n"
+            "<summary>\nS\n</summary>",
+        ),
+    ],
+)
+def test_each_strategy_shows_its_summary_in_its_own_way(strategy: str, text: str) -> None:
+    record = Compaction(strategy=strategy, first_kept_seq=2, summary="S", seq=3)
+    context = build(Live(messages=(user("kept", seq=2),), summary=record))
+    assert [(message.role, message.text) for message in context.messages] == [
+        ("user", text),
+        ("user", "kept"),
+    ]
+
+
+# --- backwards and forwards are one
+
+
+@given(steps)
+@settings(max_examples=1500, deadline=None)
+def test_reading_any_history_backwards_gives_what_folding_it_forwards_gives(
+    history: list[Step],
+) -> None:
+    session = holdfast.open_store("memory:").create()
+    for step in history:
+        append(session, step)
+    view = session.view()
+    live = session.live()
+    assert live.summary == view.compaction
+    first = 0 if view.compaction is None else view.compaction.first_kept_seq
+    forward = [message for message in view.messages if message.seq >= first]
+    assert list(live.messages) == forward
+    sent = session.context(window=10_000_000)
+    check_order(sent.messages)
+    told = sent.messages if view.compaction is None else sent.messages[1:]
+    assert [one.seq for one in told] == [one.seq for one in arrange(forward, pair(forward))]
+
+
+def test_a_restored_message_that_the_summary_lacks_makes_it_stale() -> None:
+    log: list[holdfast.Message | Tombstone | Compaction] = [
+        user("a", seq=1),
+        user("b", seq=2),
+        Tombstone(deletes=(1,), seq=3),
+        Compaction(first_kept_seq=2, summary="of nothing", seq=4),
+        Tombstone(restores=(1,), seq=5),
+    ]
+    assert read(reversed(log)).stale == (1,)
+    again = read(reversed(log), accept_stale=False)
+    assert again.summary is None
+    assert [message.seq for message in again.messages] == [1, 2]
+
+
+def test_a_compaction_starts_from_the_newest_summary_that_tells_nothing_deleted() -> None:
+    log: list[holdfast.Message | Tombstone | Compaction] = [
+        user("a", seq=1),
+        Compaction(first_kept_seq=2, summary="first", seq=2),
+        user("secret", seq=3),
+        user("c", seq=4),
+        Compaction(first_kept_seq=4, summary="second, with the secret", seq=5),
+        user("d", seq=6),
+        Tombstone(deletes=(3,), seq=7),
+    ]
+    live = read(reversed(log))
+    assert live.summary is not None and live.summary.seq == 5
+    assert live.stale == (3,)
+    base = read(reversed(log), accept_stale=False)
+    assert base.summary is not None and base.summary.seq == 2
+    assert [message.seq for message in base.messages] == [4, 6]
+    assert base.stale == ()
+
+
+# --- injections
+
+
+def test_injections_stand_just_before_the_last_thing_the_user_said() -> None:
+    live = _live(
+        user("one", seq=1),
+        assistant("two", seq=2),
+        user("three", seq=3),
+        assistant([ToolCall("c", "x", {})], seq=4),
+        tool_result("c", "five", seq=5),
+    )
+    context = build(live, inject=[user("<env/>"), user("<recall/>")])
+    assert _texts(context) == ["one", "two", "<env/>", "<recall/>", "three", "", "five"]
+    assert [m.text for m in context.messages if m.auto_injected] == ["<env/>", "<recall/>"]
+    assert context.tokens > build(live).tokens
+
+
+def test_without_a_user_message_they_stand_behind_the_summary() -> None:
+    record = Compaction(strategy="prose", first_kept_seq=2, summary="S", seq=3)
+    live = Live(messages=(assistant("a", seq=4),), summary=record)
+    assert _texts(build(live, inject=[user("<env/>")])) == ["S", "<env/>", "a"]
+    assert _texts(build(Live(), inject=[user("<env/>")])) == ["<env/>"]
+
+
+def test_an_injected_message_found_in_a_log_is_not_sent() -> None:
+    log = [user("a", seq=1), user("old recall", seq=2, auto_injected=True), assistant("b", seq=3)]
+    assert _texts(build(read(reversed(log)))) == ["a", "b"]
+
+
+def test_injections_have_a_share_of_the_window_and_what_is_over_it_is_named() -> None:
+    small, large = user("small"), user("word " * 2_000)
+    context = build(_live(user("hi", seq=1)), window=8_000, inject=[small, large, small])
+    assert _texts(context) == ["small", "small", "hi"]
+    assert len(context.left_out) == 1
+    assert "injection of" in context.left_out[0].why
+
+
+# --- tool results
+
+
+def _work(count: int, size: int) -> list[Message]:
+    made: list[Message] = []
+    for number in range(count):
+        seq = len(made) + 1
+        made.append(assistant([ToolCall(f"c{number}", "read", {})], seq=seq))
+        made.append(tool_result(f"c{number}", f"{number}" * size, seq=seq + 1))
+    return made
+
+
+def test_the_oldest_results_are_shortened_above_the_budget() -> None:
+    live = _live(*_work(8, 10_000))
+    context = build(live)
+    lengths = [len(m.text) for m in context.messages if m.role == "toolResult"]
+    assert lengths[4:] == [10_000] * 4
+    assert all(length < 400 for length in lengths[:4])
+    assert sum(lengths) <= 50_000
+    shortened = context.messages[1]
+    assert "9800 more characters; record 2 of this session has the whole result" in shortened.text
+    assert live.messages[1].text == "0" * 10_000
+    assert context.tokens < build(live, tool_result_budget=1_000_000).tokens
+
+
+def test_the_newest_six_messages_are_never_shortened() -> None:
+    context = build(_live(*_work(4, 30_000)))
+    lengths = [len(m.text) for m in context.messages if m.role == "toolResult"]
+    assert lengths[0] < 400
+    assert lengths[1:] == [30_000] * 3
+
+
+def test_short_results_are_not_worth_shortening() -> None:
+    context = build(_live(*_work(10, 300)), tool_result_budget=100)
+    assert all(len(m.text) == 300 for m in context.messages if m.role == "toolResult")
+
+
+# --- the window
+
+
+def _rounds(count: int) -> list[Message]:
+    made: list[Message] = []
+    for number in range(count):
+        made.append(user(f"question {number}", seq=2 * number + 1))
+        made.append(assistant("word " * 400, seq=2 * number + 2))
+    return made
+
+
+def test_the_oldest_whole_rounds_are_left_out_and_named() -> None:
+    live = _live(*_rounds(10), user("now", seq=21))
+    context = build(live, window=2_000)
+    assert context.tokens <= 2_000
+    assert sum(estimate(message) for message in context.messages) <= 2_000
+    note, *kept = context.messages
+    assert "left out here" in note.text and note.auto_injected
+    assert kept[-1].text == "now"
+    first = kept[0].seq
+    assert kept[0].role == "user"
+    assert [seq for seq, _ in _reasons(context)] == list(range(1, first))
+    assert {why for _, why in _reasons(context)} == {"the context would not fit the window"}
+
+
+def test_within_a_long_turn_old_steps_go_and_the_request_stays() -> None:
+    live = _live(user("the task", seq=1), *[_shift(m, 1) for m in _work(20, 2_000)])
+    context = build(live, window=3_000)
+    check_order(context.messages)
+    assert context.messages[1].text == "the task"
+    assert context.messages[-1].seq == 41
+
+
+def _shift(message: Message, by: int) -> Message:
+    return replace(message, seq=message.seq + by)
+
+
+def test_a_round_that_is_too_large_alone_is_an_error() -> None:
+    live = _live(*_rounds(3), user("word " * 3_000, seq=7))
+    with pytest.raises(ContextOverflow, match="newest round"):
+        build(live, window=2_000)
+
+
+def test_the_summary_is_never_left_out() -> None:
+    record = Compaction(strategy="prose", first_kept_seq=1, summary="S", seq=30)
+    live = Live(messages=(*_rounds(10), user("now", seq=31)), summary=record)
+    assert _texts(build(live, window=2_000))[0] == "S"
+
+
+# --- tokens
+
+
+def test_the_size_is_the_last_count_and_an_estimate_of_what_came_after() -> None:
+    after = user("hello there", seq=3)
+    live = _live(user("a", seq=1), assistant("b", seq=2, usage=Usage(total_tokens=5_000)), after)
+    assert build(live).tokens == 5_000 + estimate(after)
+    parts = Usage(input_tokens=10, output_tokens=20, cache_read_tokens=30, cache_write_tokens=40)
+    assert build(_live(assistant("b", seq=2, usage=parts))).tokens == 100
+
+
+@pytest.mark.parametrize("reason", ["error", "aborted"])
+def test_the_count_of_a_failed_answer_is_passed_over(reason: str) -> None:
+    live = _live(
+        assistant("a", seq=1, usage=Usage(total_tokens=900)),
+        assistant("b", seq=2, usage=Usage(total_tokens=7), stop_reason=reason),
+    )
+    assert 900 < build(live).tokens < 920
+    nothing = _live(assistant("b", seq=2, usage=Usage()))
+    assert 0 < build(nothing).tokens < 20
+
+
+@pytest.mark.parametrize(
+    "later",
+    [
+        Tombstone(deletes=(1,), seq=4),
+        Compaction(first_kept_seq=2, summary="S", seq=4),
+    ],
+)
+def test_a_count_older_than_a_change_is_stale(later: Tombstone | Compaction) -> None:
+    log = [
+        user("x", seq=1),
+        assistant("a", seq=2, usage=Usage(total_tokens=99_000)),
+        user("y", seq=3),
+    ]
+    assert build(read(reversed(log))).tokens > 99_000
+    assert build(read(reversed([*log, later]))).tokens < 100
+
+
+def test_a_count_of_a_call_that_was_not_sent_everything_says_nothing() -> None:
+    log: list[Message | Event] = [
+        user("word " * 500, seq=1),
+        Event(kind="trimmed", data={"messages": 3}, seq=2),
+        assistant("a", seq=3, usage=Usage(total_tokens=60)),
+    ]
+    assert build(read(reversed(log))).tokens > 400
+
+
+def test_everything_is_counted_not_only_text() -> None:
+    plain = estimate(user(""))
+    assert estimate(assistant([holdfast.Thinking("why " * 100)])) > plain + 80
+    assert estimate(assistant([ToolCall("c", "n" * 400, {})])) > plain + 50
+    assert estimate(assistant([ToolCall("c", "f", {"text": "what " * 200})])) > plain + 150
+    assert estimate(tool_result("c", "row " * 100)) > plain + 80
+    assert estimate(user([holdfast.Image(mime_type="image/png", url="http://x/y.png")])) > 100
+
+
+def test_the_overhead_counts_only_without_a_count() -> None:
+    live = _live(user("a", seq=1))
+    assert context_tokens(live, live.messages, overhead=500) > 500
+    counted = _live(assistant("b", seq=1, usage=Usage(total_tokens=70)))
+    assert context_tokens(counted, counted.messages, overhead=500) == 70
+
+
+def test_unknown_blocks_are_kept_for_providers_that_take_them() -> None:
+    block = holdfast.OtherBlock({"type": "video", "url": "x"})
+    context = build(_live(user([block], seq=1)))
+    assert context.messages[0].content == (block,)
