@@ -9,7 +9,7 @@ import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
-from benchmarks import append, listing, reading, startup
+from benchmarks import append, extractive, listing, reading, startup
 from benchmarks.report import Figure, table
 
 SECTIONS: dict[str, Callable[[Path], list[Figure]]] = {
@@ -17,6 +17,7 @@ SECTIONS: dict[str, Callable[[Path], list[Figure]]] = {
     "reading": reading.measure,
     "listing": listing.measure,
     "startup": startup.measure,
+    "extractive": extractive.measure,
 }
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import re
@@ -10,7 +11,7 @@ import sys
 import tomllib
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, get_args
 
 import apsw
 import click
@@ -20,15 +21,20 @@ import pytest
 import holdfast
 from holdfast import errors, model
 from holdfast.cli import tree
+from holdfast.engine.turn import Agent
 from holdfast.index.database import SCHEMA
 from holdfast.log import lines
-from holdfast.settings import Settings
+from holdfast.ports import Request
+from holdfast.settings import CompactionSettings, Settings, Strategy
 from holdfast.stores import sidecar
+from holdfast.testing import ScriptedModel
+from holdfast.tokens import estimate
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
 README = ROOT / "README.md"
 CLI, FORMAT, SETTINGS = DOCS / "cli.md", DOCS / "format.md", DOCS / "settings.md"
+COMPACTION = DOCS / "compaction.md"
 PAGES = sorted([*ROOT.glob("*.md"), *DOCS.rglob("*.md")])
 
 COMMON = "Options of every command"
@@ -36,6 +42,8 @@ VARYING = (  # what differs from run to run, and what the comparison puts in its
     (r"\b[0-9A-HJKMNP-TV-Z]{26}\b", "ID"),
     (r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\dZ", "TIME"),
     (r"\b\d+(\.\d)? (k|M)?B\b", "SIZE"),
+    (r"\b[\d,]+ tokens\b", "N tokens"),
+    (r"\b[\d,]+ of N tokens \([^)]+\)", "N of N tokens"),
     (r"\s+", " "),
 )
 
@@ -95,6 +103,7 @@ def _run(command: list[str], home: Path, environment: dict[str, str], text: str 
 # --- the examples run -----------------------------------------------------------------------
 
 PYTHON = [block.text for block in _blocks(README.read_text(encoding="utf-8"), "python")]
+COMPACTING = [block.text for block in _blocks(COMPACTION.read_text(encoding="utf-8"), "python")]
 SHELL = [block.text for block in _blocks(README.read_text(encoding="utf-8"), "sh")]
 
 
@@ -103,8 +112,8 @@ def test_the_readme_has_five_examples() -> None:
     assert len([text for text in SHELL if "holdfast " in text]) == 1
 
 
-@pytest.mark.parametrize("text", PYTHON)
-def test_a_python_example_of_the_readme_runs(text: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("text", [*PYTHON, *COMPACTING])
+def test_a_python_example_runs(text: str, tmp_path: Path) -> None:
     _run([sys.executable, "-W", "error", "-c", text], tmp_path, _environment(tmp_path))
 
 
@@ -233,10 +242,11 @@ def test_every_setting_is_documented_with_its_default_and_variable() -> None:
         for cells in [row.split(" | ")]
     }
     defaults = msgspec.to_builtins(Settings())
+    assert defaults.pop("agents") == {}
     settings = {
         f"{table}.{key}": value for table, keys in defaults.items() for key, value in keys.items()
     }
-    assert list(rows) == list(settings)
+    assert list(rows) == [*settings, "agents.NAME.compaction"]
     for name, value in settings.items():
         _, _, default, meaning, variable = rows[name]
         assert json.loads(default.strip("`")) == value
@@ -265,7 +275,7 @@ def test_every_verb_of_the_library_is_in_the_readme() -> None:
         (holdfast.AsyncSession, holdfast.Session),
     ):
         lacks = set(vars(kind)) - set(vars(twin))
-        assert {name for name in lacks if not name.startswith("_")} <= {"walk", "entries"}
+        assert {name for name in lacks if not name.startswith("_")} <= {"walk", "entries", "live"}
 
 
 def test_every_error_is_documented() -> None:
@@ -279,13 +289,14 @@ def test_the_picture_of_the_layers_is_what_import_linter_enforces() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
     contract = project["tool"]["importlinter"]["contracts"][0]
     enforced = [layer for layer in contract["layers"] if not layer.startswith("(")]
-    picture = _blocks((DOCS / "ARCHITECTURE.md").read_text(encoding="utf-8"), "")[0].text
-    drawn = []
-    for row in picture.splitlines():
-        names = re.split(r" {2,}", row)[0].split(" | ")
-        if there := [name for name in names if not name.startswith("(")]:
-            drawn.append(" | ".join(there))
-    assert drawn == enforced
+    for page in (DOCS / "ARCHITECTURE.md", ROOT / "CONTRIBUTING.md"):
+        picture = _blocks(page.read_text(encoding="utf-8"), "")[0].text
+        drawn = []
+        for row in picture.splitlines():
+            names = re.split(r" {2,}", row)[0].split(" | ")
+            if there := [name for name in names if not name.startswith("(")]:
+                drawn.append(" | ".join(there))
+        assert drawn == enforced, page
 
 
 def test_the_picture_of_compaction_is_what_the_fold_makes() -> None:
@@ -294,14 +305,7 @@ def test_the_picture_of_compaction_is_what_the_fold_makes() -> None:
     drawn = [(row[0], row[-2], row[-1]) for row in rows if row[0]]
     with holdfast.open_store("memory:") as store:
         session = store.create()
-        for role in "uatau":
-            session.append(
-                holdfast.tool_result("tc_1", "done")
-                if role == "t"
-                else holdfast.user("text")
-                if role == "u"
-                else holdfast.assistant("text")
-            )
+        _say(session, "uctau")
         made = [_state(session, "before")]
         session.append(holdfast.Compaction(first_kept_seq=4, summary="summary"))
         made.append(_state(session, "compaction 6"))
@@ -311,9 +315,55 @@ def test_the_picture_of_compaction_is_what_the_fold_makes() -> None:
         made.append(_state(session, "tombstone 8"))
         session.rewind(4)
         made.append(_state(session, "rewind 9"))
-        session.rewind(2)
+        session.rewind(1)
         made.append(_state(session, "rewind 10"))
     assert drawn == made
+
+
+def _say(session: holdfast.Session, roles: str) -> None:
+    """What the letters of the pictures stand for."""
+    for number, role in enumerate(roles):
+        call = holdfast.ToolCall(f"tc_{number}", "bash", {})
+        messages = {
+            "u": holdfast.user("text " * 100),
+            "a": holdfast.assistant("text " * 100),
+            "c": holdfast.assistant([holdfast.Text("text " * 90), call]),
+            "t": holdfast.tool_result(f"tc_{number - 1}", "text " * 100),
+        }
+        session.append(messages[role])
+
+
+@pytest.mark.parametrize("strategy", get_args(Strategy))
+def test_the_picture_of_a_strategy_is_what_a_compaction_makes(strategy: Strategy) -> None:
+    section = _sections(COMPACTION)["The three strategies"]
+    before, picture = (
+        _blocks(piece, "")[0].text for piece in (section, section.partition(f"**`{strategy}`**")[2])
+    )
+    drawn = dict(re.split(r" {2,}", row, maxsplit=1) for row in picture.splitlines()[:3])
+    with holdfast.open_store("memory:") as store:
+        session = store.create()
+        _say(session, "".join(re.findall(r"\d([a-z])", before)))
+        keep = sum(estimate(message) for message in session.messages()[-4:])
+        settings = CompactionSettings(strategy=strategy, keep_recent_tokens=keep)
+        outcome = asyncio.run(Agent(store, NoModel(), settings=settings).compact(session))
+        assert outcome.record is not None
+        first = outcome.record.first_kept_seq
+        assert f"(firstKeptSeq {first})" in drawn["log"]
+        assert _numbers(drawn["summarised"]) == list(range(1, first))
+        sent = [message.seq for message in session.context().messages]
+        assert drawn["sent"].startswith("[summary]")
+        assert _numbers(drawn["sent"]) == sent[1:]
+
+
+def _numbers(row: str) -> list[int]:
+    return [int(number) for number in re.findall(r"\d+", row)]
+
+
+class NoModel(ScriptedModel):
+    """One that fails, so that the built-in summary is taken."""
+
+    async def complete(self, request: Request) -> holdfast.Message:
+        raise holdfast.ProviderError("there is none")
 
 
 def _state(session: holdfast.Session, name: str) -> tuple[str, str, str]:

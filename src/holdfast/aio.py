@@ -13,6 +13,7 @@ from typing import Any, ParamSpec, Self, TypeVar
 
 from holdfast.context.build import Context
 from holdfast.log.fold import View
+from holdfast.log.live import Live
 from holdfast.model import (
     AnyRecord,
     Damaged,
@@ -25,7 +26,6 @@ from holdfast.model import (
 )
 from holdfast.ports import Lease, Page
 from holdfast.session import R, Session, Store
-from holdfast.tokens import WINDOW
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -127,10 +127,14 @@ class AsyncSession:
         """The live messages and what stood in the way of reading them."""
         return await self._call(self.sync.view)
 
+    async def live(self, *, accept_stale: bool = True) -> Live:
+        """The live messages behind the latest summary, read backwards."""
+        return await self._call(self.sync.live, accept_stale=accept_stale)
+
     async def context(
         self,
         *,
-        window: int = WINDOW,
+        window: int | None = None,
         inject: Iterable[Message] = (),
         tool_result_budget: int | None = None,
     ) -> Context:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from holdfast.errors import SettingsError
 from holdfast.session import Store
-from holdfast.settings import CompactionSettings, Settings, convert, parse
+from holdfast.settings import Settings, convert, parse
 from holdfast.tokens import Counter, estimate_text, exact
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ def open_store(
         from holdfast.stores.inmemory import InMemoryStore  # noqa: PLC0415
 
         chosen = settings or convert({}, os.environ)
-        return Store(InMemoryStore(chosen), chosen, counter(chosen.compaction))
+        return Store(InMemoryStore(chosen), chosen, counter(chosen))
     if "://" in address:
         raise SettingsError(
             f"no store is known for {address!r}", hint="give a directory or memory:"
@@ -50,7 +50,7 @@ def open_store(
         raise SettingsError(f"{address}: {error}") from error
     chosen = settings or load_settings(root)
     port = FileStore(root, chosen, progress=progress)
-    return Store(port, chosen, counter(chosen.compaction))
+    return Store(port, chosen, counter(chosen))
 
 
 def open_async_store(
@@ -62,9 +62,10 @@ def open_async_store(
     return AsyncStore(open_store(where, settings=settings))
 
 
-def counter(settings: CompactionSettings) -> Counter:
+def counter(settings: Settings) -> Counter:
     """How tokens are counted: estimated, or by a real vocabulary."""
-    return estimate_text if settings.counter == "estimate" else exact(settings.counter)
+    name = settings.tokens.counter
+    return estimate_text if name == "estimate" else exact(name)
 
 
 def load_settings(root: Path, environment: Mapping[str, str] | None = None) -> Settings:

@@ -197,7 +197,7 @@ class Session:
     def context(
         self,
         *,
-        window: int = WINDOW,
+        window: int | None = None,
         inject: Iterable[Message] = (),
         tool_result_budget: int | None = None,
     ) -> Context:
@@ -205,12 +205,13 @@ class Session:
 
         Every tool result stands directly after its call. `inject` is put just before the last
         thing the user said. What does not fit is left out and named, oldest rounds first;
-        ContextOverflow if even the newest round is larger than the window.
+        ContextOverflow if even the newest round is larger than the window, which is 200,000
+        tokens unless `[compaction]` says otherwise: no metadata is read for a context.
         """
         settings = self.store.settings.compaction
         return build(
             self.live(),
-            window=window,
+            window=window or settings.window or WINDOW,
             inject=inject,
             tool_result_budget=(
                 settings.tool_result_budget if tool_result_budget is None else tool_result_budget

@@ -21,7 +21,6 @@ class SessionSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 Strategy = Literal["structured", "rounds", "prose"]
-CounterName = Literal["estimate", "o200k_base", "cl100k_base"]
 
 
 class CompactionSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -41,7 +40,13 @@ class CompactionSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True
     max_tokens: Annotated[int, msgspec.Meta(ge=256)] = 4_096  # of a summary
     fallback: bool = True  # to the built-in summary when a model's fails
     window: Annotated[int, msgspec.Meta(ge=0)] = 0  # 0: as the provider or the model table says
-    counter: CounterName = "estimate"
+
+
+class TokenSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """`[tokens]`: how tokens are counted."""
+
+    # By the built-in estimate, or exactly, by a vocabulary of the extra `holdfast[tokens]`.
+    counter: Literal["estimate", "o200k_base", "cl100k_base"] = "estimate"
 
 
 class AgentSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -55,6 +60,7 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     session: SessionSettings = SessionSettings()
     compaction: CompactionSettings = CompactionSettings()
+    tokens: TokenSettings = TokenSettings()
     agents: dict[str, AgentSettings] = {}
 
     def compaction_of(self, agent: str) -> CompactionSettings:
@@ -116,5 +122,9 @@ def _overrides(environment: Mapping[str, str]) -> list[tuple[str, str, str, str]
 
 _TABLES: dict[str, dict[str, Any]] = {
     table: {field.name: field.type for field in msgspec.structs.fields(settings)}
-    for table, settings in (("session", SessionSettings), ("compaction", CompactionSettings))
+    for table, settings in (
+        ("session", SessionSettings),
+        ("compaction", CompactionSettings),
+        ("tokens", TokenSettings),
+    )
 }

@@ -266,6 +266,24 @@ def test_rules_and_preferences_of_the_user_are_quoted() -> None:
     assert not any("sky" in rule or "How should" in rule for rule in rules)
 
 
+@pytest.mark.parametrize(
+    ("sentence", "is_one"),
+    [
+        ("It must be fast.", True),
+        ("Every change must have tests.", True),
+        ("We need only the first page.", True),
+        ("Don't touch main.", True),
+        ("That must have been hard for you.", False),
+        ("I never saw such a thing.", False),
+        ("No worries, take your time.", False),
+        ("It only took an hour.", False),
+    ],
+)
+def test_a_rule_is_an_order_and_no_tale(sentence: str, is_one: bool) -> None:
+    rules = sections(summarise([user("Start."), user(sentence)]))[CONSTRAINTS]
+    assert rules == [f"- “{sentence}”" if is_one else "- none"]
+
+
 def test_who_the_user_is_stands_with_the_constraints() -> None:
     rules = sections(summarise([user("My name is Ada and I work as a nurse. Help me.")]))[
         CONSTRAINTS
@@ -816,3 +834,12 @@ def test_equal_input_gives_equal_output() -> None:
     for strategy in STRATEGIES:
         one = summarise(messages, strategy=strategy, ops=ops, focus="module")
         assert one == summarise(list(messages), strategy=strategy, ops=ops, focus="module")
+
+
+@given(st.lists(st.text(max_size=120), min_size=1, max_size=5), st.sampled_from(STRATEGIES))
+@settings(max_examples=60, deadline=None)
+def test_a_summary_read_back_and_written_again_is_stable(said: list[str], strategy: str) -> None:
+    messages = [message for text in said for message in (user(text), assistant(text))]
+    once = summarise([], strategy=strategy, previous=summarise(messages, strategy=strategy))
+    twice = summarise([], strategy=strategy, previous=once)
+    assert summarise([], strategy=strategy, previous=twice) == twice

@@ -149,7 +149,9 @@ def test_without_a_user_message_they_stand_behind_the_summary() -> None:
 
 def test_an_injected_message_found_in_a_log_is_not_sent() -> None:
     log = [user("a", seq=1), user("old recall", seq=2, auto_injected=True), assistant("b", seq=3)]
-    assert _texts(build(read(reversed(log)))) == ["a", "b"]
+    context = build(read(reversed(log)))
+    assert _texts(context) == ["a", "b"]
+    assert _reasons(context) == [(2, "injected into an earlier run")]
 
 
 def test_injections_have_a_share_of_the_window_and_what_is_over_it_is_named() -> None:
@@ -255,6 +257,19 @@ def test_the_size_is_the_last_count_and_an_estimate_of_what_came_after() -> None
     assert build(live).tokens == 5_000 + estimate(after)
     parts = Usage(input_tokens=10, output_tokens=20, cache_read_tokens=30, cache_write_tokens=40)
     assert build(_live(assistant("b", seq=2, usage=parts))).tokens == 100
+
+
+def test_what_a_provider_counted_was_shortened_already() -> None:
+    messages: list[Message] = [user("go", seq=1)]
+    for number in range(40):
+        sent = sum(estimate(m) for m in build(_live(*messages)).messages)
+        seq = 2 * number + 2
+        call = ToolCall(f"c{number}", "read", {})
+        messages.append(assistant([call], seq=seq, usage=Usage(total_tokens=sent)))
+        messages.append(tool_result(f"c{number}", "word " * 3_000, seq=seq + 1))
+        context = build(_live(*messages))
+        really = sum(estimate(message) for message in context.messages)
+        assert really * 0.9 < context.tokens < really + 8_000
 
 
 @pytest.mark.parametrize("reason", ["error", "aborted"])

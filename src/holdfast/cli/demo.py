@@ -1,7 +1,7 @@
 """The main job, shown on a temporary root: `make run` until there is a daemon.
 
-A session is made and written to, its writer is killed in the middle of a write, and the log is
-taken up again by appending to it. Everything printed is read from the disk.
+A session is made and written to, its writer is killed in the middle of a write, the log is taken
+up again by appending to it, and its context is compacted. Everything printed is read from the disk.
 """
 
 from __future__ import annotations
@@ -67,6 +67,13 @@ def tell(root: Path) -> int:
     _chapter("Everything that was acknowledged is there")
     for command in ("verify", "parts", "show"):
         _run(root, "sessions", command, session.id)
+
+    _chapter("Six megabytes fit no model: compact what it is sent, not the log")
+    kept = _size(directory)
+    _run(root, "sessions", "compact", session.id)
+    _run(root, "sessions", "context", session.id)
+    grown = _size(directory) - kept
+    print(f"\nThe log has every byte that it had, and {render.size(grown)} more.")
     _run(root, "sessions", "list")
     print("\nThe root is removed now. Your own: holdfast sessions new, holdfast --help")
     return 0

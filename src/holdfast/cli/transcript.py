@@ -44,7 +44,7 @@ def put(session: Session, *, everything: bool, full: bool) -> None:
     """Print the transcript; with `everything`, deleted and rewound messages too."""
     entries = list(session.entries())
     header = _header(session.metadata, session.size)
-    _print(chain(header, _lines(entries, fold(entries), everything, full)))
+    print_lines(chain(header, _lines(entries, fold(entries), everything, full)))
 
 
 def put_objects(session: Session, *, everything: bool) -> None:
@@ -58,7 +58,7 @@ def put_objects(session: Session, *, everything: bool) -> None:
         gone = {one.seq for one in messages} - {one.seq for one in view.messages}
         answer["deleted"] = sorted(gone & view.hidden)
         answer["rewound"] = sorted(gone - view.hidden)
-    answer["messages"] = [msgspec.Raw(_without_crc(one.line)) for one in messages]
+    answer["messages"] = [msgspec.Raw(without_crc(one.line)) for one in messages]
     render.put_json(answer)
     _warn(view)
 
@@ -80,7 +80,7 @@ def put_lines(session: Session) -> None:
         render.warn(_damaged(one))
 
 
-def _without_crc(line: bytes) -> bytes:
+def without_crc(line: bytes) -> bytes:
     return line[:-18] + b"}" if has_crc(line) else line
 
 
@@ -106,7 +106,7 @@ def _newer(one: Unknown) -> str:
 # --- the transcript -------------------------------------------------------------------------
 
 
-def _print(lines: Iterable[Line]) -> None:
+def print_lines(lines: Iterable[Line]) -> None:
     """Print lines, in their style where people read them."""
     if not render.on_terminal(sys.stdout):
         for _, line in lines:
@@ -172,11 +172,11 @@ def _message(entry: Message, gone: str, tools: dict[str, str], full: bool) -> It
     yield "dim" if gone else style, f"{head} [{gone}]" if gone else head
     for block in entry.content:
         limit = RESULT_LINES if is_result and not full else None
-        for kind, line in _block(block, limit, full):
+        for kind, line in block_lines(block, limit, full):
             yield ("dim" if gone or is_result else kind), ("    " if is_result else "  ") + line
 
 
-def _block(block: AnyBlock, limit: int | None, full: bool) -> Iterator[Line]:
+def block_lines(block: AnyBlock, limit: int | None, full: bool) -> Iterator[Line]:
     if isinstance(block, Text):
         yield from (("", line) for line in _shortened(block.text, limit))
     elif isinstance(block, Thinking):

@@ -74,6 +74,8 @@ def root() -> None:
         "show": "sessions:show",
         "new": "sessions_write:new",
         "append": "sessions_write:append",
+        "context": "sessions_context:context",
+        "compact": "sessions_context:compact",
         "rename": "sessions_write:rename",
         "delete-message": "sessions_write:delete_message",
         "rewind": "sessions_write:rewind",

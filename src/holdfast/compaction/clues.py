@@ -48,9 +48,8 @@ _COMMAND = re.compile(r"<command-(name|args)>\s*([^<]*?)\s*</command-\1>")
 _WORD = re.compile(r"[^\W_]+(?:['’][^\W_]+)?")
 _RULE_WORDS = frozenset(
     {
-        *("must", "mustn't", "never", "always", "don't", "dont", "don’t", "shouldn't", "only"),
-        *("prefer", "preferred", "preferably", "avoid", "ensure", "forbidden", "remember"),
-        *("constraint", "constraints", "requirement", "requirements", "without"),
+        *("must", "mustn't", "prefer", "preferred", "preferably", "avoid", "ensure", "forbidden"),
+        *("constraint", "constraints", "requirement", "requirements"),
         *("nie", "niemals", "immer", "nur", "muss", "müssen", "darf", "kein", "keine"),
         *("toujours", "jamais", "doit", "dois", "seulement", "uniquement", "évite", "préfère"),
         *("siempre", "nunca", "debe", "deben", "solo", "sólo", "evita", "prefiero"),
@@ -60,14 +59,36 @@ _RULE_WORDS = frozenset(
     }
 )
 _RULE_PHRASES = (
-    *("do not ", "make sure", "be sure", "instead of", "rather than", "at least", "at most"),
+    *(
+        "do not ",
+        "should never",
+        "can never",
+        "make sure",
+        "be sure",
+        "instead of",
+        "rather than",
+        "at least",
+        "at most",
+    ),
     *("no more than", "no less than", "no need", "not allowed", "stick to", "please use"),
     *("il faut", "не использу"),
     *("必须", "必須", "不要", "不能", "不可", "只能", "总是", "總是", "永远", "请", "務必", "务必"),
     *("避免", "优先", "禁止", "常に", "絶対", "してください", "しないで", "べき"),
     *("항상", "절대", "반드시", "하지 마"),
 )
-_ORDER = re.compile(r"(?:please |and |ok,? |also,? )*(?:use|no|stop \w+ing|leave)\b")
+# These are rules in an order and not in a tale: "never use it", not "I never saw it".
+_ORDER_WORDS = frozenset(
+    {"never", "always", "don't", "dont", "don’t", "shouldn't", "only", "without", "remember"}
+)
+_TALE = re.compile(
+    r"(?:\W*(?:yeah|yes|well|so|and|but|oh|hm+|ok(?:ay)?|thanks?|really)\b[,!]?\s*)*"
+    r"(?:i|we|they|he|she|it|that|this|there|you)(?:['’]\w+)?\s"
+    r"(?!want|need|prefer|must|may|can only)"
+)
+_GUESS = re.compile(r"\bmust(?:'ve| have) been\b")
+_ORDER = re.compile(
+    r"(?:please |and |ok,? |also,? )*(?:use|no(?! worries| problem| doubt)|stop \w+ing|leave) \w"
+)
 _WISH_WORDS = frozenset(
     {
         *("should", "needs", "keep", "require", "required", "instead", "please"),
@@ -79,7 +100,8 @@ _ABOUT = re.compile(
       \b(?:my\ name\ is|call\ me|i\ am\ called|i\ work\ (?:as|at|for|on|in|with)|i\ live\ in
         |i\ was\ born|i'?m\ (?:a|an|the|from|called|based)|i\ am\ (?:a|an|the|from|based)
         |my\ (?:wife|husband|partner|son|daughter|kids?|team|company|job|role|boss|birthday
-        |time\ ?zone|pronouns|email|native\ language)|i\ (?:prefer|like|love|hate)|i\ speak
+        |time\ ?zone|pronouns|email|native\ language)|i\ speak
+        |i\ (?:prefer|like|love|hate)\ (?!(?:that|how|all|it|this|your?)\b)
         |you\ are\ (?:a|an|my|the|called)|your\ name\ is)\b
     | \b(?:ich\ (?:bin|heiße)|mein\ name|je\ (?:suis|m'appelle)|mon\ nom|me\ llamo|mi\ nombre
         |meu\ nome)\b
@@ -119,19 +141,22 @@ def typed(text: str) -> str:
 def is_rule(sentence: str) -> bool:
     """Whether a user's sentence says how things must be, for longer than one request."""
     lower = sentence.casefold()
-    return not lower.rstrip().endswith(("?", "？")) and (
-        not _RULE_WORDS.isdisjoint(_WORD.findall(lower))
+    if lower.rstrip().endswith(("?", "？")):
+        return False
+    spoken = _WORD.findall(_GUESS.sub("", lower))
+    return (
+        not _RULE_WORDS.isdisjoint(spoken)
         or any(phrase in lower for phrase in _RULE_PHRASES)
         or _ORDER.match(lower) is not None
+        or (not _ORDER_WORDS.isdisjoint(spoken) and not _TALE.match(lower))
     )
 
 
 def is_wish(sentence: str) -> bool:
     """Whether it says how something should be."""
     lower = sentence.casefold()
-    return not lower.rstrip().endswith(("?", "？")) and not _WISH_WORDS.isdisjoint(
-        _WORD.findall(lower)
-    )
+    told = lower.rstrip().endswith(("?", "？")) or lower.startswith(("i ", "we ", "they ", "so i"))
+    return not told and not _WISH_WORDS.isdisjoint(_WORD.findall(lower))
 
 
 def is_about(sentence: str) -> bool:
@@ -154,7 +179,7 @@ _STRONG = re.compile(
 )
 _WEAK = re.compile(
     r"\b(?:because|the (?:issue|problem|bug|cause|reason|fix|blocker) (?:is|was)|turns out"
-    r"|since (?:the|it|we|they)|so that"
+    r"|since (?:the|it|we (?!last)|they)|so that"
     r"|(?:doesn't|does not|isn't|can't|won't) (?:support|work|allow))\b"
     r"|weil|parce que|porque|потому что|因为|因為|原因|ため",
     re.IGNORECASE,
@@ -222,7 +247,7 @@ def decision(sentence: str, before: str = "") -> Decision | None:
     words = len(sentence.split())
     if (
         sentence.rstrip().endswith(("?", "？"))
-        or (words < 4 and sentence.isascii())
+        or (words < 5 and sentence.isascii())
         or len(sentence) > 500
     ):
         return None

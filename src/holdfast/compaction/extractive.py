@@ -13,6 +13,7 @@ fit; nothing is longer than `limit`.
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -58,7 +59,7 @@ from holdfast.compaction.prompts import (
     IN_PROGRESS,
     NEXT_STEPS,
 )
-from holdfast.compaction.quoting import CLOSE, OPEN, cut
+from holdfast.compaction.quoting import CLOSE, OPEN, shorten
 from holdfast.model import Message
 from holdfast.tokens import Counter, estimate_text
 
@@ -88,6 +89,7 @@ _STATES = (
 _SHORT_LIVED = (UNANSWERED, FOCUS, GO_ON, QUESTION, ANSWER_IT, WAIT)
 _OLD = 150  # items at each end of a kind in an earlier summary
 _MARKS = re.compile(r"[\W_]+")
+_WIDE = re.compile("[\u2e80-\U0010ffff]")
 _MISSES = 30  # items that did not fit before the search for smaller ones ends
 _READ_SHARE, _REST_SHARE = 0.12, 0.25
 
@@ -109,7 +111,8 @@ def summarise(
     """
     found = gather(messages, focus)
     ranked = _ranked(_merged(parse(previous), found), focus)
-    return _fitted(ranked, SHAPES.get(strategy, SHAPES["structured"]), ops, limit, count)
+    shape = SHAPES.get(strategy, SHAPES["structured"])
+    return _fitted(ranked, shape, ops, limit, _cautious(count))
 
 
 # --- merging --------------------------------------------------------------------------------
@@ -149,7 +152,7 @@ def _carried(kind: str, text: str, found: Findings, replaced: set[str]) -> Item 
         if not replaced & {ANSWER, STATEMENT}:
             return Item(kind, text, 0.1)
         told = text.removeprefix(state).strip(OPEN + CLOSE)
-        return Item(DONE, cut(told, 240), 1.0) if state == ANSWER else None
+        return Item(DONE, shorten(told, 240), 1.0) if state == ANSWER else None
     if state:
         return None if state in replaced or state in _SHORT_LIVED else Item(kind, text, 2.0)
     if kind in (IN_PROGRESS, NEXT_STEPS):
@@ -163,7 +166,7 @@ def _carried(kind: str, text: str, found: Findings, replaced: set[str]) -> Item 
     if kind == FACTS:
         return Item(kind, text, 0.2)
     if kind == DONE:
-        return Item(kind, cut(text, 160), 1.0)
+        return Item(kind, shorten(text, 160), 1.0)
     if kind == CONSTRAINTS and text.startswith(OPEN) and not is_rule(text.strip(OPEN + CLOSE)):
         return Item(kind, text, WISH)
     return None if kind == OUTPUT else Item(kind, text)
@@ -239,6 +242,18 @@ def _ranked(outline: dict[str, list[Item]], focus: str) -> list[_Ranked]:
 # --- fitting --------------------------------------------------------------------------------
 
 
+def _cautious(count: Counter) -> Counter:
+    """A count that a rough one cannot deceive: paths, code and other scripts have many tokens."""
+
+    def counted(text: str) -> int:
+        wide = len(_WIDE.findall(text))
+        plain = len(text.encode("ascii", "ignore"))
+        least = plain / 3.7 + 0.4 * (len(text) - plain - wide) + 0.8 * wide
+        return max(count(text), math.ceil(least))
+
+    return counted
+
+
 def _fitted(
     ranked: Sequence[_Ranked], shape: Shape, ops: FileOps, limit: int, count: Counter
 ) -> str:
@@ -264,7 +279,7 @@ def _fitted(
     for one in ranked:
         cost = _cost(one.item, count)
         if cost > room and one.rank <= _ESSENTIAL:
-            one = one._replace(item=one.item._replace(text=cut(one.item.text, 80)))
+            one = one._replace(item=one.item._replace(text=shorten(one.item.text, 80)))
             cost = _cost(one.item, count)
         if cost <= room:
             chosen.append(one)

@@ -198,7 +198,7 @@ def _statements(said: Iterable[_Said]) -> Iterator[Item]:
 
 def _stuck(said: Sequence[_Said]) -> Iterator[Item]:
     """What stands in the way in the agent's own last words."""
-    if said and said[-1].role == "assistant":
+    if said and said[-1].role == "assistant" and said[-1].final:
         for sentence in clues.sentences(said[-1].text):
             if clues.is_stuck(sentence):
                 yield Item(BLOCKED, quote(sentence, 220))
@@ -219,28 +219,15 @@ def _decisions(said: Iterable[_Said]) -> Iterator[Item]:
 
 
 def _steps(said: Sequence[_Said], answered: bool) -> Iterator[Item]:
-    last = said[-1] if said else None
-    if last is None:
+    """What the last words announce, or where to go on."""
+    if not said:
         return
+    last = said[-1]
     if last.role == "user":
         yield Item(NEXT_STEPS, ANSWER_IT)
         return
-    heading = False
-    announced = 0
-    for line in last.text.splitlines():
-        listed = clues.LISTED.match(line)
-        if listed and heading:
-            announced += 1
-            yield Item(NEXT_STEPS, plain(listed[1], 200))
-        elif line.strip():
-            heading = clues.is_next(line) and len(line) < 200
-            if (
-                heading
-                and not line.rstrip().endswith((":", "：", "**"))
-                and not line.startswith("#")
-            ):
-                announced += 1
-                yield Item(NEXT_STEPS, plain(line, 200))
+    announced = [Item(NEXT_STEPS, plain(line, 200)) for line in _announced(last.text)]
+    yield from announced
     closing = list(clues.sentences(last.text))[-2:]
     if not answered:
         yield Item(NEXT_STEPS, GO_ON + quote(" ".join(closing), 300))
@@ -248,6 +235,20 @@ def _steps(said: Sequence[_Said], answered: bool) -> Iterator[Item]:
         yield Item(NEXT_STEPS, QUESTION + quote(closing[-1], 220))
     elif not announced:
         yield Item(NEXT_STEPS, WAIT)
+
+
+def _announced(text: str) -> Iterator[str]:
+    """Lines that speak of what comes next, and the lists under them."""
+    listing = False
+    for line in text.splitlines():
+        listed = clues.LISTED.match(line)
+        if listed and listing:
+            yield listed[1]
+        elif line.strip():
+            listing = len(line) < 200 and clues.is_next(line)
+            heads_a_list = line.startswith("#") or line.rstrip().endswith((":", "：", "**"))
+            if listing and not heads_a_list:
+                yield line
 
 
 def _facts(messages: Sequence[Message], said: Sequence[_Said]) -> Iterator[Item]:

@@ -51,12 +51,14 @@ WORKING, UNANSWERED, TESTS, EDITS = "Working on: ", "Not finished: ", "Tests: ",
 ANSWER, STATEMENT, LATELY = "Last answer: ", "Last words: ", "Before that: "
 COMMAND, CWD, LINKS, NAMES = "Ran: ", "Working directory: ", "Links: ", "Names: "
 FOCUS, GO_ON, QUESTION = "Focus: ", "Go on from: ", "Await the answer to: "
-ANSWER_IT, WAIT = "Go on with the latest request.", "Nothing is open; the next request decides."
+ANSWER_IT, WAIT = "Go on with the latest request", "Nothing is open, the next request decides"
 
 FIRST, LATER, LATEST = "First request: ", "Then: ", "Latest request: "
 _PREFIXES = {"About the people: ": ABOUT, "Error: ": ERRORS, "Output: ": OUTPUT}
 _NONE, NOTHING_YET = "none", "Nothing yet."
-_NOTHING = re.compile(r"^[(\[]?(?:none|n/a|nothing|-|–)\b.{0,20}$|^$", re.IGNORECASE)
+_NOTHING = re.compile(
+    r"[(\[]?(?:none(?: yet| so far| stated)?|n/a|nothing(?: yet)?|[-–])?[)\].]*", re.IGNORECASE
+)
 _ASKED = re.compile(rf"^(?:{FIRST}|{LATER}|{LATEST})")
 _WIDEST = 700  # what one item of an earlier summary may bring along
 _PIECE = 400
@@ -104,6 +106,9 @@ def _prefixed(kind: str, outline: Outline) -> list[str]:
 def _bullet(name: str, number: int, item: str) -> str:
     if item == _NONE:
         return f"{number}. {item}" if name == NEXT_STEPS else f"- {item}"
+    if name == DECISIONS and not item.startswith("**"):
+        what, colon, why = item.partition(": ")
+        item = f"**{what}**{colon}{why}"
     marks = {DONE: "- [x] ", IN_PROGRESS: "- [ ] ", NEXT_STEPS: f"{number}. "}
     return marks.get(name, "- ") + item
 
@@ -135,7 +140,11 @@ _CHANGED, _READ = "Changed files: ", "Read files: "
 
 def rounds(outline: Outline, ops: FileOps, *, reads: int, modified: int | None) -> str:
     """A labelled line for each item; files on a line of their own."""
-    rows = [f"{_LABELS[kind]}: {_flat(item)}" for kind in KINDS for item in outline.get(kind, ())]
+    rows = [
+        f"{_LABELS[kind]}: {item if kind in _VERBATIM else _flat(item)}"
+        for kind in KINDS
+        for item in outline.get(kind, ())
+    ]
     changed, read = _files(ops, reads, modified)
     if changed:
         rows.append(_CHANGED + changed)
@@ -176,6 +185,7 @@ _LEADS = {
 }
 _FILES_CHANGED, _FILES_READ = "The files changed are", "The files read are"
 # Semicolons part the items of a paragraph; those inside quotes do not count.
+_QUOTED = re.compile(rf"{OPEN}[^{CLOSE}]{{0,1200}}{CLOSE}|; ")
 _PARTS = re.compile(rf"(?:{OPEN}[^{CLOSE}]{{0,1200}}{CLOSE}|[^;{OPEN}]|;(?!\s))+")
 
 
@@ -198,8 +208,7 @@ def prose(outline: Outline, ops: FileOps, *, reads: int, modified: int | None) -
 def _clause(kind: str, item: str) -> str:
     if kind in _VERBATIM:
         return f"{OPEN}{item.replace(OPEN, chr(34)).replace(CLOSE, chr(34))}{CLOSE}"
-    if OPEN not in item:
-        item = item.replace("; ", ", ")
+    item = _QUOTED.sub(lambda found: found[0] if found[0] != "; " else ", ", item)
     return _flat(item).rstrip(".")
 
 
@@ -235,7 +244,6 @@ _KNOWN = (
     ("objective", GOAL),
     ("request", GOAL),
     ("intent", GOAL),
-    ("task", GOAL),
     ("decision", DECISIONS),
     ("blocked", BLOCKED),
     ("blocker", BLOCKED),
@@ -243,6 +251,7 @@ _KNOWN = (
     ("completed", DONE),
     ("accomplished", DONE),
     ("progress", prompts.PROGRESS),
+    ("task", GOAL),
     ("critical context", FACTS),
     ("context", FACTS),
 )
@@ -318,7 +327,7 @@ def _add(found: dict[str, list[str]], kind: str, item: str) -> None:
         kind = DONE  # what stands directly under "Progress"
     if kind == FACTS and len(item) > _WIDEST:
         found[kind] += [_inert(kind, part) for part in _pieces(item)]
-    elif not _NOTHING.match(item):
+    elif not _NOTHING.fullmatch(item):
         found[kind].append(_inert(kind, item))
 
 

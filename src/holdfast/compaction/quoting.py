@@ -87,3 +87,9 @@ def cut(text: str, width: int) -> str:
     kept = text[: max(width - 1, 0)]
     near = kept.rfind(" ", max(width - 24, 0))
     return (kept[:near] if near > 0 else kept).rstrip() + "…"
+
+
+def shorten(item: str, width: int) -> str:
+    """An item cut at its end; a quote that was cut is closed again."""
+    short = cut(item, width)
+    return short + CLOSE if short.count(OPEN) > short.count(CLOSE) else short

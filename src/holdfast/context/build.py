@@ -2,8 +2,8 @@
 
     summary             as its strategy writes it
     live messages       each tool result directly behind its call; open calls answered
-    injections          just before the last thing the user said
     tool results        the oldest cut, if all together are too long
+    injections          just before the last thing the user said
     rounds              the oldest left out, if nothing else helped
 
 Pure: the log is not changed, and what is not in the context is named with its reason.
@@ -72,6 +72,8 @@ def assemble(
     `overhead`: tokens of the system prompt and the tools, which are sent beside it.
     """
     messages, left_out, _ = arranged(live)
+    # Before counting: what a provider counted was shortened as well.
+    messages = shorten_results(messages, tool_result_budget)
     tokens = context_tokens(live, messages, count, overhead)
     first = 0
     if live.summary is not None:
@@ -81,16 +83,9 @@ def assemble(
     if injections:
         messages = place(messages, injections, first)
         tokens += sum(estimate(message, count) for message in injections)
-    whole = messages
-    messages = shorten_results(messages, tool_result_budget)
-    tokens -= sum(
-        estimate(was, count) - estimate(now, count)
-        for was, now in zip(whole, messages, strict=True)
-        if was is not now
-    )
     return Context(
         messages=tuple(messages),
-        tokens=max(tokens, 0),
+        tokens=tokens,
         window=window,
         left_out=(*live.unreadable, *left_out, *too_much),
         stale=live.stale,

@@ -66,7 +66,8 @@ def leave_out_rounds(
                 saved += estimate(messages[at], count)
     if saved < needed:
         raise ContextOverflow(
-            f"the newest round alone is {needed - max(saved, 0)} tokens over the model's window",
+            f"the newest round, with what must go before it, is {needed - max(saved, 0)} tokens "
+            "over the model's window",
             hint="take a model with a larger window, or rewind the session",
         )
     if saved <= 0:

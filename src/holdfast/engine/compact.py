@@ -9,6 +9,7 @@ smaller is not recorded.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterable
 
 import msgspec
 
@@ -20,9 +21,9 @@ from holdfast.compaction.extractive import summarise
 from holdfast.compaction.fileops import FileOps, file_ops, tags, without_tags
 from holdfast.compaction.plan import Plan, budget, plan, trigger
 from holdfast.compaction.summary import NEXT_BLOCK, cleaned, pieces
-from holdfast.context.build import context_tokens, summary_message
+from holdfast.context.build import Context, assemble
 from holdfast.errors import Conflict, HoldfastError
-from holdfast.log.live import Live, arranged
+from holdfast.log.live import Live, closed, compacted
 from holdfast.model import Compaction, Event, Message, user
 from holdfast.ports import Lease, Provider, Request
 from holdfast.session import Session
@@ -34,6 +35,7 @@ SUMMARY_SECONDS = 180.0
 EXTRACTIVE_TOKENS = 4_000
 FILLED = 0.85  # of the window for a summary call: our count may be short
 PROMPT_TOKENS = 1_000  # of the instructions around a conversation
+DRY_RUN = "dry run"
 _NO_TROUBLE = Breaker()
 _NOT_SMALLER = "the summary would not be smaller than what it replaces"
 
@@ -42,9 +44,11 @@ class Outcome(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
     """What a compaction run came to."""
 
     compacted: bool
-    tokens_freed: int = msgspec.field(default_factory=lambda: 0)
     reason: str | None = None  # why nothing was recorded
     record: Compaction | None = None
+    messages: int = 0  # that were summarised
+    tokens: int = 0  # of the context before
+    tokens_freed: int = 0
     summariser: str | None = None  # "model" or "extractive"
     problem: str | None = None  # what went wrong on the way
 
@@ -68,10 +72,8 @@ class Draft(msgspec.Struct, frozen=True):
     live: Live  # the session as it is, its summary stale or not
     plan: Plan
     ops: FileOps
-    tokens: int  # of the context as it is, with what the provider counted
-    before: int  # the same by estimate alone
-    covered: int  # of what is summarised
-    kept: int  # of what is kept
+    context: Context  # as it is
+    covered: int  # tokens of what is summarised
 
 
 class Compactor:
@@ -121,10 +123,10 @@ class Compactor:
             if isinstance(draft, str):
                 if known is not None:  # it was begun, so its end must be told
                     return self._failed(session, draft)
-                return Outcome(False, reason=draft)
+                return Outcome(False, draft)
             state = breaker(draft.live)
             if not manual and (reason := self._gave_up(state, squeeze)):
-                return Outcome(False, reason=reason)
+                return Outcome(False, reason)
             seen = [(one.seq, one.id) for one in draft.plan.covered], draft.plan.previous
             if known is None:
                 self.emit(
@@ -132,7 +134,7 @@ class Compactor:
                         session_id=session.id,
                         strategy=draft.plan.strategy,
                         messages=draft.plan.cut,
-                        tokens=draft.tokens,
+                        tokens=draft.context.tokens,
                     )
                 )
             if known is None or known[0] != seen:
@@ -154,27 +156,31 @@ class Compactor:
         """What a compaction would record, with the built-in summary; nothing is written."""
         draft = self._draft(session, False)
         if isinstance(draft, str):
-            return Outcome(False, reason=draft)
+            return Outcome(False, draft)
         record = self._record(draft, self._extract(draft, focus))
         freed = self._freed(draft, record)
-        reason = "dry run" if self._worth_it(draft, freed) else _NOT_SMALLER
-        return Outcome(False, freed, reason, record, "extractive")
+        return Outcome(
+            False,
+            DRY_RUN if self._worth_it(draft, freed) else _NOT_SMALLER,
+            record,
+            draft.plan.cut,
+            draft.context.tokens,
+            freed,
+            "extractive",
+        )
 
     def _draft(self, session: Session, squeeze: bool) -> Draft | str:
-        live = base = session.live()
+        # Under the lease nothing is open any more; without it, this is how it would be.
+        live = base = closed(session.live())
         at_least = 0
         if live.stale and live.summary is not None:
-            base, at_least = session.live(accept_stale=False), live.summary.first_kept_seq
+            base = closed(session.live(accept_stale=False))
+            at_least = live.summary.first_kept_seq
         made = plan(
             base, self.settings, self.window, at_least=at_least, squeeze=squeeze, count=self.count
         )
         if isinstance(made, str):
             return made
-        messages = made.messages if base is live else arranged(live).messages
-        sizes = [estimate(message, self.count) for message in made.messages]
-        total = sum(sizes) if base is live else sum(estimate(m, self.count) for m in messages)
-        if live.summary is not None:
-            total += estimate(summary_message(live.summary), self.count)
         previous = made.previous
         before = FileOps()
         if previous is not None:
@@ -183,11 +189,16 @@ class Compactor:
             live=live,
             plan=made,
             ops=file_ops(made.covered, before),
-            tokens=context_tokens(live, messages, self.count),
-            before=total,
-            covered=sum(sizes[: made.cut]),
-            kept=sum(sizes[made.cut :]),
+            context=self._context(live),
+            covered=self._size(made.covered),
         )
+
+    def _context(self, live: Live) -> Context:
+        budget = self.settings.tool_result_budget
+        return assemble(live, window=self.window, tool_result_budget=budget, count=self.count)
+
+    def _size(self, messages: Iterable[Message]) -> int:
+        return sum(estimate(message, self.count) for message in messages)
 
     async def _summary(
         self, session: AsyncSession, draft: Draft, state: Breaker, manual: bool, focus: str
@@ -297,7 +308,9 @@ class Compactor:
         )
 
     def _freed(self, draft: Draft, record: Compaction) -> int:
-        return draft.before - draft.kept - estimate(summary_message(record), self.count)
+        """How many tokens smaller the context gets, by estimate."""
+        after = self._context(compacted(draft.live, record))
+        return self._size(draft.context.messages) - self._size(after.messages)
 
     async def _commit(
         self, session: AsyncSession, lease: Lease, draft: Draft, summary: Summary, manual: bool
@@ -307,7 +320,7 @@ class Compactor:
         record = self._record(draft, summary.text)
         freed = self._freed(draft, record)
         useless = not summary.text or not self._worth_it(draft, freed)
-        stalled = not manual and (useless or draft.tokens - freed > self.trigger)
+        stalled = not manual and (useless or draft.context.tokens - freed > self.trigger)
         before, state = breaker(draft.live), summary.breaker
         failed = state.failures > before.failures  # then that is what counts
         state = Breaker(state.failures, state.stalled + (not failed) if stalled else 0)
@@ -329,7 +342,16 @@ class Compactor:
                 problem=summary.problem,
             )
         )
-        return Outcome(True, freed, None, stored, summary.summariser, summary.problem or None)
+        return Outcome(
+            True,
+            None,
+            stored,
+            draft.plan.cut,
+            draft.context.tokens,
+            freed,
+            summary.summariser,
+            summary.problem or None,
+        )
 
     def _worth_it(self, draft: Draft, freed: int) -> bool:
         """Whether the context shrinks; a summary that tells of deleted messages goes anyway."""

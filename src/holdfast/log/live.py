@@ -11,8 +11,9 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 import msgspec
+from msgspec.structs import replace
 
-from holdfast.log.pairs import arrange, pair
+from holdfast.log.pairs import arrange, closing, pair
 from holdfast.model import (
     MARKERS,
     SCHEMA_VERSION,
@@ -74,12 +75,11 @@ def read(newest_first: Iterable[Entry], *, accept_stale: bool = True) -> Live:
                 break
             head = max(head, seq)
         if isinstance(entry, Message):
-            if (
-                (floor is None or entry.seq <= floor)
-                and shown.get(entry.seq, True)
-                and not entry.auto_injected
-            ):
-                messages.append(entry)
+            if (floor is None or entry.seq <= floor) and shown.get(entry.seq, True):
+                if entry.auto_injected:  # no store of ours wrote that
+                    unreadable.append(LeftOut(entry.seq, "injected into an earlier run"))
+                else:
+                    messages.append(entry)
         elif isinstance(entry, MARKERS):
             marker = max(marker, entry.seq)
             if isinstance(entry, Rewind):
@@ -142,6 +142,29 @@ def arranged(live: Live) -> Arranged:
         why = "its call was summarised" if covered else "a result without its call"
         left_out.append(LeftOut(said[place].seq or None, f"{why} ({said[place].tool_call_id})"))
     return Arranged(arrange(said, pairs), left_out, [said[place].seq for place, _ in pairs.open])
+
+
+def closed(live: Live) -> Live:
+    """As it will be when the calls without a result are closed by errors at the end of the log."""
+    calls = [call for _, call in pair(live.messages).open]
+    results = [replace(closing(call), seq=live.head + at) for at, call in enumerate(calls, 1)]
+    return replace(live, messages=(*live.messages, *results), head=live.head + len(calls))
+
+
+def compacted(live: Live, record: Compaction) -> Live:
+    """As it will be when a compaction is recorded."""
+    kept = tuple(message for message in live.messages if message.seq >= record.first_kept_seq)
+    after = live.head + 1
+    return replace(
+        live,
+        summary=replace(record, seq=after),
+        messages=kept,
+        stale=(),
+        head=after,
+        marker=after,
+        edited=after,
+        trimmed=0,
+    )
 
 
 def stands(compaction: Compaction, floor: int | None) -> bool:

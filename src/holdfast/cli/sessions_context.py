@@ -1,0 +1,140 @@
+"""`holdfast sessions context` and `compact`: what the model is sent, and how to make it smaller."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING
+
+import click
+
+from holdfast.cli import render
+from holdfast.cli.options import json_option, open_root, root_option
+
+if TYPE_CHECKING:
+    from holdfast.aio import AsyncSession
+    from holdfast.engine.compact import Compactor, Outcome
+    from holdfast.session import Session
+
+PATIENCE = 0.5  # seconds before people are shown that something is going on
+
+window_option = click.option(
+    "--window",
+    type=click.IntRange(1, 1_000_000_000),
+    metavar="N",
+    help="Tokens that the model takes; else as set, or as its name tells.",
+)
+
+
+@click.command()
+@click.argument("session_id", metavar="ID")
+@window_option
+@click.option("--full", is_flag=True, help="Every message in full.")
+@json_option
+@root_option()
+def context(session_id: str, window: int | None, full: bool, as_json: bool) -> None:
+    """Show what the model would be sent next.
+
+    That is the summary, if there is one, and the messages behind it, each with its estimated
+    tokens; then what was left out, and why. Nothing is written.
+    """
+    from holdfast.cli import sent
+    from holdfast.tokens import choose_window
+
+    with open_root() as store:
+        session = store.session(session_id)
+        metadata = session.metadata
+        settings = store.settings.compaction_of(metadata.agent)
+        built = session.context(
+            window=window or choose_window(metadata.model, setting=settings.window),
+            tool_result_budget=settings.tool_result_budget,
+        )
+        if as_json:
+            sent.put_objects(built, store.count)
+        else:
+            sent.put(metadata, built, store.count, full=full)
+
+
+@click.command()
+@click.argument("session_id", metavar="ID")
+@click.option(
+    "--strategy",
+    type=click.Choice(["structured", "rounds", "prose"]),
+    help="How to summarise and what to keep; else as set for the agent.",
+)
+@click.option("--focus", metavar="TEXT", default="", help="What the summary should keep above all.")
+@click.option("--dry-run", is_flag=True, help="Only show what would be recorded.")
+@window_option
+@json_option
+@root_option()
+def compact(
+    *,
+    session_id: str,
+    strategy: str | None,
+    focus: str,
+    dry_run: bool,
+    window: int | None,
+    as_json: bool,
+) -> None:
+    """Summarise the older part of a session.
+
+    In the context the summary takes the place of what it covers; the log keeps everything. Tool
+    calls that never got a result are closed first. The summary is made by the built-in
+    summariser. Needs the turn lease: exit 1 while a turn runs.
+    """
+    from msgspec.structs import replace
+
+    from holdfast.cli import sent
+    from holdfast.engine.compact import Compactor
+
+    with open_root() as store:
+        session = store.session(session_id)
+        metadata = session.metadata
+        settings = store.settings.compaction_of(metadata.agent)
+        if strategy is not None:
+            settings = replace(settings, strategy=strategy)
+        if settings.model:
+            render.note(
+                f"no provider is built in yet: the summary is not by {settings.model}"
+                " but by the built-in summariser"
+            )
+        compactor = Compactor(settings, model=metadata.model, window=window, count=store.count)
+        outcome = (_previewed if dry_run else _compacted)(session, compactor, focus)
+        if as_json:
+            sent.put_outcome_object(outcome)
+        else:
+            sent.put_outcome(outcome)
+
+
+def _compacted(session: Session, compactor: Compactor, focus: str) -> Outcome:
+    async def run(own: AsyncSession) -> Outcome:
+        with await own.lease() as lease:
+            if closed := await own.close_calls(lease=lease):
+                render.note(f"closed {render.plural(len(closed), 'tool call')} without a result")
+            return await compactor.run(own, lease, manual=True, focus=focus)
+
+    return _watched(session, run)
+
+
+def _previewed(session: Session, compactor: Compactor, focus: str) -> Outcome:
+    async def run(own: AsyncSession) -> Outcome:
+        return await own.store.call(compactor.preview, session, focus)
+
+    return _watched(session, run)
+
+
+def _watched(session: Session, work: Callable[[AsyncSession], Awaitable[Outcome]]) -> Outcome:
+    """Do asynchronous work to its end; what takes long is seen to be going on."""
+    import asyncio
+
+    from holdfast.aio import AsyncSession, AsyncStore
+
+    async def run() -> Outcome:
+        with render.progress("summarising") as tell:
+            async with AsyncStore(session.store) as store:
+                later = asyncio.get_running_loop().call_later(PATIENCE, tell, 0, 1)
+                try:
+                    return await work(AsyncSession(store, session))
+                finally:
+                    later.cancel()
+
+    return asyncio.run(run())
