@@ -9,7 +9,7 @@ import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
-from benchmarks import append, extractive, listing, reading, startup
+from benchmarks import append, extractive, identity, listing, reading, startup
 from benchmarks.report import Figure, table
 
 SECTIONS: dict[str, Callable[[Path], list[Figure]]] = {
@@ -18,6 +18,7 @@ SECTIONS: dict[str, Callable[[Path], list[Figure]]] = {
     "listing": listing.measure,
     "startup": startup.measure,
     "extractive": extractive.measure,
+    "identity": identity.measure,
 }
 
 

@@ -36,6 +36,22 @@ def test_the_environment_wins_over_the_file(tmp_path: Path) -> None:
         ("[session]\ntotal_bytes = -1", "total_bytes"),
         ("session = 3", "session"),
         ("[session\n", "line 1"),
+        ('[session]\ndimensions = "chat"', "session.dimensions"),
+        ('[session]\ndimensions = ["chats"]', "dimensions: 'chats' is none of space, chat"),
+        ("[session]\ndimensions = [1]", "session.dimensions"),
+        ('[session]\ndm_scope = "main"', "session.dm_scope"),
+        ('[session]\nidentity_links = ["tg:1"]', "session.identity_links"),
+        ('[session.identity_links]\nalice = "tg:1"', "session.identity_links"),
+        ('[session.identity_links]\nalice = [" "]', "identity_links] 'alice'"),
+        ('[session.identity_links]\n"" = ["tg:1"]', "identity_links] ''"),
+        ("[dispatch]\nrule = []", "rule"),
+        ("[[dispatch.rules]]\nnick = 1", "nick"),
+        ("[[dispatch.rules]]\n[dispatch.rules.when]\nchanel = 'x'", "chanel"),
+        ("[[dispatch.rules]]\nwhen.mentioned = 'yes'", "when.mentioned"),
+        ("[[dispatch.rules]]\nwhen.chat = 42", "dispatch.rules[0].when.chat"),
+        ("[[dispatch.rules]]\n[[dispatch.rules]]\nsession_dimensions = ['x']", "2: session_dim"),
+        ("[agents.x]\ndefualt = true", "defualt"),
+        ("[agents.x]\ndefault = 'yes'", "default"),
     ],
 )
 def test_a_bad_file_is_an_error_that_names_the_key(text: str, names: str) -> None:
@@ -52,11 +68,53 @@ def test_a_bad_file_is_an_error_that_names_the_key(text: str, names: str) -> Non
         ("HOLDFAST_SESSION_PART_BYTES", "many"),
         ("HOLDFAST_SESSION_PART_BYTES", "0"),
         ("HOLDFAST_SESSION_DURABILITY", "never"),
+        ("HOLDFAST_SESSION_DM_SCOPE", "main"),
+        ("HOLDFAST_SESSION_DIMENSIONS", "chat"),
+        ("HOLDFAST_SESSION_DIMENSIONS", '"chat"'),
+        ("HOLDFAST_SESSION_DIMENSIONS", "[" * 100_000),
+        ("HOLDFAST_SESSION_IDENTITY_LINKS", '{"alice": "tg:1"}'),
+        ("HOLDFAST_DISPATCH_RULES", '[{"nick": "x"}]'),
+        ("HOLDFAST_DISPATCH_RULE", "[]"),
     ],
 )
 def test_a_bad_variable_is_an_error_that_names_it(variable: str, value: str) -> None:
     with pytest.raises(holdfast.SettingsError, match=variable):
         convert({}, {variable: value})
+
+
+def test_an_id_under_two_names_is_an_error_that_names_both() -> None:
+    with pytest.raises(holdfast.SettingsError) as caught:
+        parse('[session.identity_links]\nalice = ["x", "tg:1"]\nbob = [" TG:1"]', {})
+    assert "'alice'" in str(caught.value) and "'bob'" in str(caught.value)
+    assert "identity_links" in str(caught.value) and "\n" not in str(caught.value)
+    parse('[session.identity_links]\nalice = ["x", "X"]\n" ALICE" = ["x"]', {})
+
+
+def test_a_variable_gives_a_list_or_a_table_as_json() -> None:
+    settings = convert(
+        {"session": {"dimensions": ["chat"], "identity_links": {"bob": ["1"]}}},
+        {
+            "HOLDFAST_SESSION_DIMENSIONS": "[]",
+            "HOLDFAST_SESSION_DM_SCOPE": "per-peer",
+            "HOLDFAST_SESSION_IDENTITY_LINKS": '{"alice": ["tg:1"]}',
+            "HOLDFAST_DISPATCH_RULES": '[{"agent": "x", "when": {"mentioned": true}}]',
+        },
+    )
+    assert settings.session.dimensions == ()
+    assert settings.session.dm_scope == "per-peer"
+    assert settings.session.identity_links == {"alice": ("tg:1",)}
+    assert settings.dispatch.rules[0].when.mentioned is True
+
+
+def test_agents_keep_the_order_of_the_file() -> None:
+    text = "[agents.zoe]\ndefault = true\n[agents.adam.compaction]\nwindow = 5\n[agents.eve]\n"
+    agents = parse(text, {}).agents
+    assert [(name, one.default) for name, one in agents.items()] == [
+        ("zoe", True),
+        ("adam", False),
+        ("eve", False),
+    ]
+    assert agents["adam"].compaction == {"window": 5}
 
 
 def test_a_linked_file_is_not_followed(tmp_path: Path) -> None:

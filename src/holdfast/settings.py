@@ -1,23 +1,32 @@
-"""Settings: `{root}/config.toml`, overridden by `HOLDFAST_<TABLE>_<KEY>`, typed and checked."""
+"""Settings: `{root}/config.toml`, overridden by `HOLDFAST_<TABLE>_<KEY>`, typed and checked.
+
+A variable holds the value as text; that of a list or a table holds JSON.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, get_args, get_origin
 
 import msgspec
 
 from holdfast.errors import SettingsError
 
+DIMENSIONS = ("space", "chat", "topic", "sender")
+DmScope = Literal["per-channel-peer", "per-channel", "per-peer", "global"]
+
 
 class SessionSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """`[session]`: how sessions are kept."""
+    """`[session]`: how sessions are kept, and which messages share one."""
 
     durability: Literal["always", "os"] = "always"  # fdatasync before return, or the kernel's time
     part_bytes: Annotated[int, msgspec.Meta(ge=1)] = 50_000_000
     total_bytes: Annotated[int, msgspec.Meta(ge=0)] = 200_000_000  # 0: no limit
     line_bytes: Annotated[int, msgspec.Meta(ge=1)] = 16_000_000
     lock_seconds: Annotated[float, msgspec.Meta(ge=0)] = 5.0  # how long an append waits for another
+    dimensions: tuple[str, ...] | None = None  # None: as dm_scope says, else chat; (): none
+    dm_scope: DmScope | None = None  # an older way to say it, where dimensions are not given
+    identity_links: dict[str, tuple[str, ...]] = {}  # a person's name → their ids
 
 
 Strategy = Literal["structured", "rounds", "prose"]
@@ -49,9 +58,37 @@ class TokenSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     counter: Literal["estimate", "o200k_base", "cl100k_base"] = "estimate"
 
 
-class AgentSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """`[agents.NAME]`: what is different for one agent."""
+class DispatchWhen(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """What a message must be for a rule to match; a field that is empty matches any."""
 
+    channel: str = ""
+    account: str = ""
+    space: str = ""  # type:id
+    chat: str = ""  # type:id
+    topic: str = ""  # topic:id
+    sender: str = ""  # the canonical one, where a link applies
+    mentioned: bool | None = None
+
+
+class DispatchRule(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """`[[dispatch.rules]]`: messages that go to a certain agent, or are split up differently."""
+
+    name: str = ""
+    agent: str = ""  # empty: the default agent
+    when: DispatchWhen = DispatchWhen()
+    session_dimensions: tuple[str, ...] = ()  # empty: those of [session]
+
+
+class DispatchSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """`[dispatch]`: which agent takes a message. The first rule that matches wins."""
+
+    rules: tuple[DispatchRule, ...] = ()
+
+
+class AgentSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """`[agents.NAME]`: what is different for one agent. The order in the file is their order."""
+
+    default: bool = False  # takes what no rule sends elsewhere; without a flag the first does
     compaction: dict[str, Any] = {}  # any keys of [compaction], set again
 
 
@@ -61,6 +98,7 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     session: SessionSettings = SessionSettings()
     compaction: CompactionSettings = CompactionSettings()
     tokens: TokenSettings = TokenSettings()
+    dispatch: DispatchSettings = DispatchSettings()
     agents: dict[str, AgentSettings] = {}
 
     def compaction_of(self, agent: str) -> CompactionSettings:
@@ -90,10 +128,7 @@ def convert(
 ) -> Settings:
     """Settings from tables and the environment."""
     for table, key, variable, text in _overrides(environment):
-        try:
-            value = msgspec.convert(text, _TABLES[table][key], strict=False)
-        except msgspec.ValidationError as error:
-            raise SettingsError(f"{variable}: {error}") from error
+        value = _value(variable, text, _TABLES[table][key])
         if not isinstance(data.setdefault(table, {}), dict):
             raise SettingsError(f"{origin}: [{table}] must be a table")
         data[table][key] = value
@@ -101,6 +136,7 @@ def convert(
         settings = msgspec.convert(data, Settings)
         for agent in settings.agents:
             settings.compaction_of(agent)
+        _check_routing(settings)
     except (msgspec.ValidationError, SettingsError) as error:
         raise SettingsError(f"{origin}: {error}", hint="docs/settings.md has every key") from error
     return settings
@@ -120,11 +156,51 @@ def _overrides(environment: Mapping[str, str]) -> list[tuple[str, str, str, str]
     return found
 
 
+def _value(variable: str, text: str, kind: Any) -> Any:
+    """What a variable's text says; for a list or a table it is JSON."""
+    if not any(get_origin(one) in (tuple, dict) for one in (kind, *get_args(kind))):
+        try:
+            return msgspec.convert(text, kind, strict=False)
+        except msgspec.ValidationError as error:
+            raise SettingsError(f"{variable}: {error}") from error
+    try:
+        return msgspec.to_builtins(msgspec.json.decode(text, type=kind))
+    except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
+        raise SettingsError(f"{variable}: {error}", hint="it takes JSON") from error
+
+
+def _check_routing(settings: Settings) -> None:
+    """Refuse what routing would pass over in silence, and so put strangers in one session."""
+    places = {"[session] dimensions": settings.session.dimensions or ()}
+    for number, rule in enumerate(settings.dispatch.rules, 1):
+        places[f"[[dispatch.rules]] {number}: session_dimensions"] = rule.session_dimensions
+    for place, names in places.items():
+        for name in names:
+            if name.strip().lower() not in DIMENSIONS:
+                raise SettingsError(f"{place}: {name!r} is none of {', '.join(DIMENSIONS)}")
+    _check_links(settings.session.identity_links)
+
+
+def _check_links(links: Mapping[str, tuple[str, ...]]) -> None:
+    """An id belongs to one name. Routing compares code point by code point, and checks again."""
+    owners: dict[str, str] = {}
+    for name, ids in links.items():
+        for one in ids:
+            if not (name.strip() and one.strip()):
+                raise SettingsError(f"[session.identity_links] {name!r}: a name or an id is empty")
+            owner = owners.setdefault(one.strip().lower(), name)
+            if owner.strip().lower() != name.strip().lower():
+                raise SettingsError(
+                    f"[session.identity_links]: {one!r} is under {owner!r} and {name!r}"
+                )
+
+
 _TABLES: dict[str, dict[str, Any]] = {
     table: {field.name: field.type for field in msgspec.structs.fields(settings)}
     for table, settings in (
         ("session", SessionSettings),
         ("compaction", CompactionSettings),
         ("tokens", TokenSettings),
+        ("dispatch", DispatchSettings),
     )
 }

@@ -64,10 +64,13 @@ def _leaves(tables: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, Any
 
 
 def _variable(key: str) -> str:
-    return f"HOLDFAST_{key.replace('.', '_')}".upper()
+    """The variable that sets a key, or the table that the key is in."""
+    parts = key.upper().split(".")
+    names = ["_".join(("HOLDFAST", *parts[:end])) for end in range(len(parts), 1, -1)]
+    return next((name for name in names if name in os.environ), "")
 
 
 def _origin(key: str, written: dict[str, Any]) -> str:
-    if _variable(key) in os.environ:
+    if _variable(key):
         return "environment"
     return "file" if key in written else "default"

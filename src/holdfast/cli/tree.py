@@ -44,6 +44,7 @@ def _print_version(ctx: click.Context, _: click.Parameter, wanted: bool) -> None
     cls=LazyGroup,
     homes={
         "sessions": "tree:sessions",
+        "route": "route:route",
         "config": "config:config",
         "doctor": "doctor:doctor",
     },
