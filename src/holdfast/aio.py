@@ -58,8 +58,15 @@ class AsyncStore:
         return AsyncSession(self, await self.call(self.sync.session, name))
 
     async def latest(self, agent: str = "main", sender: str = "user") -> AsyncSession | None:
-        """The newest session of a pair, or None."""
+        """The chat of a pair with the highest number, or None."""
         found = await self.call(self.sync.latest, agent=agent, sender=sender)
+        return None if found is None else AsyncSession(self, found)
+
+    async def current(
+        self, agent: str = "main", sender: str = "user", *, key: str | None = None
+    ) -> AsyncSession | None:
+        """The chat of a key or pair that goes on: the newest, or the one last resumed."""
+        found = await self.call(self.sync.current, agent=agent, sender=sender, key=key)
         return None if found is None else AsyncSession(self, found)
 
     async def list(self, **which: Any) -> Page:
@@ -181,6 +188,10 @@ class AsyncSession:
     async def update(self, **changes: Any) -> Metadata:
         """Change metadata."""
         return await self._call(self.sync.update, **changes)
+
+    async def resume(self) -> Metadata:
+        """Make it the current chat of its key, or of its agent and sender."""
+        return await self._call(self.sync.resume)
 
     async def fork(self, at: int | None = None) -> AsyncSession:
         """A new session that shares everything up to a record."""

@@ -338,10 +338,13 @@ class Metadata(msgspec.Struct, frozen=True, kw_only=True, rename="camel", gc=Fal
     aliases: tuple[str, ...] = ()
     generations: dict[str, int] = {}  # claim counter of the key and of each alias
     scope: dict[str, Any] | None = None
-    chat: int | None = None
+    chat: int | None = None  # its number under its key, or among those of its pair
+    current: int | None = None  # claim counter of the pair: the highest is the current chat
     uptime_secs: int = 0
     metrics: Metrics = Metrics()
     forked_from: dict[str, Any] | None = None
+    promoted_from: dict[str, Any] | None = None  # the session whose history was taken over
+    promoted_to: dict[str, Any] | None = None  # the session that took this one's history over
     newest_schema: int = SCHEMA_VERSION  # above ours: the session is read-only
     through: Through = Through()
     extra: dict[str, Any] = {}  # keys that others wrote; kept
@@ -352,9 +355,19 @@ class Metadata(msgspec.Struct, frozen=True, kw_only=True, rename="camel", gc=Fal
         return self.name or "New Session"
 
     @property
+    def thread(self) -> str:
+        """What its chats are numbered under: the key, or the pair of agent and sender."""
+        return self.key or pair(self.agent, self.sender)
+
+    @property
     def names(self) -> tuple[str, ...]:
         """Key and aliases: everything the session may be resolved by."""
         return ((self.key,) if self.key else ()) + self.aliases
+
+
+def pair(agent: str, sender: str) -> str:
+    """Agent and sender as one name. It has a NUL in it, so no key or alias can be the same."""
+    return f"{agent}\0{sender}"
 
 
 SETTABLE = frozenset(
@@ -371,7 +384,10 @@ SETTABLE = frozenset(
         "generations",
         "scope",
         "chat",
+        "current",
         "forkedFrom",
+        "promotedFrom",
+        "promotedTo",
     }
 )
 

@@ -107,6 +107,14 @@ class Page(Sequence[Listed]):
         return len(self.sessions)
 
 
+class Chats(msgspec.Struct, frozen=True):
+    """The numbered sessions of one key, or of one agent and sender."""
+
+    current: str  # the newest, or the one last resumed
+    newest: str
+    highest: int  # number of the newest
+
+
 class Lease(Protocol):
     """The right to run a turn, held until released; it ends with the process."""
 
@@ -129,12 +137,26 @@ class Store(Protocol):
     prefix of an append's records, never a gap.
     """
 
-    def create(self, facts: Mapping[str, Any] | None = None) -> Metadata:
+    def create(
+        self, facts: Mapping[str, Any] | None = None, *, unless_held: bool = False
+    ) -> Metadata:
         """Make an empty session. Durable on return.
 
         `facts` are metadata in their file's names (agent, sender, model, source, cronJobId, key,
-        aliases, scope, systemPromptOverride, name …). FormatError for unknown ones.
+        aliases, scope, systemPromptOverride, name …). FormatError for unknown ones. It is the
+        next chat of its key, or of its agent and sender if it has none, and the current one.
+        `unless_held`: if a session holds the key already, that one is returned as it is; of any
+        number of such calls at once, one makes the session.
         """
+        ...
+
+    def chats(self, thread: str) -> Chats | None:
+        """The chats of a key, or of `model.pair(agent, sender)`; its cost does not grow with the
+        number of sessions."""
+        ...
+
+    def resume(self, session: str) -> Metadata:
+        """Make a session the current chat of its key, or of its agent and sender. Durable."""
         ...
 
     def append(
@@ -175,10 +197,20 @@ class Store(Protocol):
         """What is known of a session, up to its last acknowledged record."""
         ...
 
-    def update(self, session: str, changes: Mapping[str, Any]) -> Metadata:
+    def update(
+        self, session: str, changes: Mapping[str, Any], *, unless_held: bool = False
+    ) -> Metadata:
         """Change metadata by a `meta` record. Durable on return; None takes a key back.
 
-        A key or alias that another session holds moves here.
+        A key or alias that another session holds moves here, or, `unless_held`, stays there.
+        """
+        ...
+
+    def promote(self, session: str, to: str, *, seq: int) -> bool:
+        """Record that another session takes this one's history over, up to `seq`; once for ever.
+
+        True if it is recorded for that session, now or before; False if for another. Of any
+        number of calls at once, one decides.
         """
         ...
 

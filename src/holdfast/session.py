@@ -31,6 +31,7 @@ from holdfast.model import (
     ToolCall,
     Usage,
 )
+from holdfast.model import pair as pair_of
 from holdfast.ports import Filter, Lease, Listed, Order, Page
 from holdfast.settings import Settings
 from holdfast.tokens import WINDOW, Counter, estimate_text
@@ -102,6 +103,10 @@ class Session:
     def update(self, **changes: Any) -> Metadata:
         """Change metadata: name, model, agent, sender, key, aliases, system_prompt_override …"""
         return self._port.update(self.id, camel(changes))
+
+    def resume(self) -> Metadata:
+        """Make it the current chat of its key, or of its agent and sender: routing follows it."""
+        return self._port.resume(self.id)
 
     def fork(self, at: int | None = None) -> Session:
         """A new session that shares everything up to a record, byte for byte."""
@@ -302,9 +307,19 @@ class Store:
         return Session(self, self.port.resolve(name))
 
     def latest(self, agent: str = "main", sender: str = "user") -> Session | None:
-        """The newest session of a pair, or None."""
-        page = self.port.list(Filter(agent=agent, sender=sender), limit=1, order="created")
-        return Session(self, page[0].id) if page else None
+        """The chat of a pair with the highest number, or None.
+
+        Pairs are compared exactly. Sessions that were made with a key are chats of that key.
+        """
+        chats = self.port.chats(pair_of(agent, sender))
+        return Session(self, chats.newest) if chats else None
+
+    def current(
+        self, agent: str = "main", sender: str = "user", *, key: str | None = None
+    ) -> Session | None:
+        """The chat of a key or pair that goes on: the newest, or the one last resumed."""
+        chats = self.port.chats(key or pair_of(agent, sender))
+        return Session(self, chats.current) if chats else None
 
     def list(
         self,

@@ -47,7 +47,12 @@ def exact(name: str = "o200k_base") -> Counter:
     raise SettingsError(f"no exact counter {name!r} is installed")
 
 
-_WINDOWS = (("gpt-4o", 128_000), ("gpt-4-turbo", 128_000), ("gemini", 1_000_000), ("claude", WINDOW))
+_WINDOWS = (
+    ("gpt-4o", 128_000),
+    ("gpt-4-turbo", 128_000),
+    ("gemini", 1_000_000),
+    ("claude", WINDOW),
+)
 
 
 def known_window(model: str) -> int | None:

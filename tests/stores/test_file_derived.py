@@ -315,7 +315,7 @@ def test_facts_that_say_little_are_facts_all_the_same(tmp_path: Path) -> None:
         before = session.metadata
         fork = session.fork().metadata
     assert (before.agent, before.sender, before.name, before.chat) == ("", "", "", 0)
-    assert (fork.agent, fork.sender, fork.name, fork.chat) == ("", "", "", 0)
+    assert (fork.agent, fork.sender, fork.name, fork.chat) == ("", "", "", 1)
     _file(root, session.id, "metadata.json").unlink()
     assert _store(root).session(session.id).metadata == before
 

@@ -17,7 +17,7 @@ import apsw
 
 from holdfast.errors import StoreFailed
 
-VERSION = 1
+VERSION = 2
 PATIENCE = 5.0
 _BROKEN = (
     apsw.CorruptError,
@@ -34,9 +34,10 @@ SCHEMA = (
         active INTEGER, bytes INTEGER, parts INTEGER, metadata BLOB) WITHOUT ROWID""",
     "CREATE INDEX session_active ON session (active, id)",
     "CREATE INDEX session_pair ON session (agent, sender, active, id)",
-    """CREATE TABLE name (name TEXT, generation INTEGER, id TEXT,
+    """CREATE TABLE name (name TEXT, generation INTEGER, id TEXT, chat INTEGER,
         PRIMARY KEY (name, generation, id)) WITHOUT ROWID""",
     "CREATE INDEX name_id ON name (id)",
+    "CREATE INDEX name_chat ON name (name, chat, id)",
     "CREATE TABLE mark (id TEXT, owner TEXT, PRIMARY KEY (id, owner)) WITHOUT ROWID",
     "CREATE TABLE fact (key TEXT PRIMARY KEY, value INTEGER) WITHOUT ROWID",
     "INSERT INTO fact VALUES ('scanned', 0), ('sessions', 0)",

@@ -40,8 +40,7 @@ class Index:
         with self.database.writing() as cursor:
             for row in rows:
                 _put(cursor, row)
-                if row.metadata.names or not new:
-                    _put_names(cursor, row.metadata)
+                _put_names(cursor, row.metadata, new=new)
 
     def put_written(self, row: Listed, owner: str, *, last: bool) -> None:
         """Write the row of a session that an owner appends to, or has finished with."""
@@ -57,7 +56,7 @@ class Index:
         with self.database.writing() as cursor:
             for row, old in rows:
                 _put(cursor, row)
-                if old is None or old.metadata.generations != row.metadata.generations:
+                if old is None or _claims(old.metadata) != _claims(row.metadata):
                     _put_names(cursor, row.metadata)
             for session, owner in marks:
                 _unmark(cursor, session, owner)
@@ -109,6 +108,15 @@ class Index:
                 (name,),
             ).fetchone()
         return None if row is None else (row[0], row[1])
+
+    def newest_chat(self, thread: str) -> tuple[str, int] | None:
+        """The chat of a key or pair with the highest number, and that number."""
+        with self.database.reading() as cursor:
+            row = cursor.execute(
+                "SELECT id, chat FROM name WHERE name = ? ORDER BY chat DESC, id DESC LIMIT 1",
+                (thread,),
+            ).fetchone()
+        return None if row is None else (row[0], row[1] or 0)
 
     def starting_with(self, prefix: str) -> list[str]:
         """At most two ids that begin so."""
@@ -186,11 +194,20 @@ def _unmark(cursor: Any, session: str, owner: str) -> None:
     cursor.execute("DELETE FROM mark WHERE id = ? AND owner = ?", (session, owner))
 
 
-def _put_names(cursor: Any, data: Metadata) -> None:
-    cursor.execute("DELETE FROM name WHERE id = ?", (data.id,))
-    for name in data.names:
-        generation = data.generations.get(name, 0)
-        cursor.execute("INSERT INTO name VALUES (?, ?, ?)", (name, generation, data.id))
+def _put_names(cursor: Any, data: Metadata, *, new: bool = False) -> None:
+    if not new:
+        cursor.execute("DELETE FROM name WHERE id = ?", (data.id,))
+    # Another process may have found the same new session.
+    cursor.executemany("INSERT OR REPLACE INTO name VALUES (?, ?, ?, ?)", _claims(data))
+
+
+def _claims(data: Metadata) -> list[tuple[str, int, str, int | None]]:
+    """Name, generation, session, and for the name that its chats are numbered under, the number."""
+    claims = [
+        (name, data.generations.get(name, 0), data.id, data.chat if name == data.key else None)
+        for name in data.names
+    ]
+    return claims if data.key else [*claims, (data.thread, data.current or 0, data.id, data.chat)]
 
 
 def _listed(row: Sequence[Any]) -> Listed:

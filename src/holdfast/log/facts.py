@@ -13,7 +13,8 @@ from holdfast.log.fold import from_builtins
 from holdfast.log.lines import clean
 from holdfast.model import SETTABLE
 
-_GIVEN = SETTABLE - {"generations"}  # those are the store's to count
+# The others are the store's to count.
+_GIVEN = SETTABLE - {"generations", "current", "promotedFrom", "promotedTo"}
 _NAME = re.compile(r"[^\x00-\x1f\x7f-\x9f\ud800-\udfff]{1,500}")
 
 

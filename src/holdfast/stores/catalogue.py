@@ -68,6 +68,10 @@ class Catalogue:
         """The same, when a process may have died between its claim and its row."""
         return self._sound(lambda: self._current().holder(name))
 
+    def newest_chat(self, thread: str) -> tuple[str, int] | None:
+        """The chat of a key or pair with the highest number, and that number."""
+        return self._sound(lambda: self._current().newest_chat(thread))
+
     def starting_with(self, prefix: str) -> list[str]:
         """At most two ids that begin so."""
         if not self._root.exists():

@@ -163,6 +163,11 @@ def lock(descriptor: int, seconds: float, what: str, **facts: str) -> None:
     )
 
 
+def unlock(descriptor: int) -> None:
+    """Give a flock back, also for those who have a copy of the descriptor."""
+    fcntl.flock(descriptor, fcntl.LOCK_UN)
+
+
 def holder(descriptor: int) -> str:
     """Who holds the flock on a file, as far as the system tells.
 

@@ -23,14 +23,15 @@ from holdfast.errors import (
     FormatError,
     HoldfastError,
     NotFound,
+    StoreFailed,
     StoreFull,
 )
 from holdfast.log.admit import lasting, prepare
 from holdfast.log.facts import check_facts
 from holdfast.log.fold import Tally, apply, given_facts
 from holdfast.log.parts import part_name
-from holdfast.model import AnyRecord, Damaged, Entry, Meta, Metadata, Part
-from holdfast.ports import Filter, Lease, Listed, Order, Page
+from holdfast.model import AnyRecord, Damaged, Entry, Meta, Metadata, Part, pair
+from holdfast.ports import Chats, Filter, Lease, Listed, Order, Page
 from holdfast.settings import Settings
 from holdfast.stamps import Stamps, Uuids
 from holdfast.stores import audit, disk, names, sidecar
@@ -72,20 +73,53 @@ class FileStore:
         report = self.reports.append
         self._writers = Writers(self._root, self._settings, self._catalogue, report)
         self._leases: weakref.WeakSet[FileLease] = weakref.WeakSet()
+        self._name_locks: set[int] = set()  # descriptors that hold the lock for names
         self._mind_forks()
 
     # --- writing
 
-    def create(self, facts: Mapping[str, Any] | None = None) -> Metadata:
+    def create(
+        self, facts: Mapping[str, Any] | None = None, *, unless_held: bool = False
+    ) -> Metadata:
         """Make an empty session: whole or not at all."""
         given = {key: value for key, value in check_facts(facts or {}).items() if value is not None}
-        blank = Tally.fresh(self._new_ulid()).metadata(1, 0)
-        if not names.changes_names(given):
-            return self._create(blank, given)
         with self._names_held():
-            return self._create(
-                blank, names.with_claims(given, blank, self._catalogue.current_holder)
-            )
+            if unless_held and (held := self._holder(given.get("key", ""))):
+                return self.metadata(held[0])
+            blank = Tally.fresh(self._new_ulid()).metadata(1, 0)
+            if names.changes_names(given):
+                given = names.with_claims(given, blank, self._holder)
+            return self._create(blank, self._numbered(given, blank))
+
+    def _numbered(self, facts: dict[str, Any], blank: Metadata) -> dict[str, Any]:
+        try:
+            return names.numbered(facts, blank, self._holder, self._highest)
+        except StoreFailed as error:  # an index that cannot be read must not stop a conversation
+            self.reports.append(f"session {blank.id} has no number: {error.message}")
+            return facts
+
+    def _holder(self, name: str) -> tuple[str, int] | None:
+        return self._catalogue.current_holder(name)
+
+    def _highest(self, thread: str) -> int:
+        newest = self._catalogue.newest_chat(thread)
+        return newest[1] if newest else 0
+
+    def chats(self, thread: str) -> Chats | None:
+        """The chats of a key or pair, from the index."""
+        if not self._root.exists():
+            return None
+        newest, current = self._catalogue.newest_chat(thread), self._catalogue.holder(thread)
+        if newest is None or current is None:
+            return None
+        return Chats(current[0], newest[0], newest[1])
+
+    def resume(self, session: str) -> Metadata:
+        """Claim the key or pair anew, by a `meta` record."""
+        with self._names_held():
+            held = self.metadata(session)
+            changes = names.resumed(held, self._holder)
+            return self._set(session, changes) if changes else held
 
     def _create(self, blank: Metadata, facts: dict[str, Any]) -> Metadata:
         metadata = apply(blank, facts)
@@ -127,7 +161,17 @@ class FileStore:
         prepared = prepare(kept, self._now, self._new_uuid)
         return self._writers.append(session, prepared, expect, guard)
 
-    def update(self, session: str, changes: Mapping[str, Any]) -> Metadata:
+    def promote(self, session: str, to: str, *, seq: int) -> bool:
+        """Record who takes a session's history over, if nobody did, under the lock for names."""
+        with self._names_held():
+            known = self.metadata(session).promoted_to
+            if known is None:
+                self._set(session, {"promotedTo": {"id": to, "seq": seq}})
+            return known is None or known.get("id") == to
+
+    def update(
+        self, session: str, changes: Mapping[str, Any], *, unless_held: bool = False
+    ) -> Metadata:
         """Change metadata by a `meta` record."""
         given = check_facts(changes)
         if not given:
@@ -136,9 +180,8 @@ class FileStore:
             return self._set(session, given)
         with self._names_held():
             held = self.metadata(session)
-            return self._set(
-                session, names.with_claims(given, held, self._catalogue.current_holder)
-            )
+            claims = names.with_claims(given, held, self._holder, unless_held=unless_held)
+            return self._set(session, claims)
 
     def _set(self, session: str, changes: dict[str, Any]) -> Metadata:
         prepared = prepare([Meta(set=changes)], self._now, self._new_uuid)
@@ -161,8 +204,10 @@ class FileStore:
             changes: dict[str, Any] = {"forkedFrom": {"id": session, "seq": seq}}
             if first is None or not is_birth(first):  # no record holds what it was made with
                 changes = given_facts(source) | changes
-            for name in ("key", "aliases", "generations"):  # they stay with the original
-                changes[name] = None
+            # Names stay with the original; a copy is one more chat of its agent and sender.
+            changes |= dict.fromkeys(("key", "aliases", "generations", "current"))
+            changes |= dict.fromkeys(("promotedFrom", "promotedTo"))
+            changes["chat"] = self._highest(pair(source.agent, source.sender)) + 1
             if first is None:
                 return self._create(Tally.fresh(new).metadata(1, 0), changes)
 
@@ -318,10 +363,13 @@ class FileStore:
         """Keys and aliases change hands under one lock for the whole root."""
         self._root.prepare()
         descriptor = self._root.open_lock("names.lock")
+        self._name_locks.add(descriptor)
         try:
             disk.lock(descriptor, self._settings.lock_seconds, "the names of this root")
             yield
         finally:
+            self._name_locks.discard(descriptor)
+            disk.unlock(descriptor)  # a child forked meanwhile has the descriptor too
             os.close(descriptor)
 
     # --- forks
@@ -343,6 +391,9 @@ class FileStore:
         self._writers.after_fork_in_child()
         for lease in list(self._leases):
             lease.release()
+        for descriptor in self._name_locks:  # another thread's, which is not here
+            os.close(descriptor)
+        self._name_locks.clear()
         self._catalogue.owner = new_owner()
         self._catalogue.index.database.after_fork_in_child()
 

@@ -18,8 +18,8 @@ from holdfast.log.admit import REMEMBERED, Prepared, lasting, prepare
 from holdfast.log.facts import check_facts
 from holdfast.log.fold import Tally, apply, given_facts
 from holdfast.log.parts import part_name, split_at_boundary
-from holdfast.model import MARKERS, AnyRecord, Damaged, Entry, Meta, Metadata, Part
-from holdfast.ports import Filter, Lease, Listed, Order, Page, matcher, parse_cursor
+from holdfast.model import MARKERS, AnyRecord, Damaged, Entry, Meta, Metadata, Part, pair
+from holdfast.ports import Chats, Filter, Lease, Listed, Order, Page, matcher, parse_cursor
 from holdfast.settings import SessionSettings, Settings
 from holdfast.stamps import Stamps, Uuids
 from holdfast.stores import names
@@ -138,14 +138,41 @@ class InMemoryStore:
         self._lock = threading.RLock()
         self._logs: dict[str, MemoryLog] = {}
 
-    def create(self, facts: Mapping[str, Any] | None = None) -> Metadata:
+    def create(
+        self, facts: Mapping[str, Any] | None = None, *, unless_held: bool = False
+    ) -> Metadata:
         """Make an empty session."""
         given = {key: value for key, value in check_facts(facts or {}).items() if value is not None}
         with self._lock:
+            if unless_held and (held := self._holder(given.get("key", ""))):
+                return self.metadata(held[0])
             blank = Tally.fresh(self._new_ulid()).metadata(1, 0)
             if names.changes_names(given):
                 given = names.with_claims(given, blank, self._holder)
-            return self._create(blank, given)
+            return self._create(blank, names.numbered(given, blank, self._holder, self._highest))
+
+    def chats(self, thread: str) -> Chats | None:
+        """The chats of a key or pair."""
+        with self._lock:
+            current = self._holder(thread)
+            found = [
+                (log.metadata.chat or 0, session)
+                for session, log in self._logs.items()
+                if log.metadata.thread == thread
+            ]
+        if current is None or not found:
+            return None
+        highest, newest = max(found)
+        return Chats(current[0], newest, highest)
+
+    def resume(self, session: str) -> Metadata:
+        """Claim the key or pair anew, by a `meta` record."""
+        with self._lock:
+            log = self._log(session)
+            changes = names.resumed(log.metadata, self._holder)
+            if changes:
+                log.append(prepare([Meta(set=changes)], self._now, self._new_uuid), None, None)
+            return log.metadata
 
     def _create(self, blank: Metadata, facts: dict[str, Any]) -> Metadata:
         metadata = apply(blank, facts)
@@ -174,13 +201,27 @@ class InMemoryStore:
         with self._lock:
             return self._log(session).append(prepared, expect, guard)
 
-    def update(self, session: str, changes: Mapping[str, Any]) -> Metadata:
+    def promote(self, session: str, to: str, *, seq: int) -> bool:
+        """Record who takes a session's history over, if nobody did."""
+        with self._lock:
+            log = self._log(session)
+            known = log.metadata.promoted_to
+            if known is None:
+                meta = Meta(set={"promotedTo": {"id": to, "seq": seq}})
+                log.append(prepare([meta], self._now, self._new_uuid), None, None)
+            return known is None or known.get("id") == to
+
+    def update(
+        self, session: str, changes: Mapping[str, Any], *, unless_held: bool = False
+    ) -> Metadata:
         """Change metadata by a `meta` record."""
         given = check_facts(changes)
         with self._lock:
             log = self._log(session)
             if names.changes_names(given):
-                given = names.with_claims(given, log.metadata, self._holder)
+                given = names.with_claims(
+                    given, log.metadata, self._holder, unless_held=unless_held
+                )
             if given:
                 log.append(prepare([Meta(set=given)], self._now, self._new_uuid), None, None)
             return log.metadata
@@ -192,7 +233,10 @@ class InMemoryStore:
             seq = log.tally.seq if at is None else at
             if at is not None and not any(record.seq == at for record in log.records):
                 raise NotFound(f"session {session} has no record {at}", session=session, seq=at)
-            changes: dict[str, Any] = dict.fromkeys(("key", "aliases", "generations"))
+            changes: dict[str, Any] = dict.fromkeys(
+                ("key", "aliases", "generations", "current", "promotedFrom", "promotedTo")
+            )
+            changes["chat"] = self._highest(pair(log.metadata.agent, log.metadata.sender)) + 1
             changes["forkedFrom"] = {"id": session, "seq": seq}
             facts = given_facts(log.metadata)
             blank = Tally.fresh(self._new_ulid()).metadata(1, 0)
@@ -310,11 +354,15 @@ class InMemoryStore:
             raise NotFound(f"there is no session {session}", session=session)
         return self._logs[session]
 
+    def _highest(self, thread: str) -> int:
+        chats = self.chats(thread)
+        return chats.highest if chats else 0
+
     def _holder(self, name: str) -> tuple[str, int] | None:
         claims = [
-            (log.metadata.generations.get(name, 0), session)
+            (log.metadata.generations.get(name, log.metadata.current or 0), session)
             for session, log in self._logs.items()
-            if name in log.metadata.names
+            if name in log.metadata.names or name == log.metadata.thread
         ]
         if not claims:
             return None

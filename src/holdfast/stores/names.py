@@ -1,4 +1,9 @@
-"""Names of sessions: how one is found, and how a key or alias changes hands."""
+"""Names of sessions: how one is found, and how a key or alias changes hands.
+
+A key has numbered chats: sessions that were made with it, the newest or last resumed of which
+holds it. A session without a key is a chat of its agent and sender, whose pair is held the same
+way, as a name that nobody can type.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +13,7 @@ from typing import Any
 
 from holdfast.errors import Conflict, InvalidId, NotFound
 from holdfast.log.facts import is_name
+from holdfast.log.fold import apply
 from holdfast.model import Metadata
 
 Holder = Callable[[str], tuple[str, int] | None]  # session and generation
@@ -42,16 +48,52 @@ def changes_names(facts: Mapping[str, Any]) -> bool:
     return "key" in facts or "aliases" in facts
 
 
-def with_claims(facts: Mapping[str, Any], held: Metadata, holder: Holder) -> dict[str, Any]:
+def numbered(
+    facts: Mapping[str, Any], blank: Metadata, holder: Holder, highest: Callable[[str], int]
+) -> dict[str, Any]:
+    """The facts of a new session with its number as a chat, and its claim to be the current one."""
+    made = apply(blank, dict(facts))
+    given = dict(facts)
+    if made.chat is None:
+        given["chat"] = highest(made.thread) + 1
+    if not made.key:
+        given["current"] = _above(holder(made.thread))
+    return given
+
+
+def resumed(held: Metadata, holder: Holder) -> dict[str, Any]:
+    """What makes a session the current chat of its key or pair; nothing if it is already."""
+    other = holder(held.thread)
+    if other is not None and other[0] == held.id:
+        return {}
+    if not held.key:
+        return {"current": _above(other)}
+    return {"generations": held.generations | {held.key: _above(other)}}
+
+
+def _above(other: tuple[str, int] | None) -> int:
+    return 1 + (other[1] if other else 0)
+
+
+def with_claims(
+    facts: Mapping[str, Any], held: Metadata, holder: Holder, *, unless_held: bool = False
+) -> dict[str, Any]:
     """The facts and a generation for each name that the session has after them.
 
-    A generation is kept where the session has the name already, and above the holder's else.
+    A generation is kept where the session has the name already, and above the holder's else;
+    `unless_held`, an alias that another session has is not among them.
     """
-    key, aliases = facts.get("key", held.key), facts.get("aliases", held.aliases)
+    key, aliases = facts.get("key", held.key), facts.get("aliases", held.aliases) or ()
     generations = {}
-    for name in filter(None, (key, *(aliases or ()))):
+    kept = []
+    for name in filter(None, (key, *aliases)):
         other = holder(name)
         mine = held.generations.get(name, 0)
+        if other is not None and other[0] != held.id and unless_held and name != key:
+            continue
         keeps = other is not None and other[0] == held.id and mine
         generations[name] = mine if keeps else 1 + max(other[1] if other else 0, mine)
-    return {**facts, "generations": generations}
+        if name in aliases:
+            kept.append(name)
+    made = {**facts, "generations": generations}
+    return made | {"aliases": kept} if "aliases" in facts else made

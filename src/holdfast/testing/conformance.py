@@ -49,6 +49,10 @@ from holdfast.settings import SessionSettings, Settings
 SMALL = Settings(session=SessionSettings(part_bytes=2000, total_bytes=20_000, line_bytes=5000))
 
 
+def _id(session: Session | None) -> str | None:
+    return None if session is None else session.id
+
+
 class StoreConformance:
     """The contract of the store port, clause by clause."""
 
@@ -495,6 +499,96 @@ class StoreConformance:
             store.list(since="yesterday")
         with raises(FormatError):
             store.list(limit=0)
+
+    # --- chats
+
+    def test_chats_of_a_pair_are_numbered_and_the_newest_is_current(self) -> None:
+        store = self._store()
+        one, two = store.create(sender="tg:1"), store.create(sender="tg:1")
+        for other in ("tg-1", "TG_1", "tg:1 "):  # pairs are compared exactly
+            assert store.create(sender=other).metadata.chat == 1
+        assert store.create(agent="b", sender="tg:1").metadata.chat == 1
+        assert (one.metadata.chat, two.metadata.chat) == (1, 2)
+        assert _id(store.current(sender="tg:1")) == _id(store.latest(sender="tg:1")) == two.id
+        assert store.current(sender="nobody") is None
+
+    def test_a_resumed_chat_is_current_until_there_is_a_newer_one(self) -> None:
+        port = self.open(Settings())
+        store = Store(port)
+        one, two = store.create(), store.create()
+        one.resume()
+        one.resume()
+        store = Store(self.reopen(port))
+        assert _id(store.current()) == one.id
+        assert _id(store.latest()) == two.id
+        three = store.create()
+        assert _id(store.current()) == three.id
+        assert three.metadata.chat == 3
+
+    def test_chats_of_a_key_are_numbered_and_the_key_names_the_current_one(self) -> None:
+        store = self._store()
+        one = store.create(key="sk_v1_a", sender="x")
+        two = store.create(key="sk_v1_a", sender="y")
+        plain = store.create(sender="x")
+        assert [s.metadata.chat for s in (one, two, plain)] == [1, 2, 1]
+        assert store.session("sk_v1_a").id == _id(store.current(key="sk_v1_a")) == two.id
+        one.resume()
+        assert store.session("sk_v1_a").id == one.id
+        two.append(user("still here"))
+        assert store.session("sk_v1_a").id == one.id
+        assert _id(store.latest(sender="x")) == plain.id
+
+    def test_deleting_the_current_chat_gives_its_name_to_the_one_before(self) -> None:
+        store = self._store()
+        one = store.create(key="sk_v1_a")
+        two = store.create(key="sk_v1_a")
+        two.delete()
+        assert store.session("sk_v1_a").id == one.id
+        assert store.create(key="sk_v1_a").metadata.chat == 2
+
+    def test_a_session_is_made_only_if_nobody_holds_its_key(self) -> None:
+        port = self.open(Settings())
+        made: list[str] = []
+
+        def make() -> None:
+            made.append(port.create({"key": "sk_v1_a"}, unless_held=True).id)
+
+        threads = [threading.Thread(target=make) for _ in range(8)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert len(made) == 8 and len(set(made)) == 1
+
+    def test_a_name_that_is_held_is_taken_only_by_who_says_so(self) -> None:
+        port = self.open(Settings())
+        one = port.create({"key": "sk_v1_a", "aliases": ["agent:main:direct:1"]}).id
+        two = port.create({"key": "sk_v1_b"}).id
+        aliases = {"aliases": ["agent:main:direct:1", "agent:main:direct:2"]}
+        assert port.update(two, aliases, unless_held=True).aliases == ("agent:main:direct:2",)
+        assert port.resolve("agent:main:direct:1") == one
+        port.update(two, aliases)
+        assert port.resolve("agent:main:direct:1") == two
+
+    def test_a_history_is_promoted_once_for_ever(self) -> None:
+        port = self.open(Settings())
+        old, new, other = (port.create().id for _ in range(3))
+        assert port.promote(old, new, seq=3)
+        assert port.promote(old, new, seq=4)
+        assert not port.promote(old, other, seq=3)
+        again = self.reopen(port)
+        assert not again.promote(old, other, seq=3)
+        assert again.metadata(old).promoted_to == {"id": new, "seq": 3}
+
+    def test_a_fork_is_a_chat_of_its_pair_and_takes_no_name(self) -> None:
+        store = self._store()
+        one = store.create(key="sk_v1_a", sender="x")
+        one.append(user("hi"))
+        first = store.create(sender="x")
+        fork = one.fork()
+        assert (fork.metadata.key, fork.metadata.chat) == (None, 2)
+        assert store.session("sk_v1_a").id == one.id
+        assert _id(store.current(sender="x")) == first.id
 
     def test_latest_is_the_newest_session_of_a_pair(self) -> None:
         store = self._store()
