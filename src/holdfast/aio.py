@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, ParamSpec, Self, TypeVar
+from typing import TYPE_CHECKING, Any, ParamSpec, Self, TypeVar
 
 from holdfast.context.build import Context
 from holdfast.log.fold import View
@@ -26,6 +26,9 @@ from holdfast.model import (
 )
 from holdfast.ports import Lease, Page
 from holdfast.session import R, Session, Store
+
+if TYPE_CHECKING:
+    from holdfast.identity.route import Routed
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -68,6 +71,10 @@ class AsyncStore:
         """The chat of a key or pair that goes on: the newest, or the one last resumed."""
         found = await self.call(self.sync.current, agent=agent, sender=sender, key=key)
         return None if found is None else AsyncSession(self, found)
+
+    async def converse(self, routed: Routed, **how: Any) -> AsyncSession:
+        """The session of a routed message: the current chat of its key, made if there is none."""
+        return AsyncSession(self, await self.call(self.sync.converse, routed, **how))
 
     async def list(self, **which: Any) -> Page:
         """Sessions by their last message, newest first."""

@@ -7,7 +7,7 @@ and `context`. The asynchronous twins are in `aio`.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 import msgspec
 from msgspec.structs import replace
@@ -35,6 +35,9 @@ from holdfast.model import pair as pair_of
 from holdfast.ports import Filter, Lease, Listed, Order, Page
 from holdfast.settings import Settings
 from holdfast.tokens import WINDOW, Counter, estimate_text
+
+if TYPE_CHECKING:
+    from holdfast.identity.route import Routed
 
 R = TypeVar("R", bound=AnyRecord)
 _DEFAULTS = Settings()
@@ -320,6 +323,25 @@ class Store:
         """The chat of a key or pair that goes on: the newest, or the one last resumed."""
         chats = self.port.chats(key or pair_of(agent, sender))
         return Session(self, chats.current) if chats else None
+
+    def converse(
+        self,
+        routed: Routed,
+        *,
+        incoming: str = "",
+        new_chat: bool = False,
+        **facts: Any,
+    ) -> Session:
+        """The session of a routed message: the current chat of its key, made if there is none.
+
+        A new key takes over the history under its legacy aliases, once; `incoming` is the key
+        that came with the message; `new_chat` makes the next chat and makes it the current one.
+        `facts` are those of a new session: sender, model, source …
+        """
+        from holdfast.promotion import converse  # noqa: PLC0415 - loads hashlib; few need it
+
+        made = converse(self.port, routed, camel(facts), incoming=incoming, new_chat=new_chat)
+        return Session(self, made)
 
     def list(
         self,
