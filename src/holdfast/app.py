@@ -7,13 +7,15 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from holdfast.errors import SettingsError
+from holdfast import ports
+from holdfast.errors import FormatError, SettingsError, StoreFailed, StoreFull
 from holdfast.session import Store
 from holdfast.settings import Settings, convert, parse
 from holdfast.tokens import Counter, estimate_text, exact
 
 if TYPE_CHECKING:
     from holdfast.aio import AsyncStore
+    from holdfast.stores.file import FileStore
 
 DEFAULT_ROOT = "~/.holdfast"
 
@@ -50,7 +52,38 @@ def open_store(
         raise SettingsError(f"{address}: {error}") from error
     chosen = settings or load_settings(root)
     port = FileStore(root, chosen, progress=progress)
+    from holdfast.stores.layout import legacy_files  # noqa: PLC0415
+
+    if old := legacy_files(root, root / "sessions"):
+        return Store(_with_legacy(port, old, chosen), chosen, counter(chosen))
     return Store(port, chosen, counter(chosen))
+
+
+def _with_legacy(port: FileStore, files: list[Path], settings: Settings) -> ports.Store:
+    """The store with old files brought into it, or, if it cannot be written, those files."""
+    from holdfast.dialects.picoclaw import NoSession  # noqa: PLC0415
+    from holdfast.migration import migrate, read_file  # noqa: PLC0415 - few roots have such files
+    from holdfast.stores.legacy import LegacyStore  # noqa: PLC0415
+
+    documents = {}
+    for file in files:
+        try:
+            documents[file] = read_file(file)
+        except NoSession:
+            continue
+        except (FormatError, OSError) as error:
+            port.reports.append(f"{file.name} is left as it is: {error}")
+    try:
+        for one in migrate(port, list(documents)):
+            if one.problem:
+                port.reports.append(f"{Path(one.path).name} is left as it is: {one.problem}")
+        return port
+    except (StoreFull, StoreFailed) as error:
+        port.close()
+        left = {file: document for file, document in documents.items() if file.exists()}
+        legacy = LegacyStore(files[0].parent, left, settings)
+        legacy.reports.append(f"old files are used where they lie: {error.message}")
+        return legacy
 
 
 def open_async_store(

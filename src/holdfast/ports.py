@@ -138,7 +138,11 @@ class Store(Protocol):
     """
 
     def create(
-        self, facts: Mapping[str, Any] | None = None, *, unless_held: bool = False
+        self,
+        facts: Mapping[str, Any] | None = None,
+        *,
+        unless_held: bool = False,
+        at: int | None = None,
     ) -> Metadata:
         """Make an empty session. Durable on return.
 
@@ -146,7 +150,8 @@ class Store(Protocol):
         aliases, scope, systemPromptOverride, name …). FormatError for unknown ones. It is the
         next chat of its key, or of its agent and sender if it has none, and the current one.
         `unless_held`: if a session holds the key already, that one is returned as it is; of any
-        number of such calls at once, one makes the session.
+        number of such calls at once, one makes the session. `at`: when it was made elsewhere, in
+        milliseconds.
         """
         ...
 

@@ -330,6 +330,7 @@ class Store:
         *,
         incoming: str = "",
         new_chat: bool = False,
+        title: str | None = None,
         **facts: Any,
     ) -> Session:
         """The session of a routed message: the current chat of its key, made if there is none.
@@ -340,7 +341,8 @@ class Store:
         """
         from holdfast.promotion import converse  # noqa: PLC0415 - loads hashlib; few need it
 
-        made = converse(self.port, routed, camel(facts), incoming=incoming, new_chat=new_chat)
+        given = camel(facts) if title is None else {**camel(facts), "name": title}
+        made = converse(self.port, routed, given, incoming=incoming, new_chat=new_chat)
         return Session(self, made)
 
     def list(

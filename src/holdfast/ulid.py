@@ -34,6 +34,11 @@ def milliseconds(ulid: str) -> int:
     return value
 
 
+def made_at(milliseconds: int, entropy: bytes) -> str:
+    """A ULID of some other time; `entropy` are its last 80 bits."""
+    return encode(milliseconds << 80 | int.from_bytes(entropy[:10], "big"))
+
+
 class Ulids:
     """A thread-safe source of strictly growing ULIDs."""
 

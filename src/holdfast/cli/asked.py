@@ -58,6 +58,14 @@ def stdin(routing: Routing) -> Iterator[Asked]:
             yield Asked(router, line.context, line.session_key)
 
 
+def inbound(text: str) -> Inbound:
+    """One context given as an option."""
+    try:
+        return msgspec.convert(_without_nulls(msgspec.json.decode(text)), Inbound)
+    except (RecursionError, ValueError) as error:
+        raise FormatError(f"--context: {error}") from error
+
+
 def _parse(row: bytes) -> Line:
     try:
         return msgspec.convert(_without_nulls(msgspec.json.decode(row)), Line)

@@ -5,12 +5,15 @@ Each is durable when it returns, and an error means that nothing was written.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from holdfast.cli import render
 from holdfast.cli.options import json_option, open_root, root_option
+
+if TYPE_CHECKING:
+    from holdfast.model import Metadata
 
 
 @click.command()
@@ -25,15 +28,49 @@ from holdfast.cli.options import json_option, open_root, root_option
 @click.option("--system-prompt", "system_prompt_override", metavar="TEXT")
 @click.option("--key", help="A name that routing derived for it.")
 @click.option("--alias", "aliases", multiple=True, help="Another name; may be given often.")
+@click.option(
+    "--context", metavar="JSON", help="Where its messages come from: makes the next chat there."
+)
 @json_option
 @root_option()
-def new(as_json: bool, aliases: tuple[str, ...], **facts: Any) -> None:
-    """Make an empty session and print its id."""
+def new(
+    as_json: bool,
+    aliases: tuple[str, ...],
+    context: str | None,
+    **facts: Any,
+) -> None:
+    """Make an empty session and print its id.
+
+    It is the next chat of its agent and sender, or of its key, and the current one. With
+    --context, agent, key, scope and aliases are those that routing gives such a message.
+    """
     given = {key: value for key, value in facts.items() if value is not None}
+    if context is not None:
+        session = _routed(context, aliases, given)
+        return _put_session(session, as_json)
     if aliases:
         given["aliases"] = list(aliases)
     with open_root() as store:
         _put_session(store.create(**given).metadata, as_json)
+
+
+def _routed(context: str, aliases: tuple[str, ...], given: dict[str, Any]) -> Metadata:
+    from click.core import ParameterSource
+
+    from holdfast.cli import asked
+    from holdfast.identity.route import Router, Routing
+
+    ctx = click.get_current_context()
+    named = ctx.get_parameter_source("agent") is ParameterSource.COMMANDLINE
+    if named or "key" in given or aliases:
+        raise click.UsageError("--context goes with neither --agent, --key nor --alias")
+    inbound = asked.inbound(context)
+    del given["agent"]
+    if ctx.get_parameter_source("sender") is not ParameterSource.COMMANDLINE:
+        given["sender"] = inbound.sender_id or given["sender"]
+    with open_root() as store:
+        routed = Router(Routing.of(store.settings)).route(inbound)
+        return store.converse(routed, new_chat=True, **given).metadata
 
 
 @click.command()

@@ -86,6 +86,7 @@ def root() -> None:
         "repair": "sessions_care:repair",
         "parts": "sessions:parts",
         "prune": "sessions_care:prune",
+        "migrate": "sessions_import:migrate",
     },
 )
 @root_option()

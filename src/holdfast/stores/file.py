@@ -43,7 +43,7 @@ from holdfast.stores.pool import Writers
 from holdfast.stores.reading import OpenLog, is_birth, part_numbers
 from holdfast.stores.watching import watch_sessions
 from holdfast.stores.writer import Writer
-from holdfast.ulid import Ulids, is_ulid
+from holdfast.ulid import Ulids, is_ulid, made_at
 
 MOST = 1_000_000  # sessions of one page
 
@@ -79,14 +79,19 @@ class FileStore:
     # --- writing
 
     def create(
-        self, facts: Mapping[str, Any] | None = None, *, unless_held: bool = False
+        self,
+        facts: Mapping[str, Any] | None = None,
+        *,
+        unless_held: bool = False,
+        at: int | None = None,
     ) -> Metadata:
         """Make an empty session: whole or not at all."""
         given = {key: value for key, value in check_facts(facts or {}).items() if value is not None}
         with self._names_held():
             if unless_held and (held := self._holder(given.get("key", ""))):
                 return self.metadata(held[0])
-            blank = Tally.fresh(self._new_ulid()).metadata(1, 0)
+            session = self._new_ulid() if at is None else made_at(at, os.urandom(10))
+            blank = Tally.fresh(session).metadata(1, 0)
             if names.changes_names(given):
                 given = names.with_claims(given, blank, self._holder)
             return self._create(blank, self._numbered(given, blank))

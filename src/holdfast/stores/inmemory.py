@@ -6,6 +6,7 @@ for byte what would be stored there.
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -25,7 +26,7 @@ from holdfast.stamps import Stamps, Uuids
 from holdfast.stores import names
 from holdfast.stores.layout import check_id
 from holdfast.stores.reading import is_birth
-from holdfast.ulid import Ulids, is_ulid
+from holdfast.ulid import Ulids, is_ulid, made_at
 
 
 class MemoryLog:
@@ -139,14 +140,19 @@ class InMemoryStore:
         self._logs: dict[str, MemoryLog] = {}
 
     def create(
-        self, facts: Mapping[str, Any] | None = None, *, unless_held: bool = False
+        self,
+        facts: Mapping[str, Any] | None = None,
+        *,
+        unless_held: bool = False,
+        at: int | None = None,
     ) -> Metadata:
         """Make an empty session."""
         given = {key: value for key, value in check_facts(facts or {}).items() if value is not None}
         with self._lock:
             if unless_held and (held := self._holder(given.get("key", ""))):
                 return self.metadata(held[0])
-            blank = Tally.fresh(self._new_ulid()).metadata(1, 0)
+            session = self._new_ulid() if at is None else made_at(at, os.urandom(10))
+            blank = Tally.fresh(session).metadata(1, 0)
             if names.changes_names(given):
                 given = names.with_claims(given, blank, self._holder)
             return self._create(blank, names.numbered(given, blank, self._holder, self._highest))

@@ -300,3 +300,23 @@ def _file_system(path: Path, mounts: str) -> str:
     except (OSError, ValueError, IndexError):
         pass
     return ""
+
+
+def legacy_files(*directories: Path) -> list[Path]:
+    """The files of some directories that may be old sessions, by name."""
+    found: list[Path] = []
+    for directory in directories:
+        try:
+            with os.scandir(directory) as entries:
+                found += [
+                    directory / entry.name
+                    for entry in entries
+                    if _is_legacy(entry.name) and entry.is_file(follow_symlinks=False)
+                ]
+        except (FileNotFoundError, NotADirectoryError):
+            continue
+    return sorted(found)
+
+
+def _is_legacy(name: str) -> bool:
+    return name.endswith(".json") and not name.endswith(".meta.json")

@@ -1,0 +1,1 @@
+"""The formats of other programs: how their lines become records, and back. No input or output."""
