@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import holdfast
@@ -53,6 +54,42 @@ def populate(folder: Path, count: int) -> None:
             os.close(descriptor)
 
 
+def _names(folder: Path, count: int) -> list[Figure]:
+    """Finding a session by an alias, and appending to it so."""
+    alias = "agent:main:telegram:direct:42"
+    with holdfast.open_store(folder) as store:
+        session = store.create(key="sk_v1_bench", aliases=[alias])
+        message = holdfast.user("one more")
+        session.append(message)
+        found, by_id, by_alias = [], [], []
+        for _ in range(400):
+            found.append(_timed(lambda: store.session(alias)))
+            by_id.append(_timed(lambda: store.session(session.id).append(message)))
+            by_alias.append(_timed(lambda: store.session(alias).append(message)))
+    ratio = middle(by_alias) / middle(by_id)
+    return [
+        Figure(
+            f"a session found by its alias among {count:,}",
+            "≤ 1 ms",
+            f"{middle(found) * 1000:.3f} ms",
+            middle(found) <= 0.001,
+        ),
+        Figure(
+            "durable append by alias against by id",
+            "≤ 1.1 ×",
+            f"{ratio:.2f} ×",
+            ratio <= 1.1,
+            f"{middle(by_alias) * 1000:.2f} ms against {middle(by_id) * 1000:.2f} ms",
+        ),
+    ]
+
+
+def _timed(call: Callable[[], object]) -> float:
+    start = time.perf_counter()
+    call()
+    return time.perf_counter() - start
+
+
 def measure(folder: Path, count: int = SESSIONS) -> list[Figure]:
     """All figures about listing."""
     populate(folder, count)
@@ -77,6 +114,7 @@ def measure(folder: Path, count: int = SESSIONS) -> list[Figure]:
             store.list(limit=50)
             quiet.append(time.perf_counter() - start)
     return [
+        *_names(folder, count),
         Figure(
             f"newest 50 of {count:,} sessions, 8 of them being written and shown current",
             "≤ 1 ms",

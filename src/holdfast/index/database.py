@@ -95,6 +95,12 @@ class Database:
                 if durable:
                     cursor.execute("PRAGMA synchronous = NORMAL")
 
+    def stamp(self) -> tuple[int, int, int]:
+        """Something that is another after every change, whoever made it."""
+        with self._lock, _errors_mapped():
+            connection = self._connected()
+            return id(connection), connection.data_version(), connection.total_changes()
+
     def reset(self) -> None:
         """Throw the file away; the next use makes a new one."""
         with self._lock:

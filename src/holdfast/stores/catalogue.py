@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Iterator
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 import msgspec
 
@@ -29,6 +29,7 @@ from holdfast.stores.tail import Report
 T = TypeVar("T")
 Progress = Callable[[int, int], None]
 _BATCH = 500
+_REMEMBERED = 1000  # names
 
 
 class Sweep(msgspec.Struct, frozen=True):
@@ -37,6 +38,13 @@ class Sweep(msgspec.Struct, frozen=True):
     sessions: int
     refreshed: int
     removed: int
+
+
+class Known(NamedTuple):
+    """Names that were looked up, and the state of the index that they are of."""
+
+    stamp: tuple[int, ...]
+    names: dict[str, tuple[str, int]]
 
 
 class Catalogue:
@@ -48,6 +56,7 @@ class Catalogue:
         self._progress = progress
         self.owner = new_owner()  # whose marks these are; a forked child needs its own
         self.index = Index(root.path / "index.db", report)
+        self._known = Known((), {})
 
     # --- asking
 
@@ -61,8 +70,20 @@ class Catalogue:
         """The session that holds a key or alias, and its generation."""
         if not self._root.exists():
             return None
-        found = self._sound(lambda: self._scanned().holder(name))
-        return found or self.current_holder(name)
+        return self._sound(lambda: self._remembered(name)) or self.current_holder(name)
+
+    def _remembered(self, name: str) -> tuple[str, int] | None:
+        """The same as the index tells, which need not be asked again until it has changed."""
+        stamp = (*self.index.database.stamp(), self._root.changed_at())
+        known = self._known
+        if known.stamp != stamp or len(known.names) >= _REMEMBERED:
+            known = self._known = Known(stamp, {})
+        if name not in known.names:
+            found = self._scanned().holder(name)
+            if found is None:
+                return None
+            known.names[name] = found
+        return known.names[name]
 
     def current_holder(self, name: str) -> tuple[str, int] | None:
         """The same, when a process may have died between its claim and its row."""
