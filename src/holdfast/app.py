@@ -52,11 +52,20 @@ def open_store(
         raise SettingsError(f"{address}: {error}") from error
     chosen = settings or load_settings(root)
     port = FileStore(root, chosen, progress=progress)
-    from holdfast.stores.layout import legacy_files  # noqa: PLC0415
-
-    if old := legacy_files(root, root / "sessions"):
+    if old := _legacy_files(root):
         return Store(_with_legacy(port, old, chosen), chosen, counter(chosen))
     return Store(port, chosen, counter(chosen))
+
+
+def _legacy_files(root: Path) -> list[Path]:
+    """Files of an older program that lie here.
+
+    Also among the sessions, but only the first time: looking there costs by their number.
+    """
+    from holdfast.stores.layout import legacy_files  # noqa: PLC0415 - as the store itself
+
+    known = (root / "index.db").exists()
+    return legacy_files(root) if known else legacy_files(root, root / "sessions")
 
 
 def _with_legacy(port: FileStore, files: list[Path], settings: Settings) -> ports.Store:

@@ -54,8 +54,10 @@ def test_every_channel_that_people_ask_for_has_an_example() -> None:
 
 def test_the_code_of_the_page_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
-    (code,) = re.findall(r"^```python\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
-    exec(compile(code, "identity.md", "exec"), {})
+    codes = re.findall(r"^```python\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
+    assert len(codes) == 2
+    for code in codes:
+        exec(compile(code, "identity.md", "exec"), {})
 
 
 def test_the_configuration_of_the_page_is_good() -> None:

@@ -165,7 +165,8 @@ def lock(descriptor: int, seconds: float, what: str, **facts: str) -> None:
 
 def unlock(descriptor: int) -> None:
     """Give a flock back, also for those who have a copy of the descriptor."""
-    fcntl.flock(descriptor, fcntl.LOCK_UN)
+    with suppress(OSError):  # closing it does the same for us
+        fcntl.flock(descriptor, fcntl.LOCK_UN)
 
 
 def holder(descriptor: int) -> str:

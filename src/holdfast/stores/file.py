@@ -371,10 +371,12 @@ class FileStore:
         self._name_locks.add(descriptor)
         try:
             disk.lock(descriptor, self._settings.lock_seconds, "the names of this root")
-            yield
+            try:
+                yield
+            finally:
+                disk.unlock(descriptor)  # a child forked meanwhile has the descriptor too
         finally:
             self._name_locks.discard(descriptor)
-            disk.unlock(descriptor)  # a child forked meanwhile has the descriptor too
             os.close(descriptor)
 
     # --- forks

@@ -313,7 +313,7 @@ def legacy_files(*directories: Path) -> list[Path]:
                     for entry in entries
                     if _is_legacy(entry.name) and entry.is_file(follow_symlinks=False)
                 ]
-        except (FileNotFoundError, NotADirectoryError):
+        except OSError:  # what cannot be looked at has none that could be imported
             continue
     return sorted(found)
 

@@ -62,13 +62,21 @@ def numbered(
 
 
 def resumed(held: Metadata, holder: Holder) -> dict[str, Any]:
-    """What makes a session the current chat of its key or pair; nothing if it is already."""
+    """What makes a session the current chat of its key or pair; nothing if it is already.
+
+    The aliases come along that the chat which was current has taken from this one.
+    """
     other = holder(held.thread)
     if other is not None and other[0] == held.id:
         return {}
     if not held.key:
         return {"current": _above(other)}
-    return {"generations": held.generations | {held.key: _above(other)}}
+    generations = dict(held.generations)
+    for name in held.names:
+        claim = holder(name)
+        if claim is None or other is None or claim[0] == other[0]:
+            generations[name] = _above(claim)
+    return {"generations": generations}
 
 
 def _above(other: tuple[str, int] | None) -> int:

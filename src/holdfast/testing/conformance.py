@@ -532,8 +532,12 @@ class StoreConformance:
         plain = store.create(sender="x")
         assert [s.metadata.chat for s in (one, two, plain)] == [1, 2, 1]
         assert store.session("sk_v1_a").id == _id(store.current(key="sk_v1_a")) == two.id
+        one.update(aliases=["agent:a", "agent:mine"])
+        two.update(aliases=["agent:a"])
+        assert store.session("agent:a").id == two.id
         one.resume()
-        assert store.session("sk_v1_a").id == one.id
+        for name in ("sk_v1_a", "agent:a", "agent:mine"):
+            assert store.session(name).id == one.id
         two.append(user("still here"))
         assert store.session("sk_v1_a").id == one.id
         assert _id(store.latest(sender="x")) == plain.id
