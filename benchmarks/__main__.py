@@ -9,7 +9,7 @@ import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
-from benchmarks import append, extractive, identity, listing, reading, startup
+from benchmarks import append, compaction, extractive, identity, listing, reading, startup
 from benchmarks.report import Figure, table
 
 SECTIONS: dict[str, Callable[[Path], list[Figure]]] = {
@@ -17,6 +17,7 @@ SECTIONS: dict[str, Callable[[Path], list[Figure]]] = {
     "reading": reading.measure,
     "listing": listing.measure,
     "startup": startup.measure,
+    "compaction": compaction.measure,
     "extractive": extractive.measure,
     "identity": identity.measure,
 }

@@ -32,8 +32,8 @@ SUMMARY = (
     "### In Progress\n- [ ] rest\n### Blocked\n- none\n\n## Key Decisions\n- **x**: y\n\n"
     "## Next Steps\n1. go on\n\n## Critical Context\n- none"
 )
-# A context is too large above 12,000 tokens, and a summary call takes it whole.
-SMALL = CompactionSettings(window=24_000, reserve_tokens=16_000, keep_recent_tokens=1_024)
+# A context is too large above 24,000 tokens, and a summary call takes it whole.
+SMALL = CompactionSettings(window=48_000, reserve_tokens=36_000, keep_recent_tokens=1_024)
 LONG = "many words of a long story " * 400  # about 2,700 tokens
 
 
@@ -54,7 +54,7 @@ def _texts(messages: Sequence[Message]) -> list[str]:
     return [message.text for message in messages]
 
 
-def _fill(session: holdfast.Session, rounds: int = 5) -> None:
+def _fill(session: holdfast.Session, rounds: int = 9) -> None:
     for number in range(rounds):
         session.append(user(f"question {number}"))
         session.append(assistant(LONG))
@@ -134,7 +134,7 @@ def test_the_size_is_checked_between_the_steps_of_a_turn(session: holdfast.Sessi
         SUMMARY,
         "done",
     )
-    agent = Agent(session.store, model, tools={"dump": lambda: LONG * 3}, settings=SMALL)
+    agent = Agent(session.store, model, tools={"dump": lambda: LONG * 5}, settings=SMALL)
     _run(agent, session)
     assert [_is_summary(request) for request in model.requests] == [False, False, True, False]
     compaction = next(r for r in session.records() if isinstance(r, Compaction))
@@ -145,8 +145,8 @@ def test_the_size_is_checked_between_the_steps_of_a_turn(session: holdfast.Sessi
 
 
 def test_the_size_is_checked_once_more_after_the_turn(session: holdfast.Session) -> None:
-    _fill(session, 3)
-    model = ScriptedModel(LONG * 2, SUMMARY)
+    _fill(session, 6)
+    model = ScriptedModel(LONG * 4, SUMMARY)
     _run(Agent(session.store, model, settings=SMALL), session)
     assert [_is_summary(request) for request in model.requests] == [False, True]
     assert any(isinstance(record, Compaction) for record in session.records())
@@ -159,7 +159,7 @@ def test_the_providers_count_triggers_what_the_estimate_would_not(
         session.append(user(f"question {number} " + "word " * 300))
         session.append(assistant("short"))
     session.append(user("last"))
-    session.append(assistant("short", usage=Usage(input_tokens=13_500, output_tokens=20)))
+    session.append(assistant("short", usage=Usage(input_tokens=25_500, output_tokens=20)))
     model = ScriptedModel(SUMMARY, "fine")
     _run(Agent(session.store, model, settings=SMALL), session)
     assert [_is_summary(request) for request in model.requests] == [True, False]
@@ -197,7 +197,7 @@ def test_one_round_larger_than_the_window_is_a_typed_error(session: holdfast.Ses
     model = ScriptedModel("never")
     agent = Agent(session.store, model, settings=SMALL)
     with pytest.raises(ContextOverflow):
-        _run(agent, session, "huge " * 20_000)
+        _run(agent, session, "huge " * 100_000)
     assert model.requests == []
     assert len(session.messages()) == 1
 

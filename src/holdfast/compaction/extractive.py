@@ -278,9 +278,10 @@ def _fitted(
     misses = 0
     for one in ranked:
         cost = _cost(one.item, count)
-        if cost > room and one.rank <= _ESSENTIAL:
-            one = one._replace(item=one.item._replace(text=shorten(one.item.text, 80)))
-            cost = _cost(one.item, count)
+        for width in (80, 40) if one.rank <= _ESSENTIAL else ():
+            if cost > room:
+                one = one._replace(item=one.item._replace(text=shorten(one.item.text, width)))
+                cost = _cost(one.item, count)
         if cost <= room:
             chosen.append(one)
             room -= cost
