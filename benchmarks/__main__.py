@@ -9,7 +9,7 @@ import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
-from benchmarks import append, compaction, extractive, identity, listing, reading, startup
+from benchmarks import append, compaction, extractive, identity, listing, reading, startup, tokens
 from benchmarks.report import Figure, table
 
 SECTIONS: dict[str, Callable[[Path], list[Figure]]] = {
@@ -20,6 +20,7 @@ SECTIONS: dict[str, Callable[[Path], list[Figure]]] = {
     "compaction": compaction.measure,
     "extractive": extractive.measure,
     "identity": identity.measure,
+    "tokens": tokens.measure,
 }
 
 
