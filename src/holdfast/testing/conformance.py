@@ -508,6 +508,8 @@ class StoreConformance:
         for other in ("tg-1", "TG_1", "tg:1 "):  # pairs are compared exactly
             assert store.create(sender=other).metadata.chat == 1
         assert store.create(agent="b", sender="tg:1").metadata.chat == 1
+        for agent, sender in (("crab_user", "1"), ("crab", "user_1"), ("crab", "user"), ("", "")):
+            assert store.create(agent=agent, sender=sender).metadata.chat == 1
         assert (one.metadata.chat, two.metadata.chat) == (1, 2)
         assert _id(store.current(sender="tg:1")) == _id(store.latest(sender="tg:1")) == two.id
         assert store.current(sender="nobody") is None
