@@ -28,7 +28,6 @@ from holdfast.model import (
     Part,
     Rewind,
     Tombstone,
-    ToolCall,
     Usage,
 )
 from holdfast.model import pair as pair_of
@@ -140,8 +139,8 @@ class Session:
         while True:
             live = self.live()
             results = [
-                replace(closing(call), id=self._closing_id(live, live.messages[place].seq, call))
-                for place, call in pair(live.messages).open
+                replace(closing(call), id=self._closing_id(live, f"{number} {call.id}"))
+                for number, (_, call) in enumerate(pair(live.messages).open)
             ]
             if not results:
                 return []
@@ -151,14 +150,14 @@ class Session:
                 if self.live().marker == live.marker:
                     raise  # not a marker but the lease: reading again changes nothing
 
-    def _closing_id(self, live: Live, seq: int, call: ToolCall) -> str:
+    def _closing_id(self, live: Live, call: str) -> str:
         """The same for every attempt, so that a retry writes nothing twice.
 
         After a rewind took the result back it is another one: then it must be written again.
         """
         from uuid import NAMESPACE_OID, uuid5  # noqa: PLC0415 - seldom needed, slow to load
 
-        return str(uuid5(NAMESPACE_OID, f"{self.id} {seq} {call.id} {live.marker}"))
+        return str(uuid5(NAMESPACE_OID, f"{self.id} {live.head} {live.marker} {call}"))
 
     def lease(self) -> Lease:
         """The right to run a turn, at once or SessionBusy."""

@@ -470,6 +470,14 @@ def test_the_next_turn_closes_an_open_call_once_and_for_all(session: holdfast.Se
     assert [m.tool_call_id for m in model.requests[0].messages[2:4]] == ["c2", "c1"]
 
 
+def test_calls_with_one_id_are_all_closed(session: holdfast.Session) -> None:
+    session.append(assistant([ToolCall("c", "look", {"n": 1}), ToolCall("c", "look", {"n": 2})]))
+    with session.lease() as lease:
+        assert len({one.id for one in session.close_calls(lease=lease)}) == 2
+        assert session.close_calls(lease=lease) == []
+    assert len(session.messages()) == 3
+
+
 def test_a_call_that_a_rewind_opened_again_is_closed_again(session: holdfast.Session) -> None:
     session.append(assistant([ToolCall("c1", "look", {})]))
     with session.lease() as lease:
