@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -429,6 +430,41 @@ def test_a_hook_that_fails_or_dawdles_is_told_and_skipped(
     assert failed[0].problem == "RuntimeError: no memory"
     assert failed[1].problem == "no answer within 0.05 s"
     assert _texts(model.requests[0].messages) == ["<environment/>", "go"]
+
+
+def test_a_hook_that_hangs_holds_up_neither_the_turn_nor_the_end(
+    session: holdfast.Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hanging = threading.Event()
+
+    class Hanging:
+        def on_before_run(self, *_: Any) -> list[Message]:
+            hanging.wait()
+            return []
+
+    monkeypatch.setattr("holdfast.engine.hooks.injections.__kwdefaults__", {"seconds": 0.05})
+    assert _run(Agent(session.store, ScriptedModel("ok"), hooks=[Hanging()]), session).text == "ok"
+    hanging.set()
+
+
+def test_a_compaction_that_cannot_be_written_does_not_take_the_answer_away(
+    session: holdfast.Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _fill(session, 6)
+    append = session.store.port.append
+
+    def full(name: str, records: Sequence[Any], **more: Any) -> Any:
+        if any(isinstance(record, Compaction) for record in records):
+            raise holdfast.StoreFull("the disk is full")
+        return append(name, records, **more)
+
+    monkeypatch.setattr(session.store.port, "append", full)
+    events: list[RunEvent] = []
+    model = ScriptedModel(LONG * 4, SUMMARY)
+    agent = Agent(session.store, model, settings=SMALL, emit=events.append)
+    assert _run(agent, session).text == LONG * 4
+    assert isinstance(events[-1], CompactFailed) and "disk is full" in events[-1].reason
+    assert session.metadata.metrics.total_turns == 1
 
 
 def test_a_hook_cannot_change_the_messages(session: holdfast.Session) -> None:

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-from collections.abc import Awaitable, Iterable, Sequence
+import threading
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from contextlib import suppress
 from copy import deepcopy
 from typing import Any, Protocol
 
@@ -62,7 +64,7 @@ async def _ask(hook: Hook, *arguments: Any) -> list[Message]:
     if inspect.iscoroutinefunction(hook.on_before_run):
         given = await hook.on_before_run(*arguments)
     else:
-        given = await asyncio.to_thread(hook.on_before_run, *arguments)
+        given = await _in_thread(hook.on_before_run, *arguments)
         if inspect.isawaitable(given):
             given = await given
     messages = list(given)
@@ -70,6 +72,33 @@ async def _ask(hook: Hook, *arguments: Any) -> list[Message]:
         if not isinstance(message, Message) or message.role == "toolResult" or message.tool_calls:
             raise TypeError("a hook may inject messages without tool calls and results only")
     return messages
+
+
+async def _in_thread(function: Callable[..., Any], *arguments: Any) -> Any:
+    """Call a function in a thread that nobody waits for: one that hangs must not hold up the end
+    of the process, as it would in the pool of the loop."""
+    loop = asyncio.get_running_loop()
+    done: asyncio.Future[Any] = loop.create_future()
+
+    def settle(result: Any, error: BaseException | None) -> None:
+        if done.done():  # given up
+            return
+        if error is None:
+            done.set_result(result)
+        else:
+            done.set_exception(error)
+
+    def work() -> None:
+        result, error = None, None
+        try:
+            result = function(*arguments)
+        except BaseException as raised:
+            error = raised
+        with suppress(RuntimeError):  # the loop has ended meanwhile
+            loop.call_soon_threadsafe(settle, result, error)
+
+    threading.Thread(target=work, daemon=True).start()
+    return await done
 
 
 def _copy(message: Message) -> Message:

@@ -20,13 +20,13 @@ import msgspec
 from msgspec.structs import replace
 
 from holdfast.aio import AsyncSession, AsyncStore
-from holdfast.api import Sink, TokenWarning, ignore
+from holdfast.api import CompactFailed, Sink, TokenWarning, ignore
 from holdfast.compaction.plan import budget
 from holdfast.context.build import Context, assemble, fit
 from holdfast.context.inject import stripped
 from holdfast.engine.compact import Compactor, Outcome
 from holdfast.engine.hooks import Hook, injections
-from holdfast.errors import ContextOverflow, ProviderError
+from holdfast.errors import ContextOverflow, HoldfastError, ProviderError
 from holdfast.log.live import TRIMMED, Live
 from holdfast.model import Content, Event, Message, ToolCall, Usage, tool_result, user
 from holdfast.ports import Lease, Provider, Request, Tool
@@ -173,7 +173,7 @@ class _Turn:
                 break
             for call in reply.tool_calls:
                 await self._append(await self._use(call))
-        await self._checked()
+        await self._check_at_rest()
         await session.end_turn(
             duration_ms=int((time.monotonic() - started) * 1000),
             usage=self.usage,
@@ -181,6 +181,14 @@ class _Turn:
             tool_calls=self.calls,
         )
         return reply
+
+    async def _check_at_rest(self) -> None:
+        """The last check; the answer is there already, so no failure of it may take that away."""
+        try:
+            await self._checked()
+        except HoldfastError as error:
+            event = CompactFailed(session_id=self.session.id, reason=error.message)
+            self.agent.emit(event)
 
     async def _append(self, message: Message) -> Message:
         stored = await self.session.append(message, lease=self.lease)
