@@ -148,6 +148,17 @@ def test_an_explicit_key_takes_no_names_of_the_chat(store: holdfast.Store) -> No
     assert store.session(key).id == cron.id
 
 
+def test_a_key_that_is_not_explicit_is_one_more_alias(store: holdfast.Store) -> None:
+    other = _old(store, "agent:other:direct:1")
+    for incoming in ("cli:default", other.id[:10], "two words", "\x00", "x" * 600):
+        session = store.converse(_route(), incoming=incoming)
+        assert session.id == store.converse(_route()).id != other.id
+    assert store.session("cli:default").id == session.id
+    assert "cli:default" in session.metadata.aliases
+    assert session.messages() == []
+    assert store.session(other.id).id == other.id
+
+
 @pytest.mark.parametrize("stop", range(1, 5))
 def test_a_copy_that_was_cut_short_is_completed(
     tmp_path: Path, stop: int, monkeypatch: pytest.MonkeyPatch

@@ -20,7 +20,7 @@ from typing import Any
 import msgspec
 from msgspec.structs import replace
 
-from holdfast.errors import Conflict, NotFound, SessionBusy
+from holdfast.errors import Conflict, InvalidId, NotFound, SessionBusy
 from holdfast.identity.key import PREFIX
 from holdfast.identity.route import Routed, claims
 from holdfast.log.facts import is_name
@@ -45,9 +45,11 @@ def converse(
     `facts` are those of a new session beside agent, key and scope; `incoming` is the key that
     came with the message.
     """
-    scope = msgspec.to_builtins(routed.scope)
-    given = {**facts, "agent": routed.agent, "key": routed.session_key, "scope": scope}
-    held = port.create(given, unless_held=not new_chat)
+    held = None if new_chat else _holder(port, routed.session_key)
+    if held is None:  # or has come meanwhile
+        scope = msgspec.to_builtins(routed.scope)
+        given = {**facts, "agent": routed.agent, "key": routed.session_key, "scope": scope}
+        held = port.create(given, unless_held=not new_chat)
     # An id may hold anything; what cannot be a name is none.
     aliases = [alias for alias in claims(routed, incoming) if is_name(alias)]
     if aliases and _is_open(held):
@@ -76,9 +78,10 @@ def _goes_with(other: Metadata, held: Metadata) -> bool:
 
 def _holder(port: Store, name: str) -> Metadata | None:
     try:
-        return port.metadata(port.resolve(name))
-    except NotFound:
+        found = port.metadata(port.resolve(name))
+    except (NotFound, InvalidId, Conflict):  # nobody's; or like the beginning of some ids
         return None
+    return found if name in found.names else None
 
 
 # --- promotion ------------------------------------------------------------------------------
