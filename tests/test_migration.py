@@ -179,11 +179,13 @@ def test_a_name_that_another_session_has_is_not_taken(root: Path, old: Path) -> 
 def test_a_store_that_is_opened_on_old_files_takes_them_in(root: Path, where: str) -> None:
     file = _write(root / where, "x.json", _document())
     other = _write(root / where, "package.json", '{"name": "something else"}')
+    chat = {"messages": [{"role": "user", "content": "of some other program"}]}
+    alike = _write(root / where, "alike.json", chat)
     broken = _write(root / where, "torn.json", "{")
     with holdfast.open_store(root) as store:
         assert len(store.session("agent:main:direct:42").messages()) == 4
         reports = list(store.port.reports)  # type: ignore[attr-defined]
-    assert not file.exists() and other.exists() and broken.exists()
+    assert not file.exists() and other.exists() and broken.exists() and alike.exists()
     assert len(reports) == 1 and "torn.json" in reports[0]
     with holdfast.open_store(root) as store:
         assert len(store.list()) == 1

@@ -77,7 +77,9 @@ def _with_legacy(port: FileStore, files: list[Path], settings: Settings) -> port
     documents = {}
     for file in files:
         try:
-            documents[file] = read_file(file)
+            document = read_file(file)
+            if document.certain:  # what only looks like one is not touched unasked
+                documents[file] = document
         except NoSession:
             continue
         except (FormatError, OSError) as error:

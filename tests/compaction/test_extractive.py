@@ -525,10 +525,10 @@ def test_of_a_huge_result_both_ends_are_read() -> None:
 
 
 def test_place_last_words_and_last_commands_are_told() -> None:
-    messages = [user("go", cwd="/work/here"), *ran(1, "git status", "On branch dev\nclean tree")]
+    messages = [user("go", cwd="/home/me/here"), *ran(1, "git status", "On branch dev\nclean tree")]
     messages.append(assistant("See https://example.org/issue/7 about it."))
     facts = sections(summarise(messages))[CRITICAL]
-    assert "- Working directory: /work/here" in facts
+    assert "- Working directory: /home/me/here" in facts
     assert "- Ran: `git status` → clean tree" in facts
     assert "- Last answer: “See https://example.org/issue/7 about it.”" in facts
     assert "- Links: https://example.org/issue/7" in facts

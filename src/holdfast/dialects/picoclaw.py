@@ -42,6 +42,7 @@ class Document(msgspec.Struct, frozen=True):
     records: tuple[AnyRecord, ...]  # the summary, if there is one, before the messages
     created: int  # ms
     updated: int
+    certain: bool  # it says its key and its times, as only such a file does
 
 
 def read_document(data: bytes, stem: str, written: int) -> Document:
@@ -80,7 +81,8 @@ def read_document(data: bytes, stem: str, written: int) -> Document:
         records.insert(
             0, Compaction(strategy="prose", first_kept_seq=2, summary=summary, timestamp=made)
         )
-    return Document(key, tuple(records), created, updated)
+    certain = "key" in value and ("created" in value or "updated" in value)
+    return Document(key, tuple(records), created, updated, certain)
 
 
 def _time(value: Mapping[str, Any], key: str) -> int | None:
