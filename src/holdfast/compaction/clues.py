@@ -91,8 +91,9 @@ _ORDER = re.compile(
 )
 _WISH_WORDS = frozenset(
     {
-        *("should", "needs", "keep", "require", "required", "instead", "please"),
-        *("soll", "sollte", "bitte", "пожалуйста"),
+        # Not "please": that asks for something once.
+        *("should", "needs", "keep", "require", "required", "instead"),
+        *("soll", "sollte"),
     }
 )
 _ABOUT = re.compile(
