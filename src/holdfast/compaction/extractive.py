@@ -92,6 +92,7 @@ _MARKS = re.compile(r"[\W_]+")
 _WIDE = re.compile("[\u2e80-\U0010ffff]")
 _MISSES = 30  # items that did not fit before the search for smaller ones ends
 _READ_SHARE, _REST_SHARE = 0.12, 0.25
+_GOAL_ROOM = 40  # tokens beside the bare headings, so that the first request is never crowded out
 
 
 def summarise(
@@ -262,7 +263,7 @@ def _fitted(
     modified = _most(
         shape,
         FileOps(modified=ops.modified),
-        limit - max(count(frame), int(limit * _REST_SHARE)),
+        limit - max(count(frame) + _GOAL_ROOM, int(limit * _REST_SHARE)),
         count,
     )
     reads = _most(shape, FileOps(read=ops.read), int(limit * _READ_SHARE), count)
