@@ -10,7 +10,7 @@ import pytest
 import holdfast
 from holdfast.compaction.prompts import HEADINGS
 from holdfast.engine.compact import Outcome
-from holdfast.engine.turn import Agent
+from holdfast.engine.agent import Agent
 from holdfast.model import Compaction, ToolCall, assistant, tool_result, user
 from holdfast.settings import CompactionSettings
 from holdfast.testing import ScriptedModel

@@ -1,4 +1,4 @@
-"""The wiring: the only file that names concrete stores."""
+"""The wiring: the only file that names concrete stores and providers."""
 
 from __future__ import annotations
 
@@ -15,6 +15,8 @@ from holdfast.tokens import Counter, estimate_text, exact
 
 if TYPE_CHECKING:
     from holdfast.aio import AsyncStore
+    from holdfast.engine.runtime import Runtime
+    from holdfast.ports import Provider, Toolset
     from holdfast.stores.file import FileStore
 
 DEFAULT_ROOT = "~/.holdfast"
@@ -35,7 +37,7 @@ def open_store(
         from holdfast.stores.inmemory import InMemoryStore  # noqa: PLC0415
 
         chosen = settings or convert({}, os.environ)
-        return Store(InMemoryStore(chosen), chosen, counter(chosen))
+        return _store(InMemoryStore(chosen), chosen)
     if "://" in address:
         raise SettingsError(
             f"no store is known for {address!r}", hint="give a directory or memory:"
@@ -53,8 +55,63 @@ def open_store(
     chosen = settings or load_settings(root)
     port = FileStore(root, chosen, progress=progress)
     if old := _legacy_files(root):
-        return Store(_with_legacy(port, old, chosen), chosen, counter(chosen))
-    return Store(port, chosen, counter(chosen))
+        return _store(_with_legacy(port, old, chosen), chosen)
+    return _store(port, chosen)
+
+
+def _store(port: ports.Store, settings: Settings) -> Store:
+    """A store with everything that is found through it."""
+    made = Store(
+        port,
+        settings,
+        counter(settings),
+        # The settings of the moment: a daemon may have read them again.
+        provider=lambda model: provider(model, made.settings),
+        ephemeral=lambda: open_store("memory:", settings=made.settings),
+    )
+    return made
+
+
+def provider(model: str, settings: Settings) -> Provider:
+    """What completes contexts with a model, named `provider:name`, or `offline`."""
+    if model == "offline":
+        from holdfast.providers.offline import OfflineModel  # noqa: PLC0415 - one of several
+
+        return OfflineModel()
+    from holdfast.providers.models import connect  # noqa: PLC0415 - likewise
+
+    return connect(model, settings)
+
+
+def toolsets(settings: Settings) -> dict[str, Toolset]:
+    """The MCP servers of the settings; none is connected to before its tools are needed."""
+    enabled = {name: one for name, one in settings.mcp.items() if one.enabled}
+    if not enabled:
+        return {}
+    from holdfast.providers.mcp import McpServer  # noqa: PLC0415 - few have any
+
+    return {name: McpServer(name, one) for name, one in enabled.items()}
+
+
+def open_runtime(
+    root: str | os.PathLike[str] = DEFAULT_ROOT,
+    *,
+    settings: Settings | None = None,
+    progress: Callable[[int, int], None] | None = None,
+) -> Runtime:
+    """Everything that goes on over a root: turns, queues, cron. To be called in a running loop."""
+    from holdfast.aio import AsyncStore  # noqa: PLC0415 - asyncio takes 50 ms to load
+    from holdfast.engine.cron import Fared  # noqa: PLC0415
+    from holdfast.engine.runtime import Runtime  # noqa: PLC0415
+    from holdfast.stores.notebook import Notebook  # noqa: PLC0415
+
+    store = AsyncStore(open_store(root, settings=settings, progress=progress))
+    if os.fspath(root) == "memory:":
+        return Runtime(store, toolsets=toolsets)
+    notebook: Notebook[Mapping[str, Fared]] = Notebook(
+        Path(root).expanduser() / "run" / "cron.json", dict[str, Fared]
+    )
+    return Runtime(store, toolsets=toolsets, fared=notebook.load({}), save=notebook.save)
 
 
 def _legacy_files(root: Path) -> list[Path]:

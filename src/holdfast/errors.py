@@ -5,12 +5,17 @@
     ├── InvalidId         an id or name that must never become a path
     ├── Conflict          expect, guard or id does not match what is stored
     ├── SessionBusy       another writer or turn holds the session
+    │   └── QueueFull     too many messages wait for it already
     ├── LogDamaged        an operation needs bytes that are damaged
     ├── FormatError       a value or a file that this version cannot represent
     ├── StoreFull         a limit or the disk is reached; reading still works
     ├── StoreFailed       the disk or the database refused; nothing was acknowledged
     ├── ContextOverflow   a context that does not fit the model's window
     ├── ProviderError     a model call that failed
+    │   ├── ProviderUnavailable   for now: the same call may succeed later
+    │   ├── ProviderDenied        the key or the account is not accepted
+    │   └── ProviderRefused       the request is one that the provider will not answer
+    ├── RunCancelled      a turn was stopped before its end
     └── SettingsError     a configuration that cannot be used
 
 Each carries facts (session, part, byte, seq …) and, where something can be done, a hint.
@@ -49,6 +54,10 @@ class SessionBusy(HoldfastError):
     """Another writer or turn holds the session; nothing was written."""
 
 
+class QueueFull(SessionBusy):
+    """As many messages as may wait for the session are waiting; this one was not taken."""
+
+
 class LogDamaged(HoldfastError):
     """The operation needs bytes of the log that are damaged."""
 
@@ -75,3 +84,25 @@ class ContextOverflow(HoldfastError):
 
 class ProviderError(HoldfastError):
     """A model call failed; the session is as it was."""
+
+
+class ProviderUnavailable(ProviderError):
+    """The provider cannot answer for now; `retry_after` is how long it asks to be left alone."""
+
+    def __init__(
+        self, message: str, *, hint: str = "", retry_after: float | None = None, **facts: object
+    ) -> None:
+        super().__init__(message, hint=hint, **facts)
+        self.retry_after = retry_after  # seconds
+
+
+class ProviderDenied(ProviderError):
+    """The provider does not accept the key or the account."""
+
+
+class ProviderRefused(ProviderError):
+    """The provider will not answer this request, however often it is asked."""
+
+
+class RunCancelled(HoldfastError):
+    """The turn was stopped before its end; what was said until then is kept."""

@@ -40,6 +40,7 @@ class ToolCall(Block, frozen=True, tag="toolCall", gc=False):
     id: str
     name: str
     arguments: dict[str, Any]
+    signature: str | None = None  # what the model's provider wants back with it
 
 
 class Thinking(Block, frozen=True, tag="thinking", gc=False):
@@ -47,6 +48,7 @@ class Thinking(Block, frozen=True, tag="thinking", gc=False):
 
     thinking: str
     signature: str | None = None
+    id: str | None = None  # likewise the provider's
 
 
 class Image(Block, frozen=True, tag="image", gc=False):
@@ -145,6 +147,7 @@ class Message(Record, frozen=True, kw_only=True, tag="message", gc=False):
     stop_reason: str | None = None
     sender: str | None = None
     cwd: str | None = None
+    run_id: str | None = None  # of the turn that this input began
     timestamp: str = ""
     auto_injected: bool = False  # made for one run: no store keeps it
 
@@ -213,6 +216,13 @@ class Event(Record, frozen=True, kw_only=True, tag="event", gc=False):
     timestamp: str = ""
 
     record_type: ClassVar[str] = "event"
+
+
+# Kinds of event that metadata follows.
+TURN_END = "turn_end"  # how long a turn took and what it cost
+TURN_INTERRUPTED = "turn_interrupted"  # its process ended before it did
+QUEUED = "queued"  # a message waits for its turn; the event holds it
+WITHDRAWN = "withdrawn"  # and will not be said after all
 
 
 class Unknown(
@@ -327,7 +337,8 @@ class Metadata(msgspec.Struct, frozen=True, kw_only=True, rename="camel", gc=Fal
     name: str | None = None  # what people call the title
     created_at: str = ""  # the time in the id
     last_message_at: str = ""
-    model: str = ""
+    model: str = ""  # as it was chosen, else that of the last answer
+    model_chosen: bool = False
     message_count: int = 0  # message records, live or not
     source: str = "interactive"
     cron_job_id: str | None = None
@@ -345,6 +356,8 @@ class Metadata(msgspec.Struct, frozen=True, kw_only=True, rename="camel", gc=Fal
     forked_from: dict[str, Any] | None = None
     promoted_from: dict[str, Any] | None = None  # the session whose history was taken over
     promoted_to: dict[str, Any] | None = None  # the session that took this one's history over
+    run: str | None = None  # the turn that began and has not ended
+    waiting: tuple[str, ...] = ()  # ids of the messages that wait for their turn, in order
     newest_schema: int = SCHEMA_VERSION  # above ours: the session is read-only
     through: Through = Through()
     extra: dict[str, Any] = {}  # keys that others wrote; kept
@@ -353,6 +366,11 @@ class Metadata(msgspec.Struct, frozen=True, kw_only=True, rename="camel", gc=Fal
     def title(self) -> str:
         """The name, or what stands for it until there is one."""
         return self.name or "New Session"
+
+    @property
+    def unfinished(self) -> bool:
+        """Whether a turn has not ended, or a message waits for its own."""
+        return self.run is not None or bool(self.waiting)
 
     @property
     def thread(self) -> str:

@@ -12,7 +12,7 @@ from typing import Any, Literal, Protocol, Self, overload
 import msgspec
 
 from holdfast.errors import FormatError
-from holdfast.model import AnyRecord, Damaged, Entry, Message, Metadata, Part
+from holdfast.model import AnyRecord, Content, Damaged, Entry, Message, Metadata, Part
 from holdfast.stamps import epoch_ms
 
 Order = Literal["active", "created"]  # newest message first, or newest session first
@@ -26,6 +26,7 @@ class Filter(msgspec.Struct, frozen=True, kw_only=True):
     source: str | None = None
     since: str | None = None  # ISO 8601; last message at or after it
     title: str | None = None  # text that the title contains, whatever its case
+    unfinished: bool | None = None  # a turn has not ended, or a message waits for its own
 
 
 class Listed(msgspec.Struct, frozen=True, gc=False):
@@ -82,6 +83,7 @@ def matcher(which: Filter) -> Callable[[Listed], bool]:
                 for field in ("agent", "sender", "source")
             )
             and (since is None or row.active >= since)
+            and which.unfinished in (None, row.metadata.unfinished)
             and title in (row.metadata.name or "").casefold()
         )
 
@@ -272,6 +274,7 @@ class Tool(msgspec.Struct, frozen=True):
     name: str
     description: str = ""
     parameters: dict[str, Any] = {}  # JSON Schema of its arguments
+    reads: bool = False  # changes nothing anywhere: scheduled runs may use it unasked
 
 
 class Request(msgspec.Struct, frozen=True, kw_only=True):
@@ -283,19 +286,62 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     tools: tuple[Tool, ...] = ()
     max_tokens: int | None = None
     temperature: float | None = None
+    purpose: Literal["answer", "summary", "title"] = "answer"  # what the reply will be used for
+
+
+class Delta(msgspec.Struct, frozen=True, gc=False):
+    """A piece of an answer that is still being made."""
+
+    text: str
+    thinking: bool = False
+
+
+# Is called in the order of the pieces, must return at once and must not raise.
+Told = Callable[[Delta], None]
+
+
+def unheard(delta: Delta) -> None:
+    """For an answer that nobody watches being made."""
 
 
 class Provider(Protocol):
     """Completes a context."""
 
-    async def complete(self, request: Request) -> Message:
-        """The model's answer, with the model's name and, where it is known, its usage.
+    async def complete(self, request: Request, told: Told = unheard) -> Message:
+        """The model's answer, with the model's name and, where it is known, its usage and cost.
 
-        Raises ContextOverflow if the context is too large for the model, ProviderError for
-        everything else that goes wrong. Nothing of the request is kept or changed.
+        `told` gets the answer's text piece by piece while it is made. Raises ContextOverflow if
+        the context is too large for the model, ProviderUnavailable if the same call may succeed
+        later, ProviderDenied, ProviderRefused, or ProviderError for everything else that goes
+        wrong. Calls once and does not retry. Nothing of the request is kept or changed.
         """
         ...
 
     def window(self, model: str) -> int | None:
         """The model's limit as the provider states it; None if it does not."""
         ...
+
+
+class Toolset(Protocol):
+    """Tools that live elsewhere, such as those of an MCP server."""
+
+    name: str
+
+    async def tools(self) -> Sequence[Tool]:
+        """What it offers. ProviderUnavailable if it cannot be reached."""
+        ...
+
+    async def call(self, name: str, arguments: dict[str, Any]) -> ToolAnswer:
+        """Run one of its tools. A tool that fails answers so; a server that does, raises."""
+        ...
+
+    async def close(self) -> None:
+        """Give back its connection or process."""
+        ...
+
+
+class ToolAnswer(msgspec.Struct, frozen=True):
+    """What a tool gave back."""
+
+    content: Content  # text or blocks
+    is_error: bool = False

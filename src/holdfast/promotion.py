@@ -156,7 +156,8 @@ def _records(port: Store, session: str, upto: int, *, start: int) -> list[Messag
     """The live messages of a session up to a seq, and its summary, to be numbered from `start`."""
     view = fold(one for one in port.read(session) if (one.seq or 0) <= upto)
     made: list[Message | Compaction] = [
-        replace(one, seq=0, id=one.id or f"{session}-{one.seq}") for one in view.messages
+        replace(one, seq=0, id=one.id or f"{session}-{one.seq}", run_id=None)
+        for one in view.messages
     ]
     summary = view.compaction
     if summary is not None:

@@ -6,7 +6,7 @@ and `context`. The asynchronous twins are in `aio`.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 import msgspec
@@ -14,11 +14,12 @@ from msgspec.structs import replace
 
 from holdfast import ports
 from holdfast.context.build import Context, build
-from holdfast.errors import Conflict, LogDamaged, NotFound
+from holdfast.errors import Conflict, LogDamaged, NotFound, SettingsError
 from holdfast.log.fold import View, fold
 from holdfast.log.live import Live, read
 from holdfast.log.pairs import closing, exchange, pair
 from holdfast.model import (
+    TURN_END,
     AnyRecord,
     Damaged,
     Entry,
@@ -31,7 +32,7 @@ from holdfast.model import (
     Usage,
 )
 from holdfast.model import pair as pair_of
-from holdfast.ports import Filter, Lease, Listed, Order, Page
+from holdfast.ports import Filter, Lease, Listed, Order, Page, Provider
 from holdfast.settings import Settings
 from holdfast.tokens import WINDOW, Counter, estimate_text
 
@@ -121,14 +122,18 @@ class Session:
         usage: Usage | None = None,
         cost: float = 0.0,
         tool_calls: int = 0,
+        **facts: Any,
     ) -> Event:
-        """Record that a turn ended; uptime and metrics are the sums of these."""
-        data: dict[str, Any] = {"durationMs": duration_ms, "toolCalls": tool_calls}
+        """Record that a turn ended; uptime and metrics are the sums of these.
+
+        `facts`: run_id, model, stop, error.
+        """
+        data: dict[str, Any] = {"durationMs": duration_ms, "toolCalls": tool_calls} | camel(facts)
         if usage is not None:
             data["usage"] = msgspec.to_builtins(usage)
         if cost:
             data["cost"] = cost
-        return self.append(Event(kind="turn_end", data=data))
+        return self.append(Event(kind=TURN_END, data=data))
 
     def close_calls(self, *, lease: Lease) -> list[Message]:
         """Record an error result for every tool call that never got its own.
@@ -281,10 +286,15 @@ class Store:
         port: ports.Store,
         settings: Settings = _DEFAULTS,
         count: Counter = estimate_text,
+        *,
+        provider: Callable[[str], Provider] | None = None,
+        ephemeral: Callable[[], Store] | None = None,
     ) -> None:
         self.port = port
         self.settings = settings
         self.count = count  # tokens of a text
+        self._provider = provider
+        self._ephemeral = ephemeral
 
     def create(
         self,
@@ -352,12 +362,20 @@ class Store:
         source: str | None = None,
         since: str | None = None,
         title: str | None = None,
+        unfinished: bool | None = None,
         limit: int = 50,
         cursor: str | None = None,
         order: Order = "active",
     ) -> Page:
         """Sessions by their last message, newest first."""
-        which = Filter(agent=agent, sender=sender, source=source, since=since, title=title)
+        which = Filter(
+            agent=agent,
+            sender=sender,
+            source=source,
+            since=since,
+            title=title,
+            unfinished=unfinished,
+        )
         return self.port.list(which, limit=limit, cursor=cursor, order=order)
 
     def walk(self, **which: Any) -> Iterator[Listed]:
@@ -369,6 +387,18 @@ class Store:
             cursor = page.next
             if cursor is None:
                 return
+
+    def provider(self, model: str) -> Provider:
+        """What completes contexts with a model, named `provider:name`, or `offline`."""
+        if self._provider is None:
+            raise SettingsError("this store was made without models", hint="use open_store")
+        return self._provider(model)
+
+    def ephemeral(self) -> Store:
+        """A store of the same settings that keeps nothing: for turns that leave no trace."""
+        if self._ephemeral is None:
+            raise SettingsError("this store has no ephemeral one", hint="use open_store")
+        return self._ephemeral()
 
     def close(self) -> None:
         """Bring derived data up to date and give back all descriptors."""

@@ -85,11 +85,93 @@ class DispatchSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     rules: tuple[DispatchRule, ...] = ()
 
 
+class TurnSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """`[turn]`: how an agent answers."""
+
+    model: str = "offline"  # provider:name, of every agent that names none itself
+    max_steps: Annotated[int, msgspec.Meta(ge=1)] = 20  # model calls of one turn
+    waiting: Annotated[int, msgspec.Meta(ge=0)] = 8  # messages beside the one being answered
+    tool_seconds: Annotated[float, msgspec.Meta(gt=0)] = 120.0
+    tool_characters: Annotated[int, msgspec.Meta(ge=1)] = 200_000  # of an answer that are kept
+    model_seconds: Annotated[float, msgspec.Meta(gt=0)] = 600.0  # of one call
+    retries: Annotated[int, msgspec.Meta(ge=0)] = 3  # of a call that may succeed later
+    retry_seconds: Annotated[float, msgspec.Meta(ge=0)] = 1.0  # before the first; then doubled
+    titles: bool = True  # name a session after its first exchange
+
+
 class AgentSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """`[agents.NAME]`: what is different for one agent. The order in the file is their order."""
 
     default: bool = False  # takes what no rule sends elsewhere; without a flag the first does
+    model: str = ""  # empty: that of [turn]
+    description: str = ""  # what the others are told of it
+    system_prompt: str = ""
+    members: tuple[str, ...] = ()  # agents that it may ask
     compaction: dict[str, Any] = {}  # any keys of [compaction], set again
+
+
+class ProviderSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """`[provider.NAME]`: where the models called NAME:model are."""
+
+    api: str = (
+        "openai"  # whose interface it speaks: openai (also Ollama, vLLM), anthropic, google …
+    )
+    base_url: str = ""  # empty: the provider's own
+    api_key: str = ""  # better: the name of a variable that holds it
+    api_key_env: str = ""
+    window: Annotated[int, msgspec.Meta(ge=0)] = 0  # tokens; 0: as the model table says
+
+
+class McpSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """`[mcp.NAME]`: a server whose tools agents may use; a command, or a url."""
+
+    command: str = ""
+    args: tuple[str, ...] = ()
+    env: dict[str, str] = {}
+    url: str = ""
+    headers: dict[str, str] = {}
+    agents: tuple[str, ...] = ()  # that may use it; none named: all
+    enabled: bool = True
+
+
+class CronPolicy(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What a scheduled run may do."""
+
+    allowed_tools: tuple[str, ...] | None = None  # None: those that only read
+    max_iterations: Annotated[int, msgspec.Meta(ge=1)] = 10  # model calls
+
+
+class CronJob(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """`[[cron.jobs]]`: a prompt that is sent at certain times, each time in a new session."""
+
+    id: str
+    schedule: str  # five fields: minute hour day month weekday
+    prompt: str
+    timezone: str = ""  # such as Europe/Berlin; empty: the machine's
+    agent: str = ""  # empty: the default agent
+    enabled: bool = True
+    policy: CronPolicy = CronPolicy()
+    system: bool = False  # in the agent's main session instead of a new one
+
+
+class CronSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """`[cron]`: what happens at certain times."""
+
+    jobs: tuple[CronJob, ...] = ()
+
+
+class DaemonSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """`[daemon]`: how the daemon is reached."""
+
+    host: str = "127.0.0.1"
+    port: Annotated[int, msgspec.Meta(ge=0, le=65535)] = 8642  # 0: any that is free
+    tls_certificate: str = ""  # file; with tls_key it may listen elsewhere than on this machine
+    tls_key: str = ""
+    hosts: tuple[str, ...] = ()  # further names by which it is called, without the port
+    body_bytes: Annotated[int, msgspec.Meta(ge=1024)] = 20_000_000  # of a request
+    requests_per_second: Annotated[float, msgspec.Meta(gt=0)] = 200.0  # over a few seconds
+    drain_seconds: Annotated[float, msgspec.Meta(ge=0)] = 20.0  # for running turns, at the end
+    socket: bool = True  # also speak CrabTalk's protocol, on run/holdfast.sock
 
 
 class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -100,12 +182,30 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     tokens: TokenSettings = TokenSettings()
     dispatch: DispatchSettings = DispatchSettings()
     agents: dict[str, AgentSettings] = {}
+    turn: TurnSettings = TurnSettings()
+    provider: dict[str, ProviderSettings] = {}
+    mcp: dict[str, McpSettings] = {}
+    cron: CronSettings = CronSettings()
+    daemon: DaemonSettings = DaemonSettings()
+
+    def model_of(self, agent: str) -> str:
+        """The model of an agent, as `provider:name`."""
+        return self.agent(agent).model or self.turn.model
+
+    def agent(self, name: str) -> AgentSettings:
+        """`[agents.NAME]`; an agent without a table has no ways of its own."""
+        found = self.agents.get(name)
+        if found is None:  # sessions hold names as routing writes them
+            alike = (one for key, one in self.agents.items() if key.strip().lower() == name)
+            found = next(alike, None)
+        return found or AgentSettings()
 
     def compaction_of(self, agent: str) -> CompactionSettings:
         """`[compaction]` with what `[agents.NAME.compaction]` sets again."""
-        if agent not in self.agents:
+        own = self.agent(agent).compaction
+        if not own:
             return self.compaction
-        both = msgspec.structs.asdict(self.compaction) | self.agents[agent].compaction
+        both = msgspec.structs.asdict(self.compaction) | own
         try:
             return msgspec.convert(both, CompactionSettings)
         except msgspec.ValidationError as error:
@@ -202,5 +302,8 @@ _TABLES: dict[str, dict[str, Any]] = {
         ("compaction", CompactionSettings),
         ("tokens", TokenSettings),
         ("dispatch", DispatchSettings),
+        ("turn", TurnSettings),
+        ("cron", CronSettings),
+        ("daemon", DaemonSettings),
     )
 }

@@ -20,11 +20,10 @@ from holdfast.api import (
     RunEvent,
     TokenWarning,
 )
-from holdfast.engine.hooks import Hook
-from holdfast.engine.turn import Agent
+from holdfast.engine.agent import Agent
 from holdfast.errors import ContextOverflow, ProviderError
 from holdfast.model import Compaction, Event, Message, ToolCall, Usage, assistant, tool_result, user
-from holdfast.ports import Request
+from holdfast.ports import Request, Told, unheard
 from holdfast.settings import CompactionSettings
 from holdfast.testing import ScriptedModel
 
@@ -92,7 +91,9 @@ def test_a_tool_that_fails_or_is_unknown_is_told_to_the_model(session: holdfast.
     calls = [ToolCall("a", "broken", {}), ToolCall("b", "nothing", {})]
     model = ScriptedModel(assistant(calls), "done")
     _run(Agent(session.store, model, tools={"broken": broken}), session)
-    results = [message for message in session.messages() if message.role == "toolResult"]
+    # Calls of one message run side by side: the log has their results as they came.
+    messages = {message.tool_call_id: message for message in session.messages()}
+    results = [messages["a"], messages["b"]]
     assert [result.is_error for result in results] == [True, True]
     assert "ValueError: no luck" in results[0].text
 
@@ -289,7 +290,7 @@ def test_without_fallback_nothing_is_summarised_and_the_failure_is_told(
         events = _failing(session, ProviderError("down"), fallback=False)
         failed = [event for event in events if isinstance(event, CompactFailed)]
         assert failed[0].failures == failures
-        assert failed[0].reason == "down"
+        assert failed[0].error == "down"
     assert not any(isinstance(record, Compaction) for record in session.records())
     session.rewind(0)
     assert _asked(_failing(session, fallback=False)) == 0
@@ -307,14 +308,13 @@ def test_a_summary_twice_without_headings_counts_as_one_failure(session: holdfas
 
 def test_a_summary_that_takes_too_long_counts_as_a_failure(session: holdfast.Session) -> None:
     class Slow(ScriptedModel):
-        async def complete(self, request: Request) -> Message:
+        async def complete(self, request: Request, told: Told = unheard) -> Message:
             if _is_summary(request):
                 await asyncio.Event().wait()
-            return await super().complete(request)
+            return await super().complete(request, told)
 
     _fill(session)
-    agent = Agent(session.store, Slow("answer"), settings=SMALL)
-    agent.compactor.seconds = 0.01
+    agent = Agent(session.store, Slow("answer"), settings=SMALL, summary_seconds=0.01)
     assert _run(agent, session).text == "answer"
     assert session.live().breaker["failures"] == 1
 
@@ -400,9 +400,7 @@ def test_injections_stay_in_one_place_through_the_steps_of_a_turn(
     assert hook.turn == 1
 
 
-def test_a_hook_that_fails_or_dawdles_is_told_and_skipped(
-    session: holdfast.Session, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_hook_that_fails_or_dawdles_is_told_and_skipped(session: holdfast.Session) -> None:
     class Broken:
         def on_before_run(self, *_: Any) -> list[Message]:
             raise RuntimeError("no memory")
@@ -420,11 +418,11 @@ def test_a_hook_that_fails_or_dawdles_is_told_and_skipped(
         async def on_before_run(self, *_: Any) -> list[Message]:
             return [user("<environment/>")]
 
-    monkeypatch.setattr("holdfast.engine.hooks.injections.__kwdefaults__", {"seconds": 0.05})
     events: list[RunEvent] = []
     model = ScriptedModel("ok")
-    hooks: list[Hook] = [Broken(), Slow(), Wrong(), Good()]
-    _run(Agent(session.store, model, hooks=hooks, emit=events.append), session)
+    hooks: list[object] = [Broken(), Slow(), Wrong(), Good()]
+    agent = Agent(session.store, model, hooks=hooks, emit=events.append, hook_seconds=0.05)
+    _run(agent, session)
     failed = [event for event in events if isinstance(event, HookFailed)]
     assert [event.hook.rsplit(".")[-1] for event in failed] == ["Broken", "Slow", "Wrong"]
     assert failed[0].problem == "RuntimeError: no memory"
@@ -433,7 +431,7 @@ def test_a_hook_that_fails_or_dawdles_is_told_and_skipped(
 
 
 def test_a_hook_that_hangs_holds_up_neither_the_turn_nor_the_end(
-    session: holdfast.Session, monkeypatch: pytest.MonkeyPatch
+    session: holdfast.Session,
 ) -> None:
     hanging = threading.Event()
 
@@ -442,8 +440,8 @@ def test_a_hook_that_hangs_holds_up_neither_the_turn_nor_the_end(
             hanging.wait()
             return []
 
-    monkeypatch.setattr("holdfast.engine.hooks.injections.__kwdefaults__", {"seconds": 0.05})
-    assert _run(Agent(session.store, ScriptedModel("ok"), hooks=[Hanging()]), session).text == "ok"
+    agent = Agent(session.store, ScriptedModel("ok"), hooks=[Hanging()], hook_seconds=0.05)
+    assert _run(agent, session).text == "ok"
     hanging.set()
 
 
@@ -463,7 +461,8 @@ def test_a_compaction_that_cannot_be_written_does_not_take_the_answer_away(
     model = ScriptedModel(LONG * 4, SUMMARY)
     agent = Agent(session.store, model, settings=SMALL, emit=events.append)
     assert _run(agent, session).text == LONG * 4
-    assert isinstance(events[-1], CompactFailed) and "disk is full" in events[-1].reason
+    (failed,) = [event for event in events if isinstance(event, CompactFailed)]
+    assert "disk is full" in failed.error
     assert session.metadata.metrics.total_turns == 1
 
 

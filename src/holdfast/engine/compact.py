@@ -282,6 +282,7 @@ class Compactor:
                 model=self.model,
                 max_tokens=max(self.settings.max_tokens // shares, 512),
                 temperature=0.0,
+                purpose="summary",
             )
             try:
                 async with asyncio.timeout(self.seconds):
@@ -358,7 +359,7 @@ class Compactor:
         return freed > 0 or bool(draft.live.stale)
 
     def _failed(self, session: AsyncSession, reason: str, state: Breaker = _NO_TROUBLE) -> Outcome:
-        self.emit(CompactFailed(session_id=session.id, reason=reason, failures=state.failures))
+        self.emit(CompactFailed(session_id=session.id, error=reason, failures=state.failures))
         return Outcome(False, reason=reason, problem=reason)
 
 

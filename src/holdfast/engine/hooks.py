@@ -1,104 +1,131 @@
-"""Hooks: what a run is told beside the conversation.
+"""Hooks: code of others that has a say before each run, and watches it.
 
-A hook sees the context and returns the messages to inject; it cannot change the others, since
-it gets copies. One that fails or takes too long is reported and the run goes on without it.
+Each may have any of the methods below, as functions or coroutines; one that is no coroutine is
+called in a thread of its own. A hook gets copies, so it cannot change a conversation. One that
+fails or takes too long is reported, and the run goes on without it.
 """
 
 from __future__ import annotations
 
 import asyncio
 import inspect
-import threading
-from collections.abc import Awaitable, Callable, Iterable, Sequence
-from contextlib import suppress
+from collections.abc import Awaitable, Iterable, Sequence
 from copy import deepcopy
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace
 
 from holdfast.api import HookFailed, Sink
-from holdfast.model import Message
+from holdfast.engine.threads import in_thread
+from holdfast.model import Message, ToolCall
 from holdfast.session import Session
+
+if TYPE_CHECKING:
+    from holdfast.engine.compact import Outcome
+    from holdfast.engine.turn import Answer
 
 HOOK_SECONDS = 10.0
 
 
-class Hook(Protocol):
-    """Something that has a say before each run."""
+class Hook:
+    """All a hook may do; those that do nothing need not be there."""
+
+    def on_system(self, agent: str, session: Session) -> str | Awaitable[str]:
+        """Text for the system prompt, behind the agent's own: stored data, marked as such."""
+        return ""
 
     def on_before_run(
         self, agent: str, session: Session, messages: Sequence[Message]
     ) -> Iterable[Message] | Awaitable[Iterable[Message]]:
-        """The messages to inject into this run; they are sent and never kept.
+        """The messages to inject into this run; they are sent and never kept."""
+        return ()
 
-        May be a coroutine function. One that is not is called in a thread of its own.
-        """
-        ...
+    def on_message(self, agent: str, session: Session, message: Message) -> Awaitable[None] | None:
+        """A message was stored."""
+
+    def on_tool(
+        self, agent: str, session: Session, call: ToolCall, result: Message
+    ) -> Awaitable[None] | None:
+        """A tool has answered, and the answer was stored."""
+
+    def on_compact(self, agent: str, session: Session, outcome: Outcome) -> Awaitable[None] | None:
+        """A compaction was tried."""
+
+    def on_turn_end(self, agent: str, session: Session, answer: Answer) -> Awaitable[None] | None:
+        """A turn ended well and is recorded; the answer waits for this."""
 
 
-async def injections(
-    hooks: Iterable[Hook],
-    agent: str,
-    session: Session,
-    messages: Sequence[Message],
-    *,
-    emit: Sink,
-    seconds: float = HOOK_SECONDS,
-) -> list[Message]:
-    """What all hooks give, in their order."""
-    made: list[Message] = []
-    for hook in hooks:
+class Hooks:
+    """The hooks of one agent, as a turn calls them."""
+
+    def __init__(self, hooks: Iterable[object], agent: str, seconds: float = HOOK_SECONDS) -> None:
+        self.agent = agent
+        self.seconds = seconds
+        given = tuple(hooks)
+        self._having = {name: [hook for hook in given if _has(hook, name)] for name in _METHODS}
+
+    def __contains__(self, name: str) -> bool:
+        return bool(self._having[name])
+
+    async def system(self, session: Session, emit: Sink) -> list[str]:
+        """What all hooks have to say in the system prompt."""
+        made: list[str] = []
+        for hook in self._having["on_system"]:
+            text = await self._ask(hook, "on_system", session, emit)
+            if text:
+                made.append(str(text))
+        return made
+
+    async def injections(
+        self, session: Session, messages: Sequence[Message], emit: Sink
+    ) -> list[Message]:
+        """What all hooks inject, in their order."""
+        made: list[Message] = []
+        for hook in self._having["on_before_run"]:
+            copies = [_copy(one) for one in messages]
+            made += await self._ask(hook, "on_before_run", session, emit, copies) or ()
+        return made
+
+    async def tell(self, what: str, session: Session, emit: Sink, *facts: Any) -> None:
+        """Call one of the methods that only watch."""
+        for hook in self._having[what]:
+            copies = [_copy(one) if isinstance(one, Message) else one for one in facts]
+            await self._ask(hook, what, session, emit, *copies)
+
+    async def _ask(self, hook: object, what: str, session: Session, emit: Sink, *given: Any) -> Any:
+        method = getattr(hook, what)
         try:
-            async with asyncio.timeout(seconds):
-                made += await _ask(hook, agent, session, [_copy(one) for one in messages])
+            async with asyncio.timeout(self.seconds):
+                if inspect.iscoroutinefunction(method):
+                    answer = await method(self.agent, session, *given)
+                else:
+                    answer = await in_thread(method, self.agent, session, *given)
+                    if inspect.isawaitable(answer):
+                        answer = await answer
+            return _checked(answer) if what == "on_before_run" else answer
         except Exception as error:  # a hook is somebody else's code: it may raise anything
             problem = f"{type(error).__name__}: {error}"
             if isinstance(error, TimeoutError):
-                problem = f"no answer within {seconds:g} s"
+                problem = f"no answer within {self.seconds:g} s"
             name = type(hook).__qualname__
             emit(HookFailed(session_id=session.id, hook=name, problem=problem))
-    return made
+            return None
 
 
-async def _ask(hook: Hook, *arguments: Any) -> list[Message]:
-    if inspect.iscoroutinefunction(hook.on_before_run):
-        given = await hook.on_before_run(*arguments)
-    else:
-        given = await _in_thread(hook.on_before_run, *arguments)
-        if inspect.isawaitable(given):
-            given = await given
+_METHODS = tuple(name for name in vars(Hook) if name.startswith("on_"))
+
+
+def _has(hook: object, name: str) -> bool:
+    """Whether a hook has a method of its own of that name."""
+    return getattr(type(hook), name, None) is not getattr(Hook, name) and hasattr(hook, name)
+
+
+def _checked(given: Iterable[Message]) -> list[Message]:
     messages = list(given)
     for message in messages:
         if not isinstance(message, Message) or message.role == "toolResult" or message.tool_calls:
             raise TypeError("a hook may inject messages without tool calls and results only")
     return messages
-
-
-async def _in_thread(function: Callable[..., Any], *arguments: Any) -> Any:
-    """Call a function in a thread that nobody waits for: one that hangs must not hold up the end
-    of the process, as it would in the pool of the loop."""
-    loop = asyncio.get_running_loop()
-    done: asyncio.Future[Any] = loop.create_future()
-
-    def settle(result: Any, error: BaseException | None) -> None:
-        if done.done():  # given up
-            return
-        if error is None:
-            done.set_result(result)
-        else:
-            done.set_exception(error)
-
-    def work() -> None:
-        result, error = None, None
-        try:
-            result = function(*arguments)
-        except BaseException as raised:
-            error = raised
-        with suppress(RuntimeError):  # the loop has ended meanwhile
-            loop.call_soon_threadsafe(settle, result, error)
-
-    threading.Thread(target=work, daemon=True).start()
-    return await done
 
 
 def _copy(message: Message) -> Message:

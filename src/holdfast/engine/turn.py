@@ -1,145 +1,80 @@
 """A turn: one input until the agent rests. Each step is on disk before the next begins.
 
-    lease → close what a crash left open → append the user's message → hooks
+    append the input → close what a crash left open → system prompt, tools, hooks
     step:  check the size, compact if need be → call the model → append → run tools → append
-    last:  check once more → record that the turn ended
+    last:  check once more → record that the turn ended → title
 
-The context is built anew from the log for every step, so what a compaction or another writer
-did meanwhile counts at once.
+Whatever ends a turn early, its calls are closed and its end is recorded: the session can go on.
 """
 
 from __future__ import annotations
 
 import asyncio
-import inspect
+import os
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import msgspec
 from msgspec.structs import replace
 
-from holdfast.aio import AsyncSession, AsyncStore
-from holdfast.api import CompactFailed, Sink, TokenWarning, ignore
-from holdfast.compaction.plan import budget
-from holdfast.context.build import Context, assemble, fit
-from holdfast.context.inject import stripped
-from holdfast.engine.compact import Compactor, Outcome
-from holdfast.engine.hooks import Hook, injections
-from holdfast.errors import ContextOverflow, HoldfastError, ProviderError
-from holdfast.log.live import TRIMMED, Live
-from holdfast.model import Content, Event, Message, ToolCall, Usage, tool_result, user
-from holdfast.ports import Lease, Provider, Request, Tool
-from holdfast.session import Session, Store
-from holdfast.settings import CompactionSettings
+from holdfast.aio import AsyncSession
+from holdfast.api import Error, MessageComplete, RunStart, Sink, Status, ignore
+from holdfast.context.inject import as_data, stripped
+from holdfast.engine.completing import Completing
+from holdfast.engine.ground import Ground
+from holdfast.engine.telemetry import span
+from holdfast.engine.threads import to_its_end
+from holdfast.engine.titles import entitle
+from holdfast.engine.using import Using
+from holdfast.errors import HoldfastError, RunCancelled
+from holdfast.model import TURN_INTERRUPTED, Event, Message, Metadata, Usage, assistant
+from holdfast.ports import Lease
+from holdfast.stamps import timestamp
+from holdfast.ulid import made_at
 
-MAX_STEPS = 20
-WARNINGS = (95, 80)  # percent of the window
-REFUSED_SHARE = 0.75  # of a context that a provider refused: how much the second try may have
-
-Function = Callable[..., Any]
+if TYPE_CHECKING:
+    from holdfast.engine.agent import Agent
 
 
-class Agent:
-    """Runs turns on sessions with one model."""
+class Answer(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """What a turn came to."""
 
-    def __init__(
-        self,
-        store: Store | AsyncStore,
-        provider: Provider,
-        *,
-        name: str = "main",
-        model: str = "",
-        system: str = "",
-        tools: Mapping[str, Function] | None = None,
-        hooks: Iterable[Hook] = (),
-        settings: CompactionSettings | None = None,
-        emit: Sink = ignore,
-        max_steps: int = MAX_STEPS,
-    ) -> None:
-        self.store = store if isinstance(store, AsyncStore) else AsyncStore(store)
-        self.provider = provider
-        self.name = name
-        self.model = model
-        self.system = system
-        self.tools = dict(tools or {})
-        self.hooks = tuple(hooks)
-        self.settings = settings or self.store.sync.settings.compaction_of(name)
-        self.emit = emit
-        self.max_steps = max_steps
-        self.count = self.store.sync.count
-        self.compactor = Compactor(
-            self.settings, provider=provider, model=model, emit=emit, count=self.count
-        )
-        self.window = self.compactor.window
-        self._told = tuple(
-            Tool(name, inspect.getdoc(function) or "") for name, function in self.tools.items()
-        )
-        self._overhead = self.count(system) + sum(
-            self.count(tool.name) + self.count(tool.description) + 10 for tool in self._told
-        )
-        self._warned: dict[str, int] = {}  # session → the percentage that was warned of
-
-    async def run(
-        self,
-        prompt: Content,
-        *,
-        session: Session | AsyncSession,
-        messages: Sequence[Message] | None = None,
-    ) -> Message:
-        """Say something to the agent and get its answer; SessionBusy if a turn is running.
-
-        With `messages` that history is the context instead of the session's own. It is not
-        appended; what this turn adds is.
-        """
-        own = self._own(session)
-        with await own.lease() as lease:
-            return await _Turn(self, own, lease, messages).run(prompt)
-
-    async def compact(self, session: Session | AsyncSession, *, focus: str = "") -> Outcome:
-        """Compact a session now, whatever its size and however often that has failed."""
-        own = self._own(session)
-        with await own.lease() as lease:
-            await own.close_calls(lease=lease)
-            return await self.compactor.run(own, lease, manual=True, focus=focus)
-
-    def request(self, context: Context) -> Request:
-        """A context as one call of the model."""
-        return Request(
-            messages=context.messages, system=self.system, model=self.model, tools=self._told
-        )
-
-    def warn(self, session: str, context: Context) -> None:
-        """Tell once when the context reaches 80 and 95 percent of the window."""
-        percent = next((p for p in WARNINGS if context.tokens * 100 >= p * self.window), 0)
-        if percent > self._warned.get(session, 0):
-            self.emit(
-                TokenWarning(
-                    session_id=session,
-                    percent=percent,
-                    tokens=context.tokens,
-                    window=self.window,
-                )
-            )
-        self._warned[session] = percent
-
-    def assemble(self, live: Live, inject: Sequence[Message]) -> Context:
-        """The context of a step, before it is made to fit."""
-        return assemble(
-            live,
-            window=self.window,
-            overhead=self._overhead,
-            inject=inject,
-            tool_result_budget=self.settings.tool_result_budget,
-            count=self.count,
-        )
-
-    def _own(self, session: Session | AsyncSession) -> AsyncSession:
-        sync = session.sync if isinstance(session, AsyncSession) else session
-        return AsyncSession(self.store, sync)
+    run_id: str
+    session_id: str
+    reply: Message
+    messages: tuple[Message, ...]  # everything it stored, the input first
+    usage: Usage
+    duration_ms: int
+    tool_calls: int
+    stop: str  # "end", or "max_steps" if the model would have gone on
 
 
-class _Turn:
+def new_run_id() -> str:
+    """An id for a run."""
+    return made_at(time.time_ns() // 1_000_000, os.urandom(10))
+
+
+def failed(session: str, error: BaseException) -> Error:
+    """An error as those who watch are told it."""
+    name = type(error).__name__
+    if isinstance(error, HoldfastError):
+        return Error(session_id=session, message=error.message, code=name, hint=error.hint)
+    return Error(session_id=session, message=f"{name}: {error}", code=name)
+
+
+async def repair(session: AsyncSession, lease: Lease) -> Metadata:
+    """Bring to an end what another process left half done; who holds the lease knows it is dead."""
+    metadata = await session.metadata()
+    if metadata.run is None:
+        return metadata
+    await session.close_calls(lease=lease)
+    event = Event(kind=TURN_INTERRUPTED, data={"runId": metadata.run})
+    await session.append(event, lease=lease)
+    return replace(metadata, run=None)
+
+
+class Turn:
     """One turn under way."""
 
     def __init__(
@@ -147,134 +82,139 @@ class _Turn:
         agent: Agent,
         session: AsyncSession,
         lease: Lease,
-        messages: Sequence[Message] | None,
+        message: Message,
+        *,
+        given: Sequence[Message] | None = None,
+        emit: Sink = ignore,
+        max_steps: int | None = None,
+        allowed: frozenset[str] | None = None,
+        reads_only: bool = False,
     ) -> None:
         self.agent = agent
         self.session = session
-        self.lease = lease
-        self.given = None if messages is None else stripped(messages)
-        self.inject: list[Message] = []
-        self.usage = Usage()
-        self.calls = 0
-        self.gave_up = False  # a summary failed: once a turn is enough
+        self.message = message
+        self.max_steps = max_steps or agent.max_steps
+        history = None if given is None else stripped(given)
+        self.ground = Ground(agent, session, lease, message.run_id or "", given=history, emit=emit)
+        self.model = Completing(self.ground)
+        self.tools = Using(self.ground)
+        self._allowed = allowed
+        self._reads_only = reads_only
+        self._started = time.monotonic()
 
-    async def run(self, prompt: Content) -> Message:
-        agent, session = self.agent, self.session
-        started = time.monotonic()
-        await session.close_calls(lease=self.lease)
-        await self._append(user(prompt))
-        context, _ = await self._read(inject=())
-        self.inject = await injections(
-            agent.hooks, agent.name, session.sync, context.messages, emit=agent.emit
-        )
-        for _ in range(agent.max_steps):
-            reply = await self._append(await self._step())
-            if not reply.tool_calls:
-                break
-            for call in reply.tool_calls:
-                await self._append(await self._use(call))
-        await self._check_at_rest()
-        await session.end_turn(
-            duration_ms=int((time.monotonic() - started) * 1000),
-            usage=self.usage,
-            cost=self.usage.cost,
-            tool_calls=self.calls,
-        )
-        return reply
-
-    async def _check_at_rest(self) -> None:
-        """The last check; the answer is there already, so no failure of it may take that away."""
-        try:
-            await self._checked()
-        except HoldfastError as error:
-            event = CompactFailed(session_id=self.session.id, reason=error.message)
-            self.agent.emit(event)
-
-    async def _append(self, message: Message) -> Message:
-        stored = await self.session.append(message, lease=self.lease)
-        if self.given is not None:
-            self.given.append(stored)
-        return stored
-
-    async def _step(self) -> Message:
-        """One model call on a context that fits; a refused one is sent once more, smaller."""
+    async def run(self) -> Answer:
+        """The whole of it."""
         agent = self.agent
-        # What a strategy does not compact yet must be sent.
-        limit = max(budget(agent.settings, agent.window), agent.compactor.trigger)
-        context, live = await self._checked()
-        agent.warn(self.session.id, context)
-        fitted = await self._fit(context, live, limit)
+        with span(
+            f"invoke_agent {agent.name}",
+            operation="invoke_agent",
+            conversation=self.session.id,
+            agent=agent.name,
+            model=agent.model,
+        ) as traced:
+            try:
+                metadata = await self._begin()
+                reply, stop = await self._steps()
+                await self.model.check_at_rest(reply)
+                answer = await self._rest(reply, stop)
+                traced.used(answer.usage)
+            except asyncio.CancelledError:
+                await to_its_end(self._break_off("cancelled", RunCancelled("the turn was stopped")))
+                raise
+            except Exception as error:
+                await to_its_end(self._break_off("error", error))
+                raise
+        await self.ground.tell("on_turn_end", answer)
+        if metadata.name is None and agent.turn.titles and self.ground.given is None:
+            agent.background(entitle(agent, self.session, self.ground.emit))
+        return answer
+
+    async def _begin(self) -> Metadata:
+        """Store the input, and find out what every call of this turn is sent beside messages."""
+        agent, ground, session = self.agent, self.ground, self.session
+        if self.message.seq:  # whoever took it has stored it already
+            ground.heard(self.message)
+            await ground.tell("on_message", self.message)
+        else:
+            await ground.append(self.message)
+        now = timestamp(time.time())
+        ground.emit(RunStart(session_id=session.id, model=agent.model, started_at=now))
+        metadata = await session.metadata()
+        self.tools.tools = {
+            name: one
+            for name, one in (await agent.usable_tools(ground.emit, session.id)).items()
+            if (self._allowed is None or name in self._allowed)
+            and (not self._reads_only or one.told.reads)
+        }
+        data = await agent.hooks.system(session.sync, ground.emit)
+        parts = (agent.system, *map(as_data, data), metadata.system_prompt_override or "")
+        system = "\n\n".join(text for text in parts if text)
+        told = [one.told for one in self.tools.tools.values()]
+        messages = await self.model.begin(system, told)
+        self.model.inject = await agent.hooks.injections(session.sync, messages, ground.emit)
+        return metadata
+
+    async def _steps(self) -> tuple[Message, str]:
+        """Call the model and run its tools until it rests; the last answer, and why it ended."""
+        for _ in range(self.max_steps):
+            made = await self.model.step()
+            self.model.said.clear()
+            reply = await self.ground.append(made)
+            if not reply.tool_calls:
+                return reply, "end"
+            await self.tools.use_all(reply.tool_calls)
+        text = f"stopped after {self.max_steps} steps"
+        self.ground.emit(Status(session_id=self.session.id, message=text))
+        return reply, "max_steps"
+
+    async def _rest(self, reply: Message, stop: str) -> Answer:
+        duration = await self._record_end(stop)
+        usage, calls = self.model.usage, self.tools.calls
+        self.ground.emit(
+            MessageComplete(
+                session_id=self.session.id,
+                seq=reply.seq,
+                content=reply.text,
+                model=reply.model or "",
+                usage=usage,
+                duration_ms=duration,
+                tool_calls=calls,
+                stop=stop,
+            )
+        )
+        return Answer(
+            run_id=self.ground.run_id,
+            session_id=self.session.id,
+            reply=reply,
+            messages=tuple(self.ground.stored),
+            usage=usage,
+            duration_ms=duration,
+            tool_calls=calls,
+            stop=stop,
+        )
+
+    async def _break_off(self, stop: str, error: Exception) -> None:
+        """Leave a session that can go on: what was said is kept, every call has its result."""
         try:
-            reply = await agent.provider.complete(agent.request(fitted))
-        except ContextOverflow:
-            if self.given is None and agent.settings.enabled:
-                await agent.compactor.run(self.session, self.lease, squeeze=True)
-            context, live = await self._read(self.inject)
-            limit = min(limit, int(fitted.tokens * REFUSED_SHARE))
-            fitted = await self._fit(context, live, limit)
-            reply = await agent.provider.complete(agent.request(fitted))
-        if reply.role != "assistant":
-            raise ProviderError(f"the model answered as {reply.role!r}")
-        if reply.usage is not None:
-            self.usage = _sum(self.usage, reply.usage)
-        return replace(reply, model=reply.model or agent.model or None)
+            if stop == "cancelled" and (text := "".join(self.model.said)).strip():
+                model = self.agent.model or None
+                await self.ground.append(assistant(text, stop_reason=stop, model=model))
+            await self.session.close_calls(lease=self.ground.lease)
+            await self._record_end(stop, error)
+        except HoldfastError:
+            pass  # the store is what failed, and `error` says so; the next turn repairs
+        self.ground.emit(failed(self.session.id, error))
 
-    async def _checked(self) -> tuple[Context, Live]:
-        """The context, after compacting the session if it has grown too large."""
-        context, live = await self._read(self.inject)
-        for _ in range(2):
-            if (
-                self.given is not None
-                or not self.agent.settings.enabled
-                or self.gave_up
-                or context.tokens <= self.agent.compactor.trigger
-            ):
-                break
-            outcome = await self.agent.compactor.run(self.session, self.lease)
-            self.gave_up = outcome.problem is not None
-            if not outcome.compacted:
-                break
-            context, live = await self._read(self.inject)
-        return context, live
-
-    async def _read(self, inject: Sequence[Message]) -> tuple[Context, Live]:
-        def read() -> tuple[Context, Live]:
-            given = self.given
-            live = self.session.sync.live() if given is None else Live(messages=tuple(given))
-            return self.agent.assemble(live, inject), live
-
-        return await self.session.store.call(read)
-
-    async def _fit(self, context: Context, live: Live, limit: int) -> Context:
-        """The context without its oldest rounds if it must be; the log is told of the first time.
-
-        What a provider counts from then on is not the size of everything that is live.
-        """
-        fitted = fit(context, live, limit, self.agent.count)
-        missing = len(fitted.left_out) - len(context.left_out)
-        if missing and self.given is None and not live.trimmed:
-            event = Event(kind=TRIMMED, data={"messages": missing})
-            await self.session.append(event, lease=self.lease)
-        return fitted
-
-    async def _use(self, call: ToolCall) -> Message:
-        """Run a tool; whatever goes wrong is its result."""
-        self.calls += 1
-        function = self.agent.tools.get(call.name)
-        if function is None:
-            return tool_result(call.id, f"there is no tool {call.name!r}", is_error=True)
-        try:
-            if inspect.iscoroutinefunction(function):
-                answer = await function(**call.arguments)
-            else:
-                answer = await asyncio.to_thread(function, **call.arguments)
-        except Exception as error:  # a tool is somebody else's code: it may raise anything
-            text = f"{type(error).__name__}: {error}"
-            return tool_result(call.id, text, is_error=True, tool_name=call.name)
-        text = answer if isinstance(answer, str) else msgspec.json.encode(answer).decode()
-        return tool_result(call.id, text, tool_name=call.name)
-
-
-def _sum(first: Usage, second: Usage) -> Usage:
-    one, other = msgspec.structs.asdict(first), msgspec.structs.asdict(second)
-    return Usage(**{key: one[key] + other[key] for key in one})
+    async def _record_end(self, stop: str, error: Exception | None = None) -> int:
+        duration = int((time.monotonic() - self._started) * 1000)
+        facts = {"run_id": self.ground.run_id, "model": self.agent.model, "stop": stop}
+        if error is not None:
+            facts["error"] = f"{type(error).__name__}: {error}"[:500]
+        await self.session.end_turn(
+            duration_ms=duration,
+            usage=self.model.usage,
+            cost=self.model.usage.cost,
+            tool_calls=self.tools.calls,
+            **{key: value for key, value in facts.items() if value},
+        )
+        return duration

@@ -17,7 +17,7 @@ import apsw
 
 from holdfast.errors import StoreFailed
 
-VERSION = 2
+VERSION = 3
 PATIENCE = 5.0
 _BROKEN = (
     apsw.CorruptError,
@@ -31,9 +31,11 @@ _READ_ONLY = (apsw.CantOpenError, apsw.ReadOnlyError, apsw.PermissionsError)
 SCHEMA = (
     """CREATE TABLE session (
         id TEXT PRIMARY KEY, agent TEXT, sender TEXT, source TEXT, title TEXT,
-        active INTEGER, bytes INTEGER, parts INTEGER, metadata BLOB) WITHOUT ROWID""",
+        active INTEGER, bytes INTEGER, parts INTEGER, unfinished INTEGER, metadata BLOB)
+        WITHOUT ROWID""",
     "CREATE INDEX session_active ON session (active, id)",
     "CREATE INDEX session_pair ON session (agent, sender, active, id)",
+    "CREATE INDEX session_unfinished ON session (active, id) WHERE unfinished = 1",
     """CREATE TABLE name (name TEXT, generation INTEGER, id TEXT, chat INTEGER,
         PRIMARY KEY (name, generation, id)) WITHOUT ROWID""",
     "CREATE INDEX name_id ON name (id)",

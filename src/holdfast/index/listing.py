@@ -19,10 +19,10 @@ from holdfast.model import Metadata
 from holdfast.ports import Filter, Listed, Order, Page, parse_cursor, since_ms
 
 _metadata = msgspec.json.Decoder(Metadata)
-_UPSERT = """INSERT INTO session VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (id) DO UPDATE SET
+_UPSERT = """INSERT INTO session VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (id) DO UPDATE SET
     agent = excluded.agent, sender = excluded.sender, source = excluded.source,
     title = excluded.title, active = excluded.active, bytes = excluded.bytes,
-    parts = excluded.parts, metadata = excluded.metadata"""
+    parts = excluded.parts, unfinished = excluded.unfinished, metadata = excluded.metadata"""
 HURRY = 0.1  # seconds; an append does not wait for a listing's file
 _COLUMNS = "metadata, bytes, parts"
 
@@ -181,6 +181,7 @@ def _put(cursor: Any, row: Listed) -> None:
             row.active,
             row.bytes,
             row.parts,
+            int(data.unfinished),
             msgspec.json.encode(data),
         ),
     )
@@ -222,6 +223,8 @@ def _conditions(which: Filter) -> tuple[list[str], list[Any]]:
         if value is not None:
             conditions.append(f"{column} = ?")
             values.append(clean(value))
+    if which.unfinished is not None:
+        conditions.append("unfinished = 1" if which.unfinished else "unfinished = 0")
     if which.since is not None:
         conditions.append("active >= ?")
         values.append(since_ms(which))

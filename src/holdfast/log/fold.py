@@ -5,7 +5,7 @@
     rewind      drops the live messages after its `toSeq`, for good
     compaction  stands until a later rewind goes behind what it kept
     meta        changes metadata
-    event       counts (`turn_end`), never shown
+    event       counts (`turn_end`), keeps the queue (`queued`), never shown
 
 `fold` reads forwards and gives the view; `Tally` keeps the metadata, record by record. What the
 model is sent is read backwards by `context.build` and equals this fold.
@@ -13,7 +13,7 @@ model is sent is read backwards by `context.build` and equals this fold.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from typing import Any
 
@@ -21,8 +21,12 @@ import msgspec
 from msgspec.structs import replace
 
 from holdfast.model import (
+    QUEUED,
     SCHEMA_VERSION,
     SETTABLE,
+    TURN_END,
+    TURN_INTERRUPTED,
+    WITHDRAWN,
     AnyRecord,
     Compaction,
     Damaged,
@@ -115,12 +119,16 @@ class Tally:
             self.count += 1
             if record.timestamp:
                 self.last_message_at = record.timestamp
-            if record.model and not self._facts.model:
+            if record.model and record.model != self._facts.model and not self._facts.model_chosen:
                 self._facts = replace(self._facts, model=record.model)
+            if record.run_id:
+                self._facts = _begin_turn(self._facts, record)
         elif isinstance(record, Meta):
             self._facts = apply(self._facts, record.set)
-        elif isinstance(record, Event) and record.kind == "turn_end":
-            self._facts = _add_turn(self._facts, record.data)
+        elif isinstance(record, Event):
+            change = _EVENTS.get(record.kind)
+            if change is not None:
+                self._facts = change(self._facts, record.data)
         elif record.schema_version > self.newest_schema:
             self.newest_schema = record.schema_version
 
@@ -145,6 +153,8 @@ def apply(metadata: Metadata, changes: dict[str, Any]) -> Metadata:
     Keys that we do not know are kept. A value that a key of ours cannot take changes nothing:
     another version wrote it, and the record still has it.
     """
+    if "forkedFrom" in changes:  # the turn and the queue belong to the session it came from
+        metadata = replace(metadata, run=None, waiting=())
     for key, value in changes.items():
         if key not in SETTABLE and key in _OURS:
             continue  # counted, not set
@@ -157,6 +167,8 @@ def apply(metadata: Metadata, changes: dict[str, Any]) -> Metadata:
             changed[key] = value
         with suppress(msgspec.ValidationError):
             metadata = from_builtins(changed)
+            if key == "model":
+                metadata = replace(metadata, model_chosen=bool(value))
     return metadata
 
 
@@ -210,7 +222,43 @@ def _add_turn(metadata: Metadata, data: dict[str, Any]) -> Metadata:
         total_duration_ms=duration,
         total_cost=old.total_cost + (cost if isinstance(cost, int | float) else 0.0),
     )
-    return replace(metadata, metrics=metrics, uptime_secs=duration // 1000)
+    return replace(metadata, metrics=metrics, uptime_secs=duration // 1000, run=None)
+
+
+# A turn has begun with the message that carries its id, and ends with one of the two events. A
+# message that must wait is a `queued` event until the turn appends it, under the same id.
+
+
+def _begin_turn(metadata: Metadata, message: Message) -> Metadata:
+    return replace(_leave(metadata, message.id), run=message.run_id)
+
+
+def _interrupt(metadata: Metadata, data: dict[str, Any]) -> Metadata:
+    return replace(metadata, run=None)
+
+
+def _queue(metadata: Metadata, data: dict[str, Any]) -> Metadata:
+    name = data.get("id")
+    if not isinstance(name, str) or not name or name in metadata.waiting:
+        return metadata
+    return replace(metadata, waiting=(*metadata.waiting, name))
+
+
+def _withdraw(metadata: Metadata, data: dict[str, Any]) -> Metadata:
+    return _leave(metadata, data.get("id"))
+
+
+def _leave(metadata: Metadata, name: object) -> Metadata:
+    left = tuple(one for one in metadata.waiting if one != name)
+    return metadata if len(left) == len(metadata.waiting) else replace(metadata, waiting=left)
+
+
+_EVENTS: dict[str, Callable[[Metadata, dict[str, Any]], Metadata]] = {
+    TURN_END: _add_turn,
+    TURN_INTERRUPTED: _interrupt,
+    QUEUED: _queue,
+    WITHDRAWN: _withdraw,
+}
 
 
 def _whole(value: object) -> int:

@@ -34,14 +34,15 @@ from holdfast.model import (
 MAX_DEPTH = 200
 
 
-def _encode_other(value: object) -> Any:
+def encode_other(value: object) -> Any:
+    """For encoders: a block of a kind we do not know as the object it is."""
     if isinstance(value, OtherBlock):
         return value.data
     raise TypeError(f"{type(value).__name__} is not a JSON value")
 
 
 _ROLES = frozenset(get_args(Role))
-_encoder = msgspec.json.Encoder(enc_hook=_encode_other)
+_encoder = msgspec.json.Encoder(enc_hook=encode_other)
 _decoder = msgspec.json.Decoder(KnownRecord)
 _plain = msgspec.json.Decoder()
 _PREFIX = re.compile(rb'\{"recordType":"([^"\\]*)","schemaVersion":(\d+),"seq":(\d{1,18})[,}]')
@@ -147,6 +148,13 @@ def from_object(data: Mapping[str, Any]) -> AnyRecord:
     if record is None:
         raise FormatError(problem)
     return record
+
+
+def to_object(record: AnyRecord) -> dict[str, Any]:
+    """A record as a JSON object, from which `from_object` makes it again."""
+    made: dict[str, Any] = msgspec.to_builtins(record, enc_hook=encode_other)
+    made.pop(LINE_KEY, None)
+    return made
 
 
 def _encode(record: AnyRecord) -> bytes:

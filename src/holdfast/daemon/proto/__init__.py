@@ -1,0 +1,1 @@
+"""CrabTalk's messages, generated from `crabtalk.proto`."""

@@ -1,0 +1,253 @@
+"""An agent: a model, what it is told, and the tools it has; it runs turns on sessions."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Coroutine, Iterable, Mapping, Sequence
+from copy import copy
+from typing import Any
+
+from holdfast.aio import AsyncSession, AsyncStore
+from holdfast.api import RunEvent, Sink, Status, TokenWarning, ignore
+from holdfast.context.build import Context, assemble, fit
+from holdfast.engine.compact import SUMMARY_SECONDS, Compactor, Outcome, window_of
+from holdfast.engine.hooks import HOOK_SECONDS, Hooks
+from holdfast.engine.tools import Function, Usable, served, usable
+from holdfast.engine.turn import Answer, Turn, new_run_id, repair
+from holdfast.errors import HoldfastError
+from holdfast.log.live import Live
+from holdfast.model import Content, Message, user
+from holdfast.ports import Lease, Provider, Toolset
+from holdfast.session import Session, Store
+from holdfast.settings import CompactionSettings, TurnSettings
+
+WARNINGS = (95, 80)  # percent of the window
+
+
+class Agent:
+    """Runs turns on sessions with one model.
+
+    `model` is `provider:name`, as the settings say if it is not given. `tools` are functions;
+    `toolsets` are tools that live elsewhere. `emit` is told what happens.
+    """
+
+    def __init__(
+        self,
+        store: Store | AsyncStore,
+        provider: Provider | None = None,
+        *,
+        name: str = "main",
+        model: str = "",
+        system: str = "",
+        tools: Mapping[str, Function] | Iterable[Function] = (),
+        toolsets: Iterable[Toolset] = (),
+        hooks: Iterable[object] = (),
+        settings: CompactionSettings | None = None,
+        turn: TurnSettings | None = None,
+        emit: Sink = ignore,
+        max_steps: int | None = None,
+        hook_seconds: float = HOOK_SECONDS,
+        summary_seconds: float = SUMMARY_SECONDS,
+    ) -> None:
+        self.store = store if isinstance(store, AsyncStore) else AsyncStore(store)
+        everything = self.store.sync.settings
+        self.name = name
+        self.turn = turn or everything.turn
+        self.settings = settings or everything.compaction_of(name)
+        self.model = model or (everything.model_of(name) if provider is None else "")
+        self.provider = provider or self.store.sync.provider(self.model)
+        self._summariser: Provider | None = self.provider
+        if getattr(self.provider, "offline", False):
+            self._summariser = None  # the offline model summarises nothing; the built-in one does
+        elif provider is None and self.settings.model:
+            self._summariser = self.store.sync.provider(self.settings.model)
+        self.system = system
+        self.tools = usable(tools)
+        self.toolsets = tuple(toolsets)
+        self.hooks = Hooks(hooks, name, hook_seconds)
+        self.emit = emit
+        self.summary_seconds = summary_seconds
+        self.max_steps = max_steps or self.turn.max_steps
+        self.count = self.store.sync.count
+        self.window = window_of(self.settings, self.provider, self.model)
+        self._warned: dict[str, int] = {}  # session → the percentage that was warned of
+        self._background: set[asyncio.Task[None]] = set()
+
+    # --- the face
+
+    async def run(
+        self,
+        prompt: Content,
+        *,
+        session: Session | AsyncSession,
+        messages: Sequence[Message] | None = None,
+        cwd: str | None = None,
+        emit: Sink = ignore,
+    ) -> Message:
+        """Say something to the agent and get its answer; SessionBusy if a turn is running.
+
+        With `messages` that history is the context instead of the session's own. It is not
+        appended; what this turn adds is. Cancelling it leaves a session that can go on.
+        """
+        own = self._own(session)
+        message = user(prompt, cwd=cwd, run_id=new_run_id())
+        with await own.lease() as lease:
+            await repair(own, lease)
+            turn = Turn(self, own, lease, message, given=messages, emit=emit)
+            return (await turn.run()).reply
+
+    async def stream(
+        self, prompt: Content, *, session: Session | AsyncSession, cwd: str | None = None
+    ) -> AsyncIterator[RunEvent]:
+        """The same, event by event; the last one is `MessageComplete` with the answer.
+
+        Leaving the iteration early cancels the turn.
+        """
+        waiting: asyncio.Queue[RunEvent | None] = asyncio.Queue()
+        running = self.run(prompt, session=session, cwd=cwd, emit=waiting.put_nowait)
+        task = asyncio.create_task(running)
+        task.add_done_callback(lambda _: waiting.put_nowait(None))
+        try:
+            while (event := await waiting.get()) is not None:
+                yield event
+            await task
+        finally:
+            if not task.done():
+                task.cancel()
+                await asyncio.wait([task])
+
+    async def answer(
+        self,
+        message: Message,
+        session: AsyncSession,
+        lease: Lease,
+        *,
+        emit: Sink = ignore,
+        max_steps: int | None = None,
+        allowed: Iterable[str] | None = None,
+        reads_only: bool = False,
+    ) -> Answer:
+        """Answer a message that carries the id of its run, under a lease that the caller holds.
+
+        `allowed`: the tools it may use; `reads_only`: those that change nothing.
+        """
+        turn = Turn(
+            self,
+            session,
+            lease,
+            message,
+            emit=emit,
+            max_steps=max_steps,
+            allowed=None if allowed is None else frozenset(allowed),
+            reads_only=reads_only,
+        )
+        return await turn.run()
+
+    async def compact(
+        self, session: Session | AsyncSession, *, focus: str = "", emit: Sink = ignore
+    ) -> Outcome:
+        """Compact a session now, whatever its size and however often that has failed."""
+        own = self._own(session)
+        with await own.lease() as lease:
+            await own.close_calls(lease=lease)
+            outcome = await self.compactor(both(self.emit, emit)).run(
+                own, lease, manual=True, focus=focus
+            )
+            await self.hooks.tell("on_compact", own.sync, self.emit, outcome)
+            return outcome
+
+    def on(self, store: AsyncStore) -> Agent:
+        """The same agent over another store."""
+        other = copy(self)
+        other.store = store
+        other.emit = ignore
+        other._background = set()
+        return other
+
+    async def settle(self) -> None:
+        """Wait for what goes on behind the answers, such as finding a title."""
+        while self._background:
+            await asyncio.wait(set(self._background))
+
+    # --- for a turn
+
+    def background(self, work: Coroutine[Any, Any, None]) -> None:
+        """Do something that no answer waits for; it tells its own failures."""
+        task = asyncio.create_task(work)
+        self._background.add(task)
+        task.add_done_callback(self._background.discard)
+
+    def compactor(self, emit: Sink) -> Compactor:
+        """What compacts its sessions, telling `emit`."""
+        return Compactor(
+            self.settings,
+            provider=self._summariser,
+            model=self.model,
+            window=self.window,
+            emit=emit,
+            count=self.count,
+            seconds=self.summary_seconds,
+        )
+
+    async def usable_tools(self, emit: Sink, session: str) -> dict[str, Usable]:
+        """Its own tools and those of its toolsets; a toolset that is away is told and missing."""
+        found = dict(self.tools)
+        for toolset in self.toolsets:
+            try:
+                found |= await served(toolset)
+            except HoldfastError as error:
+                emit(Status(session_id=session, message=f"{toolset.name}: {error}"))
+        return found
+
+    def warn(self, session: str, context: Context, emit: Sink) -> None:
+        """Tell once when the context reaches 80 and 95 percent of the window."""
+        percent = next((p for p in WARNINGS if context.tokens * 100 >= p * self.window), 0)
+        if percent > self._warned.get(session, 0):
+            emit(
+                TokenWarning(
+                    session_id=session,
+                    percent=percent,
+                    tokens=context.tokens,
+                    window=self.window,
+                )
+            )
+        if percent:
+            self._warned[session] = percent
+        else:
+            self._warned.pop(session, None)
+
+    def assemble(self, live: Live, inject: Sequence[Message], overhead: int) -> Context:
+        """The context of a step, before it is made to fit."""
+        return assemble(
+            live,
+            window=self.window,
+            overhead=overhead,
+            inject=inject,
+            tool_result_budget=self.settings.tool_result_budget,
+            count=self.count,
+        )
+
+    async def preview(self, session: AsyncSession) -> Context:
+        """What the model would be sent if somebody spoke now, without being sent it."""
+        live = await session.live()
+        context = self.assemble(live, (), 0)
+        inject = await self.hooks.injections(session.sync, context.messages, self.emit)
+        return fit(self.assemble(live, inject, 0), live, self.window, self.count)
+
+    def _own(self, session: Session | AsyncSession) -> AsyncSession:
+        sync = session.sync if isinstance(session, AsyncSession) else session
+        return AsyncSession(self.store, sync)
+
+
+def both(one: Sink, other: Sink) -> Sink:
+    """A sink that tells two others."""
+    if one is ignore or one is other:
+        return other
+    if other is ignore:
+        return one
+
+    def tell(event: RunEvent) -> None:
+        one(event)
+        other(event)
+
+    return tell

@@ -1,0 +1,242 @@
+"""Cron: prompts that are sent at certain times.
+
+Each run is a session of its own, tagged with its job. A run that is due while the last one still
+goes on is left out, and so is one that was missed while nothing ran: runs never pile up. What a
+job has come to, and whether it is paused, is kept across restarts.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from datetime import UTC, datetime, tzinfo
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
+
+import msgspec
+from msgspec.structs import replace
+
+from holdfast.errors import HoldfastError, NotFound, RunCancelled, SessionBusy, SettingsError
+from holdfast.settings import CronJob
+from holdfast.stamps import timestamp
+
+SNIPPET = 200  # characters of an error that are kept
+_LONGEST_SLEEP = 60.0  # seconds: a clock that is set, or a machine that slept, is noticed by then
+
+
+class JobStatus(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """A job and how it has fared."""
+
+    id: str
+    schedule: str
+    enabled: bool
+    paused: bool = False
+    running: bool = False
+    last_run_at: str | None = None
+    last_status: str | None = None  # "success" or "error"
+    last_error_snippet: str | None = None
+    last_session_id: str | None = None
+    consecutive_failures: int = 0
+    next_run_at: str | None = None
+
+
+class Fared(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
+    """What is kept of a job across restarts."""
+
+    paused: bool = False
+    last_run_at: str | None = None
+    last_status: str | None = None
+    last_error_snippet: str | None = None
+    last_session_id: str | None = None
+    consecutive_failures: int = 0
+
+
+# Starts a run of a job at a time of its own zone: the session, and what to wait for.
+Start = Callable[[CronJob, datetime], Awaitable[tuple[str, Awaitable[object]]]]
+Save = Callable[[Mapping[str, Fared]], None]
+
+
+def zone_of(job: CronJob) -> tzinfo | None:
+    """The time zone that a job's schedule is in; None is the machine's."""
+    if not job.timezone:
+        return None
+    try:
+        return ZoneInfo(job.timezone)
+    except (ZoneInfoNotFoundError, ValueError, OSError) as error:
+        raise SettingsError(
+            f"[[cron.jobs]] {job.id}: there is no time zone {job.timezone!r}"
+        ) from error
+
+
+def next_time(job: CronJob, after: datetime) -> datetime:
+    """When a job is due next."""
+    from cronsim import CronSim, CronSimError  # noqa: PLC0415 - only who has jobs needs it
+
+    try:
+        return next(CronSim(job.schedule, after))
+    except (CronSimError, StopIteration) as error:
+        raise SettingsError(
+            f"[[cron.jobs]] {job.id}: not a schedule: {job.schedule!r}",
+            hint="five fields: minute hour day month weekday",
+        ) from error
+
+
+def check(jobs: Iterable[CronJob]) -> None:
+    """Refuse jobs that could never run as they are meant."""
+    seen: set[str] = set()
+    for job in jobs:
+        if not job.id or job.id in seen:
+            raise SettingsError(f"[[cron.jobs]]: the id {job.id!r} is empty or there twice")
+        seen.add(job.id)
+        next_time(job, datetime.now(zone_of(job) or UTC))
+
+
+class Cron:
+    """The jobs of one daemon."""
+
+    def __init__(
+        self,
+        jobs: Iterable[CronJob],
+        start: Start,
+        *,
+        fared: Mapping[str, Fared] | None = None,
+        save: Save = lambda _: None,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self._start = start
+        self._save = save
+        self._clock = clock
+        self._fared = dict(fared or {})
+        self._jobs: dict[str, CronJob] = {}
+        self._due: dict[str, datetime] = {}
+        self._running: dict[str, asyncio.Task[None]] = {}
+        self._changed = asyncio.Event()
+        self._loop: asyncio.Task[None] | None = None
+        self.replace(jobs)
+
+    def replace(self, jobs: Iterable[CronJob]) -> None:
+        """Go by other jobs from now on; SettingsError, and nothing changes, if one is wrong."""
+        given = tuple(jobs)
+        check(given)
+        self._jobs = {job.id: job for job in given}
+        self._due = {job.id: self._next(job) for job in given if job.enabled}
+        self._changed.set()
+
+    def begin(self) -> None:
+        """Run jobs as they become due."""
+        if self._loop is None:
+            self._loop = asyncio.create_task(self._watch())
+
+    async def end(self) -> None:
+        """Begin no more runs; those under way are turns like any other."""
+        if self._loop is not None:
+            self._loop.cancel()
+            await asyncio.wait([self._loop])
+            self._loop = None
+
+    # --- the face
+
+    def statuses(self) -> list[JobStatus]:
+        """All jobs, in the order of the settings."""
+        return [self._status(job) for job in self._jobs.values()]
+
+    async def pause(self, name: str) -> None:
+        """Leave a job out until it is resumed."""
+        self._keep(self._job(name), paused=True)
+
+    async def resume(self, name: str) -> None:
+        """Run a job again, from its next time on."""
+        job = self._job(name)
+        self._due[name] = self._next(job)
+        self._keep(job, paused=False)
+        self._changed.set()
+
+    async def run(self, name: str) -> str:
+        """Run a job now, paused or not; the session that it runs in."""
+        job = self._job(name)
+        if name in self._running:
+            raise SessionBusy(f"job {name!r} is running", hint="wait for its end")
+        return await self._begin(job)
+
+    # --- inside
+
+    async def _watch(self) -> None:
+        while True:
+            now = self._clock()
+            for name, due in list(self._due.items()):
+                if due.timestamp() <= now:
+                    job = self._jobs[name]
+                    self._due[name] = self._next(job)
+                    if not self._kept(name).paused and name not in self._running:
+                        await self._try(job)
+            waits = [due.timestamp() - self._clock() for due in self._due.values()]
+            self._changed.clear()
+            try:
+                async with asyncio.timeout(max(min([*waits, _LONGEST_SLEEP]), 0)):
+                    await self._changed.wait()
+            except TimeoutError:
+                pass
+
+    async def _try(self, job: CronJob) -> None:
+        try:
+            await self._begin(job)
+        except HoldfastError as error:
+            self._ended(job, error)
+
+    async def _begin(self, job: CronJob) -> str:
+        now = self._now(job)
+        session, work = await self._start(job, now)
+        self._keep(job, last_run_at=timestamp(now.timestamp()), last_session_id=session)
+        self._running[job.id] = asyncio.create_task(self._follow(job, work))
+        return session
+
+    async def _follow(self, job: CronJob, work: Awaitable[object]) -> None:
+        error: HoldfastError | None = None
+        try:
+            await work
+        except HoldfastError as raised:
+            error = raised
+        finally:
+            self._running.pop(job.id, None)
+        if not isinstance(error, RunCancelled):
+            self._ended(job, error)
+
+    def _ended(self, job: CronJob, error: HoldfastError | None) -> None:
+        failures = 0 if error is None else self._kept(job.id).consecutive_failures + 1
+        self._keep(
+            job,
+            last_status="success" if error is None else "error",
+            last_error_snippet=None if error is None else str(error)[:SNIPPET],
+            consecutive_failures=failures,
+        )
+
+    def _job(self, name: str) -> CronJob:
+        if name not in self._jobs:
+            raise NotFound(f"there is no job {name!r}")
+        return self._jobs[name]
+
+    def _kept(self, name: str) -> Fared:
+        return self._fared.get(name, Fared())
+
+    def _keep(self, job: CronJob, **changes: object) -> None:
+        self._fared[job.id] = replace(self._kept(job.id), **changes)
+        self._save({name: one for name, one in self._fared.items() if name in self._jobs})
+
+    def _now(self, job: CronJob) -> datetime:
+        zone = zone_of(job)
+        return datetime.fromtimestamp(self._clock(), UTC).astimezone(zone)
+
+    def _next(self, job: CronJob) -> datetime:
+        return next_time(job, self._now(job))
+
+    def _status(self, job: CronJob) -> JobStatus:
+        kept = self._kept(job.id)
+        due = self._due.get(job.id)
+        return JobStatus(
+            id=job.id,
+            schedule=job.schedule,
+            enabled=job.enabled,
+            running=job.id in self._running,
+            next_run_at=None if due is None or kept.paused else timestamp(due.timestamp()),
+            **msgspec.structs.asdict(kept),
+        )

@@ -1,0 +1,455 @@
+"""The queue: one turn at a time per session, whoever asks; others wait in order.
+
+A message is taken when it is durable. If nothing runs, it is appended at once and its turn
+begins. Otherwise it is recorded as a `queued` event that holds it; whoever has the lease goes on
+with the oldest of those, by appending the message under the same id. So `queued` events without
+their message are the queue, after a restart and for every other process as well.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from uuid import uuid4
+
+import msgspec
+from msgspec.structs import replace
+
+from holdfast.aio import AsyncSession, AsyncStore
+from holdfast.api import MessageComplete, Queued, Sink, Status
+from holdfast.engine.backlog import KEPT, How, find, from_log, queued
+from holdfast.engine.turn import Answer, failed, new_run_id, repair
+from holdfast.errors import (
+    Conflict,
+    HoldfastError,
+    NotFound,
+    ProviderError,
+    QueueFull,
+    RunCancelled,
+    SessionBusy,
+)
+from holdfast.model import WITHDRAWN, Event, Message
+from holdfast.ports import Lease
+
+FIRST_LOOK, LAST_LOOK = 0.02, 0.5  # seconds between two tries for a lease that another process has
+ATTEMPTS = 100  # at recording a queued message while others write to the session
+
+
+# Answers a stored message under a lease.
+Answering = Callable[[AsyncSession, Message, Lease, Sink, How], Awaitable[Answer]]
+
+
+class Run:
+    """A message that was taken, and the turn that answers it."""
+
+    def __init__(
+        self, run_id: str, session_id: str, message_id: str, position: int, how: How
+    ) -> None:
+        self.id = run_id
+        self.session_id = session_id
+        self.message_id = message_id
+        self.position = position  # 0: at once; 1: the next
+        self.how = how
+        self.stopping = False
+        self._done: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
+        # Nobody need wait for an answer; one that is an error is told to those who watch.
+        self._done.add_done_callback(lambda done: done.cancelled() or done.exception())
+
+    @property
+    def done(self) -> bool:
+        """Whether it has ended."""
+        return self._done.done()
+
+    async def answer(self) -> Answer:
+        """What it came to; raises what went wrong. Going away does not stop it."""
+        return await asyncio.shield(self._done)
+
+    def settle(self, answer: Answer | BaseException) -> None:
+        """Called by the queue."""
+        if self._done.done():
+            return
+        if isinstance(answer, BaseException):
+            self._done.set_exception(answer)
+        else:
+            self._done.set_result(answer)
+
+
+class _Line:
+    """The runs of one session in this process."""
+
+    def __init__(self) -> None:
+        self.lock = asyncio.Lock()  # taking a message, or seeing that none is left
+        self.runs: dict[str, Run] = {}  # by message, those that wait or run
+        self.current: Run | None = None
+        self.turn: asyncio.Task[Answer] | None = None
+        self.worker: asyncio.Task[None] | None = None
+
+
+class Recovered(msgspec.Struct, frozen=True, rename="camel"):
+    """A session that a crash left unfinished."""
+
+    session_id: str
+    interrupted: str | None  # the run that was under way
+    waiting: int  # messages that go on now
+
+
+class Queue:
+    """All sessions' queues, as far as this process works on them."""
+
+    def __init__(
+        self, store: AsyncStore, answering: Answering, *, waiting: int, emit: Sink
+    ) -> None:
+        self.store = store
+        self.waiting = waiting
+        self._answering = answering
+        self._emit = emit
+        self._lines: dict[str, _Line] = {}
+        self._closed = False
+
+    # --- asking
+
+    def current(self, session: str) -> Run | None:
+        """The turn of a session that is running in this process."""
+        line = self._lines.get(session)
+        return line.current if line is not None else None
+
+    @property
+    def running(self) -> int:
+        """How many turns are running."""
+        return sum(line.current is not None for line in self._lines.values())
+
+    @property
+    def held(self) -> int:
+        """How many messages wait."""
+        return sum(
+            sum(not run.done and run is not line.current for run in line.runs.values())
+            for line in self._lines.values()
+        )
+
+    # --- taking messages
+
+    async def submit(self, session: AsyncSession, message: Message, how: How = How()) -> Run:  # noqa: B008 - frozen
+        """Take a message: durable when this returns. QueueFull if too many wait already.
+
+        Once begun it goes on, also if whoever asks goes away.
+        """
+        return await asyncio.shield(asyncio.ensure_future(self._submit(session, message, how)))
+
+    async def _submit(self, session: AsyncSession, message: Message, how: How) -> Run:
+        run_id = new_run_id()
+        message = replace(message, id=message.id or str(uuid4()), run_id=run_id)
+        async with self._line(session.id) as line:
+            if self._closed:
+                raise SessionBusy("the daemon is about to stop", hint="send it again later")
+            lease = await self._lease_at_once(session, line)
+            try:
+                if lease is not None and not (await repair(session, lease)).waiting:
+                    stored = await session.append(message, lease=lease)
+                    run = Run(run_id, session.id, message.id, 0, how)
+                    line.runs[message.id] = line.current = run
+                    self._work(line, session, lease, (run, stored))
+                    return run
+                position = await self._record(session, message, how)
+            except BaseException:
+                if lease is not None:
+                    lease.release()
+                self._forget(session.id, line)
+                raise
+            run = Run(run_id, session.id, message.id, position, how)
+            line.runs[message.id] = run
+            self._emit(Queued(session_id=session.id, run_id=run_id, position=position))
+            if line.worker is None:
+                self._work(line, session, lease, None)
+            return run
+
+    @asynccontextmanager
+    async def _line(self, session: str) -> AsyncIterator[_Line]:
+        """The line of a session, locked; another one if it was dropped while we waited."""
+        while True:
+            line = self._lines.setdefault(session, _Line())
+            async with line.lock:
+                if self._lines.get(session) is line:
+                    yield line
+                    return
+
+    async def _lease_at_once(self, session: AsyncSession, line: _Line) -> Lease | None:
+        if line.worker is not None:
+            return None
+        try:
+            return await session.lease()
+        except SessionBusy:  # another process runs a turn
+            return None
+
+    async def _record(self, session: AsyncSession, message: Message, how: How) -> int:
+        """Record a message as waiting and return its place.
+
+        Compared with the log's end, so that no two processes take the last place at once.
+        """
+        event = queued(message, how, str(uuid4()))
+        for _ in range(ATTEMPTS):
+            known = await session.metadata()
+            if len(known.waiting) >= self.waiting:
+                raise QueueFull(
+                    f"{len(known.waiting)} messages wait for this session already",
+                    hint="wait for an answer, then send it again",
+                    session=session.id,
+                )
+            try:
+                await session.append(event, expect=known.through.seq)
+                return len(known.waiting) + 1
+            except Conflict:
+                continue
+        raise SessionBusy("others write to this session all the time", session=session.id)
+
+    # --- working
+
+    def _work(
+        self,
+        line: _Line,
+        session: AsyncSession,
+        lease: Lease | None,
+        first: tuple[Run, Message] | None,
+    ) -> None:
+        line.worker = asyncio.create_task(self._worker(line, session, lease, first))
+
+    async def _worker(
+        self,
+        line: _Line,
+        session: AsyncSession,
+        lease: Lease | None,
+        first: tuple[Run, Message] | None,
+    ) -> None:
+        settle: Callable[[], None] | None = None
+        try:
+            lease = lease or await self._lease_in_time(session)
+            while True:
+                if first is not None:
+                    settle = await self._answer(line, session, lease, *first)
+                async with line.lock:
+                    entry = await self._oldest(session)
+                    if entry is None or self._closed:
+                        # Whoever gets the answer may want the lease at once.
+                        lease.release()
+                        await self._settle_others(line, session)
+                        self._forget(session.id, line, worker=True)
+                    else:
+                        run, message = entry
+                        line.current = run = line.runs.setdefault(run.message_id, run)
+                    if settle is not None:
+                        settle()
+                        settle = None
+                    if line.current is None:
+                        return
+                await repair(session, lease)
+                first = run, await session.append(message, lease=lease)
+        except HoldfastError as error:  # the store cannot be used: what waits is still recorded
+            self._fail(line, session.id, error)
+        except Exception as error:  # a mistake of ours must not leave anybody waiting
+            self._fail(line, session.id, HoldfastError(f"{type(error).__name__}: {error}"))
+            raise
+        finally:
+            if lease is not None:
+                lease.release()
+            if settle is not None:
+                settle()
+            if line.worker is asyncio.current_task():
+                line.worker = line.current = None
+
+    async def _lease_in_time(self, session: AsyncSession) -> Lease:
+        wait = FIRST_LOOK
+        while True:
+            try:
+                return await session.lease()
+            except SessionBusy:
+                if self._closed:
+                    raise SessionBusy(KEPT, session=session.id) from None
+                await asyncio.sleep(wait)
+                wait = min(wait * 1.5, LAST_LOOK)
+
+    async def _answer(
+        self, line: _Line, session: AsyncSession, lease: Lease, run: Run, stored: Message
+    ) -> Callable[[], None]:
+        """Run one turn to its end and return what tells so to whoever waits.
+
+        Nothing that goes wrong with a turn stops the queue.
+        """
+        answering = self._answering(session, stored, lease, self._emit, run.how)
+        line.turn = asyncio.ensure_future(answering)
+        if run.stopping:
+            line.turn.cancel()
+        result: Answer | HoldfastError
+        try:
+            result = await line.turn
+        except asyncio.CancelledError:
+            result = RunCancelled("the turn was stopped", session=session.id, run=run.id)
+        except HoldfastError as error:
+            result = error
+        except Exception as error:  # a provider that breaks its word
+            result = ProviderError(f"{type(error).__name__}: {error}")
+        line.turn = line.current = None
+        line.runs.pop(run.message_id, None)
+        try:
+            if isinstance(result, HoldfastError):
+                await self._see_ended(session, lease, run, result)
+        except BaseException:
+            run.settle(result)
+            raise
+        return lambda: run.settle(result)
+
+    async def _see_ended(
+        self, session: AsyncSession, lease: Lease, run: Run, error: HoldfastError
+    ) -> None:
+        """Record the end of a turn that could not begin, such as for lack of a model."""
+        if (await session.metadata()).run != run.id:
+            return
+        await session.close_calls(lease=lease)
+        stop = "cancelled" if isinstance(error, RunCancelled) else "error"
+        await session.end_turn(duration_ms=0, run_id=run.id, stop=stop, error=str(error)[:500])
+        self._emit(replace(failed(session.id, error), run_id=run.id))
+
+    async def _oldest(self, session: AsyncSession) -> tuple[Run, Message] | None:
+        """The message that has waited longest, out of the log."""
+        while waiting := (await session.metadata()).waiting:
+            found = await session.store.call(find, session.sync, waiting[0])
+            if found is not None:
+                message, how = found
+                return Run(message.run_id or "", session.id, message.id, 0, how), message
+            # Not written by us: nobody can ever say what it was.
+            await session.append(Event(kind=WITHDRAWN, data={"id": waiting[0]}))
+            text = f"the queued message {waiting[0]} cannot be read and was withdrawn"
+            self._emit(Status(session_id=session.id, message=text))
+        return None
+
+    async def _settle_others(self, line: _Line, session: AsyncSession) -> None:
+        """Give the answers of those messages that another process has answered."""
+        for run in [one for one in line.runs.values() if not one.done]:
+            found = await session.store.call(from_log, session.sync, run.id, run.message_id)
+            run.settle(found)
+            line.runs.pop(run.message_id, None)
+            if isinstance(found, Answer):
+                self._emit(
+                    MessageComplete(
+                        session_id=session.id,
+                        run_id=run.id,
+                        seq=found.reply.seq,
+                        content=found.reply.text,
+                        model=found.reply.model or "",
+                        usage=found.usage,
+                        duration_ms=found.duration_ms,
+                    )
+                )
+
+    def _fail(self, line: _Line, session: str, error: HoldfastError) -> None:
+        for run in line.runs.values():
+            if not run.done:
+                run.settle(error)
+                self._emit(replace(failed(session, error), run_id=run.id))
+        line.runs.clear()
+        self._forget(session, line, worker=True)
+
+    def _forget(self, session: str, line: _Line, *, worker: bool = False) -> None:
+        """Drop a line that has nothing to do; a session that rests costs nothing."""
+        if worker:
+            line.worker = None
+        if line.worker is None and not line.runs and self._lines.get(session) is line:
+            del self._lines[session]
+
+    # --- stopping
+
+    async def cancel(self, session: AsyncSession, run_id: str = "") -> bool:
+        """Stop a run, waiting or under way; without an id, the one under way. False if none is.
+
+        Returns when the session is ready for another turn.
+        """
+        line = self._lines.get(session.id)
+        if line is None:
+            return False
+        async with line.lock:  # no message begins or ends to wait meanwhile
+            current = line.current
+            if current is None or run_id not in ("", current.id):
+                return await self._withdraw(line, session, run_id)
+            current.stopping = True
+            if line.turn is not None:
+                line.turn.cancel()
+        try:
+            await current.answer()
+        except HoldfastError:
+            pass  # told to whoever waits for it
+        return True
+
+    async def _withdraw(self, line: _Line, session: AsyncSession, run_id: str) -> bool:
+        for run in list(line.runs.values()):
+            if run.id == run_id and not run.done:
+                await session.append(Event(kind=WITHDRAWN, data={"id": run.message_id}))
+                line.runs.pop(run.message_id, None)
+                error = RunCancelled("it was withdrawn", session=session.id, run=run.id)
+                run.settle(error)
+                self._emit(replace(failed(session.id, error), run_id=run.id))
+                return True
+        return False
+
+    async def at_rest(self, session: str) -> None:
+        """Wait until a turn that has told its answer has also given its lease back."""
+        line = self._lines.get(session)
+        if line is not None and line.current is None and line.worker is not None:
+            await asyncio.wait([line.worker])
+
+    async def drain(self, seconds: float) -> None:
+        """Take no more messages; let the turns under way end, and stop those that do not in time.
+
+        What waits is recorded and goes on at the next start.
+        """
+        self._closed = True
+        workers = [line.worker for line in self._lines.values() if line.worker is not None]
+        if not workers:
+            return
+        _, late = await asyncio.wait(workers, timeout=seconds)
+        for line in list(self._lines.values()):
+            if line.current is not None:
+                line.current.stopping = True
+            if line.turn is not None:
+                line.turn.cancel()
+        if late:
+            await asyncio.wait(late)
+
+    async def recover(self) -> list[Recovered]:
+        """Repair what a crash left unfinished, and go on with what waits."""
+        found: list[Recovered] = []
+        cursor = None
+        while True:
+            page = await self.store.list(unfinished=True, limit=500, cursor=cursor)
+            for row in page:
+                one = await self._recover(row.id)
+                if one is not None:
+                    found.append(one)
+            cursor = page.next
+            if cursor is None:
+                return found
+
+    async def _recover(self, name: str) -> Recovered | None:
+        async with self._line(name) as line:
+            try:
+                session = await self.store.session(name)
+                lease = await self._lease_at_once(session, line)
+            except NotFound:
+                lease = None
+            if lease is None:  # another process is at work on it, or it is gone
+                self._forget(name, line)
+                return None
+            try:
+                before = await session.metadata()
+                await repair(session, lease)
+            except HoldfastError as error:
+                lease.release()
+                self._forget(name, line)
+                self._emit(Status(session_id=name, message=f"not repaired: {error}"))
+                return None
+            if before.waiting:
+                self._work(line, session, lease, None)
+            else:
+                lease.release()
+                self._forget(name, line)
+            if not before.unfinished:
+                return None
+            return Recovered(name, before.run, len(before.waiting))

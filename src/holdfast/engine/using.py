@@ -1,0 +1,101 @@
+"""The tools' part of a turn: calls of one message run side by side, each within its time."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Sequence
+
+from holdfast.api import ToolResult, ToolStart
+from holdfast.engine.ground import Ground
+from holdfast.engine.telemetry import span
+from holdfast.engine.threads import to_its_end
+from holdfast.engine.tools import Usable
+from holdfast.model import Content, ToolCall, tool_result
+from holdfast.ports import ToolAnswer
+
+
+class Using:
+    """Runs the tools of one turn."""
+
+    def __init__(self, ground: Ground) -> None:
+        self.tools: dict[str, Usable] = {}
+        self.calls = 0
+        self._ground = ground
+        self._settings = ground.agent.turn
+
+    async def use_all(self, calls: Sequence[ToolCall]) -> None:
+        """Run the calls of one message; each result is stored as it comes."""
+        if len(calls) == 1:
+            await self._use(calls[0])
+            return
+        tasks = [asyncio.create_task(self._use(call)) for call in calls]
+        try:
+            await asyncio.gather(*tasks)
+        finally:
+            for task in tasks:
+                task.cancel()
+            await to_its_end(_ended(tasks))
+
+    async def _use(self, call: ToolCall) -> None:
+        """Run one tool and store its answer; whatever goes wrong with it is its answer."""
+        self.calls += 1
+        ground = self._ground
+        ground.emit(
+            ToolStart(
+                session_id=ground.session.id,
+                tool_call_id=call.id,
+                tool_name=call.name,
+                args=call.arguments,
+            )
+        )
+        started = time.monotonic()
+        with span(
+            f"execute_tool {call.name}",
+            operation="execute_tool",
+            conversation=ground.session.id,
+            tool=call.name,
+        ):
+            answer = await self._answer(call)
+        result = tool_result(
+            call.id,
+            _cut(answer, self._settings.tool_characters),
+            is_error=answer.is_error,
+            tool_name=call.name,
+        )
+        stored = await ground.append(result)
+        ground.emit(
+            ToolResult(
+                session_id=ground.session.id,
+                tool_call_id=call.id,
+                tool_name=call.name,
+                result=stored.text,
+                is_error=answer.is_error,
+                duration_ms=int((time.monotonic() - started) * 1000),
+            )
+        )
+        await ground.tell("on_tool", call, stored)
+
+    async def _answer(self, call: ToolCall) -> ToolAnswer:
+        found = self.tools.get(call.name)
+        if found is None:
+            return ToolAnswer(f"there is no tool {call.name!r}", is_error=True)
+        seconds = self._settings.tool_seconds
+        try:
+            async with asyncio.timeout(seconds) as limit:
+                return await found.call(call.arguments)
+        except Exception as error:  # a tool is somebody else's code: it may raise anything
+            if limit.expired():
+                return ToolAnswer(f"no answer within {seconds:g} s", is_error=True)
+            return ToolAnswer(f"{type(error).__name__}: {error}", is_error=True)
+
+
+def _cut(answer: ToolAnswer, limit: int) -> Content:
+    content = answer.content
+    if isinstance(content, str) and len(content) > limit:
+        return f"{content[:limit]}\n[{len(content) - limit} more characters were cut]"
+    return content
+
+
+async def _ended(tasks: Sequence[asyncio.Task[None]]) -> None:
+    await asyncio.gather(*tasks, return_exceptions=True)
