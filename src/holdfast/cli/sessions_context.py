@@ -78,8 +78,9 @@ def compact(
     """Summarise the older part of a session.
 
     In the context the summary takes the place of what it covers; the log keeps everything. Tool
-    calls that never got a result are closed first. The summary is made by the built-in
-    summariser. Needs the turn lease: exit 1 while a turn runs.
+    calls that never got a result are closed first. The summary is made by the agent's model; by
+    the built-in summariser if none is configured, if it fails, and for a dry run. Needs the turn
+    lease: exit 1 while a turn runs.
     """
     from msgspec.structs import replace
 
@@ -92,12 +93,17 @@ def compact(
         settings = store.settings.compaction_of(metadata.agent)
         if strategy is not None:
             settings = replace(settings, strategy=strategy)
-        if settings.model:
-            render.note(
-                f"no provider is built in yet: the summary is not by {settings.model}"
-                " but by the built-in summariser"
-            )
-        compactor = Compactor(settings, model=metadata.model, window=window, count=store.count)
+        model = settings.model or store.settings.model_of(metadata.agent)
+        if metadata.model_chosen and not settings.model:
+            model = metadata.model
+        provider = None if dry_run or model == "offline" else store.provider(model)
+        compactor = Compactor(
+            settings,
+            provider=provider,
+            model=model if provider else metadata.model,
+            window=window,
+            count=store.count,
+        )
         outcome = (_previewed if dry_run else _compacted)(session, compactor, focus)
         if as_json:
             sent.put_outcome_object(outcome)

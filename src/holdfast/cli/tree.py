@@ -43,7 +43,11 @@ def _print_version(ctx: click.Context, _: click.Parameter, wanted: bool) -> None
 @click.group(
     cls=LazyGroup,
     homes={
+        "serve": "serve:serve",
+        "page": "serve:page",
+        "status": "serve:status",
         "sessions": "tree:sessions",
+        "cron": "cron:cron",
         "route": "route:route",
         "config": "config:config",
         "doctor": "doctor:doctor",

@@ -169,6 +169,14 @@ class Agent:
         while self._background:
             await asyncio.wait(set(self._background))
 
+    async def close(self) -> None:
+        """Wait likewise, and give back the connections to the model."""
+        await self.settle()
+        for provider in {id(one): one for one in (self.provider, self._summariser)}.values():
+            closing = getattr(provider, "close", None)
+            if closing is not None:
+                await closing()
+
     # --- for a turn
 
     def background(self, work: Coroutine[Any, Any, None]) -> None:

@@ -17,7 +17,7 @@ import msgspec
 from msgspec.structs import replace
 
 from holdfast.aio import AsyncSession, AsyncStore
-from holdfast.api import MessageComplete, Queued, Sink, Status
+from holdfast.api import Error, MessageComplete, Queued, RunEvent, Sink, Status
 from holdfast.engine.backlog import KEPT, How, find, from_log, queued
 from holdfast.engine.turn import Answer, failed, new_run_id, repair
 from holdfast.errors import (
@@ -52,6 +52,7 @@ class Run:
         self.position = position  # 0: at once; 1: the next
         self.how = how
         self.stopping = False
+        self.ending = False  # its end was told; what it holds is about to be given back
         self._done: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
         # Nobody need wait for an answer; one that is an error is told to those who watch.
         self._done.add_done_callback(lambda done: done.cancelled() or done.exception())
@@ -64,6 +65,10 @@ class Run:
     async def answer(self) -> Answer:
         """What it came to; raises what went wrong. Going away does not stop it."""
         return await asyncio.shield(self._done)
+
+    async def ended(self) -> None:
+        """Wait for its end, whatever it came to."""
+        await asyncio.wait([self._done])
 
     def settle(self, answer: Answer | BaseException) -> None:
         """Called by the queue."""
@@ -274,7 +279,12 @@ class Queue:
 
         Nothing that goes wrong with a turn stops the queue.
         """
-        answering = self._answering(session, stored, lease, self._emit, run.how)
+
+        def emit(event: RunEvent) -> None:
+            run.ending |= isinstance(event, MessageComplete | Error)
+            self._emit(event)
+
+        answering = self._answering(session, stored, lease, emit, run.how)
         line.turn = asyncio.ensure_future(answering)
         if run.stopping:
             line.turn.cancel()
@@ -372,10 +382,7 @@ class Queue:
             current.stopping = True
             if line.turn is not None:
                 line.turn.cancel()
-        try:
-            await current.answer()
-        except HoldfastError:
-            pass  # told to whoever waits for it
+        await current.ended()
         return True
 
     async def _withdraw(self, line: _Line, session: AsyncSession, run_id: str) -> bool:
@@ -392,8 +399,12 @@ class Queue:
     async def at_rest(self, session: str) -> None:
         """Wait until a turn that has told its answer has also given its lease back."""
         line = self._lines.get(session)
-        if line is not None and line.current is None and line.worker is not None:
-            await asyncio.wait([line.worker])
+        if line is None:
+            return
+        if line.current is not None and line.current.ending:
+            await line.current.ended()
+        async with line.lock:  # between two turns: now another runs, or none
+            pass
 
     async def drain(self, seconds: float) -> None:
         """Take no more messages; let the turns under way end, and stop those that do not in time.

@@ -33,7 +33,7 @@ from holdfast.identity.key import main_alias, main_key
 from holdfast.identity.route import Router, Routing
 from holdfast.identity.scope import Inbound
 from holdfast.identity.text import agent_id
-from holdfast.model import Content, Message, Metadata, user
+from holdfast.model import Content, Message, user
 from holdfast.ports import Lease, Toolset
 from holdfast.session import Session
 from holdfast.settings import CronJob, Settings
@@ -134,7 +134,7 @@ class Runtime:
         await self.cron.end()
         await self.queue.drain(seconds)
         for agent in (*self._agents.values(), *self._old):
-            await agent.settle()
+            await agent.close()
         for toolset in self._toolsets.values():
             await toolset.close()
 
@@ -234,27 +234,31 @@ class Runtime:
     async def compact(self, session: AsyncSession, *, focus: str = "") -> Outcome:
         """Compact a session now; SessionBusy during a turn."""
         await self.at_rest(session.id)
-        agent = self.agent_for(await session.metadata())
+        agent = await self.agent_of(session)
         return await agent.compact(session, focus=focus, emit=self.emit)
 
     async def context(self, session: AsyncSession) -> Context:
         """What the model would be sent if somebody spoke now."""
-        return await self.agent_for(await session.metadata()).preview(session)
+        return await (await self.agent_of(session)).preview(session)
 
     # --- agents
 
-    def agent_for(self, metadata: Metadata) -> Agent:
+    async def agent_of(self, session: AsyncSession) -> Agent:
         """The agent that answers in a session, with the model that was chosen for it."""
-        chosen = metadata.model if metadata.model_chosen else ""
-        return self.agent(metadata.agent, chosen)
+        metadata = await session.metadata()
+        name = metadata.agent
+        model = metadata.model if metadata.model_chosen else self.settings.model_of(name)
+        if (name, model) in self._agents:
+            return self._agents[name, model]
+        # Loading what talks to a provider takes a second or two; others go on meanwhile.
+        return await self.store.call(self.agent, name, model)
 
     def agent(self, name: str, model: str = "") -> Agent:
         """An agent by its name."""
         model = model or self.settings.model_of(name)
-        made = self._agents.get((name, model))
-        if made is None:
-            made = self._agents[name, model] = self._make(name, model)
-        return made
+        return self._agents.get((name, model)) or self._agents.setdefault(
+            (name, model), self._make(name, model)
+        )
 
     def _make(self, name: str, model: str) -> Agent:
         own = self.settings.agent(name)
@@ -288,7 +292,7 @@ class Runtime:
     ) -> Answer:
         self._turns += 1
         try:
-            agent = self.agent_for(await session.metadata())
+            agent = await self.agent_of(session)
             return await agent.answer(
                 message,
                 session,

@@ -1,0 +1,95 @@
+"""`holdfast cron`: the jobs of the running daemon."""
+
+from __future__ import annotations
+
+import time
+
+import click
+
+from holdfast.cli import render
+from holdfast.cli.options import chosen_root, json_option, root_option
+
+job_argument = click.argument("job")
+
+
+@click.group()
+@root_option()
+def cron() -> None:
+    """Look at the jobs of the running daemon, pause, resume and run them."""
+
+
+@cron.command("list")
+@json_option
+@root_option()
+def list_jobs(as_json: bool) -> None:
+    """List the jobs and how they have fared."""
+    from holdfast.client import Client
+
+    with Client.of(chosen_root()) as client:
+        jobs = client.cron()
+    if as_json:
+        render.put_json(jobs)
+        return
+    now = time.time()
+    rows = [
+        (
+            job["id"],
+            job["schedule"],
+            _state(job),
+            render.ago(job["lastRunAt"], now) if job.get("lastRunAt") else "–",
+            job.get("lastStatus") or "–",
+            str(job["consecutiveFailures"]),
+            job.get("nextRunAt") or "–",
+        )
+        for job in jobs
+    ]
+    head = ("JOB", "SCHEDULE", "STATE", "LAST RUN", "RESULT", "FAILURES", "NEXT RUN")
+    render.put_table(head, rows)
+
+
+@cron.command()
+@job_argument
+@root_option()
+def pause(job: str) -> None:
+    """Leave a job out until it is resumed."""
+    from holdfast.client import Client
+
+    with Client.of(chosen_root()) as client:
+        client.pause(job)
+    print(f"{job} is paused")
+
+
+@cron.command()
+@job_argument
+@root_option()
+def resume(job: str) -> None:
+    """Run a paused job again, from its next time on."""
+    from holdfast.client import Client
+
+    with Client.of(chosen_root()) as client:
+        client.resume(job)
+    print(f"{job} goes on")
+
+
+@cron.command()
+@job_argument
+@json_option
+@root_option()
+def run(job: str, as_json: bool) -> None:
+    """Run a job now, and print the session that it runs in."""
+    from holdfast.client import Client
+
+    with Client.of(chosen_root()) as client:
+        session = client.run(job)
+    if as_json:
+        render.put_json({"sessionId": session})
+    else:
+        print(session)
+
+
+def _state(job: dict[str, object]) -> str:
+    if job["running"]:
+        return "running"
+    if not job["enabled"]:
+        return "disabled"
+    return "paused" if job["paused"] else "waiting"

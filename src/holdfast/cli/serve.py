@@ -1,0 +1,105 @@
+"""`holdfast serve`: the daemon, until it is told to stop; `holdfast page` and `holdfast status`
+talk to one that runs."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING
+
+import click
+
+from holdfast.cli import render
+from holdfast.cli.options import chosen_root, json_option, root_option
+
+if TYPE_CHECKING:
+    from holdfast.daemon.serve import Served
+
+EXAMPLE = "An example"
+
+
+@click.command()
+@click.option("--port", type=click.IntRange(0, 65535), help="Where to listen; 0 takes any.")
+@click.option("--host", metavar="ADDRESS", help="Another address of this machine; needs TLS.")
+@click.option("--example", is_flag=True, help="Make an example session if there is none.")
+@root_option()
+def serve(port: int | None, host: str | None, example: bool) -> None:
+    """Run the daemon: agents that answer, a web page, an API.
+
+    Listens on 127.0.0.1 only and always wants the token in run/token of the root. Ends with
+    Ctrl-C or SIGTERM, when the turns under way have ended. Its log goes to stderr, one JSON
+    object a line.
+    """
+    try:
+        from holdfast.daemon.serve import run
+    except ModuleNotFoundError as error:
+        from holdfast.errors import SettingsError
+
+        hint = "pip install 'holdfast[daemon]'"
+        raise SettingsError(f"the daemon needs {error.name}", hint=hint) from error
+
+    def announce(served: Served) -> None:
+        if example:
+            import asyncio
+
+            task = asyncio.ensure_future(_example(served))
+            task.add_done_callback(lambda done: _announce(served))
+        else:
+            _announce(served)
+
+    run(chosen_root(), port=port, host=host, announce=announce)
+
+
+def _announce(served: Served) -> None:
+    settings = served.runtime.settings
+    rows = [
+        ("page", served.make_link()),
+        ("API", f"{served.address}/api (docs at {served.address}/docs)"),
+        ("token", str(served.root / "run" / "token")),
+        ("root", str(served.root)),
+        ("model", settings.model_of(served.runtime.router.default_agent)),
+    ]
+    if settings.daemon.socket:
+        rows.append(("CrabTalk", str(served.root / "run" / "holdfast.sock")))
+    print("holdfast is running. The page's link works once; Ctrl-C stops it.\n")
+    for name, text in rows:
+        print(f"  {name:<9} {render.one_line(text)}")
+    sys.stdout.flush()
+
+
+async def _example(served: Served) -> None:
+    """A session to look at, made by a real turn."""
+    runtime = served.runtime
+    if (await runtime.store.list(limit=1)).total:
+        return
+    session = await runtime.create(title=EXAMPLE)
+    for text in (
+        "Hello! What is this?",
+        'What time is it in Berlin?\n!call current_time {"timezone": "Europe/Berlin"}',
+    ):
+        await (await runtime.submit(session, text)).answer()
+
+
+@click.command()
+@json_option
+@root_option()
+def status(as_json: bool) -> None:
+    """Tell how the running daemon is."""
+    from holdfast.client import Client
+
+    with Client.of(chosen_root()) as client:
+        health = client.health()
+        if as_json:
+            render.put_json({"address": client.address, **health})
+        else:
+            rows = [("address", client.address), *((key, str(one)) for key, one in health.items())]
+            render.put_table(("WHAT", "VALUE"), rows)
+
+
+@click.command()
+@root_option()
+def page() -> None:
+    """Print a link that opens the web page of the running daemon, once."""
+    from holdfast.client import Client
+
+    with Client.of(chosen_root()) as client:
+        print(client.link())

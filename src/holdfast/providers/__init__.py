@@ -1,0 +1,1 @@
+"""Models: what completes a context. `app` alone names these."""

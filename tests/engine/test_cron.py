@@ -1,0 +1,307 @@
+"""Cron: jobs run at their times, never pile up, and their fate is kept."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Coroutine
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, TypeVar
+
+import pytest
+
+import holdfast
+from holdfast.app import open_runtime
+from holdfast.engine.cron import Cron, Fared, check, next_time
+from holdfast.errors import NotFound, SessionBusy, SettingsError
+from holdfast.settings import CronJob, CronPolicy, CronSettings, Settings, TurnSettings
+
+T = TypeVar("T")
+DAILY = CronJob(id="daily", schedule="0 9 * * *", prompt="!say good morning", timezone="UTC")
+
+
+def _run(work: Coroutine[Any, Any, T]) -> T:
+    return asyncio.run(work)
+
+
+class Clock:
+    """A clock that a test sets."""
+
+    def __init__(self, text: str) -> None:
+        self.set(text)
+
+    def set(self, text: str) -> None:
+        self.now = datetime.fromisoformat(text).replace(tzinfo=UTC).timestamp()
+
+    def __call__(self) -> float:
+        return self.now
+
+
+class Runs:
+    """What was started, and how each ends."""
+
+    def __init__(self) -> None:
+        self.started: list[tuple[str, str]] = []
+        self.end: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    async def __call__(self, job: CronJob, when: datetime) -> tuple[str, Awaitable[object]]:
+        self.started.append((job.id, f"{when:%Y-%m-%d %H:%M}"))
+        return f"session{len(self.started)}", self.end
+
+
+async def _pass(cron: Cron) -> None:
+    """Let the cron look at its clock again."""
+    cron._changed.set()
+    for _ in range(5):
+        await asyncio.sleep(0)
+
+
+@pytest.mark.parametrize(
+    ("schedule", "zone", "after", "due"),
+    [
+        ("*/15 * * * *", "UTC", "2026-01-01T10:07:00", "2026-01-01T10:15:00+00:00"),
+        ("0 9 * * 1-5", "UTC", "2026-01-03T10:00:00", "2026-01-05T09:00:00+00:00"),
+        ("30 2 * * *", "Europe/Berlin", "2026-01-01T02:00:00", "2026-01-02T02:30:00+01:00"),
+    ],
+)
+def test_the_next_time_is_that_of_the_schedule_in_its_zone(
+    schedule: str, zone: str, after: str, due: str
+) -> None:
+    async def scenario() -> str | None:
+        job = CronJob(id="j", schedule=schedule, prompt="p", timezone=zone)
+        cron = Cron([job], Runs(), clock=Clock(after))
+        return cron.statuses()[0].next_run_at
+
+    expected = datetime.fromisoformat(due).astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S.000Z")
+    assert _run(scenario()) == expected
+
+
+@pytest.mark.parametrize(
+    "jobs",
+    [
+        [CronJob(id="a", schedule="every day", prompt="p")],
+        [CronJob(id="a", schedule="99 * * * *", prompt="p")],
+        [CronJob(id="", schedule="* * * * *", prompt="p")],
+        [DAILY, DAILY],
+        [CronJob(id="a", schedule="* * * * *", prompt="p", timezone="Mars/Olympus")],
+    ],
+)
+def test_a_job_that_could_never_run_is_refused(jobs: list[CronJob]) -> None:
+    with pytest.raises(SettingsError, match=r"\[\[cron\.jobs\]\]"):
+        check(jobs)
+
+
+def test_a_schedule_that_never_comes_is_refused() -> None:
+    with pytest.raises(SettingsError):
+        next_time(CronJob(id="a", schedule="0 0 30 2 *", prompt="p"), datetime.now(UTC))
+
+
+def test_a_job_runs_when_it_is_due_and_not_before() -> None:
+    async def scenario() -> None:
+        clock, runs = Clock("2026-01-01T08:59:59"), Runs()
+        cron = Cron([DAILY], runs, clock=clock)
+        cron.begin()
+        await _pass(cron)
+        assert runs.started == []
+        clock.set("2026-01-01T09:00:00")
+        await _pass(cron)
+        assert runs.started == [("daily", "2026-01-01 09:00")]
+        assert cron.statuses()[0].running
+        runs.end.set_result(None)
+        await _pass(cron)
+        status = cron.statuses()[0]
+        assert (status.running, status.last_status, status.last_session_id) == (
+            False,
+            "success",
+            "session1",
+        )
+        assert status.next_run_at == "2026-01-02T09:00:00.000Z"
+        await cron.end()
+
+    _run(scenario())
+
+
+def test_runs_that_were_missed_or_overlap_do_not_pile_up() -> None:
+    async def scenario() -> None:
+        clock, runs = Clock("2026-01-01T08:00:00"), Runs()
+        cron = Cron([DAILY], runs, clock=clock)
+        cron.begin()
+        clock.set("2026-01-05T12:00:00")  # the machine slept for days
+        await _pass(cron)
+        assert len(runs.started) == 1
+        clock.set("2026-01-06T09:00:00")  # it is due, and the last one still runs
+        await _pass(cron)
+        assert len(runs.started) == 1
+        with pytest.raises(SessionBusy):
+            await cron.run("daily")
+        runs.end.set_result(None)
+        await _pass(cron)
+        clock.set("2026-01-07T09:00:00")
+        await _pass(cron)
+        assert len(runs.started) == 2
+        await cron.end()
+
+    _run(scenario())
+
+
+def test_a_restart_does_not_run_what_was_due_before_it() -> None:
+    async def scenario() -> None:
+        runs = Runs()
+        cron = Cron([DAILY], runs, clock=Clock("2026-01-01T09:00:30"))
+        cron.begin()
+        await _pass(cron)
+        assert runs.started == []
+        await cron.end()
+
+    _run(scenario())
+
+
+def test_a_paused_job_does_not_run_until_it_is_resumed_and_that_is_kept() -> None:
+    async def scenario() -> None:
+        clock, runs = Clock("2026-01-01T08:00:00"), Runs()
+        saved: dict[str, Fared] = {}
+        cron = Cron([DAILY], runs, clock=clock, save=saved.update)
+        cron.begin()
+        await cron.pause("daily")
+        assert cron.statuses()[0].next_run_at is None
+        clock.set("2026-01-01T09:00:00")
+        await _pass(cron)
+        assert runs.started == [] and saved["daily"].paused
+        await cron.end()
+
+        cron = Cron([DAILY], runs, clock=clock, fared=saved)
+        assert cron.statuses()[0].paused
+        cron.begin()
+        await cron.resume("daily")
+        clock.set("2026-01-02T09:00:00")
+        await _pass(cron)
+        assert len(runs.started) == 1
+        await cron.end()
+        for verb in (cron.pause, cron.resume, cron.run):
+            with pytest.raises(NotFound):
+                await verb("nothing")
+
+    _run(scenario())
+
+
+def test_failures_in_a_row_are_counted_and_the_last_one_is_told() -> None:
+    async def scenario() -> None:
+        runs = Runs()
+        cron = Cron([DAILY], runs, clock=Clock("2026-01-01T08:00:00"))
+        for at in (1, 2):
+            runs.end = asyncio.get_running_loop().create_future()
+            await cron.run("daily")
+            runs.end.set_exception(holdfast.ProviderError("x" * 300))
+            await asyncio.sleep(0)
+            await asyncio.sleep(0)
+            status = cron.statuses()[0]
+            assert (status.last_status, status.consecutive_failures) == ("error", at)
+            assert len(status.last_error_snippet or "") == 200
+        runs.end = asyncio.get_running_loop().create_future()
+        await cron.run("daily")
+        runs.end.set_result(None)
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        assert cron.statuses()[0].consecutive_failures == 0
+
+    _run(scenario())
+
+
+def test_other_jobs_take_over_at_once_and_wrong_ones_change_nothing() -> None:
+    async def scenario() -> None:
+        cron = Cron([DAILY], Runs(), clock=Clock("2026-01-01T08:00:00"))
+        with pytest.raises(SettingsError):
+            cron.replace([CronJob(id="a", schedule="nonsense", prompt="p")])
+        assert [one.id for one in cron.statuses()] == ["daily"]
+        cron.replace([CronJob(id="b", schedule="* * * * *", prompt="p", enabled=False)])
+        assert [(one.id, one.enabled, one.next_run_at) for one in cron.statuses()] == [
+            ("b", False, None)
+        ]
+
+    _run(scenario())
+
+
+# --- through the runtime
+
+
+def _settings(*jobs: CronJob) -> Settings:
+    return Settings(cron=CronSettings(jobs=jobs), turn=TurnSettings(titles=False))
+
+
+def test_each_run_is_a_session_of_its_own_tagged_with_its_job(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        runtime = open_runtime(tmp_path, settings=_settings(DAILY))
+        await runtime.start()
+        for _ in range(2):
+            session = await runtime.store.session(await runtime.cron.run("daily"))
+            await _answered(runtime, session.id)
+            known = await session.metadata()
+            assert (known.source, known.cron_job_id, known.sender) == ("cron", "daily", "cron")
+            assert (known.name or "").startswith("[cron] daily — 20")
+            said = [one.text for one in await session.messages()]
+            assert said == ["!say good morning", "good morning"]
+        assert (await runtime.store.list(source="cron")).total == 2
+        await runtime.drain(1)
+        await runtime.store.close()
+
+    _run(scenario())
+    saved = (tmp_path / "run" / "cron.json").read_text()
+    assert '"lastStatus":"success"' in saved
+    assert (tmp_path / "run" / "cron.json").stat().st_mode & 0o777 == 0o600
+
+
+async def _answered(runtime: Any, session: str) -> None:
+    while (run := runtime.current(session)) is not None:
+        await run.answer()
+        await asyncio.sleep(0)
+
+
+def test_a_run_may_use_tools_that_read_and_others_only_if_its_policy_says_so(
+    tmp_path: Path,
+) -> None:
+    prompt = "!call current_time {}\n!then\n!call ask_agent {}"
+    jobs = [
+        CronJob(id="read", schedule="0 0 1 1 *", prompt=prompt),
+        CronJob(
+            id="none", schedule="0 0 1 1 *", prompt=prompt, policy=CronPolicy(allowed_tools=())
+        ),
+        CronJob(
+            id="once", schedule="0 0 1 1 *", prompt=prompt, policy=CronPolicy(max_iterations=1)
+        ),
+    ]
+
+    async def scenario() -> dict[str, list[str]]:
+        runtime = open_runtime(tmp_path, settings=_settings(*jobs))
+        await runtime.start()
+        results = {}
+        for job in jobs:
+            session = await runtime.store.session(await runtime.cron.run(job.id))
+            await _answered(runtime, session.id)
+            messages = await session.messages()
+            results[job.id] = [one.text for one in messages if one.role == "toolResult"]
+        await runtime.drain(1)
+        await runtime.store.close()
+        return results
+
+    results = _run(scenario())
+    assert results["read"][0].startswith("20")
+    assert "no tool 'ask_agent'" in results["read"][1]
+    assert ["no tool" in text for text in results["none"]] == [True, True]
+    assert len(results["once"]) == 1
+
+
+def test_a_system_job_runs_in_the_main_session_of_its_agent(tmp_path: Path) -> None:
+    job = CronJob(id="tidy", schedule="0 0 1 1 *", prompt="!say tidy", system=True, agent="Main")
+
+    async def scenario() -> None:
+        runtime = open_runtime(tmp_path, settings=_settings(job))
+        await runtime.start()
+        first = await runtime.cron.run("tidy")
+        await _answered(runtime, first)
+        await asyncio.sleep(0.01)
+        assert await runtime.cron.run("tidy") == first
+        assert (await runtime.store.session("agent:main:main")).id == first
+        await runtime.drain(1)
+        await runtime.store.close()
+
+    _run(scenario())
