@@ -9,7 +9,17 @@ import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
-from benchmarks import append, compaction, extractive, identity, listing, reading, startup, tokens
+from benchmarks import (
+    append,
+    compaction,
+    daemon,
+    extractive,
+    identity,
+    listing,
+    reading,
+    startup,
+    tokens,
+)
 from benchmarks.report import Figure, table
 
 SECTIONS: dict[str, Callable[[Path], list[Figure]]] = {
@@ -21,6 +31,7 @@ SECTIONS: dict[str, Callable[[Path], list[Figure]]] = {
     "extractive": extractive.measure,
     "identity": identity.measure,
     "tokens": tokens.measure,
+    "daemon": daemon.measure,
 }
 
 

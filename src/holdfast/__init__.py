@@ -6,6 +6,7 @@
     session = store.create(agent="main", sender="user")
     session.append(holdfast.user("fix the tests"))     # durable on return
     session.context().messages                          # what the model is sent next
+    await holdfast.Agent(store, model="…").run("go on", session=session)
 
 Names are loaded on first use, so that `import holdfast` costs next to nothing.
 """
@@ -18,6 +19,9 @@ if TYPE_CHECKING:
     from holdfast.aio import AsyncSession, AsyncStore
     from holdfast.app import load_settings, open_async_store, open_store
     from holdfast.context.build import Context
+    from holdfast.engine.agent import Agent
+    from holdfast.engine.hooks import Hook
+    from holdfast.engine.tools import tool
     from holdfast.errors import (
         Conflict,
         ContextOverflow,
@@ -26,7 +30,12 @@ if TYPE_CHECKING:
         InvalidId,
         LogDamaged,
         NotFound,
+        ProviderDenied,
         ProviderError,
+        ProviderRefused,
+        ProviderUnavailable,
+        QueueFull,
+        RunCancelled,
         SessionBusy,
         SettingsError,
         StoreFailed,
@@ -62,6 +71,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 __all__ = [
+    "Agent",
     "AsyncSession",
     "AsyncStore",
     "Compaction",
@@ -73,6 +83,7 @@ __all__ = [
     "File",
     "FormatError",
     "HoldfastError",
+    "Hook",
     "Image",
     "InvalidId",
     "Lease",
@@ -85,8 +96,13 @@ __all__ = [
     "OtherBlock",
     "Page",
     "Part",
+    "ProviderDenied",
     "ProviderError",
+    "ProviderRefused",
+    "ProviderUnavailable",
+    "QueueFull",
     "Rewind",
+    "RunCancelled",
     "Session",
     "SessionBusy",
     "Settings",
@@ -106,6 +122,7 @@ __all__ = [
     "load_settings",
     "open_async_store",
     "open_store",
+    "tool",
     "tool_result",
     "user",
 ]
@@ -120,6 +137,9 @@ _HOMES = (
     "ports",
     "log.fold",
     "aio",
+    "engine.agent",
+    "engine.hooks",
+    "engine.tools",
 )
 
 

@@ -30,11 +30,10 @@ from holdfast.engine.feed import Subscription
 from holdfast.engine.queue import Run
 from holdfast.engine.runtime import Runtime
 from holdfast.engine.turn import Answer
-from holdfast.errors import Conflict, FormatError, HoldfastError, InvalidId, NotFound, SessionBusy
+from holdfast.errors import Conflict, FormatError, HoldfastError, InvalidId, NotFound
 from holdfast.model import pair
 
 LISTED = 1_000  # conversations in one reply
-LOOKS, LOOK_SECONDS = 25, 0.02  # at a session whose turn has just ended
 NOBODY = "user"  # who it is that gives no sender
 _CODES: tuple[tuple[type[HoldfastError], int], ...] = (
     (InvalidId, 400),
@@ -278,24 +277,10 @@ class CrabSocket:
 
     async def _compact(self, asked: pb.CompactMsg) -> pb.ServerMessage:
         session = await self._open(asked.session)
-        outcome = await self._at_rest(session.id, lambda: self.runtime.compact(session))
+        outcome = await self.runtime.compact(session)
         if not outcome.compacted or outcome.record is None:
             return refused(500, f"nothing was compacted: {outcome.reason}")
         return pb.ServerMessage(compact=pb.CompactResponse(summary=sound(outcome.record.summary)))
-
-    async def _at_rest(self, session_id: str, verb: Callable[[], Awaitable[T]]) -> T:
-        """Do what no turn may run beside. SessionBusy if one does.
-
-        A turn that has been answered puts its lease back a moment later; that is waited for.
-        """
-        for _ in range(LOOKS):
-            try:
-                return await verb()
-            except SessionBusy:
-                if self.runtime.current(session_id) is not None:
-                    raise
-            await asyncio.sleep(LOOK_SECONDS)
-        return await verb()
 
     # --- conversations
 
@@ -333,7 +318,8 @@ class CrabSocket:
 
     async def _delete(self, asked: pb.DeleteConversationMsg) -> pb.ServerMessage:
         session = await self._named(asked.file_path)
-        await self._at_rest(session.id, session.delete)
+        await self.runtime.at_rest(session.id)
+        await session.delete()
         self._forget(session.id)
         return pb.ServerMessage(pong=pb.Pong())
 

@@ -19,7 +19,7 @@ from holdfast.index.database import IndexBroken
 from holdfast.index.listing import Index
 from holdfast.log.fold import Tally
 from holdfast.log.parts import part_name
-from holdfast.ports import Filter, Listed, Order, Page
+from holdfast.ports import Filter, Listed, Order, Page, parse_cursor, since_ms
 from holdfast.stores import sidecar
 from holdfast.stores.disk import errors_mapped
 from holdfast.stores.layout import Root
@@ -63,6 +63,9 @@ class Catalogue:
     def page(self, which: Filter, limit: int, cursor: str | None, order: Order) -> Page:
         """A page of a listing, current to the last acknowledged record of marked sessions."""
         if not self._root.exists():
+            since_ms(which)  # what is wrong is wrong here as well
+            if cursor is not None:
+                parse_cursor(cursor)
             return Page((), None, 0)
         return self._sound(lambda: self._current().page(which, limit, cursor, order))
 

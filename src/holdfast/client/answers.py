@@ -1,0 +1,166 @@
+"""What the daemon answers, typed, in the names that go over the wire.
+
+Records (messages and markers) stand as they are in the file, without their crc: dictionaries in
+the file's names, so that keys and kinds this version does not know arrive too.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from holdfast.model import Usage
+
+RecordObject = dict[str, Any]
+
+
+class Answer(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
+    """Something that the daemon answers."""
+
+
+class Problem(Answer, frozen=True, kw_only=True):
+    """What went wrong."""
+
+    error: str
+    details: tuple[str, ...] = ()  # "/field: what is wrong with it"
+    hint: str = ""  # what to do
+    code: str = ""  # the error's class in holdfast.errors, if it is one of those
+
+
+class Summary(Answer, frozen=True, kw_only=True):
+    """A session as a listing shows it."""
+
+    id: str
+    name: str
+    last_message_at: str
+    message_count: int
+    source: str
+    model: str
+    agent: str
+    sender: str
+    running: bool
+    waiting: int  # messages that wait for their turn
+
+
+class Listing(Answer, frozen=True, kw_only=True):
+    """A page of sessions. On the wire it is the array; the rest is in headers."""
+
+    sessions: list[Summary]
+    total: int  # of the whole listing
+    next: str | None = None  # cursor of the next page
+
+
+class Named(Answer, frozen=True, kw_only=True):
+    """A session that was made."""
+
+    id: str
+    name: str
+
+
+class Whole(Answer, frozen=True, kw_only=True):
+    """A session: its live messages and its metadata."""
+
+    messages: list[RecordObject]
+    metadata: dict[str, Any]
+
+
+class History(Answer, frozen=True, kw_only=True):
+    """A page of a session's log."""
+
+    messages: list[RecordObject]
+    next: int | None = None  # `after` of the next page
+
+
+class LeftOutOf(Answer, frozen=True, kw_only=True):
+    """A message that is not in a context, and why."""
+
+    seq: int | None = None
+    why: str
+
+
+class Prepared(Answer, frozen=True, kw_only=True):
+    """What the model would be sent."""
+
+    messages: list[RecordObject]
+    tokens: int
+    window: int
+    left_out: list[LeftOutOf]
+    stale: list[int] = []  # deleted or restored since the summary was made
+
+
+class Ran(Answer, frozen=True, kw_only=True):
+    """A turn that ended."""
+
+    run_id: str
+    messages: list[RecordObject]  # that it stored, the input first
+    usage: Usage = Usage()
+
+
+class Accepted(Answer, frozen=True, kw_only=True):
+    """A message that is kept and will be answered."""
+
+    run_id: str
+    position: int = 0  # 0: at once; 1: the next
+
+
+class Compacted(Answer, frozen=True, kw_only=True, omit_defaults=True):
+    """What a compaction came to."""
+
+    compacted: bool
+    reason: str | None = None  # why nothing was recorded
+    record: RecordObject | None = None
+    messages: int = 0  # that were summarised
+    tokens: int = 0  # of the context before
+    tokens_freed: int = 0
+    summariser: str | None = None
+    problem: str | None = None
+
+
+class Rewound(Answer, frozen=True, kw_only=True):
+    """A session that went back to a message."""
+
+    seq: int  # of the marker
+    to_seq: int
+
+
+class Deleted(Answer, frozen=True, kw_only=True):
+    """Messages that were hidden: the one named, and those it cannot be without."""
+
+    seq: int  # of the marker
+    deletes: tuple[int, ...]
+
+
+class Restored(Answer, frozen=True, kw_only=True):
+    """Messages that are shown again."""
+
+    seq: int
+    restores: tuple[int, ...]
+
+
+class Cancelled(Answer, frozen=True, kw_only=True):
+    """Whether there was a turn, or a waiting message, to stop."""
+
+    cancelled: bool
+
+
+class Done(Answer, frozen=True, kw_only=True, omit_defaults=True):
+    """It was done."""
+
+    ok: bool = msgspec.field(default_factory=lambda: True)
+    session_id: str | None = None  # of the run that was started
+
+
+class Link(Answer, frozen=True, kw_only=True):
+    """An address that opens the page once."""
+
+    url: str
+
+
+class Received(Answer, frozen=True, kw_only=True):
+    """A channel's message and what became of it."""
+
+    session_id: str
+    key: str
+    run_id: str
+    reply: str | None = None  # None: it was not waited for

@@ -1,0 +1,136 @@
+"""The Python client: typed answers, and errors that are ours again."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import threading
+
+import pytest
+
+from holdfast import api, errors
+from holdfast.client import Client
+from holdfast.client.failures import failure
+from holdfast.client.stream import decode
+from holdfast.daemon.problems import STATUS, refused
+from holdfast.model import OtherBlock
+from tests.daemon.running import REPOSITORY, Daemon
+
+
+def test_a_listing_is_walked_page_by_page(client: Client) -> None:
+    made = {client.create(sender="walked").id for _ in range(3)}
+    first = client.sessions(limit=2, sender="walked")
+    second = client.sessions(limit=2, sender="walked", cursor=first.next)
+    assert (first.total, second.next) == (3, None)
+    assert {one.id for one in (*first.sessions, *second.sessions)} == made
+
+
+def test_a_stream_ends_with_its_own_run_though_others_wait_too(client: Client) -> None:
+    made = client.create()
+    client.submit(made.id, "!wait 0.2\n!say first")
+    events = list(client.stream(made.id, "!say second"))
+    assert isinstance(events[0], api.Queued) and isinstance(events[-1], api.MessageComplete)
+    assert events[-1].content == "second"
+    assert len({event.run_id for event in events}) == 1
+
+
+def test_a_stream_of_a_run_that_fails_ends_with_the_error(client: Client) -> None:
+    made = client.create()
+    last = list(client.stream(made.id, "!fail refused"))[-1]
+    assert isinstance(last, api.Error) and last.code == "ProviderRefused"
+
+
+def test_events_tell_the_log_and_then_what_happens(daemon: Daemon, client: Client) -> None:
+    made = client.create()
+    client.send(made.id, "!say one")
+    told = client.events(made.id, after=0)
+    stored = [next(told), next(told)]
+    assert all(isinstance(event, api.MessageStored) for event in stored)
+
+    def speak() -> None:
+        with daemon.client() as other:
+            other.send(made.id, "!say two")
+
+    speaking = threading.Thread(target=speak)
+    speaking.start()
+    kinds = []
+    for event in told:
+        kinds.append(type(event))
+        if isinstance(event, api.MessageComplete):
+            break
+    speaking.join()
+    told.close()  # type: ignore[attr-defined]
+    assert api.RunStart in kinds
+
+
+@pytest.mark.parametrize(
+    ("call", "error"),
+    [
+        (lambda client: client.session("x"), errors.InvalidId),
+        (lambda client: client.session("01ARZ3NDEKTSV4RRFFQ69G5FAV"), errors.NotFound),
+        (lambda client: client.create(name=""), errors.FormatError),
+        (lambda client: client.run("nobody"), errors.NotFound),
+        (lambda client: client.sessions(limit=0).sessions, errors.FormatError),
+        (lambda client: next(client.events("01ARZ3NDEKTSV4RRFFQ69G5FAV")), errors.NotFound),
+        (lambda client: next(client.stream("x", "x")), errors.InvalidId),
+    ],
+)
+def test_what_the_daemon_refuses_is_raised(
+    client: Client, call: object, error: type[errors.HoldfastError]
+) -> None:
+    assert callable(call)
+    with pytest.raises(error):
+        call(client)
+
+
+def test_a_wrong_token_and_no_daemon_are_told_apart(daemon: Daemon) -> None:
+    with Client(daemon.address, "x") as client, pytest.raises(errors.SettingsError, match="Unauth"):
+        client.health()
+    with Client("http://127.0.0.1:1", "x") as client, pytest.raises(errors.StoreFailed):
+        client.health()
+
+
+def test_every_error_of_ours_has_a_status_and_comes_back_as_itself() -> None:
+    def kinds(of: type[errors.HoldfastError]) -> list[type[errors.HoldfastError]]:
+        return [of, *(one for kind in of.__subclasses__() for one in kinds(kind))]
+
+    import msgspec
+
+    for kind in kinds(errors.HoldfastError):
+        if kind.__module__ != "holdfast.errors":
+            continue
+        answer = refused(kind("what", hint="do"))
+        assert kind in STATUS and answer.status == STATUS[kind]
+        back = failure(answer.status, msgspec.json.encode(answer.problem))
+        assert type(back) is kind and (back.message, back.hint) == ("what", "do")
+
+
+def test_an_answer_that_is_none_of_ours_is_an_error_too() -> None:
+    assert isinstance(failure(503, b"<html>"), errors.StoreFailed)
+    assert isinstance(failure(418, b'{"error":"teapot","code":"Exception"}'), errors.StoreFailed)
+
+
+def test_events_that_are_not_known_are_skipped_and_blocks_are_not() -> None:
+    assert decode({"type": "from the future", "sessionId": "s"}) is None
+    assert decode({"type": "run_start"}) is None
+    message = {
+        "recordType": "message",
+        "role": "user",
+        "content": [{"type": "hologram", "data": 1}],
+        "seq": 3,
+    }
+    event = decode({"type": "message", "sessionId": "s", "seq": 3, "message": message})
+    assert isinstance(event, api.MessageStored)
+    assert event.message.content == (OtherBlock({"type": "hologram", "data": 1}),)
+
+
+def test_the_client_loads_neither_engine_nor_store_nor_server() -> None:
+    code = (
+        "import sys, holdfast.client; "
+        "print([m for m in sys.modules if m.startswith(('holdfast.engine', 'holdfast.stores', "
+        "'holdfast.daemon', 'litestar', 'httpx2', 'websockets'))])"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=REPOSITORY, capture_output=True, text=True, check=True
+    )
+    assert done.stdout.strip() == "[]"
