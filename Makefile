@@ -24,7 +24,7 @@ help: ## this list
 setup: $(VENV)/.stamp ## make .venv with everything, .venv/bin/holdfast included
 	@$(PY) -m compileall -q src
 
-run: setup ## the daemon with its page, on the offline model and files in $(ROOT)
+run: setup ## the daemon with its page, on the offline model; sessions in .holdfast (ROOT=DIR)
 	@$(VENV)/bin/holdfast --root $(ROOT) serve --example $(ARGS)
 
 demo: setup ## on a temporary root: create, append, kill a writer, recover, list, show, compact

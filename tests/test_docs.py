@@ -9,7 +9,8 @@ import re
 import subprocess
 import sys
 import tomllib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple, get_args
 
@@ -19,13 +20,28 @@ import msgspec
 import pytest
 
 import holdfast
-from holdfast import errors, model
+from holdfast import api, errors, model
+from holdfast.aio import AsyncStore
 from holdfast.cli import tree
-from holdfast.engine.turn import Agent
+from holdfast.engine.agent import Agent
+from holdfast.engine.backlog import How, queued
+from holdfast.engine.runtime import Runtime
 from holdfast.index.database import SCHEMA
 from holdfast.log import lines
-from holdfast.ports import Request
-from holdfast.settings import CompactionSettings, Settings, Strategy
+from holdfast.log.fold import Tally
+from holdfast.ports import Request, Told, unheard
+from holdfast.settings import (
+    AgentSettings,
+    CompactionSettings,
+    CronJob,
+    CronPolicy,
+    DispatchRule,
+    McpSettings,
+    ProviderSettings,
+    Settings,
+    Strategy,
+    TurnSettings,
+)
 from holdfast.stores import sidecar
 from holdfast.testing import ScriptedModel
 from holdfast.tokens import estimate
@@ -34,13 +50,22 @@ ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
 README = ROOT / "README.md"
 CLI, FORMAT, SETTINGS = DOCS / "cli.md", DOCS / "format.md", DOCS / "settings.md"
-COMPACTION = DOCS / "compaction.md"
+COMPACTION, ENGINE = DOCS / "compaction.md", DOCS / "engine.md"
 PAGES = sorted([*ROOT.glob("*.md"), *DOCS.rglob("*.md")])
 
+ONLY_SYNC = {"walk", "entries", "live", "provider", "ephemeral"}  # lazy, or nothing to wait for
+NAMED: dict[str, type[msgspec.Struct]] = {
+    "agents": AgentSettings,
+    "provider": ProviderSettings,
+    "mcp": McpSettings,
+}
 COMMON = "Options of every command"
 VARYING = (  # what differs from run to run, and what the comparison puts in its place
     (r"\b[0-9A-HJKMNP-TV-Z]{26}\b", "ID"),
-    (r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\dZ", "TIME"),
+    (r"\d{4}-\d\d-\d\d[ T]\d\d:\d\d:\d\d(\.\d+)?Z", "TIME"),
+    (r"127\.0\.0\.1:\d+", "ADDRESS"),
+    (r"/open/[\w-]{43}", "/open/CODE"),
+    (r"(uptimeSecs +)\d+", r"\1N"),
     (r"\b\d+(\.\d)? (k|M)?B\b", "SIZE"),
     (r"\b[\d,]+ tokens\b", "N tokens"),
     (r"\b[\d,]+ of N tokens \([^)]+\)", "N of N tokens"),
@@ -104,15 +129,16 @@ def _run(command: list[str], home: Path, environment: dict[str, str], text: str 
 
 PYTHON = [block.text for block in _blocks(README.read_text(encoding="utf-8"), "python")]
 COMPACTING = [block.text for block in _blocks(COMPACTION.read_text(encoding="utf-8"), "python")]
+RUNNING = [block.text for block in _blocks(ENGINE.read_text(encoding="utf-8"), "python")]
 SHELL = [block.text for block in _blocks(README.read_text(encoding="utf-8"), "sh")]
 
 
-def test_the_readme_has_five_examples() -> None:
-    assert len(PYTHON) == 4
+def test_the_readme_has_six_examples() -> None:
+    assert len(PYTHON) == 5
     assert len([text for text in SHELL if "holdfast " in text]) == 1
 
 
-@pytest.mark.parametrize("text", [*PYTHON, *COMPACTING])
+@pytest.mark.parametrize("text", [*PYTHON, *COMPACTING, *RUNNING])
 def test_a_python_example_runs(text: str, tmp_path: Path) -> None:
     _run([sys.executable, "-W", "error", "-c", text], tmp_path, _environment(tmp_path))
 
@@ -136,28 +162,73 @@ def _examples() -> Iterator[tuple[str, str, str]]:
             yield title, block.text, text
 
 
+@contextmanager
+def _shell(home: Path) -> Iterator[Callable[[str, str], str]]:
+    """Runs one example after the other; the daemon, once it is started, goes on to the end."""
+    environment = _environment(home)
+    with ExitStack() as at_the_end:
+
+        def run(command: str, example: str) -> str:
+            if command == "holdfast serve":
+                return at_the_end.enter_context(_served(home, environment, example))
+            return _run(["sh", "-eu"], home, environment, example)
+
+        yield run
+
+
+@contextmanager
+def _served(home: Path, environment: dict[str, str], example: str) -> Iterator[str]:
+    """What the daemon says when it is ready; it is told to stop at the end, and must exit with 0."""
+    with subprocess.Popen(
+        ["sh", "-euc", re.sub(r"^holdfast serve", "exec holdfast serve", example, flags=re.M)],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=environment,
+        cwd=home,
+    ) as daemon:
+        assert daemon.stdout is not None
+        try:
+            said = ""
+            while "CrabTalk" not in said:  # the last line
+                line = daemon.stdout.readline()
+                assert line, "the daemon ended"
+                said += line
+            yield said.replace(str(home / "root"), "/home/user/.holdfast")
+        finally:
+            daemon.terminate()
+            _, told = daemon.communicate(timeout=60)
+        assert daemon.returncode == 0, told
+
+
 def test_the_examples_of_the_commands_print_what_the_page_shows(tmp_path: Path) -> None:
-    environment = _environment(tmp_path)
-    for command, example, section in _examples():
-        said = _run(["sh", "-eu"], tmp_path, environment, example)
-        shown = _blocks(section, "text")
-        if shown and command != "holdfast doctor":  # which tells versions and the root
-            assert _masked(said) == _masked(shown[0].text), command
+    with _shell(tmp_path) as run:
+        for command, example, section in _examples():
+            said = run(command, example)
+            shown = _blocks(section, "text")
+            if shown and command != "holdfast doctor":  # which tells versions and the root
+                assert _masked(said) == _masked(shown[0].text), command
 
 
 def test_the_examples_of_the_commands_answer_in_the_json_that_the_page_shows(
     tmp_path: Path,
 ) -> None:
-    environment = _environment(tmp_path)
-    for command, example, section in _examples():
-        shown = _blocks(section, "json")
-        if not shown:
-            _run(["sh", "-eu"], tmp_path, environment, example)
-            continue
-        said = _run(["sh", "-eu"], tmp_path, environment, f"{example.rstrip()} --json\n")
-        answer, documented = json.loads(said.splitlines()[-1]), json.loads(shown[0].text)
-        assert answer.keys() == documented.keys(), command
-        assert list(_unlike(documented, answer, command)) == []
+    with _shell(tmp_path) as run:
+        for command, example, section in _examples():
+            shown = _blocks(section, "json")
+            if not shown:
+                run(command, example)
+                continue
+            said = run(command, f"{example.rstrip()} --json\n")
+            answer, documented = json.loads(said.splitlines()[-1]), json.loads(shown[0].text)
+            for one, other in zip(_objects(answer), _objects(documented), strict=True):
+                assert one.keys() == other.keys(), command
+            assert list(_unlike(documented, answer, command)) == []
+
+
+def _objects(answer: Any) -> list[dict[str, Any]]:
+    return answer if isinstance(answer, list) else [answer]
 
 
 def _masked(text: str) -> str:
@@ -241,17 +312,48 @@ def test_every_setting_is_documented_with_its_default_and_variable() -> None:
         for row in re.findall(r"^\| (`[a-z]+\..*) \|$", page, re.MULTILINE)
         for cells in [row.split(" | ")]
     }
-    defaults = json.loads(msgspec.json.encode(Settings()))
-    assert defaults.pop("agents") == {}
-    settings = {
-        f"{table}.{key}": value for table, keys in defaults.items() for key, value in keys.items()
-    }
-    assert list(rows) == [*settings, "agents.NAME.default", "agents.NAME.compaction"]
+    settings: dict[str, Any] = {}
+    for table, keys in json.loads(msgspec.json.encode(Settings())).items():
+        if table in NAMED:
+            assert keys == {}
+            fields = _defaults(NAMED[table])
+            settings |= {f"{table}.NAME.{key}": value for key, value in fields.items()}
+        else:
+            settings |= {f"{table}.{key}": value for key, value in keys.items()}
+    assert list(rows) == list(settings)
     for name, value in settings.items():
         _, _, default, meaning, variable = rows[name]
         assert json.loads(default.strip("`")) == value
-        assert variable == f"`HOLDFAST_{name.replace('.', '_').upper()}`"
+        by_environment = f"`HOLDFAST_{name.replace('.', '_').upper()}`"
+        assert variable == ("–" if ".NAME." in name else by_environment)
         assert len(meaning) > 20
+
+
+@pytest.mark.parametrize("kind", [DispatchRule, CronJob, CronPolicy])
+def test_every_key_of_an_entry_is_documented_with_its_default(kind: type[msgspec.Struct]) -> None:
+    page = SETTINGS.read_text(encoding="utf-8")
+    keys = _defaults(kind)
+    tables = re.findall(r"^\| key \|.*\n\| --- .*\n((?:\| .*\n)+)", page, re.MULTILINE)
+    rows = [[row.strip("| ").split(" | ") for row in table.splitlines()] for table in tables]
+    (table,) = (one for one in rows if [cells[0].strip("`") for cells in one] == list(keys))
+    for name, _, default, meaning in table:
+        value = keys[name.strip("`")]
+        told = "–" if value is msgspec.NODEFAULT else f"`{json.dumps(value)}`"
+        assert default == told, name
+        assert len(meaning) > 10
+
+
+def _defaults(kind: type[msgspec.Struct]) -> dict[str, Any]:
+    """The keys of a table with their defaults, as JSON has them; NODEFAULT: it must be there."""
+    found = {}
+    for field in msgspec.structs.fields(kind):
+        value = field.default
+        if value is msgspec.NODEFAULT and field.default_factory is not msgspec.NODEFAULT:
+            value = field.default_factory()
+        if isinstance(value, msgspec.Struct):
+            value = {}  # a table that need not be there
+        found[field.name] = json.loads(json.dumps(value)) if value != msgspec.NODEFAULT else value
+    return found
 
 
 def test_every_public_name_is_documented() -> None:
@@ -275,7 +377,22 @@ def test_every_verb_of_the_library_is_in_the_readme() -> None:
         (holdfast.AsyncSession, holdfast.Session),
     ):
         lacks = set(vars(kind)) - set(vars(twin))
-        assert {name for name in lacks if not name.startswith("_")} <= {"walk", "entries", "live"}
+        assert {name for name in lacks if not name.startswith("_")} <= ONLY_SYNC
+
+
+def test_every_event_and_every_method_of_a_hook_is_documented() -> None:
+    sections = _sections(ENGINE)
+    told = {
+        name: set(re.findall(r"`(\w+)`", fields))
+        for name, fields in re.findall(r"^\| `(\w+)` \| (.*?) \|", sections["Events"], re.MULTILINE)
+    }
+    kinds = {kind.__struct_config__.tag: kind for kind in api.RunEvent.__subclasses__()}
+    common = set(api.RunEvent.__struct_encode_fields__)
+    made = {tag: set(kind.__struct_encode_fields__) - common for tag, kind in kinds.items()}
+    assert told == made
+    assert all(f"`{kind.__name__}`" in sections["Events"] for kind in kinds.values())
+    methods = [name for name in vars(holdfast.Hook) if name.startswith("on_")]
+    assert re.findall(r"^\| `(\w+)\(", sections["Hooks"], re.MULTILINE) == methods
 
 
 def test_every_error_is_documented() -> None:
@@ -355,6 +472,59 @@ def test_the_picture_of_a_strategy_is_what_a_compaction_makes(strategy: Strategy
         assert _numbers(drawn["sent"]) == sent[1:]
 
 
+LETTERS = {"queued": "Q", "turn_interrupted": "I", "turn_end": "E"}
+
+
+def test_the_picture_of_a_crash_is_what_a_start_makes() -> None:
+    picture = _blocks(_sections(ENGINE)["The queue"], "")[0].text
+    turn, waiting = (picture.index(name) for name in ("turn", "waiting"))
+    settings = Settings(turn=TurnSettings(titles=False))
+    with holdfast.open_store("memory:", settings=settings) as store:
+        session = store.create()
+        session.append(holdfast.user("one", run_id="A"))
+        session.append(holdfast.assistant([holdfast.ToolCall("tc_1", "bash", {})]))
+        for name in "BC":
+            message = holdfast.user(f"!say {name}", id=name, run_id=name)
+            session.append(queued(message, How(), f"event {name}"))
+        asyncio.run(_restart(store, session))
+        records = session.records()
+    tally = Tally.fresh(session.id)
+    left = list(records)
+    for row in picture.splitlines()[1:]:
+        drawn = re.findall(r"\d+[a-zA-Z]\b", row)
+        if not drawn:  # the crash, and lines between
+            continue
+        upto = _numbers(row)[-1]
+        while left and left[0].seq <= upto:
+            tally.add(left.pop(0))
+        made = [f"{one.seq}{_letter(one)}" for one in records if one.seq <= upto]
+        assert drawn == made[-len(drawn) :], row
+        metadata = tally.metadata(1, 0)
+        assert row[turn:waiting].strip() == (metadata.run or "")
+        assert row[waiting:].split() == list(metadata.waiting)
+    assert left == []
+
+
+def _letter(record: Any) -> str:
+    if isinstance(record, holdfast.Event):
+        return LETTERS[record.kind]
+    assert isinstance(record, holdfast.Message)
+    return "c" if record.tool_calls else record.role[0]
+
+
+async def _restart(store: holdfast.Store, session: holdfast.Session) -> None:
+    runtime = Runtime(AsyncStore(store))
+    watching = runtime.feed.subscribe(session.id)
+    assert len(await runtime.start()) == 1
+    ends = 0
+    async for notice in watching:
+        ends += isinstance(notice.event, api.MessageComplete)
+        if ends == 2:
+            break
+    await runtime.at_rest(session.id)
+    await runtime.drain(1)
+
+
 def _numbers(row: str) -> list[int]:
     return [int(number) for number in re.findall(r"\d+", row)]
 
@@ -362,7 +532,7 @@ def _numbers(row: str) -> list[int]:
 class NoModel(ScriptedModel):
     """One that fails, so that the built-in summary is taken."""
 
-    async def complete(self, request: Request) -> holdfast.Message:
+    async def complete(self, request: Request, told: Told = unheard) -> holdfast.Message:
         raise holdfast.ProviderError("there is none")
 
 

@@ -14,6 +14,7 @@ import holdfast
 SRC = Path(__file__).parents[1] / "src"
 
 NAMES = [
+    "Agent",
     "AsyncSession",
     "AsyncStore",
     "Compaction",
@@ -25,6 +26,7 @@ NAMES = [
     "File",
     "FormatError",
     "HoldfastError",
+    "Hook",
     "Image",
     "InvalidId",
     "Lease",
@@ -37,8 +39,13 @@ NAMES = [
     "OtherBlock",
     "Page",
     "Part",
+    "ProviderDenied",
     "ProviderError",
+    "ProviderRefused",
+    "ProviderUnavailable",
+    "QueueFull",
     "Rewind",
+    "RunCancelled",
     "Session",
     "SessionBusy",
     "Settings",
@@ -58,6 +65,7 @@ NAMES = [
     "load_settings",
     "open_async_store",
     "open_store",
+    "tool",
     "tool_result",
     "user",
 ]

@@ -241,7 +241,58 @@ def test_health_counts(tmp_path: Path) -> None:
     _run(scenario())
 
 
+def test_servers_stay_connected_and_turns_end_as_they_began_when_settings_change(
+    tmp_path: Path,
+) -> None:
+    made: list[Shelf] = []
+
+    def toolsets(settings: Settings) -> dict[str, Shelf]:
+        made.extend(Shelf(name) for name in settings.mcp)
+        return {one.name: one for one in made[-len(settings.mcp) :]}
+
+    async def scenario() -> None:
+        servers = {"kept": McpSettings(command="a"), "changed": McpSettings(command="b")}
+        settings = Settings(turn=QUIET, mcp=servers)
+        store = holdfast.AsyncStore(holdfast.open_store(tmp_path, settings=settings))
+        runtime = Runtime(store, toolsets=toolsets)
+        await runtime.start()
+        session = await runtime.create()
+        run = await runtime.submit(session, "!wait 0.2\n!say as before")
+        changed = {**servers, "changed": McpSettings(command="c")}
+        await runtime.reload(Settings(turn=QUIET, mcp=changed))
+        assert [one.closed for one in made] == [False, True, False, False]
+        assert (await run.answer()).reply.text == "as before"
+        after = await runtime.submit(session, "!call kept__take {}")
+        assert (await after.answer()).messages[2].text == "a book"
+        assert made[0].asked == [{"kept__take": {}}]
+        await _closed(runtime)
+
+    _run(scenario())
+
+
 # --- surroundings
+
+
+def test_what_a_memory_recalls_stands_between_agents_and_environment(tmp_path: Path) -> None:
+    asked: list[str] = []
+
+    def recall(agent: str, session: holdfast.Session, messages: Any) -> str:
+        asked.append(messages[-1].text)
+        return "they like tea"
+
+    async def scenario() -> None:
+        store = holdfast.AsyncStore(holdfast.open_store(tmp_path, settings=parse(CONFIG, {})))
+        runtime = Runtime(store, recall=recall)
+        await runtime.start()
+        session = await runtime.create()
+        await (await runtime.submit(session, "what do I drink?")).answer()
+        context = await runtime.context(session)
+        kinds = [one.text.split("\n")[0] for one in context.messages if one.auto_injected]
+        assert kinds == ["<agents>", "<recall>", "<environment>"]
+        await _closed(runtime)
+
+    _run(scenario())
+    assert asked[0] == "what do I drink?"
 
 
 def test_instruction_files_are_read_from_the_top_down_to_the_working_directory(

@@ -72,6 +72,7 @@ class Agent:
         self.window = window_of(self.settings, self.provider, self.model)
         self._warned: dict[str, int] = {}  # session → the percentage that was warned of
         self._background: set[asyncio.Task[None]] = set()
+        self._answering = 0
 
     # --- the face
 
@@ -141,7 +142,16 @@ class Agent:
             allowed=None if allowed is None else frozenset(allowed),
             reads_only=reads_only,
         )
-        return await turn.run()
+        self._answering += 1
+        try:
+            return await turn.run()
+        finally:
+            self._answering -= 1
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether it answers nothing and nothing goes on behind an answer."""
+        return not self._answering and not self._background
 
     async def compact(
         self, session: Session | AsyncSession, *, focus: str = "", emit: Sink = ignore

@@ -26,7 +26,7 @@ from holdfast.engine.cron import Cron, Fared, Save
 from holdfast.engine.feed import Feed
 from holdfast.engine.members import asking, current_time
 from holdfast.engine.queue import Queue, Recovered, Run
-from holdfast.engine.surroundings import Surroundings
+from holdfast.engine.surroundings import Recall, Surroundings
 from holdfast.engine.tools import Function
 from holdfast.engine.turn import Answer
 from holdfast.identity.key import main_alias, main_key
@@ -76,6 +76,7 @@ class Runtime:
         toolsets: Toolsets = lambda _: {},
         tools: Iterable[Function] = (),
         hooks: Iterable[object] = (),
+        recall: Recall | None = None,
         fared: Mapping[str, Fared] | None = None,
         save: Save = lambda _: None,
     ) -> None:
@@ -86,6 +87,7 @@ class Runtime:
         self._toolsets = dict(toolsets(self.settings))
         self._tools = (current_time, *tools)
         self._hooks = tuple(hooks)
+        self._recall = recall
         self._agents: dict[tuple[str, str], Agent] = {}
         self._old: list[Agent] = []  # of earlier settings; their titles may be under way
         self.router = Router(Routing.of(self.settings))
@@ -118,15 +120,24 @@ class Runtime:
         """Go by other settings from the next turn on; SettingsError, and nothing changes, if they
         cannot be used. How sessions are kept is decided once, when the store is opened."""
         router = Router(Routing.of(settings))
+        before = self.settings.mcp
         toolsets = dict(self._toolsets_of(settings))
         self.cron.replace(settings.cron.jobs)
+        for name, one in self._toolsets.items():  # a server that is as it was stays connected
+            if name in toolsets and settings.mcp.get(name) == before.get(name):
+                toolsets[name] = one
+        gone = [one for name, one in self._toolsets.items() if toolsets.get(name) is not one]
         self.store.sync.settings = settings
         self.router = router
         self.queue.waiting = settings.turn.waiting
-        self._old += self._agents.values()
+        self._toolsets = toolsets
+        agents = (*self._old, *self._agents.values())
         self._agents = {}
-        before, self._toolsets = self._toolsets, toolsets
-        for one in before.values():
+        self._old = [one for one in agents if not one.is_idle]  # their turns end as they began
+        for agent in agents:
+            if agent.is_idle:
+                await agent.close()
+        for one in gone:
             await one.close()
 
     async def drain(self, seconds: float) -> None:
@@ -277,7 +288,7 @@ class Runtime:
                 for server, toolset in self._toolsets.items()
                 if not (allowed := self.settings.mcp[server].agents) or name in allowed
             ],
-            hooks=(Surroundings(members), *self._hooks),
+            hooks=(Surroundings(members, self._recall), *self._hooks),
         )
 
     # --- turns

@@ -1,6 +1,7 @@
 """What every run is told of its surroundings: where it works, with whom, and by which rules.
 
     <agents>         the agents that it may ask, if there are any
+    <recall>         what a memory has to say to this, if there is one
     <environment>    system, date, working directory
     <instructions>   AGENTS.md and CLAUDE.md, from the top of the file system down to the
                      working directory
@@ -12,7 +13,7 @@ run; one that cannot be read is left out.
 from __future__ import annotations
 
 import platform
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import date
 from pathlib import Path
 
@@ -22,21 +23,33 @@ from holdfast.session import Session
 
 FILES = ("AGENTS.md", "CLAUDE.md")
 FILE_BYTES = 40_000  # of one file; what is longer is cut
+# What a memory finds for a conversation; empty if nothing.
+Recall = Callable[[str, Session, Sequence[Message]], str]
+
 _CUT = "\n[the rest of the file was left out]"
 
 
 class Surroundings(Hook):
-    """Injects the three blocks."""
+    """Injects these blocks."""
 
-    def __init__(self, members: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self, members: Mapping[str, str] | None = None, recall: Recall | None = None
+    ) -> None:
         self._members = dict(members or {})  # name → what it is for
+        self._recall = recall
 
     def on_before_run(
         self, agent: str, session: Session, messages: Sequence[Message]
     ) -> list[Message]:
         """The blocks for a run whose working directory came with the last message."""
         cwd = next((one.cwd for one in reversed(messages) if one.role == "user"), None)
-        blocks = [agents(self._members), environment(cwd), instructions(cwd)]
+        recalled = self._recall(agent, session, messages) if self._recall else ""
+        blocks = [
+            agents(self._members),
+            f"<recall>\n{recalled}\n</recall>" if recalled else "",
+            environment(cwd),
+            instructions(cwd),
+        ]
         return [user(block) for block in blocks if block]
 
 
