@@ -9,8 +9,8 @@ import pytest
 
 import holdfast
 from holdfast.compaction.prompts import HEADINGS
-from holdfast.engine.compact import Outcome
 from holdfast.engine.agent import Agent
+from holdfast.engine.compact import Outcome
 from holdfast.model import Compaction, ToolCall, assistant, tool_result, user
 from holdfast.settings import CompactionSettings
 from holdfast.testing import ScriptedModel

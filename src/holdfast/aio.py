@@ -12,6 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, ParamSpec, Self, TypeVar
 
 from holdfast.context.build import Context
+from holdfast.errors import StoreFailed
 from holdfast.log.fold import View
 from holdfast.log.live import Live
 from holdfast.model import (
@@ -45,7 +46,10 @@ class AsyncStore:
 
     async def call(self, verb: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Run a verb in a thread, to its end."""
-        started = asyncio.wrap_future(self._threads.submit(verb, *args, **kwargs))
+        try:
+            started = asyncio.wrap_future(self._threads.submit(verb, *args, **kwargs))
+        except RuntimeError as error:  # the pool takes no more work
+            raise StoreFailed("the store is closed") from error
         try:
             return await asyncio.shield(started)
         except asyncio.CancelledError:

@@ -12,7 +12,7 @@ from typing import Any, Literal, Protocol, Self, overload
 import msgspec
 
 from holdfast.errors import FormatError
-from holdfast.model import AnyRecord, Content, Damaged, Entry, Message, Metadata, Part
+from holdfast.model import AnyRecord, Content, Damaged, Entry, Message, Metadata, Part, Usage
 from holdfast.stamps import epoch_ms
 
 Order = Literal["active", "created"]  # newest message first, or newest session first
@@ -345,3 +345,4 @@ class ToolAnswer(msgspec.Struct, frozen=True):
 
     content: Content  # text or blocks
     is_error: bool = False
+    usage: Usage | None = None  # of models that it called

@@ -74,8 +74,8 @@ def test_status_page_and_cron_talk_to_it(served: list[str], cli: Cli) -> None:
     health = cli("status", "--json").json
     assert health["ok"] and health["jobs"] == 1 and health["address"].startswith("http://127.")
     assert "uptimeSecs" in cli("status").out
-    assert "/open/" in cli("page").out
-    assert cli("cron", "list", "--json").json[0]["id"] == "hello"
+    assert "/open/" in cli("page").out and "/open/" in cli("page", "--json").json["url"]
+    assert cli("cron", "list", "--json").json["jobs"][0]["id"] == "hello"
     session = cli("cron", "run", "hello").out.strip()
     assert cli("sessions", "show", session, "--json").json["metadata"]["cronJobId"] == "hello"
     assert cli("cron", "pause", "hello").out == "hello is paused\n"

@@ -47,7 +47,7 @@ def test_a_turn_streams_calls_a_tool_is_tried_again_and_gets_its_title(start: St
         with daemon.client() as client, daemon.socket() as socket:
             session = client.create().id
             say(socket, type="send_message", sessionId=session, content="What time is it?")
-            seen = []
+            seen: list[dict[str, Any]] = []
             while not seen or seen[-1]["type"] != "session_renamed":
                 seen.append(receive(socket))
             kinds = [one["type"] for one in seen]

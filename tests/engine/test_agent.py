@@ -550,7 +550,7 @@ def test_agents_that_ask_one_another_in_a_circle_come_to_an_end(session: holdfas
     ask = asking(lambda _: made["me"], session.store, ["me"])
     made["me"] = Agent(session.store, model, name="me", tools=[ask], turn=QUICK)
     answer = _run(sub_turn(made["me"], session.store, "go"))
-    assert "any deeper" in answer
+    assert "any deeper" in str(answer.content)
 
 
 # --- the model
@@ -591,3 +591,99 @@ def test_a_stopped_run_is_told_as_such(session: holdfast.Session) -> None:
     _stopped(Agent(session.store, Waiting(), turn=QUICK, emit=events.append), session, ready)
     last = events[-1]
     assert isinstance(last, Error) and last.code == RunCancelled.__name__
+
+
+# --- what is told of an end
+
+
+def test_results_that_a_stop_writes_are_told_like_all_others(session: holdfast.Session) -> None:
+    events: list[RunEvent] = []
+
+    async def never() -> None:
+        await asyncio.Event().wait()
+
+    async def ready() -> None:
+        while not any(isinstance(one, ToolStart) for one in events):
+            await asyncio.sleep(0.001)
+
+    model = ScriptedModel(assistant([ToolCall("a", "never", {})]))
+    agent = Agent(session.store, model, tools={"never": never}, turn=QUICK, emit=events.append)
+    _stopped(agent, session, ready)
+    told = [one.seq for one in events if isinstance(one, MessageStored)]
+    assert told == [message.seq for message in session.messages()]
+
+
+def test_a_stop_that_comes_after_the_answer_was_told_is_too_late(session: holdfast.Session) -> None:
+    async def scenario() -> str:
+        told = asyncio.Event()
+
+        class Slow(Hook):
+            async def on_turn_end(self, *_: Any) -> None:
+                told.set()
+                await asyncio.Event().wait()
+
+        agent = Agent(session.store, ScriptedModel("done"), hooks=[Slow()], turn=QUICK)
+        turn = asyncio.create_task(agent.run("go", session=session))
+        await told.wait()
+        turn.cancel()
+        return (await turn).text
+
+    assert _run(scenario()) == "done"
+    assert _end(session)["stop"] == "end"
+
+
+def test_what_an_asked_agent_used_is_counted_with_the_turn(session: holdfast.Session) -> None:
+    used = holdfast.Usage(input_tokens=10, output_tokens=5, total_tokens=15, cost=0.5)
+    child = Agent(session.store, ScriptedModel(assistant("found", usage=used)), turn=QUICK)
+    call = ToolCall("a", "ask_agent", {"agent": "x", "task": "dig"})
+    model = ScriptedModel(assistant([call], usage=used), assistant("thanks", usage=used))
+    ask = asking(lambda _: child, session.store, ["x"])
+    _run(Agent(session.store, model, tools=[ask], turn=QUICK).run("go", session=session))
+    assert session.metadata.metrics.total_tokens.total_tokens == 45
+    assert session.metadata.metrics.total_cost == 1.5
+
+
+def test_a_provider_that_wants_to_be_left_alone_for_long_is_given_up(
+    session: holdfast.Session,
+) -> None:
+    model = ScriptedModel(ProviderUnavailable("come back tomorrow", retry_after=9000.0), "ok")
+    with pytest.raises(ProviderUnavailable):
+        _run(Agent(session.store, model, turn=QUICK).run("go", session=session))
+    assert len(model.requests) == 1
+
+
+def test_blocks_of_a_tools_answer_are_cut_like_text(session: holdfast.Session) -> None:
+    picture = holdfast.Image(mime_type="image/png", data="aGk=")
+    answer = [holdfast.Text("x" * 8), picture, holdfast.Text("y" * 8)]
+    model = ScriptedModel(assistant([ToolCall("a", "look", {})]), "done")
+    turn = TurnSettings(tool_characters=10, titles=False)
+    _run(
+        Agent(session.store, model, tools={"look": lambda: answer}, turn=turn).run(
+            "go", session=session
+        )
+    )
+    assert session.messages()[2].content == (
+        holdfast.Text("x" * 8),
+        picture,
+        holdfast.Text("yy\n[6 more characters were cut]"),
+    )
+
+
+def test_a_store_that_is_closed_while_a_title_is_looked_for_is_no_noise(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        waiting = asyncio.Event()
+
+        class Slow(ScriptedModel):
+            async def complete(self, request: Request, told: Told = unheard) -> Message:
+                if request.purpose == "title":
+                    await waiting.wait()
+                return await super().complete(request, told)
+
+        store = holdfast.open_async_store(tmp_path)
+        agent = Agent(store, Slow("ok", title="A title"))
+        await agent.run("go", session=await store.create())
+        await store.close()
+        waiting.set()
+        await agent.settle()
+
+    _run(scenario())

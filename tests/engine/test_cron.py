@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Awaitable, Coroutine
 from datetime import UTC, datetime
 from pathlib import Path
@@ -180,6 +181,53 @@ def test_a_paused_job_does_not_run_until_it_is_resumed_and_that_is_kept() -> Non
         for verb in (cron.pause, cron.resume, cron.run):
             with pytest.raises(NotFound):
                 await verb("nothing")
+
+    _run(scenario())
+
+
+def test_a_job_that_is_disabled_is_not_run_by_resuming_it() -> None:
+    async def scenario() -> None:
+        job = CronJob(id="off", schedule="* * * * *", prompt="p", enabled=False)
+        cron = Cron([job], Runs(), clock=Clock("2026-01-01T08:00:00"))
+        await cron.resume("off")
+        assert cron.statuses()[0].next_run_at is None
+
+    _run(scenario())
+
+
+def test_the_machines_own_zone_follows_its_summer_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TZ", "Europe/Berlin")
+    time.tzset()
+    try:
+        job = CronJob(id="j", schedule="0 9 * * *", prompt="p")
+
+        async def scenario() -> str | None:
+            cron = Cron([job], Runs(), clock=Clock("2026-10-24T12:00:00"))
+            return cron.statuses()[0].next_run_at
+
+        assert _run(scenario()) == "2026-10-25T08:00:00.000Z"
+    finally:
+        monkeypatch.undo()
+        time.tzset()
+
+
+def test_a_mistake_of_ours_in_one_job_does_not_stop_the_others() -> None:
+    async def scenario() -> None:
+        clock = Clock("2026-01-01T08:59:00")
+        started: list[str] = []
+
+        async def start(job: CronJob, when: datetime) -> tuple[str, Awaitable[object]]:
+            started.append(job.id)
+            raise ZeroDivisionError("odd")
+
+        other = CronJob(id="other", schedule="0 9 * * *", prompt="p", timezone="UTC")
+        cron = Cron([DAILY, other], start, clock=clock)
+        cron.begin()
+        clock.set("2026-01-01T09:00:00")
+        await _pass(cron)
+        assert started == ["daily", "other"]
+        assert [one.last_error_snippet for one in cron.statuses()] == ["odd", "odd"]
+        await cron.end()
 
     _run(scenario())
 

@@ -28,7 +28,7 @@ def list_jobs(as_json: bool) -> None:
     with Client.of(chosen_root()) as client:
         jobs = client.cron()
     if as_json:
-        render.put_json(jobs)
+        render.put_json({"jobs": jobs})
         return
     now = time.time()
     rows = [
@@ -49,26 +49,28 @@ def list_jobs(as_json: bool) -> None:
 
 @cron.command()
 @job_argument
+@json_option
 @root_option()
-def pause(job: str) -> None:
+def pause(job: str, as_json: bool) -> None:
     """Leave a job out until it is resumed."""
     from holdfast.client import Client
 
     with Client.of(chosen_root()) as client:
         client.pause(job)
-    print(f"{job} is paused")
+    _say(f"{job} is paused", {"job": job, "paused": True}, as_json)
 
 
 @cron.command()
 @job_argument
+@json_option
 @root_option()
-def resume(job: str) -> None:
+def resume(job: str, as_json: bool) -> None:
     """Run a paused job again, from its next time on."""
     from holdfast.client import Client
 
     with Client.of(chosen_root()) as client:
         client.resume(job)
-    print(f"{job} goes on")
+    _say(f"{job} goes on", {"job": job, "paused": False}, as_json)
 
 
 @cron.command()
@@ -81,10 +83,14 @@ def run(job: str, as_json: bool) -> None:
 
     with Client.of(chosen_root()) as client:
         session = client.run(job)
+    _say(session, {"sessionId": session}, as_json)
+
+
+def _say(text: str, answer: dict[str, object], as_json: bool) -> None:
     if as_json:
-        render.put_json({"sessionId": session})
+        render.put_json(answer)
     else:
-        print(session)
+        print(text)
 
 
 def _state(job: dict[str, object]) -> str:

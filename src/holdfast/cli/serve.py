@@ -21,8 +21,9 @@ EXAMPLE = "An example"
 @click.option("--port", type=click.IntRange(0, 65535), help="Where to listen; 0 takes any.")
 @click.option("--host", metavar="ADDRESS", help="Another address of this machine; needs TLS.")
 @click.option("--example", is_flag=True, help="Make an example session if there is none.")
+@json_option
 @root_option()
-def serve(port: int | None, host: str | None, example: bool) -> None:
+def serve(port: int | None, host: str | None, example: bool, as_json: bool) -> None:
     """Run the daemon: agents that answer, a web page, an API.
 
     Listens on 127.0.0.1 only and always wants the token in run/token of the root. Ends with
@@ -42,15 +43,26 @@ def serve(port: int | None, host: str | None, example: bool) -> None:
             import asyncio
 
             task = asyncio.ensure_future(_example(served))
-            task.add_done_callback(lambda done: _announce(served))
+            task.add_done_callback(lambda done: _announce(served, as_json))
         else:
-            _announce(served)
+            _announce(served, as_json)
 
     run(chosen_root(), port=port, host=host, announce=announce)
 
 
-def _announce(served: Served) -> None:
+def _announce(served: Served, as_json: bool) -> None:
     settings = served.runtime.settings
+    socket = str(served.root / "run" / "holdfast.sock") if settings.daemon.socket else None
+    if as_json:
+        answer = {
+            "address": served.address,
+            "page": served.make_link(),
+            "root": str(served.root),
+            "socket": socket,
+        }
+        render.put_json(answer)
+        sys.stdout.flush()
+        return
     rows = [
         ("page", served.make_link()),
         ("API", f"{served.address}/api (docs at {served.address}/docs)"),
@@ -58,8 +70,8 @@ def _announce(served: Served) -> None:
         ("root", str(served.root)),
         ("model", settings.model_of(served.runtime.router.default_agent)),
     ]
-    if settings.daemon.socket:
-        rows.append(("CrabTalk", str(served.root / "run" / "holdfast.sock")))
+    if socket is not None:
+        rows.append(("CrabTalk", socket))
     print("holdfast is running. The page's link works once; Ctrl-C stops it.\n")
     for name, text in rows:
         print(f"  {name:<9} {render.one_line(text)}")
@@ -91,15 +103,21 @@ def status(as_json: bool) -> None:
         if as_json:
             render.put_json({"address": client.address, **health})
         else:
-            rows = [("address", client.address), *((key, str(one)) for key, one in health.items())]
+            told = {"address": client.address, **health, "ok": "yes" if health["ok"] else "no"}
+            rows = [(key, str(value)) for key, value in told.items()]
             render.put_table(("WHAT", "VALUE"), rows)
 
 
 @click.command()
+@json_option
 @root_option()
-def page() -> None:
+def page(as_json: bool) -> None:
     """Print a link that opens the web page of the running daemon, once."""
     from holdfast.client import Client
 
     with Client.of(chosen_root()) as client:
-        print(client.link())
+        url = client.link()
+    if as_json:
+        render.put_json({"url": url})
+    else:
+        print(url)

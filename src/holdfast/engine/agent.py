@@ -158,12 +158,11 @@ class Agent:
     ) -> Outcome:
         """Compact a session now, whatever its size and however often that has failed."""
         own = self._own(session)
+        told = both(self.emit, emit)
         with await own.lease() as lease:
             await own.close_calls(lease=lease)
-            outcome = await self.compactor(both(self.emit, emit)).run(
-                own, lease, manual=True, focus=focus
-            )
-            await self.hooks.tell("on_compact", own.sync, self.emit, outcome)
+            outcome = await self.compactor(told).run(own, lease, manual=True, focus=focus)
+            await self.hooks.tell("on_compact", own.sync, told, outcome)
             return outcome
 
     def on(self, store: AsyncStore) -> Agent:
@@ -245,11 +244,12 @@ class Agent:
             count=self.count,
         )
 
-    async def preview(self, session: AsyncSession) -> Context:
+    async def preview(self, session: AsyncSession, emit: Sink = ignore) -> Context:
         """What the model would be sent if somebody spoke now, without being sent it."""
         live = await session.live()
         context = self.assemble(live, (), 0)
-        inject = await self.hooks.injections(session.sync, context.messages, self.emit)
+        told = both(self.emit, emit)
+        inject = await self.hooks.injections(session.sync, context.messages, told)
         return fit(self.assemble(live, inject, 0), live, self.window, self.count)
 
     def _own(self, session: Session | AsyncSession) -> AsyncSession:

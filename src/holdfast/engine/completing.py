@@ -29,6 +29,7 @@ from holdfast.tokens import counted, estimate
 
 REFUSED_SHARE = 0.75  # of a context that a provider refused: how much the second try may have
 LONGEST_WAIT = 30.0  # seconds between two tries of a call
+LONGEST_ASKED = 300.0  # by the provider; one that wants longer is given up
 
 
 class Completing:
@@ -57,7 +58,7 @@ class Completing:
         self._overhead = count(system) + told
         context, live = await self._read()
         if self._ground.given is None and pair(live.messages).open:
-            await self._session.close_calls(lease=self._ground.lease)
+            await self._ground.close_calls()
             context, live = await self._read()
         self._first = live
         return context.messages
@@ -116,12 +117,12 @@ class Completing:
             try:
                 return await self._call(request)
             except ProviderUnavailable as error:
-                if attempt == settings.retries:
-                    raise
                 wait = error.retry_after
+                if attempt == settings.retries or (wait or 0) > LONGEST_ASKED:
+                    raise
                 if wait is None:
                     wait = settings.retry_seconds * 2**attempt * random.uniform(0.5, 1.0)
-                wait = min(wait, LONGEST_WAIT)
+                    wait = min(wait, LONGEST_WAIT)
                 self._ground.emit(
                     Status(
                         session_id=self._session.id,

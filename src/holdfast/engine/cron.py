@@ -10,13 +10,13 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping
-from datetime import UTC, datetime, tzinfo
+from datetime import datetime, tzinfo
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 import msgspec
 from msgspec.structs import replace
 
-from holdfast.errors import HoldfastError, NotFound, RunCancelled, SessionBusy, SettingsError
+from holdfast.errors import NotFound, RunCancelled, SessionBusy, SettingsError
 from holdfast.settings import CronJob
 from holdfast.stamps import timestamp
 
@@ -88,7 +88,7 @@ def check(jobs: Iterable[CronJob]) -> None:
         if not job.id or job.id in seen:
             raise SettingsError(f"[[cron.jobs]]: the id {job.id!r} is empty or there twice")
         seen.add(job.id)
-        next_time(job, datetime.now(zone_of(job) or UTC))
+        next_time(job, datetime.now(zone_of(job)))
 
 
 class Cron:
@@ -147,7 +147,8 @@ class Cron:
     async def resume(self, name: str) -> None:
         """Run a job again, from its next time on."""
         job = self._job(name)
-        self._due[name] = self._next(job)
+        if job.enabled:
+            self._due[name] = self._next(job)
         self._keep(job, paused=False)
         self._changed.set()
 
@@ -180,7 +181,7 @@ class Cron:
     async def _try(self, job: CronJob) -> None:
         try:
             await self._begin(job)
-        except HoldfastError as error:
+        except Exception as error:  # the other jobs must run all the same
             self._ended(job, error)
 
     async def _begin(self, job: CronJob) -> str:
@@ -191,17 +192,17 @@ class Cron:
         return session
 
     async def _follow(self, job: CronJob, work: Awaitable[object]) -> None:
-        error: HoldfastError | None = None
+        error: Exception | None = None
         try:
             await work
-        except HoldfastError as raised:
+        except Exception as raised:
             error = raised
         finally:
             self._running.pop(job.id, None)
         if not isinstance(error, RunCancelled):
             self._ended(job, error)
 
-    def _ended(self, job: CronJob, error: HoldfastError | None) -> None:
+    def _ended(self, job: CronJob, error: Exception | None) -> None:
         failures = 0 if error is None else self._kept(job.id).consecutive_failures + 1
         self._keep(
             job,
@@ -223,8 +224,9 @@ class Cron:
         self._save({name: one for name, one in self._fared.items() if name in self._jobs})
 
     def _now(self, job: CronJob) -> datetime:
-        zone = zone_of(job)
-        return datetime.fromtimestamp(self._clock(), UTC).astimezone(zone)
+        # Without a zone a naive time: what it stands for follows the machine's rules, whose
+        # summer time a fixed offset would not.
+        return datetime.fromtimestamp(self._clock(), zone_of(job))
 
     def _next(self, job: CronJob) -> datetime:
         return next_time(job, self._now(job))

@@ -50,6 +50,14 @@ class Ground:
         await self.tell("on_message", stored)
         return stored
 
+    async def close_calls(self) -> bool:
+        """Give every call that has no result one that says so; whether there was any."""
+        closed = await self.session.close_calls(lease=self.lease)
+        for result in closed:
+            self.heard(result)
+            await self.tell("on_message", result)
+        return bool(closed)
+
     def heard(self, stored: Message) -> None:
         """Take note of a message that is stored."""
         self.stored.append(stored)

@@ -13,8 +13,10 @@ from typing import TYPE_CHECKING
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from holdfast.aio import AsyncStore
+from holdfast.api import MessageComplete, RunEvent
 from holdfast.engine.tools import Function, tool
 from holdfast.errors import HoldfastError
+from holdfast.model import Usage
 from holdfast.ports import ToolAnswer
 from holdfast.session import Store
 
@@ -37,7 +39,7 @@ def asking(agent_of: Callable[[str], Agent], store: Store, members: Sequence[str
             return ToolAnswer("agents may not ask one another any deeper", is_error=True)
         depth = _depth.set(_depth.get() + 1)
         try:
-            return ToolAnswer(await sub_turn(agent_of(agent), store, task))
+            return await sub_turn(agent_of(agent), store, task)
         except HoldfastError as error:
             return ToolAnswer(str(error), is_error=True)
         finally:
@@ -46,11 +48,18 @@ def asking(agent_of: Callable[[str], Agent], store: Store, members: Sequence[str
     return ask_agent
 
 
-async def sub_turn(agent: Agent, store: Store, task: str) -> str:
-    """Let an agent do a task without a trace, and return its answer."""
+async def sub_turn(agent: Agent, store: Store, task: str) -> ToolAnswer:
+    """Let an agent do a task without a trace; its answer, and what that took."""
+    used: list[Usage] = []
+
+    def heard(event: RunEvent) -> None:
+        if isinstance(event, MessageComplete):
+            used.append(event.usage)
+
     async with AsyncStore(store.ephemeral()) as own:
         session = await own.create(agent=agent.name, sender="agent", title="sub-turn")
-        return (await agent.on(own).run(task, session=session)).text
+        reply = await agent.on(own).run(task, session=session, emit=heard)
+        return ToolAnswer(reply.text, usage=used[-1] if used else None)
 
 
 @tool(reads=True)

@@ -149,7 +149,7 @@ class Queue:
                 raise SessionBusy("the daemon is about to stop", hint="send it again later")
             lease = await self._lease_at_once(session, line)
             try:
-                if lease is not None and not (await repair(session, lease)).waiting:
+                if lease is not None and not (await repair(session, lease, self._emit)).waiting:
                     stored = await session.append(message, lease=lease)
                     run = Run(run_id, session.id, message.id, 0, how)
                     line.runs[message.id] = line.current = run
@@ -246,7 +246,7 @@ class Queue:
                         settle = None
                     if line.current is None:
                         return
-                await repair(session, lease)
+                await repair(session, lease, self._emit)
                 first = run, await session.append(message, lease=lease)
         except HoldfastError as error:  # the store cannot be used: what waits is still recorded
             self._fail(line, session.id, error)
@@ -450,7 +450,7 @@ class Queue:
                 return None
             try:
                 before = await session.metadata()
-                await repair(session, lease)
+                await repair(session, lease, self._emit)
             except HoldfastError as error:
                 lease.release()
                 self._forget(name, line)

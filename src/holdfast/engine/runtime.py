@@ -250,7 +250,7 @@ class Runtime:
 
     async def context(self, session: AsyncSession) -> Context:
         """What the model would be sent if somebody spoke now."""
-        return await (await self.agent_of(session)).preview(session)
+        return await (await self.agent_of(session)).preview(session, self.emit)
 
     # --- agents
 

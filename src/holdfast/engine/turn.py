@@ -19,9 +19,17 @@ import msgspec
 from msgspec.structs import replace
 
 from holdfast.aio import AsyncSession
-from holdfast.api import Error, MessageComplete, RunStart, Sink, Status, ignore
+from holdfast.api import (
+    Error,
+    MessageComplete,
+    MessageStored,
+    RunStart,
+    Sink,
+    Status,
+    ignore,
+)
 from holdfast.context.inject import as_data, stripped
-from holdfast.engine.completing import Completing
+from holdfast.engine.completing import Completing, added
 from holdfast.engine.ground import Ground
 from holdfast.engine.telemetry import span
 from holdfast.engine.threads import to_its_end
@@ -63,12 +71,14 @@ def failed(session: str, error: BaseException) -> Error:
     return Error(session_id=session, message=f"{name}: {error}", code=name)
 
 
-async def repair(session: AsyncSession, lease: Lease) -> Metadata:
+async def repair(session: AsyncSession, lease: Lease, emit: Sink = ignore) -> Metadata:
     """Bring to an end what another process left half done; who holds the lease knows it is dead."""
     metadata = await session.metadata()
     if metadata.run is None:
         return metadata
-    await session.close_calls(lease=lease)
+    for result in await session.close_calls(lease=lease):
+        shown = replace(result, line=b"")
+        emit(MessageStored(session_id=session.id, seq=result.seq, message=shown))
     event = Event(kind=TURN_INTERRUPTED, data={"runId": metadata.run})
     await session.append(event, lease=lease)
     return replace(metadata, run=None)
@@ -102,6 +112,11 @@ class Turn:
         self._reads_only = reads_only
         self._started = time.monotonic()
 
+    @property
+    def _usage(self) -> Usage:
+        """What its calls took, and those of the agents that it asked."""
+        return added(self.model.usage, self.tools.usage)
+
     async def run(self) -> Answer:
         """The whole of it."""
         agent = self.agent
@@ -124,7 +139,10 @@ class Turn:
             except Exception as error:
                 await to_its_end(self._break_off("error", error))
                 raise
-        await self.ground.tell("on_turn_end", answer)
+        try:
+            await self.ground.tell("on_turn_end", answer)
+        except asyncio.CancelledError:
+            pass  # too late: the turn has ended, and its answer is told
         if metadata.name is None and agent.turn.titles and self.ground.given is None:
             agent.background(entitle(agent, self.session, self.ground.emit))
         return answer
@@ -169,7 +187,7 @@ class Turn:
 
     async def _rest(self, reply: Message, stop: str) -> Answer:
         duration = await self._record_end(stop)
-        usage, calls = self.model.usage, self.tools.calls
+        usage, calls = self._usage, self.tools.calls
         self.ground.emit(
             MessageComplete(
                 session_id=self.session.id,
@@ -199,7 +217,7 @@ class Turn:
             if stop == "cancelled" and (text := "".join(self.model.said)).strip():
                 model = self.agent.model or None
                 await self.ground.append(assistant(text, stop_reason=stop, model=model))
-            await self.session.close_calls(lease=self.ground.lease)
+            await self.ground.close_calls()
             await self._record_end(stop, error)
         except HoldfastError:
             pass  # the store is what failed, and `error` says so; the next turn repairs
@@ -212,8 +230,8 @@ class Turn:
             facts["error"] = f"{type(error).__name__}: {error}"[:500]
         await self.session.end_turn(
             duration_ms=duration,
-            usage=self.model.usage,
-            cost=self.model.usage.cost,
+            usage=self._usage,
+            cost=self._usage.cost,
             tool_calls=self.tools.calls,
             **{key: value for key, value in facts.items() if value},
         )

@@ -7,11 +7,12 @@ import time
 from collections.abc import Sequence
 
 from holdfast.api import ToolResult, ToolStart
+from holdfast.engine.completing import added
 from holdfast.engine.ground import Ground
 from holdfast.engine.telemetry import span
 from holdfast.engine.threads import to_its_end
 from holdfast.engine.tools import Usable
-from holdfast.model import Content, ToolCall, tool_result
+from holdfast.model import AnyBlock, Content, Text, ToolCall, Usage, blocks, tool_result
 from holdfast.ports import ToolAnswer
 
 
@@ -21,6 +22,7 @@ class Using:
     def __init__(self, ground: Ground) -> None:
         self.tools: dict[str, Usable] = {}
         self.calls = 0
+        self.usage = Usage()  # of agents that were asked
         self._ground = ground
         self._settings = ground.agent.turn
 
@@ -57,6 +59,8 @@ class Using:
             tool=call.name,
         ):
             answer = await self._answer(call)
+        if answer.usage is not None:
+            self.usage = added(self.usage, answer.usage)
         result = tool_result(
             call.id,
             _cut(answer, self._settings.tool_characters),
@@ -91,10 +95,18 @@ class Using:
 
 
 def _cut(answer: ToolAnswer, limit: int) -> Content:
-    content = answer.content
-    if isinstance(content, str) and len(content) > limit:
-        return f"{content[:limit]}\n[{len(content) - limit} more characters were cut]"
-    return content
+    """The answer with as much text as is kept."""
+    made: list[AnyBlock] = []
+    for block in blocks(answer.content):
+        if isinstance(block, Text):
+            if len(block.text) > limit:
+                more = len(block.text) - limit
+                block = Text(f"{block.text[:limit]}\n[{more} more characters were cut]")
+                limit = 0
+            else:
+                limit -= len(block.text)
+        made.append(block)
+    return made
 
 
 async def _ended(tasks: Sequence[asyncio.Task[None]]) -> None:

@@ -19,7 +19,8 @@ from holdfast.model import Metadata
 from holdfast.ports import Filter, Listed, Order, Page, parse_cursor, since_ms
 
 _metadata = msgspec.json.Decoder(Metadata)
-_UPSERT = """INSERT INTO session VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (id) DO UPDATE SET
+_UPSERT = """INSERT INTO session VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+    ON CONFLICT (id) DO UPDATE SET
     agent = excluded.agent, sender = excluded.sender, source = excluded.source,
     title = excluded.title, active = excluded.active, bytes = excluded.bytes,
     parts = excluded.parts, unfinished = excluded.unfinished, metadata = excluded.metadata"""

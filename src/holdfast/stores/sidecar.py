@@ -88,7 +88,9 @@ def _read(log: OpenLog) -> tuple[dict[str, Any], bool]:
 
 def _begin(session: str, log: OpenLog) -> tuple[Tally, Through]:
     data, checked = _read(log)
-    if checked and data.get("id") == session:  # not of a session that was copied by hand
+    # Not of a session that was copied by hand, and not of a version that did not know whether
+    # the model was chosen: then the log is read once more.
+    if checked and data.get("id") == session and "modelChosen" in data:
         try:
             known = from_builtins(data)
         except msgspec.ValidationError:
