@@ -24,6 +24,8 @@ from holdfast.session import Session, Store
 from holdfast.settings import Strategy
 from holdfast.tokens import choose_window, estimate
 from tests.cli.runner import Cli, run_on_terminal, run_process
+from tests.engine.test_turn import SUMMARY
+from tests.providers.fakes import FakeServer, chat
 
 STORY = "and so it went on, word after word, until nobody knew how it had begun. "
 ESCAPES = "\x1b[31mred\x1b]0;owned\x07 \x9b2J \x7f \u202e drow"
@@ -437,7 +439,22 @@ def test_bad_settings_of_an_agent_are_one_line(cli: Cli, root: Path, session: Se
         assert "agents.coder.compaction" in done.err
 
 
-def test_a_model_that_is_set_is_said_not_to_be_used(cli: Cli, root: Path, long: Session) -> None:
+def test_a_model_that_is_set_makes_the_summary(cli: Cli, root: Path, long: Session) -> None:
+    with FakeServer(chat(SUMMARY)) as server:
+        write_config(
+            root,
+            f'{SMALL}model = "there:m"\n'
+            f'[provider.there]\nbase_url = "{server.url}/v1"\napi_key = "k"\n',
+        )
+        done = cli("sessions", "compact", long.id, "--json")
+        assert (done.code, done.err) == (0, "")
+        assert [one.body["model"] for one in server.sent] == ["m"]
+        assert done.json["record"]["summary"].startswith("## Goal\nfinish")
+
+
+def test_a_model_that_cannot_be_had_is_told_and_not_needed(
+    cli: Cli, root: Path, long: Session
+) -> None:
     write_config(root, SMALL + 'model = "large-1"\n')
     done = cli("sessions", "compact", long.id, "--json")
     assert done.code == 0 and done.json["compacted"] is True

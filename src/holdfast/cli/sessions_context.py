@@ -13,7 +13,8 @@ from holdfast.cli.options import json_option, open_root, root_option
 if TYPE_CHECKING:
     from holdfast.aio import AsyncSession
     from holdfast.engine.compact import Compactor, Outcome
-    from holdfast.session import Session
+    from holdfast.ports import Provider
+    from holdfast.session import Session, Store
 
 PATIENCE = 0.5  # seconds before people are shown that something is going on
 
@@ -93,10 +94,9 @@ def compact(
         settings = store.settings.compaction_of(metadata.agent)
         if strategy is not None:
             settings = replace(settings, strategy=strategy)
-        model = settings.model or store.settings.model_of(metadata.agent)
-        if metadata.model_chosen and not settings.model:
-            model = metadata.model
-        provider = None if dry_run or model == "offline" else store.provider(model)
+        chosen = metadata.model if metadata.model_chosen else ""
+        model = settings.model or chosen or store.settings.model_of(metadata.agent)
+        provider = None if dry_run else _provider(store, model)
         compactor = Compactor(
             settings,
             provider=provider,
@@ -109,6 +109,19 @@ def compact(
             sent.put_outcome_object(outcome)
         else:
             sent.put_outcome(outcome)
+
+
+def _provider(store: Store, model: str) -> Provider | None:
+    """The model that summarises; None for the built-in summariser, which serves in any case."""
+    from holdfast.errors import SettingsError
+
+    if model == "offline":
+        return None
+    try:
+        return store.provider(model)
+    except SettingsError as error:
+        render.note(f"the summary is by the built-in summariser: {error}")
+        return None
 
 
 def _compacted(session: Session, compactor: Compactor, focus: str) -> Outcome:
