@@ -109,3 +109,30 @@ def test_a_lease_taken_for_a_cancelled_task_is_given_back() -> None:
             take().release()
 
     asyncio.run(run())
+
+
+def test_a_lease_is_given_back_however_often_its_taker_is_cancelled(tmp_path: Path) -> None:
+    """The thread takes it after the second cancellation; nobody would ever give it back."""
+
+    async def scenario() -> None:
+        async with holdfast.open_async_store(tmp_path) as store:
+            session = await store.create()
+            go = threading.Event()
+            take = session.sync.lease
+
+            def slowly() -> holdfast.Lease:
+                go.wait(5)
+                return take()
+
+            session.sync.lease = slowly  # type: ignore[method-assign]
+            taking = asyncio.create_task(session.lease())
+            await asyncio.sleep(0.01)
+            for _ in range(3):
+                taking.cancel()
+                await asyncio.sleep(0)
+            go.set()
+            with pytest.raises(asyncio.CancelledError):
+                await taking
+            take().release()  # it is free
+
+    asyncio.run(scenario())

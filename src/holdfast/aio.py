@@ -52,9 +52,13 @@ class AsyncStore:
             raise StoreFailed("the store is closed") from error
         try:
             return await asyncio.shield(started)
-        except asyncio.CancelledError:
-            await asyncio.wait([started])
-            raise
+        except asyncio.CancelledError as cancelled:
+            while not started.done():  # however often it is cancelled
+                try:
+                    await asyncio.wait([started])
+                except asyncio.CancelledError:
+                    continue
+            raise cancelled from None
 
     async def create(self, **facts: Any) -> AsyncSession:
         """Make an empty session."""

@@ -353,3 +353,214 @@ def test_a_system_job_runs_in_the_main_session_of_its_agent(tmp_path: Path) -> N
         await runtime.store.close()
 
     _run(scenario())
+
+
+# --- when things go wrong
+
+
+HOURLY = CronJob(id="hourly", schedule="0 * * * *", prompt="p", timezone="UTC")
+OTHER = CronJob(id="other", schedule="0 9 * * *", prompt="p", timezone="UTC")
+
+
+class Slow(Runs):
+    """Runs that take a while to start."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.may_start = asyncio.Event()
+
+    async def __call__(self, job: CronJob, when: datetime) -> tuple[str, Awaitable[object]]:
+        if job.id == "daily":
+            await self.may_start.wait()
+        return await super().__call__(job, when)
+
+
+def test_a_job_whose_start_hangs_does_not_hold_up_the_others() -> None:
+    async def scenario() -> None:
+        clock, runs = Clock("2026-01-01T08:59:00"), Slow()
+        cron = Cron([DAILY, OTHER], runs, clock=clock)
+        cron.begin()
+        clock.set("2026-01-01T09:00:00")
+        await _pass(cron)
+        assert [name for name, _ in runs.started] == ["other"]
+        assert [one.running for one in cron.statuses()] == [True, True]
+        runs.may_start.set()
+        await _pass(cron)
+        assert [name for name, _ in runs.started] == ["other", "daily"]
+        await cron.end()
+
+    _run(scenario())
+
+
+def test_a_job_that_is_just_being_started_is_not_started_once_more() -> None:
+    async def scenario() -> None:
+        clock, runs = Clock("2026-01-01T08:59:00"), Slow()
+        cron = Cron([DAILY], runs, clock=clock)
+        cron.begin()
+        first = asyncio.create_task(cron.run("daily"))
+        await asyncio.sleep(0)
+        with pytest.raises(SessionBusy):
+            await cron.run("daily")
+        clock.set("2026-01-01T09:00:00")
+        await _pass(cron)
+        runs.may_start.set()
+        assert await first == "session1"
+        await _pass(cron)
+        assert len(runs.started) == 1
+        await cron.end()
+
+    _run(scenario())
+
+
+def test_who_goes_away_while_a_job_starts_does_not_stop_it() -> None:
+    async def scenario() -> None:
+        runs = Slow()
+        cron = Cron([DAILY], runs, clock=Clock("2026-01-01T08:59:00"))
+        asking = asyncio.create_task(cron.run("daily"))
+        await asyncio.sleep(0)
+        asking.cancel()
+        await asyncio.wait([asking])
+        runs.may_start.set()
+        runs.end.set_result(None)
+        await _pass(cron)
+        status = cron.statuses()[0]
+        assert (status.running, status.last_status) == (False, "success")
+
+    _run(scenario())
+
+
+def test_a_job_that_is_removed_while_another_starts_does_not_stop_the_rest() -> None:
+    async def scenario() -> None:
+        clock, runs = Clock("2026-01-01T08:59:00"), Slow()
+        cron = Cron([DAILY, OTHER, HOURLY], runs, clock=clock)
+        cron.begin()
+        clock.set("2026-01-01T09:00:00")
+        cron._changed.set()
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        cron.replace([HOURLY])
+        runs.may_start.set()
+        runs.end.set_result(None)
+        await _pass(cron)
+        clock.set("2026-01-01T10:00:00")
+        await _pass(cron)
+        assert ("hourly", "2026-01-01 10:00") in runs.started
+        await cron.end()
+
+    _run(scenario())
+
+
+def test_a_state_that_cannot_be_saved_stops_no_job() -> None:
+    async def scenario() -> None:
+        clock, runs = Clock("2026-01-01T08:59:00"), Runs()
+        asyncio.get_running_loop().set_exception_handler(lambda *_: None)
+
+        def full(_: Any) -> None:
+            raise holdfast.StoreFull("no room")
+
+        cron = Cron([HOURLY], runs, clock=clock, save=full)
+        cron.begin()
+        for hour in ("09", "10", "11"):
+            runs.end = asyncio.get_running_loop().create_future()
+            clock.set(f"2026-01-01T{hour}:00:00")
+            await _pass(cron)
+            runs.end.set_result(None)
+            await _pass(cron)
+            assert not cron.statuses()[0].running
+        assert len(runs.started) == 3
+        assert cron.statuses()[0].last_status == "success"
+        await cron.end()
+
+    _run(scenario())
+
+
+def test_settings_that_are_read_again_just_when_a_job_is_due_do_not_skip_it() -> None:
+    async def scenario() -> None:
+        clock, runs = Clock("2026-01-01T08:59:00"), Runs()
+        cron = Cron([DAILY], runs, clock=clock)
+        cron.begin()
+        clock.set("2026-01-01T09:00:00")
+        cron.replace([DAILY, OTHER])
+        await _pass(cron)
+        assert runs.started == [("daily", "2026-01-01 09:00")]
+        await cron.end()
+
+    _run(scenario())
+
+
+def test_a_clock_that_is_set_back_far_does_not_silence_the_jobs() -> None:
+    async def scenario() -> None:
+        clock, runs = Clock("2030-01-01T08:30:00"), Runs()
+        cron = Cron([HOURLY], runs, clock=clock)
+        cron.begin()
+        await _pass(cron)
+        clock.set("2026-01-01T08:30:00")
+        await _pass(cron)
+        assert cron.statuses()[0].next_run_at == "2026-01-01T09:00:00.000Z"
+        clock.set("2026-01-01T09:00:00")
+        await _pass(cron)
+        clock.set("2026-01-01T08:59:59")  # a small step back runs nothing twice
+        await _pass(cron)
+        clock.set("2026-01-01T09:00:01")
+        await _pass(cron)
+        assert len(runs.started) == 1
+        await cron.end()
+
+    _run(scenario())
+
+
+@pytest.mark.parametrize("zone", ["", "Europe/Berlin"])
+@pytest.mark.parametrize("day", ["2026-03-29", "2026-10-25"])
+def test_days_with_a_changed_clock_have_each_run_once(
+    monkeypatch: pytest.MonkeyPatch, zone: str, day: str
+) -> None:
+    monkeypatch.setenv("TZ", "Europe/Berlin")
+    time.tzset()
+    jobs = [
+        CronJob(id="night", schedule="30 2 * * *", prompt="p", timezone=zone),
+        CronJob(id="often", schedule="*/20 * * * *", prompt="p", timezone=zone),
+    ]
+
+    async def scenario() -> list[str]:
+        clock, runs = Clock(f"{day}T00:00:00"), Runs()
+        runs.end.set_result(None)
+        cron = Cron(jobs, runs, clock=clock)
+        cron.begin()
+        for minute in range(3 * 60):
+            clock.now += 60
+            before = len(runs.started)
+            await _pass(cron)
+            await _pass(cron)
+            assert len(runs.started) - before <= 2, f"minute {minute}"
+        await cron.end()
+        return [name for name, _ in runs.started]
+
+    try:
+        started = _run(scenario())
+    finally:
+        monkeypatch.undo()
+        time.tzset()
+    assert started.count("night") == 1
+    assert started.count("often") == 9, "each 20 minutes of three hours"
+
+
+@pytest.mark.parametrize("zone", ["", "Europe/Berlin"])
+@pytest.mark.parametrize("schedule", ["30 2 * * *", "*/20 * * * *", "* * * * *"])
+def test_the_next_time_is_never_in_the_past_when_an_hour_comes_twice(
+    monkeypatch: pytest.MonkeyPatch, zone: str, schedule: str
+) -> None:
+    """Otherwise a job is due at once, again and again, for as long as that hour lasts."""
+    monkeypatch.setenv("TZ", "Europe/Berlin")
+    time.tzset()
+    try:
+        job = CronJob(id="j", schedule=schedule, prompt="p", timezone=zone)
+
+        async def scenario() -> float:
+            clock = Clock("2026-10-25T01:10:00")  # 02:10 for the second time
+            due = Cron([job], Runs(), clock=clock).statuses()[0].next_run_at
+            return datetime.fromisoformat(due or "").timestamp() - clock.now
+
+        assert _run(scenario()) > 0
+    finally:
+        monkeypatch.undo()
+        time.tzset()

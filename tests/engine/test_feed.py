@@ -6,7 +6,7 @@ import asyncio
 
 import msgspec
 
-from holdfast.api import MessageStored, Status, StreamDelta
+from holdfast.api import MessageStored, Status, StreamDelta, ToolStart
 from holdfast.engine.feed import Feed, Subscription
 from holdfast.model import OtherBlock, user
 
@@ -87,5 +87,42 @@ def test_closing_ends_the_iteration_and_leaves_nothing_behind() -> None:
         one.close()
         assert await waiting is None
         assert not one.dropped and feed.watchers == 0 and one.sessions == set()
+
+    asyncio.run(scenario())
+
+
+def test_half_a_character_of_a_delta_ends_nobodys_connection() -> None:
+    async def scenario() -> None:
+        feed = Feed()
+        one = feed.subscribe("A")
+        feed.emit(StreamDelta(session_id="A", text="so \ud83d"))
+        feed.emit(ToolStart(session_id="A", tool_call_id="c", tool_name="t", args={"a": "\udfff"}))
+        wires = [msgspec.json.decode((await anext(one)).wire) for _ in range(2)]
+        assert wires[0]["text"] == "so \ufffd" and wires[1]["args"] == {"a": "\ufffd"}
+
+    asyncio.run(scenario())
+
+
+def test_one_who_is_closed_follows_nothing_any_more() -> None:
+    async def scenario() -> None:
+        feed = Feed()
+        one = feed.subscribe("A")
+        one.close()
+        one.follow("B")
+        assert feed.watchers == 0
+
+    asyncio.run(scenario())
+
+
+def test_some_may_close_while_an_event_is_given_out() -> None:
+    async def scenario() -> None:
+        feed = Feed()
+        slow, quick = feed.subscribe("A", limit=1), feed.subscribe("A")
+        every = feed.everything(limit=1)
+        for at in range(3):
+            feed.emit(StreamDelta(session_id="A", text=str(at)))
+        assert await _texts(quick, 3) == ["0", "1", "2"]
+        assert (slow.dropped, every.dropped, quick.dropped) == (True, True, False)
+        assert feed.watchers == 1
 
     asyncio.run(scenario())

@@ -47,7 +47,7 @@ def serve(port: int | None, host: str | None, example: bool, as_json: bool) -> N
         else:
             _announce(served, as_json)
 
-    run(chosen_root(), port=port, host=host, announce=announce)
+    run(chosen_root().absolute(), port=port, host=host, announce=announce)
 
 
 def _announce(served: Served, as_json: bool) -> None:

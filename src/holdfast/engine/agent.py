@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Coroutine, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from copy import copy
 from typing import Any
 
@@ -12,9 +13,9 @@ from holdfast.api import RunEvent, Sink, Status, TokenWarning, ignore
 from holdfast.context.build import Context, assemble, fit
 from holdfast.engine.compact import SUMMARY_SECONDS, Compactor, Outcome, window_of
 from holdfast.engine.hooks import HOOK_SECONDS, Hooks
+from holdfast.engine.threads import foreign
 from holdfast.engine.tools import Function, Usable, served, usable
 from holdfast.engine.turn import Answer, Turn, new_run_id, repair
-from holdfast.errors import HoldfastError
 from holdfast.log.live import Live
 from holdfast.model import Content, Message, user
 from holdfast.ports import Lease, Provider, Toolset
@@ -72,7 +73,7 @@ class Agent:
         self.window = window_of(self.settings, self.provider, self.model)
         self._warned: dict[str, int] = {}  # session → the percentage that was warned of
         self._background: set[asyncio.Task[None]] = set()
-        self._answering = 0
+        self._under_way: set[object] = set()  # turns and compactions, also of its likes
 
     # --- the face
 
@@ -92,7 +93,7 @@ class Agent:
         """
         own = self._own(session)
         message = user(prompt, cwd=cwd, run_id=new_run_id())
-        with await own.lease() as lease:
+        with self._at_work(), await own.lease() as lease:
             await repair(own, lease)
             turn = Turn(self, own, lease, message, given=messages, emit=emit)
             return (await turn.run()).reply
@@ -142,16 +143,21 @@ class Agent:
             allowed=None if allowed is None else frozenset(allowed),
             reads_only=reads_only,
         )
-        self._answering += 1
-        try:
+        with self._at_work():
             return await turn.run()
-        finally:
-            self._answering -= 1
 
     @property
     def is_idle(self) -> bool:
         """Whether it answers nothing and nothing goes on behind an answer."""
-        return not self._answering and not self._background
+        return not self._under_way and not self._background
+
+    @contextmanager
+    def _at_work(self) -> Iterator[None]:
+        self._under_way.add(work := object())
+        try:
+            yield
+        finally:
+            self._under_way.discard(work)
 
     async def compact(
         self, session: Session | AsyncSession, *, focus: str = "", emit: Sink = ignore
@@ -159,7 +165,7 @@ class Agent:
         """Compact a session now, whatever its size and however often that has failed."""
         own = self._own(session)
         told = both(self.emit, emit)
-        with await own.lease() as lease:
+        with self._at_work(), await own.lease() as lease:
             await own.close_calls(lease=lease)
             outcome = await self.compactor(told).run(own, lease, manual=True, focus=focus)
             await self.hooks.tell("on_compact", own.sync, told, outcome)
@@ -171,16 +177,22 @@ class Agent:
         other.store = store
         other.emit = ignore
         other._background = set()
+        other._warned = {}
         return other
 
-    async def settle(self) -> None:
-        """Wait for what goes on behind the answers, such as finding a title."""
-        while self._background:
-            await asyncio.wait(set(self._background))
+    async def settle(self, seconds: float | None = None) -> None:
+        """Wait for what goes on behind the answers, such as finding a title.
 
-    async def close(self) -> None:
+        What takes longer than `seconds` is given up.
+        """
+        while self._background:
+            _, late = await asyncio.wait(set(self._background), timeout=seconds)
+            for task in late:
+                task.cancel()
+
+    async def close(self, seconds: float | None = None) -> None:
         """Wait likewise, and give back the connections to the model."""
-        await self.settle()
+        await self.settle(seconds)
         for provider in {id(one): one for one in (self.provider, self._summariser)}.values():
             closing = getattr(provider, "close", None)
             if closing is not None:
@@ -211,8 +223,8 @@ class Agent:
         found = dict(self.tools)
         for toolset in self.toolsets:
             try:
-                found |= await served(toolset)
-            except HoldfastError as error:
+                found = await foreign(served(toolset)) | found  # none takes another's place
+            except Exception as error:  # it is somebody else's code
                 emit(Status(session_id=session, message=f"{toolset.name}: {error}"))
         return found
 

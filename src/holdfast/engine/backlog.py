@@ -2,16 +2,29 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import msgspec
 
+from holdfast.aio import AsyncSession
 from holdfast.engine.turn import Answer
-from holdfast.errors import HoldfastError, ProviderError, RunCancelled, SessionBusy
+from holdfast.errors import Conflict, HoldfastError, ProviderError, RunCancelled, SessionBusy
 from holdfast.log.lines import from_object, to_object
-from holdfast.model import QUEUED, TURN_END, TURN_INTERRUPTED, WITHDRAWN, Event, Message, Usage
-from holdfast.session import Session
+from holdfast.model import (
+    QUEUED,
+    TURN_END,
+    TURN_INTERRUPTED,
+    WITHDRAWN,
+    Event,
+    Message,
+    Metadata,
+    Usage,
+)
+from holdfast.ports import Lease
+from holdfast.session import R, Session
 
+ATTEMPTS = 100  # at a record of the queue while others write to the session
 KEPT = "the message is kept, and will be answered after the next start"
 
 
@@ -33,6 +46,25 @@ def queued(message: Message, how: How, event_id: str) -> Event:
     if how != How():
         data["how"] = msgspec.to_builtins(how)
     return Event(kind=QUEUED, data=data, id=event_id)
+
+
+async def compared(
+    session: AsyncSession, made: Callable[[Metadata], R | None], lease: Lease | None = None
+) -> R | None:
+    """Append what is made of the queue as it stands, if anything; nothing comes in between.
+
+    So no two processes take the last place, and no message is both withdrawn and answered.
+    """
+    for _ in range(ATTEMPTS):
+        known = await session.metadata()
+        record = made(known)
+        if record is None:
+            return None
+        try:
+            return await session.append(record, expect=known.through.seq, lease=lease)
+        except Conflict:
+            continue
+    raise SessionBusy("others write to this session all the time", session=session.id)
 
 
 def find(session: Session, message_id: str) -> tuple[Message, How] | None:
@@ -78,10 +110,13 @@ def _answer(session: str, run_id: str, said: list[Message], end: Event) -> Answe
         return RunCancelled("the turn was stopped", session=session, run=run_id)
     if "error" in end.data:
         return ProviderError(str(end.data["error"]), session=session, run=run_id)
+    reply = next((one for one in reversed(said) if one.role == "assistant"), None)
+    if reply is None:  # not written by us, or damaged since
+        return ProviderError("its turn ended without an answer", session=session, run=run_id)
     return Answer(
         run_id=run_id,
         session_id=session,
-        reply=next(one for one in reversed(said) if one.role == "assistant"),
+        reply=reply,
         messages=tuple(said),
         usage=msgspec.convert(end.data.get("usage", {}), Usage),
         duration_ms=int(end.data.get("durationMs", 0)),

@@ -22,6 +22,7 @@ from holdfast.compaction.fileops import FileOps, file_ops, tags, without_tags
 from holdfast.compaction.plan import Plan, budget, plan, trigger
 from holdfast.compaction.summary import NEXT_BLOCK, cleaned, pieces
 from holdfast.context.build import Context, assemble
+from holdfast.engine.threads import foreign
 from holdfast.errors import Conflict, HoldfastError
 from holdfast.log.live import Live, closed, compacted
 from holdfast.model import Compaction, Event, Message, user
@@ -286,7 +287,7 @@ class Compactor:
             )
             try:
                 async with asyncio.timeout(self.seconds):
-                    reply = await provider.complete(request)
+                    reply = await foreign(provider.complete(request))
             except TimeoutError as error:
                 raise _SummaryFailed("the summary took too long") from error
             except Exception as error:  # whatever a provider raises is its failure

@@ -20,6 +20,7 @@ from holdfast.context.build import Context, fit
 from holdfast.engine.compact import Outcome
 from holdfast.engine.ground import Ground
 from holdfast.engine.telemetry import span
+from holdfast.engine.threads import foreign
 from holdfast.errors import ContextOverflow, HoldfastError, ProviderError, ProviderUnavailable
 from holdfast.log.live import TRIMMED, Live
 from holdfast.log.pairs import pair
@@ -136,6 +137,12 @@ class Completing:
 
     async def _call(self, request: Request) -> Message:
         seconds = self._agent.turn.model_seconds
+        answering = True
+
+        def told(delta: Delta) -> None:
+            if answering:  # what comes behind the answer is no part of the next one
+                self._told(delta)
+
         with span(
             f"chat {request.model}",
             operation="chat",
@@ -144,11 +151,13 @@ class Completing:
         ) as traced:
             try:
                 async with asyncio.timeout(seconds):
-                    reply = await self._agent.provider.complete(request, self._told)
+                    reply = await foreign(self._agent.provider.complete(request, told))
             except TimeoutError as error:
                 raise ProviderUnavailable(
                     f"the model gave no answer within {seconds:g} s"
                 ) from error
+            finally:
+                answering = False
             if reply.usage is not None:
                 traced.used(reply.usage)
             return reply
@@ -186,14 +195,16 @@ class Completing:
         return outcome
 
     async def _read(self) -> tuple[Context, Live]:
-        first, self._first = self._first, None  # nothing was said since: it need not be read twice
+        first, self._first = self._first, None
 
         def read() -> tuple[Context, Live]:
             given = self._ground.given
             if given is not None:
                 live = Live(messages=tuple(given))
+            elif first is not None and self._session.sync.metadata.through.seq == first.head:
+                live = first  # nothing was said since: it need not be read twice
             else:
-                live = first or self._session.sync.live()
+                live = self._session.sync.live()
             return self._agent.assemble(live, self.inject, self._overhead), live
 
         return await self._session.store.call(read)

@@ -10,13 +10,20 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping
-from datetime import datetime, tzinfo
+from contextlib import suppress
+from datetime import UTC, datetime, timedelta, tzinfo
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 import msgspec
 from msgspec.structs import replace
 
-from holdfast.errors import NotFound, RunCancelled, SessionBusy, SettingsError
+from holdfast.errors import (
+    HoldfastError,
+    NotFound,
+    RunCancelled,
+    SessionBusy,
+    SettingsError,
+)
 from holdfast.settings import CronJob
 from holdfast.stamps import timestamp
 
@@ -56,10 +63,33 @@ Start = Callable[[CronJob, datetime], Awaitable[tuple[str, Awaitable[object]]]]
 Save = Callable[[Mapping[str, Fared]], None]
 
 
-def zone_of(job: CronJob) -> tzinfo | None:
-    """The time zone that a job's schedule is in; None is the machine's."""
-    if not job.timezone:
+class _Machine(tzinfo):
+    """The machine's own time zone with its summer time, which a fixed offset would not know."""
+
+    def utcoffset(self, when: datetime | None) -> timedelta | None:
+        """By the machine's rules for that day."""
+        return None if when is None else when.replace(tzinfo=None).astimezone().utcoffset()
+
+    def dst(self, when: datetime | None) -> timedelta | None:
+        """Part of the offset."""
         return None
+
+    def tzname(self, when: datetime | None) -> str | None:
+        """As the machine calls it."""
+        return None if when is None else when.replace(tzinfo=None).astimezone().tzname()
+
+    def fromutc(self, when: datetime) -> datetime:
+        """The hour that comes twice is told apart."""
+        return datetime.fromtimestamp(when.replace(tzinfo=UTC).timestamp()).replace(tzinfo=self)
+
+
+_MACHINE = _Machine()
+
+
+def zone_of(job: CronJob) -> tzinfo:
+    """The time zone that a job's schedule is in."""
+    if not job.timezone:
+        return _MACHINE
     try:
         return ZoneInfo(job.timezone)
     except (ZoneInfoNotFoundError, ValueError, OSError) as error:
@@ -73,7 +103,9 @@ def next_time(job: CronJob, after: datetime) -> datetime:
     from cronsim import CronSim, CronSimError  # noqa: PLC0415 - only who has jobs needs it
 
     try:
-        return next(CronSim(job.schedule, after))
+        # Of an hour that the clock goes through twice it may give the first one in the second.
+        times = (due for due in CronSim(job.schedule, after) if due.timestamp() > after.timestamp())
+        return next(times)
     except (CronSimError, StopIteration) as error:
         raise SettingsError(
             f"[[cron.jobs]] {job.id}: not a schedule: {job.schedule!r}",
@@ -118,8 +150,10 @@ class Cron:
         """Go by other jobs from now on; SettingsError, and nothing changes, if one is wrong."""
         given = tuple(jobs)
         check(given)
+        # One that is as it was may be due this very moment.
+        kept = {name: due for name, due in self._due.items() if self._jobs[name] in given}
         self._jobs = {job.id: job for job in given}
-        self._due = {job.id: self._next(job) for job in given if job.enabled}
+        self._due = {job.id: kept.get(job.id) or self._next(job) for job in given if job.enabled}
         self._changed.set()
 
     def begin(self) -> None:
@@ -157,19 +191,23 @@ class Cron:
         job = self._job(name)
         if name in self._running:
             raise SessionBusy(f"job {name!r} is running", hint="wait for its end")
-        return await self._begin(job)
+        return await asyncio.shield(self._begin(job))
 
     # --- inside
 
     async def _watch(self) -> None:
+        seen = self._clock()
         while True:
             now = self._clock()
+            if now < seen - _LONGEST_SLEEP:  # it was set back: what was far away may be near
+                self._due = {name: self._next(self._jobs[name]) for name in self._due}
+            seen = now
             for name, due in list(self._due.items()):
                 if due.timestamp() <= now:
                     job = self._jobs[name]
                     self._due[name] = self._next(job)
                     if not self._kept(name).paused and name not in self._running:
-                        await self._try(job)
+                        self._begin(job)
             waits = [due.timestamp() - self._clock() for due in self._due.values()]
             self._changed.clear()
             try:
@@ -178,33 +216,34 @@ class Cron:
             except TimeoutError:
                 pass
 
-    async def _try(self, job: CronJob) -> None:
-        try:
-            await self._begin(job)
-        except Exception as error:  # the other jobs must run all the same
-            self._ended(job, error)
+    def _begin(self, job: CronJob) -> asyncio.Future[str]:
+        """Begin a run; the session that it runs in, once it has one. No job waits for another's."""
+        started: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+        started.add_done_callback(lambda done: done.cancelled() or done.exception())
+        self._running[job.id] = asyncio.create_task(self._follow(job, started))
+        return started
 
-    async def _begin(self, job: CronJob) -> str:
-        now = self._now(job)
-        session, work = await self._start(job, now)
-        self._keep(job, last_run_at=timestamp(now.timestamp()), last_session_id=session)
-        self._running[job.id] = asyncio.create_task(self._follow(job, work))
-        return session
-
-    async def _follow(self, job: CronJob, work: Awaitable[object]) -> None:
+    async def _follow(self, job: CronJob, started: asyncio.Future[str]) -> None:
         error: Exception | None = None
         try:
+            now = self._now(job)
+            session, work = await self._start(job, now)
+            self._note(job, last_run_at=timestamp(now.timestamp()), last_session_id=session)
+            started.set_result(session)
             await work
-        except Exception as raised:
+        except Exception as raised:  # the other jobs must run all the same
             error = raised
+            if not started.done():
+                started.set_exception(raised)
         finally:
             self._running.pop(job.id, None)
+            started.cancel()  # unless it is known
         if not isinstance(error, RunCancelled):
             self._ended(job, error)
 
     def _ended(self, job: CronJob, error: Exception | None) -> None:
         failures = 0 if error is None else self._kept(job.id).consecutive_failures + 1
-        self._keep(
+        self._note(
             job,
             last_status="success" if error is None else "error",
             last_error_snippet=None if error is None else str(error)[:SNIPPET],
@@ -223,9 +262,12 @@ class Cron:
         self._fared[job.id] = replace(self._kept(job.id), **changes)
         self._save({name: one for name, one in self._fared.items() if name in self._jobs})
 
+    def _note(self, job: CronJob, **changes: object) -> None:
+        """Likewise; what cannot be saved now is saved with the next change."""
+        with suppress(HoldfastError, OSError):
+            self._keep(job, **changes)
+
     def _now(self, job: CronJob) -> datetime:
-        # Without a zone a naive time: what it stands for follows the machine's rules, whose
-        # summer time a fixed offset would not.
         return datetime.fromtimestamp(self._clock(), zone_of(job))
 
     def _next(self, job: CronJob) -> datetime:

@@ -13,7 +13,7 @@ from functools import cached_property
 import msgspec
 
 from holdfast.api import RunEvent
-from holdfast.log.lines import encode_other
+from holdfast.log.lines import clean, encode_other
 
 LIMIT = 1_000  # events that may wait for one who watches
 
@@ -28,8 +28,11 @@ class Notice:
 
     @cached_property
     def wire(self) -> bytes:
-        """The event as JSON."""
-        return _encode(self.event)
+        """The event as JSON; half a character, as deltas may end with, becomes U+FFFD."""
+        try:
+            return _encode(self.event)
+        except UnicodeEncodeError:
+            return _encode(clean(self.event))
 
 
 class Subscription:
@@ -49,8 +52,9 @@ class Subscription:
         self._closed = False
 
     def follow(self, session: str) -> None:
-        """Get the events of one more session."""
-        self._feed.add(session, self)
+        """Get the events of one more session; of none, once it is closed."""
+        if not self._closed:
+            self._feed.add(session, self)
 
     def leave(self, session: str) -> None:
         """No longer get those of a session."""

@@ -8,6 +8,7 @@ from msgspec.structs import replace
 
 from holdfast.aio import AsyncSession
 from holdfast.api import MessageStored, RunEvent, Sink
+from holdfast.engine.threads import to_its_end
 from holdfast.model import Message
 from holdfast.ports import Lease
 
@@ -44,10 +45,14 @@ class Ground:
             self._watcher(event)
 
     async def append(self, message: Message) -> Message:
-        """Store a message, and tell so."""
+        """Store a message, and tell so, also if a stop comes meanwhile."""
+        stored = await to_its_end(self._keep(message))
+        await self.tell("on_message", stored)
+        return stored
+
+    async def _keep(self, message: Message) -> Message:
         stored = await self.session.append(message, lease=self.lease)
         self.heard(stored)
-        await self.tell("on_message", stored)
         return stored
 
     async def close_calls(self) -> bool:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from msgspec.structs import replace
 
 from holdfast.api import HookFailed, Sink
-from holdfast.engine.threads import in_thread
+from holdfast.engine.threads import foreign, in_thread
 from holdfast.model import Message, ToolCall
 from holdfast.session import Session
 
@@ -95,17 +95,17 @@ class Hooks:
     async def _ask(self, hook: object, what: str, session: Session, emit: Sink, *given: Any) -> Any:
         method = getattr(hook, what)
         try:
-            async with asyncio.timeout(self.seconds):
+            async with asyncio.timeout(self.seconds) as limit:
                 if inspect.iscoroutinefunction(method):
-                    answer = await method(self.agent, session, *given)
+                    answer = await foreign(method(self.agent, session, *given))
                 else:
                     answer = await in_thread(method, self.agent, session, *given)
                     if inspect.isawaitable(answer):
-                        answer = await answer
+                        answer = await foreign(answer)
             return _checked(answer) if what == "on_before_run" else answer
         except Exception as error:  # a hook is somebody else's code: it may raise anything
             problem = f"{type(error).__name__}: {error}"
-            if isinstance(error, TimeoutError):
+            if limit.expired():
                 problem = f"no answer within {self.seconds:g} s"
             name = type(hook).__qualname__
             emit(HookFailed(session_id=session.id, hook=name, problem=problem))

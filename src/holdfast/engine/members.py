@@ -14,6 +14,7 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from holdfast.aio import AsyncStore
 from holdfast.api import MessageComplete, RunEvent
+from holdfast.engine.threads import in_thread
 from holdfast.engine.tools import Function, tool
 from holdfast.errors import HoldfastError
 from holdfast.model import Usage
@@ -39,7 +40,8 @@ def asking(agent_of: Callable[[str], Agent], store: Store, members: Sequence[str
             return ToolAnswer("agents may not ask one another any deeper", is_error=True)
         depth = _depth.set(_depth.get() + 1)
         try:
-            return await sub_turn(agent_of(agent), store, task)
+            # Loading what talks to a provider takes a second or two; others go on meanwhile.
+            return await sub_turn(await in_thread(agent_of, agent), store, task)
         except HoldfastError as error:
             return ToolAnswer(str(error), is_error=True)
         finally:

@@ -18,10 +18,9 @@ from msgspec.structs import replace
 
 from holdfast.aio import AsyncSession, AsyncStore
 from holdfast.api import Error, MessageComplete, Queued, RunEvent, Sink, Status
-from holdfast.engine.backlog import KEPT, How, find, from_log, queued
+from holdfast.engine.backlog import KEPT, How, compared, find, from_log, queued
 from holdfast.engine.turn import Answer, failed, new_run_id, repair
 from holdfast.errors import (
-    Conflict,
     HoldfastError,
     NotFound,
     ProviderError,
@@ -29,11 +28,10 @@ from holdfast.errors import (
     RunCancelled,
     SessionBusy,
 )
-from holdfast.model import WITHDRAWN, Event, Message
+from holdfast.model import WITHDRAWN, Event, Message, Metadata
 from holdfast.ports import Lease
 
 FIRST_LOOK, LAST_LOOK = 0.02, 0.5  # seconds between two tries for a lease that another process has
-ATTEMPTS = 100  # at recording a queued message while others write to the session
 
 
 # Answers a stored message under a lease.
@@ -139,7 +137,9 @@ class Queue:
 
         Once begun it goes on, also if whoever asks goes away.
         """
-        return await asyncio.shield(asyncio.ensure_future(self._submit(session, message, how)))
+        taking = asyncio.ensure_future(self._submit(session, message, how))
+        taking.add_done_callback(lambda done: done.cancelled() or done.exception())
+        return await asyncio.shield(taking)
 
     async def _submit(self, session: AsyncSession, message: Message, how: How) -> Run:
         run_id = new_run_id()
@@ -149,33 +149,45 @@ class Queue:
                 raise SessionBusy("the daemon is about to stop", hint="send it again later")
             lease = await self._lease_at_once(session, line)
             try:
-                if lease is not None and not (await repair(session, lease, self._emit)).waiting:
-                    stored = await session.append(message, lease=lease)
+                stored = None
+                if lease is not None:
+                    await repair(session, lease, self._emit)
+                    stored = await compared(
+                        session, lambda known: None if known.waiting else message, lease
+                    )
+                if lease is not None and stored is not None:
                     run = Run(run_id, session.id, message.id, 0, how)
                     line.runs[message.id] = line.current = run
                     self._work(line, session, lease, (run, stored))
                     return run
                 position = await self._record(session, message, how)
-            except BaseException:
-                if lease is not None:
+            except BaseException as error:
+                if lease is not None and isinstance(error, QueueFull):
+                    self._work(line, session, lease, None)  # nobody else works on what waits
+                elif lease is not None:
                     lease.release()
-                self._forget(session.id, line)
                 raise
             run = Run(run_id, session.id, message.id, position, how)
             line.runs[message.id] = run
-            self._emit(Queued(session_id=session.id, run_id=run_id, position=position))
             if line.worker is None:
                 self._work(line, session, lease, None)
+            self._emit(Queued(session_id=session.id, run_id=run_id, position=position))
             return run
 
     @asynccontextmanager
     async def _line(self, session: str) -> AsyncIterator[_Line]:
-        """The line of a session, locked; another one if it was dropped while we waited."""
+        """The line of a session, locked; another one if it was dropped while we waited.
+
+        It is dropped afterwards if it has nothing to do.
+        """
         while True:
             line = self._lines.setdefault(session, _Line())
             async with line.lock:
                 if self._lines.get(session) is line:
-                    yield line
+                    try:
+                        yield line
+                    finally:
+                        self._forget(session, line)
                     return
 
     async def _lease_at_once(self, session: AsyncSession, line: _Line) -> Lease | None:
@@ -187,25 +199,23 @@ class Queue:
             return None
 
     async def _record(self, session: AsyncSession, message: Message, how: How) -> int:
-        """Record a message as waiting and return its place.
-
-        Compared with the log's end, so that no two processes take the last place at once.
-        """
+        """Record a message as waiting and return its place."""
         event = queued(message, how, str(uuid4()))
-        for _ in range(ATTEMPTS):
-            known = await session.metadata()
-            if len(known.waiting) >= self.waiting:
+        place = 0
+
+        def made(known: Metadata) -> Event:
+            nonlocal place
+            place = len(known.waiting) + 1
+            if place > self.waiting:
                 raise QueueFull(
                     f"{len(known.waiting)} messages wait for this session already",
                     hint="wait for an answer, then send it again",
                     session=session.id,
                 )
-            try:
-                await session.append(event, expect=known.through.seq)
-                return len(known.waiting) + 1
-            except Conflict:
-                continue
-        raise SessionBusy("others write to this session all the time", session=session.id)
+            return event
+
+        await compared(session, made)
+        return place
 
     # --- working
 
@@ -227,11 +237,14 @@ class Queue:
     ) -> None:
         settle: Callable[[], None] | None = None
         try:
-            lease = lease or await self._lease_in_time(session)
+            if lease is None:
+                lease = await self._lease_in_time(session)
+                await repair(session, lease, self._emit)  # who had it may have been killed
             while True:
                 if first is not None:
                     settle = await self._answer(line, session, lease, *first)
                 async with line.lock:
+                    line.current = None
                     entry = await self._oldest(session)
                     if entry is None or self._closed:
                         # Whoever gets the answer may want the lease at once.
@@ -246,11 +259,11 @@ class Queue:
                         settle = None
                     if line.current is None:
                         return
-                await repair(session, lease, self._emit)
-                first = run, await session.append(message, lease=lease)
+                first = await self._begin(line, session, lease, run, message)
         except HoldfastError as error:  # the store cannot be used: what waits is still recorded
             self._fail(line, session.id, error)
-        except Exception as error:  # a mistake of ours must not leave anybody waiting
+        # A mistake of ours, or the end of the loop, must not leave anybody waiting.
+        except (Exception, asyncio.CancelledError) as error:
             self._fail(line, session.id, HoldfastError(f"{type(error).__name__}: {error}"))
             raise
         finally:
@@ -260,6 +273,20 @@ class Queue:
                 settle()
             if line.worker is asyncio.current_task():
                 line.worker = line.current = None
+
+    async def _begin(
+        self, line: _Line, session: AsyncSession, lease: Lease, run: Run, message: Message
+    ) -> tuple[Run, Message] | None:
+        """Store a message whose turn has come; None if it was withdrawn by another process."""
+        await repair(session, lease, self._emit)
+        stored = await compared(
+            session, lambda known: message if message.id in known.waiting else None, lease
+        )
+        if stored is not None:
+            return run, stored
+        line.runs.pop(run.message_id, None)
+        run.settle(RunCancelled("it was withdrawn", session=session.id, run=run.id))
+        return None
 
     async def _lease_in_time(self, session: AsyncSession) -> Lease:
         wait = FIRST_LOOK
@@ -285,17 +312,23 @@ class Queue:
             self._emit(event)
 
         answering = self._answering(session, stored, lease, emit, run.how)
-        line.turn = asyncio.ensure_future(answering)
+        line.turn = turn = asyncio.ensure_future(answering)
         if run.stopping:
-            line.turn.cancel()
-        result: Answer | HoldfastError
+            turn.cancel()
         try:
-            result = await line.turn
-        except asyncio.CancelledError:
+            await asyncio.wait([turn])
+        except asyncio.CancelledError:  # the loop ends
+            turn.cancel()
+            await asyncio.wait([turn])
+            raise
+        result: Answer | HoldfastError
+        if turn.cancelled():
             result = RunCancelled("the turn was stopped", session=session.id, run=run.id)
-        except HoldfastError as error:
+        elif (error := turn.exception()) is None:
+            result = turn.result()
+        elif isinstance(error, HoldfastError):
             result = error
-        except Exception as error:  # a provider that breaks its word
+        else:  # a provider that breaks its word
             result = ProviderError(f"{type(error).__name__}: {error}")
         line.turn = line.current = None
         line.runs.pop(run.message_id, None)
@@ -351,12 +384,13 @@ class Queue:
                 )
 
     def _fail(self, line: _Line, session: str, error: HoldfastError) -> None:
-        for run in line.runs.values():
-            if not run.done:
-                run.settle(error)
-                self._emit(replace(failed(session, error), run_id=run.id))
+        left = [run for run in line.runs.values() if not run.done]
         line.runs.clear()
         self._forget(session, line, worker=True)
+        for run in left:
+            run.settle(error)
+        for run in left:
+            self._emit(replace(failed(session, error), run_id=run.id))
 
     def _forget(self, session: str, line: _Line, *, worker: bool = False) -> None:
         """Drop a line that has nothing to do; a session that rests costs nothing."""
@@ -386,15 +420,19 @@ class Queue:
         return True
 
     async def _withdraw(self, line: _Line, session: AsyncSession, run_id: str) -> bool:
-        for run in list(line.runs.values()):
-            if run.id == run_id and not run.done:
-                await session.append(Event(kind=WITHDRAWN, data={"id": run.message_id}))
-                line.runs.pop(run.message_id, None)
-                error = RunCancelled("it was withdrawn", session=session.id, run=run.id)
-                run.settle(error)
-                self._emit(replace(failed(session.id, error), run_id=run.id))
-                return True
-        return False
+        waits = (one for one in line.runs.values() if one.id == run_id and not one.done)
+        run = next(waits, None)
+        if run is None:
+            return False
+        name = run.message_id
+        gone = Event(kind=WITHDRAWN, data={"id": name})
+        if await compared(session, lambda known: gone if name in known.waiting else None) is None:
+            return False  # another process has begun it
+        line.runs.pop(name, None)
+        error = RunCancelled("it was withdrawn", session=session.id, run=run.id)
+        run.settle(error)
+        self._emit(replace(failed(session.id, error), run_id=run.id))
+        return True
 
     async def at_rest(self, session: str) -> None:
         """Wait until a turn that has told its answer has also given its lease back."""
@@ -412,6 +450,9 @@ class Queue:
         What waits is recorded and goes on at the next start.
         """
         self._closed = True
+        for name in list(self._lines):  # a message that is being taken is one of them
+            async with self._line(name):
+                pass
         workers = [line.worker for line in self._lines.values() if line.worker is not None]
         if not workers:
             return
@@ -440,27 +481,24 @@ class Queue:
 
     async def _recover(self, name: str) -> Recovered | None:
         async with self._line(name) as line:
+            lease = None
             try:
                 session = await self.store.session(name)
                 lease = await self._lease_at_once(session, line)
-            except NotFound:
-                lease = None
-            if lease is None:  # another process is at work on it, or it is gone
-                self._forget(name, line)
-                return None
-            try:
+                if lease is None:  # another process is at work on it
+                    return None
                 before = await session.metadata()
                 await repair(session, lease, self._emit)
-            except HoldfastError as error:
-                lease.release()
-                self._forget(name, line)
-                self._emit(Status(session_id=name, message=f"not repaired: {error}"))
+            except HoldfastError as error:  # the other sessions can do without this one
+                if lease is not None:
+                    lease.release()
+                if not isinstance(error, NotFound):
+                    self._emit(Status(session_id=name, message=f"not repaired: {error}"))
                 return None
-            if before.waiting:
+            if before.waiting and not self._closed:
                 self._work(line, session, lease, None)
             else:
                 lease.release()
-                self._forget(name, line)
             if not before.unfinished:
                 return None
             return Recovered(name, before.run, len(before.waiting))

@@ -142,10 +142,11 @@ class Runtime:
 
     async def drain(self, seconds: float) -> None:
         """Begin no more turns; those under way end, or are stopped and recorded."""
+        until = time.monotonic() + seconds
         await self.cron.end()
         await self.queue.drain(seconds)
         for agent in (*self._agents.values(), *self._old):
-            await agent.close()
+            await agent.close(max(until - time.monotonic(), 0))
         for toolset in self._toolsets.values():
             await toolset.close()
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import threading
-from collections.abc import Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import suppress
 from typing import Any, TypeVar
 
@@ -24,10 +24,10 @@ async def in_thread(function: Callable[..., Any], *arguments: Any, **named: Any)
             return
         if error is None:
             done.set_result(result)
-        elif isinstance(error, StopIteration):  # a future cannot carry it
-            done.set_exception(RuntimeError(f"{type(error).__name__}: {error}"))
-        else:
+        elif isinstance(error, Exception) and not isinstance(error, StopIteration):
             done.set_exception(error)
+        else:  # a future cannot carry it, or it would end the process, as that of `sys.exit`
+            done.set_exception(RuntimeError(f"{type(error).__name__}: {error}"))
 
     def work() -> None:
         result, error = None, None
@@ -40,6 +40,29 @@ async def in_thread(function: Callable[..., Any], *arguments: Any, **named: Any)
 
     threading.Thread(target=work, daemon=True).start()
     return await done
+
+
+async def foreign(work: Awaitable[T]) -> T:
+    """Await somebody else's code: whatever it raises comes out as an Exception.
+
+    A stop of ours passes. A CancelledError that nobody asked for would be taken for one, and what
+    is no Exception (`sys.exit`, a panic of an extension) would take the loop or the queue along.
+    """
+    before = stops()
+    try:
+        return await work
+    except (Exception, KeyboardInterrupt, GeneratorExit):
+        raise
+    except BaseException as error:
+        if isinstance(error, asyncio.CancelledError) and stops() > before:
+            raise
+        raise RuntimeError(f"{type(error).__name__}: {error}") from error
+
+
+def stops() -> int:
+    """How often the running task was told to stop; code of others may have swallowed that."""
+    task = asyncio.current_task()
+    return 0 if task is None else task.cancelling()
 
 
 async def to_its_end(work: Coroutine[Any, Any, T]) -> T:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from holdfast.aio import AsyncSession
 from holdfast.api import SessionRenamed, Sink, Status
+from holdfast.engine.threads import foreign
 from holdfast.errors import Conflict, HoldfastError
 from holdfast.log.fold import fold
 from holdfast.model import Message, Meta, user
@@ -85,9 +86,9 @@ async def _asked(agent: Agent, question: str, answer: str) -> str:
     )
     try:
         async with asyncio.timeout(SECONDS):
-            return tidy((await agent.provider.complete(request)).text)
-    except (HoldfastError, TimeoutError):
-        return ""  # the first words are a title as well
+            return tidy((await foreign(agent.provider.complete(request))).text)
+    except Exception:  # whatever a provider raises: the first words are a title as well
+        return ""
 
 
 def _exchange(session: AsyncSession) -> tuple[str, str]:

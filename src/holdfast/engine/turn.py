@@ -32,7 +32,7 @@ from holdfast.context.inject import as_data, stripped
 from holdfast.engine.completing import Completing, added
 from holdfast.engine.ground import Ground
 from holdfast.engine.telemetry import span
-from holdfast.engine.threads import to_its_end
+from holdfast.engine.threads import stops, to_its_end
 from holdfast.engine.titles import entitle
 from holdfast.engine.using import Using
 from holdfast.errors import HoldfastError, RunCancelled
@@ -111,6 +111,7 @@ class Turn:
         self._allowed = allowed
         self._reads_only = reads_only
         self._started = time.monotonic()
+        self._duration = 0  # milliseconds, when it has ended
 
     @property
     def _usage(self) -> Usage:
@@ -174,6 +175,7 @@ class Turn:
 
     async def _steps(self) -> tuple[Message, str]:
         """Call the model and run its tools until it rests; the last answer, and why it ended."""
+        before = stops()
         for _ in range(self.max_steps):
             made = await self.model.step()
             self.model.said.clear()
@@ -181,12 +183,17 @@ class Turn:
             if not reply.tool_calls:
                 return reply, "end"
             await self.tools.use_all(reply.tool_calls)
+            if stops() > before:  # a tool has made an answer of it
+                raise asyncio.CancelledError
         text = f"stopped after {self.max_steps} steps"
         self.ground.emit(Status(session_id=self.session.id, message=text))
         return reply, "max_steps"
 
     async def _rest(self, reply: Message, stop: str) -> Answer:
-        duration = await self._record_end(stop)
+        try:
+            await to_its_end(self._record_end(stop))
+        except asyncio.CancelledError:
+            pass  # too late: it is recorded, and a turn ends once
         usage, calls = self._usage, self.tools.calls
         self.ground.emit(
             MessageComplete(
@@ -195,7 +202,7 @@ class Turn:
                 content=reply.text,
                 model=reply.model or "",
                 usage=usage,
-                duration_ms=duration,
+                duration_ms=self._duration,
                 tool_calls=calls,
                 stop=stop,
             )
@@ -206,7 +213,7 @@ class Turn:
             reply=reply,
             messages=tuple(self.ground.stored),
             usage=usage,
-            duration_ms=duration,
+            duration_ms=self._duration,
             tool_calls=calls,
             stop=stop,
         )
@@ -223,16 +230,15 @@ class Turn:
             pass  # the store is what failed, and `error` says so; the next turn repairs
         self.ground.emit(failed(self.session.id, error))
 
-    async def _record_end(self, stop: str, error: Exception | None = None) -> int:
-        duration = int((time.monotonic() - self._started) * 1000)
+    async def _record_end(self, stop: str, error: Exception | None = None) -> None:
+        self._duration = int((time.monotonic() - self._started) * 1000)
         facts = {"run_id": self.ground.run_id, "model": self.agent.model, "stop": stop}
         if error is not None:
             facts["error"] = f"{type(error).__name__}: {error}"[:500]
         await self.session.end_turn(
-            duration_ms=duration,
+            duration_ms=self._duration,
             usage=self._usage,
             cost=self._usage.cost,
             tool_calls=self.tools.calls,
             **{key: value for key, value in facts.items() if value},
         )
-        return duration

@@ -10,9 +10,19 @@ from holdfast.api import ToolResult, ToolStart
 from holdfast.engine.completing import added
 from holdfast.engine.ground import Ground
 from holdfast.engine.telemetry import span
-from holdfast.engine.threads import to_its_end
+from holdfast.engine.threads import foreign, to_its_end
 from holdfast.engine.tools import Usable
-from holdfast.model import AnyBlock, Content, Text, ToolCall, Usage, blocks, tool_result
+from holdfast.errors import FormatError, StoreFull
+from holdfast.model import (
+    AnyBlock,
+    Content,
+    Message,
+    Text,
+    ToolCall,
+    Usage,
+    blocks,
+    tool_result,
+)
 from holdfast.ports import ToolAnswer
 
 
@@ -61,24 +71,30 @@ class Using:
             answer = await self._answer(call)
         if answer.usage is not None:
             self.usage = added(self.usage, answer.usage)
-        result = tool_result(
-            call.id,
-            _cut(answer, self._settings.tool_characters),
-            is_error=answer.is_error,
-            tool_name=call.name,
-        )
-        stored = await ground.append(result)
+        stored = await self._store(call, answer)
         ground.emit(
             ToolResult(
                 session_id=ground.session.id,
                 tool_call_id=call.id,
                 tool_name=call.name,
                 result=stored.text,
-                is_error=answer.is_error,
+                is_error=bool(stored.is_error),
                 duration_ms=int((time.monotonic() - started) * 1000),
             )
         )
         await ground.tell("on_tool", call, stored)
+
+    async def _store(self, call: ToolCall, answer: ToolAnswer) -> Message:
+        """Store an answer; one that cannot be kept is an error for the model, not for the turn."""
+
+        def result(content: Content, is_error: bool) -> Message:
+            return tool_result(call.id, content, is_error=is_error, tool_name=call.name)
+
+        try:
+            content = _cut(answer, self._settings.tool_characters)
+            return await self._ground.append(result(content, answer.is_error))
+        except (FormatError, StoreFull, TypeError) as error:
+            return await self._ground.append(result(f"the answer cannot be kept: {error}", True))
 
     async def _answer(self, call: ToolCall) -> ToolAnswer:
         found = self.tools.get(call.name)
@@ -87,7 +103,7 @@ class Using:
         seconds = self._settings.tool_seconds
         try:
             async with asyncio.timeout(seconds) as limit:
-                return await found.call(call.arguments)
+                return await foreign(found.call(call.arguments))
         except Exception as error:  # a tool is somebody else's code: it may raise anything
             if limit.expired():
                 return ToolAnswer(f"no answer within {seconds:g} s", is_error=True)
