@@ -134,3 +134,17 @@ def test_the_client_loads_neither_engine_nor_store_nor_server() -> None:
         [sys.executable, "-c", code], cwd=REPOSITORY, capture_output=True, text=True, check=True
     )
     assert done.stdout.strip() == "[]"
+
+
+def test_what_is_no_unicode_is_sent_as_what_can_be(client: Client) -> None:
+    session = client.create(name="a\ud800b").id
+    assert client.session(session).metadata["name"] == "a\ufffdb"
+    said = client.send(session, [{"type": "text", "text": "!say c\udcff"}]).messages
+    assert said[-1]["content"][0]["text"] == "c\ufffd"
+
+
+@pytest.mark.parametrize("name", ["", "..", "\ud800", "x/../y", "\x00"])
+def test_a_session_that_cannot_be_named_is_one_of_our_errors(client: Client, name: str) -> None:
+    for call in (client.session, client.delete, client.context, client.compact, client.cancel):
+        with pytest.raises(errors.HoldfastError):
+            call(name)

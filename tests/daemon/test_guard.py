@@ -4,22 +4,28 @@ from __future__ import annotations
 
 import asyncio
 import http.client
+import json
+import os
 import re
 import resource
 import socket
 from collections.abc import Callable
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 from litestar.routes import HTTPRoute
 from websockets.exceptions import InvalidStatus
 
 from holdfast.app import open_runtime
+from holdfast.daemon.auth import Keys
 from holdfast.daemon.connection import CONNECTIONS, HEAD_BYTES
+from holdfast.daemon.guard import Guard
 from holdfast.daemon.http import build
 from holdfast.daemon.limits import Bucket
 from holdfast.daemon.live import Live
+from holdfast.settings import DaemonSettings
 from tests.daemon.running import FAST, Daemon
 
 JSON = {"Content-Type": "application/json"}
@@ -388,6 +394,156 @@ def test_connections_beyond_a_number_are_hung_up_and_others_go_on(
         assert client.health()["ok"] is True
     with daemon.client() as client:
         assert client.health()["ok"] is True
+
+
+def test_who_opens_connections_keeps_nobody_out(start: Callable[..., Daemon]) -> None:
+    resource.setrlimit(resource.RLIMIT_NOFILE, (resource.getrlimit(resource.RLIMIT_NOFILE)[1],) * 2)
+    daemon = start()
+    with ExitStack() as stack:
+        for _ in range(CONNECTIONS + 50):
+            one = stack.enter_context(socket.create_connection(("127.0.0.1", daemon.port)))
+            one.sendall(b"GET / HT")
+        for _ in range(20):  # each by a connection of its own
+            assert daemon.call("GET", "/api/health").status_code == 200
+
+
+def raw(daemon: Daemon, request: str) -> bytes:
+    """The answer to some bytes, to its end."""
+    with socket.create_connection(("127.0.0.1", daemon.port)) as connection:
+        connection.settimeout(20)
+        connection.sendall(request.replace("\n", "\r\n").encode())
+        return b"".join(iter(lambda: connection.recv(65536), b""))
+
+
+UPGRADE = """{target} HTTP/1.1
+Host: 127.0.0.1:{port}
+Authorization: Bearer {token}
+Connection: Upgrade
+Upgrade: websocket
+Sec-WebSocket-Version: 13
+Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==
+"""
+
+
+@pytest.mark.parametrize(
+    ("target", "more"),
+    [
+        ("POST /ws", ""),
+        ("GET http://evil.example/ws", ""),
+        ("GET /ws", "X: y\n" * 200),
+        ("GET /ws", f"X: {'y' * 20_000}\n"),
+    ],
+)
+def test_an_upgrade_that_is_none_is_answered_and_holds_up_no_stop(
+    start: Callable[..., Daemon], target: str, more: str
+) -> None:
+    daemon = start()
+    asked = UPGRADE.format(target=target, port=daemon.port, token=daemon.token)
+    assert raw(daemon, f"{asked}{more}\n").startswith(b"HTTP/1.1 400")
+    with socket.create_connection(("127.0.0.1", daemon.port)) as left:
+        left.sendall(asked.replace("\n", "\r\n").encode())
+        assert daemon.stop() == 0
+    assert [line for line in daemon.log() if line["level"] == "error"] == []
+
+
+@pytest.mark.parametrize(
+    "line",
+    ["GET http://evil.example/api/health HTTP/1.1", "GET http://{host}/ HTTP/1.1", "nonsense"],
+)
+def test_a_request_that_is_none_has_our_kind_of_error(daemon: Daemon, line: str) -> None:
+    host = f"127.0.0.1:{daemon.port}"
+    bearer = daemon.bearer["Authorization"]
+    request = f"{line.format(host=host)}\nHost: {host}\nAuthorization: {bearer}\n\n"
+    head, _, body = raw(daemon, request).partition(b"\r\n\r\n")
+    assert head.startswith(b"HTTP/1.1 400") and b"nosniff" in head
+    assert set(json.loads(body)) == {"error", "details", "hint", "code"}
+
+
+def test_a_body_that_does_not_come_is_not_waited_for() -> None:
+    class Source:
+        def stamp(self) -> tuple[int, ...]:
+            return (1,)
+
+        def token(self) -> str:
+            return "t" * 43
+
+    async def never(*_: Any) -> Any:
+        await asyncio.Event().wait()
+
+    async def run() -> list[Any]:
+        sent: list[Any] = []
+
+        async def send(message: Any) -> None:
+            sent.append(message)
+
+        bucket, keys = Bucket(lambda: 1.0), Keys(Source())
+        guard = Guard(never, keys, DaemonSettings, bucket=bucket, port=1, body_seconds=0.01)
+        headers = [
+            (b"host", b"127.0.0.1:1"),
+            (b"authorization", b"Bearer " + b"t" * 43),
+            (b"content-type", b"application/json"),
+            (b"transfer-encoding", b"chunked"),
+        ]
+        scope: Any = {"type": "http", "method": "POST", "path": "/", "headers": headers}
+        scope["state"] = {}
+        await guard(scope, never, send)
+        return sent
+
+    assert asyncio.run(run())[0]["status"] == 408
+
+
+def head(daemon: Daemon, length: int) -> bytes:
+    """Of a request that makes a session."""
+    rows = (
+        "POST /api/sessions HTTP/1.1",
+        f"Host: 127.0.0.1:{daemon.port}",
+        f"Authorization: {daemon.bearer['Authorization']}",
+        "Content-Type: application/json",
+        f"Content-Length: {length}",
+        "\r\n",
+    )
+    return "\r\n".join(rows).encode()
+
+
+def test_half_a_request_does_nothing(start: Callable[..., Daemon]) -> None:
+    daemon = start()
+    with socket.create_connection(("127.0.0.1", daemon.port)) as connection:
+        connection.sendall(head(daemon, 100) + b'{"name": "half"}')
+        connection.shutdown(socket.SHUT_WR)
+        connection.settimeout(20)
+        assert connection.recv(100) == b""
+    assert daemon.call("GET", "/api/sessions").json() == []
+    assert [line for line in daemon.log() if line["level"] == "error"] == []
+
+
+def test_bodies_that_come_at_once_are_bounded_together(start: Callable[..., Daemon]) -> None:
+    daemon = start()
+    with ExitStack() as stack:
+        answers = []
+        for _ in range(6):
+            one = stack.enter_context(socket.create_connection(("127.0.0.1", daemon.port)))
+            one.settimeout(20)
+            one.sendall(head(daemon, 19_000_000) + b" " * 18_000_000)
+            assert daemon.call("GET", "/api/health").status_code == 200
+            one.settimeout(0.5)
+            with suppress(TimeoutError):
+                answers.append(one.recv(12))
+        assert answers == [b"HTTP/1.1 429"] * 3
+    assert daemon.call("POST", "/api/sessions", {"name": "x" * 500}).status_code == 200
+
+
+@pytest.mark.parametrize("name", ["", "run", "run/token"])
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")
+def test_what_belongs_to_somebody_else_is_not_used(
+    start: Callable[..., Daemon], tmp_path: Path, name: str
+) -> None:
+    root = tmp_path / "root"
+    (root / "run").mkdir(parents=True)
+    (root / "run" / "token").write_text("t" * 43)
+    os.chown(root / name, 12345, 12345)
+    refused = start()
+    assert refused.said["error"] == ("SettingsError" if "token" in name else "StoreFailed")
+    assert not (root / "run" / "daemon.lock").exists() or "token" in name
 
 
 def test_nothing_listens_beyond_this_machine(daemon: Daemon) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import socket as sockets
 import time
@@ -13,9 +14,17 @@ from typing import Any
 
 import pytest
 import websockets.sync.client
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 from websockets.exceptions import ConnectionClosed
 
+from holdfast.api import MessageStored
+from holdfast.app import open_runtime
 from holdfast.client import Client
+from holdfast.daemon.limits import Bucket
+from holdfast.daemon.live import Client as LiveClient
+from holdfast.daemon.live import Live
+from holdfast.model import user
 from tests.daemon.running import Daemon, receive, say
 
 NOBODY = "01ARZ3NDEKTSV4RRFFQ69G5FAV"
@@ -137,6 +146,113 @@ def test_who_comes_back_with_after_misses_nothing_and_gets_nothing_twice(
             for _ in range(min(3, 16 - len(seen))):
                 seen.append(receive(socket, "message")["seq"])
     assert seen == [one["seq"] for one in client.session(made.id).messages]
+
+
+def test_who_asks_twice_gets_no_message_again_behind_a_later_one() -> None:
+    class Socket:
+        """A client that asks twice, and reads when both were heard."""
+
+        def __init__(self, session_id: str) -> None:
+            self.scope: dict[str, Any] = {"state": {}}
+            self.told: list[int] = []
+            self.heard = asyncio.Event()
+            self.reads = asyncio.Event()
+            asked = {"type": "subscribe", "sessionId": session_id}
+            self._says = [json.dumps({**asked, "after": after}) for after in (2**53 - 1, 0)]
+
+        async def receive(self) -> dict[str, Any]:
+            if not self._says:
+                self.heard.set()
+                await asyncio.Event().wait()
+            return {"type": "websocket.receive", "text": self._says.pop()}
+
+        async def send_text(self, text: str) -> None:
+            await self.reads.wait()
+            event = json.loads(text)
+            if event["type"] == "message":
+                self.told.append(event["seq"])
+
+        async def accept(self) -> None: ...
+
+        async def close(self, code: int, reason: str) -> None: ...
+
+    async def run() -> list[int]:
+        runtime = open_runtime("memory:")
+        session = await runtime.create()
+        stored = [await session.append(user(text)) for text in ("one", "two")]
+        socket: Any = Socket(session.id)
+        live = LiveClient(Live(runtime, Bucket(lambda: 1000.0)), socket)
+        running = asyncio.create_task(live.run())
+        await socket.heard.wait()
+        stored.append(await session.append(user("three")))
+        for one in stored[1:]:  # the log has them already, and the turn tells them only now
+            runtime.emit(MessageStored(session_id=session.id, seq=one.seq, message=one))
+        socket.reads.set()
+        live.stop()
+        await running
+        await runtime.store.close()
+        told: list[int] = socket.told
+        return told
+
+    assert asyncio.run(run()) == [1, 2, 3]
+
+
+ODD = st.one_of(
+    st.binary(max_size=200),
+    st.text(max_size=200),
+    st.recursive(
+        st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=20),
+        lambda inner: (
+            st.lists(inner, max_size=4)
+            | st.dictionaries(
+                st.sampled_from(["type", "sessionId", "after", "content", "runId", "cwd"]), inner
+            )
+        ),
+        max_leaves=12,
+    ).map(json.dumps),
+    st.fixed_dictionaries(
+        {"type": st.sampled_from(["send_message", "subscribe", "unsubscribe", "cancel"])},
+        optional={
+            "sessionId": st.text(max_size=30) | st.integers(),
+            "after": st.integers() | st.floats(),
+            "runId": st.text(max_size=30),
+            "content": st.text(max_size=30) | st.lists(st.integers(), max_size=3),
+        },
+    ).map(json.dumps),
+)
+
+
+@given(said=st.lists(ODD, min_size=1, max_size=20))
+@settings(max_examples=50, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+def test_whatever_is_said_is_answered_with_an_error_each(daemon: Daemon, said: list[Any]) -> None:
+    with daemon.socket() as socket:
+        for one in said:
+            socket.send(one)
+        for _ in said:
+            assert receive(socket)["type"] == "error"
+
+
+@pytest.mark.parametrize("asks", [True, False])
+def test_who_came_with_an_old_token_is_told_nothing_more(
+    start: Callable[..., Daemon], asks: bool
+) -> None:
+    daemon = start()
+    with daemon.client() as client:
+        session = client.create(name="rotated").id
+    with daemon.socket() as socket:
+        say(socket, type="subscribe", sessionId=session)
+        assert receive(socket)["type"] == "subscribed"
+        (daemon.root / "run" / "token").write_text("n" * 43)
+        if asks:
+            say(socket, type="send_message", sessionId=session, content="still there?")
+        else:
+            with daemon.client() as client:
+                client.send(session, "a secret")
+        with pytest.raises(ConnectionClosed) as ended:
+            receive(socket)
+        assert ended.value.rcvd is not None and ended.value.rcvd.code == 1008
+    with daemon.client() as client:
+        assert len(client.session(session).messages) == (0 if asks else 2)
 
 
 def test_a_long_log_is_replayed_whole_and_then_goes_on_live(daemon: Daemon, client: Client) -> None:

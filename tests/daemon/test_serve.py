@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import signal
 import socket
 import ssl
 import subprocess
+import sys
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -203,3 +205,23 @@ def test_two_hundred_sessions_have_a_turn_each_at_once(start: Start) -> None:
         until(lambda: client.health()["running"] == 0 and client.health()["turns"] == 200, 60)
         assert client.health()["failures"] == 0
         assert all(len(client.session(one).messages) == 2 for one in ids)
+
+
+def test_what_libraries_warn_of_is_a_line_like_any_other(start: Start) -> None:
+    script = "import sys; print('no message', flush=True); sys.exit(1)"
+    server = (
+        f"[mcp.odd]\ncommand = {json.dumps(sys.executable)}\nargs = {json.dumps(['-c', script])}"
+    )
+    daemon = start(config=f"{FAST}\n{server}\n")
+    with daemon.client() as client:
+        session = client.create(name="noisy").id
+        assert client.send(session, "!say on we go").messages[-1]["role"] == "assistant"
+    assert daemon.stop() == 0
+    assert {line["logger"] for line in daemon.log() if line["event"] == "library"}
+
+
+def test_a_root_whose_name_is_too_long_for_a_socket_says_what_to_do(start: Start) -> None:
+    refused = start(name="r" * 120)
+    assert refused.said["error"] == "StoreFailed" and "socket = false" in refused.said["message"]
+    quiet = start(name="r" * 120, config=FAST.replace("[daemon]", "[daemon]\nsocket = false"))
+    assert quiet.call("GET", "/api/health").status_code == 200

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import os
 import socket
 import subprocess
@@ -17,7 +18,7 @@ import pytest
 from holdfast.errors import ProviderUnavailable, SettingsError
 from holdfast.model import Image
 from holdfast.ports import Toolset
-from holdfast.providers.mcp import McpServer
+from holdfast.providers.mcp import TOOLS, McpServer, _Names
 from holdfast.settings import McpSettings
 
 SERVER = Path(__file__).with_name("mcp_server.py")
@@ -129,13 +130,160 @@ def test_a_command_or_a_url_and_not_both() -> None:
 
 
 def test_a_name_is_one_that_every_provider_takes_and_none_twice() -> None:
-    server = McpServer("a.b", STDIO)
-    taken: dict[str, Any] = {}
-    for tool in ("x/y", "x.y", "z" * 100, "z" * 90):
-        taken[server._name(tool, taken)] = tool
-    assert len(taken) == 4
+    names = _Names("a.b")
+    tools = ("x/y", "x.y", "x_y_2", "z" * 100, "z" * 90, *["t" * 100] * 12_000)
+    taken = {names.of(tool) for tool in tools}
+    assert len(taken) == len(tools)
     assert all(len(name) <= 64 and name.replace("_", "").isalnum() for name in taken)
     assert "a_b__x_y" in taken
+
+
+# --- servers that are broken or mean harm ---------------------------------------------------
+
+ODD = """
+import json, os, signal, sys, time
+
+def send(asked, **answer):
+    print(json.dumps({"jsonrpc": "2.0", "id": asked["id"], **answer}), flush=True)
+
+def tool(name):
+    return {"name": name, "inputSchema": {"type": "object"}}
+
+def listed(asked):
+    send(asked, result={"tools": [tool("t")]})
+
+def called(asked):
+    send(asked, result={"content": [{"type": "text", "text": "ok"}]})
+
+def serve(listed=listed, called=called):
+    for line in sys.stdin:
+        asked = json.loads(line)
+        kind = asked.get("method")
+        if "id" not in asked:
+            continue
+        if kind == "initialize":
+            version = asked["params"]["protocolVersion"]
+            info = {"name": "odd", "version": "1"}
+            result = {"protocolVersion": version, "capabilities": {"tools": {}}, "serverInfo": info}
+            send(asked, result=result)
+        elif kind == "tools/list":
+            listed(asked)
+        elif kind == "tools/call":
+            called(asked)
+        else:
+            send(asked, error={"code": -32601, "message": "no"})
+"""
+
+
+def odd(script: str) -> McpSettings:
+    return McpSettings(command=sys.executable, args=("-c", f"{ODD}\n{script}"))
+
+
+@pytest.mark.parametrize(
+    ("script", "reason"),
+    [
+        ("time.sleep(600)", "did not start within"),
+        ("sys.stdout.buffer.write(b'\\xff\\n'); sys.stdout.flush(); serve()", "did not start"),
+        ("serve(listed=lambda asked: None)", "did not say what it offers within"),
+    ],
+)
+def test_a_server_that_hangs_is_given_up_and_then_left_alone(script: str, reason: str) -> None:
+    now = [0.0]
+
+    async def run() -> None:
+        server = McpServer(
+            "odd", odd(script), start_seconds=2.0, list_seconds=0.5, clock=lambda: now[0]
+        )
+        try:
+            with pytest.raises(ProviderUnavailable, match=reason):
+                await server.tools()
+            async with asyncio.timeout(0.4):  # those who come next do not wait again
+                for _ in range(20):
+                    with pytest.raises(ProviderUnavailable, match=reason):
+                        await server.tools()
+            now[0] = 1_000.0
+            with pytest.raises(TimeoutError):
+                async with asyncio.timeout(0.2):  # but later it is tried again
+                    await server.tools()
+        finally:
+            await server.close()
+
+    asyncio.run(run())
+
+
+def test_a_server_that_never_stops_listing_is_given_up() -> None:
+    script = """
+def page(asked):
+    tools = [tool("t" * 80)] * 2_000
+    send(asked, result={"tools": tools, "nextCursor": "more"})
+serve(listed=page)"""
+
+    async def run() -> None:
+        async with connected(odd(script)) as server:
+            with pytest.raises(ProviderUnavailable, match=f"more than {TOOLS:,} tools"):
+                await server.tools()
+
+    asyncio.run(run())
+
+
+def test_what_is_no_message_is_passed_over() -> None:
+    script = """
+def noisy(asked):
+    print("hello", "{", chr(0), "[" * 1000, sep="\\n", flush=True)
+    listed(asked)
+sys.stderr.write("x" * 5_000_000)
+serve(listed=noisy)"""
+
+    async def run() -> None:
+        async with connected(odd(script)) as server:
+            assert (await server.call("things__t", {})).content == "ok"
+
+    asyncio.run(run())
+
+
+def test_a_server_that_does_not_end_is_not_waited_for() -> None:
+    async def refuse(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Speaks MCP over HTTP until it is asked to end, and then nothing."""
+        with contextlib.closing(writer):
+            while head := await reader.readuntil(b"\r\n\r\n"):
+                if head.startswith(b"DELETE"):
+                    await reader.read()
+                    return
+                if head.startswith(b"GET"):
+                    writer.write(b"HTTP/1.1 405 No\r\nContent-Length: 0\r\n\r\n")
+                    continue
+                size = int(head.lower().partition(b"content-length:")[2].split()[0])
+                asked = json.loads(await reader.readexactly(size))
+                body = b""
+                if "id" in asked:
+                    result: dict[str, Any] = {"tools": []}
+                    if asked["method"] == "initialize":
+                        result = {
+                            "protocolVersion": asked["params"]["protocolVersion"],
+                            "capabilities": {"tools": {}},
+                            "serverInfo": {"name": "odd", "version": "1"},
+                        }
+                    answer = {"jsonrpc": "2.0", "id": asked["id"], "result": result}
+                    body = json.dumps(answer).encode()
+                writer.write(
+                    b"HTTP/1.1 %s\r\nContent-Type: application/json\r\nMcp-Session-Id: s\r\n"
+                    b"Content-Length: %d\r\n\r\n%s" % (b"200 OK", len(body), body)
+                )
+
+    async def run() -> None:
+        listening = await asyncio.start_server(refuse, "127.0.0.1", 0)
+        port = listening.sockets[0].getsockname()[1]
+        settings = McpSettings(url=f"http://127.0.0.1:{port}/mcp")
+        server = McpServer("odd", settings, close_seconds=0.5)
+        assert await server.tools() == []
+        async with asyncio.timeout(5):
+            await server.close()
+        listening.close()
+
+    asyncio.run(run())
+
+
+# --- over HTTP ------------------------------------------------------------------------------
 
 
 @contextlib.contextmanager

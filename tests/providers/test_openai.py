@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+from itertools import repeat
 from typing import Any
 
+import msgspec
 import pytest
 
 from holdfast.errors import (
     ContextOverflow,
     HoldfastError,
     ProviderDenied,
+    ProviderError,
     ProviderRefused,
     ProviderUnavailable,
 )
+from holdfast.log.lines import encode
 from holdfast.model import (
     File,
     Image,
@@ -70,6 +74,54 @@ def test_an_answer_is_told_in_pieces_and_has_its_usage() -> None:
     assert reply.usage == Usage(
         input_tokens=40, output_tokens=7, total_tokens=107, cache_read_tokens=60
     )
+
+
+@pytest.mark.parametrize(
+    "usage",
+    [
+        None,
+        {},
+        {"prompt_tokens": 10**30, "completion_tokens": 10**25, "total_tokens": 10**30},
+        {"prompt_tokens": 1.5, "completion_tokens": 2.5, "total_tokens": 1e300},
+        {"prompt_tokens": -5, "completion_tokens": -7, "total_tokens": -12},
+        {"prompt_tokens": "12", "completion_tokens": None, "total_tokens": []},
+    ],
+)
+@pytest.mark.filterwarnings("ignore")  # the libraries wonder too
+def test_a_count_that_is_none_takes_no_answer_away(usage: dict[str, Any] | None) -> None:
+    words = chunk({"role": "assistant", "content": "Hello"})
+    body = [words, chunk(finish="stop"), chunk(usage=usage), "data: [DONE]\n\n"]
+    with FakeServer(Answer(body=body)) as server:
+        reply = ask(server)
+    assert reply.text == "Hello" and reply.usage is not None
+    for count in msgspec.structs.astuple(reply.usage)[:-1]:
+        assert isinstance(count, int) and 0 <= count < 100
+    _, line = encode(reply)
+    assert b"Hello" in line
+
+
+def test_an_answer_without_an_end_is_given_up() -> None:
+    piece = chunk({"role": "assistant", "content": "x" * 1_000_000})
+    with FakeServer(Answer(body=repeat(piece))) as server, pytest.raises(ProviderError) as raised:
+        ask(server)
+    assert type(raised.value) is ProviderError and "characters" in str(raised.value)
+
+
+@pytest.mark.parametrize("api", ["openai", "openai-responses", "anthropic", "google"])
+@pytest.mark.parametrize("status", [302, 307, 308])
+def test_a_redirect_does_not_carry_the_key_away(api: str, status: int) -> None:
+    async def run(provider: Models) -> None:
+        try:
+            await provider.complete(Request(messages=(user("hello"),)))
+        finally:
+            await provider.close()
+
+    with FakeServer(chat("no")) as other:
+        elsewhere = {"location": f"{other.url.replace('127.0.0.1', 'localhost')}/v1"}
+        moved = FakeServer(Answer(status, {}, elsewhere))
+        with moved as server, pytest.raises(ProviderError):
+            asyncio.run(run(models(server, api=api)))
+        assert other.sent == []
 
 
 def test_the_request_is_sent_whole() -> None:

@@ -13,7 +13,8 @@ import msgspec
 from holdfast.api import Error, MessageComplete, RunEvent
 from holdfast.client import answers, stream
 from holdfast.client.failures import failure
-from holdfast.errors import NotFound, SettingsError, StoreFailed
+from holdfast.errors import InvalidId, NotFound, SettingsError, StoreFailed
+from holdfast.log.lines import clean
 from holdfast.model import AnyBlock
 
 if TYPE_CHECKING:
@@ -245,7 +246,7 @@ class Client:
         headers, body = {}, None
         if said is not None:
             headers["Content-Type"] = "application/json"
-            body = msgspec.json.encode(said)
+            body = _encoded(said)
         given = {key: _text(one) for key, one in (query or {}).items() if one is not None}
         try:
             answer = self._http.request(
@@ -264,7 +265,16 @@ class Client:
 
 
 def _at(session_id: str, *rest: str) -> str:
-    return "/".join(("/api/sessions", quote(session_id, safe=""), *rest))
+    if not session_id:
+        raise InvalidId("no session is named")
+    return "/".join(("/api/sessions", quote(session_id, safe="", errors="replace"), *rest))
+
+
+def _encoded(said: Mapping[str, Any]) -> bytes:
+    try:
+        return msgspec.json.encode(said)
+    except UnicodeEncodeError:  # a lone surrogate: what a terminal or a file made of bad bytes
+        return msgspec.json.encode(clean(said))
 
 
 def _camel(facts: Mapping[str, str | None]) -> dict[str, str | None]:

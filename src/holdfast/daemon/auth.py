@@ -55,6 +55,11 @@ class Keys:
         """The cookie's value."""
         return hmac.new(self._current(), _LABEL, sha256).hexdigest()
 
+    def ticket(self) -> Callable[[], bool]:
+        """Asked later, tells whether the token is still the one of now."""
+        token = self._current()
+        return lambda: bool(token) and hmac.compare_digest(self._current(), token)
+
     def make_code(self) -> str:
         """A code that opens once, for a quarter of an hour."""
         while len(self._links) >= LINKS:

@@ -256,8 +256,13 @@ def listen(path: Path) -> socket.socket:
                 bound.close()
                 raise
     except OSError as error:
-        raise StoreFailed(f"cannot listen on {path}: {error}") from error
+        hint = "choose a shorter root, or set [daemon] socket = false" if _is_long(path) else ""
+        raise StoreFailed(f"cannot listen on {path}: {error}", hint=hint) from error
     return bound
+
+
+def _is_long(path: Path) -> bool:
+    return len(os.fsencode(path)) >= 100  # systems differ: 103 or 107 bytes are the most
 
 
 def _check_place(path: Path) -> None:

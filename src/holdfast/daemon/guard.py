@@ -27,7 +27,7 @@ from litestar.types import ASGIApp, Receive, Scope, Send
 from holdfast.daemon.auth import COOKIE, Keys
 from holdfast.daemon.journal import note
 from holdfast.daemon.limits import Bucket, text_problem
-from holdfast.daemon.problems import INVALID, JSON, Refused
+from holdfast.daemon.problems import INVALID, JSON, SECURITY, Refused
 from holdfast.settings import DaemonSettings
 
 LOOPBACK = ("127.0.0.1", "localhost", "[::1]")
@@ -35,17 +35,9 @@ FAILURES_PER_SECOND = 40.0  # unknown callers are answered so often
 READING = frozenset({"GET", "HEAD"})
 OPEN = "/open/"
 BY_COOKIE = "holdfast_by_cookie"  # in the request's state: no token came with it
-
-SECURITY = (
-    (b"x-content-type-options", b"nosniff"),
-    (b"referrer-policy", b"no-referrer"),
-    (
-        b"content-security-policy",
-        b"default-src 'self'; base-uri 'none'; form-action 'self'; frame-ancestors 'none'",
-    ),
-    (b"cross-origin-resource-policy", b"same-origin"),
-    (b"cache-control", b"no-store"),
-)
+TICKET = "holdfast_ticket"  # likewise: whether who opened a WebSocket would still be let in
+BODY_SECONDS = 120.0  # for a body to come
+BODIES = 64_000_000  # bytes of all bodies that are coming, if one alone may not be larger
 
 _HOW = "send Authorization: Bearer with the token in run/token, or open a link of holdfast serve"
 
@@ -62,6 +54,7 @@ class Guard:
         bucket: Bucket,
         port: int,
         host: str = "127.0.0.1",
+        body_seconds: float = BODY_SECONDS,
     ) -> None:
         self._app = app
         self._keys = keys
@@ -69,6 +62,8 @@ class Guard:
         self._port = port
         self._host = host
         self._bucket = bucket
+        self._body_seconds = body_seconds
+        self._coming = 0  # bytes of bodies that are not whole yet
         self._failures = Bucket(lambda: FAILURES_PER_SECOND)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -85,10 +80,13 @@ class Guard:
             self._check_caller(asked)
             if wait := self._bucket.take():
                 raise _too_many("Too many requests", wait)
+            scope["state"][TICKET] = self._keys.ticket()
             # Routed as it was sent: a key may hold a slash, and each segment is decoded alone.
             scope["path"] = asked.path
             if not asked.is_socket and asked.has_body:
                 receive = await self._body(asked, receive)
+        except _Gone:
+            return
         except Refused as refused:
             await _refuse(refused, asked, receive, guarded)
             return
@@ -142,14 +140,23 @@ class Guard:
             raise large
         body = bytearray()
         more = True
-        while more:
-            message = await receive()
-            if message["type"] != "http.request":  # the client has gone
-                break
-            body += message["body"]
-            if len(body) > limit:
-                raise large
-            more = message["more_body"]
+        try:
+            async with asyncio.timeout(self._body_seconds):
+                while more:
+                    message = await receive()
+                    if message["type"] != "http.request":
+                        raise _Gone  # half a request is none
+                    body += message["body"]
+                    self._coming += len(message["body"])
+                    if len(body) > limit:
+                        raise large
+                    more = message["more_body"]
+                    if more and self._coming > max(limit, BODIES):
+                        raise _too_many("Too many large bodies at once", 1.0)
+        except TimeoutError:
+            raise Refused(408, "Request body too slow") from None
+        finally:
+            self._coming -= len(body)
         given = bytes(body)
         if problem := text_problem(given):
             raise Refused(400, INVALID, details=(f"/: {problem}",))
@@ -172,6 +179,10 @@ class Guard:
             raise _too_many("Too many failed requests", wait)
         text = b"This link has been used, or is too old. Ask holdfast for a new one.\n"
         await _send(send, 403, text, {"Content-Type": "text/plain; charset=utf-8"})
+
+
+class _Gone(Exception):
+    """The client left before its request was whole."""
 
 
 class _Asked:

@@ -72,9 +72,13 @@ class Lines(logging.Handler):
 
 
 def take_over(*names: str) -> None:
-    """Let these loggers write here, from warnings on."""
+    """Let these loggers, and all that nobody has claimed, write here, from warnings on."""
     for name in names:
         logger = logging.getLogger(name)
         logger.handlers = [Lines()]
         logger.setLevel(logging.WARNING)
         logger.propagate = False
+    root = logging.getLogger()
+    if not root.handlers:  # nobody else wants the rest: those of providers, of MCP, of asyncio
+        root.addHandler(Lines())
+        logging.captureWarnings(True)

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from typing import Any
 
 import msgspec
@@ -20,6 +21,7 @@ from msgspec.structs import replace
 
 from holdfast.aio import AsyncSession
 from holdfast.api import Error, MessageStored, RunEvent
+from holdfast.daemon.guard import TICKET
 from holdfast.daemon.journal import note
 from holdfast.daemon.limits import Bucket, text_problem
 from holdfast.daemon.problems import INTERNAL
@@ -35,6 +37,7 @@ REPLAYED = 200  # messages that are read from the log at a time
 SEND_SECONDS = 30.0  # for one event; then the client has gone, whatever TCP thinks
 TOO_SLOW = (1013, "too slow: subscribe again with after")
 GOING_AWAY = (1001, "the daemon is stopping")
+NO_LONGER = (1008, "the token has changed: connect with the new one")
 
 
 class Subscribed(RunEvent, frozen=True, kw_only=True):
@@ -76,6 +79,10 @@ _KINDS: dict[str, type[_Asked]] = {
 }
 
 
+class _Stranger(Exception):
+    """The client was let in by a token that is none any more."""
+
+
 class _Invalid(Exception):
     """A client's message that is none."""
 
@@ -87,6 +94,7 @@ class _Replay(Notice):
         super().__init__(event)
         self.session = session
         self.after = after
+        self.last = event.seq
 
 
 class Live:
@@ -130,6 +138,7 @@ class Client:
         self._runtime = live.runtime
         self._bucket = live.bucket
         self._socket = socket
+        self._is_known: Callable[[], bool] = socket.scope["state"].get(TICKET, lambda: True)
         self._told = live.runtime.feed.subscribe()
         self._replayed: dict[str, int] = {}  # session → the last seq that came from its log
         self._verbs: dict[type[_Asked], Callable[[Any, AsyncSession], Awaitable[None]]] = {
@@ -147,6 +156,8 @@ class Client:
             done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
             for task in done:
                 task.result()
+        except _Stranger:
+            await self._close(*NO_LONGER)
         except (WebSocketDisconnect, TimeoutError, ConnectionError):
             pass  # the client has gone
         finally:
@@ -170,27 +181,38 @@ class Client:
             await self._send(notice)
             if isinstance(notice, _Replay):
                 await self._replay(notice)
-        code, reason = TOO_SLOW if self._told.dropped else GOING_AWAY
-        async with asyncio.timeout(SEND_SECONDS):
-            await self._socket.close(code, reason)
+        await self._close(*(TOO_SLOW if self._told.dropped else GOING_AWAY))
 
     async def _replay(self, asked: _Replay) -> None:
         """Send what the log has; the live events wait in the queue meanwhile."""
-        after, last = asked.after, 0
+        known = self._replayed.get(asked.session.id, 0)
+        after, last = asked.after, max(known, min(asked.after, asked.last))
         while True:
             page = await self._runtime.store.call(_stored, asked.session, after)
             for message in page:
                 shown = replace(message, line=b"")  # as the turn tells it
                 event = MessageStored(session_id=asked.session.id, seq=message.seq, message=shown)
                 await self._send(Notice(event))
-                after = last = message.seq
+                after = message.seq
+                last = max(last, after)
             if len(page) < REPLAYED:
                 break
         self._replayed[asked.session.id] = last
 
     async def _send(self, notice: Notice) -> None:
+        self._check()
         async with asyncio.timeout(SEND_SECONDS):
             await self._socket.send_text(notice.wire.decode())
+
+    async def _close(self, code: int, reason: str) -> None:
+        with suppress(TimeoutError):
+            async with asyncio.timeout(SEND_SECONDS):
+                await self._socket.close(code, reason)
+
+    def _check(self) -> None:
+        """Every message, in either direction, is for who would be let in now."""
+        if not self._is_known():
+            raise _Stranger
 
     def _tell(self, event: RunEvent) -> None:
         self._told.offer(Notice(event))
@@ -202,6 +224,7 @@ class Client:
             message: Any = await self._socket.receive()
             if message["type"] == "websocket.disconnect":
                 return
+            self._check()
             if self._bucket.take():
                 self._tell(Error(session_id="", message="Too many messages. Please retry later."))
                 continue

@@ -23,6 +23,18 @@ JSON = "application/json"
 INVALID = "Validation failed"
 INTERNAL = "internal error"
 
+# What every answer carries.
+SECURITY = (
+    (b"x-content-type-options", b"nosniff"),
+    (b"referrer-policy", b"no-referrer"),
+    (
+        b"content-security-policy",
+        b"default-src 'self'; base-uri 'none'; form-action 'self'; frame-ancestors 'none'",
+    ),
+    (b"cross-origin-resource-policy", b"same-origin"),
+    (b"cache-control", b"no-store"),
+)
+
 STATUS: dict[type[HoldfastError], int] = {
     errors.InvalidId: 400,
     errors.FormatError: 400,
@@ -49,6 +61,7 @@ MEANINGS = {
     403: "From a page or with a cookie that may not do this.",
     404: "There is no such thing.",
     405: "Not with this method.",
+    408: "The body did not come in time.",
     409: "Not now: a turn runs, or the session is not as expected.",
     413: "Too large.",
     415: "Not JSON.",

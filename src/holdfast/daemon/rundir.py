@@ -5,7 +5,8 @@
     daemon.lock   held as long as the daemon lives; the system gives it back
     holdfast.sock CrabTalk's protocol
 
-Only the owner may enter. No symlink is followed, and nothing here is part of any session.
+Only the owner may enter, and what belongs to somebody else is not used: who owns a directory can
+put another token there. No symlink is followed, and nothing here is part of any session.
 """
 
 from __future__ import annotations
@@ -31,9 +32,15 @@ class RunDirectory:
         self.path = root / "run"
         with disk.errors_mapped(f"opening {self.path}"):
             root.mkdir(mode=0o700, parents=True, exist_ok=True)
+            _check_owner(root, os.stat(root))
             with suppress(FileExistsError):
                 os.mkdir(self.path, 0o700)
             self._directory = disk.open_directory(str(self.path))
+            try:
+                _check_owner(self.path, os.fstat(self._directory))
+            except StoreFailed:
+                os.close(self._directory)
+                raise
             disk.tighten(self._directory)
         self._lock: int | None = None
 
@@ -93,6 +100,8 @@ class RunDirectory:
         except (OSError, StoreFailed):
             return ""
         try:
+            if os.fstat(descriptor).st_uid != os.geteuid():
+                return ""
             disk.tighten(descriptor)
             text = os.read(descriptor, LONGEST).decode("ascii", "replace").strip()
         finally:
@@ -120,3 +129,11 @@ class RunDirectory:
             os.close(self._lock)
             self._lock = None
         os.close(self._directory)
+
+
+def _check_owner(path: Path, status: os.stat_result) -> None:
+    if status.st_uid != os.geteuid():
+        raise StoreFailed(
+            f"{path} belongs to another user (uid {status.st_uid})",
+            hint="choose a directory of your own with --root",
+        )

@@ -17,6 +17,7 @@ import ssl
 import sys
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import AsyncExitStack, contextmanager, suppress
+from functools import partial
 from pathlib import Path
 
 import msgspec
@@ -104,6 +105,8 @@ async def serve(
             await runtime.drain(seconds)
             server.should_exit = True
             await serving
+            for left in tuple(server.server_state.connections):
+                left.transport.abort()  # else the event loop could not be closed
     note("daemon_stop")
 
 
@@ -167,7 +170,7 @@ def _uvicorn(app: Guard, daemon: DaemonSettings) -> uvicorn.Config:
     journal.take_over("uvicorn", "litestar")
     return uvicorn.Config(
         app,
-        http=Connection,
+        http=partial(Connection, idle={}),  # type: ignore[arg-type]
         ws="websockets-sansio",
         lifespan="off",
         log_config=None,

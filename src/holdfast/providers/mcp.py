@@ -3,7 +3,8 @@
 The server is reached when it is first needed. Its connection lives in a task of its own, since the
 library's scopes must be left by the task that entered them. A server that was found dead is started
 again before the next call; a call that was under way when it died is not made again unless the tool
-only reads, for nobody knows what it did.
+only reads, for nobody knows what it did. One that hangs is given up after a while, and then left
+alone for a while: whoever waits next is not to wait as long again.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import asyncio
 import os
 import re
 import threading
+import time
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
@@ -32,21 +34,41 @@ if TYPE_CHECKING:
 Result = TypeVar("Result")
 
 START_SECONDS = 60.0  # for a server to come up; some fetch themselves first
+LIST_SECONDS = 20.0  # for a server to say what it offers
+CLOSE_SECONDS = 10.0  # for a server to end
+REST_SECONDS = 60.0  # during which a server that hung is not asked again
+TOOLS = 10_000  # of one server
 NAME_LENGTH = 64  # what every provider takes as the name of a tool
 _LINES = 20  # of what a server says on its standard error
+_LINE = 2_000  # characters of one
 _INVALID_PARAMS, _CONNECTION_CLOSED = -32602, -32000
 
 
 class McpServer:
     """A toolset that lives in an MCP server; its tools are called `SERVER__TOOL`."""
 
-    def __init__(self, name: str, settings: McpSettings) -> None:
+    def __init__(
+        self,
+        name: str,
+        settings: McpSettings,
+        *,
+        start_seconds: float = START_SECONDS,
+        list_seconds: float = LIST_SECONDS,
+        close_seconds: float = CLOSE_SECONDS,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         if bool(settings.command) == bool(settings.url):
             raise SettingsError(f"[mcp.{name}] needs a command or a url, and not both")
         self.name = name
         self._settings = settings
         self._connection: _Connection | None = None
         self._connecting = asyncio.Lock()
+        self._start_seconds = start_seconds
+        self._list_seconds = list_seconds
+        self._close_seconds = close_seconds
+        self._clock = clock
+        self._ending: list[_Connection] = []  # that did not come up; perhaps not all gone yet
+        self._hung: tuple[float, str] | None = None  # since when, and what it did not do
         self._tools: dict[str, tuple[str, Tool]] = {}  # by our name: the server's, and the tool
 
     def __repr__(self) -> str:
@@ -57,17 +79,21 @@ class McpServer:
 
         async def listed(client: Client) -> dict[str, tuple[str, Tool]]:
             found: dict[str, tuple[str, Tool]] = {}
+            names = _Names(self.name)
             cursor: str | None = None
-            while True:
-                page = await client.list_tools(cursor=cursor)
-                for tool in page.tools:
-                    name = self._name(tool.name, found)
-                    reads = bool(tool.annotations and tool.annotations.read_only_hint)
-                    told = Tool(name, tool.description or "", tool.input_schema, reads)
-                    found[name] = tool.name, told
-                cursor = page.next_cursor
-                if not cursor:
-                    return found
+            async with self._remembered(), _limit(self._list_seconds, "say what it offers"):
+                while True:
+                    page = await client.list_tools(cursor=cursor)
+                    for tool in page.tools:
+                        name = names.of(tool.name)
+                        reads = bool(tool.annotations and tool.annotations.read_only_hint)
+                        told = Tool(name, tool.description or "", tool.input_schema, reads)
+                        found[name] = tool.name, told
+                    if len(found) > TOOLS:
+                        raise _Hung(f"it offers more than {TOOLS:,} tools")
+                    cursor = page.next_cursor
+                    if not cursor:
+                        return found
 
         self._tools = await self._ask(listed, again=True)
         return [tool for _, tool in self._tools.values()]
@@ -96,6 +122,9 @@ class McpServer:
         """End the server's process, or its session; a later call begins anew."""
         async with self._connecting:
             await self._drop()
+            for connection in self._ending:
+                await connection.close(self._close_seconds)
+            self._ending.clear()
 
     async def _ask(self, question: Callable[[Client], Awaitable[Result]], again: bool) -> Result:
         """Ask the server; once more, of a new one, if it was lost and asking twice is harmless."""
@@ -110,7 +139,7 @@ class McpServer:
                 async with self._connecting:
                     if self._connection is connection:
                         await self._drop()
-                if not (first and (again or forgotten)):
+                if isinstance(error, _Hung) or not (first and (again or forgotten)):
                     raise self._unavailable(error, connection.said) from error
         raise AssertionError("the second try returns or raises")
 
@@ -119,10 +148,15 @@ class McpServer:
             if self._connection is not None and self._connection.lost.is_set():
                 await self._drop()
             if self._connection is None:
+                if self._hung is not None and self._clock() - self._hung[0] < REST_SECONDS:
+                    raise self._unavailable(_Hung(self._hung[1]), ())
                 connection = _Connection(self._settings)
                 try:
-                    async with asyncio.timeout(START_SECONDS):
-                        await connection.open()
+                    self._ending = [one for one in self._ending if not one.ended]
+                    self._ending.append(connection)
+                    async with self._remembered():
+                        await connection.open(self._start_seconds)
+                    self._ending.remove(connection)
                 except ImportError as error:
                     raise SettingsError(
                         f"[mcp.{self.name}] needs mcp", hint="pip install 'holdfast[agent]'"
@@ -135,7 +169,17 @@ class McpServer:
     async def _drop(self) -> None:
         connection, self._connection = self._connection, None
         if connection is not None:
-            await connection.close()
+            await connection.close(self._close_seconds)
+
+    @asynccontextmanager
+    async def _remembered(self) -> AsyncIterator[None]:
+        """Remember a server that hung for those who come next."""
+        try:
+            yield
+        except _Hung as error:
+            self._hung = self._clock(), str(error)
+            raise
+        self._hung = None
 
     def _unavailable(self, error: Exception, said: Sequence[str]) -> ProviderUnavailable:
         while isinstance(error, ExceptionGroup):  # of a task group, about what went wrong in it
@@ -145,13 +189,36 @@ class McpServer:
         words = without_keys(f"{str(error) or type(error).__name__}{last}", secrets)
         return ProviderUnavailable(f"the MCP server {self.name!r} failed: {words}")
 
-    def _name(self, tool: str, taken: dict[str, Any]) -> str:
-        """Our name of a tool: what all providers take, and none twice."""
-        whole = re.sub(r"[^A-Za-z0-9_-]", "_", f"{self.name}__{tool}")
-        name, number = whole[:NAME_LENGTH], 1
-        while name in taken:
-            number += 1
-            name = f"{whole[: NAME_LENGTH - 4]}_{number}"
+
+class _Hung(Exception):
+    """A server that would have been waited for for ever."""
+
+
+@asynccontextmanager
+async def _limit(seconds: float, doing: str) -> AsyncIterator[None]:
+    try:
+        async with asyncio.timeout(seconds):
+            yield
+    except TimeoutError as error:
+        raise _Hung(f"it did not {doing} within {seconds:g} s") from error
+
+
+class _Names:
+    """Our names of a server's tools: what all providers take, and none twice."""
+
+    def __init__(self, server: str) -> None:
+        self._server = server
+        self._taken: dict[str, int] = {}  # name → how many wanted it, for each to be tried once
+
+    def of(self, tool: str) -> str:
+        """The name of one more tool."""
+        whole = re.sub(r"[^A-Za-z0-9_-]", "_", f"{self._server}__{tool}")[:NAME_LENGTH]
+        name = whole
+        while name in self._taken:
+            self._taken[whole] += 1
+            end = f"_{self._taken[whole]}"
+            name = f"{whole[: NAME_LENGTH - len(end)]}{end}"
+        self._taken[name] = 1
         return name
 
 
@@ -173,22 +240,31 @@ class _Connection:
         self._done = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
 
-    async def open(self) -> None:
+    async def open(self, seconds: float) -> None:
         """Connect; whatever goes wrong is raised here."""
         ready: asyncio.Future[Client] = asyncio.get_running_loop().create_future()
         self._task = asyncio.create_task(self._hold(ready), name="mcp")
         try:
-            self.client = await asyncio.shield(ready)
+            async with _limit(seconds, "start"):
+                self.client = await asyncio.shield(ready)
         except BaseException:
+            # Once only: cancelled again while it ends its server, the library leaves that running.
             self._task.cancel()
             await asyncio.wait([self._task])
             raise
 
-    async def close(self) -> None:
-        """Disconnect, and wait until the server is gone."""
+    @property
+    def ended(self) -> bool:
+        """Whether nothing of it is left."""
+        return self._task is None or self._task.done()
+
+    async def close(self, seconds: float) -> None:
+        """Disconnect, and wait until the server is gone; one that does not go is left."""
         self._done.set()
         if self._task is not None:
-            await asyncio.wait([self._task])
+            await asyncio.wait([self._task], timeout=seconds)
+            self._task.cancel()
+            await asyncio.wait([self._task], timeout=seconds)
 
     async def _hold(self, ready: asyncio.Future[Client]) -> None:
         try:
@@ -232,7 +308,8 @@ def _listener(said: deque[str]) -> int:
 
     def listen() -> None:
         with open(reading, encoding="utf-8", errors="replace") as lines:
-            said.extend(text for line in lines if (text := line.strip()))
+            pieces = iter(lambda: lines.readline(_LINE), "")  # a line may have no end
+            said.extend(text for piece in pieces if (text := piece.strip()))
 
     threading.Thread(target=listen, name="mcp-stderr", daemon=True).start()
     return writing

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from pydantic_ai.models import Model
 
 INSTALL = "pip install 'holdfast[agent]'"
+LONGEST = 10_000_000  # characters of an answer: no model says that much, but a server might
 NO_KEY = "api-key-not-set"  # what is sent to a server of one's own that wants none
 
 # How servers say that a model sees no images: llama.cpp, Ollama, OpenAI, vLLM, OpenRouter, Groq …
@@ -100,10 +101,14 @@ class Models:
                 model_settings=wire.settings(request),
                 model_request_parameters=wire.parameters(request),
             ) as stream:
+                size = 0
                 async for event in stream:
                     delta = wire.heard(event)
                     if delta is not None:
                         told(delta)
+                        size += len(delta.text)
+                        if size > LONGEST:
+                            raise ProviderError(f"more than {LONGEST:,} characters of an answer")
                 response = stream.get()
         except Exception as error:
             # Where the server repeated the key, the original is not shown either.

@@ -59,6 +59,7 @@ from holdfast.model import (
 from holdfast.ports import Delta, Request, Tool
 
 NO_PARAMETERS: dict[str, Any] = {"type": "object", "properties": {}}
+_ABSURD = 10**9  # tokens of one call: no count, and every session would be compacted for it
 _EMPTY = "(empty)"  # a result without content is refused by some
 
 _ID = re.compile(r"[A-Za-z0-9_-]{1,40}")  # that every provider takes for the id of a call
@@ -328,19 +329,28 @@ def _signature(part: ToolCallPart) -> str | None:
 
 def _usage(response: ModelResponse) -> Usage:
     usage = response.usage
-    read, written = usage.cache_read_tokens, usage.cache_write_tokens
+    read, written = _count(usage.cache_read_tokens), _count(usage.cache_write_tokens)
+    taken, given = _count(usage.input_tokens), _count(usage.output_tokens)
     return Usage(
-        input_tokens=max(usage.input_tokens - read - written, 0),  # theirs has the cached ones
-        output_tokens=usage.output_tokens,
-        total_tokens=usage.total_tokens,
+        input_tokens=max(taken - read - written, 0),  # theirs has the cached ones
+        output_tokens=given,
+        total_tokens=_count(usage.total_tokens),
         cache_read_tokens=read,
         cache_write_tokens=written,
         cost=_cost(response),
     )
 
 
+def _count(tokens: object) -> int:
+    """A count as a server gave it; what cannot be one was not counted."""
+    if not isinstance(tokens, int | float) or not 0 <= tokens <= _ABSURD:
+        return 0
+    return int(tokens)
+
+
 def _cost(response: ModelResponse) -> float:
     try:
-        return float(response.cost().total_price)
+        cost = float(response.cost().total_price)
     except (LookupError, ValueError, AssertionError):  # a price that nobody knows
         return 0.0
+    return cost if 0 <= cost < _ABSURD else 0.0
