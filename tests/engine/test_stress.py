@@ -21,7 +21,8 @@ from holdfast.aio import AsyncSession, AsyncStore
 from holdfast.api import RunEvent, Status, ignore
 from holdfast.app import open_runtime
 from holdfast.engine.backlog import How, from_log, queued
-from holdfast.engine.queue import Queue, Run
+from holdfast.engine.queue import Queue
+from holdfast.engine.run import Run
 from holdfast.engine.runtime import Runtime
 from holdfast.engine.turn import Answer
 from holdfast.errors import (

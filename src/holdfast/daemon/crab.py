@@ -27,7 +27,7 @@ from holdfast.daemon.frames import Connection, FrameServer, Limits, refused, sou
 from holdfast.daemon.journal import note
 from holdfast.daemon.proto import crabtalk_pb2 as pb
 from holdfast.engine.feed import Subscription
-from holdfast.engine.queue import Run
+from holdfast.engine.run import Run
 from holdfast.engine.runtime import Runtime
 from holdfast.engine.turn import Answer
 from holdfast.errors import Conflict, FormatError, HoldfastError, InvalidId, NotFound

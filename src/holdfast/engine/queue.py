@@ -13,12 +13,12 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from uuid import uuid4
 
-import msgspec
 from msgspec.structs import replace
 
 from holdfast.aio import AsyncSession, AsyncStore
 from holdfast.api import Error, MessageComplete, Queued, RunEvent, Sink, Status
 from holdfast.engine.backlog import KEPT, How, compared, find, from_log, queued
+from holdfast.engine.run import Recovered, Run
 from holdfast.engine.turn import Answer, failed, new_run_id, repair
 from holdfast.errors import (
     HoldfastError,
@@ -38,46 +38,6 @@ FIRST_LOOK, LAST_LOOK = 0.02, 0.5  # seconds between two tries for a lease that 
 Answering = Callable[[AsyncSession, Message, Lease, Sink, How], Awaitable[Answer]]
 
 
-class Run:
-    """A message that was taken, and the turn that answers it."""
-
-    def __init__(
-        self, run_id: str, session_id: str, message_id: str, position: int, how: How
-    ) -> None:
-        self.id = run_id
-        self.session_id = session_id
-        self.message_id = message_id
-        self.position = position  # 0: at once; 1: the next
-        self.how = how
-        self.stopping = False
-        self.ending = False  # its end was told; what it holds is about to be given back
-        self._done: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
-        # Nobody need wait for an answer; one that is an error is told to those who watch.
-        self._done.add_done_callback(lambda done: done.cancelled() or done.exception())
-
-    @property
-    def done(self) -> bool:
-        """Whether it has ended."""
-        return self._done.done()
-
-    async def answer(self) -> Answer:
-        """What it came to; raises what went wrong. Going away does not stop it."""
-        return await asyncio.shield(self._done)
-
-    async def ended(self) -> None:
-        """Wait for its end, whatever it came to."""
-        await asyncio.wait([self._done])
-
-    def settle(self, answer: Answer | BaseException) -> None:
-        """Called by the queue."""
-        if self._done.done():
-            return
-        if isinstance(answer, BaseException):
-            self._done.set_exception(answer)
-        else:
-            self._done.set_result(answer)
-
-
 class _Line:
     """The runs of one session in this process."""
 
@@ -87,14 +47,6 @@ class _Line:
         self.current: Run | None = None
         self.turn: asyncio.Task[Answer] | None = None
         self.worker: asyncio.Task[None] | None = None
-
-
-class Recovered(msgspec.Struct, frozen=True, rename="camel"):
-    """A session that a crash left unfinished."""
-
-    session_id: str
-    interrupted: str | None  # the run that was under way
-    waiting: int  # messages that go on now
 
 
 class Queue:

@@ -25,7 +25,8 @@ from holdfast.engine.compact import Outcome
 from holdfast.engine.cron import Cron, Fared, Save
 from holdfast.engine.feed import Feed
 from holdfast.engine.members import asking, current_time
-from holdfast.engine.queue import Queue, Recovered, Run
+from holdfast.engine.queue import Queue
+from holdfast.engine.run import Recovered, Run
 from holdfast.engine.surroundings import Recall, Surroundings
 from holdfast.engine.tools import Function
 from holdfast.engine.turn import Answer
