@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from holdfast import ports
 from holdfast.errors import FormatError, SettingsError, StoreFailed, StoreFull
@@ -15,6 +15,7 @@ from holdfast.tokens import Counter, estimate_text, exact
 
 if TYPE_CHECKING:
     from holdfast.aio import AsyncStore
+    from holdfast.dialects.form import Dialect
     from holdfast.engine.runtime import Runtime
     from holdfast.ports import Provider, Toolset
     from holdfast.stores.file import FileStore
@@ -127,7 +128,7 @@ def _legacy_files(root: Path) -> list[Path]:
 
 def _with_legacy(port: FileStore, files: list[Path], settings: Settings) -> ports.Store:
     """The store with old files brought into it, or, if it cannot be written, those files."""
-    from holdfast.dialects.picoclaw import NoSession  # noqa: PLC0415
+    from holdfast.dialects.picoclaw.document import NoSession  # noqa: PLC0415
     from holdfast.migration import migrate, read_file  # noqa: PLC0415 - few roots have such files
     from holdfast.stores.legacy import LegacyStore  # noqa: PLC0415
 
@@ -161,6 +162,19 @@ def open_async_store(
     from holdfast.aio import AsyncStore  # noqa: PLC0415 - asyncio takes 50 ms to load
 
     return AsyncStore(open_store(where, settings=settings))
+
+
+# In the order in which a file is tried; each is told apart from the others by its content.
+DIALECTS = ("claude", "cersei", "pi", "crabtalk", "codex", "gemini", "picoclaw")
+
+
+def dialects(*names: str) -> list[Dialect]:
+    """The formats of other programs, by name; without names, all."""
+    from importlib import import_module  # noqa: PLC0415 - each is loaded when it is needed
+
+    return [
+        cast("Dialect", import_module(f"holdfast.dialects.{name}")) for name in names or DIALECTS
+    ]
 
 
 def counter(settings: Settings) -> Counter:

@@ -17,7 +17,7 @@ from uuid import NAMESPACE_OID, uuid5
 import msgspec
 from msgspec.structs import replace
 
-from holdfast.dialects.picoclaw import Document, read_document
+from holdfast.dialects.picoclaw.document import Document, read_document
 from holdfast.errors import Conflict, FormatError, HoldfastError, StoreFailed, StoreFull
 from holdfast.log.lines import same
 from holdfast.model import AnyRecord, Damaged

@@ -48,6 +48,7 @@ def _print_version(ctx: click.Context, _: click.Parameter, wanted: bool) -> None
         "status": "serve:status",
         "sessions": "tree:sessions",
         "cron": "cron:cron",
+        "archive": "archive:archive",
         "route": "route:route",
         "config": "config:config",
         "doctor": "doctor:doctor",
@@ -90,6 +91,8 @@ def root() -> None:
         "repair": "sessions_care:repair",
         "parts": "sessions:parts",
         "prune": "sessions_care:prune",
+        "import": "sessions_import:import_",
+        "export": "sessions_import:export",
         "migrate": "sessions_import:migrate",
     },
 )

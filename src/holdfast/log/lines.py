@@ -77,9 +77,12 @@ def encode(record: AnyRecord) -> tuple[AnyRecord, bytes]:
     if record.schema_version != SCHEMA_VERSION:
         raise FormatError(f"a record of schema version {record.schema_version} cannot be written")
     # Structs take any value: what is acknowledged must be readable, so read it.
-    problem = _decode_slowly(body).problem
-    if problem:
-        raise FormatError(problem)
+    try:
+        _decoder.decode(body)
+    except (ValueError, RecursionError):
+        problem = _decode_slowly(body).problem
+        if problem:
+            raise FormatError(problem) from None
     return record, body
 
 
@@ -102,6 +105,7 @@ def encode_plain(record: AnyRecord) -> bytes | None:
         or record.stop_reason is not None
         or record.sender is not None
         or record.cwd is not None
+        or not (record.run_id is None or type(record.run_id) is str)
         or type(record.id) is not str
         or type(record.timestamp) is not str
     ):
@@ -183,18 +187,35 @@ def _splice(record: AnyRecord) -> bytes:
     The typed record has no room for keys that we do not know, at any depth; its line has.
     """
     data = _plain.decode(record.line)
-    original = decode(record.line).record
-    now = _known(record)
-    before = _known(original) if original is not None else now
-    for key in {**before, **now}:
-        if before.get(key) != now.get(key):
-            data[key] = now.get(key)
+    original = _original(record.line)
+    changed: set[str] = set()  # keys that came or went
+    if original is not None and not _alike(original, record):
+        now, before = _known(record), _known(original)
+        for key in {**before, **now}:
+            if before.get(key) != now.get(key):
+                data[key] = now.get(key)
+        changed = before.keys() ^ now.keys()
     first = {"recordType": record.record_type, "id": data.pop("id", None)}
     for key in ("recordType", "schemaVersion", "seq", "crc"):
         data.pop(key, None)
-    changed = before.keys() ^ now.keys()
     rest = {key: value for key, value in data.items() if value is not None or key not in changed}
     return _encoder.encode({key: value for key, value in first.items() if value} | rest)
+
+
+def _original(line: bytes) -> AnyRecord | None:
+    """The record that a line was read as."""
+    try:
+        record: KnownRecord = _decoder.decode(line)
+        return record
+    except (ValueError, RecursionError):
+        return decode(line).record
+
+
+def _alike(one: AnyRecord, other: AnyRecord) -> bool:
+    """Whether two records say the same, wherever they stand."""
+    if isinstance(one, Unknown) or isinstance(other, Unknown):
+        return False
+    return bare(one) == bare(other)
 
 
 def _known(record: AnyRecord) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
-from holdfast.dialects.picoclaw import Document, write_document
+from holdfast.dialects.picoclaw.document import Document, write_document
 from holdfast.log.fold import Tally, apply, fold
 from holdfast.model import AnyRecord, Metadata
 from holdfast.ports import Lease

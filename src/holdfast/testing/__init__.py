@@ -1,7 +1,8 @@
-"""For those who test with holdfast or write a store for it: conformance suite, model, clock."""
+"""For those who test with holdfast, or write a store or a dialect: suites, a model, a clock."""
 
 from holdfast.testing.clock import FakeClock
 from holdfast.testing.conformance import StoreConformance
+from holdfast.testing.dialects import DialectConformance
 from holdfast.testing.scripted import ScriptedModel
 
-__all__ = ["FakeClock", "ScriptedModel", "StoreConformance"]
+__all__ = ["DialectConformance", "FakeClock", "ScriptedModel", "StoreConformance"]

@@ -13,6 +13,7 @@ from typing import Any
 
 import msgspec
 
+from holdfast.dialects.jsonl import built, parse
 from holdfast.errors import FormatError
 from holdfast.log.lines import from_object
 from holdfast.model import (
@@ -121,7 +122,10 @@ def read_message(value: Any, at: str) -> AnyRecord:
         rest["tool_calls"] = list(calls)
     if rest:
         data["picoclaw"] = rest
-    return from_object(data)
+    try:
+        return built(data)
+    except UnicodeEncodeError:  # a lone surrogate
+        return from_object(data)
 
 
 def _blocks(value: Mapping[str, Any], content: str) -> list[dict[str, Any]]:
@@ -150,10 +154,7 @@ def _call(call: Any) -> dict[str, Any]:
     if not isinstance(function, Mapping):
         raise FormatError("tool_calls: not objects with a function")
     text = function.get("arguments") or "{}"
-    try:
-        arguments = json.loads(text) if isinstance(text, str) else text
-    except ValueError:
-        arguments = None
+    arguments = parse(text.encode("utf-8", "replace"))[0] if isinstance(text, str) else text
     if not isinstance(arguments, dict):
         arguments = {"arguments": text}
     name = str(function.get("name") or "")
@@ -200,7 +201,7 @@ def write_message(message: Message) -> dict[str, Any]:
             "type": "function",
             "function": {
                 "name": call.name,
-                "arguments": json.dumps(call.arguments, ensure_ascii=False),
+                "arguments": json.dumps(call.arguments, ensure_ascii=False, separators=(",", ":")),
             },
         }
         for call in message.tool_calls
@@ -218,5 +219,5 @@ def write_message(message: Message) -> dict[str, Any]:
 
 
 def _attachment(block: File) -> dict[str, str]:
-    given = {"filename": block.name, "content_type": block.mime_type, "url": block.url or ""}
+    given = {"url": block.url or "", "filename": block.name, "content_type": block.mime_type}
     return {"type": "file"} | {key: value for key, value in given.items() if value}

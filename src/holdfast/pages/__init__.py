@@ -1,0 +1,1 @@
+"""Sessions as documents to read: Markdown and HTML. Pure."""
