@@ -13,6 +13,7 @@ from benchmarks import (
     append,
     compaction,
     daemon,
+    dialects,
     extractive,
     identity,
     listing,
@@ -32,6 +33,7 @@ SECTIONS: dict[str, Callable[[Path], list[Figure]]] = {
     "identity": identity.measure,
     "tokens": tokens.measure,
     "daemon": daemon.measure,
+    "dialects": dialects.measure,
 }
 
 

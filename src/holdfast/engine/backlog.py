@@ -25,7 +25,7 @@ from holdfast.ports import Lease
 from holdfast.session import R, Session
 
 ATTEMPTS = 100  # at a record of the queue while others write to the session
-KEPT = "the message is kept, and will be answered after the next start"
+KEPT = "the message is kept, and will be answered later, after the next start at the latest"
 
 
 class How(msgspec.Struct, frozen=True):

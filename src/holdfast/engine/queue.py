@@ -336,13 +336,16 @@ class Queue:
                 )
 
     def _fail(self, line: _Line, session: str, error: HoldfastError) -> None:
+        """Tell all who wait; what they have sent stays recorded, so it is not to be sent again."""
         left = [run for run in line.runs.values() if not run.done]
         line.runs.clear()
         self._forget(session, line, worker=True)
-        for run in left:
-            run.settle(error)
-        for run in left:
-            self._emit(replace(failed(session, error), run_id=run.id))
+        waits = type(error)(f"{error.message}; {KEPT}", hint=error.hint, **error.facts)
+        told = [(run, error if run is line.current else waits) for run in left]
+        for run, problem in told:
+            run.settle(problem)
+        for run, problem in told:
+            self._emit(replace(failed(session, problem), run_id=run.id))
 
     def _forget(self, session: str, line: _Line, *, worker: bool = False) -> None:
         """Drop a line that has nothing to do; a session that rests costs nothing."""
