@@ -7,7 +7,7 @@ the log. Everything else is of the moment and is not kept.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 from msgspec import UNSET, UnsetType
@@ -103,6 +103,14 @@ class SessionRenamed(RunEvent, frozen=True, kw_only=True):
     """The session has another title."""
 
     name: str
+
+
+class SessionChanged(RunEvent, frozen=True, kw_only=True):
+    """What is shown of the session is not what it was: a client reads it again."""
+
+    change: Literal["hidden", "restored", "rewound", "deleted"]
+    seq: int = 0  # of the marker that says so
+    seqs: tuple[int, ...] = ()  # messages that were hidden or restored; where it was rewound to
 
 
 class Error(RunEvent, frozen=True, kw_only=True):

@@ -406,3 +406,23 @@ def test_events_reach_a_hundred_watchers_quickly(daemon: Daemon, client: Client)
         for socket in watching:
             receive(socket, "session_renamed")
         assert time.monotonic() - started < 5
+
+
+def test_who_watches_is_told_of_what_others_change(daemon: Daemon, client: Client) -> None:
+    session = client.create().id
+    client.send(session, "!say one")
+    with daemon.socket() as socket:
+        say(socket, type="subscribe", sessionId=session)
+        receive(socket, "subscribed")
+        client.delete_message(session, 2)
+        hidden = receive(socket, "session_changed")
+        assert (hidden["change"], hidden["seqs"]) == ("hidden", [2])
+        client.restore_message(session, 2)
+        assert receive(socket, "session_changed")["change"] == "restored"
+        client.rewind(session, 1)
+        rewound = receive(socket, "session_changed")
+        assert (rewound["change"], rewound["seqs"]) == ("rewound", [1])
+        client.update(session, name="Other")
+        assert receive(socket, "session_renamed")["name"] == "Other"
+        client.delete(session)
+        assert receive(socket, "session_changed")["change"] == "deleted"

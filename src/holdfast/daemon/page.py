@@ -40,11 +40,12 @@ async def front(runtime: NamedDependency[Runtime]) -> str:
         )
         for one in found
     ]
+    noun = "session" if found.total == 1 else "sessions"
     titles = ("title", "agent", "sender", "messages", "last message", "id")
     return (
         _HEAD.format(title="holdfast")
         + f"<h1>holdfast {escape(__version__)} is running</h1>\n"
-        + f"<p>{found.total:,} sessions. <a href='/docs'>The API</a></p>\n"
+        + f"<p>{found.total:,} {noun}. <a href='/docs'>The API</a></p>\n"
         + _table(titles, rows)
         + "</body></html>\n"
     )

@@ -8,7 +8,7 @@ from litestar import Controller, Response, delete, get, patch, post
 from litestar.di import NamedDependency
 from litestar.params import FromPath, FromQuery, JSONBody
 
-from holdfast.api import SessionRenamed
+from holdfast.api import SessionChanged, SessionRenamed
 from holdfast.client.answers import (
     Named,
     Rewound,
@@ -104,6 +104,7 @@ class SessionRoutes(Controller):
         session = await find(runtime, session_id)
         await runtime.at_rest(session.id)
         await session.delete()
+        runtime.emit(SessionChanged(session_id=session.id, change="deleted"))
 
     @post("/{session_id:str}/fork", status_code=200, responses=PROBLEMS)
     async def fork(
@@ -125,4 +126,8 @@ class SessionRoutes(Controller):
         session = await find(runtime, session_id)
         await runtime.at_rest(session.id)
         marker = await session.rewind(data.to_seq)
+        change = SessionChanged(
+            session_id=session.id, change="rewound", seq=marker.seq, seqs=(marker.to_seq,)
+        )
+        runtime.emit(change)
         return Rewound(seq=marker.seq, to_seq=marker.to_seq)

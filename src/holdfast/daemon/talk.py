@@ -13,6 +13,7 @@ from litestar.di import NamedDependency
 from litestar.openapi import ResponseSpec
 from litestar.params import FromPath, FromQuery, JSONBody, QueryParameter
 
+from holdfast.api import SessionChanged
 from holdfast.client.answers import (
     Accepted,
     Cancelled,
@@ -108,6 +109,10 @@ class TalkRoutes(Controller):
         """Hide a message, with the tool calls and results that belong to it."""
         session = await find(runtime, session_id)
         marker = await session.tombstone(_known(seq))
+        change = SessionChanged(
+            session_id=session.id, change="hidden", seq=marker.seq, seqs=marker.deletes
+        )
+        runtime.emit(change)
         return Deleted(seq=marker.seq, deletes=marker.deletes)
 
     @post(f"{_MESSAGE}/restore", status_code=200, responses=PROBLEMS)
@@ -120,6 +125,10 @@ class TalkRoutes(Controller):
         """Show a hidden message again."""
         session = await find(runtime, session_id)
         marker = await session.restore(_known(seq))
+        change = SessionChanged(
+            session_id=session.id, change="restored", seq=marker.seq, seqs=marker.restores
+        )
+        runtime.emit(change)
         return Restored(seq=marker.seq, restores=marker.restores)
 
     @post("/sessions/{session_id:str}/cancel", status_code=200, responses=PROBLEMS)
