@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from holdfast.dialects import claude
 from holdfast.dialects.form import Given, Hidden, Read, Summary, split
-from holdfast.dialects.salvage import rows
+from holdfast.dialects.jsonl import records
 from holdfast.log.fold import fold
 from holdfast.model import Message, Metadata, user
 from tests.dialects.claude_session import ID, encode, read, uuid
@@ -145,7 +145,9 @@ def test_whatever_the_bytes_are_reading_returns_and_nothing_is_dropped(
     again = back(made).split(b"\n")
     whole = [line for line in broken.split(b"\n") if line in data.split(b"\n") and line]
     found = [
-        exactly([row.value])[0] for row in rows(split(b"\n".join(again))) if row.value is not None
+        exactly([row.value])[0]
+        for row in records(split(b"\n".join(again)))
+        if row.value is not None
     ]
     assert set(exactly([json.loads(line) for line in whole])) <= set(found)
 

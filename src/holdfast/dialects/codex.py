@@ -18,7 +18,7 @@ import msgspec
 from msgspec.structs import replace
 
 from holdfast.dialects.form import Hidden, Item, Read, Source, Summary, Written, made_id, split
-from holdfast.dialects.salvage import Row, as_text, keeping, rows, too_deep
+from holdfast.dialects.jsonl import Row, keeping, lost, parse, records
 from holdfast.errors import FormatError
 from holdfast.model import (
     AnyBlock,
@@ -61,7 +61,7 @@ def recognises(path: str, head: bytes) -> bool:
     """Whether a file is a rollout."""
     if not path.endswith(".jsonl"):
         return False
-    for row in rows(split(head)):
+    for row in records(split(head)):
         value = row.value
         if value is None:
             # The first line holds the instructions and may be longer than what we see of it.
@@ -92,7 +92,7 @@ class _Rollout:
     def __init__(self, source: Source) -> None:
         self.path = source.paths()[0]
         self.name = source.name
-        self.rows = list(rows(source.lines(self.path)))
+        self.rows = list(records(source.lines(self.path), self.path))
         self.items: list[Item] = []
         self.facts: dict[str, Any] = {"source": NAME}
         self.model: str | None = None
@@ -114,16 +114,16 @@ class _Rollout:
             created=self.created,
             items=tuple(self.items),
             lines=sum(row.begins for row in self.rows),
-            lost=tuple(row.lost(self.path) for row in self.rows if row.problem),
+            lost=lost(self.rows),
         )
 
     def _add(self, row: Row) -> None:
         name = made_id(self.name, row.start)
         value = row.value
         if value is None:
-            data = {"path": self.path, "start": row.start, **as_text(row.raw or b"")}
             name = made_id(self.name, f"{row.start}+{row.end - row.start}")
-            self.items.append(Event(id=name, kind="codex.damaged", data=data, timestamp=self.at))
+            damage = Event(id=name, kind="codex.damaged", data=row.told, timestamp=self.at)
+            self.items.append(damage)
             return
         kind, payload = _unwrap(value)
         stamp = value.get("timestamp")
@@ -344,13 +344,10 @@ def _failed(told: Mapping[str, Any]) -> bool | None:
 
 
 def _arguments(text: Any) -> dict[str, Any]:
-    try:
-        value = msgspec.json.decode(text) if isinstance(text, str) else text
-    except (ValueError, RecursionError):
-        value = None
-    if not isinstance(value, dict) or (isinstance(text, str) and too_deep(text.encode(), value)):
-        return {"arguments": text}
-    return value
+    value, exact = text, True
+    if isinstance(text, str):
+        value, _, exact = parse(text.encode())
+    return value if exact and isinstance(value, dict) else {"arguments": text}
 
 
 def _usage(told: Mapping[str, Any]) -> Usage:

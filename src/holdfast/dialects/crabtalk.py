@@ -18,22 +18,17 @@ import msgspec
 from msgspec.structs import replace
 
 from holdfast.dialects.alphabetic import is_alphanumeric
-from holdfast.dialects.form import Item, Lost, Read, Source, Summary, Written, made_id
+from holdfast.dialects.form import Item, Read, Source, Summary, Written, made_id
+from holdfast.dialects.giving import Losses, Sheet, dropped, is_ended, original, placed
 from holdfast.dialects.jsonl import (
-    Losses,
     Row,
-    Sheet,
     aside,
-    dropped,
     event,
     head_objects,
-    is_ended,
     keeping,
     lost,
-    original,
     parse,
     place,
-    placed,
     remains,
     rows,
     text_of,
@@ -142,8 +137,7 @@ def read(source: Source) -> Read:
     """A session from its file."""
     path = source.paths()[0]
     items: list[Item] = []
-    damage: list[Lost] = []
-    found = list(rows(source, path))
+    found = list(rows(source.lines(path), path))
     first = next((row for row in found if not row.blank), None)
     meta = first.value if first and first.value and _is_meta(first.value) else {}
     named = parse_name(source.name, text_of(meta, "agent"), text_of(meta, "created_by") or "user")
@@ -154,10 +148,9 @@ def read(source: Source) -> Read:
     for row in found:
         if row.value is None:
             items.append(aside(NAME, name, row, path, at))
-            damage += [lost(row)] if row.problem else []
         elif row is first and meta:
             # It is written anew with each turn: another one is another event.
-            own = made_id(name, sha256(row.line.data).hexdigest())
+            own = made_id(name, sha256(row.data).hexdigest())
             items.append(event(row, META, own, at, _dump(meta)))
         else:
             items.append(_item(row, made_id(name, place(row, path)), at))
@@ -174,7 +167,7 @@ def read(source: Source) -> Read:
         created=max(epoch_ms(text_of(meta, "created_at")) or source.modified, 0),
         items=tuple(items),
         lines=sum(not row.blank for row in found),
-        lost=tuple(damage),
+        lost=lost(found),
     )
 
 
@@ -195,7 +188,7 @@ def _date_last(items: list[Item], modified: int) -> None:
 def _item(row: Row, name: str, at: str) -> Item:
     value = row.value or {}
     if isinstance(value.get("compact"), str):
-        keep = remains(row, _dump({"compact": value["compact"]}))
+        keep = remains(row, whole=_dump({"compact": value["compact"]}) == row.data)
         extra = {NAME: keep} if keep else {}
         return Summary(id=name, text=value["compact"], timestamp=at, extra=extra)
     role = value.get("role")
@@ -204,9 +197,8 @@ def _item(row: Row, name: str, at: str) -> Item:
             message = read_message(value, name, at)
         except FormatError:
             return event(row, f"{NAME}.record", name, at, _dump(value))
-        keep = remains(row, _dump(write_message(message)))
-        made = keeping(message, NAME, keep) if keep else message
-        return made if isinstance(made, Message) else message
+        keep = remains(row, whole=_dump(write_message(message)) == row.data)
+        return keeping(message, NAME, keep) if keep else message
     kind = "system" if role == "system" else "record"
     return event(row, f"{NAME}.{kind}", name, at, _dump(value))
 

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from holdfast.dialects.form import Hidden, Item, Lost, Read, Source, Written, made_id, split
-from holdfast.dialects.salvage import as_text, keeping, rows, too_deep
+from holdfast.dialects.jsonl import as_text, keeping, lost, parse, records, too_deep
 from holdfast.errors import FormatError
 from holdfast.log.lines import clean
 from holdfast.model import (
@@ -54,7 +54,7 @@ class _Entry(NamedTuple):
 def recognises(path: str, head: bytes) -> bool:
     """Whether a file is a chat."""
     if path.endswith(".jsonl"):
-        for row in rows(split(head)):
+        for row in records(split(head)):
             value = row.value or {}
             return isinstance(value.get("sessionId"), str) and "projectHash" in value
         return False
@@ -128,8 +128,7 @@ class _Chat:
         try:
             value = msgspec.json.decode(data)
         except (ValueError, RecursionError):
-            found = [row.value for row in rows([_one_line(data)]) if row.value is not None]
-            value = found[0] if len(found) == 1 else None
+            value = parse(data)[0]  # there may be damaged Unicode in it
         if value is not None and too_deep(data, value):
             value = None
         history = value.get("history") if isinstance(value, dict) else value
@@ -158,7 +157,8 @@ class _Chat:
             self._add(_Entry(number, message if isinstance(message, dict) else {"value": message}))
 
     def _read_lines(self) -> None:
-        found = list(rows(self.source.lines(self.path)))
+        found = list(records(self.source.lines(self.path), self.path))
+        self.lost += lost(found)
         last = {
             row.value["id"]: row.value
             for row in found
@@ -166,11 +166,9 @@ class _Chat:
         }
         for row in found:
             value = row.value
-            if row.problem:
-                self.lost.append(row.lost(self.path))
             self.lines += row.begins
             if value is None:
-                self._add_damage(row.start, row.raw or b"", "")
+                self._add_damage(row.start, row.data, "")
                 continue
             if isinstance(value.get("$rewindTo"), str):
                 self._rewind(row.start, value)
@@ -328,11 +326,6 @@ class _Chat:
             name = made_id(self.name, f"{entry.place}:{number} again")
         self.ids.add(name)
         return name
-
-
-def _one_line(data: bytes) -> Any:
-    """A document as the one line of a file, for damaged Unicode in it."""
-    return next(split(data.replace(b"\n", b" ")), None) or (0, b"", False)
 
 
 def _salvage(text: str) -> Iterator[tuple[int, dict[str, Any]]]:

@@ -34,6 +34,7 @@ from holdfast.dialects.jsonl import (
     head_objects,
     lost,
     place,
+    remains,
     rows,
     text_of,
 )
@@ -102,7 +103,7 @@ class _Reader:
         self.name, self.modified = source.name, source.modified
         self.damage: list[Lost] = []
         self.first = source.paths()[0]
-        self.rows = [row for path in self._parts(source) for row in rows(source, path)]
+        self.rows = [row for path in self._parts(source) for row in rows(source.lines(path), path)]
         self.items: list[Item] = []
         self.used: set[str] = set()  # ids that are taken
         self.own: dict[str, list[str]] = {}  # uuid → ids of its messages
@@ -138,7 +139,6 @@ class _Reader:
             if row.value is None:
                 now = timestamp(self.modified / 1000)
                 self.items.append(aside(NAME, self.name, row, self.first, now))
-                self.damage += [lost(row)] if row.problem else []
                 continue
             self._add(at, row, row.value)
             created = created or text_of(row.value, "timestamp")
@@ -156,7 +156,7 @@ class _Reader:
             created=max(epoch_ms(created) or self.modified, 0),
             items=tuple(self.items),
             lines=sum(not row.blank for row in self.rows),
-            lost=tuple(self.damage),
+            lost=(*self.damage, *lost(self.rows)),
         )
 
     def _add(self, at: int, row: Row, value: dict[str, Any]) -> None:
@@ -165,12 +165,12 @@ class _Reader:
         if kind == "tombstone":
             target = text_of(value, "deleted_uuid")
             if target and target in self.own and self.last[target] < at:
-                extra = {NAME: _keep(row, value, whole=True)}
+                extra = {NAME: remains(row, whole=True, entry=value)}
                 ids, name = tuple(self.own[target]), self._id("", row)
                 self.items.append(Hidden(id=name, ids=ids, timestamp=when, extra=extra))
                 return
         elif kind == "summary" and uuid not in self.tombs and text_of(value, "summary"):
-            keep = _keep(row, {**value, "summary": ""}, whole=True)
+            keep = remains(row, whole=True, entry={**value, "summary": ""})
             self.items.append(
                 Summary(
                     id=self._id(uuid, row),
@@ -232,16 +232,6 @@ class _Reader:
         return made
 
 
-def _keep(row: Row, entry: dict[str, Any], *, whole: bool, **more: Any) -> dict[str, Any]:
-    """What stays with a record: the entry without what the record says itself, or the line."""
-    keep: dict[str, Any] = {"entry": entry, **more}
-    if not whole or not row.exact:
-        keep = {"line": row.line.data.decode()}
-    if not row.line.ended:
-        keep["ended"] = False
-    return keep
-
-
 def _keep_message(row: Row, piece: dict[str, Any], shape: Shape, *, whole: bool) -> dict[str, Any]:
     value = row.value or {}
     record = built({"recordType": "message", **piece})
@@ -251,7 +241,7 @@ def _keep_message(row: Row, piece: dict[str, Any], shape: Shape, *, whole: bool)
     )
     rest: dict[str, Any] = {**said, "content": None}
     entry = rest if "type" not in value else {**value, "message": rest}
-    return _keep(row, entry, whole=whole, shape=shape)
+    return remains(row, whole=whole, entry=entry, shape=shape)
 
 
 def same(one: Any, other: Any) -> bool:

@@ -10,7 +10,7 @@ import msgspec
 
 from holdfast.dialects.cersei.blocks import NAME, message_of, rebuilt
 from holdfast.dialects.form import Written, made_id
-from holdfast.dialects.jsonl import (
+from holdfast.dialects.giving import (
     Losses,
     Sheet,
     came_from,
@@ -18,10 +18,9 @@ from holdfast.dialects.jsonl import (
     is_ended,
     origin,
     original,
-    parse,
     placed,
-    text_of,
 )
+from holdfast.dialects.jsonl import as_bytes, parse, text_of
 from holdfast.model import (
     AnyRecord,
     Compaction,
@@ -182,8 +181,9 @@ def _entry(record: AnyRecord, keep: Mapping[str, Any]) -> dict[str, Any]:
     """The entry that a record came from; empty if it is not kept."""
     if isinstance(record, Event) and record.kind.startswith(f"{NAME}."):
         return record.data
-    if isinstance(keep.get("line"), str):
-        return parse(keep["line"].encode())[0] or {}
+    line = as_bytes(keep, "line")
+    if line is not None:
+        return parse(line)[0] or {}
     entry = keep.get("entry")
     if not isinstance(entry, dict):
         return {}

@@ -20,7 +20,7 @@ from holdfast.dialects.claude.chain import is_chain
 from holdfast.dialects.claude.reading import NAME, Transcript
 from holdfast.dialects.claude.writing import write
 from holdfast.dialects.form import Read, Source, split
-from holdfast.dialects.salvage import rows
+from holdfast.dialects.jsonl import records
 
 __all__ = ["NAME", "read", "recognises", "write"]
 
@@ -61,7 +61,7 @@ def recognises(path: str, head: bytes) -> bool:
     """Whether a file is a transcript of Claude Code (Cersei's lie in the same folder)."""
     if not path.endswith(".jsonl"):
         return False
-    for row in rows(split(head)):
+    for row in records(split(head)):
         value = row.value
         if value is None:
             # A first line may be longer than what we see of it.

@@ -22,7 +22,7 @@ from holdfast.dialects.claude.chain import (
 )
 from holdfast.dialects.claude.titles import title
 from holdfast.dialects.form import Hidden, Item, Lost, Read, Source, Summary, made_id
-from holdfast.dialects.salvage import Row, as_text, keeping, rows
+from holdfast.dialects.jsonl import Row, as_text, keeping, lost, records
 from holdfast.log.lines import clean
 from holdfast.model import AnyBlock, Event, Message, Text, Usage
 from holdfast.stamps import epoch_ms
@@ -37,8 +37,8 @@ class Transcript:
         self.path = path
         self.name = name
         self.texts = texts
-        self.rows = list(rows(source.lines(path)))
-        self.lost: list[Lost] = [row.lost(path) for row in self.rows if row.problem]
+        self.rows = list(records(source.lines(path), path))
+        self.lost: list[Lost] = list(lost(self.rows))
         self.values = [row.value for row in self.rows if row.value is not None]
         # The rows with a place in the chain, by where they start.
         self.chain = {
@@ -144,9 +144,8 @@ class Transcript:
     def _add(self, row: Row) -> None:
         value = row.value
         if value is None:
-            data = {"path": self.path, "start": row.start, **as_text(row.raw or b"")}
             made = self._id(None, f"{row.start}+{row.end - row.start}")
-            event = Event(id=made, kind="claude.damaged", data=data, timestamp=self.at)
+            event = Event(id=made, kind="claude.damaged", data=row.told, timestamp=self.at)
             self.items.append(keeping(event, NAME, {"damaged": True}))
             return
         at, uuid = value.get("timestamp"), value.get("uuid")
@@ -174,7 +173,7 @@ class Transcript:
             data=value,
             timestamp=self.at,
         )
-        self.items.append(event if row.raw is None else keeping(event, NAME, _raw(row)))
+        self.items.append(event if row.exact else keeping(event, NAME, _raw(row)))
 
     def _add_summary(self, row: Row, value: dict[str, Any]) -> bool:
         """A summary, if it is one of this conversation."""
@@ -193,7 +192,7 @@ class Transcript:
                 first_kept=self._first_kept(boundary),
                 tokens_before=before if isinstance(before, int) and before > 0 else 0,
                 timestamp=self.at,
-                extra={NAME: value if row.raw is None else _raw(row)},
+                extra={NAME: value if row.exact else _raw(row)},
             )
         )
         return True
@@ -213,8 +212,8 @@ class Transcript:
             return False
         taken = take(content, self.texts)
         made = self._messages(row, value, taken)
-        keep: Any = _raw(row) if row.raw is not None else value
-        if row.raw is None and taken.exact:
+        keep: Any = value if row.exact else _raw(row)
+        if row.exact and taken.exact:
             # A string stands for a string, null for a list.
             stand = "" if isinstance(content, str) else None
             keep = {**value, "message": {**value["message"], "content": stand}}
@@ -305,4 +304,4 @@ def _usage(value: Any) -> Usage | None:
 
 
 def _raw(row: Row) -> dict[str, Any]:
-    return {"raw": as_text(row.raw or b"")}
+    return {"raw": as_text(row.data)}

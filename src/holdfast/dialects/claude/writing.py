@@ -17,8 +17,8 @@ from holdfast.dialects.claude.adding import NewRecords, is_uuid
 from holdfast.dialects.claude.blocks import Result, give, saved_as, take
 from holdfast.dialects.claude.chain import SAID, Conversation, converse, is_chain
 from holdfast.dialects.claude.titles import title
-from holdfast.dialects.form import Written, kept, made_id, split
-from holdfast.dialects.salvage import as_bytes, rows
+from holdfast.dialects.form import Written, kept, made_id
+from holdfast.dialects.jsonl import as_bytes, parse
 from holdfast.log.fold import fold
 from holdfast.log.pairs import Pairs, closing, pair
 from holdfast.model import AnyRecord, Compaction, Event, Message, Metadata, Rewind, ToolCall
@@ -280,12 +280,8 @@ def _origin(record: AnyRecord) -> _Origin | None:
         return None
     if isinstance(keep.get("raw"), dict) and "type" not in keep:
         raw = as_bytes(keep["raw"]) or b""
-        return _Origin(_read_again(raw), raw)
+        return _Origin(parse(raw)[0], raw)
     return _Origin(keep) if "of" not in keep or "type" in keep else None
-
-
-def _read_again(raw: bytes) -> dict[str, Any] | None:
-    return next((row.value for row in rows(split(raw)) if row.value is not None), None)
 
 
 def _fill(value: dict[str, Any], items: Sequence[Message]) -> None:

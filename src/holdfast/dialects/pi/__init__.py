@@ -16,7 +16,7 @@ from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from holdfast.dialects.form import Hidden, Item, Lost, Read, Source, Summary, made_id
+from holdfast.dialects.form import Hidden, Item, Read, Source, Summary, made_id
 from holdfast.dialects.jsonl import (
     Row,
     aside,
@@ -25,10 +25,11 @@ from holdfast.dialects.jsonl import (
     head_objects,
     lost,
     place,
+    remains,
     rows,
     text_of,
 )
-from holdfast.dialects.pi.entries import NAME, SESSION, compact, kept_entry, read_message
+from holdfast.dialects.pi.entries import NAME, SESSION, compact, read_message
 from holdfast.dialects.pi.writing import write
 from holdfast.model import Event, Message
 from holdfast.stamps import epoch_ms, timestamp
@@ -56,7 +57,7 @@ class _Reader:
     def __init__(self, source: Source) -> None:
         self.name, self.modified = source.name, source.modified
         self.path = source.paths()[0]
-        self.rows = list(rows(source, self.path))
+        self.rows = list(rows(source.lines(self.path), self.path))
         self.header: dict[str, Any] = {}
         self.entries: list[Row] = []
         for row in self.rows:
@@ -109,18 +110,16 @@ class _Reader:
             if row.value and row.value.get("type") == "context_edit" and row.number in self.on
         }
         items: list[Item] = []
-        damage: list[Lost] = []
         messages: dict[str, int] = {}  # ids of messages → their line
         for row in self.rows:
             if row.value is None:
                 at = timestamp(self.modified / 1000)
                 items.append(aside(NAME, self.name, row, self.path, at))
-                damage += [lost(row)] if row.problem else []
                 continue
             target = text_of(row.value, "targetId")
             hides = edits.get(target) is row and row.value.get("replacement", ...) is None
             if hides and target in messages:
-                extra = {NAME: kept_entry(row, row.value)}
+                extra = {NAME: remains(row, whole=True, entry=row.value)}
                 when = self._time(row.value)
                 name = self.ids[row.number]
                 items.append(Hidden(id=name, ids=(target,), timestamp=when, extra=extra))
@@ -142,7 +141,7 @@ class _Reader:
             created=max(epoch_ms(text_of(self.header, "timestamp")) or self.modified, 0),
             items=tuple(items),
             lines=sum(not row.blank for row in self.rows),
-            lost=tuple(damage),
+            lost=lost(self.rows),
         )
 
     def _time(self, value: Mapping[str, Any] | None) -> str:
@@ -175,7 +174,7 @@ class _Reader:
             read_files=_texts(details.get("readFiles")),
             modified_files=_texts(details.get("modifiedFiles")),
             timestamp=self._time(value),
-            extra={NAME: kept_entry(row, {**value, "summary": ""})},
+            extra={NAME: remains(row, whole=True, entry={**value, "summary": ""})},
         )
 
     def _first_kept(self, row: Row, value: Mapping[str, Any]) -> str | None:

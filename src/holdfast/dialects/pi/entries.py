@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from holdfast.dialects.jsonl import Row, built, text_of
+from holdfast.dialects.jsonl import Row, built, remains, text_of
 from holdfast.errors import FormatError
 from holdfast.model import Message
 
@@ -25,16 +25,6 @@ _sorted = msgspec.json.Encoder(order="sorted")
 def compact(value: Any) -> bytes:
     """Compact JSON."""
     return _encoder.encode(value)
-
-
-def kept_entry(row: Row, entry: Mapping[str, Any], *, whole: bool = True) -> dict[str, Any]:
-    """What stays with a record: the entry without what the record says itself, or the line."""
-    keep: dict[str, Any] = {"entry": dict(entry)}
-    if not whole or not row.exact:
-        keep = {"line": row.line.data.decode()}
-    if not row.line.ended:
-        keep["ended"] = False
-    return keep
 
 
 # --- reading --------------------------------------------------------------------------------
@@ -76,7 +66,7 @@ def _said(row: Row, said: Mapping[str, Any], name: str, at: str) -> Message | No
     rest = dict(said)
     if content:
         rest["content"] = "" if isinstance(content, str) else []  # its shape; the rest is ours
-    data[NAME] = kept_entry(row, {**(row.value or {}), "message": rest}, whole=whole)
+    data[NAME] = remains(row, whole=whole, entry={**(row.value or {}), "message": rest})
     return _made(data)
 
 
@@ -84,7 +74,7 @@ def _other(row: Row, content: Any, name: str, at: str) -> Message | None:
     """A message of the user's that the entry only stands for."""
     if not isinstance(content, str | list):
         return None
-    keep = kept_entry(row, {}, whole=False)
+    keep = remains(row, whole=False)
     data = {"recordType": "message", "id": name, "role": "user", "timestamp": at, NAME: keep}
     return _made({**data, "content": _blocks(content)})
 

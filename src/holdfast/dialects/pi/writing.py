@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from holdfast.dialects.form import Written, made_id
-from holdfast.dialects.jsonl import (
+from holdfast.dialects.giving import (
     Losses,
     Raw,
     Sheet,
@@ -20,9 +20,8 @@ from holdfast.dialects.jsonl import (
     is_ended,
     origin,
     original,
-    parse,
-    text_of,
 )
+from holdfast.dialects.jsonl import parse, text_of
 from holdfast.dialects.pi.entries import NAME, compact, entry_of
 from holdfast.model import (
     AnyBlock,

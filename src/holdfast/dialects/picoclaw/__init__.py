@@ -33,25 +33,20 @@ from holdfast.dialects.form import (
     kept,
     made_id,
 )
+from holdfast.dialects.giving import Losses, Sheet, dropped, is_ended, origin, original
 from holdfast.dialects.jsonl import (
-    Losses,
     Row,
-    Sheet,
+    as_text,
     aside,
-    dropped,
     event,
     head_objects,
-    is_ended,
     keeping,
     lost,
-    origin,
-    original,
     parse,
     remains,
     rows,
     text_of,
 )
-from holdfast.dialects.jsonl import as_text as bytes_as_text
 from holdfast.dialects.picoclaw.document import read_message, write_message
 from holdfast.dialects.picoclaw.go import TIME, dump, go_time
 from holdfast.errors import FormatError
@@ -115,15 +110,14 @@ def read(source: Source) -> Read:
     skipped: list[str] = []
     first: str | None = None  # id of the first message that is not skipped
     seen: Counter[bytes] = Counter()
-    raw = lines = 0
-    for row in rows(source, path):
-        lines += not row.blank
-        raw += _counted(row.line.data)
+    raw = 0
+    found = list(rows(source.lines(path), path))
+    for row in found:
+        raw += _counted(row.data)
         if row.value is None:
             items.append(aside(NAME, source.name, row, path, at))
-            damage += [lost(row)] if row.problem else []
             continue
-        digest = sha256(row.line.data).digest()
+        digest = sha256(row.data).digest()
         seen[digest] += 1
         item = _item(row, made_id(source.name, f"{digest.hex()} {seen[digest]}"), at)
         items.append(item)
@@ -154,8 +148,8 @@ def read(source: Source) -> Read:
         facts=_facts(meta, source.name),
         created=max(epoch_ms(text_of(meta, "created_at")) or source.modified, 0),
         items=tuple(items),
-        lines=lines,
-        lost=tuple(damage),
+        lines=sum(not row.blank for row in found),
+        lost=(*damage, *lost(found)),
     )
 
 
@@ -188,19 +182,18 @@ def _read_meta(source: Source) -> tuple[dict[str, Any], list[Item], list[Lost]]:
         return {}, [], [Lost(made, 0, 0, "missing: made anew from the messages")]
     data = source.read(path)
     value, problem, exact = parse(data)
-    problem = problem or _meta_problem(value or {})
+    wrong = problem if value is None else _meta_problem(value)
     own = made_id(source.name, f"meta {sha256(data).hexdigest()}")
     at = timestamp(source.modified / 1000)
-    if problem or value is None:
-        data_kept = {"path": path, "start": 0, **bytes_as_text(data)}
+    if wrong or value is None:
+        data_kept = {"path": path, "start": 0, **as_text(data)}
         broken = Event(id=own, kind=f"{NAME}.damaged", data=data_kept, timestamp=at)
-        report = f"{problem}: made anew from the messages"
+        report = f"{wrong}: made anew from the messages"
         return {}, [broken], [Lost(path, 0, len(data), report)]
-    made_event: AnyRecord = Event(id=own, kind=META, data=value, timestamp=at)
+    made_event = Event(id=own, kind=META, data=value, timestamp=at)
     if dump(value, 2) != data or not exact:
-        made_event = keeping(made_event, NAME, {"line": data.decode()})
-    assert isinstance(made_event, Event)
-    return value, [made_event], []
+        made_event = keeping(made_event, NAME, as_text(data, "line"))
+    return value, [made_event], [Lost(path, 0, len(data), problem)] if problem else []
 
 
 def _meta_problem(value: Mapping[str, Any]) -> str:
@@ -235,10 +228,8 @@ def _item(row: Row, name: str, at: str) -> Message | Event:
         else:
             message = _message(value, name, at)
             if message is not None:
-                keep = remains(row, message_line(message))
-                made = keeping(message, NAME, keep) if keep else replace(message, line=b"")
-                assert isinstance(made, Message)
-                return made
+                keep = remains(row, whole=message_line(message) == row.data)
+                return keeping(message, NAME, keep) if keep else replace(message, line=b"")
     return event(row, f"{NAME}.{word}", name, at, dump(row.value))
 
 
