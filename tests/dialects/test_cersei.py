@@ -11,8 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from holdfast.dialects import cersei, crabtalk, pi
-from holdfast.dialects import picoclaw as picoclaw_lines
+from holdfast.dialects import cersei, crabtalk, pi, picoclaw
 from holdfast.dialects.form import Given, Hidden, Summary
 from holdfast.model import (
     Compaction,
@@ -169,7 +168,7 @@ def test_camel_case_is_claude_code_and_never_cersei() -> None:
         "s.jsonl", b'{"type":"mode","sessionId":"s"}\n' + lines_of(entry("a"))
     )
     assert cersei.recognises("s.jsonl", b'{"type":"hook"}\n{torn\n' + lines_of(entry("a")))
-    for other in (crabtalk, pi, picoclaw_lines):
+    for other in (crabtalk, pi, picoclaw):
         for source in (FULL, BARE):
             assert not other.recognises("s.jsonl", next(iter(source.files.values())))
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +18,7 @@ from holdfast.model import Message, Metadata, user
 from tests.dialects.claude_session import ID, encode, read, uuid
 from tests.dialects.native import through_native
 
-CORPUS = Path(os.environ.get("HOLDFAST_CORPUS", "/work/shared/corpus")) / "claude-code"
+CORPUS = Path(__file__).parents[3] / "shared" / "corpus" / "claude-code"
 NOBODY = Metadata(id="x")
 
 words = st.text(st.characters(exclude_categories=["Cs"]), max_size=6)

@@ -11,8 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from holdfast.dialects import cersei, crabtalk, pi
-from holdfast.dialects import picoclaw as picoclaw_lines
+from holdfast.dialects import cersei, crabtalk, pi, picoclaw
 from holdfast.dialects.crabtalk import file_name, parse_name, slug
 from holdfast.dialects.form import Given, Summary
 from holdfast.log.fold import apply
@@ -255,7 +254,7 @@ def test_a_call_without_arguments_is_read_and_never_written() -> None:
 def test_dialects_are_told_apart_by_content() -> None:
     data = FULL.files["crab_tg-12345_2_fix-the-build.jsonl"]
     assert crabtalk.recognises("x.jsonl", data[:200] + b"\n")
-    for other in (cersei, pi, picoclaw_lines):
+    for other in (cersei, pi, picoclaw):
         assert not other.recognises("crab_user_1.jsonl", data)
     assert not crabtalk.recognises("x.jsonl", b'{"type":"session","id":"x"}\n')
     assert not crabtalk.recognises("x.jsonl", b'{"role":"user","content":"x"}\n')

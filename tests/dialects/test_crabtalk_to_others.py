@@ -6,8 +6,7 @@ from typing import Any
 
 import pytest
 
-from holdfast.dialects import cersei, crabtalk, pi
-from holdfast.dialects import picoclaw as picoclaw_lines
+from holdfast.dialects import cersei, crabtalk, pi, picoclaw
 from holdfast.dialects.form import Given
 from holdfast.exporting import export
 from holdfast.importing import bring
@@ -15,10 +14,10 @@ from holdfast.session import Session, Store
 from holdfast.stores.inmemory import InMemoryStore
 from tests.dialects.trips import golden
 
-DIALECTS: tuple[Any, ...] = (cersei, crabtalk, pi, picoclaw_lines)
+DIALECTS: tuple[Any, ...] = (cersei, crabtalk, pi, picoclaw)
 SESSIONS: tuple[tuple[Any, str], ...] = (
     (crabtalk, "crab_tg-12345_2_fix-the-build"),
-    (picoclaw_lines, "agent_main_direct_42"),
+    (picoclaw, "agent_main_direct_42"),
     (cersei, "7d1f0a52-58c1-4e0e-9d67-2b1f6f0e9a01"),
     (cersei, "bare"),
     (pi, "2026-01-05T09-00-00-000Z_0198f3c2-7b6e-7d10-8a55-1f2e3d4c5b6a"),

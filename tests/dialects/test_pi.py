@@ -11,8 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from holdfast.dialects import cersei, crabtalk, pi
-from holdfast.dialects import picoclaw as picoclaw_lines
+from holdfast.dialects import cersei, crabtalk, pi, picoclaw
 from holdfast.dialects.form import Given, Hidden, Summary
 from holdfast.model import (
     Compaction,
@@ -56,7 +55,7 @@ from tests.dialects.trips import said as spoken
 
 FULL = golden("pi", "2026-01-05T09-00-00-000Z_0198f3c2-7b6e-7d10-8a55-1f2e3d4c5b6a")
 OLD = golden("pi", "2025-11-20T09-00-00-000Z_v1")
-CORPUS = Path("/work/shared/corpus/pi/large-session.jsonl")
+CORPUS = Path(__file__).parents[3] / "shared" / "corpus" / "pi" / "large-session.jsonl"
 HEADER = {
     "type": "session",
     "version": 3,
@@ -326,7 +325,7 @@ def test_dialects_are_told_apart_by_content() -> None:
     for source in (FULL, OLD):
         data = next(iter(source.files.values()))
         assert pi.recognises("x.jsonl", data)
-        for other in (cersei, crabtalk, picoclaw_lines):
+        for other in (cersei, crabtalk, picoclaw):
             assert not other.recognises("x.jsonl", data)
     assert not pi.recognises("x.json", FULL.files[FULL.paths()[0]])
 

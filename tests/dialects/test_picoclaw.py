@@ -11,8 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from holdfast.dialects import cersei, crabtalk, pi
-from holdfast.dialects import picoclaw as picoclaw_lines
+from holdfast.dialects import cersei, crabtalk, pi, picoclaw
 from holdfast.dialects.form import Given, Summary
 from holdfast.dialects.picoclaw import stem
 from holdfast.dialects.picoclaw.go import dump, go_time
@@ -67,13 +66,13 @@ def session(lines: bytes = LINES, about: bytes | None = META) -> Given:
 
 
 class TestConformance(DialectConformance):
-    dialect: ClassVar[Any] = picoclaw_lines
+    dialect: ClassVar[Any] = picoclaw
     sessions: ClassVar[Sequence[Given]] = (FULL, session(about=meta(summary="")))
     exact = True
 
 
 class TestDamage(Damage):
-    dialect: ClassVar[Any] = picoclaw_lines
+    dialect: ClassVar[Any] = picoclaw
     sessions: ClassVar[Sequence[Given]] = (FULL,)
     exact = True
 
@@ -118,7 +117,7 @@ def test_a_stem_replaces_three_characters_and_no_other() -> None:
 
 
 def test_the_golden_session_is_read_in_full() -> None:
-    read = picoclaw_lines.read(FULL)
+    read = picoclaw.read(FULL)
     assert (read.lines, read.lost, read.name) == (10, (), "agent_main_direct_42")
     assert read.facts["key"] == "agent:main:direct:42"
     assert read.facts["agent"] == "main"
@@ -140,7 +139,7 @@ def test_the_golden_session_is_read_in_full() -> None:
 
 
 def test_a_summary_covers_the_skipped_lines() -> None:
-    read = picoclaw_lines.read(FULL)
+    read = picoclaw.read(FULL)
     made = view(read).compaction
     assert made is not None and made.summary == "They read a.go & more."
     records = stored(read)
@@ -151,7 +150,7 @@ def test_a_summary_covers_the_skipped_lines() -> None:
 
 
 def test_skipped_lines_without_a_summary_are_hidden() -> None:
-    read = picoclaw_lines.read(session(about=meta(summary="")))
+    read = picoclaw.read(session(about=meta(summary="")))
     assert not [item for item in read.items if isinstance(item, Summary)]
     assert view(read).messages[0].text == "It is a."
 
@@ -160,23 +159,23 @@ def test_corrupt_lines_count_as_skipped_and_empty_ones_do_not() -> None:
     lines = b'{"role":"user","content":"a"}\n\n\r\n{torn\n{"role":"user","content":"b"}\n{"role":"user","content":"c"}\n'
     for skip, shown in ((0, "abc"), (1, "bc"), (2, "bc"), (3, "c"), (4, ""), (99, "")):
         source = session(lines, meta(summary="", skip=skip))
-        read = picoclaw_lines.read(source)
+        read = picoclaw.read(source)
         assert "".join(one.text for one in view(read).messages) == shown
-        assert back(picoclaw_lines, source).files == source.files
+        assert back(picoclaw, source).files == source.files
 
 
 def test_a_summary_with_nothing_visible_keeps_nothing() -> None:
-    read = picoclaw_lines.read(session(about=meta(skip=10)))
+    read = picoclaw.read(session(about=meta(skip=10)))
     assert next(item for item in read.items if isinstance(item, Summary)).first_kept is None
 
 
 def test_a_missing_second_file_is_made_anew_and_reported() -> None:
     source = session(about=None)
-    read = picoclaw_lines.read(source)
+    read = picoclaw.read(source)
     assert [one.path for one in read.lost] == ["agent_main_direct_42.meta.json"]
     assert read.facts == {"key": "agent_main_direct_42"}
     assert len(view(read).messages) == 8
-    made = back(picoclaw_lines, source).files
+    made = back(picoclaw, source).files
     assert made["agent_main_direct_42.jsonl"] == LINES
     assert json.loads(made["agent_main_direct_42.meta.json"])["count"] == 10
 
@@ -200,21 +199,21 @@ def test_a_missing_second_file_is_made_anew_and_reported() -> None:
 )
 def test_a_garbled_second_file_empties_nothing(about: bytes) -> None:
     source = session(about=about)
-    read = picoclaw_lines.read(source)
+    read = picoclaw.read(source)
     assert len(view(read).messages) == 8
     assert len(read.lost) == 1 and "made anew" in read.lost[0].problem
     events = [item for item in read.items if isinstance(item, Event)]
     assert events[-1].kind == "picoclaw.damaged"
-    made = back(picoclaw_lines, source).files
+    made = back(picoclaw, source).files
     assert made["agent_main_direct_42.jsonl"] == LINES
-    again = picoclaw_lines.read(Given("agent_main_direct_42", made))
+    again = picoclaw.read(Given("agent_main_direct_42", made))
     assert not again.lost
 
 
 def test_a_second_file_in_another_writing_comes_back_as_it_was() -> None:
     odd = json.dumps({**json.loads(META), "new": [1.0, 2]}, indent=4).encode() + b"\n"
     source = session(about=odd)
-    assert back(picoclaw_lines, source).files == source.files
+    assert back(picoclaw, source).files == source.files
 
 
 def test_lines_that_picoclaw_cannot_read_are_kept_and_not_shown() -> None:
@@ -227,13 +226,13 @@ def test_lines_that_picoclaw_cannot_read_are_kept_and_not_shown() -> None:
         b'{"role":"user","content":"x","tool_calls":[7]}',
     ):
         source = session(line + b"\n", meta(skip=0, summary=""))
-        read = picoclaw_lines.read(source)
+        read = picoclaw.read(source)
         assert view(read).messages == () and read.lines == 1
-        assert back(picoclaw_lines, source).files == source.files
+        assert back(picoclaw, source).files == source.files
 
 
 def test_a_null_content_is_a_message() -> None:
-    read = picoclaw_lines.read(session(b'{"role":"user","content":null,"media":["m"]}\n', None))
+    read = picoclaw.read(session(b'{"role":"user","content":null,"media":["m"]}\n', None))
     assert len(view(read).messages) == 1
 
 
@@ -242,9 +241,9 @@ def test_a_line_of_11_mib_is_readable_and_its_writing_is_reported() -> None:
         b"x" * (11 << 20)
     )
     source = session(line, meta(skip=0, summary="", count=1))
-    read = picoclaw_lines.read(source)
+    read = picoclaw.read(source)
     assert not read.lost and len(view(read).messages[0].text) == 11 << 20
-    made = back(picoclaw_lines, source)
+    made = back(picoclaw, source)
     assert made.files == source.files
     assert made.lost == ("line too long for PicoClaw to read back: 1",)
 
@@ -254,42 +253,42 @@ def test_a_torn_tail_swallows_no_other_message() -> None:
     after = b'{"role":"user","content":"second","created_at":"2026-06-13T08:00:01Z"}\n'
     for cut in range(1, len(whole)):
         source = session(whole[:cut] + b"\n" + after, meta(skip=0, summary=""))
-        read = picoclaw_lines.read(source)
+        read = picoclaw.read(source)
         assert [one.text for one in view(read).messages] == ["second"]
         assert len(read.lost) == 1
 
 
 def test_lines_keep_their_ids_when_picoclaw_takes_skipped_ones_out() -> None:
-    before = picoclaw_lines.read(FULL)
+    before = picoclaw.read(FULL)
     shorter = b"\n".join(LINES.split(b"\n")[3:])
-    after = picoclaw_lines.read(session(shorter, meta(skip=0, count=7)))
+    after = picoclaw.read(session(shorter, meta(skip=0, count=7)))
     kept = {item.id: item for item in after.items if not isinstance(item, Event)}
     assert set(kept) <= {item.id for item in before.items}
 
 
 def test_equal_lines_are_different_messages() -> None:
-    read = picoclaw_lines.read(session(b'{"role":"user","content":"x"}\n' * 3, None))
+    read = picoclaw.read(session(b'{"role":"user","content":"x"}\n' * 3, None))
     assert len({item.id for item in read.items}) == 3
 
 
 def test_dialects_are_told_apart_by_content() -> None:
-    assert picoclaw_lines.recognises("x.jsonl", LINES)
+    assert picoclaw.recognises("x.jsonl", LINES)
     for other in (cersei, crabtalk, pi):
         assert not other.recognises("agent_main_direct_42.jsonl", LINES)
     bare = b'{"role":"user","content":"x"}\n'
-    assert picoclaw_lines.recognises("sk_v1_00.jsonl", bare)
-    assert not picoclaw_lines.recognises("x.jsonl", bare)
+    assert picoclaw.recognises("sk_v1_00.jsonl", bare)
+    assert not picoclaw.recognises("x.jsonl", bare)
     assert not cersei.recognises("sk_v1_00.jsonl", bare)
-    assert not picoclaw_lines.recognises("x.meta.json", META)
+    assert not picoclaw.recognises("x.meta.json", META)
 
 
 # --- writing
 
 
 def test_what_is_said_afterwards_is_counted_in_the_second_file() -> None:
-    read = picoclaw_lines.read(FULL)
+    read = picoclaw.read(FULL)
     more = [*stored(read), user("new", timestamp="2026-07-01T00:00:00.500Z")]
-    made = picoclaw_lines.write(metadata_of(read), numbered(more)).files
+    made = picoclaw.write(metadata_of(read), numbered(more)).files
     assert (
         made["agent_main_direct_42.jsonl"]
         == LINES + b'{"role":"user","content":"new","created_at":"2026-07-01T00:00:00.5Z"}\n'
@@ -300,27 +299,27 @@ def test_what_is_said_afterwards_is_counted_in_the_second_file() -> None:
 
 
 def test_a_compaction_of_ours_becomes_summary_and_skip() -> None:
-    read = picoclaw_lines.read(FULL)
+    read = picoclaw.read(FULL)
     records = numbered([*stored(read), Compaction(first_kept_seq=10, summary="new <sum>")])
-    made = picoclaw_lines.write(metadata_of(read), records).files
+    made = picoclaw.write(metadata_of(read), records).files
     about = json.loads(made["agent_main_direct_42.meta.json"])
     assert (about["summary"], about["skip"], about["count"]) == ("new <sum>", 9, 10)
     assert made["agent_main_direct_42.jsonl"] == LINES
 
 
 def test_a_message_that_we_hide_is_taken_out_and_skip_follows() -> None:
-    read = picoclaw_lines.read(FULL)
+    read = picoclaw.read(FULL)
     records = numbered([*stored(read), Tombstone(deletes=(1, 10))])
-    made = picoclaw_lines.write(metadata_of(read), records)
+    made = picoclaw.write(metadata_of(read), records)
     about = json.loads(made.files["agent_main_direct_42.meta.json"])
     assert (about["skip"], about["count"]) == (2, 8)
     assert made.lost == ("message that is hidden or was rewound: 2",)
 
 
 def test_new_aliases_are_written_beside_the_old_ones() -> None:
-    read = picoclaw_lines.read(FULL)
+    read = picoclaw.read(FULL)
     metadata = replace(metadata_of(read), aliases=("picoclaw:agent_main_direct_42", "agent:main:x"))
-    made = picoclaw_lines.write(metadata, stored(read)).files
+    made = picoclaw.write(metadata, stored(read)).files
     about = json.loads(made["agent_main_direct_42.meta.json"])
     assert about["aliases"] == ["agent:main:main", "agent:main:telegram:direct:42", "agent:main:x"]
 
@@ -335,7 +334,7 @@ def test_a_session_of_ours_is_written_as_picoclaw_would() -> None:
             user("odd time", timestamp="a while ago"),
         ]
     )
-    made = picoclaw_lines.write(
+    made = picoclaw.write(
         Metadata(id=ID, key="agent:main:x", created_at="2026-01-01T00:00:00.000Z"), records
     )
     assert made.lost == ("message that is nothing but a thought: 1",)
@@ -353,7 +352,7 @@ def test_a_session_of_ours_is_written_as_picoclaw_would() -> None:
 
 def test_a_key_that_no_file_can_be_named_by_is_refused() -> None:
     with pytest.raises(FormatError):
-        picoclaw_lines.write(Metadata(id=ID, key="k" * 250), [])
+        picoclaw.write(Metadata(id=ID, key="k" * 250), [])
 
 
 # --- round trips
@@ -404,21 +403,21 @@ abouts = st.builds(
 @given(files(lines), abouts)
 def test_any_files_come_back_byte_for_byte(data: bytes, about: bytes) -> None:
     source = session(data, about)
-    sound(picoclaw_lines.read(source))
-    assert back(picoclaw_lines, source).files == source.files
+    sound(picoclaw.read(source))
+    assert back(picoclaw, source).files == source.files
 
 
 @settings(deadline=None)
 @given(st.binary(max_size=300), st.binary(max_size=300))
 def test_no_bytes_are_too_strange_to_read(data: bytes, about: bytes) -> None:
     source = session(data, about)
-    sound(picoclaw_lines.read(source))
-    assert next(iter(back(picoclaw_lines, source).files.values())) == data
-    picoclaw_lines.recognises("x.jsonl", data)
+    sound(picoclaw.read(source))
+    assert next(iter(back(picoclaw, source).files.values())) == data
+    picoclaw.recognises("x.jsonl", data)
 
 
 @settings(deadline=None)
 @given(turns)
 def test_a_session_of_ours_says_the_same_when_it_is_read_again(given: list[Turn]) -> None:
     records = talk(given)
-    assert there_and_back(picoclaw_lines, records) == spoken(records)
+    assert there_and_back(picoclaw, records) == spoken(records)

@@ -5,7 +5,7 @@
     <session>/tool-results/*.txt                  the full text of large results
 
 Every line becomes an item, in the order of the file: what was said becomes messages, a compaction
-a summary, everything else an event. Which messages are the conversation is `claude_chain`'s to
+a summary, everything else an event. Which messages are the conversation is `chain`'s to
 say; the others are hidden, not left out.
 """
 
