@@ -133,6 +133,37 @@ def test_a_branch_that_was_left_is_hidden_and_shown_when_it_is_taken_up_again() 
         assert sum(isinstance(one, Tombstone) for one in session.records()) == 4
 
 
+def test_a_branch_that_was_left_before_a_summary_does_not_make_it_stale() -> None:
+    items = (
+        user("a", id="m1"),
+        assistant("left", id="m2"),
+        assistant("taken", id="m3"),
+        Summary(id="s1", text="so far"),
+        user("b", id="m4"),
+        assistant("left too", id="m5"),
+        assistant("c", id="m6"),
+    )
+    with holdfast.open_store("memory:") as store:
+        read = _read(*items, Hidden(id="h1", ids=("m2", "m5")))
+        session = store.session(bring(store.port, "test", read).id or "")
+        assert [one.text for one in session.messages()] == ["a", "taken", "b", "c"]
+        context = session.context()
+        assert [one.text for one in context.messages] == ["so far", "b", "c"]
+        assert context.stale == ()
+        assert bring(store.port, "test", read).added == 0
+
+
+def test_what_was_skipped_and_is_no_more_is_shown_again() -> None:
+    first, second = user("a", id="m1"), user("b", id="m2")
+    with holdfast.open_store("memory:") as store:
+        done = bring(store.port, "test", _read(first, second, Hidden(id="h1", ids=("m1",))))
+        session = store.session(done.id or "")
+        assert [one.text for one in session.messages()] == ["b"]
+        bring(store.port, "test", _read(first, second))
+        assert [one.text for one in session.messages()] == ["a", "b"]
+        assert bring(store.port, "test", _read(first, second)).added == 0
+
+
 def test_a_run_that_was_cut_short_is_taken_up(tmp_path: Path) -> None:
     items = [user(f"message {at}", id=f"m{at}") for at in range(1200)]
     with holdfast.open_store(tmp_path) as store:

@@ -186,7 +186,7 @@ def bring(port: Store, dialect: str, read: Read, parent: str | None = None) -> I
         facts["parent"] = {**facts.get("parent", {}), "id": parent}
     if facts:
         stored.add(Meta(set=facts, id=made_id(read.name, repr(sorted(facts.items())))))
-    for item in read.items:
+    for item in _in_time(read):
         stored.add(item)
     stored.flush()
     children = tuple(bring(port, dialect, child, session) for child in read.children)
@@ -195,11 +195,36 @@ def bring(port: Store, dialect: str, read: Read, parent: str | None = None) -> I
         id=session,
         format=dialect,
         records_in=read.lines,
-        records_out=sum(item.id in stored.seqs for item in read.items),
+        records_out=sum(item.id in stored.seqs or isinstance(item, Hidden) for item in read.items),
         added=stored.added,
         lost=(*map(_told, read.lost), *stored.lost),
         children=children,
     )
+
+
+def _in_time(read: Read) -> Iterator[Item]:
+    """The items, each branch that was left hidden before the first summary that came after it.
+
+    Otherwise it would look as if something had been deleted that the summary tells of.
+    """
+    left = {
+        name
+        for item in read.items
+        if isinstance(item, Hidden) and not item.extra
+        for name in item.ids
+    }
+    early: list[str] = []
+    for item in read.items:
+        if isinstance(item, Summary) and early:
+            made = made_id(read.name, f"left before {item.id}: {' '.join(early)}")
+            yield _Early(id=made, ids=tuple(early), timestamp=item.timestamp)
+            early = []
+        if item.id in left:
+            early.append(item.id)
+        yield item
+    if not left:  # what an earlier import hid is shown again
+        made = made_id(read.name, f"nothing is hidden in {len(read.items)}")
+        yield Hidden(id=made, ids=())
 
 
 def _told(lost: Lost) -> str:
@@ -231,6 +256,10 @@ def _is_free(port: Store, name: str) -> bool:
         return True
 
 
+class _Early(Hidden, frozen=True, kw_only=True):
+    """Some of what is hidden, told before the rest."""
+
+
 class _Stored:
     """The session that is imported to, and which records it has already."""
 
@@ -260,6 +289,8 @@ class _Stored:
         if item.id in self.seqs:
             return
         record = self._record(item)
+        if record is None:
+            return
         self._batch.append(record)
         self.seqs[item.id] = self._head + len(self._batch)
         self._size += len(record.line) or 1_000
@@ -290,7 +321,8 @@ class _Stored:
             data = {"id": record.id, "problem": error.message}
             self._write([Event(kind=TOO_LARGE, data=data, id=made_id(record.id, TOO_LARGE))])
 
-    def _record(self, item: Item | Meta) -> AnyRecord:
+    def _record(self, item: Item | Meta) -> AnyRecord | None:
+        """The record of an item; None if it says nothing that is not known."""
         if isinstance(item, Summary):
             first = self.seqs.get(item.first_kept or "")
             after = self._head + len(self._batch) + 2  # behind the summary itself
@@ -307,7 +339,14 @@ class _Stored:
             return _with(made, item.extra)
         if isinstance(item, Hidden):
             deletes = {self.seqs[one] for one in item.ids if one in self.seqs}
-            back = set() if item.extra else self._hidden - deletes  # the file took that branch up
+            back: set[int] = set()
+            if not item.extra:
+                if not isinstance(item, _Early):
+                    back = self._hidden - deletes  # the file took that branch up again
+                deletes -= self._hidden
+                self._hidden = (self._hidden - back) | deletes
+                if not deletes and not back:
+                    return None
             hidden = Tombstone(
                 id=item.id,
                 deletes=tuple(sorted(deletes)),
