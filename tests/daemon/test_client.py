@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import subprocess
 import sys
 import threading
@@ -13,6 +14,7 @@ from holdfast.client import Client
 from holdfast.client.failures import failure
 from holdfast.client.stream import decode
 from holdfast.daemon.problems import STATUS, refused
+from holdfast.errors import StoreFailed
 from holdfast.model import OtherBlock
 from tests.daemon.running import REPOSITORY, Daemon
 
@@ -148,3 +150,29 @@ def test_a_session_that_cannot_be_named_is_one_of_our_errors(client: Client, nam
     for call in (client.session, client.delete, client.context, client.compact, client.cancel):
         with pytest.raises(errors.HoldfastError):
             call(name)
+
+
+def test_what_only_reads_is_asked_again_on_a_connection_that_was_hung_up() -> None:
+    """A server that answers once, takes the next request of the connection, and hangs up."""
+    asked: list[bytes] = []
+    body = b'{"ok":true}'
+    answer = b"HTTP/1.1 200 OK\r\ncontent-length: %d\r\n\r\n%b" % (len(body), body)
+
+    def serve(listening: socket.socket) -> None:
+        for answered in (1, 1):
+            connection, _ = listening.accept()
+            with connection:
+                for _ in range(answered):
+                    asked.append(connection.recv(65536).split(b" ")[0])
+                    connection.sendall(answer)
+                asked.append(connection.recv(65536).split(b" ")[0])
+
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        thread = threading.Thread(target=serve, args=(listening,))
+        thread.start()
+        with Client(f"http://127.0.0.1:{listening.getsockname()[1]}", "t") as client:
+            assert client.health() == client.health() == {"ok": True}
+            with pytest.raises(StoreFailed):
+                client.cancel("x")  # what writes is not: it may have been done
+        thread.join(10)
+    assert asked == [b"GET", b"GET", b"GET", b"POST"]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-import time
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -128,9 +128,11 @@ def test_another_model_is_not_sent_what_only_the_first_understands(start: Start)
 
 
 def test_a_stop_in_the_middle_of_a_stream_keeps_what_was_said(start: Start) -> None:
+    stopped = threading.Event()
+
     def slowly() -> Any:
         yield chunk({"role": "assistant", "content": "the first half"})
-        time.sleep(3)
+        stopped.wait(30)
         yield chunk(finish="stop")
 
     with FakeServer(Answer(body=slowly()), chat("on")) as server:
@@ -141,6 +143,7 @@ def test_a_stop_in_the_middle_of_a_stream_keeps_what_was_said(start: Start) -> N
             delta = receive(socket, "stream_delta")
             say(socket, type="cancel", sessionId=session, runId=delta["runId"])
             assert receive(socket, "error")["code"] == "RunCancelled"
+            stopped.set()
             last = client.session(session).messages[-1]
             assert last["content"][0]["text"] == "the first half"
             assert last["stopReason"] == "cancelled"

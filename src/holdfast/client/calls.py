@@ -37,6 +37,7 @@ class Client:
         self._token = token
         self._seconds = seconds
         self._failed = httpx2.HTTPError
+        self._hung_up = (httpx2.ReadError, httpx2.WriteError, httpx2.RemoteProtocolError)
         self._http: httpx2.Client = httpx2.Client(
             base_url=self.address,
             headers={"Authorization": f"Bearer {token}"},
@@ -248,17 +249,24 @@ class Client:
             headers["Content-Type"] = "application/json"
             body = _encoded(said)
         given = {key: _text(one) for key, one in (query or {}).items() if one is not None}
-        try:
-            answer = self._http.request(
-                method,
-                where,
-                content=body,
-                params=given,
-                headers=headers,
-                timeout=seconds or self._seconds,
-            )
-        except self._failed as error:
-            raise StoreFailed(f"the daemon at {self.address} does not answer: {error}") from error
+        # A connection that was kept may have been hung up on meanwhile, which is seen only when it
+        # is used again. What only reads is then asked once more, on another one.
+        for tries_left in (method == "GET", False):
+            try:
+                answer = self._http.request(
+                    method,
+                    where,
+                    content=body,
+                    params=given,
+                    headers=headers,
+                    timeout=seconds or self._seconds,
+                )
+                break
+            except self._failed as error:
+                if tries_left and isinstance(error, self._hung_up):
+                    continue
+                text = f"the daemon at {self.address} does not answer: {error}"
+                raise StoreFailed(text) from error
         if not answer.is_success:
             raise failure(answer.status_code, answer.content)
         return answer
