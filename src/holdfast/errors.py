@@ -8,6 +8,7 @@
     │   └── QueueFull     too many messages wait for it already
     ├── LogDamaged        an operation needs bytes that are damaged
     ├── FormatError       a value or a file that this version cannot represent
+    │   └── Unsupported   something that the session's own format has no place for
     ├── StoreFull         a limit or the disk is reached; reading still works
     ├── StoreFailed       the disk or the database refused; nothing was acknowledged
     ├── ContextOverflow   a context that does not fit the model's window
@@ -64,6 +65,10 @@ class LogDamaged(HoldfastError):
 
 class FormatError(HoldfastError):
     """This version cannot represent the value or the file; nothing was written."""
+
+
+class Unsupported(FormatError):
+    """The format of the session's files has no place for it; nothing was written."""
 
 
 class StoreFull(HoldfastError):
