@@ -58,6 +58,7 @@ NAMES = [
     "Tombstone",
     "ToolCall",
     "Unknown",
+    "Unsupported",
     "Usage",
     "View",
     "__version__",

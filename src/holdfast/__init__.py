@@ -40,6 +40,7 @@ if TYPE_CHECKING:
         SettingsError,
         StoreFailed,
         StoreFull,
+        Unsupported,
     )
     from holdfast.log.fold import View
     from holdfast.model import (
@@ -115,6 +116,7 @@ __all__ = [
     "Tombstone",
     "ToolCall",
     "Unknown",
+    "Unsupported",
     "Usage",
     "View",
     "__version__",

@@ -227,6 +227,10 @@ class AsyncSession:
             raise
         return taken[0]
 
+    async def reclaim(self) -> int:
+        """Take out of its files what its program skips, after archiving it; the bytes freed."""
+        return await self._call(self.sync.reclaim)
+
     async def verify(self) -> tuple[Damaged, ...]:
         """Everything wrong with its bytes."""
         return await self._call(self.sync.verify)

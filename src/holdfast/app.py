@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
+
+from msgspec.structs import replace
 
 from holdfast import ports
 from holdfast.errors import FormatError, SettingsError, StoreFailed, StoreFull
@@ -15,6 +19,7 @@ from holdfast.tokens import Counter, estimate_text, exact
 
 if TYPE_CHECKING:
     from holdfast.aio import AsyncStore
+    from holdfast.dialects.following import LiveDialect
     from holdfast.dialects.form import Dialect
     from holdfast.engine.runtime import Runtime
     from holdfast.ports import Provider, Toolset
@@ -26,12 +31,18 @@ DEFAULT_ROOT = "~/.holdfast"
 def open_store(
     where: str | os.PathLike[str] = DEFAULT_ROOT,
     *,
+    dialect: str | None = None,
+    home: str | os.PathLike[str] = DEFAULT_ROOT,
     settings: Settings | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> Store:
     """A store by its address: a directory, or "memory:" for one that forgets.
 
-    `progress` is told (done, total) while many sessions are indexed for the first time.
+    The directory may be that of another program: `dialect` is its format (claude, cersei,
+    crabtalk, picoclaw, pi), or "auto" for what each file shows itself to be. Without it, a
+    directory that holds such files and nothing of ours is taken for one. Then `home` is the root
+    of ours with the settings, and with what is derived. `progress` is told (done, total) while
+    many sessions are indexed for the first time.
     """
     address = os.fspath(where)
     if address == "memory:":
@@ -49,15 +60,89 @@ def open_store(
         if error.name == "fcntl":
             raise SettingsError("holdfast keeps files on Linux and macOS only") from error
         raise
+    root = _directory(address)
+    if dialect not in (None, "native") or (dialect is None and is_foreign(root)):
+        ours = _directory(os.fspath(home))
+        chosen = settings or load_settings(ours)
+        return _store(_live(root, dialect or "auto", ours, chosen, progress), chosen)
+    chosen = settings or load_settings(root)
+    port: ports.Store = FileStore(root, chosen, progress=progress)
+    if old := _legacy_files(root):
+        port = _with_legacy(cast("FileStore", port), old, chosen)
+    if chosen.stores:
+        port = _joined(port, root, chosen, progress)
+    return _store(port, chosen)
+
+
+def _directory(address: str) -> Path:
     try:
-        root = Path(address).expanduser()
+        return Path(address).expanduser()
     except RuntimeError as error:
         raise SettingsError(f"{address}: {error}") from error
-    chosen = settings or load_settings(root)
-    port = FileStore(root, chosen, progress=progress)
-    if old := _legacy_files(root):
-        return _store(_with_legacy(port, old, chosen), chosen)
-    return _store(port, chosen)
+
+
+def _live(
+    root: Path,
+    dialect: str,
+    home: Path,
+    settings: Settings,
+    progress: Callable[[int, int], None] | None,
+) -> ports.Store:
+    """The store on a directory of another program; what is derived lies below `home`."""
+    from hashlib import sha256  # noqa: PLC0415 - few stores are foreign
+
+    from holdfast.live.store import LiveStore  # noqa: PLC0415
+    from holdfast.stores.file import FileStore  # noqa: PLC0415
+
+    if not root.is_dir():
+        raise StoreFailed(f"{root} is not a directory", hint="sessions of others are only found")
+    known = LIVE if dialect == "auto" else (dialect,)
+    if unknown := set(known) - set(LIVE):
+        raise SettingsError(
+            f"no dialect is called {unknown.pop()!r}", hint=f"one of {', '.join(LIVE)}, auto"
+        )
+    real = root.resolve()
+    ours = home / "live" / sha256(os.fsencode(real)).hexdigest()[:16]
+    # A mirror has no limits of its own: those of the format count.
+    session = replace(settings.session, total_bytes=0, line_bytes=1 << 40)
+    mirror = FileStore(ours, replace(settings, session=session))
+    formats = cast("list[LiveDialect]", dialects(*known))
+
+    def keep(paths: Sequence[Path]) -> object:
+        from holdfast.archive.copying import copy  # noqa: PLC0415 - only before lines go
+
+        return copy(home, paths)
+
+    return LiveStore(real, formats, mirror, ours, keep=keep, progress=progress)
+
+
+def is_foreign(root: Path) -> bool:
+    """Whether a directory holds sessions of another program, and nothing of ours."""
+    if not root.is_dir() or any((root / name).exists() for name in _OURS):
+        return False
+    from holdfast.importing import find_files, recognise  # noqa: PLC0415 - not for every store
+
+    formats = dialects(*LIVE)
+    files = (file for file in find_files([root]) if file.suffix == ".jsonl")
+    with suppress(OSError):
+        return any(recognise(file, formats) for file in islice(files, 20))
+    return False
+
+
+def _joined(
+    port: ports.Store,
+    root: Path,
+    settings: Settings,
+    progress: Callable[[int, int], None] | None,
+) -> ports.Store:
+    """A root with the directories of others that its settings name."""
+    from holdfast.live.joined import JoinedStore  # noqa: PLC0415 - few settings name any
+
+    others = [
+        _live(_directory(one.path), one.dialect, root, settings, progress)
+        for one in settings.stores
+    ]
+    return JoinedStore(port, others)
 
 
 def _store(port: ports.Store, settings: Settings) -> Store:
@@ -106,7 +191,7 @@ def open_runtime(
     from holdfast.engine.runtime import Runtime  # noqa: PLC0415
     from holdfast.stores.notebook import Notebook  # noqa: PLC0415
 
-    store = AsyncStore(open_store(root, settings=settings, progress=progress))
+    store = AsyncStore(open_store(root, dialect="native", settings=settings, progress=progress))
     if os.fspath(root) == "memory:":
         return Runtime(store, toolsets=toolsets)
     notebook: Notebook[Mapping[str, Fared]] = Notebook(
@@ -166,6 +251,8 @@ def open_async_store(
 
 # In the order in which a file is tried; each is told apart from the others by its content.
 DIALECTS = ("claude", "cersei", "pi", "crabtalk", "codex", "gemini", "picoclaw")
+LIVE = ("claude", "cersei", "pi", "crabtalk", "picoclaw")  # those whose files are used live
+_OURS = ("sessions", "index.db", "config.toml", "run")  # by which a root of ours is known
 
 
 def dialects(*names: str) -> list[Dialect]:

@@ -31,7 +31,7 @@ from holdfast.dialects.form import (
 )
 from holdfast.errors import FormatError, HoldfastError, StoreFull
 from holdfast.log.facts import is_name
-from holdfast.log.lines import from_object
+from holdfast.log.lines import extended, from_object
 from holdfast.model import SETTABLE, AnyRecord, Compaction, Damaged, Event, Meta, Tombstone
 from holdfast.ports import Store
 
@@ -180,13 +180,13 @@ def import_files(
 def bring(port: Store, dialect: str, read: Read, parent: str | None = None) -> Imported:
     """Import one session, with those of the agents that it asked."""
     session = _session(port, dialect, read)
-    stored = _Stored(port, session)
+    stored = Stored(port, session)
     facts = {key: value for key, value in read.facts.items() if key not in SETTABLE}
     if parent is not None:
         facts["parent"] = {**facts.get("parent", {}), "id": parent}
     if facts:
         stored.add(Meta(set=facts, id=made_id(read.name, repr(sorted(facts.items())))))
-    for item in _in_time(read):
+    for item in in_time(read.name, read.items):
         stored.add(item)
     stored.flush()
     children = tuple(bring(port, dialect, child, session) for child in read.children)
@@ -202,28 +202,25 @@ def bring(port: Store, dialect: str, read: Read, parent: str | None = None) -> I
     )
 
 
-def _in_time(read: Read) -> Iterator[Item]:
+def in_time(name: str, items: Sequence[Item]) -> Iterator[Item]:
     """The items, each branch that was left hidden before the first summary that came after it.
 
     Otherwise it would look as if something had been deleted that the summary tells of.
     """
     left = {
-        name
-        for item in read.items
-        if isinstance(item, Hidden) and not item.extra
-        for name in item.ids
+        one for item in items if isinstance(item, Hidden) and not item.extra for one in item.ids
     }
     early: list[str] = []
-    for item in read.items:
+    for item in items:
         if isinstance(item, Summary) and early:
-            made = made_id(read.name, f"left before {item.id}: {' '.join(early)}")
+            made = made_id(name, f"left before {item.id}: {' '.join(early)}")
             yield _Early(id=made, ids=tuple(early), timestamp=item.timestamp)
             early = []
         if item.id in left:
             early.append(item.id)
         yield item
     if not left:  # what an earlier import hid is shown again
-        made = made_id(read.name, f"nothing is hidden in {len(read.items)}")
+        made = made_id(name, f"nothing is hidden in {len(items)}")
         yield Hidden(id=made, ids=())
 
 
@@ -260,10 +257,16 @@ class _Early(Hidden, frozen=True, kw_only=True):
     """Some of what is hidden, told before the rest."""
 
 
-class _Stored:
+class Stored:
     """The session that is imported to, and which records it has already."""
 
-    def __init__(self, port: Store, session: str) -> None:
+    def __init__(
+        self,
+        port: Store,
+        session: str,
+        also: Callable[[AnyRecord], str] = lambda record: "",
+    ) -> None:
+        """`also` gives another id by which a record is known."""
         self._port = port
         self._session = session
         self.seqs: dict[str, int] = {}  # by id
@@ -273,8 +276,9 @@ class _Stored:
             self._head = max(self._head, entry.seq or 0)
             if isinstance(entry, Damaged):
                 continue
-            if entry.id:
-                self.seqs[entry.id] = entry.seq
+            for name in (entry.id, also(entry)):
+                if name:
+                    self.seqs[name] = entry.seq
             if isinstance(entry, Event) and entry.kind == TOO_LARGE:
                 self.seqs[str(entry.data.get("id"))] = entry.seq  # it stands for that record
             if isinstance(entry, Tombstone) and kept(entry, DERIVED):
@@ -288,20 +292,22 @@ class _Stored:
         """Store an item unless it is there."""
         if item.id in self.seqs:
             return
+        if len(self._batch) >= BATCH or self._size >= BATCH_BYTES:
+            self.flush()
         record = self._record(item)
         if record is None:
             return
         self._batch.append(record)
         self.seqs[item.id] = self._head + len(self._batch)
         self._size += len(record.line) or 1_000
-        if len(self._batch) >= BATCH or self._size >= BATCH_BYTES:
-            self.flush()
 
-    def flush(self) -> None:
-        """Write what is gathered."""
+    def flush(self, keep: dict[str, Any] | None = None) -> None:
+        """Write what is gathered; `keep` are further keys of the last record."""
         batch, self._batch, self._size = self._batch, [], 0
         if not batch:
             return
+        if keep is not None:
+            batch[-1] = extended(batch[-1], keep)
         try:
             self._write(batch)
         except StoreFull:

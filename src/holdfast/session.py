@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from holdfast import ports
 from holdfast.context.build import Context, build
-from holdfast.errors import Conflict, LogDamaged, NotFound, SettingsError
+from holdfast.errors import Conflict, LogDamaged, NotFound, SettingsError, Unsupported
 from holdfast.log.fold import View, fold
 from holdfast.log.live import Live, read
 from holdfast.log.pairs import closing, exchange, pair
@@ -253,6 +253,16 @@ class Session:
     def repair(self) -> tuple[str, ...]:
         """Set right what can be, deleting nothing; what was done, in words."""
         return self._port.repair(self.id)
+
+    def reclaim(self) -> int:
+        """Take out of its files what its program skips, after archiving it; the bytes freed."""
+        reclaim: Callable[[str], int] | None = getattr(self._port, "reclaim", None)
+        if reclaim is None:
+            raise Unsupported(
+                "a session of ours has nothing to reclaim: its log is never written anew",
+                hint="holdfast sessions rm removes a session, prune old ones",
+            )
+        return reclaim(self.id)
 
     def delete(self) -> int:
         """Remove it for good; returns how many parts it had."""

@@ -180,6 +180,13 @@ class DaemonSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     socket: bool = True  # also speak CrabTalk's protocol, on run/holdfast.sock
 
 
+class StoreSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """`[[stores]]`: a directory of another program whose sessions are used where they lie."""
+
+    path: str
+    dialect: str = "auto"  # or claude, cersei, crabtalk, picoclaw, pi
+
+
 class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """All tables."""
 
@@ -193,6 +200,7 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     mcp: dict[str, McpSettings] = {}
     cron: CronSettings = CronSettings()
     daemon: DaemonSettings = DaemonSettings()
+    stores: tuple[StoreSettings, ...] = ()
 
     def model_of(self, agent: str) -> str:
         """The model of an agent, as `provider:name`."""

@@ -26,7 +26,7 @@ class Defaulting(click.Group):
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Put `add` in its place."""
         first = 0
-        while first < len(args) and args[first].startswith("--root"):
+        while first < len(args) and args[first].startswith(("--root", "--dialect")):
             first += 1 if "=" in args[first] else 2
         known = {*self.commands, "-h", "--help"}
         if first >= len(args) or args[first] not in known:

@@ -21,12 +21,13 @@ if TYPE_CHECKING:
 F = TypeVar("F", bound=Callable[..., Any])
 
 _ROOT = "holdfast.root"
+_DIALECT = "holdfast.dialect"
 _SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 604800}
 
 
 def root_option(**settings: Any) -> Callable[[F], F]:
-    """`--root DIR`, on every level: the innermost one given counts."""
-    return click.option(
+    """`--root DIR` and `--dialect NAME`, on every level: the innermost one given counts."""
+    root = click.option(
         "--root",
         metavar="DIR",
         expose_value=False,
@@ -34,6 +35,14 @@ def root_option(**settings: Any) -> Callable[[F], F]:
         help="Where the sessions are (or HOLDFAST_ROOT; default ~/.holdfast).",
         **settings,
     )
+    dialect = click.option(
+        "--dialect",
+        metavar="NAME",
+        expose_value=False,
+        callback=_remember_dialect,
+        help="Whose files DIR holds: native, claude, cersei, crabtalk, picoclaw, pi, or auto.",
+    )
+    return lambda command: root(dialect(command))
 
 
 json_option = click.option("--json", "as_json", is_flag=True, help="Answer in JSON.")
@@ -46,18 +55,52 @@ def _remember_root(ctx: click.Context, param: click.Parameter, value: str | None
         ctx.meta[_ROOT] = value
 
 
-def chosen_root() -> Path:
-    """The directory that the user chose, by option, environment or default."""
+def _remember_dialect(ctx: click.Context, param: click.Parameter, value: str | None) -> None:
+    if value is not None:
+        from holdfast.app import LIVE
+
+        if value not in ("native", "auto", *LIVE):
+            known = ", ".join(("native", *LIVE, "auto"))
+            raise click.BadParameter(f"{value!r} is none of {known}", ctx=ctx, param=param)
+        ctx.meta[_DIALECT] = value
+
+
+def _path(given: str) -> Path:
     from pathlib import Path
 
-    from holdfast.app import DEFAULT_ROOT
     from holdfast.errors import SettingsError
 
-    given = click.get_current_context().meta.get(_ROOT, DEFAULT_ROOT)
     path = os.path.expanduser(given)
     if path.startswith("~"):
         raise SettingsError(f"{given}: there is no such home directory", hint="give --root DIR")
     return Path(path)
+
+
+def chosen_root() -> Path:
+    """The root of ours, by option, environment or default.
+
+    Where the sessions are those of another program, this has the settings and what is derived.
+    """
+    from holdfast.app import DEFAULT_ROOT
+
+    meta = click.get_current_context().meta
+    if chosen_foreign() is None:
+        return _path(meta.get(_ROOT, DEFAULT_ROOT))
+    other = os.environ.get("HOLDFAST_ROOT") or DEFAULT_ROOT
+    return _path(DEFAULT_ROOT if other == meta.get(_ROOT) else other)
+
+
+def chosen_foreign() -> tuple[Path, str] | None:
+    """A directory of another program and its dialect, if the user chose one."""
+    from holdfast.app import DEFAULT_ROOT, is_foreign
+
+    meta = click.get_current_context().meta
+    path, dialect = _path(meta.get(_ROOT, DEFAULT_ROOT)), meta.get(_DIALECT)
+    if dialect == "native":
+        return None
+    if dialect is None and not is_foreign(path):
+        return None
+    return path, dialect or "auto"
 
 
 @contextmanager
@@ -65,9 +108,11 @@ def open_root() -> Iterator[Store]:
     """The store that the user chose; what it had to recover is told at the end, on stderr."""
     from holdfast.app import open_store
 
+    home, foreign = chosen_root(), chosen_foreign()
+    where, dialect = foreign or (home, "native")
     with (
         progress("indexing sessions") as tell,
-        open_store(chosen_root(), progress=tell) as store,
+        open_store(where, dialect=dialect, home=home, progress=tell) as store,
     ):
         yield store
         for report in getattr(store.port, "reports", ()):

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from holdfast.cli import render
-from holdfast.cli.options import chosen_root, json_option, root_option
+from holdfast.cli.options import chosen_foreign, chosen_root, json_option, root_option
 
 if TYPE_CHECKING:
     from holdfast.daemon.serve import Served
@@ -30,6 +30,8 @@ def serve(port: int | None, host: str | None, example: bool, as_json: bool) -> N
     Ctrl-C or SIGTERM, when the turns under way have ended. Its log goes to stderr, one JSON
     object a line.
     """
+    from holdfast.settings import StoreSettings
+
     try:
         from holdfast.daemon.serve import run
     except ModuleNotFoundError as error:
@@ -47,7 +49,9 @@ def serve(port: int | None, host: str | None, example: bool, as_json: bool) -> N
         else:
             _announce(served, as_json)
 
-    run(chosen_root().absolute(), port=port, host=host, announce=announce)
+    foreign = chosen_foreign()
+    also = () if foreign is None else (StoreSettings(str(foreign[0].absolute()), foreign[1]),)
+    run(chosen_root().absolute(), port=port, host=host, stores=also, announce=announce)
 
 
 def _announce(served: Served, as_json: bool) -> None:

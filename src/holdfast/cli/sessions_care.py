@@ -1,4 +1,4 @@
-"""`holdfast sessions verify`, `repair`, `rm` and `prune`: looking after sessions."""
+"""`holdfast sessions verify`, `repair`, `rm`, `prune` and `reclaim`: looking after sessions."""
 
 from __future__ import annotations
 
@@ -206,3 +206,22 @@ def _put_pruned(found: list[dict[str, Any]], deleted: int, *, dry: bool) -> None
         print(f"{count}, {render.size(total)}; nothing was deleted (--yes deletes)")
     else:
         print(f"{render.plural(deleted, 'session')} deleted, {render.size(total)}")
+
+
+@click.command()
+@click.argument("session_id", metavar="ID")
+@json_option
+@root_option()
+def reclaim(session_id: str, as_json: bool) -> None:
+    """Take out of a PicoClaw session the lines that PicoClaw skips.
+
+    They are archived first (holdfast archive list finds them). Sessions of other kinds have
+    nothing that could be taken out.
+    """
+    with open_root() as store:
+        session = store.session(session_id)
+        freed = session.reclaim()
+    if as_json:
+        render.put_json({"id": session.id, "bytesFreed": freed})
+    else:
+        print(f"{session.id}: {render.size(freed)} freed" if freed else "nothing to reclaim")

@@ -91,6 +91,7 @@ def root() -> None:
         "repair": "sessions_care:repair",
         "parts": "sessions:parts",
         "prune": "sessions_care:prune",
+        "reclaim": "sessions_care:reclaim",
         "import": "sessions_import:import_",
         "export": "sessions_import:export",
         "migrate": "sessions_import:migrate",

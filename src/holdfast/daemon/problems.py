@@ -38,6 +38,7 @@ SECURITY = (
 STATUS: dict[type[HoldfastError], int] = {
     errors.InvalidId: 400,
     errors.FormatError: 400,
+    errors.Unsupported: 400,
     errors.NotFound: 404,
     errors.Conflict: 409,
     errors.SessionBusy: 409,

@@ -15,13 +15,14 @@ import signal
 import socket
 import ssl
 import sys
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import AsyncExitStack, contextmanager, suppress
 from functools import partial
 from pathlib import Path
 
 import msgspec
 import uvicorn
+from msgspec.structs import replace
 
 from holdfast.app import load_settings, open_runtime
 from holdfast.daemon import http, journal
@@ -34,7 +35,7 @@ from holdfast.daemon.live import Live
 from holdfast.daemon.rundir import SOCKET, RunDirectory
 from holdfast.engine.runtime import Runtime
 from holdfast.errors import SettingsError
-from holdfast.settings import DaemonSettings
+from holdfast.settings import DaemonSettings, StoreSettings
 
 SWITCH = 0.0005  # seconds: the event loop waits less for threads that compute
 LOOK = 1.0  # seconds between two looks at config.toml
@@ -55,13 +56,16 @@ async def serve(
     *,
     port: int | None = None,
     host: str | None = None,
+    stores: Sequence[StoreSettings] = (),
     announce: Callable[[Served], None] = lambda served: None,
 ) -> None:
     """Run the daemon of a root until it is told to stop; port and host override the settings.
 
-    SessionBusy if one runs already, SettingsError if it cannot listen there.
+    `stores` are directories of others beside those that the settings name. SessionBusy if one
+    runs already, SettingsError if it cannot listen there.
     """
     settings = load_settings(root)
+    settings = replace(settings, stores=(*settings.stores, *stores))
     daemon = settings.daemon
     host = daemon.host if host is None else host
     _check_host(host, daemon)
@@ -115,13 +119,14 @@ def run(
     *,
     port: int | None = None,
     host: str | None = None,
+    stores: Sequence[StoreSettings] = (),
     announce: Callable[[Served], None] = lambda served: None,
 ) -> None:
     """The same as a whole program, on the faster event loop."""
     import uvloop  # noqa: PLC0415 - not on every platform, and only here
 
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        runner.run(serve(root, port=port, host=host, announce=announce))
+        runner.run(serve(root, port=port, host=host, stores=stores, announce=announce))
 
 
 def _on_signal(stop: Callable[[], None]) -> None:

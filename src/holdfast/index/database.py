@@ -17,7 +17,7 @@ import apsw
 
 from holdfast.errors import StoreFailed
 
-VERSION = 3
+VERSION = 4
 PATIENCE = 5.0
 _BROKEN = (
     apsw.CorruptError,
@@ -40,6 +40,7 @@ SCHEMA = (
         PRIMARY KEY (name, generation, id)) WITHOUT ROWID""",
     "CREATE INDEX name_id ON name (id)",
     "CREATE INDEX name_chat ON name (name, chat, id)",
+    "CREATE TABLE transcript (path TEXT PRIMARY KEY, data BLOB) WITHOUT ROWID",
     "CREATE TABLE mark (id TEXT, owner TEXT, PRIMARY KEY (id, owner)) WITHOUT ROWID",
     "CREATE TABLE fact (key TEXT PRIMARY KEY, value INTEGER) WITHOUT ROWID",
     "INSERT INTO fact VALUES ('scanned', 0), ('sessions', 0)",

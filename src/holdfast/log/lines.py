@@ -161,6 +161,14 @@ def to_object(record: AnyRecord) -> dict[str, Any]:
     return made
 
 
+def extended(record: AnyRecord, keys: Mapping[str, Any]) -> AnyRecord:
+    """A record with further keys that are not ours; those that it has stay."""
+    known = to_object(record)
+    others = msgspec.json.decode(record.line) if record.line else {}
+    others.pop("crc", None)
+    return from_object({**known, **{k: v for k, v in others.items() if k not in known}, **keys})
+
+
 def _encode(record: AnyRecord) -> bytes:
     try:
         if record.line:

@@ -3,6 +3,13 @@
 from holdfast.testing.clock import FakeClock
 from holdfast.testing.conformance import StoreConformance
 from holdfast.testing.dialects import DialectConformance
+from holdfast.testing.live import LiveConformance
 from holdfast.testing.scripted import ScriptedModel
 
-__all__ = ["DialectConformance", "FakeClock", "ScriptedModel", "StoreConformance"]
+__all__ = [
+    "DialectConformance",
+    "FakeClock",
+    "LiveConformance",
+    "ScriptedModel",
+    "StoreConformance",
+]

@@ -9,6 +9,7 @@ from typing import Any
 import msgspec
 
 from holdfast.dialects.cersei.blocks import NAME, message_of, rebuilt
+from holdfast.dialects.cersei.entries import message_entry, summary_entry, tombstone_entry
 from holdfast.dialects.form import Written, made_id
 from holdfast.dialects.giving import (
     Losses,
@@ -112,18 +113,9 @@ class _Writer:
         elif self.bare:
             self.losses.record(record)
         elif isinstance(record, Compaction):
-            self._line(
-                _encoder.encode(
-                    {
-                        "type": "summary",
-                        "uuid": record.id or made_id(self.metadata.id, record.seq),
-                        "timestamp": record.timestamp,
-                        "session_id": self.session,
-                        "summary": record.summary,
-                        "messages_compacted": self.count,
-                    }
-                )
-            )
+            uuid = record.id or made_id(self.metadata.id, record.seq)
+            when, text = record.timestamp, record.summary
+            self._line(_encoder.encode(summary_entry(uuid, when, self.session, text, self.count)))
         elif isinstance(record, Tombstone | Rewind):
             self._hide(record)
         else:
@@ -142,22 +134,12 @@ class _Writer:
             self.user = uuid
 
     def _message(self, message: Message) -> None:
-        said = message_of(message)
         self.losses.blocks(message, (ToolCall,))
         if self.bare:
-            self._line(_encoder.encode(said))
+            self._line(_encoder.encode(message_of(message)))
             return
         uuid = self.uuids[message.seq]
-        entry: dict[str, Any] = {"type": said["role"], "uuid": uuid}
-        if message.role == "assistant" and self.user is not None:
-            entry["parent_uuid"] = self.user
-        entry |= {
-            "timestamp": message.timestamp,
-            "session_id": self.session,
-            "cwd": message.cwd or self.cwd,
-            "message": said,
-            "is_sidechain": False,
-        }
+        entry = message_entry(message, uuid, self.user, self.session, self.cwd)
         self._line(_encoder.encode(entry))
         self._said(message, uuid)
 
@@ -173,8 +155,7 @@ class _Writer:
                 self.losses.add("hidden message whose entry has others that are shown")
                 continue
             self.gone.difference_update(whole)
-            line = {"type": "tombstone", "deleted_uuid": uuid, "timestamp": record.timestamp}
-            self._line(_encoder.encode(line))
+            self._line(_encoder.encode(tombstone_entry(uuid, record.timestamp)))
 
 
 def _entry(record: AnyRecord, keep: Mapping[str, Any]) -> dict[str, Any]:

@@ -7,6 +7,9 @@
 Every line becomes an item, in the order of the file: what was said becomes messages, a compaction
 a summary, everything else an event. Which messages are the conversation is `chain`'s to
 say; the others are hidden, not left out.
+
+A transcript that is used where it lies is followed (`live`) and added to (`extending`); what a
+listing shows of it is `glancing`'s.
 """
 
 from __future__ import annotations
@@ -17,12 +20,38 @@ from typing import Any
 import msgspec
 
 from holdfast.dialects.claude.chain import is_chain
+from holdfast.dialects.claude.extending import begin, change, extend, is_id, name_of
+from holdfast.dialects.claude.glancing import glance
+from holdfast.dialects.claude.live import follow, whole
+from holdfast.dialects.claude.projects import project_directory
 from holdfast.dialects.claude.reading import NAME, Transcript
 from holdfast.dialects.claude.writing import write
+from holdfast.dialects.following import Beside
 from holdfast.dialects.form import Read, Source, split
 from holdfast.dialects.jsonl import records
 
-__all__ = ["NAME", "read", "recognises", "write"]
+__all__ = [
+    "BESIDE",
+    "LINE_BYTES",
+    "NAME",
+    "PART_BYTES",
+    "TOTAL_BYTES",
+    "begin",
+    "change",
+    "extend",
+    "follow",
+    "glance",
+    "is_id",
+    "name_of",
+    "project_directory",
+    "read",
+    "recognises",
+    "whole",
+    "write",
+]
+
+BESIDE: Beside = ""
+PART_BYTES = TOTAL_BYTES = LINE_BYTES = 0
 
 # Types of records without a place in the chain, by which a file is recognised; the others are
 # kept all the same.

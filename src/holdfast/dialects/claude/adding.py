@@ -11,7 +11,7 @@ import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from hashlib import sha256
-from typing import Any
+from typing import Any, NamedTuple
 from uuid import UUID
 
 from holdfast.dialects.claude.blocks import Result, give_block, give_result
@@ -32,6 +32,7 @@ from holdfast.model import (
 from holdfast.stamps import epoch_ms, timestamp
 
 VERSION = "2.1.325"  # of the Claude Code whose form this is, where no record names another
+UNSIGNED = "thoughts without a signature"  # which is what the API knows them by
 _UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 _STAMP = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z")
 _CALL = re.compile(r"[A-Za-z0-9_-]{1,64}")
@@ -43,44 +44,83 @@ def is_uuid(text: str) -> bool:
     return _UUID.fullmatch(text) is not None
 
 
+def boundary_uuid(summary: str) -> str:
+    """The uuid of the boundary that we write before a summary."""
+    return _made("claude boundary", summary)
+
+
+def _made(name: str, place: str) -> str:
+    return str(UUID(bytes=UUID(made_id(name, place)).bytes, version=4))
+
+
+class Start(NamedTuple):
+    """Where new records begin, and what they share with those before them."""
+
+    session: str
+    leaf: str | None = None  # of the conversation so far
+    used: frozenset[str] = frozenset()  # uuids
+    at: str = ""
+    cwd: str = ""
+    version: str = ""
+    branch: str = ""
+    inner: bool = False  # in a subagent's transcript
+    agent: str = ""  # that subagent
+
+
+def start_after(metadata: Metadata, values: Sequence[Mapping[str, Any]], session: str) -> Start:
+    """Where they begin behind all records of a transcript; its leaf is not looked for."""
+    last = [value for value in values if is_chain(value)]
+    agent = last[-1].get("agentId") if last else None
+    cwd = metadata.extra.get("cwd")
+    inner = isinstance(agent, str) and all(value.get("isSidechain") for value in last)
+    return Start(
+        session=session,
+        used=frozenset(value["uuid"] for value in last),
+        at=next((_stamp(value.get("timestamp")) for value in reversed(last)), ""),
+        cwd=_latest(last, "cwd") or (cwd if isinstance(cwd, str) else ""),
+        version=_latest(last, "version"),
+        branch=_latest(last, "gitBranch"),
+        inner=inner,
+        agent=agent if inner and isinstance(agent, str) else "",
+    )
+
+
 class NewRecords:
     """Makes records, each the child of the one before."""
 
-    def __init__(
-        self, metadata: Metadata, values: Sequence[Mapping[str, Any]], session: str
-    ) -> None:
+    def __init__(self, metadata: Metadata, start: Start) -> None:
         self._metadata = metadata
-        self.leaf: str | None = None  # of the conversation so far
-        self._used = {value["uuid"] for value in values if is_chain(value)}
-        last = [value for value in values if is_chain(value)]
-        self._at = next((_stamp(value.get("timestamp")) for value in reversed(last)), "")
-        self.session = session
-        agent = last[-1].get("agentId") if last else None
-        inner = isinstance(agent, str) and all(value.get("isSidechain") for value in last)
-        self.path = f"{session}/subagents/agent-{agent}.jsonl" if inner else f"{session}.jsonl"
-        cwd = metadata.extra.get("cwd")
+        self.session = start.session
+        self.leaf = start.leaf
+        self._used = set(start.used)
+        self._at = _stamp(start.at)
+        inner = f"{start.session}/subagents/agent-{start.agent}.jsonl"
+        self.path = inner if start.inner else f"{start.session}.jsonl"
         self._common: dict[str, Any] = {
-            "isSidechain": inner,
+            "isSidechain": start.inner,
             "userType": "external",
-            "cwd": _latest(last, "cwd") or (cwd if isinstance(cwd, str) else "/"),
-            "sessionId": session,
-            "version": _latest(last, "version") or VERSION,
-            "gitBranch": _latest(last, "gitBranch"),
+            "cwd": start.cwd or "/",
+            "sessionId": start.session,
+            "version": start.version or VERSION,
+            "gitBranch": start.branch,
         }
-        if inner:
-            self._common["agentId"] = agent
+        if start.agent:
+            self._common["agentId"] = start.agent
 
     def _record(self, name: str, place: object, at: str, rest: dict[str, Any]) -> dict[str, Any]:
         """A record behind the last one, which becomes the last itself."""
-        uuid = name
-        if not is_uuid(uuid) or uuid in self._used:
-            made = UUID(made_id(f"claude {self._metadata.id}", f"{place} {rest['type']}"))
-            uuid = str(UUID(bytes=made.bytes, version=4))
+        uuid = self._free(name, f"{place} {rest['type']}")
         self._used.add(uuid)
         self._at = _stamp(at) or self._at or _stamp(self._metadata.created_at) or timestamp(0)
         head = {"parentUuid": self.leaf, **self._common}
         self.leaf = uuid
         return {**head, **rest, "uuid": uuid, "timestamp": self._at}
+
+    def _free(self, name: str, place: str) -> str:
+        """The uuid that a record is named, if it is one and free; else one for its place."""
+        if is_uuid(name) and name not in self._used:
+            return name
+        return _made(f"claude {self._metadata.id}", place)
 
     def message(
         self, message: Message, caller: str | None, place: object, lost: Counter[str]
@@ -90,7 +130,7 @@ class NewRecords:
             self._common["cwd"] = message.cwd
         if message.role == "toolResult":
             blocks = _allowed(message.content, "user", lost)
-            result = Result(_call_id(message.tool_call_id or ""), blocks, message.is_error or None)
+            result = Result(call_id(message.tool_call_id or ""), blocks, message.is_error or None)
             rest: dict[str, Any] = {
                 "type": "user",
                 "message": {"role": "user", "content": [give_result(result)]},
@@ -134,7 +174,9 @@ class NewRecords:
             },
         }
 
-    def compaction(self, record: Compaction, kept: Sequence[str]) -> list[dict[str, Any]]:
+    def compaction(
+        self, record: Compaction, kept: Sequence[str], place: object
+    ) -> list[dict[str, Any]]:
         """A boundary and its summary; `kept` are the uuids that stay in the context."""
         before = self.leaf
         self.leaf = None
@@ -148,14 +190,15 @@ class NewRecords:
             "level": "info",
             "compactMetadata": details,
         }
-        boundary = self._record(record.id, record.seq, record.timestamp, rest)
+        name = self._free(record.id, f"{place} user")
+        boundary = self._record(boundary_uuid(name), place, record.timestamp, rest)
         said = {
             "type": "user",
             "message": {"role": "user", "content": record.summary},
             "isVisibleInTranscriptOnly": True,
             "isCompactSummary": True,
         }
-        summary = self._record("", record.seq, record.timestamp, said)
+        summary = self._record(name, place, record.timestamp, said)
         if kept:
             anchor = summary["uuid"]
             details["preservedSegment"] = {
@@ -185,7 +228,7 @@ def _allowed(content: Sequence[AnyBlock], role: str, lost: Counter[str]) -> tupl
         elif _is_signed(block) and role == "assistant":
             made.append(block)
         elif isinstance(block, ToolCall) and role == "assistant":
-            made.append(ToolCall(_call_id(block.id), block.name, block.arguments))
+            made.append(ToolCall(call_id(block.id), block.name, block.arguments))
         elif isinstance(block, Image | File) and role == "user" and give_block(block):
             made.append(block)
         else:
@@ -201,13 +244,13 @@ def _is_signed(block: AnyBlock) -> bool:
 
 
 _WORDS: dict[type, str] = {
-    Thinking: "thoughts without a signature",
+    Thinking: UNSIGNED,
     Image: "images of the model",
     File: "files of a kind that Claude Code cannot hold",
 }
 
 
-def _call_id(name: str) -> str:
+def call_id(name: str) -> str:
     """A call's id in the letters that the API takes; the same for the call and its result."""
     if _CALL.fullmatch(name):
         return name

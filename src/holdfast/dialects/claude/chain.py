@@ -8,7 +8,7 @@ and it takes in the parallel tool calls of a response, of which a walk meets onl
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 CHAIN = frozenset({"user", "assistant", "system", "attachment", "progress"})
@@ -44,6 +44,15 @@ def is_aside(value: Object, *, inner: bool) -> bool:
     return bool(
         value.get("isMeta") or value.get("teamName") or (value.get("isSidechain") and not inner)
     )
+
+
+def _is_own(value: Object) -> bool:
+    """Whether a record of a main transcript was said there."""
+    return value["type"] in SAID and not (value.get("isSidechain") or value.get("teamName"))
+
+
+def _is_displayed(value: Object) -> bool:
+    return value["type"] in SAID and not is_aside(value, inner=False)
 
 
 def content_blocks(value: Object) -> Sequence[Object]:
@@ -94,15 +103,25 @@ class _Walk:
             return None
         if self.inner:
             return said[-1]
+        # Of the ends the one with the newest message; what is not displayed behind it (a note to
+        # the model) is part of it.
+        displayed: dict[str, str | None] = {}
         nearest: dict[str, str | None] = {}
-        ends = [self._nearest(uuid, nearest) for uuid in self._ends()]
-        found = [uuid for uuid in ends if uuid is not None]
-        good = [uuid for uuid in found if not is_aside(self.records[uuid], inner=False)]
-        return max(good or found or said[-1:], key=self.place.__getitem__)
+        ends: list[tuple[int, int]] = []
+        for uuid in self._ends():
+            message = self._nearest(uuid, displayed, _is_displayed)
+            last = self._nearest(uuid, nearest, _is_own)
+            if last is not None:
+                ends.append((-1 if message is None else self.place[message], self.place[last]))
+        return self.order[max(ends)[1]] if ends else said[-1]
 
     def _ends(self) -> list[str]:
         """The records that are nobody's parent, and the last one of each circle of parents."""
-        parents = (value.get("parentUuid") for value in self.records.values())
+        parents = (
+            value.get(key)
+            for value in self.records.values()
+            for key in ("parentUuid", "logicalParentUuid")
+        )
         named = {parent for parent in parents if isinstance(parent, str)}
         ends = [uuid for uuid in self.order if uuid not in named]
         reached: set[str] = set()
@@ -115,14 +134,16 @@ class _Walk:
                 here = self._above[here][0]
         return ends
 
-    def _nearest(self, uuid: str, known: dict[str, str | None]) -> str | None:
-        """The record, or the first one above it, that somebody said."""
+    def _nearest(
+        self, uuid: str, known: dict[str, str | None], wanted: Callable[[Object], bool]
+    ) -> str | None:
+        """The record, or the first one above it, that is wanted."""
         way: list[str] = []
         here: str | None = uuid
         while here is not None and here not in known:
             known[here] = None  # it may be a circle
             way.append(here)
-            if self.records[here]["type"] in SAID:
+            if wanted(self.records[here]):
                 known[here] = here
                 break
             here = self._above[here][0]
@@ -211,9 +232,9 @@ def _add_parallel(records: dict[str, Object], shown: set[str]) -> None:
     caller_of: dict[str, Object] = {}
     for uuid, value in records.items():
         if value["type"] == "assistant":
-            response = _response(value)
+            response = response_of(value)
             parts.setdefault(response, []).append(uuid)
-            for call in _ids(value, "tool_use", "id"):
+            for call in block_ids(value, "tool_use", "id"):
                 callers.setdefault(call, set()).add(response)
                 caller_of[call] = value
     on = {response for response, uuids in parts.items() if not shown.isdisjoint(uuids)}
@@ -223,12 +244,12 @@ def _add_parallel(records: dict[str, Object], shown: set[str]) -> None:
         call
         for uuid in shown
         if records[uuid]["type"] == "user"
-        for call in _ids(records[uuid], "tool_result", "tool_use_id")
+        for call in block_ids(records[uuid], "tool_result", "tool_use_id")
     }
     for uuid, value in records.items():
         if uuid in shown or value["type"] != "user":
             continue
-        for call in _ids(value, "tool_result", "tool_use_id"):
+        for call in block_ids(value, "tool_result", "tool_use_id"):
             claims = callers.get(call, set())
             if call in answered or len(claims) != 1 or not claims <= on:
                 continue  # of two that claim a call nobody knows which made it
@@ -237,13 +258,15 @@ def _add_parallel(records: dict[str, Object], shown: set[str]) -> None:
                 answered.add(call)
 
 
-def _response(value: Object) -> str:
+def response_of(value: Object) -> str:
+    """The response that an assistant's record is of; of its own if it names none."""
     message = value.get("message")
     name = message.get("id") if isinstance(message, dict) else None
     return name if isinstance(name, str) else f"\0{value['uuid']}"
 
 
-def _ids(value: Object, kind: str, key: str) -> Iterator[str]:
+def block_ids(value: Object, kind: str, key: str) -> Iterator[str]:
+    """What the blocks of a kind in a record have under a key."""
     for block in content_blocks(value):
         if block.get("type") == kind and isinstance(block.get(key), str):
             yield block[key]

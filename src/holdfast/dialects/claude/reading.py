@@ -9,7 +9,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from holdfast.dialects.claude.blocks import Content, Texts, take
+from msgspec.structs import replace
+
+from holdfast.dialects.claude.blocks import Texts, take
 from holdfast.dialects.claude.chain import (
     SAID,
     Conversation,
@@ -18,13 +20,22 @@ from holdfast.dialects.claude.chain import (
     converse,
     is_aside,
     is_chain,
-    preserved,
+)
+from holdfast.dialects.claude.said import (
+    content_of,
+    first_kept,
+    messages_of,
+    response_key,
+    summary_of,
+    tokens_before,
+    tools_of,
+    usage_of,
 )
 from holdfast.dialects.claude.titles import title
-from holdfast.dialects.form import Hidden, Item, Lost, Read, Source, Summary, made_id
+from holdfast.dialects.form import Hidden, Item, Lost, Read, Source, made_id
 from holdfast.dialects.jsonl import Row, as_text, keeping, lost, records
 from holdfast.log.lines import clean
-from holdfast.model import AnyBlock, Event, Message, Text, Usage
+from holdfast.model import Event, Message, Usage
 from holdfast.stamps import epoch_ms
 
 NAME = "claude"
@@ -70,15 +81,11 @@ class Transcript:
                 self._note_agent(value["data"], value.get("parentToolUseID"))
             if value["type"] != "assistant" or not isinstance(value.get("message"), dict):
                 continue
-            message = value["message"]
-            for block in content_blocks(value):
-                if block.get("type") == "tool_use" and isinstance(block.get("id"), str):
-                    self.tools[block["id"]] = str(block.get("name") or "")
-            usage = _usage(message.get("usage"))
+            self.tools.update(tools_of(value))
+            usage = usage_of(value)
             if usage is None or is_aside(value, inner=self.talk.inner):
                 continue
-            name = message.get("id")
-            key = repr((name, value.get("requestId")) if name else start)
+            key = response_key(value) or repr(start)
             best = counted.get(key, (0, usage))[1]
             more = usage if usage.output_tokens >= best.output_tokens else best
             counted[key] = (start, more)
@@ -177,41 +184,33 @@ class Transcript:
 
     def _add_summary(self, row: Row, value: dict[str, Any]) -> bool:
         """A summary, if it is one of this conversation."""
-        content = _content(value)
-        if value["uuid"] not in self.talk.shown or content is None:
+        if value["uuid"] not in self.talk.shown:
             return False
-        blocks = take(content, self.texts).blocks
-        text = "\n".join(block.text for block in blocks if isinstance(block, Text))
         boundary = boundary_of(value, self.records)
-        details = boundary.get("compactMetadata")
-        before = details.get("preTokens") if isinstance(details, dict) else 0
-        self.items.append(
-            Summary(
-                id=self._id(value["uuid"], row.start),
-                text=text,
-                first_kept=self._first_kept(boundary),
-                tokens_before=before if isinstance(before, int) and before > 0 else 0,
-                timestamp=self.at,
-                extra={NAME: value if row.exact else _raw(row)},
-            )
-        )
+        kept = first_kept(boundary, self.last, self.messages)
+        before = tokens_before(boundary)
+        made = summary_of(value, self.texts, at=self.at, before=before, kept=kept)
+        if made is None:
+            return False
+        name = self._id(value["uuid"], row.start)
+        extra = {NAME: value if row.exact else _raw(row)}
+        self.items.append(replace(made, id=name, extra=extra))
         return True
-
-    def _first_kept(self, boundary: Mapping[str, Any]) -> str | None:
-        """The first message before a boundary that stays in the context."""
-        named = [uuid for uuid in preserved(boundary) if uuid in self.last]
-        if not named:
-            return None
-        head = min(self.last[uuid] for uuid in named)
-        return next((one for uuid, one in self.messages.items() if self.last[uuid] >= head), None)
 
     def _add_messages(self, row: Row, value: dict[str, Any]) -> bool:
         """What was said in a record; False if it cannot be read as such."""
-        content = _content(value)
+        content = content_of(value)
         if content is None:
             return False
         taken = take(content, self.texts)
-        made = self._messages(row, value, taken)
+        made = messages_of(
+            value,
+            taken,
+            lambda number: self._id(value["uuid"], row.start, number),
+            at=self.at,
+            tools=self.tools,
+            usage=self.usage.get(row.start),
+        )
         keep: Any = value if row.exact else _raw(row)
         if row.exact and taken.exact:
             # A string stands for a string, null for a list.
@@ -225,42 +224,6 @@ class Transcript:
             self.hidden += [message.id for message in made]
         return True
 
-    def _messages(self, row: Row, value: dict[str, Any], taken: Content) -> list[Message]:
-        common: dict[str, Any] = {"timestamp": self.at}
-        if isinstance(value.get("cwd"), str):
-            common["cwd"] = value["cwd"]
-        made: list[Message] = []
-        for result in taken.results:
-            made.append(
-                Message(
-                    id=self._id(value["uuid"], row.start, len(made)),
-                    role="toolResult",
-                    content=result.content,
-                    tool_call_id=result.call,
-                    tool_name=self.tools.get(result.call),
-                    is_error=result.error,
-                    **common,
-                )
-            )
-        if taken.blocks or not made:
-            blocks: tuple[AnyBlock, ...] = tuple(taken.blocks)
-            name = self._id(value["uuid"], row.start, len(made))
-            if value["type"] == "user":
-                message = Message(id=name, role="user", content=blocks, sender="user", **common)
-            else:
-                model, stop = value["message"].get("model"), value["message"].get("stop_reason")
-                message = Message(
-                    id=name,
-                    role="assistant",
-                    content=blocks,
-                    model=model if isinstance(model, str) else None,
-                    stop_reason=stop if isinstance(stop, str) else None,
-                    usage=self.usage.get(row.start),
-                    **common,
-                )
-            made.append(message)
-        return made
-
     def _id(self, uuid: str | None, place: int | str, number: int = 0) -> str:
         """An id that no other item has."""
         name = (f"{uuid}:{number}" if number else uuid) if uuid else ""
@@ -270,37 +233,10 @@ class Transcript:
         return name
 
 
-def _content(value: Mapping[str, Any]) -> str | list[Any] | None:
-    message = value.get("message")
-    content = message.get("content") if isinstance(message, dict) else None
-    return content if isinstance(content, str | list) else None
-
-
 def _answered(value: Mapping[str, Any]) -> str | None:
     """The call that a record answers, if it answers just one."""
     calls = [one.get("tool_use_id") for one in content_blocks(value)]
     return calls[0] if len(calls) == 1 and isinstance(calls[0], str) else None
-
-
-def _usage(value: Any) -> Usage | None:
-    if not isinstance(value, dict):
-        return None
-    input_tokens, output, read_tokens, written = (
-        found if isinstance(found := value.get(key), int) and found > 0 else 0
-        for key in (
-            "input_tokens",
-            "output_tokens",
-            "cache_read_input_tokens",
-            "cache_creation_input_tokens",
-        )
-    )
-    return Usage(
-        input_tokens=input_tokens,
-        output_tokens=output,
-        total_tokens=input_tokens + output + read_tokens + written,
-        cache_read_tokens=read_tokens,
-        cache_write_tokens=written,
-    )
 
 
 def _raw(row: Row) -> dict[str, Any]:

@@ -10,10 +10,12 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+import msgspec
+
 from holdfast.dialects.claude.chain import content_blocks, is_aside
 
 LONGEST = 200  # characters
-_GIVEN = {
+GIVEN = {
     "custom-title": "customTitle",
     "ai-title": "aiTitle",
     "last-prompt": "lastPrompt",
@@ -27,24 +29,38 @@ _JUNK = re.compile(
 _COMMAND = re.compile(r"<command-name>(.*?)</command-name>", re.DOTALL)
 
 
-def title(values: Iterable[Mapping[str, Any]], *, inner: bool) -> str:
-    """The title in the records of a file; empty if there is none."""
-    found: dict[str, str] = {}
-    prompt = command = ""
-    for value in values:
+class Titles(msgspec.Struct, omit_defaults=True):
+    """What a session may be called, as far as its records were seen. It stays small."""
+
+    found: dict[str, str] = {}  # type of record → the last title of that kind
+    prompt: str = ""
+    command: str = ""
+
+    def add(self, value: Mapping[str, Any], *, inner: bool) -> None:
+        """Take in the next record."""
         kind = value.get("type")
         if kind == "user":
-            if not prompt:
-                prompt, named = _prompt(value, inner)
-                command = command or named
-        elif isinstance(kind, str) and kind in _GIVEN:
-            text = value.get(_GIVEN[kind])
+            if not self.prompt:
+                prompt, command = _prompt(value, inner)
+                self.prompt = _short(prompt)
+                self.command = self.command or _short(command)
+        elif isinstance(kind, str) and kind in GIVEN:
+            text = value.get(GIVEN[kind])
             if isinstance(text, str) and text.strip():
-                found[kind] = text
-    for given in _GIVEN:
-        if given in found:
-            return _short(found[given])
-    return _short(prompt or command)
+                self.found[kind] = _short(text)
+
+    def best(self) -> str:
+        """The title; empty if there is none."""
+        given = (self.found[kind] for kind in GIVEN if kind in self.found)
+        return next(given, self.prompt or self.command)
+
+
+def title(values: Iterable[Mapping[str, Any]], *, inner: bool) -> str:
+    """The title in the records of a file; empty if there is none."""
+    titles = Titles()
+    for value in values:
+        titles.add(value, inner=inner)
+    return titles.best()
 
 
 def _prompt(value: Mapping[str, Any], inner: bool) -> tuple[str, str]:

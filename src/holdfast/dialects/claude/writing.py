@@ -13,7 +13,7 @@ from typing import Any
 
 import msgspec
 
-from holdfast.dialects.claude.adding import NewRecords, is_uuid
+from holdfast.dialects.claude.adding import NewRecords, is_uuid, start_after
 from holdfast.dialects.claude.blocks import Result, give, saved_as, take
 from holdfast.dialects.claude.chain import SAID, Conversation, converse, is_chain
 from holdfast.dialects.claude.titles import title
@@ -70,7 +70,8 @@ class _Writing:
         self.fallen = self._find_fallen()
         self.gone: dict[str, str | None] = {}  # uuid that is left out → its parent
         self.uuids: dict[int, str] = {}  # seq → uuid of its record
-        self.new = NewRecords(metadata, self.values, _session(metadata, self.values))
+        session = _session(metadata, self.values)
+        self.new = NewRecords(metadata, start_after(metadata, self.values, session))
         self.lines: list[bytes] = []
         self.files: dict[str, bytes] = {}
         self.lost: Counter[str] = Counter()
@@ -238,7 +239,7 @@ class _Writing:
         self._close_open()
         kept_seqs = [m.seq for m in self.live if record.first_kept_seq <= m.seq < record.seq]
         uuids = [self.uuids[seq] for seq in kept_seqs if self.uuids.get(seq)]
-        for made in self.new.compaction(record, list(dict.fromkeys(uuids))):
+        for made in self.new.compaction(record, list(dict.fromkeys(uuids)), record.seq):
             self.lines.append(_encode(made))
 
     # --- all of it --------------------------------------------------------------------------

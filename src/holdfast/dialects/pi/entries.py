@@ -1,4 +1,4 @@
-"""One entry of pi's as a message of ours, and back."""
+"""One entry of pi's as a message or a summary of ours, and back."""
 
 from __future__ import annotations
 
@@ -6,7 +6,9 @@ from collections.abc import Mapping
 from typing import Any
 
 import msgspec
+from msgspec.structs import replace
 
+from holdfast.dialects.form import Summary
 from holdfast.dialects.jsonl import Row, built, remains, text_of
 from holdfast.errors import FormatError
 from holdfast.model import Message
@@ -15,7 +17,7 @@ NAME = "pi"
 SESSION = f"{NAME}.session"
 BRANCH = "The following is a summary of a branch that this conversation came back from:"
 
-_ROLES = ("user", "assistant", "toolResult")
+ROLES = ("user", "assistant", "toolResult")  # those that are said as they stand
 # Their names of what goes back to a model's provider; ours is `signature`.
 _SIGNATURES = {"thinking": "thinkingSignature", "toolCall": "thoughtSignature"}
 _encoder = msgspec.json.Encoder()
@@ -30,58 +32,62 @@ def compact(value: Any) -> bytes:
 # --- reading --------------------------------------------------------------------------------
 
 
-def read_message(row: Row, name: str, at: str) -> Message | None:
-    """The message that an entry puts into the conversation; None if it puts none there."""
+def read_message(row: Row, name: str, at: str, *, light: bool = False) -> Message | None:
+    """The message that an entry puts into the conversation; None if it puts none there.
+
+    A light one keeps nothing of the line.
+    """
     value = row.value or {}
-    said = value.get("message")
-    try:
-        if value.get("type") == "message" and isinstance(said, dict):
-            if said.get("role") in _ROLES:
-                return _said(row, said, name, at)
-            return _other(row, _text_for(said), name, at)
-        if value.get("type") == "branch_summary" and text_of(value, "summary"):
-            text = f"{BRANCH}\n\n<summary>\n{value['summary']}</summary>"
-            return _other(row, text, name, at)
-        if value.get("type") == "custom_message":
-            return _other(row, value.get("content"), name, at)
-    except FormatError:
-        pass  # kept as an event
-    return None
-
-
-def _said(row: Row, said: Mapping[str, Any], name: str, at: str) -> Message | None:
-    content = said.get("content")
-    if content is not None and not isinstance(content, str | list):
+    fields = _spoken(value)
+    if fields is None:
         return None
-    blocks = _blocks(content)
-    data: dict[str, Any] = {
-        "recordType": "message",
-        "id": name,
-        "role": said["role"],
-        "content": blocks,
-        "timestamp": at,
-        **_fields(said),
-    }
-    whole = _same(_content_back(blocks, content), content)
+    data = {"recordType": "message", "id": name, "timestamp": at, **fields}
+    if not light:
+        data[NAME] = _kept(row, value, fields["content"])
+    try:
+        record = built(data)
+    except FormatError:
+        return None  # kept as an event
+    if not isinstance(record, Message):
+        return None
+    return replace(record, line=b"") if light else record
+
+
+def _spoken(value: Mapping[str, Any]) -> dict[str, Any] | None:
+    """The fields of the message in an entry."""
+    said, kind = value.get("message"), value.get("type")
+    content: Any = None
+    if kind == "message" and isinstance(said, dict):
+        if said.get("role") in ROLES:
+            content = said.get("content")
+            if content is not None and not isinstance(content, str | list):
+                return None
+            return {"role": said["role"], "content": _blocks(content), **_fields(said)}
+        content = _text_for(said)
+    elif kind == "branch_summary" and text_of(value, "summary"):
+        content = f"{BRANCH}\n\n<summary>\n{value['summary']}</summary>"
+    elif kind == "custom_message":
+        content = value.get("content")
+    if not isinstance(content, str | list):
+        return None
+    return {"role": "user", "content": _blocks(content)}  # the entry only stands for it
+
+
+def _kept(row: Row, value: Mapping[str, Any], blocks: list[Any]) -> dict[str, Any]:
+    """What must be kept of an entry to write it again."""
+    said = value.get("message")
+    if (
+        value.get("type") != "message"
+        or not isinstance(said, dict)
+        or said.get("role") not in ROLES
+    ):
+        return remains(row, whole=False)
+    content = said.get("content")
     rest = dict(said)
     if content:
         rest["content"] = "" if isinstance(content, str) else []  # its shape; the rest is ours
-    data[NAME] = remains(row, whole=whole, entry={**(row.value or {}), "message": rest})
-    return _made(data)
-
-
-def _other(row: Row, content: Any, name: str, at: str) -> Message | None:
-    """A message of the user's that the entry only stands for."""
-    if not isinstance(content, str | list):
-        return None
-    keep = remains(row, whole=False)
-    data = {"recordType": "message", "id": name, "role": "user", "timestamp": at, NAME: keep}
-    return _made({**data, "content": _blocks(content)})
-
-
-def _made(data: dict[str, Any]) -> Message | None:
-    record = built(data)
-    return record if isinstance(record, Message) else None
+    whole = _same(_content_back(blocks, content), content)
+    return remains(row, whole=whole, entry={**value, "message": rest})
 
 
 def _text_for(said: Mapping[str, Any]) -> Any:
@@ -148,6 +154,29 @@ def _usage(usage: Mapping[str, Any]) -> dict[str, Any]:
 
 def _whole(value: object) -> int:
     return value if type(value) is int and 0 <= value < 1 << 62 else 0
+
+
+def read_summary(
+    value: Mapping[str, Any], name: str, at: str, first_kept: str | None, extra: dict[str, Any]
+) -> Summary:
+    """The summary in an entry of a compaction."""
+    details = value.get("details")
+    details = details if isinstance(details, dict) else {}
+    return Summary(
+        id=name,
+        text=value["summary"],
+        first_kept=first_kept,
+        strategy="structured",
+        tokens_before=_whole(value.get("tokensBefore")),
+        read_files=_texts(details.get("readFiles")),
+        modified_files=_texts(details.get("modifiedFiles")),
+        timestamp=at,
+        extra=extra,
+    )
+
+
+def _texts(value: object) -> tuple[str, ...]:
+    return tuple(one for one in value if isinstance(one, str)) if isinstance(value, list) else ()
 
 
 # --- back -----------------------------------------------------------------------------------

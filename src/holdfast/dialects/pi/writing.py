@@ -23,8 +23,8 @@ from holdfast.dialects.giving import (
 )
 from holdfast.dialects.jsonl import parse, text_of
 from holdfast.dialects.pi.entries import NAME, compact, entry_of
+from holdfast.dialects.pi.fresh import block_of, compaction_of, head_of, said_of
 from holdfast.model import (
-    AnyBlock,
     AnyRecord,
     Compaction,
     Event,
@@ -34,13 +34,14 @@ from holdfast.model import (
     Metadata,
     OtherBlock,
     Rewind,
-    Text,
-    Thinking,
     Tombstone,
-    ToolCall,
-    Usage,
 )
-from holdfast.stamps import epoch_ms
+
+_WORDS: dict[type, str] = {
+    Image: "image at an address",
+    File: "file",
+    OtherBlock: "block of another kind",
+}
 
 
 def write(metadata: Metadata, records: Sequence[AnyRecord]) -> Written:
@@ -182,25 +183,17 @@ class _Writer:
 
     def _entry(self, kind: str, place: str, when: str, **fields: Any) -> str:
         name = self._new_id(place)
-        head = {"type": kind, "id": name, "parentId": self.leaf, "timestamp": when}
-        self.sheet.add(compact({**head, **fields}))
+        self.sheet.add(compact({**head_of(kind, name, self.leaf, when), **fields}))
         self.leaf = name
         self.entries.append(name)
         return name
 
     def _message(self, message: Message) -> None:
-        said: dict[str, Any] = {"role": message.role}
-        if message.role == "toolResult":
-            said["toolCallId"] = message.tool_call_id or ""
-            said["toolName"] = message.tool_name or ""
-        said["content"] = [made for one in message.content if (made := self._block(one))]
-        if message.role == "assistant":
-            said |= _answer(message)
-        elif message.role == "toolResult":
-            said["isError"] = bool(message.is_error)
-        said["timestamp"] = max(epoch_ms(message.timestamp) or 0, 0)
+        for block in message.content:
+            if block_of(block) is None:
+                self.losses.add(_WORDS[type(block)])
         place = message.id or f"{message.seq}"
-        name = self._entry("message", place, message.timestamp, message=said)
+        name = self._entry("message", place, message.timestamp, message=said_of(message))
         self._said(message, name)
 
     def _said(self, message: Message, name: str) -> None:
@@ -216,25 +209,6 @@ class _Writer:
         if self.standing and self.standing[-1].seq > to:
             self._compaction(self.standing.pop(), f"again {record.seq}")
 
-    def _block(self, block: AnyBlock) -> dict[str, Any] | None:
-        if isinstance(block, Text):
-            return {"type": "text", "text": block.text}
-        signed: dict[str, Any] = {}
-        if isinstance(block, Thinking):
-            if block.signature:
-                signed["thinkingSignature"] = block.signature
-            return {"type": "thinking", "thinking": block.thinking, **signed}
-        if isinstance(block, ToolCall):
-            if block.signature:
-                signed["thoughtSignature"] = block.signature
-            call = {"id": block.id, "name": block.name, "arguments": block.arguments}
-            return {"type": "toolCall", **call, **signed}
-        if isinstance(block, Image) and block.data:
-            return {"type": "image", "data": block.data, "mimeType": block.mime_type}
-        words = {Image: "image at an address", File: "file", OtherBlock: "block of another kind"}
-        self.losses.add(words[type(block)])
-        return None
-
     def _compaction(self, record: Compaction, again: str = "") -> None:
         kept = [seq for seq in self.live if seq >= record.first_kept_seq]
         self.standing.append(record)
@@ -242,13 +216,7 @@ class _Writer:
             "compaction",
             f"{record.id or record.seq}{again}",
             record.timestamp,
-            summary=record.summary,
-            firstKeptEntryId=self.ids[kept[0]] if kept else "",  # no entry: nothing is kept
-            tokensBefore=record.tokens_before,
-            details={
-                "readFiles": list(record.read_files),
-                "modifiedFiles": list(record.modified_files),
-            },
+            **compaction_of(record, self.ids[kept[0]] if kept else ""),
         )
 
     def _hide(self, record: Tombstone) -> None:
@@ -279,30 +247,3 @@ def _old(record: AnyRecord) -> dict[str, Any] | Raw | None:
     if isinstance(record, Compaction):
         return {**keep["entry"], "summary": record.summary}
     return dict(keep["entry"])
-
-
-def _answer(message: Message) -> dict[str, Any]:
-    """What pi wants to know of an answer."""
-    provider, _, model = (message.model or "").rpartition(":")
-    usage = message.usage or Usage()
-    total = usage.total_tokens or usage.input_tokens + usage.output_tokens
-    costs = {"input": 0, "output": 0, "cacheRead": 0, "cacheWrite": 0, "total": usage.cost}
-    return {
-        "api": "",
-        "provider": provider,
-        "model": model,
-        "usage": {
-            "input": usage.input_tokens,
-            "output": usage.output_tokens,
-            "cacheRead": usage.cache_read_tokens,
-            "cacheWrite": usage.cache_write_tokens,
-            "totalTokens": total,
-            "cost": costs,
-        },
-        "stopReason": _stop(message),
-    }
-
-
-def _stop(message: Message) -> str:
-    known = {"length": "length", "max_tokens": "length", "error": "error", "aborted": "aborted"}
-    return known.get(message.stop_reason or "") or ("toolUse" if message.tool_calls else "stop")

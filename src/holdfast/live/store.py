@@ -1,0 +1,535 @@
+"""The store port on a directory of another program's sessions."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import threading
+import time
+import weakref
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, NoReturn, Self
+
+from msgspec.structs import replace
+
+from holdfast.dialects.following import Added, LiveDialect
+from holdfast.dialects.form import made_id
+from holdfast.errors import (
+    Conflict,
+    FormatError,
+    HoldfastError,
+    InvalidId,
+    NotFound,
+    SessionBusy,
+    Unsupported,
+)
+from holdfast.live.catalogue import Catalogue, Progress, Row
+from holdfast.live.files import ENDING, Files
+from holdfast.live.mirror import Mirror, without_place
+from holdfast.log.admit import lasting, prepare
+from holdfast.log.facts import is_name
+from holdfast.model import AnyRecord, Damaged, Entry, Metadata, Part, pair
+from holdfast.ports import Chats, Filter, Lease, Listed, Order, Page, Store, matcher, parse_cursor
+from holdfast.stamps import Stamps, Uuids, epoch_ms
+from holdfast.stores import disk
+
+PREFIX = 6  # characters of an id that serve for it
+PATIENCE = 5.0  # seconds that another writer may hold a session
+IMPORT = "import it (holdfast sessions import) and go on in a store of ours"
+
+
+class LiveLease:
+    """The right to run a turn on a session in foreign files."""
+
+    def __init__(self, session: str, inner: Lease) -> None:
+        self.session = session
+        self.inner = inner
+
+    def release(self) -> None:
+        """Give it back."""
+        self.inner.release()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.release()
+
+
+class LiveStore:
+    """Sessions of other programs, each in its own format, in one directory.
+
+    `home` is a directory of ours for everything that is derived; `mirror` a store in it. `keep`
+    takes a copy of files that are about to lose lines.
+    """
+
+    def __init__(
+        self,
+        root: Path,
+        dialects: Sequence[LiveDialect],
+        mirror: Store,
+        home: Path,
+        *,
+        keep: Callable[[Sequence[Path]], object],
+        clock: Callable[[], float] = time.time,
+        progress: Progress | None = None,
+    ) -> None:
+        self._root = root
+        self._dialects = tuple(dialects)
+        self._mirror = mirror
+        self._home = home
+        self._keep = keep
+        with disk.errors_mapped(f"making {home}"):
+            home.mkdir(mode=0o700, parents=True, exist_ok=True)
+        self._now = Stamps(clock)
+        self._new_uuid = Uuids()
+        self.reports: deque[str] = deque(maxlen=1000)
+        self._catalogue = Catalogue(
+            root, dialects, home / "index.db", self.reports.append, progress
+        )
+        self._guard = threading.Lock()
+        self._open: dict[str, Mirror] = {}
+        self._locks: dict[str, threading.Lock] = {}
+        forget = weakref.WeakMethod(self._after_fork_in_child)
+        os.register_at_fork(after_in_child=lambda: (found := forget()) and found())
+
+    def _after_fork_in_child(self) -> None:
+        """Locks may belong to threads that are not here; the parent goes on with its ids."""
+        self._guard = threading.Lock()
+        self._open, self._locks = {}, {}
+        self._new_uuid = Uuids()
+
+    # --- one session
+
+    def _row(self, session: str) -> Row:
+        row = self._catalogue.find(session)
+        if row is not None:
+            return row
+        parent, _, inner = session.partition(":")
+        if inner and (above := self._catalogue.find(parent)) is not None:
+            child = self._child(above, inner)
+            if child is not None:
+                return child
+        if not any(dialect.is_id(session) for dialect in self._dialects):
+            raise InvalidId(
+                f"not a session id: {session[:60]!r}",
+                hint="ids are those of the program whose sessions these are",
+            )
+        raise NotFound(f"there is no session {session}", session=session)
+
+    def _child(self, above: Row, stem: str) -> Row | None:
+        """The transcript of an agent that a session asked."""
+        for folder, one in self._children(above):
+            if one == stem:
+                name = f"{above.name}:{stem}"
+                return Row(folder=folder, stem=stem, dialect=above.dialect, name=name)
+        return None
+
+    def _children(self, row: Row) -> Iterator[tuple[str, str]]:
+        """Folder and stem of the transcripts of agents that a session asked."""
+        top = self._root / row.folder / row.stem / "subagents"
+        for folder, folders, names in os.walk(top):
+            folders.sort()
+            for name in sorted(names):
+                path = Path(folder, name)
+                if name.endswith(ENDING) and not path.is_symlink():
+                    inside = Path(folder).relative_to(self._root).as_posix()
+                    yield inside, name.removesuffix(ENDING)
+
+    @contextmanager
+    def _held(self, session: str) -> Iterator[Mirror]:
+        """A session under its lock, its mirror up to date."""
+        mirror = self._opened(session)
+        with self._guard:
+            lock = self._locks.setdefault(session, threading.Lock())
+        if not lock.acquire(timeout=PATIENCE):
+            raise SessionBusy(
+                f"session {session} is held by another thread of this process",
+                hint="try again when it has finished",
+                session=session,
+            )
+        try:
+            with self._flock(mirror.session):
+                try:
+                    mirror.level()
+                except NotFound:  # renamed by its program
+                    with self._guard:
+                        self._open.pop(session, None)
+                    self._catalogue.moved()
+                    mirror = self._opened(session)
+                    mirror.level()
+                yield mirror
+        finally:
+            lock.release()
+
+    def _opened(self, session: str) -> Mirror:
+        row = self._row(session)
+        with self._guard:
+            known = self._open.get(session)
+            if known is not None and known.files.path == row.path:
+                return known
+        dialect = next(one for one in self._dialects if row.dialect == one.NAME)
+        facts = {"key": _key(row), "source": row.dialect}
+        own = self._mirror.create(facts, unless_held=True)
+        mirror = Mirror(row.name, self._catalogue.files(row), dialect, self._mirror, own.id)
+        with self._guard:
+            self._open[session] = mirror
+        return mirror
+
+    @contextmanager
+    def _flock(self, session: str) -> Iterator[None]:
+        folder = self._home / "locks"
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        name = hashlib.sha256(session.encode("utf-8", "replace")).hexdigest()[:32]
+        with disk.errors_mapped(f"locking session {session}", session=session):
+            flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
+            descriptor = os.open(folder / name, flags, 0o600)
+        try:
+            disk.lock(descriptor, PATIENCE, f"session {session}", session=session)
+            yield
+        finally:
+            os.close(descriptor)
+
+    def _level(self, session: str) -> Mirror:
+        with self._held(session) as mirror:
+            return mirror
+
+    # --- writing
+
+    def create(
+        self,
+        facts: Mapping[str, Any] | None = None,
+        *,
+        unless_held: bool = False,
+        at: int | None = None,
+    ) -> Metadata:
+        """Make an empty session, as a file that its program takes for one of its own."""
+        given = {key: value for key, value in (facts or {}).items() if value is not None}
+        if unless_held and given.get("key"):
+            try:
+                return self.metadata(self.resolve(given["key"]))
+            except (NotFound, InvalidId):
+                pass
+        if len(self._dialects) != 1:
+            raise Unsupported(
+                "a new session needs a format", hint="name it with --dialect, as --dialect claude"
+            )
+        return self.begin(self._dialects[0].NAME, given)
+
+    def begin(self, name: str, facts: Mapping[str, Any]) -> Metadata:
+        """Make an empty session in one of several formats."""
+        dialect = next(one for one in self._dialects if name == one.NAME)
+        given = {"cwd": os.getcwd(), **facts}
+        agent, sender = given.get("agent", "main"), given.get("sender", "user")
+        chats = self.chats(pair(agent, sender))
+        given.setdefault("chat", chats.highest + 1 if chats else 1)
+        folder = self._folder(dialect, given["cwd"])
+        begun = dialect.begin(given, self._now(), lambda stem: self._taken(folder, stem))
+        path = self._root / folder
+        with disk.errors_mapped(f"making {path.name}"):
+            path.mkdir(mode=0o700, parents=True, exist_ok=True)
+        files = Files(self._root, folder, begun.stem, dialect, self.reports.append)
+        files.make(begun.added)
+        self._catalogue.made(folder, begun.stem, dialect)
+        return self.metadata(begun.name)
+
+    def _folder(self, dialect: LiveDialect, cwd: str) -> str:
+        """Where a new session goes: into the folder of its project, where there are such."""
+        place: Callable[[str], Sequence[str]] | None = getattr(dialect, "project_directory", None)
+        if place is None:
+            return ""
+        folders = {row.folder for row in self._catalogue.sessions().values()}
+        nested = "" not in folders if folders else self._root.name == "projects"
+        return place(cwd)[0] if nested else ""
+
+    def _taken(self, folder: str, stem: str) -> bool:
+        rows = self._catalogue.sessions().values()
+        return os.path.lexists(self._root / folder / f"{stem}{ENDING}") or any(
+            row.folder == folder and row.stem.startswith(f"{stem}_") for row in rows
+        )
+
+    def append(
+        self,
+        session: str,
+        records: Sequence[AnyRecord],
+        *,
+        expect: int | None = None,
+        guard: int | None = None,
+        lease: Lease | None = None,
+    ) -> list[AnyRecord]:
+        """Add records: in the session's own format, durably, and in the mirror."""
+        kept = lasting(records)
+        if not kept:
+            self._row(session)
+            return []
+        prepared = prepare(kept, self._now, self._new_uuid)
+        with self._held(session) as mirror:
+            if lease is not None:
+                _check_lease(session, lease)
+            stem = mirror.files.stem
+            stored = mirror.append(prepared, expect, guard, self.reports.append)
+        if mirror.files.stem != stem:
+            self._catalogue.moved()
+        return stored
+
+    def update(
+        self, session: str, changes: Mapping[str, Any], *, unless_held: bool = False
+    ) -> Metadata:
+        """Change metadata, where the session's format keeps it."""
+        if changes:
+            with self._held(session) as mirror:
+                stem = mirror.files.stem
+                mirror.change(dict(changes))
+            if mirror.files.stem != stem:
+                self._catalogue.moved()
+        return self.metadata(session)
+
+    def put(self, session: str, make: Callable[[Mirror], Added]) -> None:
+        """Do something in a session's files that only its own format knows."""
+        with self._held(session) as mirror:
+            mirror.put(make(mirror))
+
+    def reclaim(self, session: str) -> int:
+        """Take out the lines that the session's program skips, after a copy was kept of them;
+        returns the bytes that are free now."""
+        with self.lease(session), self._held(session) as mirror:
+            reclaimed = getattr(mirror.dialect, "reclaimed", None)
+            if reclaimed is None:
+                raise Unsupported(
+                    f"a {mirror.dialect.NAME} session has nothing to reclaim",
+                    hint="only PicoClaw's have lines that are skipped",
+                )
+            before = mirror.files.content()
+            beside = mirror.files.where(session).beside
+            after, meta, removed = reclaimed(before, beside, self._now())
+            if not removed:
+                return 0
+            self._keep([self._root / path for path in mirror.files.paths()])
+            # As PicoClaw does it: a crash in between shows the lines again and loses none.
+            mirror.put(Added(files={".meta.json": meta}))
+            mirror.files.overwrite(after)
+            mirror.put(Added())
+            return len(before) - len(after)
+
+    def overwrite(self, session: str, transcript: bytes, beside: bytes) -> None:
+        """Put another history in the place of a session's own: what its program calls setting."""
+        with self._held(session) as mirror:
+            mirror.files.replace(Added(files={".meta.json": beside}))
+            mirror.files.overwrite(transcript)
+            mirror.put(Added())
+
+    def delete(self, session: str) -> int:
+        """Remove a session's files, and its mirror."""
+        with self.lease(session), self._held(session) as mirror:
+            parts = mirror.files.remove()
+        with self._guard:
+            self._open.pop(session, None)
+        self._mirror.delete(mirror.session)
+        self._catalogue.moved()
+        return parts
+
+    # --- reading
+
+    def read(self, session: str, *, after: int = 0, limit: int | None = None) -> Iterator[Entry]:
+        """Records above a seq, as the file says them now."""
+        mirror = self._level(session)
+        return map(_plain, self._mirror.read(mirror.session, after=after, limit=limit))
+
+    def tail(self, session: str) -> Iterator[Entry]:
+        """All records, newest first, lazily."""
+        mirror = self._level(session)
+        return map(_plain, self._mirror.tail(mirror.session))
+
+    def metadata(self, session: str) -> Metadata:
+        """What the file says of the session, and what we know of its turns."""
+        self._row(session)
+        mirror = self._level(session)
+        row = self._catalogue.current(session)
+        known = mirror.metadata
+        if row is None:  # an agent's transcript, which is not listed by itself
+            parent = session.partition(":")[0]
+            return replace(known, id=session, key=None, extra={**known.extra, "parent": parent})
+        agents = [f"{session}:{stem}" for _, stem in self._children(row)]
+        listed = row.listed(session).metadata
+        return replace(
+            listed,
+            message_count=known.message_count,
+            uptime_secs=known.uptime_secs,
+            metrics=known.metrics,
+            run=known.run,
+            waiting=known.waiting,
+            through=known.through,
+            extra={**listed.extra, "agents": agents} if agents else listed.extra,
+        )
+
+    def list(
+        self,
+        which: Filter = Filter(),  # noqa: B008 - frozen
+        *,
+        limit: int = 50,
+        cursor: str | None = None,
+        order: Order = "active",
+    ) -> Page:
+        """Sessions, newest first."""
+        if limit < 1:
+            raise FormatError(f"a listing needs a limit of at least 1, not {limit}")
+        if which.unfinished:
+            return self._unfinished(which, limit, cursor, order)
+        matches = matcher(which)
+        sessions = self._catalogue.sessions().items()
+        rows = [one for name, row in sessions if matches(one := row.listed(name))]
+        return _page(rows, limit, cursor, order)
+
+    def _unfinished(self, which: Filter, limit: int, cursor: str | None, order: Order) -> Page:
+        """Only a mirror knows of turns; few are unfinished."""
+        found = self._mirror.list(Filter(unfinished=True), limit=1_000_000)
+        names = {_key(row): one for one, row in self._catalogue.sessions().items()}
+        matches = matcher(which)
+        rows = []
+        for one in found:
+            name = names.get(one.metadata.key or "")
+            if name is not None:
+                row = Listed(self.metadata(name), one.bytes, one.parts)
+                rows += [row] if matches(row) else []
+        return _page(rows, limit, cursor, order)
+
+    def resolve(self, name: str) -> str:
+        """The id behind an id, a key, an alias, or an unambiguous beginning of an id."""
+        try:
+            self._row(name)
+            return name
+        except (NotFound, InvalidId) as error:
+            failure = error
+        sessions = self._catalogue.sessions()
+        holders = [
+            one for one, row in sessions.items() if name in (row.glance.key, *row.glance.aliases)
+        ]
+        if holders and name:
+            return holders[0]
+        if len(name) >= PREFIX:
+            alike = [one for one in sessions if one.startswith(name)]
+            if len(alike) == 1:
+                return alike[0]
+            if alike:
+                raise Conflict(f"several sessions begin with {name}", hint="give more characters")
+        raise failure
+
+    def chats(self, thread: str) -> Chats | None:
+        """The sessions of an agent and a sender, or of a key."""
+        found = [
+            ((row.glance.chat or 0, row.changed), one)
+            for one, row in self._catalogue.sessions().items()
+            if thread in (row.glance.key, row.listed(one).metadata.thread)
+        ]
+        if not found:
+            return None
+        (highest, _), newest = max(found)
+        return Chats(newest, newest, highest)
+
+    def lease(self, session: str) -> LiveLease:
+        """The right to run a turn, at once or SessionBusy."""
+        return LiveLease(session, self._mirror.lease(self._opened(session).session))
+
+    def paths(self, session: str) -> Sequence[Path]:
+        """Where the files of a session are."""
+        return [self._root / one for one in self._catalogue.files(self._row(session)).paths()]
+
+    def beside(self, session: str) -> bytes | None:
+        """What the session's program writes anew each time."""
+        return self._catalogue.files(self._row(session)).where(session).beside
+
+    @contextmanager
+    def exclusively(self, what: str) -> Iterator[Path]:
+        """Keep other processes of ours from doing the same; gives the directory of ours."""
+        with self._flock(what):
+            yield self._home
+
+    def parts(self, session: str) -> tuple[Part, ...]:
+        """The files of a session's transcript; only a mirror has seqs."""
+        files = self._catalogue.files(self._row(session))
+        return tuple(
+            Part(files.part_name(number), size, None, None)
+            for number, size in enumerate(files.sizes(), 1)
+        )
+
+    def verify(self, session: str) -> tuple[Damaged, ...]:
+        """What in the files is no record."""
+        from holdfast.importing import FileSource  # noqa: PLC0415 - seldom asked
+
+        row = self._row(session)
+        dialect = next(one for one in self._dialects if row.dialect == one.NAME)
+        with disk.errors_mapped(f"reading {row.path}"):
+            read = dialect.read(FileSource(self._root / row.path))
+        return tuple(
+            Damaged(file=one.path, start=one.start, end=one.end, problem=one.problem)
+            for one in read.lost
+        )
+
+    # --- what these formats have no place for
+
+    def fork(self, session: str, at: int | None = None) -> Metadata:
+        """Not here."""
+        _unsupported("a fork", "import it (holdfast sessions import) and fork it there")
+
+    def resume(self, session: str) -> Metadata:
+        """Not here: its program goes on with the newest."""
+        _unsupported("an older session made the current one", "name it where it is to go on")
+
+    def promote(self, session: str, to: str, *, seq: int) -> bool:
+        """Not here."""
+        _unsupported("a history that another session takes over", IMPORT)
+
+    def repair(self, session: str) -> tuple[str, ...]:
+        """Nothing: its program's lines are not ours to set right; an append ends a torn one."""
+        self._row(session)
+        return ()
+
+    def close(self) -> None:
+        """Tell the files of the turns that were run, and give back all descriptors."""
+        for session, mirror in list(self._open.items()):
+            if round(mirror.seconds) and getattr(mirror.dialect, "UPTIME", False):
+                try:
+                    self.update(session, {"uptimeSecs": round(mirror.seconds)})
+                    mirror.seconds = 0.0
+                except HoldfastError as error:
+                    self.reports.append(f"the uptime of {session} was not saved: {error.message}")
+        self._mirror.close()
+        self._catalogue.close()
+
+
+def _key(row: Row) -> str:
+    """The key of a session's mirror: a title in the file's name does not change it."""
+    key = f"{row.dialect}:{row.folder}/{row.name}"
+    return key if is_name(key) else f"{row.dialect}:{made_id(row.folder, row.name)}"
+
+
+def _check_lease(session: str, lease: Lease) -> None:
+    inner = lease.inner if isinstance(lease, LiveLease) else None
+    if lease.session != session or not getattr(inner, "held", False):
+        raise Conflict(f"the turn lease of session {session} is not held", session=session)
+
+
+def _plain(entry: Entry) -> Entry:
+    return entry if isinstance(entry, Damaged) else without_place(entry)
+
+
+def _unsupported(what: str, hint: str) -> NoReturn:
+    raise Unsupported(f"these files have no place for {what}", hint=hint)
+
+
+def _page(rows: list[Listed], limit: int, cursor: str | None, order: Order) -> Page:
+    def place(row: Listed) -> tuple[int, str]:
+        created = epoch_ms(row.metadata.created_at) or 0
+        return (row.active if order == "active" else created), row.id
+
+    rows = sorted(rows, key=place, reverse=True)
+    total = len(rows)
+    if cursor is not None:
+        start = parse_cursor(cursor)
+        if order == "created":  # a cursor has the other time
+            start = next((place(row) for row in rows if row.id == start[1]), start)
+        rows = [row for row in rows if place(row) < start]
+    return Page(rows[:limit], rows[limit - 1].cursor if len(rows) > limit else None, total)
