@@ -247,6 +247,9 @@ class Catalogue:
             grown = files.grown(Trail() if whole else row.trail)
             where = files.where("")
             glance = dialect.glance(Glance() if whole else row.glance, grown, where.beside)
+            chat_of = getattr(dialect, "chat_of", None)  # only CrabTalk's names have a number
+            if chat_of is not None:
+                glance = replace(glance, chat=chat_of(row.stem, where.beside))
             return replace(
                 row,
                 name=dialect.name_of(row.stem, where.beside),

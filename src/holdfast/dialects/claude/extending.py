@@ -83,7 +83,7 @@ def extend(notes: Notes, log: Log, record: AnyRecord) -> Added:
     if isinstance(record, Compaction):
         return Added(lines=tuple(map(_encode, _Extending(notes, log).compaction(record))))
     if isinstance(record, Rewind):
-        hint = "fork the session at that message, or import it and rewind it there"
+        hint = "import the session (holdfast sessions import) and rewind it there"
         raise Unsupported("a transcript of Claude Code only grows: nothing is rewound", hint=hint)
     if isinstance(record, Tombstone):
         hint = "import the session and delete the message there"

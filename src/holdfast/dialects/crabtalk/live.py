@@ -32,6 +32,7 @@ BESIDE: Beside = "head"
 PART_BYTES = 0
 TOTAL_BYTES = 0
 LINE_BYTES = 0
+UPTIME = True  # its first line says how long turns took
 
 SENDER = "user"  # where nobody says another
 
@@ -54,6 +55,12 @@ def name_of(stem: str, beside: bytes | None) -> str:
     meta = meta_of(beside)
     named = parse_name(stem, text_of(meta, "agent"), text_of(meta, "created_by") or SENDER)
     return untitled(stem, named)
+
+
+def chat_of(stem: str, beside: bytes | None) -> int | None:
+    """The number of the session among those of its agent and sender."""
+    meta = meta_of(beside)
+    return parse_name(stem, text_of(meta, "agent"), text_of(meta, "created_by") or SENDER).chat
 
 
 def meta_of(beside: bytes | None) -> dict[str, Any]:
