@@ -202,6 +202,14 @@ class Files:
                 if not self._dialect.PART_BYTES or not _stamp(following, folder):
                     return
 
+    def torn(self, trail: Trail) -> bytes:
+        """What stands behind a trail that nobody ended: part of a line, if anything."""
+        with self.folder() as folder, _opened(self.part_name(trail.part), folder) as part:
+            base = self._beside(folder)[1] if trail.part == 1 else 0
+            size = os.fstat(part).st_size
+            rest = os.pread(part, min(max(size - base - trail.end, 0), LONGEST), base + trail.end)
+        return rest if b"\n" not in rest else b""
+
     # --- writing
 
     def append(self, lines: Sequence[bytes], *, durable: bool = True) -> Trail:

@@ -71,6 +71,7 @@ class Mirror:
         self._signature: Signature = ()
         self._head = 0
         self._marker = 0
+        self._summary = ""  # the newest, as the file names it
         self._ids: dict[str, int] = {}  # of the newest records: ours, and those in the file
         self._loaded = False
         self.seconds = 0.0  # of turns that the file was not told of
@@ -90,7 +91,7 @@ class Mirror:
             place = self._place
         grown = self.files.grown(place.trail)
         followed = self.dialect.follow(place.notes, grown, where)
-        if followed is None or any(_is_derived(item) for item in followed.items):
+        if followed is None or any(map(self._withdraws, followed.items)):
             grown = self.files.grown(Trail())
             followed = self.dialect.whole(grown, where)
             self._merge(followed.items, replace(place, trail=grown.trail, notes=followed.notes))
@@ -101,6 +102,10 @@ class Mirror:
             else:
                 self._merge(followed.items, new)
         self._signature = signature
+
+    def _withdraws(self, item: Said) -> bool:
+        """Whether an item says what is hidden as a whole, or takes the summary back."""
+        return isinstance(item, Hidden) and (not item.extra or self._summary in item.ids)
 
     def _look(self) -> None:
         """See what others have added to the mirror."""
@@ -128,17 +133,23 @@ class Mirror:
             self._ids = {name: seq for name, seq in self._ids.items() if seq > low}
         if isinstance(entry, MARKERS):
             self._marker = entry.seq
+        if isinstance(entry, Compaction):
+            self._summary = _as(entry) or entry.id
         self._place = _place(entry) or self._place
 
     def _begin_again(self) -> None:
         """The file is another one: what it said before leaves the view."""
         again = Place(generation=self._place.generation + 1)
+        self._summary = ""
         if self._head:
             self._add([Rewind(to_seq=0)], again)
         self._place = again
 
     def _merge(self, items: Sequence[Said], place: Place) -> None:
         """Store what is not there yet, of a whole session."""
+        if self._summary and self._summary not in {item.id for item in items}:
+            self._begin_again()  # no record of ours takes a summary back
+            place = replace(place, generation=self._place.generation)
         stored = Stored(self._port, self.session, _as)
         for item in in_time(self.name, [self._own(one, place.generation) for one in items]):
             stored.add(item)
@@ -159,9 +170,9 @@ class Mirror:
             return replace(item, id=named(item.id), ids=tuple(map(named, item.ids)))
         if isinstance(item, Message):
             return keeping(replace(item, id=named(item.id)), LIVE, {"as": item.id})
-        if item.first_kept is not None:
-            item = replace(item, first_kept=named(item.first_kept))
-        return replace(item, id=named(item.id))
+        first = None if item.first_kept is None else named(item.first_kept)
+        extra = {**item.extra, LIVE: {"as": item.id}}
+        return replace(item, id=named(item.id), first_kept=first, extra=extra)
 
     def _records(self, items: Iterable[Said], ahead: int = 0) -> Iterator[AnyRecord]:
         """The records of items; `ahead`: of others that go into the mirror before them."""
@@ -171,12 +182,15 @@ class Mirror:
             own = self._own(item, self._place.generation)
             if isinstance(own, Summary):
                 first = [own.first_kept] if own.first_kept is not None else []
-                yield _compaction(own, [*self._seqs(first, made).values(), head + 2][0])
+                record = _compaction(own, [*self._seqs(first, made).values(), head + 2][0])
+                yield extended(record, {LIVE: own.extra[LIVE]}) if LIVE in own.extra else record
             elif isinstance(own, Hidden):
                 seqs = tuple(sorted(self._seqs(own.ids, made).values()))
                 if not seqs:
                     continue
                 yield Tombstone(id=own.id, deletes=seqs, timestamp=own.timestamp)
+            elif own.id in made or own.id in self._ids:
+                continue  # said twice under one id: the first counts
             else:
                 yield own
             head += 1
@@ -255,6 +269,9 @@ class Mirror:
 
     def _write(self, records: Sequence[AnyRecord], report: Report) -> list[AnyRecord]:
         notes, where = self._place.notes, self.files.where(self.name)
+        if torn := self.files.torn(self._place.trail):  # it will be ended, and counts as a line
+            followed = self.dialect.follow(notes, [Line(0, torn)], where)
+            notes = notes if followed is None else followed.notes
         lines: list[bytes] = []
         files: dict[str, bytes] = {}
         mirrored: list[AnyRecord] = []
@@ -449,11 +466,6 @@ def _compaction(item: Summary, first: int) -> Compaction:
         modified_files=item.modified_files,
         timestamp=item.timestamp,
     )
-
-
-def _is_derived(item: Said) -> bool:
-    """Whether it says which messages are hidden, all of them."""
-    return isinstance(item, Hidden) and not item.extra
 
 
 def _at_home(record: AnyRecord) -> AnyRecord:
