@@ -13,6 +13,7 @@ import stat
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
+from typing import NamedTuple
 from zlib import crc32
 
 import msgspec
@@ -38,6 +39,15 @@ class Trail(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     end: int = 0  # offset in that part, counted from behind its head
     length: int = 0  # of the last line, with its newline
     crc: int = 0  # of the last line
+
+
+class Landed(NamedTuple):
+    """Where lines of ours came to lie: another writer may have been faster."""
+
+    part: int
+    start: int  # of the first of them, counted like a trail
+    trail: Trail  # behind the last one
+    alone: bool  # nothing but them stands behind the trail that was known
 
 
 Stamp = tuple[int, int, int]  # inode, size and time of a file
@@ -179,9 +189,9 @@ class Files:
             return False
         return len(line) == trail.length and crc32(line) == trail.crc
 
-    def grown(self, trail: Trail) -> Grown:
-        """The lines behind a trail."""
-        return Grown(self, trail)
+    def grown(self, trail: Trail, until: Landed | None = None) -> Grown:
+        """The lines behind a trail, all or those before some of ours."""
+        return Grown(self, trail, until)
 
     def lines(self, grown: Grown) -> Iterator[Line]:
         """The whole lines behind a trail, which is moved along."""
@@ -190,8 +200,11 @@ class Files:
             while True:
                 base = self._beside(folder)[1] if number == 1 else 0
                 end = grown.trail.end if number == grown.trail.part else 0
+                until = grown.until if grown.until and grown.until.part == number else None
                 with _opened(self.part_name(number), folder) as part:
                     for line in _lines(part, base + end):
+                        if until and line.start >= base + until.start:
+                            return
                         length = len(line.data) + line.ended
                         after = line.start + length - base
                         data = line.data + b"\n" if line.ended else line.data
@@ -212,8 +225,11 @@ class Files:
 
     # --- writing
 
-    def append(self, lines: Sequence[bytes], *, durable: bool = True) -> Trail:
-        """Add lines at the end, whole or not at all; a torn line before them is ended first."""
+    def append(self, lines: Sequence[bytes], known: Trail = Trail()) -> Landed:  # noqa: B008 - frozen
+        """Add lines at the end, whole or not at all; a torn line before them is ended first.
+
+        `known` is how far the transcript was followed.
+        """
         with self.folder() as folder, disk.errors_mapped(f"writing {self.path}"):
             names = self._parts(folder)
             sizes = [os.stat(name, dir_fd=folder, follow_symlinks=False).st_size for name in names]
