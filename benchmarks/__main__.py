@@ -18,6 +18,7 @@ from benchmarks import (
     identity,
     listing,
     reading,
+    search,
     startup,
     tokens,
 )
@@ -34,6 +35,7 @@ SECTIONS: dict[str, Callable[[Path], list[Figure]]] = {
     "tokens": tokens.measure,
     "daemon": daemon.measure,
     "dialects": dialects.measure,
+    "search": search.measure,
 }
 
 

@@ -25,7 +25,7 @@ from holdfast.model import (
     Rewind,
     Tombstone,
 )
-from holdfast.ports import Lease, Page
+from holdfast.ports import Lease, Page, Results
 from holdfast.session import R, Session, Store
 
 if TYPE_CHECKING:
@@ -87,6 +87,10 @@ class AsyncStore:
     async def list(self, **which: Any) -> Page:
         """Sessions by their last message, newest first."""
         return await self.call(self.sync.list, **which)
+
+    async def search(self, text: str, **how: Any) -> Results:
+        """Sessions in which something was said, the best first."""
+        return await self.call(self.sync.search, text, **how)
 
     async def close(self) -> None:
         """Bring derived data up to date and give back descriptors and threads."""

@@ -62,6 +62,8 @@ def open_store(
         raise
     root = _directory(address)
     if dialect not in (None, "native") or (dialect is None and is_foreign(root)):
+        if not root.is_dir():
+            raise StoreFailed(f"{root} is no directory", hint="sessions of others are only found")
         ours = _directory(os.fspath(home))
         chosen = settings or load_settings(ours)
         return _store(_live(root, dialect or "auto", ours, chosen, progress), chosen)
@@ -92,17 +94,24 @@ def _live(
     from hashlib import sha256  # noqa: PLC0415 - few stores are foreign
 
     from holdfast.live.store import LiveStore  # noqa: PLC0415
+    from holdfast.stores.disk import errors_mapped  # noqa: PLC0415
     from holdfast.stores.file import FileStore  # noqa: PLC0415
 
-    if not root.is_dir():
-        raise StoreFailed(f"{root} is not a directory", hint="sessions of others are only found")
     known = LIVE if dialect == "auto" else (dialect,)
     if unknown := set(known) - set(LIVE):
         raise SettingsError(
             f"no dialect is called {unknown.pop()!r}", hint=f"one of {', '.join(LIVE)}, auto"
         )
     real = root.resolve()
+    if home.resolve().is_relative_to(real):
+        raise SettingsError(
+            f"{home} is in the directory of another program",
+            hint="what is derived goes elsewhere: set HOLDFAST_ROOT, or give another home",
+        )
     ours = home / "live" / sha256(os.fsencode(real)).hexdigest()[:16]
+    with errors_mapped(f"making {ours}"):
+        for one in (home, home / "live"):  # a parent that is made on the way is open to others
+            one.mkdir(mode=0o700, parents=True, exist_ok=True)
     # A mirror has no limits of its own: those of the format count.
     session = replace(settings.session, total_bytes=0, line_bytes=1 << 40)
     mirror = FileStore(ours, replace(settings, session=session))

@@ -32,13 +32,23 @@ from holdfast.dialects.form import (
 from holdfast.errors import FormatError, HoldfastError, StoreFull
 from holdfast.log.facts import is_name
 from holdfast.log.lines import extended, from_object
-from holdfast.model import SETTABLE, AnyRecord, Compaction, Damaged, Event, Meta, Tombstone
+from holdfast.model import (
+    SETTABLE,
+    AnyRecord,
+    Compaction,
+    Damaged,
+    Event,
+    Message,
+    Meta,
+    Tombstone,
+)
 from holdfast.ports import Store
 
 HEAD = 64 * 1024  # bytes by which a file is recognised
 BATCH_BYTES = 4_000_000  # of one write, about
 BATCH = 500  # records of one write
 CHUNK = 1 << 20
+_RECORDS = (Message, Event, Meta)
 TOO_LARGE = "import.too_large"  # event: stands for a record that no line of ours can hold
 ENDINGS = (".jsonl", ".json")
 _PART = re.compile(r"_part[0-9]+$")
@@ -294,7 +304,7 @@ class Stored:
             return
         if len(self._batch) >= BATCH or self._size >= BATCH_BYTES:
             self.flush()
-        record = self._record(item)
+        record = item if isinstance(item, _RECORDS) else self._record(item)
         if record is None:
             return
         self._batch.append(record)
@@ -327,7 +337,7 @@ class Stored:
             data = {"id": record.id, "problem": error.message}
             self._write([Event(kind=TOO_LARGE, data=data, id=made_id(record.id, TOO_LARGE))])
 
-    def _record(self, item: Item | Meta) -> AnyRecord | None:
+    def _record(self, item: Summary | Hidden) -> AnyRecord | None:
         """The record of an item; None if it says nothing that is not known."""
         if isinstance(item, Summary):
             first = self.seqs.get(item.first_kept or "")
@@ -343,24 +353,22 @@ class Stored:
                 timestamp=item.timestamp,
             )
             return _with(made, item.extra)
-        if isinstance(item, Hidden):
-            deletes = {self.seqs[one] for one in item.ids if one in self.seqs}
-            back: set[int] = set()
-            if not item.extra:
-                if not isinstance(item, _Early):
-                    back = self._hidden - deletes  # the file took that branch up again
-                deletes -= self._hidden
-                self._hidden = (self._hidden - back) | deletes
-                if not deletes and not back:
-                    return None
-            hidden = Tombstone(
-                id=item.id,
-                deletes=tuple(sorted(deletes)),
-                restores=tuple(sorted(back)),
-                timestamp=item.timestamp,
-            )
-            return _with(hidden, item.extra or {DERIVED: True})
-        return item
+        deletes = {self.seqs[one] for one in item.ids if one in self.seqs}
+        back: set[int] = set()
+        if not item.extra:
+            if not isinstance(item, _Early):
+                back = self._hidden - deletes  # the file took that branch up again
+            deletes -= self._hidden
+            self._hidden = (self._hidden - back) | deletes
+            if not deletes and not back:
+                return None
+        hidden = Tombstone(
+            id=item.id,
+            deletes=tuple(sorted(deletes)),
+            restores=tuple(sorted(back)),
+            timestamp=item.timestamp,
+        )
+        return _with(hidden, item.extra or {DERIVED: True})
 
 
 def _with(record: Compaction | Tombstone, extra: dict[str, Any]) -> AnyRecord:

@@ -16,6 +16,7 @@ from holdfast.model import AnyRecord, Content, Damaged, Entry, Message, Metadata
 from holdfast.stamps import epoch_ms
 
 Order = Literal["active", "created"]  # newest message first, or newest session first
+Progress = Callable[[int, int], None]  # done, of so many
 
 
 class Filter(msgspec.Struct, frozen=True, kw_only=True):
@@ -107,6 +108,43 @@ class Page(Sequence[Listed]):
 
     def __len__(self) -> int:
         return len(self.sessions)
+
+
+class Query(msgspec.Struct, frozen=True, kw_only=True):
+    """What is searched for, and where."""
+
+    text: str  # words, "phrases", prefix*, AND, OR, NOT
+    which: Filter = Filter()  # of sessions; `since` is about each message
+    until: str | None = None  # ISO 8601; said before it
+    role: str | None = None  # user, assistant, summary, title, tool
+    limit: int = 20  # sessions
+    hits: int = 3  # of one session
+    without: frozenset[str] = frozenset()  # sessions that are left out
+
+
+class Hit(msgspec.Struct, frozen=True, rename="camel", gc=False):
+    """A passage that was found."""
+
+    seq: int  # where to go for it; 0: the title
+    role: str
+    snippet: str  # a piece of it, what was found between « and »
+    timestamp: str
+
+
+class Found(msgspec.Struct, frozen=True, rename="camel"):
+    """A session in which something was found."""
+
+    session: str
+    title: str
+    score: float  # the larger, the better
+    hits: tuple[Hit, ...]  # the best of it
+
+
+class Results(msgspec.Struct, frozen=True, rename="camel"):
+    """What a search found, the best first."""
+
+    results: tuple[Found, ...] = ()
+    total: int = 0  # sessions
 
 
 class Chats(msgspec.Struct, frozen=True):
@@ -230,6 +268,27 @@ class Store(Protocol):
         order: Order = "active",
     ) -> Page:
         """Sessions, newest first. Its cost follows what it returns."""
+        ...
+
+    def search(self, query: Query, *, progress: Progress | None = None) -> Results:
+        """Sessions in which something was said, the best first.
+
+        Sees everything that was acknowledged before the call: what is new is taken in first, which
+        may take long the first time (`progress` is told). What was deleted is not found. A query
+        that makes no sense is searched as words; it never raises.
+        """
+        ...
+
+    def recall(self, query: Query, now: int) -> Results:
+        """Sessions that a whole message, `query.text`, is about, with the passages that say so.
+
+        Sees what was taken in already (`catch_up`); `now` in milliseconds is what "last week" in
+        the message is counted from.
+        """
+        ...
+
+    def catch_up(self, progress: Progress | None = None) -> int:
+        """Take in what was said since the last time, for search; returns in how many sessions."""
         ...
 
     def delete(self, session: str) -> int:

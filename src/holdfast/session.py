@@ -32,7 +32,7 @@ from holdfast.model import (
     Usage,
 )
 from holdfast.model import pair as pair_of
-from holdfast.ports import Filter, Lease, Listed, Order, Page, Provider
+from holdfast.ports import Filter, Lease, Listed, Order, Page, Progress, Provider, Query, Results
 from holdfast.settings import Settings
 from holdfast.tokens import WINDOW, Counter, estimate_text
 
@@ -387,6 +387,24 @@ class Store:
             unfinished=unfinished,
         )
         return self.port.list(which, limit=limit, cursor=cursor, order=order)
+
+    def search(
+        self,
+        text: str,
+        *,
+        until: str | None = None,
+        role: str | None = None,
+        limit: int = 20,
+        progress: Progress | None = None,
+        **which: Any,
+    ) -> Results:
+        """Sessions in which something was said, the best first, with the best passages of each.
+
+        `text`: words, "phrases", prefix*, AND, OR, NOT. `which`: agent, sender, source, title,
+        since, as in a listing. What is new is taken in first (`progress`).
+        """
+        query = Query(text=text, which=Filter(**which), until=until, role=role, limit=limit)
+        return self.port.search(query, progress=progress)
 
     def walk(self, **which: Any) -> Iterator[Listed]:
         """All sessions of a listing, page by page."""

@@ -51,6 +51,12 @@ class CompactionSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True
     window: Annotated[int, msgspec.Meta(ge=0)] = 0  # 0: as the provider or the model table says
 
 
+class SearchSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """`[search]`: what is searched."""
+
+    tool_output: bool = False  # also what tools answered, with secrets covered up
+
+
 class TokenSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """`[tokens]`: how tokens are counted."""
 
@@ -193,6 +199,7 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     session: SessionSettings = SessionSettings()
     compaction: CompactionSettings = CompactionSettings()
     tokens: TokenSettings = TokenSettings()
+    search: SearchSettings = SearchSettings()
     dispatch: DispatchSettings = DispatchSettings()
     agents: dict[str, AgentSettings] = {}
     turn: TurnSettings = TurnSettings()
@@ -315,6 +322,7 @@ _TABLES: dict[str, dict[str, Any]] = {
         ("session", SessionSettings),
         ("compaction", CompactionSettings),
         ("tokens", TokenSettings),
+        ("search", SearchSettings),
         ("dispatch", DispatchSettings),
         ("turn", TurnSettings),
         ("cron", CronSettings),

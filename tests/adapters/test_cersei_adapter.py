@@ -190,3 +190,12 @@ def test_tool_calls_and_results_keep_their_form(manager: MemoryManager) -> None:
     assert third["message"]["content"][0]["tool_use_id"] == "t1"  # type: ignore[index]
     shown = manager.load_session_messages("s-1")
     assert [one.role for one in shown] == ["user", "assistant", "toolResult", "user"]
+
+
+def test_an_id_that_another_begins_with_is_a_session_of_its_own(manager: MemoryManager) -> None:
+    manager.write_user_message("session-10", "ten")
+    manager.write_user_message("session-1", "one")
+    assert [one.text for one in manager.load_session_messages("session-10")] == ["ten"]
+    assert [one.text for one in manager.load_session_messages("session-1")] == ["one"]
+    with pytest.raises(NotFound):
+        manager.tombstone_entry("session", "nobody")

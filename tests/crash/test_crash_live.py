@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import subprocess
 import sys
@@ -11,10 +12,12 @@ from pathlib import Path
 
 import pytest
 
+from holdfast.app import open_runtime
 from holdfast.dialects.form import Given
 from holdfast.model import Message, user
+from holdfast.settings import Settings, StoreSettings, TurnSettings
 from holdfast.testing.live import live_store
-from tests.live.directories import cersei_file, crabtalk_file, made, picoclaw_files
+from tests.live.directories import SESSIONS, cersei_file, crabtalk_file, made, picoclaw_files
 
 WRITES = 30
 DIRECTORIES: dict[str, tuple[Mapping[str, bytes], str]] = {
@@ -116,3 +119,87 @@ def test_a_writer_that_does_not_end_torn_lines_loses_the_next_message(
     with path.open("ab") as opened:
         opened.write(line.replace(b"hi there", b"after the crash"))
     assert "after the crash" not in said(root, dialect)
+
+
+PROMPTS = (
+    '!call current_time {}\n!call current_time {"timezone": "Asia/Tokyo"}',
+    "!say two",
+    "!say three",
+)
+TURNS = """
+import asyncio, itertools, os, signal, sys
+from pathlib import Path
+from holdfast.app import open_runtime
+from holdfast.stores.file import FileStore
+from tests.crash.test_crash_live import PROMPTS, settings
+
+root, home, session, at = sys.argv[1:]
+append, numbers = FileStore.append, itertools.count(1)
+
+def cut(self, *arguments, **named):
+    if next(numbers) == int(at):  # it is in the file, and not in the mirror
+        os.kill(os.getpid(), signal.SIGKILL)
+    return append(self, *arguments, **named)
+
+async def main():
+    runtime = open_runtime(home, settings=settings(Path(root)))
+    await runtime.start()
+    one = await runtime.store.session(session)
+    await one.metadata()
+    FileStore.append = cut
+    runs = []
+    for text in PROMPTS:
+        runs.append(await runtime.submit(one, text))
+        print(len(runs), flush=True)  # acknowledged
+    for run in runs:
+        await run.answer()
+
+asyncio.run(main())
+"""
+
+
+def settings(root: Path) -> Settings:
+    return Settings(stores=(StoreSettings(str(root)),), turn=TurnSettings(titles=False))
+
+
+@pytest.mark.crash
+@pytest.mark.parametrize("at", range(1, 14))
+@pytest.mark.parametrize("dialect", ["claude", "cersei", "pi"])
+def test_a_kill_between_file_and_mirror_says_nothing_twice(
+    tmp_path: Path, dialect: str, at: int
+) -> None:
+    """Of the formats with ids; the others cannot know a message of the queue again."""
+    files, session = SESSIONS[dialect]
+    root, home = made(tmp_path / "root", files), tmp_path / "home"
+    done = subprocess.run(
+        [sys.executable, "-c", TURNS, str(root), str(home), session, str(at)],
+        capture_output=True,
+        text=True,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+        check=False,
+    )
+    assert done.returncode == -9, done.stderr
+    acknowledged = PROMPTS[: len(done.stdout.splitlines())]
+
+    async def go_on() -> list[Message]:
+        runtime = open_runtime(home, settings=settings(root))
+        await runtime.start()
+        one = await runtime.store.session(session)
+        run = await runtime.submit(one, "!say last")
+        assert (await run.answer()).reply.text == "last"
+        await runtime.drain(5)
+        assert not (await one.metadata()).unfinished
+        messages = one.sync.messages()
+        await runtime.store.close()
+        return messages
+
+    messages = asyncio.run(go_on())
+    inputs = [one.text for one in messages if one.role == "user"]
+    kept = [text for text in PROMPTS if text in inputs]
+    assert inputs[-len(kept) - 1 :] == [*kept, "!say last"], "each once, in order"
+    assert set(acknowledged) <= set(kept)
+    calls = [call.id for one in messages for call in one.tool_calls]
+    results = [one.tool_call_id for one in messages if one.role == "toolResult"]
+    assert len(set(results)) == len(results) and set(calls) == set(results)
+    with live_store(root, tmp_path / "fresh", import_module(f"holdfast.dialects.{dialect}")) as one:
+        assert [m.text for m in one.session(session).messages()] == [m.text for m in messages]

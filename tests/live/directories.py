@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from holdfast.dialects import picoclaw
+from tests.dialects.trips import golden
 
 
 def made(root: Path, files: Mapping[str, bytes]) -> Path:
@@ -53,3 +54,16 @@ def picoclaw_files(key: str) -> dict[str, bytes]:
         f'  "created_at": "{at}",\n  "updated_at": "{at}"\n}}'
     )
     return {f"{stem}.jsonl": lines.encode(), f"{stem}.meta.json": meta.encode()}
+
+
+CLAUDE = "3f1c7f0e-5c1a-4d0b-9a52-0c8f6a3b1d01"
+PI = "2026-01-05T09-00-00-000Z_0198f3c2-7b6e-7d10-8a55-1f2e3d4c5b6a"
+
+# One session of each program, and its id.
+SESSIONS: dict[str, tuple[Mapping[str, bytes], str]] = {
+    "claude": (golden("claude", CLAUDE).files, CLAUDE),
+    "cersei": ({"s-1.jsonl": cersei_file("s-1")}, "s-1"),
+    "crabtalk": ({"crab_user_1.jsonl": crabtalk_file()}, "crab_user_1"),
+    "picoclaw": (picoclaw_files("agent:main:main"), "agent_main_main"),
+    "pi": (golden("pi", PI).files, PI),
+}

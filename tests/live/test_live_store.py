@@ -14,12 +14,19 @@ import holdfast
 from holdfast.app import open_runtime, open_store
 from holdfast.dialects.claude import project_directory
 from holdfast.errors import InvalidId, NotFound, SettingsError, StoreFailed, Unsupported
+from holdfast.ports import Query
 from holdfast.settings import Settings, StoreSettings
+from tests.cli.runner import run_process
 from tests.dialects.trips import golden
-from tests.live.directories import cersei_file, crabtalk_file, made, picoclaw_files
+from tests.live.directories import (
+    CLAUDE,
+    PI,
+    cersei_file,
+    crabtalk_file,
+    made,
+    picoclaw_files,
+)
 
-CLAUDE = "3f1c7f0e-5c1a-4d0b-9a52-0c8f6a3b1d01"
-PI = "2026-01-05T09-00-00-000Z_0198f3c2-7b6e-7d10-8a55-1f2e3d4c5b6a"
 GOLDEN = Path(__file__).parents[1] / "dialects" / "golden"
 
 
@@ -62,6 +69,17 @@ def test_a_named_dialect_sees_its_own_files_only(tmp_path: Path, home: Path) -> 
     with open_store(root, dialect="cersei", home=home) as store:
         assert {row.id for row in store.list()} >= {"s-1"}
         assert all(row.metadata.source == "cersei" for row in store.list())
+
+
+def test_what_one_dialect_knew_of_a_directory_does_not_bind_another(
+    tmp_path: Path, home: Path
+) -> None:
+    root = made(tmp_path / "c", {"crab_user_1.jsonl": crabtalk_file()})
+    for dialect, found in (("claude", []), ("auto", ["crab_user_1"]), ("pi", []), ("claude", [])):
+        with open_store(root, dialect=dialect, home=home) as store:
+            assert [row.id for row in store.list()] == found
+            for session in found:
+                assert store.session(session).messages()
 
 
 def test_a_root_of_ours_is_never_taken_for_a_foreign_one(tmp_path: Path, home: Path) -> None:
@@ -149,6 +167,27 @@ def test_a_directory_that_is_not_there_is_an_error(tmp_path: Path, home: Path) -
         open_store(tmp_path / "nowhere", dialect="claude", home=home)
     with pytest.raises(SettingsError):
         open_store(tmp_path, dialect="klingon", home=home)
+
+
+def test_what_was_said_in_foreign_files_is_found(tmp_path: Path) -> None:
+    root = everything(tmp_path / "all")
+    settings = Settings(stores=(StoreSettings(str(root)),))
+    with open_store(tmp_path / "root", dialect="native", settings=settings) as store:
+        own = store.create(title="Ours")
+        own.append(holdfast.user("hello from us"))
+        found = {one.session: one for one in store.search("hello").results}
+        assert {own.id, "crab_user_1", "s-1", "agent_main_main"} <= set(found)
+        assert found["s-1"].hits[0].snippet == "«hello»"
+        with (root / "crab_user_1.jsonl").open("ab") as opened:
+            opened.write(b'{"role":"user","content":"a kumquat, please"}\n')
+        (one,) = store.search("kumquats").results
+        assert (one.session, one.title) == ("crab_user_1", "New Session")
+        assert [one.session for one in store.search("hello", source="cersei").results] == ["s-1"]
+        store.port.catch_up()
+        query = Query(text="what about the kumquat?", without=frozenset({own.id}))
+        assert store.port.recall(query, 1_800_000_000_000).results[0].session == "crab_user_1"
+        store.session("crab_user_1").delete()
+        assert store.search("kumquat").results == ()
 
 
 # --- making
@@ -306,3 +345,23 @@ async def _two_turns(home: Path, root: Path, name: str) -> None:
     assert metadata.metrics.total_turns == 2
     assert not metadata.unfinished
     await runtime.store.close()
+
+
+@pytest.mark.parametrize("named", ["crab", "crab/", "crab/../crab", "other"])
+def test_no_command_puts_anything_of_ours_into_a_foreign_directory(
+    tmp_path: Path, named: str
+) -> None:
+    files = {"crab_user_1.jsonl": crabtalk_file()}
+    root, other = made(tmp_path / "crab", files), made(tmp_path / "other", files)
+    for arguments in (("list",), ("show", "crab_user_1"), ("verify",)):
+        result = run_process(
+            tmp_path / named,
+            *("--root", str(root), "sessions", *arguments),
+            HOLDFAST_ROOT=f"{tmp_path}/{named}",
+            HOME=str(tmp_path / "person"),
+        )
+        assert result.code == 0, result.err
+    for place in (root, other):
+        assert os.listdir(place) == ["crab_user_1.jsonl"]
+    home = tmp_path / "person" / ".holdfast"
+    assert home.stat().st_mode & 0o077 == 0

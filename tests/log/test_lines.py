@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from holdfast.errors import FormatError
-from holdfast.log import lines
+from holdfast.log import admit, lines
 from holdfast.model import (
     AnyRecord,
     Compaction,
@@ -21,6 +21,7 @@ from holdfast.model import (
     Tombstone,
     ToolCall,
     Unknown,
+    Usage,
     assistant,
     user,
 )
@@ -31,6 +32,9 @@ json_values = st.recursive(
     max_leaves=12,
 )
 texts = st.text(st.characters(exclude_categories=()))  # lone surrogates included
+texts_of_json = st.text(st.characters(exclude_categories=["Cs"]))
+finite = st.floats(allow_nan=False, allow_infinity=False)
+call = {"id": "c", "name": "Read"}
 blocks = st.lists(
     st.builds(lambda text: {"type": "text", "text": text}, texts)
     | st.builds(
@@ -101,6 +105,88 @@ def test_kinds_and_keys_that_we_do_not_know_survive(extra: dict[str, object], ki
     for key in ("schemaVersion", "seq", "crc"):
         del again[key]
     assert again == msgspec.json.decode(msgspec.json.encode(lines.clean(given_object)))
+
+
+kept_values = st.recursive(  # what a parser gives
+    st.none() | st.booleans() | st.integers(-(2**63), 2**64 - 1) | texts_of_json | finite,
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(texts_of_json, inner, max_size=4),
+    max_leaves=12,
+)
+
+
+@given(
+    st.builds(
+        lambda text, data: assistant(
+            [{"type": "text", "text": text}, {"type": "toolCall", **call, "arguments": data}],
+            id="a",
+            timestamp="t",
+        ),
+        texts_of_json,
+        st.dictionaries(texts_of_json, kept_values, max_size=3),
+    )
+    | st.builds(
+        lambda kind, data: Event(kind=kind, data=data, id="a", timestamp="t"),
+        texts_of_json,
+        st.dictionaries(texts_of_json, kept_values, max_size=3),
+    ),
+    kept_values,
+)
+@settings(max_examples=300, deadline=None)
+def test_a_record_with_a_key_of_another_is_written_as_if_its_line_came_from_anywhere(
+    record: Message | Event, value: object
+) -> None:
+    made = lines.with_key(record, "claude", value)
+    elsewhere = msgspec.structs.replace(made, line=bytes(made.line))
+    assert lines.as_kept(elsewhere) is None
+    _, body = lines.encode(elsewhere)
+    (one,) = admit.prepare([made], lambda: "now", lambda: "id")
+    assert one.body == body
+    line = lines.seal(body, record.record_type, 7)
+    assert lines.stored(one.record, 7, line, plain=one.plain) == lines.decode(line).record
+    assert made.seq == 0  # it stays as it was
+
+
+def test_a_record_that_was_changed_since_is_written_as_it_is_now() -> None:
+    made = lines.with_key(user("first", id="a", timestamp="t"), "claude", {"x": 1})
+    assert lines.as_kept(made) == made
+    for changed in (
+        msgspec.structs.replace(made, content=user("second").content),
+        msgspec.structs.replace(made, id="b"),
+        msgspec.structs.replace(made, timestamp="u"),
+        msgspec.structs.replace(made, sender="x"),
+        msgspec.structs.replace(made, role="assistant"),
+    ):
+        assert lines.as_kept(changed) is None
+        (one,) = admit.prepare([changed], lambda: "now", lambda: "id")
+        body = msgspec.json.decode(one.body)
+        assert body.pop("claude") == {"x": 1}
+        assert lines.from_object(body).id == changed.id
+        assert isinstance(one.record, Message)
+        assert lines.bare(one.record) == lines.bare(changed)
+
+
+@pytest.mark.parametrize(
+    "key", ["id", "seq", "crc", "content", "recordType", "timestamp", "ä", 'a"']
+)
+def test_a_key_that_is_ours_or_needs_escapes_is_looked_at(key: str) -> None:
+    made = lines.with_key(user("x", id="a", timestamp="t"), key, "y")
+    assert lines.as_kept(made) is None
+
+
+def test_what_a_record_keeps_may_not_be_deeper_than_a_reader_goes() -> None:
+    deep: list[object] = []
+    for _ in range(lines.MAX_DEPTH):
+        deep = [deep]
+    made = lines.with_key(user("x", id="a", timestamp="t"), "claude", deep)
+    with pytest.raises(FormatError, match="nested deeper"):
+        admit.prepare([made], lambda: "now", lambda: "id")
+
+
+def test_a_value_that_a_field_cannot_hold_is_refused_however_its_line_was_made() -> None:
+    usage = Usage(input_tokens=True)
+    made = lines.with_key(assistant("x", id="a", timestamp="t", usage=usage), "claude", 1)
+    with pytest.raises(FormatError, match="usage"):
+        admit.prepare([made], lambda: "now", lambda: "id")
 
 
 def test_every_flipped_bit_is_noticed() -> None:

@@ -98,7 +98,7 @@ class MemoryManager:
 
     def tombstone_entry(self, session_id: str, uuid: str) -> None:
         """Delete an entry: it stays in the file, and is no part of the conversation any more."""
-        session = self._store.session(session_id)
+        session = Session(self._store, session_id)
         names = {member_id(uuid, number) for number in range(MEMBERS)}
         seqs = [one.seq for one in session.messages() if one.id in names]
         if not seqs:
@@ -113,10 +113,7 @@ class MemoryManager:
         """The session, made if there is none."""
         if not is_id(session_id):
             raise InvalidId(f"not a session id: {session_id[:60]!r}", hint="it names a file")
-        try:
-            return Session(self._store, self._live.resolve(session_id))
-        except NotFound:
-            return Session(self._store, self._live.begin("cersei", {"key": session_id}).id)
+        return Session(self._store, self._live.made(session_id, "cersei", session_id))
 
     # --- reading
 

@@ -81,7 +81,7 @@ class SessionStore:
         found = self._found(key)
         if found is not None:
             return found
-        return Session(self._store, self._live.begin("picoclaw", {"key": key}).id)
+        return Session(self._store, self._live.made(stem(key), "picoclaw", key))
 
     # --- the history and its summary
 

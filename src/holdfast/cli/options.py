@@ -81,13 +81,13 @@ def chosen_root() -> Path:
 
     Where the sessions are those of another program, this has the settings and what is derived.
     """
-    from holdfast.app import DEFAULT_ROOT
+    from holdfast.app import DEFAULT_ROOT, is_foreign
 
-    meta = click.get_current_context().meta
+    root = _path(click.get_current_context().meta.get(_ROOT, DEFAULT_ROOT))
     if chosen_foreign() is None:
-        return _path(meta.get(_ROOT, DEFAULT_ROOT))
-    other = os.environ.get("HOLDFAST_ROOT") or DEFAULT_ROOT
-    return _path(DEFAULT_ROOT if other == meta.get(_ROOT) else other)
+        return root
+    home = _path(os.environ.get("HOLDFAST_ROOT") or DEFAULT_ROOT)
+    return _path(DEFAULT_ROOT) if home.resolve() == root.resolve() or is_foreign(home) else home
 
 
 def chosen_foreign() -> tuple[Path, str] | None:

@@ -78,6 +78,7 @@ def root() -> None:
     homes={
         "list": "sessions:list_sessions",
         "show": "sessions:show",
+        "search": "sessions_search:search",
         "new": "sessions_write:new",
         "append": "sessions_write:append",
         "context": "sessions_context:context",

@@ -16,6 +16,7 @@ from litestar.types import Scope
 from holdfast import __version__
 from holdfast.client.answers import Done, Link
 from holdfast.daemon import page
+from holdfast.daemon.finding import search
 from holdfast.daemon.guard import BY_COOKIE
 from holdfast.daemon.live import Live
 from holdfast.daemon.problems import HANDLERS, JSON, PROBLEMS, Refused
@@ -84,6 +85,7 @@ def build(runtime: Runtime, make_link: Callable[[], str], live: Live) -> Litesta
             SessionRoutes,
             TalkRoutes,
             CronRoutes,
+            search,
             health,
             link,
             page.front,

@@ -13,17 +13,17 @@ import json
 import re
 from base64 import b64decode, b64encode
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 import msgspec
 
 from holdfast.dialects.form import LONGEST, Line, Lost, made_id, split
 from holdfast.errors import FormatError
-from holdfast.log.lines import bare, clean, decode, encode_other, seal
+from holdfast.log.lines import clean, decode, encode_other, seal, with_key
 from holdfast.model import AnyRecord, Event, Message
 
 DEEPEST = 150  # levels; a record of ours may have log.lines.MAX_DEPTH, and wraps what it keeps
-_Kind = TypeVar("_Kind", Message, Event)
+_Kind = TypeVar("_Kind", bound=Message | Event)
 _decode = msgspec.json.Decoder().decode
 _encode = msgspec.json.Encoder(enc_hook=encode_other).encode
 _lenient = json.JSONDecoder(parse_constant=lambda _: None)
@@ -36,7 +36,7 @@ _BLANK = " \t\n\r\x0b\x0c"  # as bytes have it; NBSP and the like are damage
 _TRIES = 50_000_000  # characters that are parsed in vain before a line is given up
 
 
-class Row(NamedTuple):
+class Row(msgspec.Struct, frozen=True, gc=False):
     """One line, a run of blank ones, or a piece of a line that others were glued to."""
 
     path: str
@@ -85,7 +85,8 @@ def rows(lines: Iterable[Line], path: str = "") -> Iterator[Row]:
         if run:
             yield _blank(path, number - len(run), run)
             run = []
-        yield Row(path, number, *line, *parse(line.data, ended=line.ended))
+        start, data, ended = line
+        yield Row(path, number, start, data, ended, *parse(data, ended=ended))
     if run:
         yield _blank(path, number + 1 - len(run), run)
 
@@ -160,7 +161,7 @@ def records(lines: Iterable[Line], path: str = "") -> Iterator[Row]:
             yield row
         elif not row.blank:
             for number, piece in enumerate(_pieces(row)):
-                yield piece._replace(begins=number == 0)
+                yield msgspec.structs.replace(piece, begins=number == 0)
 
 
 def _pieces(row: Row) -> Iterator[Row]:
@@ -248,9 +249,11 @@ def remains(row: Row, *, whole: bool, **said: Any) -> dict[str, Any]:
 
 
 def keeping(record: _Kind, dialect: str, keep: Any) -> _Kind:
-    """The record with what is kept of its line, in the form in which a store writes it."""
-    line = b'%b,"%b":%b}' % (_encode(bare(record))[:-1], dialect.encode(), _encode(keep))
-    return msgspec.structs.replace(record, line=line)
+    """The record with what is kept of its line, in the form in which a store writes it.
+
+    Both hold only what was parsed here, or text.
+    """
+    return with_key(record, dialect, keep)
 
 
 def built(data: Mapping[str, Any]) -> AnyRecord:

@@ -28,6 +28,7 @@ from holdfast.engine.members import asking, current_time
 from holdfast.engine.queue import Queue
 from holdfast.engine.run import Recovered, Run
 from holdfast.engine.surroundings import Recall, Surroundings
+from holdfast.engine.taking_in import TakingIn
 from holdfast.engine.tools import Function
 from holdfast.engine.turn import Answer
 from holdfast.identity.key import main_alias, main_key
@@ -94,6 +95,7 @@ class Runtime:
         self.router = Router(Routing.of(self.settings))
         self.queue = Queue(store, self._answer, waiting=self.settings.turn.waiting, emit=self.emit)
         self.cron = Cron(self.settings.cron.jobs, self._start_job, fared=fared, save=save)
+        self._taking_in = TakingIn(store)
         self._started = time.monotonic()
         self._opened: dict[str, None] = {}
         self._turns = self._failures = self._recovered = 0
@@ -115,6 +117,7 @@ class Runtime:
         found = await self.queue.recover()
         self._recovered = len(found)
         self.cron.begin()
+        self._taking_in.begin()
         return found
 
     async def reload(self, settings: Settings) -> None:
@@ -146,6 +149,7 @@ class Runtime:
         until = time.monotonic() + seconds
         await self.cron.end()
         await self.queue.drain(seconds)
+        await self._taking_in.end()
         for agent in (*self._agents.values(), *self._old):
             await agent.close(max(until - time.monotonic(), 0))
         for toolset in self._toolsets.values():
@@ -318,6 +322,8 @@ class Runtime:
         except BaseException:
             self._failures += 1
             raise
+        finally:
+            self._taking_in.told()
 
     async def _start_job(self, job: CronJob, when: datetime) -> tuple[str, Awaitable[object]]:
         agent = agent_id(job.agent) if job.agent else self.router.default_agent

@@ -17,7 +17,7 @@ import apsw
 
 from holdfast.errors import StoreFailed
 
-VERSION = 4
+VERSION = 5
 PATIENCE = 5.0
 _BROKEN = (
     apsw.CorruptError,
@@ -48,6 +48,29 @@ SCHEMA = (
         UPDATE fact SET value = value + 1 WHERE key = 'sessions'; END""",
     """CREATE TRIGGER session_removed AFTER DELETE ON session BEGIN
         UPDATE fact SET value = value - 1 WHERE key = 'sessions'; END""",
+    # What was said, for search (`fulltext`): the passages, their words, and what is in names.
+    """CREATE TABLE taken (session TEXT PRIMARY KEY, number INTEGER UNIQUE, seq INTEGER,
+        bytes INTEGER) WITHOUT ROWID""",
+    """CREATE TABLE passage (id INTEGER PRIMARY KEY, kind TEXT, at INTEGER, text TEXT,
+        grams TEXT)""",
+    """CREATE VIEW passage_column AS SELECT id,
+        CASE kind WHEN 'summary' THEN text END AS summary,
+        CASE kind WHEN 'title' THEN text END AS title,
+        CASE kind WHEN 'user' THEN text END AS user,
+        CASE kind WHEN 'assistant' THEN text END AS assistant,
+        CASE kind WHEN 'tool' THEN text END AS tool, grams FROM passage""",
+    """CREATE VIRTUAL TABLE word USING fts5(summary, title, user, assistant, tool, grams,
+        content = 'passage_column', content_rowid = 'id',
+        tokenize = "porter unicode61 remove_diacritics 2")""",
+    """CREATE VIRTUAL TABLE inside USING fts5(names, content = '', contentless_delete = 1,
+        tokenize = 'trigram')""",
+    "INSERT INTO fact VALUES ('passages', 0)",
+    """CREATE TRIGGER passage_added AFTER INSERT ON passage BEGIN
+        UPDATE fact SET value = value + 1 WHERE key = 'passages'; END""",
+    """CREATE TRIGGER passage_removed AFTER DELETE ON passage BEGIN
+        UPDATE fact SET value = value - 1 WHERE key = 'passages'; END""",
+    # Words are gathered in memory up to so many bytes: almost twice as fast.
+    "INSERT INTO word (word, rank) VALUES ('hashsize', 33554432)",
 )
 
 
@@ -58,7 +81,8 @@ class IndexBroken(StoreFailed):
 class Database:
     """The connection to one `index.db`, shared by the threads of a process."""
 
-    def __init__(self, path: Path, report: Callable[[str], None]) -> None:
+    def __init__(self, path: Path | None, report: Callable[[str], None]) -> None:
+        """Without a path it is kept in memory."""
         self._path = path
         self._report = report
         self._lock = threading.RLock()
@@ -108,7 +132,7 @@ class Database:
         """Throw the file away; the next use makes a new one."""
         with self._lock:
             self.close()
-            for suffix in ("", "-wal", "-shm"):
+            for suffix in ("", "-wal", "-shm") if self._path is not None else ():
                 with suppress(FileNotFoundError):
                     os.unlink(f"{self._path}{suffix}")
 
@@ -138,8 +162,12 @@ class Database:
         if self._connection is not None and self._inode in (0, self._current_inode()):
             return self._connection
         self.close()
+        if self._path is None:
+            self._connection = _prepared(apsw.Connection(":memory:"))
+            self._inode = 0
+            return self._connection
         try:
-            self._connection = self._connect()
+            self._connection = self._connect(self._path)
             self._inode = self._current_inode()
         except _READ_ONLY as error:
             self._report(f"{self._path} cannot be opened, listing from memory: {error}")
@@ -147,8 +175,8 @@ class Database:
             self._inode = 0
         return self._connection
 
-    def _connect(self) -> apsw.Connection:
-        path = Path(os.path.realpath(self._path.parent)) / self._path.name
+    def _connect(self, given: Path) -> apsw.Connection:
+        path = Path(os.path.realpath(given.parent)) / given.name
         flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
         with suppress(OSError):  # SQLite would take the umask's mode; its own error says more
             os.close(os.open(path, flags, 0o600))
@@ -165,6 +193,8 @@ class Database:
             raise
 
     def _current_inode(self) -> int:
+        if self._path is None:
+            return 0
         try:
             return os.stat(self._path, follow_symlinks=False).st_ino
         except OSError:
@@ -174,6 +204,7 @@ class Database:
 def _prepared(connection: apsw.Connection) -> apsw.Connection:
     """Set the pragmas, one per call, and make the tables if the file is empty."""
     connection.execute("PRAGMA synchronous = NORMAL")
+    connection.execute("PRAGMA cache_size = -32000")  # kB, for searches
     if _value(connection, "PRAGMA synchronous") != 1:
         raise IndexBroken("the index does not take its settings")
     version = _value(connection, "PRAGMA user_version")

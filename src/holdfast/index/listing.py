@@ -31,7 +31,7 @@ _COLUMNS = "metadata, bytes, parts"
 class Index:
     """The rows of one root."""
 
-    def __init__(self, path: Path, report: Callable[[str], None]) -> None:
+    def __init__(self, path: Path | None, report: Callable[[str], None]) -> None:
         self.database = Database(path, report)
 
     # --- rows
@@ -64,10 +64,13 @@ class Index:
 
     def drop(self, sessions: Iterable[str]) -> None:
         """Forget sessions."""
+        from holdfast.index.fulltext import drop  # noqa: PLC0415 - a listing needs no search
+
         with self.database.writing() as cursor:
             for session in sessions:
                 for table in ("session", "name", "mark"):
                     cursor.execute(f"DELETE FROM {table} WHERE id = ?", (session,))
+                drop(cursor, session)
 
     def get(self, session: str) -> Listed | None:
         """One row."""

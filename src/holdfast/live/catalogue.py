@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import re
 import threading
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
@@ -18,12 +19,12 @@ import msgspec
 from msgspec.structs import replace
 
 from holdfast.dialects.following import Glance, LiveDialect
-from holdfast.errors import HoldfastError
+from holdfast.errors import HoldfastError, StoreFailed
 from holdfast.index.transcripts import Transcripts
 from holdfast.live.files import ENDING, Files, Signature, Stamp, Trail, signature
 from holdfast.model import Metadata
 from holdfast.ports import Listed
-from holdfast.stamps import timestamp
+from holdfast.stamps import epoch_ms, timestamp
 from holdfast.stores.disk import errors_mapped
 from holdfast.stores.tail import Report
 
@@ -42,11 +43,13 @@ class Row(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     folder: str
     stem: str
     dialect: str = ""  # empty: of a kind that is not known
+    tried: tuple[str, ...] = ()  # if so: the dialects that do not know it
     name: str = ""  # the session's id, unless others have the same
     stamps: Signature = ()  # what it was known by
     trail: Trail = Trail()
     sizes: tuple[int, ...] = ()
     glance: Glance = Glance()
+    twin: bool = False  # another file of the folder has its name
 
     @property
     def path(self) -> str:
@@ -61,11 +64,11 @@ class Row(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     def listed(self, session: str) -> Listed:
         """The session as a listing shows it."""
         seen = self.glance
-        last = seen.last or (timestamp(self.changed / 1e9) if seen.messages else "")
+        last = _time(seen.last) or (timestamp(self.changed / 1e9) if seen.messages else "")
         metadata = Metadata(
             id=session,
             name=seen.title or None,
-            created_at=seen.created or timestamp(self.changed / 1e9),
+            created_at=_time(seen.created) or timestamp(self.changed / 1e9),
             last_message_at=last,
             model=seen.model,
             message_count=seen.messages,
@@ -79,6 +82,14 @@ class Row(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
             extra={"cwd": seen.cwd} if seen.cwd else {},
         )
         return Listed(metadata, sum(self.sizes), max(len(self.sizes), 1))
+
+
+def _time(text: str) -> str:
+    """A time as ours are written; empty if it is none."""
+    if len(text) == len("2026-01-05T09:00:00.000Z") and text.endswith("Z"):
+        return text
+    moment = epoch_ms(text)
+    return "" if moment is None else timestamp(moment / 1000)
 
 
 _decode = msgspec.msgpack.Decoder(Row).decode
@@ -114,23 +125,30 @@ class Catalogue:
     def find(self, session: str) -> Row | None:
         """One session; the directory is looked at only if it is not where it was."""
         with self._lock:
+            return self._found(session)
+
+    def _found(self, session: str) -> Row | None:
+        row = self._sessions.get(session)
+        if row is None or not os.path.lexists(self._root / row.path):
+            self._look()
             row = self._sessions.get(session)
-            if row is None or not os.path.lexists(self._root / row.path):
-                self._look()
-                row = self._sessions.get(session)
-            return row
+        return row
 
     def current(self, session: str) -> Row | None:
         """One session as it is now; no other file is looked at."""
-        row = self.find(session)
-        if row is None:
-            return None
         with self._lock:
+            row = self._found(session)
+            if row is None:
+                return None
             new = self._refreshed(row, self._stamps(row))
             if new is not row and new is not None:
-                self._save({row.path: new}, ())
+                self._save({row.path: replace(new, twin=False)}, ())
                 self._sessions[session] = new
             return new or row
+
+    def knows(self, session: str) -> bool:
+        """Whether there was such a session when the directory was last looked at."""
+        return session in self._sessions
 
     def files(self, row: Row) -> Files:
         """The files of a session."""
@@ -150,6 +168,10 @@ class Catalogue:
             if new is not None:
                 self._save({new.path: new}, ())
                 self._name()
+
+    def forked(self) -> None:
+        """In a child: the lock may belong to a thread that is not here."""
+        self._lock = threading.Lock()
 
     def close(self) -> None:
         """Give the connection back."""
@@ -190,7 +212,9 @@ class Catalogue:
         try:
             for path, data in self._transcripts.load().items():
                 try:
-                    rows[path] = _decode(data)
+                    row = _decode(data)
+                    if row.dialect in self._dialects or row.tried == tuple(self._dialects):
+                        rows[path] = row
                 except (msgspec.DecodeError, UnicodeError):
                     continue  # of another version: it is looked at again
         except HoldfastError as error:
@@ -220,7 +244,7 @@ class Catalogue:
         try:
             dialect = self._dialects.get(row.dialect) or self._recognised(row)
             if dialect is None:
-                return replace(row, dialect="", stamps=stamps)
+                return replace(row, dialect="", tried=tuple(self._dialects), stamps=stamps)
             named = replace(row, dialect=dialect.NAME)
             return self._glanced(named, self.files(named), dialect, stamps)
         except HoldfastError as error:
@@ -263,6 +287,9 @@ class Catalogue:
         """Give every session its id: of those with one name, the newest has it for its own."""
         assert self._rows is not None
         rows = [row for row in self._rows.values() if row.dialect and not row.glance.skip]
+        names = Counter((row.folder, row.name) for row in rows)
+        if len(names) < len(rows):
+            rows = [replace(row, twin=names[row.folder, row.name] > 1) for row in rows]
         rows.sort(key=lambda row: (row.changed, row.path))
         named: dict[str, Row] = {}
         for row in rows:
@@ -281,22 +308,33 @@ def _walk(root: Path) -> Iterator[tuple[str, str, Signature]]:
         try:
             with os.scandir(root / folder) as entries:
                 found = [(one.name, one.is_dir(follow_symlinks=False), one) for one in entries]
-        except OSError:
-            continue  # gone, or not ours to look into
+        except OSError as error:
+            if folder:
+                continue  # gone, or not ours to look into
+            raise StoreFailed(f"{root} cannot be looked into: {error.strerror}") from error
         names = {name: entry for name, is_folder, entry in found if not is_folder}
         stamp = partial(_stamp, names)
         for name, is_folder, _ in found:
             if is_folder:
                 own = name in _BESIDE or f"{name}{ENDING}" in names
-                if not own and not name.startswith(".") and depth < DEEPEST:
+                if not own and not name.startswith(".") and depth < DEEPEST and _is_text(name):
                     folders.append((f"{folder}/{name}" if folder else name, depth + 1))
-            elif name.endswith(ENDING):
+            elif name.endswith(ENDING) and _is_text(name):
                 stem = name.removesuffix(ENDING)
                 part = _PART.search(stem)
                 if part and f"{stem[: part.start()]}{ENDING}" in names:
                     continue
                 if stamps := signature(stem, stamp):
                     yield folder, stem, stamps
+
+
+def _is_text(name: str) -> bool:
+    """Whether a name is UTF-8: others can be no id of a session."""
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def _stamp(names: Mapping[str, os.DirEntry[str]], name: str) -> Stamp | None:

@@ -8,10 +8,11 @@ its growing moves no offset.
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 from typing import NamedTuple
 from zlib import crc32
@@ -21,7 +22,7 @@ import msgspec
 from holdfast.dialects.following import Added, LiveDialect, Where
 from holdfast.dialects.form import LONGEST, Line
 from holdfast.dialects.jsonl import parse
-from holdfast.errors import Conflict, HoldfastError, NotFound, StoreFull
+from holdfast.errors import Conflict, FormatError, HoldfastError, NotFound, StoreFull
 from holdfast.log.parts import split_at_boundary
 from holdfast.stores import disk
 from holdfast.stores.tail import Report, Tail
@@ -29,7 +30,7 @@ from holdfast.stores.tail import Report, Tail
 ENDING = ".jsonl"
 BESIDE = ".meta.json"
 _CHUNK = 1 << 20
-_BESIDE_MOST = 1 << 24
+_BESIDE_MOST = 1 << 24  # bytes of the first line, or of the file beside it
 
 
 class Trail(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
@@ -41,12 +42,16 @@ class Trail(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     crc: int = 0  # of the last line
 
 
+START = Trail()
+
+
 class Landed(NamedTuple):
     """Where lines of ours came to lie: another writer may have been faster."""
 
     part: int
     start: int  # of the first of them, counted like a trail
     trail: Trail  # behind the last one
+    size: int  # of the part then
     alone: bool  # nothing but them stands behind the trail that was known
 
 
@@ -100,20 +105,22 @@ class Files:
 
     @contextmanager
     def _opened_folder(self, path: str) -> Iterator[int]:
-        """A descriptor of a folder below the root; no link is followed there."""
-        flags = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
-        with disk.errors_mapped(f"opening {path or self._root.name}"):
-            here = os.open(self._root, flags)
+        """A descriptor of a folder below the root; no link is followed there.
+
+        Whatever the system refuses while it is used becomes an error of ours.
+        """
+        with disk.errors_mapped(f"reading {self.path}"):
+            here = os.open(self._root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
             for name in path.split("/") if path else ():
                 above, here = here, -1
                 try:
                     here = disk.open_directory(name, above)
                 finally:
                     os.close(above)
-        try:
-            yield here
-        finally:
-            os.close(here)
+            try:
+                yield here
+            finally:
+                os.close(here)
 
     # --- what is there
 
@@ -128,6 +135,11 @@ class Files:
         if not found:
             raise NotFound(f"{self.path} is gone")
         return found
+
+    def ended(self, landed: Landed) -> Signature:
+        """The signature if lines of ours are the last ones; else one that nothing has."""
+        found = self.signature()
+        return found if found[landed.trail.part - 1][1] == landed.size else ()
 
     def sizes(self) -> list[int]:
         """The bytes of each part."""
@@ -185,7 +197,7 @@ class Files:
                 base = self._beside(folder)[1] if trail.part == 1 else 0
                 start = base + trail.end - trail.length
                 line = os.pread(part, trail.length, start) if start >= base else b""
-        except (NotFound, FileNotFoundError):
+        except NotFound:
             return False
         return len(line) == trail.length and crc32(line) == trail.crc
 
@@ -225,51 +237,64 @@ class Files:
 
     # --- writing
 
-    def append(self, lines: Sequence[bytes], known: Trail = Trail()) -> Landed:  # noqa: B008 - frozen
-        """Add lines at the end, whole or not at all; a torn line before them is ended first.
+    def append(
+        self, lines: Sequence[bytes], files: Mapping[str, bytes], known: Trail = START
+    ) -> Landed:
+        """Add lines at the end and write `files` anew, all or nothing.
 
-        `known` is how far the transcript was followed.
+        A torn line before them is ended first. `known` is how far the transcript was followed.
         """
         with self.folder() as folder, disk.errors_mapped(f"writing {self.path}"):
             names = self._parts(folder)
             sizes = [os.stat(name, dir_fd=folder, follow_symlinks=False).st_size for name in names]
             self._check(lines, sum(sizes))
+            if self._dialect.BESIDE == "head" and self._beside(folder)[0] is None:
+                raise FormatError(
+                    f"{self.path} does not begin with a line about the session",
+                    hint="begin a new one: what is added here would be taken for that line",
+                )
             limit = self._dialect.PART_BYTES or 1 << 62
             first, *rest = split_at_boundary(list(lines), sizes[-1], limit)
-            tails: list[tuple[Tail, int, int]] = []  # part, its size before, and now
+            parts: list[tuple[Tail, int, int]] = []  # where ours begins in it, and where it ends
+            torn = False
             try:
-                part = self._tail(names[-1], folder, durable=durable)
-                tails.append((part, sizes[-1], sizes[-1]))
+                part = self._tail(names[-1], folder)
+                parts.append((part, sizes[-1], sizes[-1]))
                 if first:
                     torn = sizes[-1] > 0 and os.pread(part.descriptor, 1, sizes[-1] - 1) != b"\n"
                     if torn:
                         self._report(f"{self.path}: its last line had no end and was given one")
                     data = b"\n" * torn + _joined(first)
-                    tails[-1] = (part, sizes[-1], part.put(data, sizes[-1]))
+                    end = part.put(data, sizes[-1])
+                    parts[-1] = (part, end - len(data), end)
                 for number, group in enumerate(rest, len(names) + 1):
-                    new = self._tail(self.part_name(number), folder, durable=durable, new=True)
-                    tails.append((new, 0, 0))
-                    tails[-1] = (new, 0, new.put(_joined(group), 0))
-                if rest and durable:
+                    parts.append((self._tail(self.part_name(number), folder, new=True), 0, 0))
+                    parts[-1] = (parts[-1][0], 0, parts[-1][0].put(_joined(group), 0))
+                if rest:
                     disk.sync_directory(folder)
+                self._put_files(files, folder)
             except BaseException:
-                for number, (tail, before, after) in enumerate(tails, len(names)):
+                for number, (tail, start, end) in enumerate(parts, len(names)):
                     if number > len(names):
                         os.unlink(self.part_name(number), dir_fd=folder)
-                    elif after != before:
-                        tail.cut(before, after)
+                    elif start != end:
+                        tail.cut(start, end)
                 raise
             finally:
-                for tail, _, _ in tails:
+                for tail, _, _ in parts:
                     tail.close()
-            number = len(names) + len(rest)
-            base = self._beside(folder)[1] if number == 1 else 0
-            last = lines[-1] + b"\n"
-            return Trail(number, tails[-1][2] - base, len(last), crc32(last))
+            base = self._beside(folder)[1] if len(names) == 1 else 0
+            number, last = len(names) + len(rest), lines[-1] + b"\n"
+            end = parts[-1][2] - (0 if rest else base)
+            trail = Trail(number, end, len(last), crc32(last))
+            start = parts[0][1] - base
+            alone = (known.part, known.end) == (len(names), start)
+            place = (len(names), start + torn) if first else (len(names) + 1, 0)
+            return Landed(*place, trail, parts[-1][2], alone)
 
-    def _tail(self, name: str, folder: int, *, durable: bool, new: bool = False) -> Tail:
+    def _tail(self, name: str, folder: int, *, new: bool = False) -> Tail:
         flags = os.O_RDWR | os.O_APPEND | (os.O_CREAT | os.O_EXCL if new else 0)
-        return Tail(disk.open_file(name, flags, folder), self.stem, self._report, durable=durable)
+        return Tail(disk.open_file(name, flags, folder), self.stem, self._report, durable=True)
 
     def _check(self, lines: Sequence[bytes], size: int) -> None:
         """Refuse what the session's own program could not read any more."""
@@ -290,36 +315,53 @@ class Files:
     def replace(self, added: Added) -> None:
         """Write anew what is written anew, each by a temporary file and a rename."""
         with self.folder() as folder, disk.errors_mapped(f"writing {self.path}"):
-            for ending, data in added.files.items():
-                disk.put(f"{self.stem}{ending}", data, folder, durable=True)
+            self._put_files(added.files, folder)
             if added.head is not None:
                 self._put_head(added.head, folder)
             if added.stem is not None and added.stem != self.stem:
                 self._rename(added.stem, folder)
 
+    def _put_files(self, files: Mapping[str, bytes], folder: int) -> None:
+        for ending, data in files.items():
+            with self._anew(f"{self.stem}{ending}", folder) as new:
+                disk.write_all(new, data)
+
     def _put_head(self, head: bytes, folder: int) -> None:
         """Another first line: the rest is copied behind it, so no crash finds half a session."""
         name = self.part_name(1)
-        temporary = f".{name}.{os.getpid()}.tmp"
         with _opened(name, folder) as old:
-            before = os.fstat(old)
+            was = _stamp_of(os.fstat(old))
             start = self._beside(folder)[1]
-            flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC
-            new = disk.open_file(temporary, flags, folder)
-            try:
-                os.fchmod(new, stat.S_IMODE(before.st_mode))
+            with self._anew(name, folder, was) as new:
                 disk.write_all(new, head + b"\n")
-                disk.copy(old, new, start, before.st_size)
+                disk.copy(old, new, start, was[1])
+
+    @contextmanager
+    def _anew(self, name: str, folder: int, was: Stamp | None = None) -> Iterator[int]:
+        """A file that takes the place of another, with its mode and owner, once it is durable.
+
+        Conflict if that one is not any more what it was.
+        """
+        temporary = f".{crc32(os.fsencode(name)):08x}.{os.getpid()}.tmp"  # a name may be long
+        try:
+            new = disk.open_file(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, folder)
+            try:
+                with suppress(FileNotFoundError):
+                    before = os.stat(name, dir_fd=folder, follow_symlinks=False)
+                    os.fchmod(new, stat.S_IMODE(before.st_mode))
+                    with suppress(PermissionError):  # only root can give it back to another user
+                        os.fchown(new, before.st_uid, before.st_gid)
+                yield new
                 disk.sync_all(new)
-                now = os.stat(name, dir_fd=folder, follow_symlinks=False)
-                if (now.st_ino, now.st_size) != (before.st_ino, before.st_size):
-                    raise Conflict(f"{self.path} was written to meanwhile", hint="try again")
-                os.rename(temporary, name, src_dir_fd=folder, dst_dir_fd=folder)
-            except BaseException:
-                os.unlink(temporary, dir_fd=folder)
-                raise
             finally:
                 os.close(new)
+            if was is not None and _stamp(name, folder) != was:
+                raise Conflict(f"{self.path} was written to meanwhile", hint="try again")
+            os.rename(temporary, name, src_dir_fd=folder, dst_dir_fd=folder)
+        except BaseException:
+            with suppress(OSError):
+                os.unlink(temporary, dir_fd=folder)
+            raise
         disk.sync_directory(folder)
 
     def _rename(self, stem: str, folder: int) -> None:
@@ -335,28 +377,39 @@ class Files:
         self.stem = stem
 
     def make(self, added: Added) -> None:
-        """Make the files of a new session, durably."""
+        """Make the files of a new session, durably, or none of them."""
         lines = ((added.head,) if added.head is not None else ()) + added.lines
+        name = self.part_name(1)
         with self.folder() as folder, disk.errors_mapped(f"making {self.path}"):
-            for ending, data in added.files.items():
-                disk.put(f"{self.stem}{ending}", data, folder, durable=True)
-            tail = self._tail(self.part_name(1), folder, durable=True, new=True)
+            tail = self._tail(name, folder, new=True)
             try:
+                self._put_files(added.files, folder)
                 if lines:
                     tail.put(_joined(lines), 0)
+                disk.sync_directory(folder)
+            except BaseException:
+                for one in (name, *(f"{self.stem}{ending}" for ending in added.files)):
+                    with suppress(OSError):
+                        os.unlink(one, dir_fd=folder)
+                raise
             finally:
                 tail.close()
-            disk.sync_directory(folder)
 
-    def overwrite(self, data: bytes) -> None:
-        """Put another transcript in the place of this one."""
-        with self.folder() as folder, disk.errors_mapped(f"writing {self.path}"):
-            disk.put(self.part_name(1), data, folder, durable=True)
+    def overwrite(self, data: bytes, was: Stamp | None = None) -> None:
+        """Put another transcript in the place of this one. Conflict if it is not what it was."""
+        with (
+            self.folder() as folder,
+            disk.errors_mapped(f"writing {self.path}"),
+            self._anew(self.part_name(1), folder, was) as new,
+        ):
+            disk.write_all(new, data)
 
-    def content(self) -> bytes:
+    def content(self) -> tuple[bytes, Stamp]:
         """The transcript as it is."""
         with self.folder() as folder, disk.errors_mapped(f"reading {self.path}"):
-            return disk.get(self.part_name(1), folder, 1 << 40)
+            name = self.part_name(1)
+            was = _stamp_of(os.stat(name, dir_fd=folder, follow_symlinks=False))
+            return disk.get(name, folder, 1 << 40), was
 
     def remove(self) -> int:
         """Delete the session, its transcript first; returns how many parts it had."""
@@ -373,9 +426,10 @@ class Files:
 class Grown:
     """Lines that are read once; `trail` is behind the last one that was taken."""
 
-    def __init__(self, files: Files, trail: Trail) -> None:
+    def __init__(self, files: Files, trail: Trail, until: Landed | None) -> None:
         self._files = files
         self.trail = trail
+        self.until = until
 
     def __iter__(self) -> Iterator[Line]:
         return self._files.lines(self)
@@ -395,24 +449,34 @@ def _stamp(name: str, folder: int) -> Stamp | None:
         status = os.stat(name, dir_fd=folder, follow_symlinks=False)
     except FileNotFoundError:
         return None
+    except OSError as error:
+        if error.errno == errno.ENAMETOOLONG:
+            return None  # the name of a part that there cannot be
+        raise
+    return _stamp_of(status)
+
+
+def _stamp_of(status: os.stat_result) -> Stamp:
     return status.st_ino, status.st_size, status.st_mtime_ns
 
 
 def _first_line(part: int) -> bytes | None:
-    """The first line, None if it has no end."""
-    data, offset = b"", 0
-    while chunk := os.pread(part, _CHUNK, offset):
-        at = chunk.find(b"\n")
+    """The first line, None if it has no end or is too long to be about a session."""
+    size = 4096
+    while True:
+        data = os.pread(part, size, 0)
+        at = data.find(b"\n")
         if at >= 0:
-            return data + chunk[:at]
-        data, offset = data + chunk, offset + len(chunk)
-    return None
+            return data[:at]
+        if len(data) < size or size >= _BESIDE_MOST:
+            return None
+        size *= 16
 
 
 def _lines(part: int, start: int) -> Iterator[Line]:
     """Whole lines from an offset on. A last one without its newline counts if it is a record:
-    nothing can follow in it any more. Of one that is far too long only the beginning is given,
-    which is damage to every reader."""
+    nothing can follow in it any more. One that is far too long is passed over: it is damage to
+    every reader."""
     offset, read = start, start
     pieces: list[bytes] = []  # of the line that begins at the offset
     while chunk := os.pread(part, _CHUNK, read):

@@ -6,16 +6,31 @@ that several have is that of the first.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from heapq import merge
-from itertools import islice
-from typing import Any
+from itertools import islice, takewhile
+from operator import itemgetter
+from typing import Any, TypeVar
 
-from holdfast.errors import Conflict, HoldfastError, InvalidId, NotFound, Unsupported
+from holdfast.errors import HoldfastError, InvalidId, NotFound, StoreFailed, Unsupported
+from holdfast.live.paging import cursor_of, place
 from holdfast.model import AnyRecord, Damaged, Entry, Metadata, Part
-from holdfast.ports import Chats, Filter, Lease, Listed, Order, Page, Store
-from holdfast.stamps import epoch_ms
-from holdfast.ulid import is_ulid
+from holdfast.ports import (
+    Chats,
+    Filter,
+    Lease,
+    Order,
+    Page,
+    Progress,
+    Query,
+    Results,
+    Store,
+    parse_cursor,
+)
+from holdfast.ulid import is_ulid, made_at
+
+T = TypeVar("T")
 
 
 class JoinedStore:
@@ -23,39 +38,45 @@ class JoinedStore:
 
     def __init__(self, own: Store, others: Sequence[Store]) -> None:
         self.own = own
-        self._all = (own, *others)
-        self._homes: dict[str, Store] = {}  # session → the store that has it
+        self._others = tuple(others)
+        self._homes: dict[str, Store] = {}  # session → the other store that has it
+        self._told: deque[str] = deque(maxlen=100)
 
     @property
     def reports(self) -> list[str]:
         """What all of them had to tell."""
-        return [told for store in self._all for told in getattr(store, "reports", ())]
+        stores = (self.own, *self._others)
+        return [*self._told, *(told for one in stores for told in getattr(one, "reports", ()))]
 
     def __getattr__(self, name: str) -> Any:
         """What only a store of files has (`sweep`, `watch`, `leftovers`) is the root's."""
+        if name.startswith("_"):  # it has none of these: a copy that is not made yet asks for them
+            raise AttributeError(name)
         return getattr(self.own, name)
 
     def _of(self, session: str) -> Store:
-        if is_ulid(session):
-            return self.own
-        if session not in self._homes:
-            self._homes[session] = self._find(session)[0]
-        return self._homes[session]
+        home = self._homes.get(session)
+        if home is None:
+            home = self.own if is_ulid(session) else self._find(session)[0]
+            if home is not self.own:
+                self._homes[session] = home
+        return home
 
     def _find(self, name: str) -> tuple[Store, str]:
         """The store that has a session of this name, and the session's id."""
-        failure: HoldfastError | None = None
-        for store in self._all:
+        failures: list[HoldfastError] = []
+        for store in (self.own, *self._others):
             try:
                 return store, store.resolve(name)
-            except Conflict:
-                raise
             except (NotFound, InvalidId) as error:
-                # "There is none" tells more than "that cannot be one".
-                if failure is None or isinstance(failure, InvalidId):
-                    failure = error
-        assert failure is not None
-        raise failure
+                failures.append(error)
+            except StoreFailed as error:
+                if store is self.own:
+                    raise
+                failures.append(error)
+        # "There is none" tells more than "that cannot be one".
+        telling = (NotFound, StoreFailed, InvalidId)
+        raise min(failures, key=lambda error: telling.index(type(error)))
 
     # --- the root's alone
 
@@ -166,16 +187,63 @@ class JoinedStore:
     ) -> Page:
         """Sessions of all stores, newest first."""
 
-        def place(row: Listed) -> tuple[int, str]:
-            created = epoch_ms(row.metadata.created_at) or 0
-            return (row.active if order == "active" else created), row.id
+        def listed(store: Store) -> tuple[Store, Page]:
+            own = cursor
+            if store is self.own and cursor is not None and order == "created":
+                own = _created(cursor)
+            return store, store.list(which, limit=limit, cursor=own, order=order)
 
-        pages = [store.list(which, limit=limit, cursor=cursor, order=order) for store in self._all]
-        rows = list(islice(merge(*pages, key=place, reverse=True), limit))
-        more = sum(map(len, pages)) > limit or any(page.next for page in pages)
-        return Page(rows, rows[-1].cursor if more and rows else None, sum(p.total for p in pages))
+        pages = self._each(listed)
+        placed = ([(place(row, order), row, store) for row in page] for store, page in pages)
+        first = list(islice(merge(*placed, key=itemgetter(0), reverse=True), limit))
+        more = sum(len(page) for _, page in pages) > limit or any(page.next for _, page in pages)
+        rows = [row for _, row, store in first if not self._is_covered(row.id, store)]
+        following = cursor_of(first[-1][1], order) if more and first else None
+        return Page(rows, following, sum(page.total for _, page in pages))
+
+    def _is_covered(self, session: str, store: Store) -> bool:
+        """Whether an id of this store is that of a session in an earlier one."""
+        if store is self.own:
+            return False
+        earlier = takewhile(lambda one: one is not store, self._others)
+        return any(getattr(one, "lists", lambda _: False)(session) for one in earlier)
+
+    def search(self, query: Query, *, progress: Progress | None = None) -> Results:
+        """What is found in all of them, the best first."""
+        return _best(self._each(lambda store: store.search(query, progress=progress)), query)
+
+    def recall(self, query: Query, now: int) -> Results:
+        """What a message is about in all of them, likewise."""
+        return _best(self._each(lambda store: store.recall(query, now)), query)
+
+    def catch_up(self, progress: Progress | None = None) -> int:
+        """Take in what is new in all of them."""
+        return sum(self._each(lambda store: store.catch_up(progress)))
+
+    def _each(self, ask: Callable[[Store], T]) -> Sequence[T]:
+        """What all stores answer. A directory that is gone does not take the others with it."""
+        answers = [ask(self.own)]
+        for store in self._others:
+            try:
+                answers.append(ask(store))
+            except (StoreFailed, NotFound) as error:
+                self._told.append(str(error))
+        return answers
 
     def close(self) -> None:
         """Close all of them."""
-        for store in self._all:
+        for store in (*self._others, self.own):
             store.close()
+
+
+def _created(cursor: str) -> str:
+    """A cursor for the root, which lists the newest first by the times in its ids."""
+    created, last = parse_cursor(cursor)
+    first, behind = made_at(created, bytes(10)), made_at(created + 1, bytes(10))
+    return f"{created}-{min(max(last, first), behind)}"
+
+
+def _best(found: Sequence[Results], query: Query) -> Results:
+    """Results of several stores; scores of each are shares of its best one."""
+    ranked = sorted((one for own in found for one in own.results), key=lambda one: -one.score)
+    return Results(tuple(ranked[: query.limit]), sum(own.total for own in found))

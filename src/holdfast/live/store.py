@@ -22,22 +22,36 @@ from holdfast.errors import (
     FormatError,
     HoldfastError,
     InvalidId,
+    LogDamaged,
     NotFound,
     SessionBusy,
     Unsupported,
 )
 from holdfast.live.catalogue import Catalogue, Progress, Row
 from holdfast.live.files import ENDING, Files
-from holdfast.live.mirror import Mirror, without_place
+from holdfast.live.mirror import Mirror, working_directory
+from holdfast.live.paging import page
 from holdfast.log.admit import lasting, prepare
 from holdfast.log.facts import is_name
 from holdfast.model import AnyRecord, Damaged, Entry, Metadata, Part, pair
-from holdfast.ports import Chats, Filter, Lease, Listed, Order, Page, Store, matcher, parse_cursor
-from holdfast.stamps import Stamps, Uuids, epoch_ms
+from holdfast.ports import (
+    Chats,
+    Filter,
+    Lease,
+    Listed,
+    Order,
+    Page,
+    Query,
+    Results,
+    Store,
+    matcher,
+)
+from holdfast.stamps import Stamps, Uuids
 from holdfast.stores import disk
 
 PREFIX = 6  # characters of an id that serve for it
 PATIENCE = 5.0  # seconds that another writer may hold a session
+_MAKING = "the making of sessions"
 IMPORT = "import it (holdfast sessions import) and go on in a store of ours"
 
 
@@ -101,6 +115,7 @@ class LiveStore:
         self._guard = threading.Lock()
         self._open, self._locks = {}, {}
         self._new_uuid = Uuids()
+        self._catalogue.forked()
 
     # --- one session
 
@@ -142,7 +157,7 @@ class LiveStore:
     @contextmanager
     def _held(self, session: str) -> Iterator[Mirror]:
         """A session under its lock, its mirror up to date."""
-        mirror = self._opened(session)
+        row = self._row(session)
         with self._guard:
             lock = self._locks.setdefault(session, threading.Lock())
         if not lock.acquire(timeout=PATIENCE):
@@ -152,13 +167,17 @@ class LiveStore:
                 session=session,
             )
         try:
-            with self._flock(mirror.session):
+            with self._flock(_key(row), f"session {session}"):
                 try:
+                    mirror = self._opened(session)
                     mirror.level()
-                except NotFound:  # renamed by its program
+                except (NotFound, LogDamaged) as error:  # renamed by its program; or the mirror's
                     with self._guard:
                         self._open.pop(session, None)
                     self._catalogue.moved()
+                    if isinstance(error, LogDamaged):  # the file is whole: it is mirrored again
+                        self.reports.append(f"{error.message} and is made anew")
+                        self._mirror.create({"key": _key(row), "source": row.dialect})
                     mirror = self._opened(session)
                     mirror.level()
                 yield mirror
@@ -180,17 +199,20 @@ class LiveStore:
         return mirror
 
     @contextmanager
-    def _flock(self, session: str) -> Iterator[None]:
+    def _flock(self, key: str, what: str = "") -> Iterator[None]:
+        """Keep other processes and threads of ours away."""
         folder = self._home / "locks"
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        name = hashlib.sha256(session.encode("utf-8", "replace")).hexdigest()[:32]
-        with disk.errors_mapped(f"locking session {session}", session=session):
+        name = hashlib.sha256(key.encode("utf-8", "replace")).hexdigest()[:32]
+        what = what or key
+        with disk.errors_mapped(f"locking {what}"):
+            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
             descriptor = os.open(folder / name, flags, 0o600)
         try:
-            disk.lock(descriptor, PATIENCE, f"session {session}", session=session)
+            disk.lock(descriptor, PATIENCE, what)
             yield
         finally:
+            disk.unlock(descriptor)  # a child that was forked meanwhile has a copy
             os.close(descriptor)
 
     def _level(self, session: str) -> Mirror:
@@ -208,29 +230,34 @@ class LiveStore:
     ) -> Metadata:
         """Make an empty session, as a file that its program takes for one of its own."""
         given = {key: value for key, value in (facts or {}).items() if value is not None}
-        if unless_held and given.get("key"):
-            try:
-                return self.metadata(self.resolve(given["key"]))
-            except (NotFound, InvalidId):
-                pass
-        if len(self._dialects) != 1:
-            raise Unsupported(
-                "a new session needs a format", hint="name it with --dialect, as --dialect claude"
-            )
-        return self.begin(self._dialects[0].NAME, given)
+        with self._flock(_MAKING):
+            held = self._holder(str(given.get("key") or "")) if unless_held else None
+            if held is not None:
+                return self.metadata(held)
+            if len(self._dialects) != 1:
+                raise Unsupported(
+                    "a new session needs a format", hint="name it with --dialect, as --dialect pi"
+                )
+            return self._begin(self._dialects[0], given)
 
-    def begin(self, name: str, facts: Mapping[str, Any]) -> Metadata:
-        """Make an empty session in one of several formats."""
-        dialect = next(one for one in self._dialects if name == one.NAME)
-        given = {"cwd": os.getcwd(), **facts}
+    def made(self, session: str, dialect: str, key: str) -> str:
+        """The session of this very id, made in one of several formats if there is none."""
+        with self._flock(_MAKING):
+            if self._catalogue.find(session) is not None:
+                return session
+            chosen = next(one for one in self._dialects if dialect == one.NAME)
+            return self._begin(chosen, {"key": key}).id
+
+    def _begin(self, dialect: LiveDialect, facts: Mapping[str, Any]) -> Metadata:
+        given = {"cwd": working_directory(), **facts}
         agent, sender = given.get("agent", "main"), given.get("sender", "user")
         chats = self.chats(pair(agent, sender))
         given.setdefault("chat", chats.highest + 1 if chats else 1)
         folder = self._folder(dialect, given["cwd"])
         begun = dialect.begin(given, self._now(), lambda stem: self._taken(folder, stem))
-        path = self._root / folder
-        with disk.errors_mapped(f"making {path.name}"):
-            path.mkdir(mode=0o700, parents=True, exist_ok=True)
+        if folder:
+            with disk.errors_mapped(f"making {folder}"):
+                (self._root / folder).mkdir(mode=0o700, exist_ok=True)
         files = Files(self._root, folder, begun.stem, dialect, self.reports.append)
         files.make(begun.added)
         self._catalogue.made(folder, begun.stem, dialect)
@@ -302,7 +329,7 @@ class LiveStore:
                     f"a {mirror.dialect.NAME} session has nothing to reclaim",
                     hint="only PicoClaw's have lines that are skipped",
                 )
-            before = mirror.files.content()
+            before, was = mirror.files.content()
             beside = mirror.files.where(session).beside
             after, meta, removed = reclaimed(before, beside, self._now())
             if not removed:
@@ -310,7 +337,7 @@ class LiveStore:
             self._keep([self._root / path for path in mirror.files.paths()])
             # As PicoClaw does it: a crash in between shows the lines again and loses none.
             mirror.put(Added(files={".meta.json": meta}))
-            mirror.files.overwrite(after)
+            mirror.files.overwrite(after, was)
             mirror.put(Added())
             return len(before) - len(after)
 
@@ -336,12 +363,12 @@ class LiveStore:
     def read(self, session: str, *, after: int = 0, limit: int | None = None) -> Iterator[Entry]:
         """Records above a seq, as the file says them now."""
         mirror = self._level(session)
-        return map(_plain, self._mirror.read(mirror.session, after=after, limit=limit))
+        return map(mirror.plain, self._mirror.read(mirror.session, after=after, limit=limit))
 
     def tail(self, session: str) -> Iterator[Entry]:
         """All records, newest first, lazily."""
         mirror = self._level(session)
-        return map(_plain, self._mirror.tail(mirror.session))
+        return map(mirror.plain, self._mirror.tail(mirror.session))
 
     def metadata(self, session: str) -> Metadata:
         """What the file says of the session, and what we know of its turns."""
@@ -356,7 +383,6 @@ class LiveStore:
         listed = row.listed(session).metadata
         return replace(
             listed,
-            message_count=known.message_count,
             uptime_secs=known.uptime_secs,
             metrics=known.metrics,
             run=known.run,
@@ -381,20 +407,60 @@ class LiveStore:
         matches = matcher(which)
         sessions = self._catalogue.sessions().items()
         rows = [one for name, row in sessions if matches(one := row.listed(name))]
-        return _page(rows, limit, cursor, order)
+        return page(rows, limit, cursor, order)
+
+    def lists(self, session: str) -> bool:
+        """Whether the last listing knew a session of this id."""
+        return self._catalogue.knows(session)
 
     def _unfinished(self, which: Filter, limit: int, cursor: str | None, order: Order) -> Page:
         """Only a mirror knows of turns; few are unfinished."""
         found = self._mirror.list(Filter(unfinished=True), limit=1_000_000)
         names = {_key(row): one for one, row in self._catalogue.sessions().items()}
         matches = matcher(which)
-        rows = []
+        rows: dict[str, Listed] = {}
         for one in found:
             name = names.get(one.metadata.key or "")
             if name is not None:
                 row = Listed(self.metadata(name), one.bytes, one.parts)
-                rows += [row] if matches(row) else []
-        return _page(rows, limit, cursor, order)
+                rows |= {name: row} if matches(row) else {}
+        return page(list(rows.values()), limit, cursor, order)
+
+    def search(self, query: Query, *, progress: Progress | None = None) -> Results:
+        """Sessions in which something was said; what is new in their files is taken in first."""
+        self.catch_up(progress)
+        return self._named(self._mirror.search(_anywhere(query)), query)
+
+    def recall(self, query: Query, now: int) -> Results:
+        """Sessions that a message is about, as far as they are taken in."""
+        return self._named(self._mirror.recall(_anywhere(query), now), query)
+
+    def catch_up(self, progress: Progress | None = None) -> int:
+        """Mirror what is new in the files, and take it in."""
+        sessions = list(self._catalogue.sessions())
+        for done, session in enumerate(sessions, 1):
+            try:
+                self._level(session)
+            except HoldfastError as error:  # one bad file must not hide the others
+                self.reports.append(f"{session} cannot be searched: {error.message}")
+            if progress is not None:
+                progress(done, len(sessions))
+        return self._mirror.catch_up()
+
+    def _named(self, found: Results, query: Query) -> Results:
+        """What was found in mirrors, under the ids of the sessions."""
+        names = {_key(row): one for one, row in self._catalogue.sessions().items()}
+        matches = matcher(replace(query.which, since=None))
+        shown = []
+        for one in found.results:
+            name = names.get(self._mirror.metadata(one.session).key or "")
+            row = self._catalogue.find(name) if name is not None else None
+            if name is None or row is None or name in query.without:
+                continue
+            listed = row.listed(name)
+            if matches(listed):
+                shown.append(replace(one, session=name, title=listed.metadata.title))
+        return Results(tuple(shown), found.total)
 
     def resolve(self, name: str) -> str:
         """The id behind an id, a key, an alias, or an unambiguous beginning of an id."""
@@ -403,12 +469,9 @@ class LiveStore:
             return name
         except (NotFound, InvalidId) as error:
             failure = error
+        if (held := self._holder(name)) is not None:
+            return held
         sessions = self._catalogue.sessions()
-        holders = [
-            one for one, row in sessions.items() if name in (row.glance.key, *row.glance.aliases)
-        ]
-        if holders and name:
-            return holders[0]
         if len(name) >= PREFIX:
             alike = [one for one in sessions if one.startswith(name)]
             if len(alike) == 1:
@@ -416,6 +479,16 @@ class LiveStore:
             if alike:
                 raise Conflict(f"several sessions begin with {name}", hint="give more characters")
         raise failure
+
+    def _holder(self, name: str) -> str | None:
+        """The session of this very id, key or alias."""
+        sessions = self._catalogue.sessions()
+        if name in sessions:
+            return name
+        held = (
+            one for one, row in sessions.items() if name in (row.glance.key, *row.glance.aliases)
+        )
+        return next(held, None) if name else None
 
     def chats(self, thread: str) -> Chats | None:
         """The sessions of an agent and a sender, or of a key."""
@@ -502,8 +575,14 @@ class LiveStore:
 
 def _key(row: Row) -> str:
     """The key of a session's mirror: a title in the file's name does not change it."""
-    key = f"{row.dialect}:{row.folder}/{row.name}"
-    return key if is_name(key) else f"{row.dialect}:{made_id(row.folder, row.name)}"
+    name = row.path if row.twin else row.name
+    key = f"{row.dialect}:{row.folder}/{name}"
+    return key if is_name(key) else f"{row.dialect}:{made_id(row.folder, name)}"
+
+
+def _anywhere(query: Query) -> Query:
+    """A query without what only the files tell of a session."""
+    return replace(query, which=Filter(since=query.which.since), without=frozenset())
 
 
 def _check_lease(session: str, lease: Lease) -> None:
@@ -512,24 +591,5 @@ def _check_lease(session: str, lease: Lease) -> None:
         raise Conflict(f"the turn lease of session {session} is not held", session=session)
 
 
-def _plain(entry: Entry) -> Entry:
-    return entry if isinstance(entry, Damaged) else without_place(entry)
-
-
 def _unsupported(what: str, hint: str) -> NoReturn:
     raise Unsupported(f"these files have no place for {what}", hint=hint)
-
-
-def _page(rows: list[Listed], limit: int, cursor: str | None, order: Order) -> Page:
-    def place(row: Listed) -> tuple[int, str]:
-        created = epoch_ms(row.metadata.created_at) or 0
-        return (row.active if order == "active" else created), row.id
-
-    rows = sorted(rows, key=place, reverse=True)
-    total = len(rows)
-    if cursor is not None:
-        start = parse_cursor(cursor)
-        if order == "created":  # a cursor has the other time
-            start = next((place(row) for row in rows if row.id == start[1]), start)
-        rows = [row for row in rows if place(row) < start]
-    return Page(rows[:limit], rows[limit - 1].cursor if len(rows) > limit else None, total)

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from holdfast.errors import Conflict, FormatError, StoreFull
 from holdfast.log.fold import Tally, given_facts
-from holdfast.log.lines import encode, encode_plain, same, seal
+from holdfast.log.lines import as_kept, encode, encode_plain, encode_read, same, seal
 from holdfast.log.parts import MARKER_BYTES
 from holdfast.model import AnyRecord, Message, Meta
 from holdfast.settings import SessionSettings
@@ -24,7 +24,7 @@ class Prepared(msgspec.Struct, frozen=True, gc=False):
     record: AnyRecord
     body: bytes
     retriable: bool  # the caller brought the id, so it may be there already
-    plain: bool  # text only: read back as it is
+    plain: bool  # it is as a later reader will see it, and nobody else's
 
 
 def prepare(
@@ -34,6 +34,11 @@ def prepare(
     made = []
     for record in records:
         brought = record.id
+        if record.line and brought and record.timestamp:
+            kept = as_kept(record)
+            if kept is not None:
+                made.append(Prepared(kept, kept.line, True, True))
+                continue
         own = replace(  # a copy in any case: it gets its seq when it is stored
             record,
             timestamp=record.timestamp or now(),
@@ -43,7 +48,8 @@ def prepare(
         if body is not None:
             made.append(Prepared(own, body, brought != "", True))
         else:
-            made.append(Prepared(*encode(own), brought != "", False))
+            given, body, read = encode_read(own)
+            made.append(Prepared(read or given, body, brought != "", read is not None))
     return made
 
 

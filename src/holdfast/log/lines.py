@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import Any, NamedTuple, get_args
+from typing import Any, NamedTuple, TypeVar, get_args
 from zlib import crc32
 
 import msgspec
@@ -21,6 +21,7 @@ from holdfast.model import (
     LINE_KEY,
     SCHEMA_VERSION,
     AnyRecord,
+    Event,
     KnownRecord,
     Message,
     OtherBlock,
@@ -41,6 +42,7 @@ def encode_other(value: object) -> Any:
     raise TypeError(f"{type(value).__name__} is not a JSON value")
 
 
+_Kind = TypeVar("_Kind", bound=Message | Event)
 _ROLES = frozenset(get_args(Role))
 _encoder = msgspec.json.Encoder(enc_hook=encode_other)
 _decoder = msgspec.json.Decoder(KnownRecord)
@@ -59,18 +61,62 @@ class Reading(NamedTuple):
 # --- writing --------------------------------------------------------------------------------
 
 
+class _Own(bytes):
+    """The JSON of a record as `_encode` gives it, written here: nobody else makes one.
+
+    The record that has it for its line may have been changed since; a record that is decoded
+    from it is one that a store can hold.
+    """
+
+    __slots__ = ()
+
+
+def with_key(record: _Kind, key: str, value: Any) -> _Kind:
+    """A record with one more key, which is not ours, in the form in which a store writes it.
+
+    Both hold only what was parsed, or text: no objects that stand for other JSON than themselves.
+    """
+    known = _encoder.encode(bare(record))
+    line = b'%b,"%b":%b}' % (known[:-1], key.encode(), _encoder.encode(value))
+    # Otherwise it would be written in another form: under a key of ours, or with escapes.
+    as_written = key.isidentifier() and key.isascii() and key not in _FIELDS
+    return replace(record, line=_Own(line) if as_written else line)
+
+
+def as_kept(record: AnyRecord) -> KnownRecord | None:
+    """A record that `with_key` made, as a later reader will see it; its line is its JSON.
+
+    None if it did not, or was changed since, or cannot be written: ask `encode`.
+    """
+    line = record.line
+    if type(line) is not _Own or _is_deep(line):
+        return None
+    try:
+        read: KnownRecord = _decoder.decode(line)
+    except (ValueError, RecursionError):
+        return None
+    force_setattr(read, "line", line)
+    return read if read == record else None
+
+
 def encode(record: AnyRecord) -> tuple[AnyRecord, bytes]:
     """The record with what JSON cannot hold made good, and its JSON without seq, version and crc.
 
     NaN and infinities become null, lone surrogates U+FFFD. Raises FormatError for what JSON or
     a later reader could not hold.
     """
+    record, body, _ = encode_read(record)
+    return record, body
+
+
+def encode_read(record: AnyRecord) -> tuple[AnyRecord, bytes, KnownRecord | None]:
+    """The same, with the record as a later reader will see it, unless that is slow to say."""
     try:
         body = _encode(record)
     except UnicodeEncodeError:
         record = _without_surrogates(record)
         body = _encode(record)
-    if body.count(b"[") + body.count(b"{") > MAX_DEPTH and _depth(body) > MAX_DEPTH:
+    if _is_deep(body):
         raise FormatError(
             f"content is nested deeper than {MAX_DEPTH} levels", hint="store it as text"
         )
@@ -78,12 +124,14 @@ def encode(record: AnyRecord) -> tuple[AnyRecord, bytes]:
         raise FormatError(f"a record of schema version {record.schema_version} cannot be written")
     # Structs take any value: what is acknowledged must be readable, so read it.
     try:
-        _decoder.decode(body)
+        read: KnownRecord = _decoder.decode(body)
     except (ValueError, RecursionError):
         problem = _decode_slowly(body).problem
         if problem:
             raise FormatError(problem) from None
-    return record, body
+        return record, body, None
+    force_setattr(read, "line", body if record.line else b"")
+    return record, body, read
 
 
 def encode_plain(record: AnyRecord) -> bytes | None:
@@ -119,13 +167,12 @@ def encode_plain(record: AnyRecord) -> bytes | None:
 def seal(body: bytes, kind: str, seq: int) -> bytes:
     """The line (without newline) of an encoded record at its place in the log."""
     head = _HEADS.get(kind) or _head(kind)
-    start = b'%b,"schemaVersion":%d,"seq":%d' % (head, SCHEMA_VERSION, seq)
-    rest = body[len(head) : -1]
-    return b'%b%b,"crc":"%08x"}' % (start, rest, crc32(rest, crc32(start)))
+    line = b'%b,"schemaVersion":%d,"seq":%d%b' % (head, SCHEMA_VERSION, seq, body[len(head) : -1])
+    return b'%b,"crc":"%08x"}' % (line, crc32(line))
 
 
 def stored(record: AnyRecord, seq: int, line: bytes, *, plain: bool) -> AnyRecord:
-    """The record as a later reader will see it; a plain one must be nobody else's."""
+    """The record as a later reader will see it; a plain one is so but for its place."""
     if not plain:
         return decode(line).record or record  # it may hold sets, NaN …: the line is what counts
     force_setattr(record, "seq", seq)
@@ -156,8 +203,8 @@ def from_object(data: Mapping[str, Any]) -> AnyRecord:
 
 def to_object(record: AnyRecord) -> dict[str, Any]:
     """A record as a JSON object, from which `from_object` makes it again."""
-    made: dict[str, Any] = msgspec.to_builtins(record, enc_hook=encode_other)
-    made.pop(LINE_KEY, None)
+    without = replace(record, line=b"") if record.line else record
+    made: dict[str, Any] = msgspec.to_builtins(without, enc_hook=encode_other)
     return made
 
 
@@ -260,6 +307,11 @@ def clean(value: Any) -> Any:
             value, **{name: clean(getattr(value, name)) for name in value.__struct_fields__}
         )
     return value
+
+
+def _is_deep(body: bytes) -> bool:
+    """Whether a later reader may not get to the bottom of it."""
+    return body.count(b"[") + body.count(b"{") > MAX_DEPTH and _depth(body) > MAX_DEPTH
 
 
 def _depth(body: bytes) -> int:
@@ -394,3 +446,6 @@ def _head(kind: str) -> bytes:
 
 _KINDS = frozenset(kind.record_type for kind in KnownRecord.__args__)
 _HEADS = {kind: _head(kind) for kind in _KINDS}
+_FIELDS = frozenset({"recordType", "crc"}).union(
+    *(kind.__struct_encode_fields__ for kind in KnownRecord.__args__)
+)

@@ -19,7 +19,7 @@ from holdfast.index.database import IndexBroken
 from holdfast.index.listing import Index
 from holdfast.log.fold import Tally
 from holdfast.log.parts import part_name
-from holdfast.ports import Filter, Listed, Order, Page, parse_cursor, since_ms
+from holdfast.ports import Filter, Listed, Order, Page, Progress, parse_cursor, since_ms
 from holdfast.stores import sidecar
 from holdfast.stores.disk import errors_mapped
 from holdfast.stores.layout import Root
@@ -27,7 +27,6 @@ from holdfast.stores.reading import OpenLog
 from holdfast.stores.tail import Report
 
 T = TypeVar("T")
-Progress = Callable[[int, int], None]
 _BATCH = 500
 _REMEMBERED = 1000  # names
 
@@ -68,6 +67,10 @@ class Catalogue:
                 parse_cursor(cursor)
             return Page((), None, 0)
         return self._sound(lambda: self._current().page(which, limit, cursor, order))
+
+    def ask(self, question: Callable[[Index], T]) -> T:
+        """Ask the index, brought up to date, something else."""
+        return self._sound(lambda: question(self._current()))
 
     def holder(self, name: str) -> tuple[str, int] | None:
         """The session that holds a key or alias, and its generation."""

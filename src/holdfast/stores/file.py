@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from holdfast.errors import (
     Conflict,
@@ -31,11 +31,11 @@ from holdfast.log.facts import check_facts
 from holdfast.log.fold import Tally, apply, given_facts
 from holdfast.log.parts import part_name
 from holdfast.model import AnyRecord, Damaged, Entry, Meta, Metadata, Part, pair
-from holdfast.ports import Chats, Filter, Lease, Listed, Order, Page
+from holdfast.ports import Chats, Filter, Lease, Listed, Order, Page, Progress, Query, Results
 from holdfast.settings import Settings
 from holdfast.stamps import Stamps, Uuids
 from holdfast.stores import audit, disk, names, sidecar
-from holdfast.stores.catalogue import Catalogue, Progress, Sweep, new_owner
+from holdfast.stores.catalogue import Catalogue, Sweep, new_owner
 from holdfast.stores.forking import copy_log
 from holdfast.stores.layout import Root
 from holdfast.stores.leases import FileLease
@@ -44,6 +44,10 @@ from holdfast.stores.reading import OpenLog, is_birth, part_numbers
 from holdfast.stores.watching import watch_sessions
 from holdfast.stores.writer import Writer
 from holdfast.ulid import Ulids, is_ulid, made_at
+
+if TYPE_CHECKING:
+    from holdfast.index.listing import Index
+    from holdfast.stores.searching import Searching
 
 MOST = 1_000_000  # sessions of one page
 
@@ -72,6 +76,7 @@ class FileStore:
         self._catalogue = Catalogue(self._root, self.reports.append, progress)
         report = self.reports.append
         self._writers = Writers(self._root, self._settings, self._catalogue, report)
+        self._tool_output = (settings or Settings()).search.tool_output
         self._leases: weakref.WeakSet[FileLease] = weakref.WeakSet()
         self._name_locks: set[int] = set()  # descriptors that hold the lock for names
         self._mind_forks()
@@ -283,6 +288,37 @@ class FileStore:
         if limit < 1:
             raise FormatError(f"a listing needs a limit of at least 1, not {limit}")
         return self._catalogue.page(which, min(limit, MOST), cursor, order)
+
+    def search(self, query: Query, *, progress: Progress | None = None) -> Results:
+        """Sessions in which something was said; what is new is taken in first."""
+        if not self._root.exists():
+            return Results()
+        self.catch_up(progress)
+        return self._catalogue.ask(lambda index: self._searching(index).search(query))
+
+    def recall(self, query: Query, now: int) -> Results:
+        """Sessions that a message is about, as far as they are taken in."""
+        if not self._root.exists():
+            return Results()
+        return self._catalogue.ask(
+            lambda index: self._searching(index).recall(query.text, now, query)
+        )
+
+    def catch_up(self, progress: Progress | None = None) -> int:
+        """Take into the index what was said since the last time; returns in how many sessions."""
+        if not self._root.exists():
+            return 0
+        return self._catalogue.ask(lambda index: self._searching(index).catch_up(progress))
+
+    def _searching(self, index: Index) -> Searching:
+        from holdfast.stores.searching import Searching  # noqa: PLC0415 - most runs do not search
+
+        return Searching(
+            index,
+            lambda session, after: self.read(session, after=after),
+            self.reports.append,
+            tools=self._tool_output,
+        )
 
     def resolve(self, name: str) -> str:
         """The id behind an id, a key, an alias, or an unambiguous beginning of an id."""

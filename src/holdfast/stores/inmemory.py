@@ -11,7 +11,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import islice
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from holdfast.errors import Conflict, FormatError, NotFound, SessionBusy
 from holdfast.log import admit, lines
@@ -20,13 +20,28 @@ from holdfast.log.facts import check_facts
 from holdfast.log.fold import Tally, apply, given_facts
 from holdfast.log.parts import part_name, split_at_boundary
 from holdfast.model import MARKERS, AnyRecord, Damaged, Entry, Meta, Metadata, Part, pair
-from holdfast.ports import Chats, Filter, Lease, Listed, Order, Page, matcher, parse_cursor
+from holdfast.ports import (
+    Chats,
+    Filter,
+    Lease,
+    Listed,
+    Order,
+    Page,
+    Progress,
+    Query,
+    Results,
+    matcher,
+    parse_cursor,
+)
 from holdfast.settings import SessionSettings, Settings
 from holdfast.stamps import Stamps, Uuids
 from holdfast.stores import names
 from holdfast.stores.layout import check_id
 from holdfast.stores.reading import is_birth
 from holdfast.ulid import Ulids, is_ulid, made_at
+
+if TYPE_CHECKING:
+    from holdfast.stores.searching import Searching
 
 
 class MemoryLog:
@@ -133,6 +148,7 @@ class InMemoryStore:
         self, settings: Settings | None = None, *, clock: Callable[[], float] = time.time
     ) -> None:
         self._settings = (settings or Settings()).session
+        self._search = (settings or Settings()).search
         self._now = Stamps(clock)
         self._new_uuid = Uuids()
         self._new_ulid = Ulids(clock)
@@ -308,6 +324,37 @@ class InMemoryStore:
             start = (active if order == "active" else 0), last
             rows = [row for row in rows if place(row) < start]
         return Page(rows[:limit], rows[limit - 1].cursor if len(rows) > limit else None, total)
+
+    def search(self, query: Query, *, progress: Progress | None = None) -> Results:
+        """Sessions in which something was said: all of them are looked through each time."""
+        return self._searching().search(query)
+
+    def recall(self, query: Query, now: int) -> Results:
+        """Sessions that a message is about, likewise."""
+        return self._searching().recall(query.text, now, query)
+
+    def catch_up(self, progress: Progress | None = None) -> int:
+        """Nothing is kept for searches."""
+        return 0
+
+    def _searching(self) -> Searching:
+        from holdfast.index.listing import Index  # noqa: PLC0415 - loads SQLite; few search here
+        from holdfast.stores.searching import Searching  # noqa: PLC0415
+
+        with self._lock:
+            rows = [
+                Listed(log.metadata, sum(log.sizes), len(log.sizes)) for log in self._logs.values()
+            ]
+        index = Index(None, lambda told: None)
+        index.put(rows, new=True)
+        made = Searching(
+            index,
+            lambda one, after: self.read(one, after=after),
+            lambda told: None,
+            tools=self._search.tool_output,
+        )
+        made.catch_up()
+        return made
 
     def resolve(self, name: str) -> str:
         """The id behind an id, a key, an alias, or an unambiguous beginning of an id."""

@@ -28,6 +28,7 @@ from holdfast.model import (
     AnyRecord,
     Damaged,
     Event,
+    Message,
     Metadata,
     Through,
 )
@@ -345,7 +346,7 @@ class Writer:
         for one, row in zip(new, rows, strict=True):
             head += 1
             record = lines.stored(one.record, head, row, plain=one.plain)
-            if one.plain and self._ids is None:
+            if self._ids is None and isinstance(record, Message):
                 self._tally.add(record)
             else:
                 self._remember(record)

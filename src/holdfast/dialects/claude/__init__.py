@@ -101,8 +101,8 @@ def recognises(path: str, head: bytes) -> bool:
         kind = value.get("type")
         if not isinstance(kind, str) or "session_id" in value:
             return False
-        if is_chain(value):
-            return "parentUuid" in value and "sessionId" in value
+        if is_chain(value) and "parentUuid" in value and "sessionId" in value:
+            return True
         if kind in _BESIDE and ("sessionId" in value or "messageId" in value):
             return True
         if kind == "summary" and "leafUuid" in value:

@@ -153,15 +153,16 @@ class _Walk:
 
     def _link(self, uuid: str, value: Object) -> tuple[str | None, str]:
         """The record above, and the uuid of the one that should be there if it is missing."""
-        parent = value.get("parentUuid")
-        if parent is None:
+        parent = own = value.get("parentUuid", ...)  # null is a root, nothing at all is damage
+        if own is None or own is ...:
             parent = value.get("logicalParentUuid")  # before a compaction
         if isinstance(parent, str):
             if parent in self.records:
                 return parent, ""
             return self._before(uuid, ()), parent
-        boundary = value.get("subtype") == "compact_boundary"
-        return (self._before(uuid, ()) if boundary else None), ""
+        if value.get("subtype") == "compact_boundary":
+            return self._before(uuid, ()), ""
+        return (None, "") if own is None else (self._before(uuid, ()), "of no name")
 
     def _before(self, uuid: str, seen: Iterable[str]) -> str | None:
         """The nearest record before, in the file, that was not seen."""

@@ -30,9 +30,9 @@ def messages_of(
     usage: Usage | None,
 ) -> list[Message]:
     """One message for each result in a record, and one for the rest of it."""
-    common: dict[str, Any] = {"timestamp": at}
-    if isinstance(value.get("cwd"), str):
-        common["cwd"] = value["cwd"]
+    cwd = value.get("cwd")
+    if not isinstance(cwd, str):
+        cwd = None
     made: list[Message] = []
     for result in taken.results:
         made.append(
@@ -43,14 +43,17 @@ def messages_of(
                 tool_call_id=result.call,
                 tool_name=tools.get(result.call),
                 is_error=result.error,
-                **common,
+                cwd=cwd,
+                timestamp=at,
             )
         )
     if taken.blocks or not made:
         blocks: tuple[AnyBlock, ...] = tuple(taken.blocks)
         name = identify(len(made))
         if value["type"] == "user":
-            message = Message(id=name, role="user", content=blocks, sender="user", **common)
+            message = Message(
+                id=name, role="user", content=blocks, sender="user", cwd=cwd, timestamp=at
+            )
         else:
             model, stop = value["message"].get("model"), value["message"].get("stop_reason")
             message = Message(
@@ -60,7 +63,8 @@ def messages_of(
                 model=model if isinstance(model, str) else None,
                 stop_reason=stop if isinstance(stop, str) else None,
                 usage=usage,
-                **common,
+                cwd=cwd,
+                timestamp=at,
             )
         made.append(message)
     return made
@@ -122,16 +126,15 @@ def usage_of(value: Object) -> Usage | None:
     if not isinstance(told, dict):
         return None
     return _usage(
-        *(
-            found if isinstance(found := told.get(key), int) and found > 0 else 0
-            for key in (
-                "input_tokens",
-                "output_tokens",
-                "cache_read_input_tokens",
-                "cache_creation_input_tokens",
-            )
-        )
+        _tokens(told.get("input_tokens")),
+        _tokens(told.get("output_tokens")),
+        _tokens(told.get("cache_read_input_tokens")),
+        _tokens(told.get("cache_creation_input_tokens")),
     )
+
+
+def _tokens(found: Any) -> int:
+    return found if isinstance(found, int) and found > 0 else 0
 
 
 def response_key(value: Object) -> str:

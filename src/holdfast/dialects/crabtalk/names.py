@@ -7,6 +7,7 @@ from typing import NamedTuple
 from holdfast.dialects.alphabetic import is_alphanumeric
 
 ROOM = 255 - len(".jsonl")  # bytes of a name without its ending
+_OWN = 255 - len("_part2.jsonl")  # of one that is made here: what is looked for beside it fits too
 
 
 def slug(text: str) -> str:
@@ -62,15 +63,15 @@ def untitled(stem: str, named: Name) -> str:
 
 def with_title(stem: str, title: str) -> str:
     """A name without a title as that of a session with one; the same if nothing is left of it."""
-    words = _cut(slug(title), ROOM - len(stem.encode("utf-8", "replace")) - 1).rstrip("-")
+    words = _cut(slug(title), _OWN - len(stem.encode("utf-8", "replace")) - 1).rstrip("-")
     return f"{stem}_{words}" if words else stem
 
 
 def file_name(agent: str, sender: str, chat: int, title: str) -> str:
-    """The name of a session's file, of at most 255 bytes."""
-    first = _cut(agent.replace("/", "-").replace("\0", "-"), ROOM - 40)
+    """The name of a session's file, which a file system takes."""
+    first = _cut(agent.replace("/", "-").replace("\0", "-"), _OWN - 40)
     number = f"_{chat}"
-    stem = _cut(f"{first}_{slug(sender) or 'user'}", ROOM - len(number)) + number
+    stem = _cut(f"{first}_{slug(sender) or 'user'}", _OWN - len(number)) + number
     return f"{with_title(stem, title)}.jsonl"
 
 

@@ -1,7 +1,8 @@
 """Which entries of a pi file are the conversation.
 
 The last entry is the leaf, and the way from it to the root is the conversation. A parent that
-stands behind its child, or that is missing, is replaced by the entry before.
+stands behind its child, or that is missing, is replaced by the entry before. An entry that was
+written twice is one.
 """
 
 from __future__ import annotations
@@ -29,12 +30,18 @@ class Tree:
         self.parsed = [row for row in rows if row.value is not None]  # as version 1 counts
         self.header: dict[str, Any] = {}
         self.entries: list[Row] = []
+        self._again: set[int] = set()  # lines that say an entry once more, word for word
+        known: dict[str, object] = {}
         for row in self.parsed:
             value = row.value or {}
+            own = text_of(value, "id")
             if value.get("type") == "session" and not self.header:
                 self.header = value
+            elif own and known.get(own) == value:
+                self._again.add(row.number)
             else:
                 self.entries.append(row)
+                known[own] = value
         self.ids = self._ids(path)
         self.on = self._branch()
         self._numbers = {self.ids[number]: number for number in self.on}
@@ -84,7 +91,7 @@ class Tree:
     def item(self, row: Row) -> Message | Summary | Hidden | None:
         """What a row says; None if it has no place in a conversation."""
         value, name = row.value or {}, self.ids[row.number]
-        if value is self.header:
+        if value is self.header or row.number in self._again:
             return None
         target, when = text_of(value, "targetId"), self.time(value)
         hides = self._edits.get(target) == row.number and value.get("replacement", ...) is None

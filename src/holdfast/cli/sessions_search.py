@@ -1,0 +1,66 @@
+"""`holdfast sessions search`: finding anything that was said."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import click
+
+from holdfast.cli import render
+from holdfast.cli.options import json_option, moment, open_root, root_option
+
+ROLES = ("user", "assistant", "summary", "title", "tool")
+
+
+@click.command("search")
+@click.argument("words", metavar="QUERY…", nargs=-1, required=True)
+@click.option("--limit", type=click.IntRange(1, 1_000), default=20, show_default=True)
+@click.option("--agent", help="Only of this agent.")
+@click.option("--sender", help="Only with this sender.")
+@click.option("--source", help="Only from this source, such as interactive or cron.")
+@click.option("--title", metavar="TEXT", help="Only with this text in the title.")
+@click.option("--role", type=click.Choice(ROLES), help="Only what this one said.")
+@click.option(
+    "--since", callback=moment, metavar="TIME", help="Said since: ISO 8601 (UTC), or 7d, 12h …"
+)
+@click.option("--until", callback=moment, metavar="TIME", help="Said before.")
+@json_option
+@root_option()
+def search(words: tuple[str, ...], limit: int, as_json: bool, **which: Any) -> None:
+    """Find what was said: words, "phrases", prefix*, AND, OR, NOT.
+
+    The best sessions come first, each with its best passages and their seq. What was said since
+    the last search is taken in first.
+    """
+    with open_root() as store, render.progress("taking in what is new") as tell:
+        found = store.search(" ".join(words), limit=limit, progress=tell, **which)
+    if as_json:
+        import msgspec
+
+        render.put_json(msgspec.to_builtins(found))
+        return
+    if not found.results:
+        render.note("nothing was found")
+        return
+    console = render.console()
+    now = time.time()
+    for one in found.results:
+        console.print(f"{render.one_line(one.title)}  {one.session}", style="bold", markup=False)
+        for hit in one.hits:
+            seq = f"#{hit.seq}" if hit.seq else ""
+            place = f"  {seq:>6} {hit.role} · {render.ago(hit.timestamp, now)}  "
+            console.print(place, style="dim", end="", markup=False)
+            console.print(_marked(hit.snippet), soft_wrap=True)
+    if found.total > len(found.results):
+        render.note(f"{len(found.results):,} of {found.total:,} sessions; --limit shows more")
+
+
+def _marked(snippet: str) -> Any:
+    """A snippet with what was found in bold."""
+    from rich.text import Text
+
+    shown = Text()
+    for number, piece in enumerate(render.one_line(snippet).replace("»", "«").split("«")):
+        shown.append(piece, style="bold yellow" if number % 2 else "")
+    return shown

@@ -1,0 +1,43 @@
+"""`/api/search`: finding anything that was said."""
+
+from __future__ import annotations
+
+from litestar import get
+from litestar.di import NamedDependency
+from litestar.params import FromQuery
+
+from holdfast.daemon.problems import PROBLEMS
+from holdfast.daemon.wire import Limit
+from holdfast.engine.runtime import Runtime
+from holdfast.ports import Results
+
+
+@get("/api/search", tags=["sessions"], responses=PROBLEMS)
+async def search(
+    *,
+    runtime: NamedDependency[Runtime],
+    q: FromQuery[str],
+    limit: Limit = 20,
+    agent: FromQuery[str | None] = None,
+    sender: FromQuery[str | None] = None,
+    source: FromQuery[str | None] = None,
+    title: FromQuery[str | None] = None,
+    role: FromQuery[str | None] = None,
+    since: FromQuery[str | None] = None,
+    until: FromQuery[str | None] = None,
+) -> Results:
+    """Sessions in which something was said, the best first, with their best passages.
+
+    `q`: words, "phrases", prefix*, AND, OR, NOT. What was found stands between « and ».
+    """
+    return await runtime.store.search(
+        q,
+        limit=limit,
+        agent=agent,
+        sender=sender,
+        source=source,
+        title=title,
+        role=role,
+        since=since,
+        until=until,
+    )

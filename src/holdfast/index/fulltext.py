@@ -1,0 +1,261 @@
+"""Everything that was said, for search: one row per message, summary and title.
+
+A projection of the logs by record: for each session it is known up to which record it was taken
+in, so catching up costs what is new. What a tombstone or a rewind takes out of a conversation is
+taken out here. The text stands in a plain table, the words in an FTS5 index over it that has a
+column for each kind, so that kinds can weigh differently. The number of a row is made of its
+session's number and its seq, so that what is of one session stands together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple
+
+from holdfast.index.database import Database
+from holdfast.log.lines import clean
+from holdfast.ports import Filter, Query, since_ms
+from holdfast.search.passages import KINDS, Change, Passage
+from holdfast.search.ranking import Hit
+from holdfast.search.words import identifiers
+
+_COLUMNS = ", ".join(KINDS)
+_VALUES = ", ".join("?" * len(KINDS))
+_BITS = 24  # of a row's number that are the seq
+_HIGHEST = (1 << _BITS) - 1  # a seq; what comes behind it is not searched
+_HIT = f"passage.id, taken.session, passage.id & {_HIGHEST}, passage.at, score"
+_TAKEN = f"JOIN taken ON taken.number = passage.id >> {_BITS}"
+_SESSION = "JOIN session ON session.id = taken.session"
+
+
+class Behind(NamedTuple):
+    """A session that has gone on since it was taken in."""
+
+    session: str
+    seq: int  # up to which it was
+    bytes: int  # that it has now
+
+
+class News(NamedTuple):
+    """What is new of a session."""
+
+    before: Behind
+    change: Change
+    passages: Sequence[Passage]
+
+
+class Shown(NamedTuple):
+    """A passage to be shown."""
+
+    kind: str
+    at: int  # ms
+    snippet: str  # with what was found marked, as far as the index can tell
+    text: str
+
+
+class FullText:
+    """The passages of one root."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    # --- taking in
+
+    def behind(self, limit: int = 1_000) -> list[Behind]:
+        """Sessions that have gone on, the oldest first: so those of later ones have higher rows."""
+        with self._database.reading() as cursor:
+            rows = cursor.execute(
+                """SELECT session.id, coalesce(taken.seq, 0), session.bytes
+                FROM session LEFT JOIN taken ON taken.session = session.id
+                WHERE taken.bytes IS NOT session.bytes
+                ORDER BY session.active LIMIT ?""",
+                (limit,),
+            )
+            return [Behind(*row) for row in rows]
+
+    def take(self, news: Iterable[News]) -> None:
+        """Take in what is new of some sessions, and take out what is gone, in one go.
+
+        Many at once: the index writes what it has gathered with every transaction.
+        """
+        with self._database.writing() as cursor:
+            for one in news:
+                _take(cursor, one)
+
+    # --- asking
+
+    def find(self, match: str, weights: Sequence[float], query: Query, limit: int) -> list[Hit]:
+        """The best passages for an FTS5 expression."""
+        conditions, values = _conditions(query)
+        score = f"bm25(word, {', '.join(str(float(one)) for one in weights)})"
+        return self._hits("word", score, conditions, (match, *values, limit))
+
+    def inside(self, match: str, query: Query, limit: int) -> list[Hit]:
+        """Passages with identifiers that contain something, the newest first."""
+        conditions, values = _conditions(query)
+        return self._hits("inside", "-1.0", conditions, (match, *values, limit))
+
+    def _hits(
+        self, table: str, score: str, conditions: Sequence[str], values: Sequence[Any]
+    ) -> list[Hit]:
+        with self._database.reading() as cursor:
+            rows = cursor.execute(
+                f"""SELECT {_HIT.replace("score", f"{score} AS score")}
+                FROM {table} JOIN passage ON passage.id = {table}.rowid {_TAKEN}
+                {_SESSION if conditions else ""}
+                WHERE {table} MATCH ? {"".join(f" AND {one}" for one in conditions)}
+                ORDER BY score, passage.at DESC, passage.id DESC LIMIT ?""",
+                values,
+            )
+            return [Hit(*row) for row in rows]
+
+    def newest(self, match: str, weights: Sequence[float], among: int, limit: int) -> list[Hit]:
+        """The best passages among the newest that have any of some words."""
+        with self._database.reading() as cursor:
+            rows = cursor.execute(
+                f"""SELECT {_HIT} FROM (SELECT * FROM (
+                    SELECT rowid AS found, bm25(word, {", ".join(map(str, weights))}) AS score
+                    FROM word WHERE word MATCH ? ORDER BY rowid DESC LIMIT ?)
+                    ORDER BY score LIMIT ?) JOIN passage ON passage.id = found {_TAKEN}""",
+                (match, among, limit),
+            )
+            return [Hit(*row) for row in rows]
+
+    def between(
+        self, match: str, weights: Sequence[float], start: int, end: int, limit: int
+    ) -> list[Hit]:
+        """The best passages of a time."""
+        score = f"bm25(word, {', '.join(map(str, weights))})"
+        conditions = ("passage.at >= ?", "passage.at < ?")
+        return self._hits("word", score, conditions, (match, start, end, limit))
+
+    def count(self, match: str) -> int:
+        """How many passages have something."""
+        with self._database.reading() as cursor:
+            row: Any = cursor.execute("SELECT count(*) FROM word WHERE word MATCH ?", (match,))
+            return int(row.fetchone()[0])
+
+    def places(self, match: str, limit: int) -> list[int]:
+        """The rows of the passages that have something, of at most so many, the newest."""
+        query = "SELECT rowid FROM word WHERE word MATCH ? ORDER BY rowid DESC LIMIT ?"
+        with self._database.reading() as cursor:
+            return [row[0] for row in cursor.execute(query, (match, limit))]
+
+    def total(self) -> int:
+        """How many passages there are."""
+        with self._database.reading() as cursor:
+            row: Any = cursor.execute("SELECT value FROM fact WHERE key = 'passages'")
+            return int(row.fetchone()[0])
+
+    def shown(
+        self, rows: Sequence[int], match: str, marks: tuple[str, str], words: int
+    ) -> dict[int, Shown]:
+        """Passages with a piece of each in which what was found is marked."""
+        if not rows:
+            return {}
+        holes = ", ".join("?" * len(rows))
+        found: dict[int, Shown] = {}
+        with self._database.reading() as cursor:
+            query = f"SELECT id, kind, at, text FROM passage WHERE id IN ({holes})"
+            given: list[Any] = cursor.execute(query, rows).fetchall()
+            for row, kind, at, text in given:
+                found[row] = Shown(kind, at, "", text)
+            for column, kind in enumerate(KINDS if match else ()):
+                own = [row for row, one in found.items() if one.kind == kind]
+                query = f"""SELECT rowid, snippet(word, {column}, ?, ?, '…', ?) FROM word
+                    WHERE word MATCH ? AND rowid IN ({", ".join("?" * len(own))})"""
+                made: list[Any] = cursor.execute(query, (*marks, words, match, *own)).fetchall()
+                for row, text in made:
+                    found[row] = found[row]._replace(snippet=text or "")
+        return found
+
+
+def _conditions(query: Query) -> tuple[list[str], list[Any]]:
+    which = query.which
+    conditions: list[str] = []
+    values: list[Any] = []
+    for column in ("agent", "sender", "source"):
+        value = getattr(which, column)
+        if value is not None:
+            conditions.append(f"session.{column} = ?")
+            values.append(clean(value))
+    if which.title is not None:
+        conditions.append("instr(session.title, ?) > 0")
+        values.append(clean(which.title).casefold())
+    if which.since is not None:
+        conditions.append("passage.at >= ?")
+        values.append(since_ms(which))
+    if query.until is not None:
+        conditions.append("passage.at < ?")
+        values.append(since_ms(Filter(since=query.until)))
+    if query.role is not None:
+        conditions.append("passage.kind = ?")
+        values.append(query.role)
+    return conditions, values
+
+
+# --- within a transaction -------------------------------------------------------------------
+
+
+def _take(cursor: Any, news: News) -> None:
+    session, seq, size = news.before
+    known = cursor.execute("SELECT seq, number FROM taken WHERE session = ?", (session,)).fetchone()
+    if (known[0] if known else 0) != seq:
+        return  # another process was here
+    if known is None:
+        number = cursor.execute("SELECT coalesce(max(number), 0) + 1 FROM taken").fetchone()[0]
+    else:
+        number = known[1]
+    for first, last in news.change.dropped:
+        _remove(cursor, number, first, last, "kind != 'summary'")
+    for one in news.change.gone:
+        _remove(cursor, number, one, one)
+    _add(cursor, number, [one for one in news.passages if one.seq <= _HIGHEST])
+    cursor.execute(
+        "INSERT OR REPLACE INTO taken VALUES (?, ?, ?, ?)",
+        (session, number, max(news.change.through, seq), size),
+    )
+
+
+def _add(cursor: Any, number: int, passages: Sequence[Passage]) -> None:
+    rows = [
+        (_row(number, one.seq), one.kind, one.at, clean(one.text), clean(one.grams) or None)
+        for one in passages
+    ]
+    cursor.executemany("INSERT INTO passage VALUES (?, ?, ?, ?, ?)", rows)
+    cursor.executemany(
+        f"INSERT INTO word (rowid, {_COLUMNS}, grams) VALUES (?, {_VALUES}, ?)",
+        [(row, *_columns(kind, text), grams) for row, kind, _, text, grams in rows],
+    )
+    named = [(row, names) for row, _, _, text, _ in rows if (names := identifiers(text))]
+    cursor.executemany("INSERT INTO inside (rowid, names) VALUES (?, ?)", named)
+
+
+def _remove(cursor: Any, number: int, first: int, last: int, which: str = "1") -> None:
+    """Take passages out. An FTS5 index over another table must be told what stood there."""
+    between = _row(number, first), _row(number, min(last, _HIGHEST))
+    rows = cursor.execute(
+        f"SELECT id, kind, text, grams FROM passage WHERE id BETWEEN ? AND ? AND {which}", between
+    ).fetchall()
+    cursor.executemany(
+        f"INSERT INTO word (word, rowid, {_COLUMNS}, grams) VALUES ('delete', ?, {_VALUES}, ?)",
+        [(row, *_columns(kind, text), grams) for row, kind, text, grams in rows],
+    )
+    for table, key in (("passage", "id"), ("inside", "rowid")):
+        cursor.executemany(f"DELETE FROM {table} WHERE {key} = ?", [(row[0],) for row in rows])
+
+
+def _row(number: int, seq: int) -> int:
+    return (number << _BITS) | min(seq, _HIGHEST)
+
+
+def _columns(kind: str, text: str) -> list[str | None]:
+    return [text if kind == name else None for name in KINDS]
+
+
+def drop(cursor: Any, session: str) -> None:
+    """Forget a session."""
+    known = cursor.execute("SELECT number FROM taken WHERE session = ?", (session,)).fetchone()
+    if known is not None:
+        _remove(cursor, known[0], 0, _HIGHEST)
+        cursor.execute("DELETE FROM taken WHERE session = ?", (session,))

@@ -1,0 +1,1 @@
+"""Facts that outlive sessions: notes, what is extracted into them, and their consolidation."""

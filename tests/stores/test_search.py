@@ -1,0 +1,179 @@
+"""Search over a store: what is found, what is not any more, and what it costs to catch up."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import holdfast
+from holdfast.app import open_store
+from holdfast.model import Compaction
+from holdfast.ports import Found, Query
+from holdfast.session import Store
+from holdfast.settings import SearchSettings, Settings
+
+SECRET = "ghp_" + "a1B2" * 9
+
+
+@pytest.fixture(params=["file", "memory"])
+def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Store]:
+    where = tmp_path if request.param == "file" else "memory:"
+    with open_store(where) as made:
+        yield made
+
+
+def found(store: Store, text: str, **how: object) -> list[str]:
+    return [one.title for one in store.search(text, **how).results]  # type: ignore[arg-type]
+
+
+def talk(store: Store, title: str, *texts: str, **facts: str) -> holdfast.Session:
+    session = store.create(title=title, **facts)
+    for number, text in enumerate(texts):
+        session.append(holdfast.assistant(text) if number % 2 else holdfast.user(text))
+    return session
+
+
+def test_words_are_found_in_any_form_with_a_snippet_and_a_place_to_go_to(store: Store) -> None:
+    session = talk(store, "One", "the login tests are failing again", "I will look at them")
+    talk(store, "Two", "something else")
+    (one,) = store.search("fail test").results
+    assert isinstance(one, Found)
+    assert (one.session, one.title) == (session.id, "One")
+    (hit,) = one.hits
+    assert (hit.seq, hit.role) == (1, "user")
+    assert hit.snippet == "the login «tests» are «failing» again"
+    assert hit.timestamp
+
+
+def test_what_was_said_is_found_at_once(store: Store) -> None:
+    session = talk(store, "One", "apples")
+    assert found(store, "pears") == []
+    session.append(holdfast.user("and pears"))
+    assert found(store, "pears") == ["One"]
+    session.rename("About quinces")
+    assert found(store, "quinces") == ["About quinces"]
+    session.rename("About plums")
+    assert found(store, "quinces") == []
+
+
+def test_what_was_deleted_is_not_found_and_what_is_restored_is(store: Store) -> None:
+    session = talk(store, "One", "apples", "pears", "plums")
+    assert found(store, "pears") == ["One"]
+    session.tombstone(2)
+    assert found(store, "pears") == []
+    session.restore(2)
+    assert found(store, "pears") == ["One"]
+    session.rewind(1)
+    assert found(store, "pears OR plums") == []
+    assert found(store, "apples") == ["One"]
+    session.delete()
+    assert found(store, "apples") == []
+
+
+def test_a_message_deleted_before_it_was_taken_in_is_never_found(store: Store) -> None:
+    session = talk(store, "One", "apples", "pears")
+    session.tombstone(1)
+    assert found(store, "apples") == []
+    assert found(store, "pears") == ["One"]
+
+
+def test_what_a_summary_covers_is_still_found_and_the_summary_too(store: Store) -> None:
+    session = talk(store, "One", "apples", "pears", "plums")
+    session.append(Compaction(first_kept_seq=3, summary="They spoke of orchards."))
+    assert found(store, "apples") == ["One"]
+    (one,) = store.search("orchards").results
+    assert [(hit.role, hit.seq) for hit in one.hits] == [("summary", 4)]
+
+
+def test_what_tools_answered_is_found_only_if_that_is_set_and_no_secret(tmp_path: Path) -> None:
+    for place, settings in (("a", None), ("b", Settings(search=SearchSettings(tool_output=True)))):
+        with open_store(tmp_path / place, settings=settings) as store:
+            session = store.create(title="One")
+            session.append(holdfast.assistant([holdfast.ToolCall("c", "bash", {})]))
+            session.append(holdfast.tool_result("c", f"listing: kumquat {SECRET}"))
+            assert found(store, "kumquat") == (["One"] if settings else [])
+            assert found(store, SECRET) == []
+            assert found(store, SECRET[:12] + "*") == []
+
+
+def test_filters_narrow_it(store: Store) -> None:
+    talk(store, "One", "apples", "apples too", agent="a", sender="x", source="cron")
+    talk(store, "Two", "apples", agent="b", sender="y")
+    assert found(store, "apples", agent="a") == ["One"]
+    assert found(store, "apples", sender="y") == ["Two"]
+    assert found(store, "apples", source="cron") == ["One"]
+    assert found(store, "apples", title="tw") == ["Two"]
+    assert found(store, "apples", role="assistant") == ["One"]
+    assert found(store, "apples", since="2999-01-01") == []
+    assert found(store, "apples", until="2000-01-01") == []
+    assert set(found(store, "apples", since="2000-01-01", until="2999-01-01")) == {"One", "Two"}
+
+
+def test_scripts_without_spaces_and_names_in_code_are_found(store: Store) -> None:
+    talk(store, "Tokyo", "東京都に住んでいます")
+    talk(store, "Code", "call getUserName(id) in src/app/user_service.py")
+    assert found(store, "京都") == ["Tokyo"]
+    assert found(store, "user name") == ["Code"]
+    assert found(store, "user_service.py") == ["Code"]
+    assert found(store, "serNam") == ["Code"]
+    (one,) = store.search("東京").results
+    assert "«東京»" in one.hits[0].snippet
+
+
+@pytest.mark.parametrize(
+    "text",
+    ['"', "(", ")", "AND", "NOT", "a NOT", "*", "a*b", "NEAR(a b)", "user:x", "-", "'", "\0", "😀",
+     "a AND (b OR", "{x}", "^a", "x" * 5000, "\ud800", ""],
+)  # fmt: skip
+def test_nonsense_is_searched_as_words(store: Store, text: str) -> None:
+    talk(store, "One", "apples")
+    store.search(text)
+    assert found(store, "apples") == ["One"]
+
+
+def test_the_best_come_first_and_a_limit_holds(store: Store) -> None:
+    talk(store, "Other", "we spoke of apples, once, in a long message about many other things")
+    talk(store, "Apples", "something", "else")
+    session = talk(store, "Sum", "nothing")
+    session.append(Compaction(first_kept_seq=1, summary="All about apples."))
+    assert found(store, "apples")[-1] == "Other"
+    assert len(found(store, "apples", limit=1)) == 1
+    assert store.search("apples", limit=1).total == 3
+
+
+def test_catching_up_twice_writes_nothing(tmp_path: Path) -> None:
+    with open_store(tmp_path) as store:
+        for number in range(20):
+            talk(store, f"{number}", "apples", "pears")
+        told: list[tuple[int, int]] = []
+        assert store.port.catch_up(lambda done, total: told.append((done, total))) == 20
+        assert told[-1][0] == 20
+        before = (tmp_path / "index.db").stat().st_mtime_ns
+        assert store.port.catch_up() == 0
+        assert (tmp_path / "index.db").stat().st_mtime_ns == before
+    with open_store(tmp_path) as store:
+        assert store.port.catch_up() == 0
+        assert len(found(store, "pears", limit=50)) == 20
+
+
+def test_an_index_that_is_gone_is_made_anew(tmp_path: Path) -> None:
+    with open_store(tmp_path) as store:
+        talk(store, "One", "apples")
+        assert found(store, "apples") == ["One"]
+    for file in tmp_path.glob("index.db*"):
+        file.unlink()
+    with open_store(tmp_path) as store:
+        assert found(store, "apples") == ["One"]
+
+
+def test_a_message_finds_what_it_is_about(store: Store) -> None:
+    talk(store, "Dog", "my dog Rex is ill since yesterday", "I am sorry to hear that")
+    talk(store, "Car", "the car needs new tyres", "which ones?")
+    own = talk(store, "Now", "how is my dog?")
+    store.port.catch_up()
+    query = Query(text="How is my dog doing today?", without=frozenset({own.id}), limit=5)
+    (one,) = store.port.recall(query, 1_800_000_000_000).results
+    assert one.title == "Dog"
+    assert any("my «dog» Rex" in hit.snippet for hit in one.hits)
