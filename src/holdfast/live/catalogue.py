@@ -21,7 +21,8 @@ from msgspec.structs import replace
 from holdfast.dialects.following import Glance, LiveDialect
 from holdfast.errors import HoldfastError, StoreFailed
 from holdfast.index.transcripts import Transcripts
-from holdfast.live.files import ENDING, Files, Signature, Stamp, Trail, signature
+from holdfast.live.files import Files
+from holdfast.live.transcript import ENDING, Signature, Stamp, Trail, signature
 from holdfast.model import Metadata
 from holdfast.ports import Listed
 from holdfast.stamps import epoch_ms, timestamp
