@@ -1,6 +1,7 @@
 # Every target makes the environment that it needs. `make help` lists them.
 
 PYTHON ?= $(shell python3.11 -c pass 2>/dev/null && echo python3.11 || echo python3)
+APPENDS ?= 10000
 CYCLES ?= 10000
 ARGS   ?=
 ROOT   ?= .holdfast
@@ -15,7 +16,7 @@ apt = { [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null && export DEBIAN_FR
 	&& { apt-get update; apt-get install -y $(1); } </dev/null >/dev/null 2>&1; }
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run demo test test-llm check bench crash clean
+.PHONY: help setup run demo test test-llm check bench crash load clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-8s  %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -49,6 +50,9 @@ bench: setup $(VENV)/.stamp-bench ## the benchmarks: ratios measured in one run
 
 crash: setup $(VENV)/.strace ## kill -9 a writer CYCLES times (10000)
 	$(PY) -m tests.crash.kill9 --cycles $(CYCLES) $(ARGS)
+
+load: setup ## four processes append APPENDS times (10000) to foreign directories
+	$(PY) -m tests.live.load --appends $(APPENDS)
 
 clean: ## remove the environment and what the tools leave behind
 	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

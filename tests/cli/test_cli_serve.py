@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 import subprocess
 import sys
+import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
@@ -78,6 +79,9 @@ def test_status_page_and_cron_talk_to_it(served: list[str], cli: Cli) -> None:
     assert cli("cron", "list", "--json").json["jobs"][0]["id"] == "hello"
     session = cli("cron", "run", "hello").out.strip()
     assert cli("sessions", "show", session, "--json").json["metadata"]["cronJobId"] == "hello"
+    until = time.monotonic() + 60
+    while cli("cron", "list", "--json").json["jobs"][0]["running"]:  # it is, until it has answered
+        assert time.monotonic() < until
     assert cli("cron", "pause", "hello").out == "hello is paused\n"
     assert "paused" in cli("cron", "list").out
     assert cli("cron", "resume", "hello").out == "hello goes on\n"

@@ -65,12 +65,8 @@ SCHEMA = (
     """CREATE VIRTUAL TABLE inside USING fts5(names, content = '', contentless_delete = 1,
         tokenize = 'trigram')""",
     "INSERT INTO fact VALUES ('passages', 0)",
-    """CREATE TRIGGER passage_added AFTER INSERT ON passage BEGIN
-        UPDATE fact SET value = value + 1 WHERE key = 'passages'; END""",
-    """CREATE TRIGGER passage_removed AFTER DELETE ON passage BEGIN
-        UPDATE fact SET value = value - 1 WHERE key = 'passages'; END""",
     # Words are gathered in memory up to so many bytes: almost twice as fast.
-    "INSERT INTO word (word, rank) VALUES ('hashsize', 33554432)",
+    "INSERT INTO word (word, rank) VALUES ('hashsize', 67108864)",
 )
 
 

@@ -9,7 +9,8 @@ session's number and its seq, so that what is of one session stands together.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import count
 from typing import Any, NamedTuple
 
 from holdfast.index.database import Database
@@ -79,8 +80,10 @@ class FullText:
         Many at once: the index writes what it has gathered with every transaction.
         """
         with self._database.writing() as cursor:
-            for one in news:
-                _take(cursor, one)
+            highest = cursor.execute("SELECT coalesce(max(number), 0) FROM taken").fetchone()
+            numbers = count(highest[0] + 1)  # type: ignore[index]  # there is always one
+            # In order: at a row before the last one FTS5 writes out all that it has gathered.
+            _add(cursor, sorted(row for one in news for row in _settle(cursor, one, numbers)))
 
     # --- asking
 
@@ -162,6 +165,8 @@ class FullText:
                 found[row] = Shown(kind, at, "", text)
             for column, kind in enumerate(KINDS if match else ()):
                 own = [row for row, one in found.items() if one.kind == kind]
+                if not own:
+                    continue
                 query = f"""SELECT rowid, snippet(word, {column}, ?, ?, '…', ?) FROM word
                     WHERE word MATCH ? AND rowid IN ({", ".join("?" * len(own))})"""
                 made: list[Any] = cursor.execute(query, (*marks, words, match, *own)).fetchall()
@@ -197,38 +202,43 @@ def _conditions(query: Query) -> tuple[list[str], list[Any]]:
 # --- within a transaction -------------------------------------------------------------------
 
 
-def _take(cursor: Any, news: News) -> None:
+Row = tuple[int, str, int, str, str | None]  # of `passage`
+
+
+def _settle(cursor: Any, news: News, numbers: Iterator[int]) -> list[Row]:
+    """Take out what is gone of a session, and note how far it is taken in; what is to be added."""
     session, seq, size = news.before
     known = cursor.execute("SELECT seq, number FROM taken WHERE session = ?", (session,)).fetchone()
     if (known[0] if known else 0) != seq:
-        return  # another process was here
-    if known is None:
-        number = cursor.execute("SELECT coalesce(max(number), 0) + 1 FROM taken").fetchone()[0]
-    else:
-        number = known[1]
-    for first, last in news.change.dropped:
-        _remove(cursor, number, first, last, "kind != 'summary'")
-    for one in news.change.gone:
-        _remove(cursor, number, one, one)
-    _add(cursor, number, [one for one in news.passages if one.seq <= _HIGHEST])
+        return []  # another process was here
+    number = next(numbers) if known is None else known[1]
+    if known is not None:
+        for first, last in news.change.dropped:
+            _remove(cursor, number, first, last, "kind != 'summary'")
+        for one in news.change.gone:
+            _remove(cursor, number, one, one)
     cursor.execute(
         "INSERT OR REPLACE INTO taken VALUES (?, ?, ?, ?)",
         (session, number, max(news.change.through, seq), size),
     )
-
-
-def _add(cursor: Any, number: int, passages: Sequence[Passage]) -> None:
-    rows = [
+    return [
         (_row(number, one.seq), one.kind, one.at, clean(one.text), clean(one.grams) or None)
-        for one in passages
+        for one in news.passages
+        if one.seq <= _HIGHEST
     ]
+
+
+def _add(cursor: Any, rows: Sequence[Row]) -> None:
     cursor.executemany("INSERT INTO passage VALUES (?, ?, ?, ?, ?)", rows)
+    _count(cursor, len(rows))
     cursor.executemany(
         f"INSERT INTO word (rowid, {_COLUMNS}, grams) VALUES (?, {_VALUES}, ?)",
-        [(row, *_columns(kind, text), grams) for row, kind, _, text, grams in rows],
+        ((row, *_columns(kind, text), grams) for row, kind, _, text, grams in rows),
     )
-    named = [(row, names) for row, _, _, text, _ in rows if (names := identifiers(text))]
-    cursor.executemany("INSERT INTO inside (rowid, names) VALUES (?, ?)", named)
+    cursor.executemany(
+        "INSERT INTO inside (rowid, names) VALUES (?, ?)",
+        [(row, names) for row, _, _, text, _ in rows if (names := identifiers(text))],
+    )
 
 
 def _remove(cursor: Any, number: int, first: int, last: int, which: str = "1") -> None:
@@ -241,8 +251,14 @@ def _remove(cursor: Any, number: int, first: int, last: int, which: str = "1") -
         f"INSERT INTO word (word, rowid, {_COLUMNS}, grams) VALUES ('delete', ?, {_VALUES}, ?)",
         [(row, *_columns(kind, text), grams) for row, kind, text, grams in rows],
     )
+    _count(cursor, -len(rows))
     for table, key in (("passage", "id"), ("inside", "rowid")):
         cursor.executemany(f"DELETE FROM {table} WHERE {key} = ?", [(row[0],) for row in rows])
+
+
+def _count(cursor: Any, more: int) -> None:
+    if more:
+        cursor.execute("UPDATE fact SET value = value + ? WHERE key = 'passages'", (more,))
 
 
 def _row(number: int, seq: int) -> int:

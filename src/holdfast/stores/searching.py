@@ -20,7 +20,7 @@ from holdfast.stores.tail import Report
 MARKS = ("«", "»")
 _MOST = 2_000  # passages that are looked at for one query
 _LATER = 7 * 86_400_000  # ms after a time in which something may still be told of it
-_BATCH = 8_000_000  # characters that are taken in at once
+_BATCH = 16_000_000  # characters that are taken in at once
 _WORDS = 24  # of a snippet
 _AROUND = 80  # characters on either side, where the index makes no snippet
 
@@ -124,17 +124,15 @@ class Searching:
         marks: Sequence[str],
         query: Query,
     ) -> Results:
-        results: list[Found] = []
-        for one in found:
-            if len(results) == query.limit:
-                break
-            if one.session in query.without:
-                continue
-            own = one.hits[: query.hits]
-            shown = self._text.shown([hit.row for hit in own], match, MARKS, _WORDS)
+        best = [one for one in found if one.session not in query.without][: query.limit]
+        rows = [hit.row for one in best for hit in one.hits[: query.hits]]
+        shown = self._text.shown(rows, match, MARKS, _WORDS)
+        results = []
+        for one in best:
             row = self._index.get(one.session)
             metadata = row.metadata if row is not None else Metadata(id=one.session)
-            hits = tuple(_hit(hit.seq, shown[hit.row], marks) for hit in own if hit.row in shown)
+            own = (hit for hit in one.hits[: query.hits] if hit.row in shown)
+            hits = tuple(_hit(hit.seq, shown[hit.row], marks) for hit in own)
             results.append(Found(one.session, metadata.title, round(one.score, 6), hits))
         return Results(tuple(results), len(found))
 
