@@ -153,6 +153,22 @@ class TokenWarning(RunEvent, frozen=True, kw_only=True):
     window: int
 
 
+class MemoryExtracted(RunEvent, frozen=True, kw_only=True):
+    """The session was looked through for facts, and new ones were found."""
+
+    facts: int
+    finder: str  # "model" or "rules"
+    problem: str = ""  # why a model's answer was not used
+
+
+class MemoryDreamed(RunEvent, frozen=True, kw_only=True):
+    """After a turn of the session, the memory of its agent was put in order."""
+
+    agent: str
+    changes: int  # files
+    maker: str  # "model" or "rules"
+
+
 class HookFailed(RunEvent, frozen=True, kw_only=True):
     """A hook raised or took too long; the run went on without it."""
 

@@ -206,7 +206,13 @@ def open_runtime(
     notebook: Notebook[Mapping[str, Fared]] = Notebook(
         Path(root).expanduser() / "run" / "cron.json", dict[str, Fared]
     )
-    return Runtime(store, toolsets=toolsets, fared=notebook.load({}), save=notebook.save)
+    return Runtime(
+        store,
+        toolsets=toolsets,
+        root=Path(root).expanduser(),
+        fared=notebook.load({}),
+        save=notebook.save,
+    )
 
 
 def _legacy_files(root: Path) -> list[Path]:

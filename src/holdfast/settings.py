@@ -57,6 +57,18 @@ class SearchSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     tool_output: bool = False  # also what tools answered, with secrets covered up
 
 
+class MemorySettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """`[memory]`: what outlives a session, and what of it a run is told."""
+
+    enabled: bool = True
+    recall: Annotated[int, msgspec.Meta(ge=0, le=50)] = 5  # notes and passages; 0: none
+    recall_tokens: Annotated[int, msgspec.Meta(ge=0)] = 1_500  # that they may take
+    extract: bool = True  # look through long sessions for facts
+    dream: bool = True  # put the notes in order from time to time
+    dream_hours: Annotated[float, msgspec.Meta(ge=0)] = 24.0  # at least, between two
+    dream_sessions: Annotated[int, msgspec.Meta(ge=0)] = 5  # new ones, at least
+
+
 class TokenSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """`[tokens]`: how tokens are counted."""
 
@@ -200,6 +212,7 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     compaction: CompactionSettings = CompactionSettings()
     tokens: TokenSettings = TokenSettings()
     search: SearchSettings = SearchSettings()
+    memory: MemorySettings = MemorySettings()
     dispatch: DispatchSettings = DispatchSettings()
     agents: dict[str, AgentSettings] = {}
     turn: TurnSettings = TurnSettings()
@@ -323,6 +336,7 @@ _TABLES: dict[str, dict[str, Any]] = {
         ("compaction", CompactionSettings),
         ("tokens", TokenSettings),
         ("search", SearchSettings),
+        ("memory", MemorySettings),
         ("dispatch", DispatchSettings),
         ("turn", TurnSettings),
         ("cron", CronSettings),

@@ -47,6 +47,7 @@ def _print_version(ctx: click.Context, _: click.Parameter, wanted: bool) -> None
         "page": "serve:page",
         "status": "serve:status",
         "sessions": "tree:sessions",
+        "memory": "tree:memory",
         "cron": "cron:cron",
         "archive": "archive:archive",
         "route": "route:route",
@@ -101,3 +102,21 @@ def root() -> None:
 @root_option()
 def sessions() -> None:
     """List, read, write and look after sessions."""
+
+
+@click.group(
+    cls=LazyGroup,
+    homes={
+        "show": "memory:show",
+        "search": "memory:search",
+        "add": "memory:add",
+        "edit": "memory:edit",
+        "extract": "memory_learning:extract",
+        "dream": "memory_learning:dream",
+        "undo": "memory:undo",
+        "clear": "memory:clear",
+    },
+)
+@root_option()
+def memory() -> None:
+    """Look at what outlives sessions, write it, and put it in order."""

@@ -164,3 +164,30 @@ class Received(Answer, frozen=True, kw_only=True):
     key: str
     run_id: str
     reply: str | None = None  # None: it was not waited for
+
+
+class NoteFile(Answer, frozen=True, kw_only=True):
+    """A note of a memory."""
+
+    file: str
+    name: str
+    description: str
+    text: str  # what stands below its front matter
+    category: str | None
+    confidence: float
+    updated: str
+    by_person: bool  # no dream rewrites it
+
+
+class Remembered(Answer, frozen=True, kw_only=True):
+    """The memory of an agent."""
+
+    agent: str
+    index: str  # MEMORY.md, as agents are shown it
+    notes: list[NoteFile]  # newest first
+
+
+class Noted(Answer, frozen=True, kw_only=True):
+    """A note that was written."""
+
+    file: str

@@ -19,6 +19,7 @@ from holdfast.daemon import page
 from holdfast.daemon.finding import search
 from holdfast.daemon.guard import BY_COOKIE
 from holdfast.daemon.live import Live
+from holdfast.daemon.memory import MemoryRoutes
 from holdfast.daemon.problems import HANDLERS, JSON, PROBLEMS, Refused
 from holdfast.daemon.sessions import SessionRoutes
 from holdfast.daemon.talk import TalkRoutes
@@ -85,6 +86,7 @@ def build(runtime: Runtime, make_link: Callable[[], str], live: Live) -> Litesta
             SessionRoutes,
             TalkRoutes,
             CronRoutes,
+            MemoryRoutes,
             search,
             health,
             link,

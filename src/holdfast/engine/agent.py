@@ -93,7 +93,7 @@ class Agent:
         """
         own = self._own(session)
         message = user(prompt, cwd=cwd, run_id=new_run_id())
-        with self._at_work(), await own.lease() as lease:
+        with self.at_work(), await own.lease() as lease:
             await repair(own, lease)
             turn = Turn(self, own, lease, message, given=messages, emit=emit)
             return (await turn.run()).reply
@@ -143,7 +143,7 @@ class Agent:
             allowed=None if allowed is None else frozenset(allowed),
             reads_only=reads_only,
         )
-        with self._at_work():
+        with self.at_work():
             return await turn.run()
 
     @property
@@ -152,7 +152,8 @@ class Agent:
         return not self._under_way and not self._background
 
     @contextmanager
-    def _at_work(self) -> Iterator[None]:
+    def at_work(self) -> Iterator[None]:
+        """It is not idle, and keeps its connections, as long as this lasts."""
         self._under_way.add(work := object())
         try:
             yield
@@ -165,7 +166,7 @@ class Agent:
         """Compact a session now, whatever its size and however often that has failed."""
         own = self._own(session)
         told = both(self.emit, emit)
-        with self._at_work(), await own.lease() as lease:
+        with self.at_work(), await own.lease() as lease:
             await own.close_calls(lease=lease)
             outcome = await self.compactor(told).run(own, lease, manual=True, focus=focus)
             await self.hooks.tell("on_compact", own.sync, told, outcome)

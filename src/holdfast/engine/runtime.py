@@ -11,7 +11,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping
+from contextlib import nullcontext
 from datetime import datetime
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import msgspec
@@ -25,11 +27,12 @@ from holdfast.engine.compact import Outcome
 from holdfast.engine.cron import Cron, Fared, Save
 from holdfast.engine.feed import Feed
 from holdfast.engine.members import asking, current_time
+from holdfast.engine.memory import Remembering
 from holdfast.engine.queue import Queue
 from holdfast.engine.run import Recovered, Run
 from holdfast.engine.surroundings import Recall, Surroundings
 from holdfast.engine.taking_in import TakingIn
-from holdfast.engine.tools import Function
+from holdfast.engine.tools import Function, usable
 from holdfast.engine.turn import Answer
 from holdfast.identity.key import main_alias, main_key
 from holdfast.identity.route import Router, Routing
@@ -79,9 +82,12 @@ class Runtime:
         tools: Iterable[Function] = (),
         hooks: Iterable[object] = (),
         recall: Recall | None = None,
+        root: Path | None = None,
         fared: Mapping[str, Fared] | None = None,
         save: Save = lambda _: None,
+        clock: Callable[[], float] = time.time,
     ) -> None:
+        """`root`: where the memories of agents are; without one they have none."""
         self.store = store
         self.feed = Feed()
         self.listeners: list[Sink] = [self.feed.emit]
@@ -96,6 +102,17 @@ class Runtime:
         self.queue = Queue(store, self._answer, waiting=self.settings.turn.waiting, emit=self.emit)
         self.cron = Cron(self.settings.cron.jobs, self._start_job, fared=fared, save=save)
         self._taking_in = TakingIn(store)
+        self.memory: Remembering | None = None
+        if root is not None:
+            self.memory = Remembering(
+                root,
+                store,
+                agent_of=self.agent_of,
+                at_rest=self.at_rest,
+                running=lambda: self.queue.running,
+                emit=self.emit,
+                clock=clock,
+            )
         self._started = time.monotonic()
         self._opened: dict[str, None] = {}
         self._turns = self._failures = self._recovered = 0
@@ -150,6 +167,8 @@ class Runtime:
         await self.cron.end()
         await self.queue.drain(seconds)
         await self._taking_in.end()
+        if self.memory is not None:
+            await self.memory.settle(max(until - time.monotonic(), 0))
         for agent in (*self._agents.values(), *self._old):
             await agent.close(max(until - time.monotonic(), 0))
         for toolset in self._toolsets.values():
@@ -283,6 +302,12 @@ class Runtime:
         tools = [*self._tools]
         if members:
             tools.append(asking(self.agent, self.store.sync, tuple(members)))
+        recall, own_hooks = self._recall, self._hooks
+        if self.memory is not None:
+            taken = usable(tools)  # a tool of the owner's takes the place of ours
+            tools += [one for one in self.memory.tools(name) if one.__name__ not in taken]
+            recall = recall or self.memory.recall
+            own_hooks = (self.memory, *own_hooks)
         return Agent(
             self.store,
             name=name,
@@ -294,7 +319,7 @@ class Runtime:
                 for server, toolset in self._toolsets.items()
                 if not (allowed := self.settings.mcp[server].agents) or name in allowed
             ],
-            hooks=(Surroundings(members, self._recall), *self._hooks),
+            hooks=(Surroundings(members, recall), *own_hooks),
         )
 
     # --- turns
@@ -310,20 +335,24 @@ class Runtime:
         self._turns += 1
         try:
             agent = await self.agent_of(session)
-            return await agent.answer(
-                message,
-                session,
-                lease,
-                emit=emit,
-                max_steps=how.max_steps,
-                allowed=how.allowed,
-                reads_only=how.reads_only,
-            )
+            with self.memory.during(session) if self.memory else nullcontext():
+                answer = await agent.answer(
+                    message,
+                    session,
+                    lease,
+                    emit=emit,
+                    max_steps=how.max_steps,
+                    allowed=how.allowed,
+                    reads_only=how.reads_only,
+                )
         except BaseException:
             self._failures += 1
             raise
         finally:
             self._taking_in.told()
+        if self.memory is not None:
+            self.memory.after_turn(session)
+        return answer
 
     async def _start_job(self, job: CronJob, when: datetime) -> tuple[str, Awaitable[object]]:
         agent = agent_id(job.agent) if job.agent else self.router.default_agent

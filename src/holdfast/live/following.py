@@ -156,6 +156,9 @@ class Following:
 
     def _look(self) -> None:
         """See what others have added to the mirror, or taken from it."""
+        last = next(self._port.tail(self.session), None) if self._loaded else None
+        if last is not None and last.seq == self._head and not isinstance(last, Damaged):
+            return  # as it was left
         if self._loaded:
             new = self._port.read(self.session, after=max(self._head - 1, 0))
             if self._head and getattr(next(new, None), "seq", None) != self._head:

@@ -46,20 +46,26 @@ class Verdict(NamedTuple):
 
 
 def gate(
-    state: State, now: float, sessions: Callable[[int], int], lock: Callable[[], str]
+    state: State,
+    now: float,
+    sessions: Callable[[int], int],
+    lock: Callable[[], str],
+    *,
+    hours: float = HOURS,
+    least: int = SESSIONS,
 ) -> Verdict:
     """The three gates, cheapest first: the next is asked only if the one before is open.
 
     `sessions(since)` counts those that were written after a Unix time; `lock()` says who holds the
-    lock, or nothing.
+    lock, or nothing. `hours` and `least` are what the first two ask for.
     """
     since = last_run(state, now)
-    if since is not None and now - since < HOURS * 3600:
-        hours = (now - since) / 3600
-        return Verdict(False, f"{max(hours, 0.0):.1f} of {HOURS} hours since the last dream")
+    if since is not None and now - since < hours * 3600:
+        passed = max((now - since) / 3600, 0.0)
+        return Verdict(False, f"{passed:.1f} of {hours:g} hours since the last dream")
     count = sessions(since or 0)
-    if count < SESSIONS:
-        return Verdict(False, f"{count} of {SESSIONS} new sessions since the last dream")
+    if count < least:
+        return Verdict(False, f"{count} of {least} new sessions since the last dream")
     holder = lock()
     if holder:
         return Verdict(False, f"another dream is under way: {holder}")

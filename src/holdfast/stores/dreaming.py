@@ -46,9 +46,16 @@ class Consolidation:
         self._host = (host or socket.gethostname() or "localhost").replace(" ", "_")
         self._held = b""  # the lock as we wrote it
 
-    def verdict(self, sessions: Callable[[int], int]) -> dream.Verdict:
+    def verdict(
+        self,
+        sessions: Callable[[int], int],
+        *,
+        hours: float = dream.HOURS,
+        least: int = dream.SESSIONS,
+    ) -> dream.Verdict:
         """Whether the gates are open; `sessions(since)` counts those written after a time."""
-        return dream.gate(self.state, self._clock(), sessions, self.holder)
+        now = self._clock()
+        return dream.gate(self.state, now, sessions, self.holder, hours=hours, least=least)
 
     @property
     def state(self) -> State:

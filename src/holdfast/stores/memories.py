@@ -52,6 +52,16 @@ def memory_path(root: Path, *, agent: str = "", project: str = "") -> Path:
     return root / "memory" / "projects" / project if project else root / "memory" / agent
 
 
+def project_key(directory: str) -> str:
+    """The name of a project's memory: that of its directory, and a hash of the whole path.
+
+    No two directories share one, as they do by the rules that only replace signs.
+    """
+    name = re.sub(r"[^\w\-]+", "-", directory.rstrip("/").rpartition("/")[2]).strip("-")[:80]
+    digest = hashlib.sha256(os.fsencode(directory.rstrip("/") or "/")).hexdigest()[:12]
+    return f"{name or 'root'}-{digest}"
+
+
 class Undone(NamedTuple):
     """What an undo took back."""
 
@@ -171,10 +181,11 @@ class Memories:
 
     # --- plans
 
-    def apply(self, plan: Plan) -> str:
+    def apply(self, plan: Plan, *, by_person: bool = False) -> str:
         """Make all changes of a plan or, if a file is not as it was read, none (Conflict).
 
-        Returns the id of its entry in the history; a plan without changes has none.
+        Returns the id of its entry in the history; a plan without changes has none. What is
+        written `by_person` counts as edited by hand.
         """
         if not plan.changes:
             return ""
@@ -184,7 +195,8 @@ class Memories:
                 for one in plan.changes
             ]
             self._compare(folder, [(one.path, one.old) for one in swaps], "plan again")
-            self._sign(folder, [one.new for one in swaps if one.new is not None])
+            if not by_person:
+                self._sign(folder, [one.new for one in swaps if one.new is not None])
             return changes.commit(folder, swaps, self._clock(), plan.report())
 
     def history(self) -> list[Entry]:
