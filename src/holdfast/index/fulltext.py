@@ -125,12 +125,18 @@ class FullText:
             return [Hit(*row) for row in rows]
 
     def between(
-        self, match: str, weights: Sequence[float], start: int, end: int, limit: int
+        self,
+        match: str,
+        weights: Sequence[float],
+        query: Query,
+        span: tuple[int, int],
+        limit: int,
     ) -> list[Hit]:
         """The best passages of a time."""
         score = f"bm25(word, {', '.join(map(str, weights))})"
-        conditions = ("passage.at >= ?", "passage.at < ?")
-        return self._hits("word", score, conditions, (match, start, end, limit))
+        conditions, values = _conditions(query)
+        conditions += ["passage.at >= ?", "passage.at < ?"]
+        return self._hits("word", score, conditions, (match, *values, *span, limit))
 
     def count(self, match: str) -> int:
         """How many passages have something."""

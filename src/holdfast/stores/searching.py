@@ -11,7 +11,7 @@ from holdfast.index.fulltext import Behind, FullText, News, Shown
 from holdfast.index.listing import Index
 from holdfast.log.lines import clean
 from holdfast.model import AnyRecord, Entry, Metadata
-from holdfast.ports import Found, Hit, Progress, Query, Results
+from holdfast.ports import Filter, Found, Hit, Progress, Query, Results
 from holdfast.search import passages, ranking
 from holdfast.search.query import parse
 from holdfast.stamps import timestamp
@@ -109,10 +109,15 @@ class Searching:
             return Results()
         match = " OR ".join(chosen)
         weights = list(ranking.RECALL_WEIGHTS.values())
-        hits = self._text.newest(match, weights, ranking.BUDGET, ranking.HITS)
+        if query.which == Filter():
+            hits = self._text.newest(match, weights, ranking.BUDGET, ranking.HITS)
+        else:
+            hits = self._text.find(match, weights, query, ranking.HITS)
         for start, end in question.spans:  # the best of all may miss the day that is asked for
-            there = self._text.between(match, weights, start, end + _LATER, ranking.HITS)
-            hits += set(there) - set(hits)
+            told = start, end + _LATER
+            there = self._text.between(match, weights, query, told, ranking.HITS)
+            known = {hit.row for hit in hits}
+            hits += [hit for hit in there if hit.row not in known]
         places = {one: self._text.places(one, ranking.BUDGET) for one in chosen}
         found = ranking.recall(question, hits, places, self._text.total(), **_all)
         return self._results(found, match, (), query)
