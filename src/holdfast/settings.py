@@ -67,6 +67,7 @@ class MemorySettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     dream: bool = True  # put the notes in order from time to time
     dream_hours: Annotated[float, msgspec.Meta(ge=0)] = 24.0  # at least, between two
     dream_sessions: Annotated[int, msgspec.Meta(ge=0)] = 5  # new ones, at least
+    dream_schedule: str = "30 3 * * *"  # also then, as a cron job has it; empty: after turns only
 
 
 class TokenSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -13,9 +13,10 @@ from holdfast import api
 from holdfast.aio import AsyncSession, AsyncStore
 from holdfast.engine.learning import asking
 from holdfast.engine.memory import project_memory
+from holdfast.engine.nights import Nights, seconds_until
 from holdfast.engine.runtime import Runtime
 from holdfast.engine.tools import Function
-from holdfast.errors import SessionBusy, StoreFailed
+from holdfast.errors import SessionBusy, SettingsError, StoreFailed
 from holdfast.memory import index, notes
 from holdfast.model import Message, Text, ToolCall, assistant, tool_result, user
 from holdfast.ports import Provider, Query, Request, Results, Told, unheard
@@ -558,6 +559,46 @@ def test_of_two_dreams_at_once_one_runs(tmp_path: Path) -> None:
         assert sum(isinstance(one, SessionBusy) for one in results) == 1
         assert made[0].files.holder() == ""
         await world.close()
+
+    run(scenario())
+
+
+def test_a_night_dreams_for_agents_that_nobody_talks_to(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        clock = FakeClock()
+        world = World(tmp_path, Thinker(facts()), clock, MemorySettings(dream_sessions=0))
+        assert world.runtime.memory is not None
+        await world.runtime.memory.night()
+        assert world.dreams() == [], "there is no memory"
+        world.memories.put("a.md", note("Tests", "We run pytest with xdist."))
+        await world.runtime.memory.night()
+        assert [one.agent for one in world.dreams()] == ["main"]
+        await world.runtime.memory.night()
+        assert len(world.dreams()) == 1, "once a day"
+        await world.close()
+
+    run(scenario())
+
+
+def test_the_hour_of_a_night_is_that_of_its_schedule() -> None:
+    assert seconds_until("") is None
+    left = seconds_until("* * * * *")
+    assert left is not None and 0 <= left <= 60
+    with pytest.raises(SettingsError, match="dream_schedule"):
+        seconds_until("at night")
+
+
+def test_a_schedule_is_waited_for_and_its_work_done() -> None:
+    async def scenario() -> None:
+        done = asyncio.Event()
+
+        async def work() -> None:
+            done.set()
+
+        nights = Nights(lambda: "* * * * *", work, lambda seconds: asyncio.sleep(0))
+        nights.begin()
+        await asyncio.wait_for(done.wait(), 10)
+        await nights.end()
 
     run(scenario())
 

@@ -61,6 +61,7 @@ class Remembering(Hook):
         store: AsyncStore,
         *,
         agent_of: Callable[[AsyncSession], Awaitable[Agent]],
+        named: Callable[[str], Agent],
         at_rest: Callable[[str], Awaitable[None]],
         running: Callable[[], int],
         emit: Sink,
@@ -70,6 +71,7 @@ class Remembering(Hook):
         self.clock = clock
         self._store = store
         self._agent_of = agent_of
+        self._named = named
         self._at_rest = at_rest  # to be awaited until a turn has quite ended
         self._running = running  # turns
         self._emit = emit
@@ -241,7 +243,7 @@ class Remembering(Hook):
             if self.settings.extract:
                 await self._extract(session, agent, memories)
             if self.settings.dream:
-                await self._dream(session, agent, memories)
+                await self._dream(session.id, agent, memories)
 
     async def _extract(self, session: AsyncSession, agent: Agent, memories: Memories) -> None:
         ask = asking(agent.provider, agent.model)
@@ -256,7 +258,7 @@ class Remembering(Hook):
                 )
             )
 
-    async def _dream(self, session: AsyncSession, agent: Agent, memories: Memories) -> None:
+    async def _dream(self, session: str, agent: Agent, memories: Memories) -> None:
         """Put the notes in order, if it is time; never while a turn runs: its end asks again."""
         if self._running():
             return
@@ -276,12 +278,30 @@ class Remembering(Hook):
         if plan.changes:
             self._emit(
                 MemoryDreamed(
-                    session_id=session.id,
+                    session_id=session,
                     agent=agent.name,
                     changes=len(plan.changes),
                     maker=plan.maker,
                 )
             )
+
+    async def night(self) -> None:
+        """Dream for every agent that has a memory, where it is time; as after a turn."""
+        if not (self.settings.enabled and self.settings.dream):
+            return
+        for name in await self._store.call(self._agents):
+            try:
+                agent = await self._store.call(self._named, name)
+                with agent.at_work():
+                    await foreign(self._dream("", agent, self.memories(name)))
+            except HoldfastError as error:
+                self._emit(Status(session_id="", message=f"memory of {name}: {error.message}"))
+
+    def _agents(self) -> list[str]:
+        """The agents that have a memory."""
+        folder = memory_path(self.root, agent="any").parent
+        found = list(folder.iterdir()) if folder.is_dir() else []
+        return sorted(one.name for one in found if one.is_dir() and _is_agent(one))
 
     def dream(self, memories: Memories, agent: str) -> Dream:
         """The consolidation of an agent's memory."""
@@ -307,6 +327,10 @@ def project_memory(root: Path, cwd: str | None, clock: Clock = time.time) -> Mem
         if path.is_dir():
             return Memories(path, clock, WAIT)
     return None
+
+
+def _is_agent(path: Path) -> bool:
+    return path.name != "projects" and not path.name.startswith(".")
 
 
 def _cwd(session: Session) -> str | None:

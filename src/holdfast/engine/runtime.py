@@ -28,6 +28,7 @@ from holdfast.engine.cron import Cron, Fared, Save
 from holdfast.engine.feed import Feed
 from holdfast.engine.members import asking, current_time
 from holdfast.engine.memory import Remembering
+from holdfast.engine.nights import Nights, seconds_until
 from holdfast.engine.queue import Queue
 from holdfast.engine.run import Recovered, Run
 from holdfast.engine.surroundings import Recall, Surroundings
@@ -108,11 +109,14 @@ class Runtime:
                 root,
                 store,
                 agent_of=self.agent_of,
+                named=self.agent,
                 at_rest=self.at_rest,
                 running=lambda: self.queue.running,
                 emit=self.emit,
                 clock=clock,
             )
+        seconds_until(self.settings.memory.dream_schedule)  # SettingsError now, not at night
+        self._nights = Nights(lambda: self.settings.memory.dream_schedule, self._night)
         self._started = time.monotonic()
         self._opened: dict[str, None] = {}
         self._turns = self._failures = self._recovered = 0
@@ -135,12 +139,14 @@ class Runtime:
         self._recovered = len(found)
         self.cron.begin()
         self._taking_in.begin()
+        self._nights.begin()
         return found
 
     async def reload(self, settings: Settings) -> None:
         """Go by other settings from the next turn on; SettingsError, and nothing changes, if they
         cannot be used. How sessions are kept is decided once, when the store is opened."""
         router = Router(Routing.of(settings))
+        seconds_until(settings.memory.dream_schedule)
         before = self.settings.mcp
         toolsets = dict(self._toolsets_of(settings))
         self.cron.replace(settings.cron.jobs)
@@ -167,6 +173,7 @@ class Runtime:
         await self.cron.end()
         await self.queue.drain(seconds)
         await self._taking_in.end()
+        await self._nights.end()
         if self.memory is not None:
             await self.memory.settle(max(until - time.monotonic(), 0))
         for agent in (*self._agents.values(), *self._old):
@@ -276,6 +283,10 @@ class Runtime:
     async def context(self, session: AsyncSession) -> Context:
         """What the model would be sent if somebody spoke now."""
         return await (await self.agent_of(session)).preview(session, self.emit)
+
+    async def _night(self) -> None:
+        if self.memory is not None:
+            await self.memory.night()
 
     # --- agents
 
