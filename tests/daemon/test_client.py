@@ -176,3 +176,18 @@ def test_what_only_reads_is_asked_again_on_a_connection_that_was_hung_up() -> No
                 client.cancel("x")  # what writes is not: it may have been done
         thread.join(10)
     assert asked == [b"GET", b"GET", b"GET", b"POST"]
+
+
+def test_what_was_said_is_found_and_what_is_remembered_is_kept(client: Client) -> None:
+    made = client.create(sender="searcher")
+    client.send(made.id, "!say the quokka sleeps")
+    (found,) = client.search("quokkas sleeping", sender="searcher").results
+    assert found.session == made.id
+    assert any("«quokka» «sleeps»" in hit.snippet for hit in found.hits)
+    assert client.search("quokka", sender="nobody").results == ()
+    noted = client.remember("Quokkas sleep at noon.", agent="zoo", category="project")
+    assert [one.file for one in client.memory("zoo").notes] == [noted.file]
+    client.forget(noted.file, agent="zoo")
+    assert client.memory("zoo").notes == []
+    with pytest.raises(errors.NotFound):
+        client.forget("nothing.md", agent="zoo")

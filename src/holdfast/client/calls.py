@@ -16,6 +16,7 @@ from holdfast.client.failures import failure
 from holdfast.errors import InvalidId, NotFound, SettingsError, StoreFailed
 from holdfast.log.lines import clean
 from holdfast.model import AnyBlock
+from holdfast.ports import Results
 
 if TYPE_CHECKING:
     import httpx2
@@ -203,6 +204,29 @@ class Client:
         """Run a job now; the session it runs in."""
         done = self._call("POST", f"/api/cron/{quote(job, safe='')}/run", answers.Done)
         return done.session_id or ""
+
+    # --- what was said, and what was learnt
+
+    def search(self, text: str, *, limit: int = 20, **which: str | None) -> Results:
+        """Sessions in which something was said, the best first.
+
+        `which`: agent, sender, source, title, role, since, until.
+        """
+        return self._call("GET", "/api/search", Results, query={"q": text, "limit": limit, **which})
+
+    def memory(self, agent: str | None = None) -> answers.Remembered:
+        """The index and the notes of an agent."""
+        return self._call("GET", "/api/memory", answers.Remembered, query={"agent": agent})
+
+    def remember(self, text: str, *, agent: str | None = None, **about: str) -> answers.Noted:
+        """Write a note, as a person does; `about`: category, name, description."""
+        said = {"text": text, **about}
+        return self._call("POST", "/api/memory", answers.Noted, said, query={"agent": agent})
+
+    def forget(self, note: str, *, agent: str | None = None) -> None:
+        """Take a note away, by its file or its exact name."""
+        where = f"/api/memory/{quote(note, safe='')}"
+        self._call("DELETE", where, None, query={"agent": agent})
 
     def health(self) -> dict[str, Any]:
         """Counts."""
