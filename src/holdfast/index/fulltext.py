@@ -13,8 +13,11 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import count
 from typing import Any, NamedTuple
 
+import msgspec
+
 from holdfast.index.database import Database
 from holdfast.log.lines import clean
+from holdfast.model import Metadata
 from holdfast.ports import Filter, Query, since_ms
 from holdfast.search.passages import KINDS, Change, Passage
 from holdfast.search.ranking import Hit
@@ -29,12 +32,16 @@ _TAKEN = f"JOIN taken ON taken.number = passage.id >> {_BITS}"
 _SESSION = "JOIN session ON session.id = taken.session"
 
 
+_metadata = msgspec.json.Decoder(Metadata)
+
+
 class Behind(NamedTuple):
     """A session that has gone on since it was taken in."""
 
     session: str
     seq: int  # up to which it was
     bytes: int  # that it has now
+    metadata: Metadata
 
 
 class News(NamedTuple):
@@ -65,14 +72,14 @@ class FullText:
     def behind(self, limit: int = 1_000) -> list[Behind]:
         """Sessions that have gone on, the oldest first: so those of later ones have higher rows."""
         with self._database.reading() as cursor:
-            rows = cursor.execute(
-                """SELECT session.id, coalesce(taken.seq, 0), session.bytes
+            rows: Any = cursor.execute(
+                """SELECT session.id, coalesce(taken.seq, 0), session.bytes, session.metadata
                 FROM session LEFT JOIN taken ON taken.session = session.id
                 WHERE taken.bytes IS NOT session.bytes
                 ORDER BY session.active LIMIT ?""",
                 (limit,),
             )
-            return [Behind(*row) for row in rows]
+            return [Behind(one, seq, size, _metadata.decode(data)) for one, seq, size, data in rows]
 
     def take(self, news: Iterable[News]) -> None:
         """Take in what is new of some sessions, and take out what is gone, in one go.
@@ -213,7 +220,7 @@ Row = tuple[int, str, int, str, str | None]  # of `passage`
 
 def _settle(cursor: Any, news: News, numbers: Iterator[int]) -> list[Row]:
     """Take out what is gone of a session, and note how far it is taken in; what is to be added."""
-    session, seq, size = news.before
+    session, seq, size, _ = news.before
     known = cursor.execute("SELECT seq, number FROM taken WHERE session = ?", (session,)).fetchone()
     if (known[0] if known else 0) != seq:
         return []  # another process was here

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
 from holdfast.errors import HoldfastError, NotFound
@@ -20,7 +21,7 @@ from holdfast.stores.tail import Report
 MARKS = ("«", "»")
 _MOST = 2_000  # passages that are looked at for one query
 _LATER = 7 * 86_400_000  # ms after a time in which something may still be told of it
-_BATCH = 16_000_000  # characters that are taken in at once
+_BATCH = 8_000_000  # characters that are taken in at once
 _WORDS = 24  # of a snippet
 _AROUND = 80  # characters on either side, where the index makes no snippet
 
@@ -45,25 +46,37 @@ class Searching:
         May be stopped at any moment and goes on from there.
         """
         done, failed = 0, set[str]()
-        while behind := [one for one in self._text.behind() if one.session not in failed]:
-            news: list[News] = []
-            size = 0
-            for one in behind:
-                try:
-                    news.append(self._news(one))
-                    size += sum(len(passage.text) for passage in news[-1].passages)
-                except HoldfastError as error:  # one bad session must not hide the others
-                    failed.add(one.session)
-                    if not isinstance(error, NotFound):
-                        self._report(f"session {one.session} cannot be searched: {error.message}")
-                done += 1
-                if size > _BATCH:
-                    self._text.take(news)
-                    news, size = [], 0
-                if progress is not None:
-                    progress(done, max(done, len(behind)))
-            self._text.take(news)
+        with ThreadPoolExecutor(1) as writing:  # what was read, while the next is read
+            while behind := [one for one in self._text.behind() if one.session not in failed]:
+                taking: Future[None] | None = None
+                for some in self._batches(behind, failed):
+                    if taking is not None:
+                        taking.result()
+                    taking = writing.submit(self._text.take, some)
+                    done += len(some)
+                    if progress is not None:
+                        progress(done, max(done, len(behind)))
+                if taking is not None:
+                    taking.result()
         return done
+
+    def _batches(self, behind: Sequence[Behind], failed: set[str]) -> Iterator[list[News]]:
+        """What is new of sessions, some at a time."""
+        news: list[News] = []
+        size = 0
+        for one in behind:
+            try:
+                news.append(self._news(one))
+                size += sum(len(passage.text) for passage in news[-1].passages)
+            except HoldfastError as error:  # one bad session must not hide the others
+                failed.add(one.session)
+                if not isinstance(error, NotFound):
+                    self._report(f"session {one.session} cannot be searched: {error.message}")
+            if size > _BATCH:
+                yield news
+                news, size = [], 0
+        if news:
+            yield news
 
     def _news(self, before: Behind) -> News:
         change = passages.changes(self._read(before.session, before.seq), tools=self._tools)
@@ -71,12 +84,9 @@ class Searching:
         if change.back:
             new += self._again(before.session, change.back)
             change.gone |= change.back  # what stands there is put there anew
-        row = self._index.get(before.session)
-        if row is not None:
-            named = passages.title(row.metadata.name or "", row.metadata.created_at)
-            change.gone.add(passages.TITLE)
-            new += [] if named is None else [named]
-        return News(before, change, new)
+        named = passages.title(before.metadata.name or "", before.metadata.created_at)
+        change.gone.add(passages.TITLE)
+        return News(before, change, new if named is None else [*new, named])
 
     def _again(self, session: str, seqs: set[int]) -> list[passages.Passage]:
         """Passages that were taken out and are found again."""
