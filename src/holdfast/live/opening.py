@@ -17,7 +17,7 @@ from holdfast.dialects.form import made_id
 from holdfast.errors import InvalidId, LogDamaged, NotFound, SessionBusy
 from holdfast.live.catalogue import Catalogue, Progress, Row
 from holdfast.live.mirror import Mirror
-from holdfast.live.transcript import ENDING
+from holdfast.live.transcript import ENDING, Signature
 from holdfast.log.facts import is_name
 from holdfast.ports import Store
 from holdfast.stamps import Stamps, Uuids
@@ -59,6 +59,7 @@ class Opening:
         )
         self._guard = threading.Lock()
         self._open: dict[str, Mirror] = {}
+        self._caught: dict[str, Signature] = {}  # what files were like when they were mirrored last
         self._locks: dict[str, threading.Lock] = {}
         forget = weakref.WeakMethod(self._after_fork_in_child)
         os.register_at_fork(after_in_child=lambda: (found := forget()) and found())

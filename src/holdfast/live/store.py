@@ -284,10 +284,12 @@ class LiveStore(Opening):
 
     def catch_up(self, progress: Progress | None = None) -> int:
         """Mirror what is new in the files, and take it in."""
-        sessions = list(self._catalogue.sessions())
+        rows = self._catalogue.sessions()
+        sessions = [one for one, row in rows.items() if self._caught.get(one) != row.stamps]
         for done, session in enumerate(sessions, 1):
             try:
                 self._level(session)
+                self._caught[session] = rows[session].stamps
             except HoldfastError as error:  # one bad file must not hide the others
                 self.reports.append(f"{session} cannot be searched: {error.message}")
             if progress is not None:
