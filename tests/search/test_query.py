@@ -193,6 +193,7 @@ PIECES = st.sampled_from(
 @example('"')
 @example("a - - b")
 @example("-NOT (")
+@example("he:_")
 def test_every_text_is_a_query(text: str) -> None:
     parsed = parse(text)
     assert parse(text) == parsed

@@ -82,11 +82,12 @@ def parse(text: str) -> Parsed:
         # Operators without words, or words that are only to be left out: then they are meant.
         wanted = [text for kind, text in tokens if kind in _TERMS]
         match, unwanted = _all([term(word) for word in wanted]), []
-    said = _telling([word for text in wanted for word in _SAID.findall(text)])
+    words = (word for text in wanted for word in _SAID.findall(text))
+    said = _telling([word for word in words if _sayable(word)])
     long = [name for word in said if len(name := word.rstrip("*")) >= _SHORTEST_INSIDE]
     return Parsed(
         match=match,
-        any=_except(_any([term(word) for word in said]), unwanted),
+        any=_except(_any([term(word) for word in said]), unwanted) or match,
         inside=_all([quote(name) for name in long if _sayable(name)]),
         marks=tuple(
             dict.fromkeys(run for word in wanted for run, unspaced in segments(word) if unspaced)
