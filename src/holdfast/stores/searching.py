@@ -21,7 +21,7 @@ from holdfast.stores.tail import Report
 MARKS = ("«", "»")
 _MOST = 2_000  # passages that are looked at for one query
 _LATER = 7 * 86_400_000  # ms after a time in which something may still be told of it
-_BATCH = 8_000_000  # characters that are taken in at once
+_BATCH = 16_000_000  # characters that are taken in at once
 _WORDS = 24  # of a snippet
 _AROUND = 80  # characters on either side, where the index makes no snippet
 
