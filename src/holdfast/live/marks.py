@@ -16,7 +16,7 @@ from holdfast.dialects.following import Notes
 from holdfast.dialects.form import Summary, kept
 from holdfast.live.transcript import Trail
 from holdfast.log.lines import extended, from_object, to_object
-from holdfast.model import AnyRecord, Compaction, Damaged, Entry, Message
+from holdfast.model import AnyRecord, Compaction, Damaged, Entry, Image, Message
 
 LIVE = "live"
 _MARK = b'"live":{'
@@ -58,7 +58,12 @@ def is_alike(given: AnyRecord, stored: AnyRecord) -> bool:
     if not isinstance(given, Message) or not isinstance(stored, Message):
         return False
     one, other = (
-        (message.role, message.text, [call.name for call in message.tool_calls])
+        (
+            message.role,
+            message.text,
+            [(call.name, call.arguments) for call in message.tool_calls],
+            [(block.data, block.url) for block in message.content if isinstance(block, Image)],
+        )
         for message in (given, stored)
     )
     return one == other
