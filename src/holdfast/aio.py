@@ -25,7 +25,7 @@ from holdfast.model import (
     Rewind,
     Tombstone,
 )
-from holdfast.ports import Lease, Page, Results
+from holdfast.ports import Lease, Page, Results, Used
 from holdfast.session import R, Session, Store
 
 if TYPE_CHECKING:
@@ -91,6 +91,10 @@ class AsyncStore:
     async def search(self, text: str, **how: Any) -> Results:
         """Sessions in which something was said, the best first."""
         return await self.call(self.sync.search, text, **how)
+
+    async def usage(self, **how: Any) -> Used:
+        """What sessions spent, by day (UTC) and model, and which of them spent most."""
+        return await self.call(self.sync.usage, **how)
 
     async def close(self) -> None:
         """Bring derived data up to date and give back descriptors and threads."""
@@ -227,13 +231,17 @@ class AsyncSession:
             await self._call(lambda: taken.append(self.sync.lease()))
         except asyncio.CancelledError:
             for lease in taken:  # nobody else will ever give it back
-                lease.release()
+                await self._call(lease.release)
             raise
         return taken[0]
 
     async def reclaim(self) -> int:
         """Take out of its files what its program skips, after archiving it; the bytes freed."""
         return await self._call(self.sync.reclaim)
+
+    async def usage(self, *, since: str | None = None, until: str | None = None) -> Used:
+        """What it spent, by day (UTC) and model."""
+        return await self._call(self.sync.usage, since=since, until=until)
 
     async def verify(self) -> tuple[Damaged, ...]:
         """Everything wrong with its bytes."""

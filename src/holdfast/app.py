@@ -22,10 +22,13 @@ if TYPE_CHECKING:
     from holdfast.dialects.following import LiveDialect
     from holdfast.dialects.form import Dialect
     from holdfast.engine.runtime import Runtime
+    from holdfast.model import Spent
     from holdfast.ports import Provider, Toolset
     from holdfast.stores.file import FileStore
+    from holdfast.stores.postgres.store import PostgresStore
 
 DEFAULT_ROOT = "~/.holdfast"
+DATABASES = ("postgresql", "postgres")  # what the address of one begins with
 
 
 def open_store(
@@ -36,13 +39,14 @@ def open_store(
     settings: Settings | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> Store:
-    """A store by its address: a directory, or "memory:" for one that forgets.
+    """A store by its address: a directory, `postgresql://…`, or "memory:" for one that forgets.
 
     The directory may be that of another program: `dialect` is its format (claude, cersei,
     crabtalk, picoclaw, pi), or "auto" for what each file shows itself to be. Without it, a
     directory that holds such files and nothing of ours is taken for one. Then `home` is the root
     of ours with the settings, and with what is derived. `progress` is told (done, total) while
-    many sessions are indexed for the first time.
+    many sessions are indexed for the first time. A database is connected to when it is first
+    used; its settings too are those of `home`.
     """
     address = os.fspath(where)
     if address == "memory:":
@@ -51,9 +55,8 @@ def open_store(
         chosen = settings or convert({}, os.environ)
         return _store(InMemoryStore(chosen), chosen)
     if "://" in address:
-        raise SettingsError(
-            f"no store is known for {address!r}", hint="give a directory or memory:"
-        )
+        chosen = settings or load_settings(_directory(os.fspath(home)))
+        return _store(_database(address, chosen), chosen)
     try:
         from holdfast.stores.file import FileStore  # noqa: PLC0415
     except ModuleNotFoundError as error:
@@ -74,6 +77,56 @@ def open_store(
     if chosen.stores:
         port = _joined(port, root, chosen, progress)
     return _store(port, chosen)
+
+
+def migrate_database(
+    address: str, *, home: str | os.PathLike[str] = DEFAULT_ROOT
+) -> tuple[int, int]:
+    """Bring the tables of a database to this version; from which, to which."""
+    opened = _database(address, load_settings(_directory(os.fspath(home))))
+    try:
+        return opened.migrate()
+    finally:
+        opened.close()
+
+
+def open_home(
+    where: str,
+    *,
+    home: str | os.PathLike[str] = DEFAULT_ROOT,
+    progress: Callable[[int, int], None] | None = None,
+) -> FileStore | PostgresStore:
+    """A store that whole sessions can be moved to and from: a directory of ours, or a database."""
+    if where == "memory:":
+        raise SettingsError("what is in memory cannot be moved")
+    if "://" not in where and is_foreign(_directory(where)):
+        raise SettingsError(
+            f"{where} holds sessions of another program", hint="holdfast sessions import takes them"
+        )
+    port = open_store(where, dialect="native", home=home, progress=progress).port
+    port = getattr(port, "own", port)  # without the directories of others
+    if not hasattr(port, "adopt"):
+        raise SettingsError(
+            f"{where} has old files that could not be moved", hint="make it writable first"
+        )
+    return cast("FileStore | PostgresStore", port)
+
+
+def _database(address: str, settings: Settings) -> PostgresStore:
+    """The store on a database; whatever is wrong with an address, it is not repeated."""
+    scheme = address.partition("://")[0]
+    if scheme not in DATABASES:
+        raise SettingsError(
+            f"no store is known for {scheme[:60]!r} addresses",
+            hint="give a directory, postgresql://… or memory:",
+        )
+    try:
+        from holdfast.stores.postgres.store import PostgresStore  # noqa: PLC0415 - an extra
+    except ModuleNotFoundError as error:
+        raise SettingsError(
+            f"a store on PostgreSQL needs {error.name}", hint="pip install 'holdfast[postgres]'"
+        ) from error
+    return PostgresStore(address, settings)
 
 
 def _directory(address: str) -> Path:
@@ -178,6 +231,13 @@ def provider(model: str, settings: Settings) -> Provider:
     return connect(model, settings)
 
 
+def price(spent: Spent) -> float | None:
+    """What tokens would cost by the providers' lists; None if the model is on none."""
+    from holdfast.providers.prices import estimate  # noqa: PLC0415 - only who shows costs
+
+    return estimate(spent)
+
+
 def toolsets(settings: Settings) -> dict[str, Toolset]:
     """The MCP servers of the settings; none is connected to before its tools are needed."""
     enabled = {name: one for name, one in settings.mcp.items() if one.enabled}
@@ -191,27 +251,36 @@ def toolsets(settings: Settings) -> dict[str, Toolset]:
 def open_runtime(
     root: str | os.PathLike[str] = DEFAULT_ROOT,
     *,
+    store: str | None = None,
+    dialect: str = "native",
     settings: Settings | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> Runtime:
-    """Everything that goes on over a root: turns, queues, cron. To be called in a running loop."""
+    """Everything that goes on over a root: turns, queues, cron. To be called in a running loop.
+
+    `store` is the address of a database, or the directory of another program with its `dialect`,
+    that has the sessions in place of the root.
+    """
     from holdfast.aio import AsyncStore  # noqa: PLC0415 - asyncio takes 50 ms to load
     from holdfast.engine.cron import Fared  # noqa: PLC0415
     from holdfast.engine.runtime import Runtime  # noqa: PLC0415
     from holdfast.stores.notebook import Notebook  # noqa: PLC0415
 
-    store = AsyncStore(open_store(root, dialect="native", settings=settings, progress=progress))
+    opened = AsyncStore(
+        open_store(store or root, dialect=dialect, home=root, settings=settings, progress=progress)
+    )
     if os.fspath(root) == "memory:":
-        return Runtime(store, toolsets=toolsets)
+        return Runtime(opened, toolsets=toolsets, kind="memory")
     notebook: Notebook[Mapping[str, Fared]] = Notebook(
         Path(root).expanduser() / "run" / "cron.json", dict[str, Fared]
     )
     return Runtime(
-        store,
+        opened,
         toolsets=toolsets,
         root=Path(root).expanduser(),
         fared=notebook.load({}),
         save=notebook.save,
+        kind="files" if "://" not in (store or "") else DATABASES[0],
     )
 
 

@@ -16,6 +16,7 @@ SCHEMA_VERSION = 1
 LINE_KEY = "\x7fline"
 
 Seq = Annotated[int, msgspec.Meta(ge=0)]
+Number = Annotated[int, msgspec.Meta(ge=-(1 << 62), le=1 << 62)]  # one that any index can hold
 Role = Literal["user", "assistant", "toolResult"]
 
 
@@ -223,6 +224,7 @@ TURN_END = "turn_end"  # how long a turn took and what it cost
 TURN_INTERRUPTED = "turn_interrupted"  # its process ended before it did
 QUEUED = "queued"  # a message waits for its turn; the event holds it
 WITHDRAWN = "withdrawn"  # and will not be said after all
+REREAD = "reread"  # a file of another program is read again from its beginning
 
 
 class Unknown(
@@ -330,6 +332,26 @@ class Metrics(msgspec.Struct, frozen=True, rename="camel", gc=False):
     total_cost: float = 0.0
 
 
+class Spent(msgspec.Struct, frozen=True, rename="camel", gc=False):
+    """What was spent on one day with one model."""
+
+    day: str  # of UTC, as 2026-11-16
+    model: str  # empty: not known
+    turns: int = 0
+    tool_calls: int = 0
+    input_tokens: int = 0  # without those that were cached
+    output_tokens: int = 0
+    cache_read_tokens: int = 0
+    cache_write_tokens: int = 0
+    cost: float = 0.0  # in dollars, as the provider stated it; 0: it did not
+
+    @property
+    def tokens(self) -> int:
+        """All of them."""
+        cached = self.cache_read_tokens + self.cache_write_tokens
+        return self.input_tokens + self.output_tokens + cached
+
+
 class Metadata(msgspec.Struct, frozen=True, kw_only=True, rename="camel", gc=False):
     """What is known of a session without reading its log."""
 
@@ -347,12 +369,14 @@ class Metadata(msgspec.Struct, frozen=True, kw_only=True, rename="camel", gc=Fal
     sender: str = "user"
     key: str | None = None
     aliases: tuple[str, ...] = ()
-    generations: dict[str, int] = {}  # claim counter of the key and of each alias
+    generations: dict[str, Number] = {}  # claim counter of the key and of each alias
     scope: dict[str, Any] | None = None
-    chat: int | None = None  # its number under its key, or among those of its pair
-    current: int | None = None  # claim counter of the pair: the highest is the current chat
+    chat: Number | None = None  # its number under its key, or among those of its pair
+    current: Number | None = None  # claim counter of the pair: the highest is the current chat
     uptime_secs: int = 0
     metrics: Metrics = Metrics()
+    spent: tuple[Spent, ...] = ()  # by day and model, up to the last input
+    spending: tuple[Spent, ...] = ()  # since then; the end of a turn may count it better
     forked_from: dict[str, Any] | None = None
     promoted_from: dict[str, Any] | None = None  # the session whose history was taken over
     promoted_to: dict[str, Any] | None = None  # the session that took this one's history over

@@ -32,7 +32,19 @@ from holdfast.model import (
     Usage,
 )
 from holdfast.model import pair as pair_of
-from holdfast.ports import Filter, Lease, Listed, Order, Page, Progress, Provider, Query, Results
+from holdfast.ports import (
+    Filter,
+    Lease,
+    Listed,
+    Order,
+    Page,
+    Progress,
+    Provider,
+    Query,
+    Results,
+    Used,
+    days_of,
+)
 from holdfast.settings import Settings
 from holdfast.tokens import WINDOW, Counter, estimate_text
 
@@ -122,18 +134,19 @@ class Session:
         usage: Usage | None = None,
         cost: float = 0.0,
         tool_calls: int = 0,
+        lease: Lease | None = None,
         **facts: Any,
     ) -> Event:
         """Record that a turn ended; uptime and metrics are the sums of these.
 
-        `facts`: run_id, model, stop, error.
+        `facts`: run_id, model, stop, error. `lease`: Conflict if it is not held any more.
         """
         data: dict[str, Any] = {"durationMs": duration_ms, "toolCalls": tool_calls} | camel(facts)
         if usage is not None:
             data["usage"] = msgspec.to_builtins(usage)
         if cost:
             data["cost"] = cost
-        return self.append(Event(kind=TURN_END, data=data))
+        return self.append(Event(kind=TURN_END, data=data), lease=lease)
 
     def close_calls(self, *, lease: Lease) -> list[Message]:
         """Record an error result for every tool call that never got its own.
@@ -196,7 +209,12 @@ class Session:
                     seq=seq,
                 )
             return entry
-        raise NotFound(f"session {self.id} has no readable record {seq}", session=self.id, seq=seq)
+        raise NotFound(
+            f"session {self.id} has no readable record {seq}",
+            hint="holdfast sessions show ID --all shows which there are",
+            session=self.id,
+            seq=seq,
+        )
 
     def view(self) -> View:
         """The live messages and what stood in the way of reading them."""
@@ -235,6 +253,12 @@ class Session:
     def metadata(self) -> Metadata:
         """What is known of the session, up to its last record."""
         return self._port.metadata(self.id)
+
+    def usage(self, *, since: str | None = None, until: str | None = None) -> Used:
+        """What it spent, by day (UTC) and model."""
+        from holdfast.stores.spending import used  # noqa: PLC0415 - not for every session
+
+        return used([self.metadata], days_of(Filter(since=since), until), 1)
 
     @property
     def parts(self) -> tuple[Part, ...]:
@@ -395,16 +419,38 @@ class Store:
         until: str | None = None,
         role: str | None = None,
         limit: int = 20,
+        offset: int = 0,
         progress: Progress | None = None,
         **which: Any,
     ) -> Results:
         """Sessions in which something was said, the best first, with the best passages of each.
 
         `text`: words, "phrases", prefix*, AND, OR, NOT. `which`: agent, sender, source, title,
-        since, as in a listing. What is new is taken in first (`progress`).
+        since, as in a listing. `offset`: so many of the best are passed over. What is new is taken
+        in first (`progress`).
         """
-        query = Query(text=text, which=Filter(**which), until=until, role=role, limit=limit)
+        query = Query(
+            text=text, which=Filter(**which), until=until, role=role, limit=limit, offset=offset
+        )
         return self.port.search(query, progress=progress)
+
+    def usage(
+        self,
+        *,
+        until: str | None = None,
+        spenders: int = 10,
+        fresh: bool = True,
+        progress: Progress | None = None,
+        **which: Any,
+    ) -> Used:
+        """What sessions spent, by day (UTC) and model, and which of them spent most.
+
+        `which`: agent, sender, source, title, as in a listing; `since` and `until` are about the
+        days. What is new in files of other programs is read first, unless not `fresh`.
+        """
+        return self.port.usage(
+            Filter(**which), until=until, spenders=spenders, fresh=fresh, progress=progress
+        )
 
     def walk(self, **which: Any) -> Iterator[Listed]:
         """All sessions of a listing, page by page."""

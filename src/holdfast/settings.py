@@ -199,6 +199,19 @@ class DaemonSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     socket: bool = True  # also speak CrabTalk's protocol, on run/holdfast.sock
 
 
+class PostgresSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """`[postgres]`: how a database of sessions is used; its address is that of the store."""
+
+    schema: Annotated[str, msgspec.Meta(pattern="^(?!pg_)[a-z_][a-z0-9_]{0,49}$")] = "holdfast"
+    pool_size: Annotated[int, msgspec.Meta(ge=1, le=1000)] = 10  # connections of one process
+    # To wait for one of them, or for the server.
+    wait_seconds: Annotated[float, msgspec.Meta(gt=0, le=3600)] = 5.0
+    # That one statement may take.
+    statement_seconds: Annotated[float, msgspec.Meta(gt=0, le=86_400)] = 30.0
+    # A turn whose process is silent for so long may be taken over by another.
+    lease_seconds: Annotated[float, msgspec.Meta(gt=0, le=86_400)] = 15.0
+
+
 class StoreSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """`[[stores]]`: a directory of another program whose sessions are used where they lie."""
 
@@ -221,6 +234,7 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     mcp: dict[str, McpSettings] = {}
     cron: CronSettings = CronSettings()
     daemon: DaemonSettings = DaemonSettings()
+    postgres: PostgresSettings = PostgresSettings()
     stores: tuple[StoreSettings, ...] = ()
 
     def model_of(self, agent: str) -> str:
@@ -342,5 +356,6 @@ _TABLES: dict[str, dict[str, Any]] = {
         ("turn", TurnSettings),
         ("cron", CronSettings),
         ("daemon", DaemonSettings),
+        ("postgres", PostgresSettings),
     )
 }

@@ -31,6 +31,7 @@ class Stamps:
 
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_FIRST, LAST = -62_135_596_800_000, 253_402_300_799_999  # ms: the years 1 to 9999 of UTC
 
 
 def epoch_ms(text: str) -> int | None:
@@ -41,7 +42,8 @@ def epoch_ms(text: str) -> int | None:
         return None
     if moment.tzinfo is None:
         moment = moment.replace(tzinfo=UTC)
-    return (moment - _EPOCH) // timedelta(milliseconds=1)
+    since = (moment - _EPOCH) // timedelta(milliseconds=1)
+    return since if _FIRST <= since <= LAST else None  # an offset may lead out of all years
 
 
 class Uuids:

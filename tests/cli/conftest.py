@@ -25,7 +25,8 @@ def root(tmp_path: Path) -> Path:
 def cli(root: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Cli:
     """Run commands in this process."""
     monkeypatch.setenv("HOLDFAST_ROOT", str(root))
-    monkeypatch.delenv("HOLDFAST_DEBUG", raising=False)
+    for name in ("HOLDFAST_DEBUG", "HOLDFAST_STORE"):
+        monkeypatch.delenv(name, raising=False)
 
     def run(*arguments: str, stdin: bytes = b"") -> Result:
         monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(stdin), encoding="utf-8"))

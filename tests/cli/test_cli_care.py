@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
 
 from holdfast.model import user
 from holdfast.session import Session, Store
-from tests.cli.runner import Cli, run_on_terminal
+from tests.cli.runner import Cli, run_on_terminal, run_process
 
 OLD = "2020-01-01T00:00:00.000Z"
 
@@ -168,6 +169,13 @@ def test_rm_of_a_busy_session_is_refused(cli: Cli, spoken: Session) -> None:
         done = cli("sessions", "rm", spoken.id, "--yes")
     assert done.code == 1 and done.err.count("\n") == 1
     assert len(spoken.messages()) == 3
+
+
+def test_rm_during_a_turn_of_another_process_names_it(root: Path, spoken: Session) -> None:
+    with spoken.lease():
+        done = run_process(root, "sessions", "rm", spoken.id, "--yes")
+    assert done.code == 1 and done.err.count("\n") == 1
+    assert f"a turn of session {spoken.id} is running in process {os.getpid()} (" in done.err
 
 
 # --- prune

@@ -207,3 +207,9 @@ def test_every_command_has_help(cli: Cli) -> None:
     for name in names:
         done = cli("sessions", name, "--help")
         assert done.code == 0 and "--json" in done.out and "--root" in done.out
+
+
+def test_a_usage_error_that_lists_choices_is_one_line(cli: Cli) -> None:
+    done = cli("sessions", "export", "01ARZ3NDEKTSV4RRFFQ69G5FAV")
+    assert done.code == 2 and done.err.count("\n") == 1
+    assert "Choose from: native, claude, " in done.err

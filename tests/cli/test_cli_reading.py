@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from holdfast.cli.transcript import FORMATTED
 from holdfast.model import (
     Compaction,
     File,
@@ -169,6 +170,12 @@ def test_show_answers_metadata_and_the_files_objects(
     assert answer["messages"] == [line for line in on_disk if line["recordType"] == "message"]
 
 
+def test_show_leaves_out_text_of_nothing_but_space(cli: Cli, session: Session) -> None:
+    session.append(assistant([Text("\n\n\n"), Text("at last")]))
+    shown = cli("sessions", "show", session.id).out
+    assert "Z\n  at last\n" in shown
+
+
 def test_show_is_a_transcript(cli: Cli, session: Session) -> None:
     conversation(session)
     done = cli("sessions", "show", session.id)
@@ -179,16 +186,46 @@ def test_show_is_a_transcript(cli: Cli, session: Session) -> None:
     assert any(row.startswith("#1 user · 20") for row in rows)
     assert "  fix the tests" in rows
     assert "  ~ where to begin" in rows
-    assert '  → read_file {"path":"a.py"}' in rows
-    assert any(row.startswith("#3 tool result of read_file · ") for row in rows)
-    assert "    line 0" in rows and "    line 999" not in rows
-    assert any("more characters" in row for row in rows)
+    assert "  ✓ read_file a.py (#3)" in rows
+    assert "line 0" not in done.out and "tool result" not in done.out
 
 
 def test_show_full_shortens_nothing(cli: Cli, session: Session) -> None:
     conversation(session)
     out = cli("sessions", "show", session.id, "--full").out
     assert "    line 999" in out.splitlines() and "more characters" not in out
+    assert '  ✓ read_file {"path":"a.py"} (#3)' in out.splitlines()
+
+
+def test_show_tells_how_each_call_ended_and_how_long_it_took(cli: Cli, session: Session) -> None:
+    calls = [
+        ToolCall("ok", "bash", {"timeout": 9, "command": "make test\nmake bench"}),
+        ToolCall("bad", "fetch", {"url": "http://localhost", "tries": 1}),
+        ToolCall("never", "sleep", {"seconds": 100}),
+    ]
+    session.append(assistant(calls, timestamp="2026-01-01T00:00:00.000Z"))
+    session.append(tool_result("ok", "passed", timestamp="2026-01-01T00:00:02.500Z"))
+    failed = tool_result("bad", "\nrefused\n…", is_error=True, timestamp="2026-01-01T00:01:10Z")
+    session.append(failed)
+    rows = cli("sessions", "show", session.id).out.splitlines()
+    assert rows[-3:] == [
+        "  ✓ bash make test … · 2.5 s (#2)",
+        "  ✗ fetch http://localhost · 1 min 10 s (#3): refused …",
+        '  … sleep {"seconds":100}',
+    ]
+
+
+def test_show_keeps_a_result_whose_call_is_not_there(cli: Cli, session: Session) -> None:
+    text = "\n".join(f"line {number}" for number in range(1000))
+    session.append(tool_result("tc_9", text, tool_name="grep"))
+    out = cli("sessions", "show", session.id).out
+    assert "#1 tool result of grep · " in out and "  line 5\n  … " in out and "line 6\n" not in out
+
+
+def test_show_folds_long_thinking_to_a_line(cli: Cli, session: Session) -> None:
+    session.append(assistant([Thinking("first\n" + "second " * 100), Text("Done.")]))
+    assert "  ~ first … (706 characters)\n  Done." in cli("sessions", "show", session.id).out
+    assert cli("sessions", "show", session.id, "--full").out.count("second") == 100
 
 
 def test_show_names_other_blocks(cli: Cli, session: Session) -> None:
@@ -217,15 +254,101 @@ def test_show_leaves_out_what_is_deleted_or_rewound_and_all_marks_it(
     assert answer["deleted"] == [2] and answer["rewound"] == [4]
 
 
-def test_show_draws_compactions_as_rules_with_their_summaries(cli: Cli, session: Session) -> None:
-    for text in ("one", "two"):
+def test_show_folds_what_was_compacted_behind_its_summary(cli: Cli, session: Session) -> None:
+    for text in ("one", "two", "three"):
         session.append(user(text))
     session.append(Compaction(first_kept_seq=2, summary="They said one.\nThen more."))
-    session.append(Compaction(first_kept_seq=2, summary="All of it."))
+    session.append(Compaction(first_kept_seq=3, summary="All of it."))
+    session.append(user("four"))
     out = cli("sessions", "show", session.id).out
-    assert "── compacted at 3: what came before 2, no longer in use ─" in out
-    assert "── compacted at 4: what came before 2 ─" in out
-    assert "  They said one.\n  Then more.\n" in out and "  All of it.\n" in out
+    rule, summary, end, _, first, *_ = out.split("\n\n", 1)[1].splitlines()
+    assert rule.startswith("── 2 messages before #3, compacted at 5 (--all shows them) ─")
+    assert summary == "  All of it." and set(end) == {"─"} and first.startswith("#3 user")
+    assert "one" not in out and "They said" not in out and "  four" in out
+
+
+def test_show_all_draws_every_compaction_where_what_it_kept_begins(
+    cli: Cli, session: Session
+) -> None:
+    for text in ("one", "two", "three"):
+        session.append(user(text))
+    session.append(Compaction(first_kept_seq=2, summary="They said one.\nThen more."))
+    session.append(Compaction(first_kept_seq=3, summary="All of it."))
+    rows = cli("sessions", "show", session.id, "--all").out.splitlines()
+    marks = ("#", "──", "  They", "  Then", "  All")
+    told = [row.split(" · ")[0].rstrip("─ ") for row in rows if row.startswith(marks)]
+    assert [row for row in told if row] == [
+        "#1 user",
+        "── 1 message before #2, compacted at 4, no longer in use",
+        "  They said one.",
+        "  Then more.",
+        "#2 user",
+        "── 2 messages before #3, compacted at 5",
+        "  All of it.",
+        "#3 user",
+    ]
+
+
+def test_show_after_a_rewind_behind_a_compaction_shows_what_it_covered(
+    cli: Cli, session: Session
+) -> None:
+    for text in ("one", "two", "three"):
+        session.append(user(text))
+    session.append(Compaction(first_kept_seq=3, summary="All of it."))
+    session.rewind(1)
+    out = cli("sessions", "show", session.id).out
+    assert "  one" in out and "All of it." not in out and "two" not in out
+    assert "compacted at 4, no longer in use" in cli("sessions", "show", session.id, "--all").out
+
+
+def test_show_of_a_compacted_session_reads_nothing_that_was_compacted(
+    cli: Cli, root: Path, session: Session
+) -> None:
+    for number in range(50):
+        session.append(user(f"old {number} " + "x" * 40_000))  # more than one block of a tail
+    session.append(user("kept"))
+    session.append(Compaction(first_kept_seq=51, summary="Old things."))
+    session.store.close()
+    log = lines_of(root, session)
+    data = log.read_bytes()
+    log.write_bytes(data.replace(b'"old 1 ', b'"OLD 1 '))  # damage, which who reads it must tell
+    out = cli("sessions", "show", session.id).out
+    assert "── 50 messages before #51, compacted at 52" in out and "  kept" in out
+    assert "damaged" not in out
+    assert "! damaged: " in cli("sessions", "show", session.id, "--all").out
+
+
+def test_a_terminal_is_shown_markdown_formatted_and_a_pipe_as_it_was_said(
+    cli: Cli, root: Path, session: Session
+) -> None:
+    said = "It **works**, see [here](http://localhost/a) <b>now</b>\n\n- one\n\n    code"
+    session.append(assistant(said))
+    assert (
+        "\n".join(f"  {row}" for row in said.split("\n")) in cli("sessions", "show", session.id).out
+    )
+    shown = run_on_terminal(root, "sessions", "show", session.id).out
+    assert "\x1b[1mworks\x1b[0m" in shown and "**" not in shown
+    assert "\x1b]8" not in shown and "http://localhost/a" in shown  # seen, and no link
+    plain = run_on_terminal(root, "sessions", "show", session.id, NO_COLOR="1").out
+    assert "\x1b" not in plain and "• one" in plain and "<b>now</b>" in plain
+
+
+def test_only_the_newest_texts_of_a_long_session_are_formatted(
+    root: Path, session: Session
+) -> None:
+    for number in range(FORMATTED + 1):
+        session.append(assistant(f"number **{number}**"))
+    shown = run_on_terminal(root, "sessions", "show", session.id, NO_COLOR="1").out
+    assert "\n  number **0**\n" in shown
+    assert "\n  number 1\n" in shown and f"\n  number {FORMATTED}\n" in shown
+
+
+def test_what_is_left_out_of_a_result_is_counted_without_carriage_returns(
+    cli: Cli, session: Session
+) -> None:
+    session.append(tool_result("nobody", "one\r\ntwo\r\n" + "x\r\n" * 5))
+    out = cli("sessions", "show", session.id).out
+    assert out.endswith("  x\n  … 3 more characters\n"), out[-80:]
 
 
 def test_show_warns_in_place_of_damage(cli: Cli, root: Path, session: Session) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,9 @@ from holdfast.ports import Store
 from holdfast.settings import Settings
 from holdfast.stores.file import FileStore
 from holdfast.stores.inmemory import InMemoryStore
+from holdfast.stores.postgres.store import PostgresStore
 from holdfast.testing import StoreConformance
+from tests.stores.postgres.stores import Stores, shared_server
 
 
 class TestInMemoryStore(StoreConformance):
@@ -41,3 +44,19 @@ class TestFileStore(StoreConformance):
         store = FileStore(root, settings)
         self.opened[id(store)] = (root, settings)
         return store
+
+
+class TestPostgresStore(StoreConformance):
+    """On a real server; it keeps no bytes that a crash could tear."""
+
+    @pytest.fixture(autouse=True)
+    def _stores(self) -> Iterator[None]:
+        with Stores(shared_server()) as self.stores:
+            yield
+
+    def open(self, settings: Settings) -> Store:
+        return self.stores.new(settings)
+
+    def reopen(self, port: Store) -> Store:
+        assert isinstance(port, PostgresStore)
+        return self.stores.again(port)  # without closing: as after a crash

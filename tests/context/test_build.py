@@ -329,3 +329,15 @@ def test_unknown_blocks_are_kept_for_providers_that_take_them() -> None:
     block = holdfast.OtherBlock({"type": "video", "url": "x"})
     context = build(_live(user([block], seq=1)))
     assert context.messages[0].content == (block,)
+
+
+def test_a_count_that_no_message_explains_is_not_believed() -> None:
+    said = [
+        replace(user("Summarise it."), seq=1),
+        replace(assistant("It is done.", usage=Usage(input_tokens=140_000)), seq=2),
+    ]
+    context = build(_live(*said), window=128_000)
+    assert len(context.messages) == 2 and context.tokens < 100
+    large = [replace(said[0], content=user("word " * 60_000).content), said[1]]
+    with pytest.raises(ContextOverflow):  # it may well be right
+        build(_live(*large), window=128_000)

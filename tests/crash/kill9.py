@@ -21,6 +21,7 @@ from pathlib import Path
 
 import msgspec
 
+from holdfast.cli.render import on_terminal, progress
 from tests.crash.checker import tell_apart, violations
 from tests.crash.control import Options
 from tests.crash.faces import name_of, open_log, payload
@@ -177,7 +178,7 @@ def hunt(kind: str, folder: Path, numbers: range, out: int) -> None:
 
 
 def run(kind: str, cycles: int, folder: Path) -> Tally:
-    """Hunters at once, their figures together, and a line that tells how far it is."""
+    """Hunters at once, their figures together, and a bar or lines that tell how far it is."""
     total = Tally()
     pipes: dict[int, bytes] = {}
     children = []
@@ -197,19 +198,22 @@ def run(kind: str, cycles: int, folder: Path) -> Tally:
         pipes[reading] = b""
         children.append(child)
     shown = time.monotonic()
-    while pipes:
-        for pipe in select.select(list(pipes), [], [])[0]:
-            data = os.read(pipe, 1 << 16)
-            if not data:
-                del pipes[pipe]
-                os.close(pipe)
-                continue
-            *lines, pipes[pipe] = (pipes[pipe] + data).split(b"\n")
-            for line in lines:
-                total.add(msgspec.json.decode(line, type=Tally))
-        if time.monotonic() - shown > 5:
-            shown = time.monotonic()
-            print(f"{total.cycles} of {cycles} cycles, {_figures(total)}", flush=True)
+    watched = on_terminal(sys.stderr)
+    with progress("killing writers") as tell:
+        while pipes:
+            for pipe in select.select(list(pipes), [], [])[0]:
+                data = os.read(pipe, 1 << 16)
+                if not data:
+                    del pipes[pipe]
+                    os.close(pipe)
+                    continue
+                *lines, pipes[pipe] = (pipes[pipe] + data).split(b"\n")
+                for line in lines:
+                    total.add(msgspec.json.decode(line, type=Tally))
+            tell(total.cycles, cycles)
+            if not watched and time.monotonic() - shown > 5:
+                shown = time.monotonic()
+                print(f"{total.cycles} of {cycles} cycles, {_figures(total)}", flush=True)
     if any(os.waitpid(child, 0)[1] for child in children):
         total.wrong.append("a hunter failed")
     return total

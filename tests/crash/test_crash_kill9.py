@@ -15,10 +15,14 @@ pytestmark = pytest.mark.crash
 
 
 def test_kill_9_loses_nothing_that_was_acknowledged(tmp_path: Path) -> None:
-    code, output, figures = kill9("holdfast", 200, tmp_path)
+    for _ in range(4):  # on a busy machine too few kills hit a write: then it is tried again
+        code, output, figures = kill9("holdfast", 200, tmp_path)
+        assert "promises" not in output, output
+        assert figures["lost"] == figures["unreadable"] == 0
+        if code == 0:
+            break
     assert code == 0, output
     assert figures["cycles"] == 200 and figures["acked"] >= 400 and figures["torn"] >= 2
-    assert figures["lost"] == figures["unreadable"] == 0
 
 
 def test_the_control_survives_the_same_kills(tmp_path: Path) -> None:

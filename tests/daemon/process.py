@@ -1,4 +1,4 @@
-"""A daemon in a process of its own: `python -m tests.daemon.process ROOT [HOST]`."""
+"""A daemon in a process of its own: `python -m tests.daemon.process ROOT [HOST [STORE]]`."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ def announce(served: Served) -> None:
 def main() -> int:
     host = sys.argv[2] if len(sys.argv) > 2 else None
     try:
-        run(Path(sys.argv[1]), host=host, announce=announce)
+        store = sys.argv[3] if len(sys.argv) > 3 else None
+        run(Path(sys.argv[1]), host=host, store=store, announce=announce)
     except HoldfastError as error:
         print(json.dumps({"error": type(error).__name__, "message": str(error)}), flush=True)
         return 1

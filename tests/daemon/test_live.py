@@ -21,6 +21,7 @@ from websockets.exceptions import ConnectionClosed
 from holdfast.api import MessageStored
 from holdfast.app import open_runtime
 from holdfast.client import Client
+from holdfast.daemon.board import Board
 from holdfast.daemon.limits import Bucket
 from holdfast.daemon.live import Client as LiveClient
 from holdfast.daemon.live import Live
@@ -181,7 +182,7 @@ def test_who_asks_twice_gets_no_message_again_behind_a_later_one() -> None:
         session = await runtime.create()
         stored = [await session.append(user(text)) for text in ("one", "two")]
         socket: Any = Socket(session.id)
-        live = LiveClient(Live(runtime, Bucket(lambda: 1000.0)), socket)
+        live = LiveClient(Live(runtime, Bucket(lambda: 1000.0), Board(runtime)), socket)
         running = asyncio.create_task(live.run())
         await socket.heard.wait()
         stored.append(await session.append(user("three")))

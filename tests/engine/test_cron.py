@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import pytest
+from msgspec.structs import replace
 
 import holdfast
 from holdfast.app import open_runtime
@@ -470,6 +471,42 @@ def test_a_state_that_cannot_be_saved_stops_no_job() -> None:
         assert len(runs.started) == 3
         assert cron.statuses()[0].last_status == "success"
         await cron.end()
+
+    _run(scenario())
+
+
+class Elsewhere:
+    """What is kept of jobs, in a place that takes its time."""
+
+    def __init__(self) -> None:
+        self.fared = Fared()
+        self.is_answering = asyncio.Event()
+
+    async def load(self) -> dict[str, Fared]:
+        return {DAILY.id: self.fared}
+
+    async def take(self, job: CronJob, due: datetime) -> Fared | None:
+        return self.fared
+
+    async def change(self, job: str, **changes: Any) -> Fared:
+        await self.is_answering.wait()
+        self.fared = replace(self.fared, **changes)
+        return self.fared
+
+
+def test_a_job_is_running_until_how_it_ended_is_known() -> None:
+    async def scenario() -> None:
+        runs, shared = Runs(), Elsewhere()
+        cron = Cron([DAILY], runs, shared=shared, clock=Clock("2026-01-01T08:00:00"))
+        shared.is_answering.set()
+        await cron.run("daily")
+        shared.is_answering.clear()
+        runs.end.set_result(None)
+        await _pass(cron)
+        assert (cron.statuses()[0].running, cron.statuses()[0].last_status) == (True, None)
+        shared.is_answering.set()
+        await _pass(cron)
+        assert (cron.statuses()[0].running, cron.statuses()[0].last_status) == (False, "success")
 
     _run(scenario())
 

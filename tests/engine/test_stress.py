@@ -504,8 +504,8 @@ def test_nothing_grows_with_the_number_of_sessions() -> None:
             runs = await asyncio.gather(*(runtime.submit(one, "!say ok") for one in sessions))
             await asyncio.gather(*(run.answer() for run in runs))
         await _until(lambda: not runtime.queue._lines)
-        assert len(runtime._agents) == 1
-        agent = runtime.agent("main")
+        assert len(runtime.agents._made) == 1
+        agent = runtime.agents.named("main")
         assert (agent._warned, agent._background, agent.is_idle) == ({}, set(), True)
         assert len(runtime.open_sessions()) == 500  # what had a turn since the start
         await _ended(runtime)

@@ -108,3 +108,14 @@ def test_nothing_of_ours_goes_into_the_directory_of_another_program(tmp_path: Pa
         with pytest.raises(SettingsError, match="directory of another program"):
             open_store(place, dialect="crabtalk", home=home)
     assert [one.name for one in place.iterdir()] == ["crab_user_1.jsonl"]
+
+
+def test_a_search_has_every_session_once_and_counts_those_in_question(stores: Store) -> None:
+    every = [one.session for one in stores.search("hi OR hello", limit=50).results]
+    pages = [stores.search("hi OR hello", limit=4, offset=offset) for offset in range(0, 17, 4)]
+    assert [one.session for page in pages for one in page.results] == every
+    assert len(every) == len(set(every)) == 13
+    assert {page.total for page in pages} == {13}
+    for limit in (1, 50):  # of more sessions than are shown, and of all of them
+        found = stores.search("hi OR hello", limit=limit, title="ours")
+        assert (len(found.results), found.total) == (min(limit, 3), 3)

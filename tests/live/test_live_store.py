@@ -190,6 +190,17 @@ def test_what_was_said_in_foreign_files_is_found(tmp_path: Path) -> None:
         assert store.search("kumquat").results == ()
 
 
+def test_a_filter_finds_a_foreign_session_behind_better_ones(tmp_path: Path) -> None:
+    files = {f"crab_{n}.jsonl": crabtalk_file(title="hello hello") for n in range(3)}
+    root = made(tmp_path / "all", {**files, "other.jsonl": crabtalk_file(agent="other")})
+    with open_store(root, dialect="crabtalk", home=tmp_path / "home") as store:
+        found = store.search("hello", agent="other", limit=1)
+        assert ([one.session for one in found.results], found.total) == (["other"], 1)
+        assert found.results[0].hits
+        found = store.search("hello", agent="crab", limit=2, offset=2)
+        assert (len(found.results), found.total) == (1, 3)
+
+
 # --- making
 
 

@@ -140,6 +140,7 @@ def test_sessions_are_ordered_by_their_best_two_passages() -> None:
     assert found[0].score == 1.0
     assert len(found[2].hits) == 2
     assert [one.session for one in group(hits, sessions=1)] == ["two"]
+    assert len(group([hit(row, f"{row}", -1.0) for row in range(3_000)], sessions=None)) == 3_000
 
 
 def test_of_equal_sessions_the_newest_is_first() -> None:

@@ -9,16 +9,23 @@ import pytest
 
 import holdfast
 from holdfast.app import open_store
-from holdfast.model import Compaction
+from holdfast.model import Compaction, Entry
 from holdfast.ports import Found, Query
 from holdfast.session import Store
-from holdfast.settings import SearchSettings, Settings
+from holdfast.settings import SearchSettings, SessionSettings, Settings
+from holdfast.stores.file import FileStore
+from holdfast.stores.searching import Searching
+from tests.stores.postgres.stores import Stores, shared_server
 
 SECRET = "ghp_" + "a1B2" * 9
 
 
-@pytest.fixture(params=["file", "memory"])
+@pytest.fixture(params=["file", "memory", "postgres"])
 def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Store]:
+    if request.param == "postgres":
+        with Stores(shared_server()) as stores:
+            yield Store(stores.new())
+        return
     where = tmp_path if request.param == "file" else "memory:"
     with open_store(where) as made:
         yield made
@@ -177,3 +184,99 @@ def test_a_message_finds_what_it_is_about(store: Store) -> None:
     (one,) = store.port.recall(query, 1_800_000_000_000).results
     assert one.title == "Dog"
     assert any("my «dog» Rex" in hit.snippet for hit in one.hits)
+
+
+def test_a_session_that_says_it_once_is_found_beside_those_that_say_it_always(store: Store) -> None:
+    talk(store, "Needle", f"{'a long answer about other things ' * 20} question")
+    for title in ("One", "Two"):
+        store.create(title=title).append_many(holdfast.user(f"question {n}") for n in range(2_100))
+    every = store.search("question")
+    assert ([one.title for one in every.results][-1], every.total) == ("Needle", 3)
+    assert sorted(one.title for one in every.results) == ["Needle", "One", "Two"]
+    assert [len(one.hits) for one in every.results] == [3, 3, 1]
+    assert found(store, "question", role="user", title="needle") == ["Needle"]
+
+
+def test_a_part_of_a_name_is_found_beside_those_that_have_it_always(store: Store) -> None:
+    talk(store, "Needle", "call getUserName(id)")
+    store.create(title="One").append_many(holdfast.user(f"getUserName{n}") for n in range(2_100))
+    assert sorted(found(store, "serNam")) == ["Needle", "One"]
+
+
+def test_more_passages_than_are_scored_at_once_are_all_looked_at(tmp_path: Path) -> None:
+    with open_store(tmp_path, settings=Settings(session=SessionSettings(durability="os"))) as store:
+        for title in "abc":
+            texts = (f"apples {'and pears ' * (n != 6_800)}" for n in range(6_900))
+            store.create(title=title).append_many(map(holdfast.user, texts))
+        best = store.search("apples")
+        assert [one.title for one in best.results] == ["c", "b", "a"]
+        # The shortest is the best, then the newest.
+        assert {tuple(hit.seq for hit in one.hits) for one in best.results} == {
+            (6_801, 6_900, 6_899)
+        }
+        assert store.search("apples", role="user", agent="main").total == 3
+
+
+def test_a_search_goes_on_where_it_ended(store: Store) -> None:
+    for number in range(7):
+        talk(store, f"{number}", f"apples {'and pears ' * number}")
+    every = found(store, "apples", limit=7)
+    assert every == list("0123456")
+    pages = [store.search("apples", limit=3, offset=offset) for offset in (0, 3, 6, 9)]
+    assert [[one.title for one in page.results] for page in pages] == [
+        every[:3], every[3:6], every[6:], []
+    ]  # fmt: skip
+    assert {page.total for page in pages} == {7}
+
+
+def test_what_was_found_is_told_from_the_marks_that_a_text_has_itself(store: Store) -> None:
+    talk(store, "One", "il dit «bonjour» au »zebra« rayé")
+    talk(store, "Two", "das «readUserFile» da")
+    (one,) = store.search("zebra").results
+    assert one.hits[0].pieces == [
+        ("il dit «bonjour» au »", False), ("zebra", True), ("« rayé", False)
+    ]  # fmt: skip
+    assert one.hits[0].snippet == "il dit «bonjour» au »«zebra»« rayé"
+    (one,) = store.search("serFil").results
+    assert one.hits[0].pieces == [("das «readU", False), ("serFil", True), ("e» da", False)]
+
+
+def test_a_title_that_is_given_while_a_session_is_taken_in_is_found() -> None:
+    with Stores(shared_server()) as stores:
+        port = stores.new()
+        store, other = Store(port), Store(stores.again(port))
+        session = talk(store, "One", "apples")
+
+        def read(name: str, after: int) -> Iterator[Entry]:
+            if other.session(name).metadata.name == "One":
+                other.session(name).rename("About quinces")  # just before it is read
+            return port.read(name, after=after)
+
+        known = port.texts, lambda _: None, read, port.reports.append
+        assert Searching(*known, tools=False).catch_up() == 1
+        assert found(store, "quinces") == ["About quinces"]
+        assert found(store, "One") == []
+        assert session.metadata.name == "About quinces"
+
+
+def test_only_what_has_gone_on_is_looked_at_to_be_taken_in(tmp_path: Path) -> None:
+    with open_store(tmp_path) as store:
+        port = store.port
+        assert isinstance(port, FileStore)
+
+        def ahead() -> list[str]:
+            with port._catalogue.index.database.reading() as cursor:
+                return [str(row[0]) for row in cursor.execute("SELECT session FROM ahead")]
+
+        first, second = talk(store, "One", "apples"), talk(store, "Two", "pears")
+        store.list()
+        assert sorted(ahead()) == sorted([first.id, second.id])
+        assert found(store, "apples") == ["One"] and ahead() == []
+        second.append(holdfast.user("and apples"))
+        assert sorted(found(store, "apples")) == ["One", "Two"] and ahead() == []
+        first.append(holdfast.user("more"))
+        first.delete()
+        second.rename("Three")
+        store.list()
+        assert ahead() == [second.id]
+        assert found(store, "Three") == ["Three"] and ahead() == []

@@ -29,6 +29,8 @@ class Defaulting(click.Group):
         while first < len(args) and args[first].startswith(("--root", "--dialect")):
             first += 1 if "=" in args[first] else 2
         known = {*self.commands, "-h", "--help"}
+        if ctx.resilient_parsing and first >= len(args):
+            return super().parse_args(ctx, args)  # a shell asks what may come next
         if first >= len(args) or args[first] not in known:
             args = [*args[:first], "add", *args[first:]]
         return super().parse_args(ctx, args)

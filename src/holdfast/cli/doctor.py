@@ -16,7 +16,7 @@ from typing import NamedTuple
 import click
 
 from holdfast.cli import render
-from holdfast.cli.options import chosen_root, json_option, open_root, root_option
+from holdfast.cli.options import chosen_root, chosen_store, json_option, open_root, root_option
 
 
 class Check(NamedTuple):
@@ -38,8 +38,12 @@ def doctor(watch: bool, as_json: bool) -> int:
     any program adds to a session is listed as it happens, and named here.
     """
     root = chosen_root()
-    checks = [_versions(), _root(root)]
-    if root.is_dir():
+    checks = [_versions()]
+    if chosen_store() is not None:
+        checks.append(_guarded("database", _database))
+    else:
+        checks.append(_root(root))
+    if root.is_dir() and chosen_store() is None:
         checks += [
             _guarded("settings", lambda: _settings(root)),
             _guarded("sessions", lambda: _sessions(root)),
@@ -156,6 +160,13 @@ def _sessions(root: Path) -> Check:
         if names
     ]
     return Check("sessions", not problems, "; ".join([render.plural(count, "session"), *problems]))
+
+
+def _database() -> Check:
+    """Whether it can be reached, with tables that this holdfast understands."""
+    with open_root() as store:
+        count = store.list(limit=1).total
+        return Check("database", True, f"{store.port!r}: {render.plural(count, 'session')}")
 
 
 def _index() -> Check:

@@ -61,6 +61,10 @@ def _run(given: list[str]) -> int:
         from holdfast.cli.render import tolerate_any_text
 
         tolerate_any_text()
+        if instruction := os.environ.get("_HOLDFAST_COMPLETE"):  # a shell asks
+            from holdfast.cli.completion import answer
+
+            return answer(instruction)
         with tree.root.make_context("holdfast", list(given)) as context:
             return tree.root.invoke(context) or 0
     except click.exceptions.Exit as stop:
@@ -84,7 +88,8 @@ def _explain(error: BaseException) -> int:
         return USAGE
     if isinstance(error, click.UsageError):
         hint = f" (try: {error.ctx.command_path} --help)" if error.ctx else ""
-        return _complain(error.format_message().rstrip(".") + hint, USAGE)
+        message = " ".join(error.format_message().split())  # some come as a list of lines
+        return _complain(message.rstrip(".") + hint, USAGE)
     if isinstance(error, click.Abort) and isinstance(error.__context__, EOFError):
         return _complain("there was no answer; nothing was done")
     if isinstance(error, KeyboardInterrupt | click.Abort):
@@ -93,6 +98,8 @@ def _explain(error: BaseException) -> int:
         return _complain(error.format_message(), error.exit_code)
     if isinstance(error, HoldfastError):
         return _complain(str(error))
+    if isinstance(error, UnicodeEncodeError) and error.reason == "surrogates not allowed":
+        return _complain("what was given is not UTF-8", USAGE)
     if isinstance(error, OSError):
         place = f"{error.filename}: " if error.filename else ""
         return _complain(f"{place}{error.strerror or error}")

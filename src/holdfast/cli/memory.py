@@ -79,7 +79,7 @@ def search(
     known = items(chosen_memory(agent, project).files())
     found = best(known, query, limit)
     with open_root() as store, render.progress("taking in what is new") as tell:
-        which = {} if project else {"agent": agent}
+        which: dict[str, Any] = {} if project else {"agent": agent}
         sessions = store.search(query, limit=limit, progress=tell, **which)
     if as_json:
         told = [

@@ -9,7 +9,7 @@ import click
 
 from holdfast.cli import render
 from holdfast.cli.memory_options import chosen_memory, whose_options
-from holdfast.cli.options import json_option, open_root, root_option
+from holdfast.cli.options import json_option, open_root, root_option, session_argument
 
 if TYPE_CHECKING:
     from holdfast.engine.learning import Ask
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 @click.command()
-@click.argument("session_id", metavar="ID")
+@session_argument
 @json_option
 @root_option()
 def extract(session_id: str, as_json: bool) -> None:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from holdfast.cli.known import complete_agent
 from holdfast.cli.options import chosen_root
 
 if TYPE_CHECKING:
@@ -18,7 +19,12 @@ F = TypeVar("F", bound=Callable[..., Any])
 def whose_options(command: F) -> F:
     """`--agent NAME` and `--project DIR`."""
     agent = click.option(
-        "--agent", metavar="NAME", default="main", show_default=True, help="Whose memory."
+        "--agent",
+        metavar="NAME",
+        default="main",
+        show_default=True,
+        help="Whose memory.",
+        shell_complete=complete_agent,
     )
     project = click.option(
         "--project", metavar="DIR", help="That of a project, by its directory, instead."

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from holdfast.cli.known import complete_session
 from holdfast.cli.render import progress, warn
 
 if TYPE_CHECKING:
@@ -22,11 +23,12 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 _ROOT = "holdfast.root"
 _DIALECT = "holdfast.dialect"
+_STORE = "holdfast.store"
 _SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 604800}
 
 
 def root_option(**settings: Any) -> Callable[[F], F]:
-    """`--root DIR` and `--dialect NAME`, on every level: the innermost one given counts."""
+    """`--root`, `--dialect` and `--store`, on every level: the innermost one given counts."""
     root = click.option(
         "--root",
         metavar="DIR",
@@ -42,17 +44,34 @@ def root_option(**settings: Any) -> Callable[[F], F]:
         callback=_remember_dialect,
         help="Whose files DIR holds: native, claude, cersei, crabtalk, picoclaw, pi, or auto.",
     )
-    return lambda command: root(dialect(command))
+    store = click.option(
+        "--store",
+        metavar="URL",
+        expose_value=False,
+        callback=_remember_store,
+        envvar="HOLDFAST_STORE" if settings else None,
+        help="A database with the sessions (or HOLDFAST_STORE): postgresql://…",
+    )
+    return lambda command: root(dialect(store(command)))
 
 
+session_argument = click.argument("session_id", metavar="ID", shell_complete=complete_session)
 json_option = click.option("--json", "as_json", is_flag=True, help="Answer in JSON.")
 
 
 def _remember_root(ctx: click.Context, param: click.Parameter, value: str | None) -> None:
+    _refuse_empty(ctx, param, value)
     if value is not None:
-        if not value:
-            raise click.BadParameter("it is empty", ctx=ctx, param=param)
         ctx.meta[_ROOT] = value
+
+
+def _refuse_empty(ctx: click.Context, param: click.Parameter, value: str | None) -> None:
+    """What is empty is a variable that nobody set: it must not mean another place in silence."""
+    if value == "":
+        raise click.BadParameter("it is empty", ctx=ctx, param=param)
+    variable = param.envvar
+    if value is None and isinstance(variable, str) and os.environ.get(variable) == "":
+        raise click.BadParameter(f"{variable} is empty: set or unset it", ctx=ctx, param=param)
 
 
 def _remember_dialect(ctx: click.Context, param: click.Parameter, value: str | None) -> None:
@@ -65,11 +84,32 @@ def _remember_dialect(ctx: click.Context, param: click.Parameter, value: str | N
         ctx.meta[_DIALECT] = value
 
 
+def _remember_store(ctx: click.Context, param: click.Parameter, value: str | None) -> None:
+    _refuse_empty(ctx, param, value)
+    if value is not None:
+        from holdfast.app import DATABASES
+
+        if value.partition("://")[0] not in DATABASES:  # which may have a password in it
+            raise click.BadParameter("it begins with postgresql://", ctx=ctx, param=param)
+        ctx.meta[_STORE] = value
+
+
+def chosen_store() -> str | None:
+    """The address of a database, if the user chose one."""
+    store: str | None = click.get_current_context().meta.get(_STORE)
+    return store
+
+
 def _path(given: str) -> Path:
     from pathlib import Path
 
     from holdfast.errors import SettingsError
 
+    if re.match(r"[A-Za-z][A-Za-z0-9+.-]*://", given):  # which may have a password in it
+        raise SettingsError(
+            "the root is a directory, and was given as an address",
+            hint="--store, or HOLDFAST_STORE, takes that of a database: postgresql://…",
+        )
     path = os.path.expanduser(given)
     if path.startswith("~"):
         raise SettingsError(f"{given}: there is no such home directory", hint="give --root DIR")
@@ -96,7 +136,7 @@ def chosen_foreign() -> tuple[Path, str] | None:
 
     meta = click.get_current_context().meta
     path, dialect = _path(meta.get(_ROOT, DEFAULT_ROOT)), meta.get(_DIALECT)
-    if dialect == "native":
+    if dialect == "native" or _STORE in meta:
         return None
     if dialect is None and not is_foreign(path):
         return None
@@ -109,7 +149,8 @@ def open_root() -> Iterator[Store]:
     from holdfast.app import open_store
 
     home, foreign = chosen_root(), chosen_foreign()
-    where, dialect = foreign or (home, "native")
+    where: str | Path
+    where, dialect = foreign or (chosen_store() or home, "native")
     with (
         progress("indexing sessions") as tell,
         open_store(where, dialect=dialect, home=home, progress=tell) as store,

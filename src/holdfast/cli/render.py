@@ -10,21 +10,27 @@ import io
 import os
 import re
 import sys
+import time
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any, TextIO
+
+from holdfast.pages import wording
 
 if TYPE_CHECKING:
     from rich.console import Console
 
 ELASTIC_PIPED = 48  # columns of an elastic cell when nobody knows how wide the reader is
+PATIENCE = 0.2  # seconds before a bar is drawn
 ELASTIC_LEAST = 16  # what a narrow terminal leaves of it
+NARROWEST = 8  # what one leaves of any column that is wider
 
 # C0 as control pictures, C1 and what reorders a line (bidi overrides) as replacement characters.
 _UNSAFE: dict[int, int] = {code: 0x2400 + code for code in range(32) if chr(code) not in "\n\t"}
 _UNSAFE |= dict.fromkeys([*range(0x80, 0xA0), *range(0x202A, 0x202F), *range(0x2066, 0x206A)])
 _UNSAFE = {code: picture or 0xFFFD for code, picture in _UNSAFE.items()} | {0x7F: 0x2421}
-_ONE_LINE = _UNSAFE | {ord("\n"): 0x2424, ord("\t"): ord(" ")}
+_UNSAFE |= dict.fromkeys((0x2028, 0x2029), ord("\n"))  # line ends, which terminals do not know
+_ONE_LINE = _UNSAFE | dict.fromkeys((ord("\n"), 0x2028, 0x2029), 0x2424) | {ord("\t"): ord(" ")}
 _IN_JSON = re.compile("[\x7f-\x9f\u2028-\u202e\u2066-\u2069]")  # these stand in strings only
 
 
@@ -62,42 +68,17 @@ def columns(text: str) -> int:
     )
 
 
-def size(count: int) -> str:
-    """Bytes in a readable unit."""
-    if count < 1000:
-        return f"{count} B"
-    value, units = count / 1000, ["kB", "MB", "GB", "TB"]
-    while value >= 999.5 and len(units) > 1:
-        value /= 1000
-        del units[0]
-    return f"{value:.1f} {units[0]}" if value < 9.95 else f"{value:.0f} {units[0]}"
+size, plural, duration = wording.size, wording.plural, wording.lasted
 
 
 def ago(iso: str, now: float) -> str:
     """How long ago a time was; the date when it is long ago."""
-    from holdfast.stamps import epoch_ms
-
-    then = epoch_ms(iso)
-    if then is None:
-        return shorten(one_line(iso), 20) or "never"
-    seconds = now - then / 1000
-    if seconds < 60:
-        return "now" if seconds > -60 else when(iso)
-    for limit, step, unit in ((3600, 60, "min"), (86400, 3600, "h"), (60 * 86400, 86400, "d")):
-        if seconds < limit:
-            return f"{int(seconds // step)} {unit} ago"
-    return iso[:10]
+    return wording.ago(iso, now) or shorten(one_line(iso), 20) or "never"
 
 
 def when(iso: str) -> str:
     """A time of the files, without its fractions."""
-    match = re.fullmatch(r"(\d{4}-\d\d-\d\d)T(\d\d:\d\d:\d\d)(?:\.\d+)?Z", iso)
-    return f"{match[1]} {match[2]}Z" if match else shorten(one_line(iso), 40)
-
-
-def plural(count: int, noun: str) -> str:
-    """`1 part`, `2 parts`."""
-    return f"{count:,} {noun}{'' if count == 1 else 's'}"
+    return wording.when(iso) or shorten(one_line(iso), 40)
 
 
 # --- streams --------------------------------------------------------------------------------
@@ -156,11 +137,13 @@ def put_table(
     right: Collection[str] = (),
     elastic: str = "",
     spare: Sequence[str] = (),
+    last: str = "",
 ) -> None:
     """Aligned columns.
 
     `right`: titles of numbers. `elastic`: the column that may be shortened. `spare`: columns that
-    a narrow terminal goes without, the first of them first.
+    a narrow terminal goes without, the first of them first; `last`: one that it goes without when
+    shortening is not enough either.
     """
     screen = console() if on_terminal(sys.stdout) else None
     table = [dict(zip(titles, map(one_line, row), strict=True)) for row in (titles, *rows)]
@@ -168,7 +151,7 @@ def put_table(
     if elastic and screen is None:
         widths[elastic] = min(widths[elastic], ELASTIC_PIPED)
     elif elastic and screen is not None:
-        _fit(widths, screen.width, elastic, spare)
+        fit(widths, screen.width, elastic, spare, last=last)
     lines = []
     for row in table:
         cells = []
@@ -192,32 +175,59 @@ def put_table(
     screen.print(text, soft_wrap=True)
 
 
-def _fit(widths: dict[str, int], width: int, elastic: str, spare: Sequence[str]) -> None:
-    """Make columns fit into a width: leave out spare ones, then narrow the elastic one."""
-    wanted, widths[elastic] = widths[elastic], min(widths[elastic], ELASTIC_LEAST)
+def fit(
+    widths: dict[str, int],
+    width: int,
+    elastic: str,
+    spare: Sequence[str],
+    *,
+    last: str = "",
+    least: int = ELASTIC_LEAST,
+) -> None:
+    """Make columns fit into a width: leave out spare ones, narrow the elastic one, then others."""
+    wanted, widths[elastic] = widths[elastic], min(widths[elastic], least)
     for title in spare:
-        if sum(widths.values()) + 2 * (len(widths) - 1) > width:
+        if _room(widths, width) < 0:
             del widths[title]
-    room = width - sum(widths.values()) - 2 * (len(widths) - 1)
-    widths[elastic] = min(wanted, max(widths[elastic] + room, 8))
+    if last and _room({**widths, elastic: min(wanted, NARROWEST)}, width) < 0:
+        del widths[last]
+    widths[elastic] = min(wanted, max(widths[elastic] + _room(widths, width), NARROWEST))
+    # The beginning of an id names a session, so the ids of a listing may be cut as well.
+    while (lacking := -_room(widths, width)) > 0:
+        widest = max(widths, key=lambda title: widths[title])
+        if widths[widest] <= NARROWEST:
+            break
+        widths[widest] = max(widths[widest] - lacking, NARROWEST)
+
+
+def _room(widths: dict[str, int], width: int) -> int:
+    """Columns that a table leaves of a width."""
+    return width - sum(widths.values()) - 2 * (len(widths) - 1)
 
 
 @contextmanager
-def progress(doing: str) -> Iterator[Callable[[int, int], None]]:
+def progress(
+    doing: str, *, still: bool = False, after: float = PATIENCE
+) -> Iterator[Callable[[int, int], None]]:
     """A bar on stderr when people watch it; call what it gives with (done, total).
 
-    Nothing is drawn, or imported for it, before the first call; a full bar goes away, since
-    there can be only one at a time.
+    Nothing is drawn, or imported for it, in the first moments; a full bar goes away, since there
+    can be only one at a time. A `still` one is drawn by those calls alone: no thread takes time
+    from what is being measured.
     """
     if not on_terminal(sys.stderr):
         yield lambda done, total: None
         return
+    begun = time.monotonic()
     with ExitStack() as stack:
         bars: list[Callable[[int, int], None]] = []
 
         def tell(done: int, total: int) -> None:
             if not bars:
-                bars.append(_bar(doing, stack))
+                if done >= total or time.monotonic() - begun < after:
+                    return
+                plain = bool(os.environ.get("NO_COLOR"))
+                bars.append(_percent(doing, stack) if plain else _bar(doing, stack, still))
             bars[0](done, total)
             if done >= total:
                 stack.close()
@@ -226,9 +236,28 @@ def progress(doing: str) -> Iterator[Callable[[int, int], None]]:
         yield tell
 
 
-def _bar(doing: str, stack: ExitStack) -> Callable[[int, int], None]:
+def _bar(doing: str, stack: ExitStack, still: bool) -> Callable[[int, int], None]:
     from rich.progress import Progress
 
-    bar = stack.enter_context(Progress(console=console(stderr=True), transient=True))
+    made = Progress(console=console(stderr=True), transient=True, auto_refresh=not still)
+    bar = stack.enter_context(made)
     task = bar.add_task(doing, total=None)
-    return lambda done, total: bar.update(task, completed=done, total=total)
+    return lambda done, total: bar.update(task, completed=done, total=total, refresh=still)
+
+
+def _percent(doing: str, stack: ExitStack) -> Callable[[int, int], None]:
+    """A line that is written over, for a terminal that is to get no escape sequence."""
+    shown = ""
+
+    def draw(done: int, total: int) -> None:
+        nonlocal shown
+        line = f"{doing} {done * 100 // total} %"
+        if line != shown:
+            print(f"\r{line}", end="", file=sys.stderr, flush=True)
+        shown = line
+
+    def wipe() -> None:
+        print(f"\r{' ' * len(shown)}\r", end="", file=sys.stderr, flush=True)
+
+    stack.callback(wipe)
+    return draw

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from holdfast.cli import render, transcript
-from holdfast.cli.transcript import Line
+from holdfast.cli import lines, render, transcript
+from holdfast.cli.lines import Line
 from holdfast.context.build import Context
 from holdfast.log.lines import encode, seal
 from holdfast.log.live import LeftOut
@@ -102,9 +102,9 @@ def _message(message: Message, tokens: int, tools: dict[str, str], full: bool) -
     yield "", ""
     head = f"{_place(message)} {who} · {render.plural(tokens, 'token')}"
     yield STYLES.get(message.role, "yellow") if message.seq else "bold blue", head
-    most = None if full else transcript.RESULT_LINES if is_result else TEXT_LINES
+    most = None if full else lines.RESULT_LINES if is_result else TEXT_LINES
     for block in message.content:
-        for style, line in transcript.block_lines(block, most, full):
+        for style, line in lines.block_lines(block, most, full):
             yield ("dim" if is_result else style), ("    " if is_result else "  ") + line
 
 

@@ -9,7 +9,13 @@ from typing import TYPE_CHECKING
 import click
 
 from holdfast.cli import render
-from holdfast.cli.options import chosen_foreign, chosen_root, json_option, root_option
+from holdfast.cli.options import (
+    chosen_foreign,
+    chosen_root,
+    chosen_store,
+    json_option,
+    root_option,
+)
 
 if TYPE_CHECKING:
     from holdfast.daemon.serve import Served
@@ -51,10 +57,19 @@ def serve(port: int | None, host: str | None, example: bool, as_json: bool) -> N
 
     foreign = chosen_foreign()
     also = () if foreign is None else (StoreSettings(str(foreign[0].absolute()), foreign[1]),)
-    run(chosen_root().absolute(), port=port, host=host, stores=also, announce=announce)
+    run(
+        chosen_root().absolute(),
+        port=port,
+        host=host,
+        store=chosen_store(),
+        stores=also,
+        announce=announce,
+    )
 
 
 def _announce(served: Served, as_json: bool) -> None:
+    from holdfast.ports import sharing_of
+
     settings = served.runtime.settings
     socket = str(served.root / "run" / "holdfast.sock") if settings.daemon.socket else None
     if as_json:
@@ -74,6 +89,9 @@ def _announce(served: Served, as_json: bool) -> None:
         ("root", str(served.root)),
         ("model", settings.model_of(served.runtime.router.default_agent)),
     ]
+    sharing = sharing_of(served.runtime.store.sync.port)
+    if sharing is not None:
+        rows.append(("store", sharing.address))
     if socket is not None:
         rows.append(("CrabTalk", socket))
     print("holdfast is running. The page's link works once; Ctrl-C stops it.\n")
@@ -107,8 +125,13 @@ def status(as_json: bool) -> None:
         if as_json:
             render.put_json({"address": client.address, **health})
         else:
-            told = {"address": client.address, **health, "ok": "yes" if health["ok"] else "no"}
-            rows = [(key, str(value)) for key, value in told.items()]
+            told = {"address": client.address, **health}
+            words = {True: "yes", False: "no"}
+            rows = [
+                (key, words[value] if isinstance(value, bool) else str(value))
+                for key, value in told.items()
+                if value != ""
+            ]
             render.put_table(("WHAT", "VALUE"), rows)
 
 

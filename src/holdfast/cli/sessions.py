@@ -9,13 +9,14 @@ from typing import Any
 import click
 
 from holdfast.cli import render
-from holdfast.cli.options import json_option, moment, open_root, root_option
+from holdfast.cli.known import complete_agent
+from holdfast.cli.options import json_option, moment, open_root, root_option, session_argument
 
 
 @click.command("list")
 @click.option("--limit", type=click.IntRange(1, 1_000_000), default=50, show_default=True)
 @click.option("--cursor", help="Go on where a listing ended.")
-@click.option("--agent", help="Only of this agent.")
+@click.option("--agent", shell_complete=complete_agent, help="Only of this agent.")
 @click.option("--sender", help="Only with this sender.")
 @click.option("--source", help="Only from this source, such as interactive or cron.")
 @click.option(
@@ -55,15 +56,18 @@ def list_sessions(limit: int, cursor: str | None, as_json: bool, **which: Any) -
     ]
     titles = ("ID", "TITLE", "AGENT", "SENDER", "MSGS", "ACTIVE", "SIZE")
     spare = ("SENDER", "AGENT", "SIZE", "MSGS")
-    render.put_table(titles, rows, right=("MSGS", "SIZE"), elastic="TITLE", spare=spare)
+    right = ("MSGS", "SIZE")
+    render.put_table(titles, rows, right=right, elastic="TITLE", spare=spare, last="ACTIVE")
     if page.next is not None:
         sys.stdout.flush()
         render.note(f"{len(page):,} of {page.total:,}; go on with --cursor {page.next}")
 
 
 @click.command()
-@click.argument("session_id", metavar="ID")
-@click.option("--all", "everything", is_flag=True, help="Also deleted and rewound messages.")
+@session_argument
+@click.option(
+    "--all", "everything", is_flag=True, help="Also what was compacted, deleted or rewound."
+)
 @click.option("--full", is_flag=True, help="Tool calls, results and thinking in full.")
 @click.option("--raw", is_flag=True, help="The exact lines of the log.")
 @json_option
@@ -85,7 +89,7 @@ def show(session_id: str, everything: bool, full: bool, raw: bool, as_json: bool
 
 
 @click.command()
-@click.argument("session_id", metavar="ID")
+@session_argument
 @json_option
 @root_option()
 def parts(session_id: str, as_json: bool) -> None:

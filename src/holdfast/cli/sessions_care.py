@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from holdfast.cli import render
-from holdfast.cli.options import age, json_option, open_root, root_option
+from holdfast.cli.known import complete_session
+from holdfast.cli.options import age, json_option, open_root, root_option, session_argument
 
 if TYPE_CHECKING:
     from holdfast.model import Damaged
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
 
 
 @click.command()
-@click.argument("session_id", metavar="[ID]", required=False)
+@click.argument("session_id", metavar="[ID]", required=False, shell_complete=complete_session)
 @json_option
 @root_option()
 def verify(session_id: str | None, as_json: bool) -> int:
@@ -79,7 +80,7 @@ def _damage(one: Damaged, session_id: str | None) -> dict[str, Any]:
 
 
 @click.command()
-@click.argument("session_id", metavar="ID")
+@session_argument
 @json_option
 @root_option()
 def repair(session_id: str, as_json: bool) -> None:
@@ -99,7 +100,7 @@ def repair(session_id: str, as_json: bool) -> None:
 
 
 @click.command()
-@click.argument("session_id", metavar="ID")
+@session_argument
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @json_option
 @root_option()
@@ -209,7 +210,7 @@ def _put_pruned(found: list[dict[str, Any]], deleted: int, *, dry: bool) -> None
 
 
 @click.command()
-@click.argument("session_id", metavar="ID")
+@session_argument
 @json_option
 @root_option()
 def reclaim(session_id: str, as_json: bool) -> None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from holdfast.cli import render
-from holdfast.cli.options import json_option, open_root, root_option
+from holdfast.cli.options import json_option, open_root, root_option, session_argument
 
 if TYPE_CHECKING:
     from holdfast.aio import AsyncSession
@@ -27,7 +27,7 @@ window_option = click.option(
 
 
 @click.command()
-@click.argument("session_id", metavar="ID")
+@session_argument
 @window_option
 @click.option("--full", is_flag=True, help="Every message in full.")
 @json_option
@@ -56,7 +56,7 @@ def context(session_id: str, window: int | None, full: bool, as_json: bool) -> N
 
 
 @click.command()
-@click.argument("session_id", metavar="ID")
+@session_argument
 @click.option(
     "--strategy",
     type=click.Choice(["structured", "rounds", "prose"]),

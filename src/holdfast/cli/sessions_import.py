@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from holdfast.cli import render
-from holdfast.cli.options import json_option, open_root, root_option
+from holdfast.cli.options import json_option, open_root, root_option, session_argument
 
 if TYPE_CHECKING:
     from holdfast.dialects.form import Written
@@ -69,7 +69,7 @@ def _put(one: Imported) -> None:
 
 
 @click.command()
-@click.argument("session_id", metavar="ID")
+@session_argument
 @click.option("--format", "name", type=click.Choice(WRITABLE), required=True, help="Which format.")
 @click.option(
     "--output",

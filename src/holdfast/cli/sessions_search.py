@@ -3,20 +3,25 @@
 from __future__ import annotations
 
 import time
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from holdfast.cli import render
+from holdfast.cli.known import complete_agent
 from holdfast.cli.options import json_option, moment, open_root, root_option
 
+if TYPE_CHECKING:
+    from holdfast.ports import Hit
+
+MOST = 1_000  # sessions
 ROLES = ("user", "assistant", "summary", "title", "tool")
 
 
 @click.command("search")
 @click.argument("words", metavar="QUERY…", nargs=-1, required=True)
-@click.option("--limit", type=click.IntRange(1, 1_000), default=20, show_default=True)
-@click.option("--agent", help="Only of this agent.")
+@click.option("--limit", type=click.IntRange(1, MOST), default=20, show_default=True)
+@click.option("--agent", shell_complete=complete_agent, help="Only of this agent.")
 @click.option("--sender", help="Only with this sender.")
 @click.option("--source", help="Only from this source, such as interactive or cron.")
 @click.option("--title", metavar="TEXT", help="Only with this text in the title.")
@@ -51,16 +56,17 @@ def search(words: tuple[str, ...], limit: int, as_json: bool, **which: Any) -> N
             seq = f"#{hit.seq}" if hit.seq else ""
             place = f"  {seq:>6} {hit.role} · {render.ago(hit.timestamp, now)}  "
             console.print(place, style="dim", end="", markup=False)
-            console.print(_marked(hit.snippet), soft_wrap=True)
+            console.print(_marked(hit), soft_wrap=True)
     if found.total > len(found.results):
-        render.note(f"{len(found.results):,} of {found.total:,} sessions; --limit shows more")
+        more = "--limit shows more" if limit < MOST else "--agent, --since … narrow it"
+        render.note(f"{len(found.results):,} of {found.total:,} sessions; {more}")
 
 
-def _marked(snippet: str) -> Any:
+def _marked(hit: Hit) -> Any:
     """A snippet with what was found in bold."""
     from rich.text import Text
 
     shown = Text()
-    for number, piece in enumerate(render.one_line(snippet).replace("»", "«").split("«")):
-        shown.append(piece, style="bold yellow" if number % 2 else "")
+    for piece, is_found in hit.pieces:
+        shown.append(render.one_line(piece), style="bold yellow" if is_found else "")
     return shown

@@ -10,14 +10,15 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from holdfast.cli import render
-from holdfast.cli.options import json_option, open_root, root_option
+from holdfast.cli.known import complete_agent
+from holdfast.cli.options import json_option, open_root, root_option, session_argument
 
 if TYPE_CHECKING:
     from holdfast.model import Metadata
 
 
 @click.command()
-@click.option("--agent", default="main", show_default=True)
+@click.option("--agent", default="main", show_default=True, shell_complete=complete_agent)
 @click.option("--sender", default="user", show_default=True)
 @click.option("--model", default="", help="The model that it talks to.")
 @click.option("--title", help="Its title; renaming later is fine.")
@@ -74,7 +75,7 @@ def _routed(context: str, aliases: tuple[str, ...], given: dict[str, Any]) -> Me
 
 
 @click.command()
-@click.argument("session_id", metavar="ID")
+@session_argument
 @click.argument("text", required=False)
 @click.option("--role", type=click.Choice(["user", "assistant"]), default="user", help="Of TEXT.")
 @click.option("--text", "as_text", is_flag=True, help="Take stdin as text, whatever it looks like.")
@@ -120,7 +121,7 @@ def append(
 
 
 @click.command()
-@click.argument("session_id", metavar="ID")
+@session_argument
 @click.argument("title")
 @json_option
 @root_option()
@@ -137,7 +138,7 @@ def rename(session_id: str, title: str, as_json: bool) -> None:
 
 
 @click.command("delete-message")
-@click.argument("session_id", metavar="ID")
+@session_argument
 @click.argument("seqs", metavar="SEQ...", nargs=-1, required=True, type=click.IntRange(min=1))
 @click.option("--undo", is_flag=True, help="Show deleted messages again.")
 @json_option
@@ -170,7 +171,7 @@ def delete_message(session_id: str, seqs: tuple[int, ...], undo: bool, as_json: 
 
 
 @click.command()
-@click.argument("session_id", metavar="ID")
+@session_argument
 @click.argument("seq", type=click.IntRange(min=0))
 @json_option
 @root_option()
@@ -188,7 +189,7 @@ def rewind(session_id: str, seq: int, as_json: bool) -> None:
 
 
 @click.command()
-@click.argument("session_id", metavar="ID")
+@session_argument
 @click.option("--at", type=click.IntRange(min=0), metavar="SEQ", help="Up to this record.")
 @json_option
 @root_option()

@@ -1,50 +1,73 @@
 """A session for reading: a transcript, its messages as objects, or its exact lines.
 
-What cannot be read stands as a warning in its place. Nothing stored reaches a terminal unchecked.
+The transcript of a compacted session begins with the summary: only what is behind it is read, from
+the end of the log, unless everything is asked for. What cannot be read stands as a warning in its
+place. Nothing stored reaches a terminal unchecked.
 """
 
 from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Iterable, Iterator
+from bisect import bisect_left
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain
+from typing import TYPE_CHECKING
 
 import msgspec
 
 from holdfast.cli import render
+from holdfast.cli.lines import MARKDOWN, Folded, Line
 from holdfast.log.fold import View, fold, to_builtins
 from holdfast.log.lines import has_crc
+from holdfast.log.live import stands
 from holdfast.model import (
     SCHEMA_VERSION,
-    AnyBlock,
     Compaction,
     Damaged,
     Entry,
-    File,
-    Image,
     Message,
     Metadata,
-    OtherBlock,
-    Text,
-    Thinking,
-    ToolCall,
+    Rewind,
     Unknown,
 )
 from holdfast.session import Session
 
-CALL_WIDTH = 100  # of a tool call's arguments
-RESULT_LINES = 6  # of a tool's result, and of thinking
-RULE_WIDTH = 72
+if TYPE_CHECKING:
+    from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
 
-Line = tuple[str, str]  # style, text
+RULE_WIDTH = 72
+PRINTED = 200  # lines at a time
+FORMATTED = 1_000  # texts, the newest: a thousand take a second, and nobody waits for all of them
+MARKDOWN_MOST = 100_000  # characters; a longer text is shown as it is
 
 
 def put(session: Session, *, everything: bool, full: bool) -> None:
-    """Print the transcript; with `everything`, deleted and rewound messages too."""
-    entries = list(session.entries())
-    header = _header(session.metadata, session.size)
-    print_lines(chain(header, _lines(entries, fold(entries), everything, full)))
+    """Print the transcript; `everything`: also what was compacted, deleted or rewound."""
+    metadata = session.metadata
+    entries = list(session.entries()) if everything else since_summary(session)
+    header = _header(metadata, session.size)
+    print_lines(chain(header, _lines(entries, metadata.message_count, everything, full)))
+
+
+def since_summary(session: Session) -> list[Entry]:
+    """The entries that the standing summary kept, and those after it; all if there is none.
+
+    Read from the end: nothing before them is.
+    """
+    entries: list[Entry] = []
+    floor: int | None = None  # the smallest place that a rewind went back to
+    summary: Compaction | None = None
+    for entry in session.store.port.tail(session.id):
+        if summary is not None and entry.seq is not None and entry.seq < summary.first_kept_seq:
+            break
+        entries.append(entry)
+        if isinstance(entry, Rewind):
+            floor = entry.to_seq if floor is None else min(floor, entry.to_seq)
+        elif isinstance(entry, Compaction) and summary is None and stands(entry, floor):
+            summary = entry
+    entries.reverse()
+    return entries
 
 
 def put_objects(session: Session, *, everything: bool) -> None:
@@ -109,19 +132,52 @@ def _newer(one: Unknown) -> str:
 def print_lines(lines: Iterable[Line]) -> None:
     """Print lines, in their style where people read them."""
     if not render.on_terminal(sys.stdout):
-        for _, line in lines:
-            print(line)
+        for style, line in lines:
+            print(_indented(line) if style == MARKDOWN else line)
         return
-    from rich.text import Text as Styled
+    from rich.console import Group
+
+    from holdfast.cli.formatted import Formatted, is_plain
 
     console = render.console()
-    paragraph = Styled()
-    for style, line in lines:
-        if not line:  # printing costs by the call
-            console.print(paragraph, soft_wrap=True, end="")
-            paragraph = Styled()
-        paragraph.append(f"{line}\n", style)
-    console.print(paragraph, soft_wrap=True, end="")
+    all_of_them = list(lines)
+    unformatted = sum(style == MARKDOWN for style, _ in all_of_them) - FORMATTED
+    for some in _some(all_of_them, PRINTED):
+        drawn: list[RenderableType] = []
+        for style, line in some:
+            if style != MARKDOWN:
+                drawn.append(_AsItIs(line, style))
+                continue
+            unformatted -= 1
+            # Most short answers are plain, and drawn at a hundredth of the cost.
+            is_short = len(line) < console.width and is_plain(line.strip())
+            if is_short or unformatted >= 0 or len(line) > MARKDOWN_MOST:
+                drawn.append(_AsItIs(_indented(line)))
+            else:
+                drawn.append(Formatted(line.strip(), indent=2))
+        console.print(Group(*drawn), crop=False, end="")
+
+
+class _AsItIs:
+    """Lines that the terminal itself wraps, where somebody may copy them."""
+
+    def __init__(self, text: str, style: str = "") -> None:
+        self._text, self._style = text, style
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        from rich.segment import Segment
+
+        yield Segment(self._text, console.get_style(self._style or "none"))
+        yield Segment.line()
+
+
+def _some(lines: Sequence[Line], most: int) -> Iterator[Sequence[Line]]:
+    """Lines by the hundred: printing costs by the call."""
+    return (lines[at : at + most] for at in range(0, len(lines), most))
+
+
+def _indented(text: str) -> str:
+    return text.replace("\n", "\n  ")  # the first line has its own
 
 
 def _header(metadata: Metadata, size: int) -> Iterator[Line]:
@@ -140,79 +196,51 @@ def _header(metadata: Metadata, size: int) -> Iterator[Line]:
     yield "dim", " · ".join(facts)
 
 
-def _lines(entries: list[Entry], view: View, everything: bool, full: bool) -> Iterator[Line]:
+def _lines(entries: list[Entry], count: int, everything: bool, full: bool) -> Iterator[Line]:
+    view = fold(entries)
     live = {message.seq for message in view.messages}
-    tools: dict[str, str] = {}  # call id → the tool's name
+    recorded = [entry for entry in entries if isinstance(entry, Message)]
+    shown = recorded if everything else view.messages
+    folded = Folded(shown)
+    wanted = {message.seq for message in shown}
+    rules = _rules(entries, view, everything)
     for entry in entries:
-        if isinstance(entry, Message):
-            tools.update((call.id, call.name) for call in entry.tool_calls)
-            if entry.seq in live:
-                yield from _message(entry, "", tools, full)
-            elif everything:
-                gone = "deleted" if entry.seq in view.hidden else "rewound"
-                yield from _message(entry, gone, tools, full)
-        elif isinstance(entry, Compaction):
-            yield from _compaction(entry, standing=entry is view.compaction)
+        while rules and entry.seq is not None and entry.seq >= rules[0].first_kept_seq:
+            yield from _rule(rules.pop(0), view, recorded, count, everything)
+        if isinstance(entry, Message) and entry.seq in wanted:
+            gone = "" if entry.seq in live else _gone(entry, view)
+            yield from folded.lines(entry, gone=gone, full=full)
         elif isinstance(entry, Damaged):
             yield from (("", ""), ("red", f"! {render.one_line(_damaged(entry))}"))
         elif isinstance(entry, Unknown) and entry.schema_version > SCHEMA_VERSION:
             yield from (("", ""), ("red", f"! {_newer(entry)}"))
+    for rule in rules:  # nothing was kept, and nothing said since
+        yield from _rule(rule, view, recorded, count, everything)
 
 
-def _message(entry: Message, gone: str, tools: dict[str, str], full: bool) -> Iterator[Line]:
-    is_result = entry.role == "toolResult"
-    who = {"toolResult": "tool result"}.get(entry.role, entry.role)
-    if is_result and (name := entry.tool_name or tools.get(entry.tool_call_id or "")):
-        who += f" of {render.one_line(name)}"
-    if entry.is_error:
-        who += " (failed)"
-    head = f"#{entry.seq} {who} · {render.when(entry.timestamp)}"
-    style = {"user": "bold green", "assistant": "bold cyan"}.get(entry.role, "yellow")
+def _gone(message: Message, view: View) -> str:
+    return "deleted" if message.seq in view.hidden else "rewound"
+
+
+def _rules(entries: Iterable[Entry], view: View, everything: bool) -> list[Compaction]:
+    """The compactions to draw, each to stand before the first message that it kept."""
+    if not everything:
+        return [view.compaction] if view.compaction is not None else []
+    all_of_them = (entry for entry in entries if isinstance(entry, Compaction))
+    return sorted(all_of_them, key=lambda one: (one.first_kept_seq, one.seq))
+
+
+def _rule(
+    entry: Compaction, view: View, recorded: Sequence[Message], count: int, everything: bool
+) -> Iterator[Line]:
+    behind = len(recorded) - bisect_left(recorded, entry.first_kept_seq, key=lambda one: one.seq)
+    before = render.plural(max(count - behind, 0), "message")
+    label = f"── {before} before #{entry.first_kept_seq}, compacted at {entry.seq}"
+    if entry is not view.compaction:
+        label += ", no longer in use"
+    elif not everything:
+        label += " (--all shows them)"
     yield "", ""
-    yield "dim" if gone else style, f"{head} [{gone}]" if gone else head
-    for block in entry.content:
-        limit = RESULT_LINES if is_result and not full else None
-        for kind, line in block_lines(block, limit, full):
-            yield ("dim" if gone or is_result else kind), ("    " if is_result else "  ") + line
-
-
-def block_lines(block: AnyBlock, limit: int | None, full: bool) -> Iterator[Line]:
-    if isinstance(block, Text):
-        yield from (("", line) for line in _shortened(block.text, limit))
-    elif isinstance(block, Thinking):
-        cut = None if full else RESULT_LINES
-        yield from (("dim italic", f"~ {line}") for line in _shortened(block.thinking, cut))
-    elif isinstance(block, ToolCall):
-        arguments = render.one_line(msgspec.json.encode(block.arguments).decode())
-        shown = arguments if full else render.shorten(arguments, CALL_WIDTH)
-        yield "magenta", f"→ {render.one_line(block.name)} {shown}"
-    elif isinstance(block, Image | File):
-        name = block.name if isinstance(block, File) else "image"
-        kind = render.one_line(f"{name} {block.mime_type}".strip())
-        where = render.one_line(block.url) if block.url else render.size(len(block.data) * 3 // 4)
-        yield "magenta", f"[{kind}, {where}]"
-    else:
-        assert isinstance(block, OtherBlock)
-        yield "magenta", f"[a block of kind {render.one_line(block.type)!r}]"
-
-
-def _shortened(text: str, limit: int | None) -> Iterator[str]:
-    """The lines of a text, or its first ones and how many follow."""
-    if limit is None:
-        yield from render.safe(text).split("\n")
-        return
-    head = text[: limit * RULE_WIDTH]
-    lines = render.safe(head).split("\n")[:limit]
-    yield from lines
-    left = len(text) - sum(len(line) + 1 for line in lines) + 1
-    if left > 0:
-        yield f"… {left:,} more characters"
-
-
-def _compaction(entry: Compaction, *, standing: bool) -> Iterator[Line]:
-    state = "" if standing else ", no longer in use"
-    label = f"── compacted at {entry.seq}: what came before {entry.first_kept_seq}{state} "
-    yield "", ""
-    yield "blue", label.ljust(RULE_WIDTH, "─")
-    yield from (("blue", f"  {line}") for line in render.safe(entry.summary).split("\n"))
+    yield "blue", f"{label} ".ljust(RULE_WIDTH, "─")
+    yield MARKDOWN, f"  {render.safe(entry.summary)}"
     yield "blue", "─" * RULE_WIDTH

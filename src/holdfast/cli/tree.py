@@ -43,6 +43,7 @@ def _print_version(ctx: click.Context, _: click.Parameter, wanted: bool) -> None
 @click.group(
     cls=LazyGroup,
     homes={
+        "chat": "chat.command:chat",
         "serve": "serve:serve",
         "page": "serve:page",
         "status": "serve:status",
@@ -50,9 +51,11 @@ def _print_version(ctx: click.Context, _: click.Parameter, wanted: bool) -> None
         "memory": "tree:memory",
         "cron": "cron:cron",
         "archive": "archive:archive",
+        "store": "store:store",
         "route": "route:route",
         "config": "config:config",
         "doctor": "doctor:doctor",
+        "completion": "completion:completion",
     },
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
 )
@@ -79,7 +82,9 @@ def root() -> None:
     homes={
         "list": "sessions:list_sessions",
         "show": "sessions:show",
+        "browse": "sessions_browse:browse",
         "search": "sessions_search:search",
+        "stats": "sessions_stats:stats",
         "new": "sessions_write:new",
         "append": "sessions_write:append",
         "context": "sessions_context:context",

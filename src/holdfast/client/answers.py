@@ -166,6 +166,13 @@ class Received(Answer, frozen=True, kw_only=True):
     reply: str | None = None  # None: it was not waited for
 
 
+class SaidAt(Answer, frozen=True, kw_only=True):
+    """Where a fact was said."""
+
+    session: str
+    seq: int  # 0: it is not known in which message
+
+
 class NoteFile(Answer, frozen=True, kw_only=True):
     """A note of a memory."""
 
@@ -177,6 +184,8 @@ class NoteFile(Answer, frozen=True, kw_only=True):
     confidence: float
     updated: str
     by_person: bool  # no dream rewrites it
+    sources: list[SaidAt] = []
+    version: str = ""  # of its file, for whoever changes it
 
 
 class Remembered(Answer, frozen=True, kw_only=True):
@@ -191,3 +200,78 @@ class Noted(Answer, frozen=True, kw_only=True):
     """A note that was written."""
 
     file: str
+
+
+class MemoryChange(Answer, frozen=True, kw_only=True):
+    """What was done to a memory at once: a dream, a note, or the undoing of one of these."""
+
+    id: str
+    at: str
+    report: str  # a line for each file, and its reasons
+    files: list[str]
+    undoes: str  # the change that this one took back, or nothing
+    undone: bool  # it was taken back
+
+
+class FileChange(Answer, frozen=True, kw_only=True):
+    """A file that a dream changed, or would."""
+
+    file: str
+    kind: str  # "write", "rewrite" or "remove"
+    reasons: list[str]
+
+
+class Dreamed(Answer, frozen=True, kw_only=True):
+    """What a dream came to."""
+
+    dreamed: bool  # whether the memory was put in order
+    reason: str  # why not, or by what
+    changes: list[FileChange]
+    remarks: list[str]  # what was found and deliberately left as it is
+
+
+class TakenBack(Answer, frozen=True, kw_only=True):
+    """A change of a memory that was undone."""
+
+    id: str
+    files: list[str]
+    report: str  # of what was taken back
+
+
+class Damage(Answer, frozen=True, kw_only=True):
+    """Bytes of a session that are not as they should be."""
+
+    session: str
+    file: str
+    start: int
+    end: int
+    seq: int | None
+    problem: str
+
+
+class Verified(Answer, frozen=True, kw_only=True):
+    """Every byte of a session was looked at."""
+
+    ok: bool
+    damage: list[Damage]
+
+
+class Checked(Answer, frozen=True, kw_only=True):
+    """How far the check of all sessions is, and what it has found."""
+
+    running: bool
+    started_at: str | None  # None: there was none since the daemon started
+    ended_at: str | None
+    done: int  # sessions
+    of: int
+    ok: bool  # nothing was found (so far), and it did not end early
+    damage: list[Damage]
+    failure: str  # why it ended early
+
+
+class Repaired(Answer, frozen=True, kw_only=True):
+    """What was done about a session, deleting nothing."""
+
+    id: str
+    done: list[str]
+    left: list[Damage]  # what cannot be repaired and stays as it is

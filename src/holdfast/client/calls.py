@@ -15,11 +15,13 @@ from holdfast.client import answers, stream
 from holdfast.client.failures import failure
 from holdfast.errors import InvalidId, NotFound, SettingsError, StoreFailed
 from holdfast.log.lines import clean
+from holdfast.log.reckoning import Reckoning
 from holdfast.model import AnyBlock
 from holdfast.ports import Results
 
 if TYPE_CHECKING:
     import httpx2
+    from websockets.sync.connection import Connection
 
 T = TypeVar("T")
 Content = str | Sequence[AnyBlock | Mapping[str, Any]]
@@ -166,6 +168,10 @@ class Client:
             stream.subscribe(socket, session_id, after)
             yield from stream.told(socket)
 
+    def connect(self) -> Connection:
+        """An open WebSocket, for the functions of `holdfast.client.stream`."""
+        return stream.connect(self.address, self._token)
+
     def cancel(self, session_id: str, run_id: str = "") -> bool:
         """Stop a turn, or take back a message that waits; whether there was one."""
         where = _at(session_id, "cancel")
@@ -207,12 +213,25 @@ class Client:
 
     # --- what was said, and what was learnt
 
-    def search(self, text: str, *, limit: int = 20, **which: str | None) -> Results:
-        """Sessions in which something was said, the best first.
+    def search(
+        self, text: str, *, limit: int = 20, offset: int = 0, **which: str | None
+    ) -> Results:
+        """Sessions in which something was said, the best first; `offset` passes over some.
 
         `which`: agent, sender, source, title, role, since, until.
         """
-        return self._call("GET", "/api/search", Results, query={"q": text, "limit": limit, **which})
+        query = {"q": text, "limit": limit, "offset": offset, **which}
+        return self._call("GET", "/api/search", Results, query=query)
+
+    def usage(
+        self, session_id: str | None = None, *, by: str | None = None, **which: str | None
+    ) -> Reckoning:
+        """What sessions spent, or one of them, over time.
+
+        `which`: since, until, and of all sessions agent, sender, source.
+        """
+        where = "/api/usage" if session_id is None else _at(session_id, "usage")
+        return self._call("GET", where, Reckoning, query={"by": by, **which})
 
     def memory(self, agent: str | None = None) -> answers.Remembered:
         """The index and the notes of an agent."""
@@ -228,9 +247,52 @@ class Client:
         where = f"/api/memory/{quote(note, safe='')}"
         self._call("DELETE", where, None, query={"agent": agent})
 
+    def revise(
+        self, note: str, text: str, *, agent: str | None = None, **about: str
+    ) -> answers.Noted:
+        """Let a note say something else; `about`: name, description, category, version."""
+        where, said = f"/api/memory/{quote(note, safe='')}", {"text": text, **about}
+        return self._call("PUT", where, answers.Noted, said, query={"agent": agent})
+
+    def memory_changes(self, agent: str | None = None) -> list[answers.MemoryChange]:
+        """What was done to a memory, newest first."""
+        kind = list[answers.MemoryChange]
+        return self._call("GET", "/api/memory/changes", kind, query={"agent": agent})
+
+    def dream(
+        self, *, agent: str | None = None, force: bool = False, dry_run: bool = False
+    ) -> answers.Dreamed:
+        """Put a memory in order, if it is time or forced; or tell what would be changed."""
+        said, query = {"force": force, "dryRun": dry_run}, {"agent": agent}
+        where = "/api/memory/dream"
+        return self._call("POST", where, answers.Dreamed, said, query=query, seconds=TURN_SECONDS)
+
+    def undo(self, agent: str | None = None) -> answers.TakenBack:
+        """Take back the last change of a memory."""
+        return self._call("POST", "/api/memory/undo", answers.TakenBack, query={"agent": agent})
+
+    # --- health
+
     def health(self) -> dict[str, Any]:
         """Counts."""
         return self._call("GET", "/api/health", dict[str, Any])
+
+    def verify(self, session_id: str) -> answers.Verified:
+        """Look at every byte of a session."""
+        return self._call("GET", _at(session_id, "verify"), answers.Verified, seconds=TURN_SECONDS)
+
+    def verify_all(self) -> answers.Checked:
+        """Begin to look at every byte of every session, unless that is under way."""
+        return self._call("POST", "/api/health/verify", answers.Checked)
+
+    def verified(self) -> answers.Checked:
+        """How far that is, and what was found."""
+        return self._call("GET", "/api/health/verify", answers.Checked)
+
+    def repair(self, session_id: str) -> answers.Repaired:
+        """Set right what can be in a session, deleting nothing."""
+        where = _at(session_id, "repair")
+        return self._call("POST", where, answers.Repaired, seconds=TURN_SECONDS)
 
     def link(self) -> str:
         """An address that opens the page once."""

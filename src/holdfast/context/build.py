@@ -25,6 +25,7 @@ from holdfast.tokens import WINDOW, Counter, counted, estimate, estimate_text
 SUMMARY_SENTENCE = (
     "The conversation history before this point was compacted into the following summary:"
 )
+ABSURD_TIMES, ABSURD_MORE = 3, 100_000  # how far above its estimate a count is still believed
 FAILED = frozenset({"error", "aborted", "cancelled"})  # stop reasons whose usage says nothing
 
 
@@ -75,6 +76,8 @@ def assemble(
     # Before counting: what a provider counted was shortened as well.
     messages = shorten_results(messages, tool_result_budget)
     tokens = context_tokens(live, messages, count, overhead)
+    if tokens > window:
+        tokens = _believed(tokens, live, messages, count, overhead)
     first = 0
     if live.summary is not None:
         messages.insert(0, summary_message(live.summary))
@@ -133,6 +136,20 @@ def context_tokens(
     if live.summary is not None:
         after += estimate(summary_message(live.summary), count)
     return after + overhead
+
+
+def _believed(
+    tokens: int, live: Live, messages: Sequence[Message], count: Counter, overhead: int
+) -> int:
+    """The size of a context that seems too large for its window; an estimate if that is absurd.
+
+    What another program's provider counted, in a session that was imported, may have been a
+    conversation that is not in the session. No estimate is off by so much.
+    """
+    guess = overhead + sum(estimate(message, count) for message in messages)
+    if live.summary is not None:
+        guess += estimate(summary_message(live.summary), count)
+    return tokens if tokens <= ABSURD_TIMES * guess + ABSURD_MORE else guess
 
 
 def summary_message(compaction: Compaction) -> Message:

@@ -22,7 +22,6 @@ from typing import Any, NamedTuple, TypeVar
 from weakref import WeakSet, WeakValueDictionary
 
 from holdfast.aio import AsyncSession
-from holdfast.api import SessionChanged
 from holdfast.daemon.crabwords import U32, Told, day, split_model, token_usage
 from holdfast.daemon.frames import Connection, FrameServer, Limits, refused, sound
 from holdfast.daemon.journal import note
@@ -319,9 +318,7 @@ class CrabSocket:
 
     async def _delete(self, asked: pb.DeleteConversationMsg) -> pb.ServerMessage:
         session = await self._named(asked.file_path)
-        await self.runtime.at_rest(session.id)
-        await session.delete()
-        self.runtime.emit(SessionChanged(session_id=session.id, change="deleted"))
+        await self.runtime.changes.delete(session)
         self._forget(session.id)
         return pb.ServerMessage(pong=pb.Pong())
 

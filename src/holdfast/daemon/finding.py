@@ -7,7 +7,7 @@ from litestar.di import NamedDependency
 from litestar.params import FromQuery
 
 from holdfast.daemon.problems import PROBLEMS
-from holdfast.daemon.wire import Limit
+from holdfast.daemon.wire import Limit, Offset
 from holdfast.engine.runtime import Runtime
 from holdfast.ports import Results
 
@@ -18,6 +18,7 @@ async def search(
     runtime: NamedDependency[Runtime],
     q: FromQuery[str],
     limit: Limit = 20,
+    offset: Offset = 0,
     agent: FromQuery[str | None] = None,
     sender: FromQuery[str | None] = None,
     source: FromQuery[str | None] = None,
@@ -28,11 +29,13 @@ async def search(
 ) -> Results:
     """Sessions in which something was said, the best first, with their best passages.
 
-    `q`: words, "phrases", prefix*, AND, OR, NOT. What was found stands between « and ».
+    `q`: words, "phrases", prefix*, AND, OR, NOT. `offset` passes over so many of the best. What was
+    found stands between « and »; `found` says where, since a text may have such marks of its own.
     """
     return await runtime.store.search(
         q,
         limit=limit,
+        offset=offset,
         agent=agent,
         sender=sender,
         source=source,

@@ -18,6 +18,7 @@ import math
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from email.message import Message as Headers
+from html import escape
 from typing import Any
 
 import msgspec
@@ -39,6 +40,12 @@ TICKET = "holdfast_ticket"  # likewise: whether who opened a WebSocket would sti
 BODY_SECONDS = 120.0  # for a body to come
 BODIES = 64_000_000  # bytes of all bodies that are coming, if one alone may not be larger
 
+# For a browser that is not let in: nothing of the page is loaded before it is.
+_PAGE = """<!doctype html>
+<html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width">
+<title>{title}</title></head><body><h1>{title}</h1><p>{how}</p></body></html>
+"""
+_LINK = "The page opens with a link that works once. Print a new one with: holdfast page"
 _HOW = "send Authorization: Bearer with the token in run/token, or open a link of holdfast serve"
 
 
@@ -177,8 +184,8 @@ class Guard:
             return
         if wait := self._failures.take():
             raise _too_many("Too many failed requests", wait)
-        text = b"This link has been used, or is too old. Ask holdfast for a new one.\n"
-        await _send(send, 403, text, {"Content-Type": "text/plain; charset=utf-8"})
+        page = _PAGE.format(title="This link has been used, or is too old", how=_LINK)
+        await _send(send, 403, page.encode(), {"Content-Type": "text/html; charset=utf-8"})
 
 
 class _Gone(Exception):
@@ -215,6 +222,11 @@ class _Asked:
                     yield value
 
     @property
+    def is_person(self) -> bool:
+        """Whether a browser asks for a page."""
+        return "text/html" in (self.only("accept") or "") and not self.path.startswith("/api/")
+
+    @property
     def has_body(self) -> bool:
         return bool(self.all("transfer-encoding")) or self.all("content-length") not in ([], ["0"])
 
@@ -233,7 +245,9 @@ def _too_many(error: str, wait: float) -> Refused:
 def _with_security(send: Send) -> Send:
     async def guarded(message: Any) -> None:
         if message["type"] in ("http.response.start", "websocket.http.response.start"):
-            message["headers"] = [*message.get("headers", ()), *SECURITY]
+            given = message.get("headers", ())
+            names = {name.lower() for name, _ in given}
+            message["headers"] = [*given, *(one for one in SECURITY if one[0] not in names)]
         await send(message)
 
     return guarded
@@ -244,6 +258,11 @@ async def _refuse(refused: Refused, asked: _Asked, receive: Receive, send: Send)
         note("refused", level="warning", status=refused.status, error=refused.problem.error)
     body = msgspec.json.encode(refused.problem)
     headers = {"Content-Type": JSON, **refused.headers}
+    if asked.is_person and not asked.is_socket:
+        problem = refused.problem
+        how = _LINK if refused.status == 401 else problem.hint
+        body = _PAGE.format(title=escape(problem.error), how=escape(how)).encode()
+        headers["Content-Type"] = "text/html; charset=utf-8"
     if not asked.is_socket:
         await _send(send, refused.status, body, headers)
         return

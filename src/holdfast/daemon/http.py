@@ -6,7 +6,9 @@ from collections.abc import Callable
 from typing import Any
 
 from litestar import Controller, Litestar, Request, get, post
+from litestar.datastructures import State
 from litestar.di import NamedDependency, Provide
+from litestar.exceptions import NotFoundException
 from litestar.openapi import OpenAPIConfig
 from litestar.openapi.plugins import JsonRenderPlugin, OpenAPIRenderPlugin
 from litestar.openapi.spec import Components, SecurityScheme
@@ -15,17 +17,21 @@ from litestar.types import Scope
 
 from holdfast import __version__
 from holdfast.client.answers import Done, Link
-from holdfast.daemon import page
 from holdfast.daemon.finding import search
 from holdfast.daemon.guard import BY_COOKIE
+from holdfast.daemon.health import HealthRoutes
 from holdfast.daemon.live import Live
 from holdfast.daemon.memory import MemoryRoutes
 from holdfast.daemon.problems import HANDLERS, JSON, PROBLEMS, Refused
 from holdfast.daemon.sessions import SessionRoutes
 from holdfast.daemon.talk import TalkRoutes
+from holdfast.daemon.usage import session_usage, usage
+from holdfast.daemon.web.rendering import no_such_page, render
+from holdfast.daemon.web.routes import page
+from holdfast.daemon.web.unfinished import NAME, Unfinished
 from holdfast.daemon.wire import unquoted
 from holdfast.engine.cron import JobStatus
-from holdfast.engine.runtime import Health, Runtime
+from holdfast.engine.runtime import Runtime
 
 
 class CronRoutes(Controller):
@@ -37,6 +43,7 @@ class CronRoutes(Controller):
     @get("/", responses=PROBLEMS)
     async def statuses(self, runtime: NamedDependency[Runtime]) -> list[JobStatus]:
         """Every job: when it ran, how that went, when it runs next."""
+        await runtime.cron.refresh()
         return runtime.cron.statuses()
 
     @post("/{job:str}/pause", status_code=200, responses=PROBLEMS)
@@ -57,18 +64,18 @@ class CronRoutes(Controller):
         return Done(session_id=await runtime.cron.run(unquoted(job)))
 
 
-@get("/api/health", tags=["daemon"], responses=PROBLEMS)
-async def health(runtime: NamedDependency[Runtime]) -> Health:
-    """That the daemon runs, and counts."""
-    return runtime.health((await runtime.store.list(limit=1)).total)
-
-
 class Document(OpenAPIRenderPlugin):
     """The API for reading, made of its own description."""
 
     def render(self, request: Request[Any, Any, Any], openapi_schema: dict[str, Any]) -> bytes:
         """The page."""
-        return page.document(openapi_schema).encode()
+        rows = [
+            (method.upper(), path, operation.get("description") or operation.get("summary") or "")
+            for path, methods in sorted(openapi_schema["paths"].items())
+            for method, operation in methods.items()
+            if isinstance(operation, dict)
+        ]
+        return render("document.html", request, rows=rows).encode()
 
 
 def build(runtime: Runtime, make_link: Callable[[], str], live: Live) -> Litestar:
@@ -81,20 +88,25 @@ def build(runtime: Runtime, make_link: Callable[[], str], live: Live) -> Litesta
             raise Refused(403, "Forbidden", hint="a link is made with the token only")
         return Link(url=make_link())
 
+    unfinished = Unfinished()
+    runtime.listeners.append(unfinished.hear)  # from the start: a page may be opened at any time
     return Litestar(
+        state=State({NAME: unfinished}),
         route_handlers=[
             SessionRoutes,
             TalkRoutes,
             CronRoutes,
             MemoryRoutes,
+            HealthRoutes,
             search,
-            health,
+            usage,
+            session_usage,
             link,
-            page.front,
+            page,
             live.handler,
         ],
         dependencies={"runtime": Provide(lambda: runtime, sync_to_thread=False)},
-        exception_handlers=HANDLERS,
+        exception_handlers={**HANDLERS, NotFoundException: no_such_page},
         openapi_config=OpenAPIConfig(
             title="holdfast",
             version=__version__,

@@ -1,7 +1,8 @@
 """`/ws`: sessions as they happen.
 
 A client says `send_message`, `cancel`, `subscribe` and `unsubscribe`; the daemon tells it the
-events of `holdfast.api` for every session that it follows. Everything that goes to a client goes
+events of `holdfast.api` for every session that it follows, and, after `watch`, when the listing
+changes. Everything that goes to a client goes
 through one queue, its subscription to the feed, and is written by one task: order is kept, and a
 client that does not read holds up nobody. It is dropped (1013) and comes back with the last seq
 that it has; what it missed is read from the log.
@@ -21,6 +22,7 @@ from msgspec.structs import replace
 
 from holdfast.aio import AsyncSession
 from holdfast.api import Error, MessageStored, RunEvent
+from holdfast.daemon.board import Board
 from holdfast.daemon.guard import TICKET
 from holdfast.daemon.journal import note
 from holdfast.daemon.limits import Bucket, text_problem
@@ -100,9 +102,10 @@ class _Replay(Notice):
 class Live:
     """All clients of `/ws`."""
 
-    def __init__(self, runtime: Runtime, bucket: Bucket) -> None:
+    def __init__(self, runtime: Runtime, bucket: Bucket, board: Board) -> None:
         self.runtime = runtime
         self.bucket = bucket
+        self.board = board
         self._clients: dict[Client, None] = {}
         self._stopping = False
 
@@ -137,6 +140,7 @@ class Client:
     def __init__(self, live: Live, socket: WebSocket[Any, Any, Any]) -> None:
         self._runtime = live.runtime
         self._bucket = live.bucket
+        self._board = live.board
         self._socket = socket
         self._is_known: Callable[[], bool] = socket.scope["state"].get(TICKET, lambda: True)
         self._told = live.runtime.feed.subscribe()
@@ -162,6 +166,7 @@ class Client:
             pass  # the client has gone
         finally:
             self._told.close()
+            self._board.forget(self._told)
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
@@ -235,6 +240,9 @@ class Client:
         session_id = ""
         try:
             asked = _parse(data)
+            if asked is None:
+                self._board.watch(self._told)
+                return
             session_id = asked.session_id[:100]  # it goes back to the client
             session = await self._runtime.store.session(asked.session_id)
             await self._verbs[type(asked)](asked, session)
@@ -247,6 +255,9 @@ class Client:
             self._tell(Error(session_id=session_id, message=INTERNAL))
 
     async def _send_message(self, asked: _SendMessage, session: AsyncSession) -> None:
+        if session.id not in self._told.sessions:
+            # What another process appends meanwhile is told from here on.
+            self._board.follow(session.id, (await session.metadata()).through.seq)
         self._follow(session)  # first: it is told of its own run from the start
         await self._runtime.submit(session, asked.content, cwd=asked.cwd)
 
@@ -258,6 +269,7 @@ class Client:
         metadata = await session.metadata()
         # No await from here on: every event of the session comes behind this one in the queue.
         self._follow(session)
+        self._board.follow(session.id, metadata.through.seq)
         event = Subscribed(session_id=session.id, seq=metadata.through.seq)
         if asked.after is None:
             self._tell(event)
@@ -276,7 +288,8 @@ class Client:
             self._told.follow(session.id)
 
 
-def _parse(data: bytes) -> _Asked:
+def _parse(data: bytes) -> _Asked | None:
+    """What a client says; None: it wants to know of the listing, which has no session."""
     try:
         if text_problem(data):
             raise ValueError
@@ -285,6 +298,8 @@ def _parse(data: bytes) -> _Asked:
         raise _Invalid("Invalid JSON payload") from None
     if not isinstance(said, dict) or not isinstance(said.get("type"), str):
         raise _Invalid("Invalid message payload")
+    if said["type"] == "watch":
+        return None
     kind = _KINDS.get(said["type"])
     if kind is None:
         raise _Invalid("Unsupported message type")

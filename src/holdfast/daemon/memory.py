@@ -3,23 +3,37 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterable
 from typing import Annotated
 
-from litestar import Controller, delete, get, post
+from litestar import Controller, delete, get, post, put
 from litestar.di import NamedDependency
 from litestar.params import FromPath, FromQuery, JSONBody
 from msgspec import Meta
 
-from holdfast.client.answers import Noted, NoteFile, Remembered
+from holdfast.client.answers import (
+    Dreamed,
+    FileChange,
+    MemoryChange,
+    Noted,
+    NoteFile,
+    Remembered,
+    SaidAt,
+    TakenBack,
+)
 from holdfast.daemon.problems import PROBLEMS
 from holdfast.daemon.wire import Asked, unquoted
 from holdfast.engine import notes
 from holdfast.engine.learning import today
 from holdfast.engine.runtime import Runtime
 from holdfast.errors import NotFound
+from holdfast.log.lines import clean
 from holdfast.memory.facts import Category
 from holdfast.memory.files import MemoryFile
 from holdfast.memory.notes import parse
+from holdfast.memory.plan import Plan
+from holdfast.stamps import timestamp
+from holdfast.stores.changes import Entry
 from holdfast.stores.memories import Memories
 
 
@@ -30,6 +44,23 @@ class NewNote(Asked, frozen=True, kw_only=True):
     category: Category | None = None
     name: Annotated[str, Meta(max_length=200)] = ""
     description: Annotated[str, Meta(max_length=1_000)] = ""
+
+
+class Revision(Asked, frozen=True, kw_only=True):
+    """`PUT /api/memory/{file}`: the whole note; what is not given is taken from its text."""
+
+    text: Annotated[str, Meta(min_length=1, max_length=notes.LONGEST)]
+    category: Category | None = None
+    name: Annotated[str, Meta(max_length=200)] = ""
+    description: Annotated[str, Meta(max_length=1_000)] = ""
+    version: str = ""  # as it was read; empty: whatever it says now
+
+
+class DreamOf(Asked, frozen=True, kw_only=True):
+    """`POST /api/memory/dream`."""
+
+    force: bool = False  # now, whatever the time and the number of sessions
+    dry_run: bool = False  # only tell what would be changed
 
 
 class MemoryRoutes(Controller):
@@ -43,13 +74,13 @@ class MemoryRoutes(Controller):
         self, runtime: NamedDependency[Runtime], agent: FromQuery[str | None] = None
     ) -> Remembered:
         """The index and the notes of an agent; without a name, of the default one."""
-        memories = _memories(runtime, agent)
+        memories = memories_of(runtime, agent)
 
         def read() -> Remembered:
             return Remembered(
                 agent=memories.path.name,
-                index=memories.shown(),
-                notes=[_note(one) for one in memories.listed()],
+                index=clean(memories.shown()),
+                notes=[note_file(one) for one in memories.listed()],
             )
 
         return await runtime.store.call(read)
@@ -64,7 +95,7 @@ class MemoryRoutes(Controller):
         """Write a note, as a person does: no dream changes it."""
         file = await runtime.store.call(
             notes.add,
-            _memories(runtime, agent),
+            memories_of(runtime, agent),
             data.text,
             today(time.time),
             category=data.category,
@@ -81,21 +112,117 @@ class MemoryRoutes(Controller):
         file: FromPath[str],
         agent: FromQuery[str | None] = None,
     ) -> None:
-        """Take a note away, by its file or its exact name; it can be undone on the command line."""
-        memories = _memories(runtime, agent)
+        """Take a note away, by its file or its exact name; `undo` brings it back."""
+        memories = memories_of(runtime, agent)
         await runtime.store.call(notes.forget, memories, unquoted(file))
 
+    @put("/{file:str}", responses=PROBLEMS)
+    async def revise(
+        self,
+        runtime: NamedDependency[Runtime],
+        file: FromPath[str],
+        data: JSONBody[Revision],
+        agent: FromQuery[str | None] = None,
+    ) -> Noted:
+        """Let a note say something else, as a person does; by its file or its exact name.
 
-def _memories(runtime: Runtime, agent: str | None) -> Memories:
+        With the `version` that was read, a note that somebody changed since is a conflict.
+        """
+        path = await runtime.store.call(
+            notes.revise,
+            memories_of(runtime, agent),
+            unquoted(file),
+            data.text,
+            today(time.time),
+            called=data.name,
+            description=data.description,
+            category=data.category,
+            expect=data.version,
+        )
+        return Noted(file=path)
+
+    @get("/changes", responses=PROBLEMS)
+    async def changes(
+        self, runtime: NamedDependency[Runtime], agent: FromQuery[str | None] = None
+    ) -> list[MemoryChange]:
+        """What was done to a memory, newest first: dreams, notes, and what was taken back."""
+        return changes_of(await runtime.store.call(memories_of(runtime, agent).history))
+
+    @post("/dream", status_code=200, responses=PROBLEMS)
+    async def dream(
+        self,
+        runtime: NamedDependency[Runtime],
+        agent: FromQuery[str | None] = None,
+        data: JSONBody[DreamOf | None] = None,
+    ) -> Dreamed:
+        """Put a memory in order: facts become notes, doubles one, contradictions are resolved.
+
+        Only if it is time, unless `force`; `dryRun` only tells what would be changed.
+        """
+        asked = data or DreamOf()
+        memories = memories_of(runtime, agent)
+        assert runtime.memory is not None
+        name = memories.path.name
+        plan, refused = await runtime.memory.dream_now(
+            name, force=asked.force, dry_run=asked.dry_run
+        )
+        return dreamed(plan, refused, dry_run=asked.dry_run)
+
+    @post("/undo", status_code=200, responses=PROBLEMS)
+    async def undo(
+        self, runtime: NamedDependency[Runtime], agent: FromQuery[str | None] = None
+    ) -> TakenBack:
+        """Take back the last dream, or the last note that was written, changed or forgotten.
+
+        Refused, and nothing is changed, if one of the files was edited since.
+        """
+        taken = await runtime.store.call(memories_of(runtime, agent).undo)
+        return TakenBack(id=taken.id, files=list(taken.paths), report=clean(taken.report))
+
+
+def memories_of(runtime: Runtime, agent: str | None) -> Memories:
     if runtime.memory is None:
         raise NotFound("this store forgets: there is no memory")
     return runtime.memory.memories(agent or runtime.router.default_agent)
 
 
-def _note(one: MemoryFile) -> NoteFile:
-    note = parse(one.text)
+def changes_of(history: Iterable[Entry]) -> list[MemoryChange]:
+    """The history of a memory as an answer."""
+    entries = list(history)
+    undone = {one.manifest.undoes for one in entries}
+    return [
+        MemoryChange(
+            id=one.id,
+            at=timestamp(one.manifest.at),
+            report=clean(one.manifest.report),
+            files=[clean(item.path) for item in one.manifest.items],
+            undoes=one.manifest.undoes,
+            undone=one.id in undone,
+        )
+        for one in reversed(entries)
+    ]
+
+
+def dreamed(plan: Plan | None, refused: str, *, dry_run: bool) -> Dreamed:
+    """A plan as an answer."""
+    if plan is None:
+        return Dreamed(dreamed=False, reason=refused, changes=[], remarks=[])
+    return Dreamed(
+        dreamed=not dry_run,
+        reason="a dry run changes nothing" if dry_run else f"by {plan.maker}",
+        changes=[
+            FileChange(file=clean(one.path), kind=one.kind, reasons=clean(list(one.reasons)))
+            for one in plan.changes
+        ],
+        remarks=clean(list(plan.remarks)),
+    )
+
+
+def note_file(one: MemoryFile) -> NoteFile:
+    """A note as an answer; bytes that are no UTF-8 are told as U+FFFD."""
+    note = parse(clean(one.text))
     return NoteFile(
-        file=one.path,
+        file=clean(one.path),
         name=note.name,
         description=note.description,
         text=note.body,
@@ -103,4 +230,6 @@ def _note(one: MemoryFile) -> NoteFile:
         confidence=note.confidence,
         updated=note.updated,
         by_person=not one.ours,
+        sources=[SaidAt(session=said.session, seq=said.seq) for said in note.sources],
+        version=notes.version(one.text),
     )

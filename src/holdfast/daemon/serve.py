@@ -27,14 +27,16 @@ from msgspec.structs import replace
 from holdfast.app import load_settings, open_runtime
 from holdfast.daemon import http, journal
 from holdfast.daemon.auth import Keys
+from holdfast.daemon.board import Board
 from holdfast.daemon.connection import Connection
 from holdfast.daemon.guard import OPEN, Guard
 from holdfast.daemon.journal import note
 from holdfast.daemon.limits import Bucket
 from holdfast.daemon.live import Live
 from holdfast.daemon.rundir import SOCKET, RunDirectory
+from holdfast.engine.run import Recovered
 from holdfast.engine.runtime import Runtime
-from holdfast.errors import SettingsError
+from holdfast.errors import HoldfastError, SettingsError
 from holdfast.settings import DaemonSettings, StoreSettings
 
 SWITCH = 0.0005  # seconds: the event loop waits less for threads that compute
@@ -56,13 +58,15 @@ async def serve(
     *,
     port: int | None = None,
     host: str | None = None,
+    store: str | None = None,
     stores: Sequence[StoreSettings] = (),
     announce: Callable[[Served], None] = lambda served: None,
 ) -> None:
     """Run the daemon of a root until it is told to stop; port and host override the settings.
 
-    `stores` are directories of others beside those that the settings name. SessionBusy if one
-    runs already, SettingsError if it cannot listen there.
+    `store` is the address of a database with the sessions, `stores` are directories of others
+    beside those that the settings name. SessionBusy if one runs already, SettingsError if it
+    cannot listen there.
     """
     settings = load_settings(root)
     settings = replace(settings, stores=(*settings.stores, *stores))
@@ -80,13 +84,18 @@ async def serve(
         sys.setswitchinterval(SWITCH)
         _on_signal(stop.set)
 
-        runtime = open_runtime(root, settings=settings)
+        runtime = open_runtime(root, store=store, settings=settings)
         stack.push_async_callback(runtime.store.close)
         runtime.listeners.append(journal.told)
+        runtime.when_rescued = _note_recovered
+        runtime.when_rescue_fails = _note_no_rescue
         for one in await runtime.start():
-            note("recovered", **msgspec.to_builtins(one))
+            _note_recovered(one)
+        board = Board(runtime)
+        board.begin()
+        stack.push_async_callback(board.end)
         address = _address(listening, host, secure=bool(daemon.tls_certificate))
-        application = _Application(runtime, Keys(run), address)
+        application = _Application(runtime, Keys(run), address, board)
         server = _Server(_uvicorn(application.guard, daemon))
         serving = asyncio.create_task(server.serve(sockets=[listening]))
         watching = asyncio.create_task(_watch(root, runtime))
@@ -119,6 +128,7 @@ def run(
     *,
     port: int | None = None,
     host: str | None = None,
+    store: str | None = None,
     stores: Sequence[StoreSettings] = (),
     announce: Callable[[Served], None] = lambda served: None,
 ) -> None:
@@ -126,7 +136,16 @@ def run(
     import uvloop  # noqa: PLC0415 - not on every platform, and only here
 
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        runner.run(serve(root, port=port, host=host, stores=stores, announce=announce))
+        serving = serve(root, port=port, host=host, store=store, stores=stores, announce=announce)
+        runner.run(serving)
+
+
+def _note_recovered(one: Recovered) -> None:
+    note("recovered", **msgspec.to_builtins(one))
+
+
+def _note_no_rescue(error: HoldfastError) -> None:
+    note("rescue_failed", level="warning", error=error.message)
 
 
 def _on_signal(stop: Callable[[], None]) -> None:
@@ -146,12 +165,12 @@ async def _first(serving: asyncio.Task[None], stop: Awaitable[object]) -> None:
 class _Application:
     """What is served: the routes and their guard."""
 
-    def __init__(self, runtime: Runtime, keys: Keys, address: str) -> None:
+    def __init__(self, runtime: Runtime, keys: Keys, address: str, board: Board) -> None:
         host, _, port = address.partition("//")[2].rpartition(":")
         bucket = Bucket(lambda: runtime.settings.daemon.requests_per_second)
         self._keys = keys
         self._address = address
-        self.live = Live(runtime, bucket)
+        self.live = Live(runtime, bucket, board)
         app = http.build(runtime, self.make_link, self.live)
         self.guard = Guard(
             app, keys, lambda: runtime.settings.daemon, port=int(port), bucket=bucket, host=host

@@ -8,7 +8,6 @@ from litestar import Controller, Response, delete, get, patch, post
 from litestar.di import NamedDependency
 from litestar.params import FromPath, FromQuery, JSONBody
 
-from holdfast.api import SessionChanged, SessionRenamed
 from holdfast.client.answers import (
     Named,
     Rewound,
@@ -93,18 +92,12 @@ class SessionRoutes(Controller):
         """Give a session another name, model or system prompt."""
         session = await find(runtime, session_id)
         changes = given(data, system_prompt="system_prompt_override")
-        metadata = await session.update(**changes) if changes else await session.metadata()
-        if "name" in changes:
-            runtime.emit(SessionRenamed(session_id=session.id, name=metadata.title))
-        return summary(runtime, metadata)
+        return summary(runtime, await runtime.changes.update(session, **changes))
 
     @delete("/{session_id:str}", responses=PROBLEMS)
     async def remove(self, runtime: NamedDependency[Runtime], session_id: FromPath[str]) -> None:
         """Remove a session for good; not during a turn."""
-        session = await find(runtime, session_id)
-        await runtime.at_rest(session.id)
-        await session.delete()
-        runtime.emit(SessionChanged(session_id=session.id, change="deleted"))
+        await runtime.changes.delete(await find(runtime, session_id))
 
     @post("/{session_id:str}/fork", status_code=200, responses=PROBLEMS)
     async def fork(
@@ -123,11 +116,5 @@ class SessionRoutes(Controller):
         self, runtime: NamedDependency[Runtime], session_id: FromPath[str], data: JSONBody[RewindTo]
     ) -> Rewound:
         """Go back to a message; not during a turn."""
-        session = await find(runtime, session_id)
-        await runtime.at_rest(session.id)
-        marker = await session.rewind(data.to_seq)
-        change = SessionChanged(
-            session_id=session.id, change="rewound", seq=marker.seq, seqs=(marker.to_seq,)
-        )
-        runtime.emit(change)
+        marker = await runtime.changes.rewind(await find(runtime, session_id), data.to_seq)
         return Rewound(seq=marker.seq, to_seq=marker.to_seq)

@@ -13,7 +13,6 @@ from litestar.di import NamedDependency
 from litestar.openapi import ResponseSpec
 from litestar.params import FromPath, FromQuery, JSONBody, QueryParameter
 
-from holdfast.api import SessionChanged
 from holdfast.client.answers import (
     Accepted,
     Cancelled,
@@ -107,12 +106,7 @@ class TalkRoutes(Controller):
         seq: FromPath[int],
     ) -> Deleted:
         """Hide a message, with the tool calls and results that belong to it."""
-        session = await find(runtime, session_id)
-        marker = await session.tombstone(_known(seq))
-        change = SessionChanged(
-            session_id=session.id, change="hidden", seq=marker.seq, seqs=marker.deletes
-        )
-        runtime.emit(change)
+        marker = await runtime.changes.hide(await find(runtime, session_id), _known(seq))
         return Deleted(seq=marker.seq, deletes=marker.deletes)
 
     @post(f"{_MESSAGE}/restore", status_code=200, responses=PROBLEMS)
@@ -123,12 +117,7 @@ class TalkRoutes(Controller):
         seq: FromPath[int],
     ) -> Restored:
         """Show a hidden message again."""
-        session = await find(runtime, session_id)
-        marker = await session.restore(_known(seq))
-        change = SessionChanged(
-            session_id=session.id, change="restored", seq=marker.seq, seqs=marker.restores
-        )
-        runtime.emit(change)
+        marker = await runtime.changes.restore(await find(runtime, session_id), _known(seq))
         return Restored(seq=marker.seq, restores=marker.restores)
 
     @post("/sessions/{session_id:str}/cancel", status_code=200, responses=PROBLEMS)
@@ -165,9 +154,16 @@ class TalkRoutes(Controller):
         session_id: FromPath[str],
         data: JSONBody[Focus | None] = None,
     ) -> Compacted:
-        """Summarise the older part of a session; not during a turn."""
+        """Summarise the older part of a session; not during a turn.
+
+        `dryRun=true`: nothing is written; `record` is what would be, with the built-in summary.
+        """
         session = await find(runtime, session_id)
-        outcome = await runtime.compact(session, focus=data.focus if data else "")
+        asked = data or Focus()
+        if asked.dry_run:
+            outcome = await runtime.plan_compaction(session, focus=asked.focus)
+        else:
+            outcome = await runtime.compact(session, focus=asked.focus)
         return Compacted(
             compacted=outcome.compacted,
             reason=outcome.reason,

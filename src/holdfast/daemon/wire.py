@@ -26,6 +26,7 @@ from holdfast.model import AnyRecord, File, Image, Metadata, Text, Unknown
 LARGEST = 2**53 - 1  # the whole numbers that every client can hold
 
 Limit = Annotated[int, QueryParameter(ge=1, le=500)]
+Offset = Annotated[int, QueryParameter(ge=0, le=LARGEST)]
 Seq = Annotated[int, Meta(ge=0, le=LARGEST)]
 Name = Annotated[str, Meta(min_length=1, max_length=500)]
 Said = Annotated[str, Meta(min_length=1)] | Annotated[list[Text | Image | File], Meta(min_length=1)]
@@ -64,6 +65,7 @@ class Focus(Asked, frozen=True, kw_only=True):
     """`POST /api/sessions/{id}/compact`."""
 
     focus: str = ""  # what the summary should keep above all
+    dry_run: bool = False  # only say what would be recorded, with the built-in summary
 
 
 class ForkAt(Asked, frozen=True, kw_only=True):

@@ -6,23 +6,34 @@ import asyncio
 from collections.abc import AsyncIterator, Coroutine, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from copy import copy
-from typing import Any
+from typing import Any, NamedTuple
 
 from holdfast.aio import AsyncSession, AsyncStore
 from holdfast.api import RunEvent, Sink, Status, TokenWarning, ignore
 from holdfast.context.build import Context, assemble, fit
+from holdfast.context.inject import as_data
 from holdfast.engine.compact import SUMMARY_SECONDS, Compactor, Outcome, window_of
 from holdfast.engine.hooks import HOOK_SECONDS, Hooks
+from holdfast.engine.leasing import leased
 from holdfast.engine.threads import foreign
 from holdfast.engine.tools import Function, Usable, served, usable
 from holdfast.engine.turn import Answer, Turn, new_run_id, repair
 from holdfast.log.live import Live
-from holdfast.model import Content, Message, user
-from holdfast.ports import Lease, Provider, Toolset
+from holdfast.model import Content, Message, Metadata, user
+from holdfast.ports import Lease, Provider, Tool, Toolset
 from holdfast.session import Session, Store
 from holdfast.settings import CompactionSettings, TurnSettings
 
 WARNINGS = (95, 80)  # percent of the window
+
+
+class Prepared(NamedTuple):
+    """Everything that one call would be sent."""
+
+    context: Context  # its tokens count the rest too
+    system: str
+    tools: tuple[Tool, ...]  # its own
+    toolsets: tuple[str, ...]  # whose tools are asked for when a turn begins
 
 
 class Agent:
@@ -93,10 +104,11 @@ class Agent:
         """
         own = self._own(session)
         message = user(prompt, cwd=cwd, run_id=new_run_id())
-        with self.at_work(), await own.lease() as lease:
-            await repair(own, lease)
-            turn = Turn(self, own, lease, message, given=messages, emit=emit)
-            return (await turn.run()).reply
+        with self.at_work():
+            async with leased(own) as lease:
+                await repair(own, lease)
+                turn = Turn(self, own, lease, message, given=messages, emit=emit)
+                return (await turn.run()).reply
 
     async def stream(
         self, prompt: Content, *, session: Session | AsyncSession, cwd: str | None = None
@@ -166,11 +178,12 @@ class Agent:
         """Compact a session now, whatever its size and however often that has failed."""
         own = self._own(session)
         told = both(self.emit, emit)
-        with self.at_work(), await own.lease() as lease:
-            await own.close_calls(lease=lease)
-            outcome = await self.compactor(told).run(own, lease, manual=True, focus=focus)
-            await self.hooks.tell("on_compact", own.sync, told, outcome)
-            return outcome
+        with self.at_work():
+            async with leased(own) as lease:
+                await own.close_calls(lease=lease)
+                outcome = await self.compactor(told).run(own, lease, manual=True, focus=focus)
+                await self.hooks.tell("on_compact", own.sync, told, outcome)
+                return outcome
 
     def on(self, store: AsyncStore) -> Agent:
         """The same agent over another store."""
@@ -259,11 +272,35 @@ class Agent:
 
     async def preview(self, session: AsyncSession, emit: Sink = ignore) -> Context:
         """What the model would be sent if somebody spoke now, without being sent it."""
-        live = await session.live()
-        context = self.assemble(live, (), 0)
+        return await self._previewed(session, 0, both(self.emit, emit))
+
+    async def prepare(self, session: AsyncSession, emit: Sink = ignore) -> Prepared:
+        """The same with the system prompt and the tools; nobody outside is asked anything."""
         told = both(self.emit, emit)
+        system = await self.system_prompt(session, await session.metadata(), told)
+        tools = tuple(one.told for one in self.tools.values())
+        context = await self._previewed(session, self.overhead(system, tools), told)
+        return Prepared(context, system, tools, tuple(one.name for one in self.toolsets))
+
+    async def _previewed(self, session: AsyncSession, overhead: int, told: Sink) -> Context:
+        live = await session.live()
+        context = self.assemble(live, (), overhead)
         inject = await self.hooks.injections(session.sync, context.messages, told)
-        return fit(self.assemble(live, inject, 0), live, self.window, self.count)
+        return fit(self.assemble(live, inject, overhead), live, self.window, self.count)
+
+    async def system_prompt(self, session: AsyncSession, metadata: Metadata, emit: Sink) -> str:
+        """Its own, what hooks have to say there, and what was set for the session."""
+        data = await self.hooks.system(session.sync, emit)
+        parts = (self.system, *map(as_data, data), metadata.system_prompt_override or "")
+        return "\n\n".join(text for text in parts if text)
+
+    def overhead(self, system: str, tools: Iterable[Tool]) -> int:
+        """An estimate of what is sent beside the messages."""
+        return self.count(system) + sum(map(self.tool_tokens, tools))
+
+    def tool_tokens(self, tool: Tool) -> int:
+        """An estimate of one tool."""
+        return self.count(tool.name) + self.count(tool.description) + 10
 
     def _own(self, session: Session | AsyncSession) -> AsyncSession:
         sync = session.sync if isinstance(session, AsyncSession) else session

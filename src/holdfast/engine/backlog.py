@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 
 from holdfast.aio import AsyncSession
+from holdfast.engine.leasing import is_lost
 from holdfast.engine.turn import Answer
 from holdfast.errors import Conflict, HoldfastError, ProviderError, RunCancelled, SessionBusy
 from holdfast.log.lines import from_object, to_object
@@ -63,6 +64,8 @@ async def compared(
         try:
             return await session.append(record, expect=known.through.seq, lease=lease)
         except Conflict:
+            if lease is not None and is_lost(lease):
+                raise
             continue
     raise SessionBusy("others write to this session all the time", session=session.id)
 

@@ -53,10 +53,8 @@ class Completing:
 
     async def begin(self, system: str, tools: Sequence[Tool]) -> Sequence[Message]:
         """Close what a crash left open; the conversation as it stands."""
-        count = self._agent.count
         self.system, self.tools = system, tuple(tools)
-        told = sum(count(tool.name) + count(tool.description) + 10 for tool in tools)
-        self._overhead = count(system) + told
+        self._overhead = self._agent.overhead(system, tools)
         context, live = await self._read()
         if self._ground.given is None and pair(live.messages).open:
             await self._ground.close_calls()

@@ -2,7 +2,8 @@
 
 Each run is a session of its own, tagged with its job. A run that is due while the last one still
 goes on is left out, and so is one that was missed while nothing ran: runs never pile up. What a
-job has come to, and whether it is paused, is kept across restarts.
+job has come to, and whether it is paused, is kept across restarts. Where several daemons have the
+same jobs on one store, each run that is due is one daemon's.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta, tzinfo
+from typing import Protocol
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 import msgspec
@@ -61,6 +63,22 @@ class Fared(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
 # Starts a run of a job at a time of its own zone: the session, and what to wait for.
 Start = Callable[[CronJob, datetime], Awaitable[tuple[str, Awaitable[object]]]]
 Save = Callable[[Mapping[str, Fared]], None]
+
+
+class Shared(Protocol):
+    """What is kept of jobs where several daemons have them."""
+
+    async def load(self) -> Mapping[str, Fared]:
+        """What is known of all jobs."""
+        ...
+
+    async def take(self, job: CronJob, due: datetime) -> Fared | None:
+        """Be the one that runs a job for a time, or None; what is known of it."""
+        ...
+
+    async def change(self, job: str, **changes: object) -> Fared:
+        """Change what is known of a job, and return it."""
+        ...
 
 
 class _Machine(tzinfo):
@@ -133,10 +151,13 @@ class Cron:
         *,
         fared: Mapping[str, Fared] | None = None,
         save: Save = lambda _: None,
+        shared: Shared | None = None,
         clock: Callable[[], float] = time.time,
     ) -> None:
+        """What jobs have come to is `shared` with others, or `fared`, which `save` keeps."""
         self._start = start
         self._save = save
+        self._shared = shared
         self._clock = clock
         self._fared = dict(fared or {})
         self._jobs: dict[str, CronJob] = {}
@@ -174,16 +195,21 @@ class Cron:
         """All jobs, in the order of the settings."""
         return [self._status(job) for job in self._jobs.values()]
 
+    async def refresh(self) -> None:
+        """Learn what jobs have come to elsewhere."""
+        if self._shared is not None:
+            self._fared = dict(await self._shared.load())
+
     async def pause(self, name: str) -> None:
         """Leave a job out until it is resumed."""
-        self._keep(self._job(name), paused=True)
+        await self._keep(self._job(name), paused=True)
 
     async def resume(self, name: str) -> None:
         """Run a job again, from its next time on."""
         job = self._job(name)
         if job.enabled:
             self._due[name] = self._next(job)
-        self._keep(job, paused=False)
+        await self._keep(job, paused=False)
         self._changed.set()
 
     async def run(self, name: str) -> str:
@@ -206,8 +232,8 @@ class Cron:
                 if due.timestamp() <= now:
                     job = self._jobs[name]
                     self._due[name] = self._next(job)
-                    if not self._kept(name).paused and name not in self._running:
-                        self._begin(job)
+                    if name not in self._running:
+                        self._begin(job, due)
             waits = [due.timestamp() - self._clock() for due in self._due.values()]
             self._changed.clear()
             try:
@@ -216,19 +242,36 @@ class Cron:
             except TimeoutError:
                 pass
 
-    def _begin(self, job: CronJob) -> asyncio.Future[str]:
-        """Begin a run; the session that it runs in, once it has one. No job waits for another's."""
+    def _begin(self, job: CronJob, due: datetime | None = None) -> asyncio.Future[str]:
+        """Begin a run; the session that it runs in, once it has one. No job waits for another's.
+
+        One that is `due` is left out if the job is paused, or the run is another daemon's.
+        """
         started: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         started.add_done_callback(lambda done: done.cancelled() or done.exception())
-        self._running[job.id] = asyncio.create_task(self._follow(job, started))
+        run = self._running[job.id] = asyncio.create_task(self._follow(job, started, due))
+        run.add_done_callback(lambda _: self._running.pop(job.id))  # behind the word of its end
         return started
 
-    async def _follow(self, job: CronJob, started: asyncio.Future[str]) -> None:
+    async def _is_ours(self, job: CronJob, due: datetime) -> bool:
+        if self._shared is not None:
+            known = await self._shared.take(job, due)
+            if known is None:
+                return False
+            self._fared[job.id] = known
+        return not self._kept(job.id).paused
+
+    async def _follow(
+        self, job: CronJob, started: asyncio.Future[str], due: datetime | None
+    ) -> None:
         error: Exception | None = None
         try:
+            if due is not None and not await self._is_ours(job, due):
+                return
             now = self._now(job)
             session, work = await self._start(job, now)
-            self._note(job, last_run_at=timestamp(now.timestamp()), last_session_id=session)
+            ran = timestamp(now.timestamp())
+            await self._note(job, last_run_at=ran, last_session_id=session)
             started.set_result(session)
             await work
         except Exception as raised:  # the other jobs must run all the same
@@ -236,14 +279,13 @@ class Cron:
             if not started.done():
                 started.set_exception(raised)
         finally:
-            self._running.pop(job.id, None)
             started.cancel()  # unless it is known
         if not isinstance(error, RunCancelled):
-            self._ended(job, error)
+            await self._ended(job, error)
 
-    def _ended(self, job: CronJob, error: Exception | None) -> None:
+    async def _ended(self, job: CronJob, error: Exception | None) -> None:
         failures = 0 if error is None else self._kept(job.id).consecutive_failures + 1
-        self._note(
+        await self._note(
             job,
             last_status="success" if error is None else "error",
             last_error_snippet=None if error is None else str(error)[:SNIPPET],
@@ -258,14 +300,17 @@ class Cron:
     def _kept(self, name: str) -> Fared:
         return self._fared.get(name, Fared())
 
-    def _keep(self, job: CronJob, **changes: object) -> None:
+    async def _keep(self, job: CronJob, **changes: object) -> None:
+        if self._shared is not None:
+            self._fared[job.id] = await self._shared.change(job.id, **changes)
+            return
         self._fared[job.id] = replace(self._kept(job.id), **changes)
         self._save({name: one for name, one in self._fared.items() if name in self._jobs})
 
-    def _note(self, job: CronJob, **changes: object) -> None:
+    async def _note(self, job: CronJob, **changes: object) -> None:
         """Likewise; what cannot be saved now is saved with the next change."""
         with suppress(HoldfastError, OSError):
-            self._keep(job, **changes)
+            await self._keep(job, **changes)
 
     def _now(self, job: CronJob) -> datetime:
         return datetime.fromtimestamp(self._clock(), zone_of(job))

@@ -137,6 +137,11 @@ class Feed:
             self.remove(session, who)
 
     @property
+    def followed(self) -> list[str]:
+        """The sessions that somebody watches by name."""
+        return list(self._watching)
+
+    @property
     def watchers(self) -> int:
         """How many watch something."""
         some = {one for watching in self._watching.values() for one in watching}

@@ -34,9 +34,10 @@ from holdfast.engine.learning import (
 from holdfast.engine.recalling import chosen, notes_about, passages_about
 from holdfast.engine.threads import foreign
 from holdfast.engine.tools import Function, tool
-from holdfast.errors import HoldfastError, InvalidId, SessionBusy
+from holdfast.errors import HoldfastError, InvalidId, SessionBusy, SettingsError
 from holdfast.memory.extract import quoted
 from holdfast.memory.facts import Category, Source
+from holdfast.memory.plan import Plan
 from holdfast.model import Message
 from holdfast.session import Session
 from holdfast.settings import MemorySettings
@@ -285,11 +286,44 @@ class Remembering(Hook):
                 )
             )
 
+    async def dream_now(
+        self, name: str, *, force: bool = True, dry_run: bool = False
+    ) -> tuple[Plan | None, str]:
+        """Dream because a person asks: the plan, or why not. `dry_run` changes nothing.
+
+        SessionBusy if another dream is under way. By rules where the model cannot be used.
+        """
+        memories = self.memories(name)
+        dream = self.dream(memories, name)
+        if not (force or dry_run):
+            verdict = await self._store.call(
+                dream.files.verdict,
+                lambda since: sessions_since(self._store.sync, name, since),
+                hours=self.settings.dream_hours,
+                least=self.settings.dream_sessions,
+            )
+            if not verdict.ready:
+                return None, verdict.reason
+        try:
+            agent = await self._store.call(self._named, name)
+        except SettingsError:
+            return await (dream.plan() if dry_run else dream.run()), ""
+        with agent.at_work():
+            ask = asking(agent.provider, agent.model)
+            plan = await foreign(dream.plan(ask) if dry_run else dream.run(ask))
+        if plan.changes and not dry_run:
+            self._emit(
+                MemoryDreamed(
+                    session_id="", agent=name, changes=len(plan.changes), maker=plan.maker
+                )
+            )
+        return plan, ""
+
     async def night(self) -> None:
         """Dream for every agent that has a memory, where it is time; as after a turn."""
         if not (self.settings.enabled and self.settings.dream):
             return
-        for name in await self._store.call(self._agents):
+        for name in await self._store.call(self.agents):
             try:
                 agent = await self._store.call(self._named, name)
                 with agent.at_work():
@@ -297,7 +331,7 @@ class Remembering(Hook):
             except HoldfastError as error:
                 self._emit(Status(session_id="", message=f"memory of {name}: {error.message}"))
 
-    def _agents(self) -> list[str]:
+    def agents(self) -> list[str]:
         """The agents that have a memory."""
         folder = memory_path(self.root, agent="any").parent
         found = list(folder.iterdir()) if folder.is_dir() else []

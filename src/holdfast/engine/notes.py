@@ -5,6 +5,7 @@ Both files change together, in a plan of one note: it is in the history and can 
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Sequence
 from datetime import date
 from typing import TypeVar
@@ -107,6 +108,48 @@ def change(memories: Memories, name: str, text: str, *, expect: str | None = Non
     return _again(write)
 
 
+def version(text: str) -> str:
+    """What tells one text of a file from another, for whoever read it and will change it."""
+    return hashlib.sha256(text.encode("utf-8", "surrogateescape")).hexdigest()[:16]
+
+
+def revise(
+    memories: Memories,
+    name: str,
+    text: str,
+    today: date,
+    *,
+    called: str = "",
+    description: str = "",
+    category: Category | None = None,
+    expect: str = "",
+) -> str:
+    """Let a note say something else, by the hand of a person; returns its file.
+
+    What is not given is taken from the text, as when a note is written. Keys of its front matter
+    that are not asked for stay. `expect`: its `version` when it was read; Conflict if it says
+    something else now.
+    """
+    body = text.replace("\r\n", "\n").strip()[:LONGEST]
+    if not body:
+        raise FormatError("the note would be empty", hint="nothing was changed")
+    files = memories.files()
+    one = find([each for each in files if is_note(each.path)], name)
+    if expect and version(one.text) != expect:
+        hint = "open it again and make the change there"
+        raise Conflict(f"{one.path} was changed by somebody else", hint=hint)
+    first = inert(body, _DESCRIPTION)
+    made = notes.edited(
+        notes.parse(one.text),
+        body=body,
+        name=inert(called, 80) or inert(first, _NAME),
+        description=inert(description, 300) or first,
+        category=category,
+        updated=today.isoformat(),
+    )
+    return change(memories, one.path, made.text, expect=one.text)
+
+
 def forget(memories: Memories, name: str) -> str:
     """Take a note away, by its file or its exact name; returns its file. NotFound if none."""
 
@@ -141,7 +184,10 @@ def find(files: Sequence[MemoryFile], name: str) -> MemoryFile:
         paths = ", ".join(one.path for one in called)
         raise Conflict(f"several notes are called {wanted[:80]!r}: {paths}", hint="name the file")
     if not called:
-        raise NotFound(f"there is no note {wanted[:80]!r} in this memory")
+        raise NotFound(
+            f"there is no note {wanted[:80]!r} in this memory",
+            hint="holdfast memory show lists them",
+        )
     return called[0]
 
 

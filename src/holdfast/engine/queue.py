@@ -9,8 +9,9 @@ their message are the queue, after a restart and for every other process as well
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from contextlib import ExitStack, asynccontextmanager, suppress
+from functools import partial
 from uuid import uuid4
 
 from msgspec.structs import replace
@@ -18,9 +19,11 @@ from msgspec.structs import replace
 from holdfast.aio import AsyncSession, AsyncStore
 from holdfast.api import Error, MessageComplete, Queued, RunEvent, Sink, Status
 from holdfast.engine.backlog import KEPT, How, compared, find, from_log, queued
+from holdfast.engine.leasing import give_back, is_lost, loss
 from holdfast.engine.run import Recovered, Run
 from holdfast.engine.turn import Answer, failed, new_run_id, repair
 from holdfast.errors import (
+    Conflict,
     HoldfastError,
     NotFound,
     ProviderError,
@@ -29,7 +32,7 @@ from holdfast.errors import (
     SessionBusy,
 )
 from holdfast.model import WITHDRAWN, Event, Message, Metadata
-from holdfast.ports import Lease
+from holdfast.ports import Fleeting, Lease
 
 FIRST_LOOK, LAST_LOOK = 0.02, 0.5  # seconds between two tries for a lease that another process has
 
@@ -60,6 +63,7 @@ class Queue:
         self._answering = answering
         self._emit = emit
         self._lines: dict[str, _Line] = {}
+        self._workers: set[asyncio.Task[None]] = set()  # also those that only give their lease back
         self._closed = False
 
     # --- asking
@@ -68,6 +72,11 @@ class Queue:
         """The turn of a session that is running in this process."""
         line = self._lines.get(session)
         return line.current if line is not None else None
+
+    def is_at_work(self, session: str) -> bool:
+        """Whether this process runs a turn of a session, or is about to."""
+        line = self._lines.get(session)
+        return line is not None and (line.current is not None or line.lock.locked())
 
     @property
     def running(self) -> int:
@@ -117,7 +126,7 @@ class Queue:
                 if lease is not None and isinstance(error, QueueFull):
                     self._work(line, session, lease, None)  # nobody else works on what waits
                 elif lease is not None:
-                    lease.release()
+                    await give_back(self.store, lease)
                 raise
             run = Run(run_id, session.id, message.id, position, how)
             line.runs[message.id] = run
@@ -178,7 +187,9 @@ class Queue:
         lease: Lease | None,
         first: tuple[Run, Message] | None,
     ) -> None:
-        line.worker = asyncio.create_task(self._worker(line, session, lease, first))
+        line.worker = task = asyncio.create_task(self._worker(line, session, lease, first))
+        self._workers.add(task)
+        task.add_done_callback(self._workers.discard)
 
     async def _worker(
         self,
@@ -189,18 +200,24 @@ class Queue:
     ) -> None:
         settle: Callable[[], None] | None = None
         try:
-            if lease is None:
-                lease = await self._lease_in_time(session)
-                await repair(session, lease, self._emit)  # who had it may have been killed
             while True:
-                if first is not None:
+                if lease is None or is_lost(lease):
+                    if settle is not None:
+                        settle()
+                        settle = None
+                    lease = await self._lease_in_time(session)
+                    await repair(session, lease, self._emit)  # who had it may have been killed
+                elif first is not None:
                     settle = await self._answer(line, session, lease, *first)
+                    first = None
+                    continue
                 async with line.lock:
                     line.current = None
                     entry = await self._oldest(session)
                     if entry is None or self._closed:
                         # Whoever gets the answer may want the lease at once.
-                        lease.release()
+                        given, lease = lease, None
+                        await give_back(self.store, given)
                         await self._settle_others(line, session)
                         self._forget(session.id, line, worker=True)
                     else:
@@ -209,9 +226,14 @@ class Queue:
                     if settle is not None:
                         settle()
                         settle = None
-                    if line.current is None:
+                    if line.current is None or lease is None:
                         return
-                first = await self._begin(line, session, lease, run, message)
+                try:
+                    first = await self._begin(line, session, lease, run, message)
+                except Conflict:
+                    if not is_lost(lease):
+                        raise
+                    line.current = None
         except HoldfastError as error:  # the store cannot be used: what waits is still recorded
             self._fail(line, session.id, error)
         # A mistake of ours, or the end of the loop, must not leave anybody waiting.
@@ -220,7 +242,7 @@ class Queue:
             raise
         finally:
             if lease is not None:
-                lease.release()
+                await give_back(self.store, lease)
             if settle is not None:
                 settle()
             if line.worker is asyncio.current_task():
@@ -267,14 +289,20 @@ class Queue:
         line.turn = turn = asyncio.ensure_future(answering)
         if run.stopping:
             turn.cancel()
-        try:
-            await asyncio.wait([turn])
-        except asyncio.CancelledError:  # the loop ends
-            turn.cancel()
-            await asyncio.wait([turn])
-            raise
+        with ExitStack() as ending:
+            if isinstance(lease, Fleeting):
+                stop = partial(_stop, asyncio.get_running_loop(), turn)
+                ending.callback(lease.when_lost(stop))
+            try:
+                await asyncio.wait([turn])
+            except asyncio.CancelledError:  # the loop ends
+                turn.cancel()
+                await asyncio.wait([turn])
+                raise
         result: Answer | HoldfastError
-        if turn.cancelled():
+        if is_lost(lease):
+            result = loss(session.id)
+        elif turn.cancelled():
             result = RunCancelled("the turn was stopped", session=session.id, run=run.id)
         elif (error := turn.exception()) is None:
             result = turn.result()
@@ -285,7 +313,7 @@ class Queue:
         line.turn = line.current = None
         line.runs.pop(run.message_id, None)
         try:
-            if isinstance(result, HoldfastError):
+            if isinstance(result, HoldfastError) and not is_lost(lease):
                 await self._see_ended(session, lease, run, result)
         except BaseException:
             run.settle(result)
@@ -300,7 +328,8 @@ class Queue:
             return
         await session.close_calls(lease=lease)
         stop = "cancelled" if isinstance(error, RunCancelled) else "error"
-        await session.end_turn(duration_ms=0, run_id=run.id, stop=stop, error=str(error)[:500])
+        text = str(error)[:500]
+        await session.end_turn(duration_ms=0, run_id=run.id, stop=stop, error=text, lease=lease)
         self._emit(replace(failed(session.id, error), run_id=run.id))
 
     async def _oldest(self, session: AsyncSession) -> tuple[Run, Message] | None:
@@ -340,7 +369,8 @@ class Queue:
         left = [run for run in line.runs.values() if not run.done]
         line.runs.clear()
         self._forget(session, line, worker=True)
-        waits = type(error)(f"{error.message}; {KEPT}", hint=error.hint, **error.facts)
+        kept = error.message if error.message == KEPT else f"{error.message}; {KEPT}"
+        waits = type(error)(kept, hint=error.hint, **error.facts)
         told = [(run, error if run is line.current else waits) for run in left]
         for run, problem in told:
             run.settle(problem)
@@ -408,10 +438,9 @@ class Queue:
         for name in list(self._lines):  # a message that is being taken is one of them
             async with self._line(name):
                 pass
-        workers = [line.worker for line in self._lines.values() if line.worker is not None]
-        if not workers:
+        if not self._workers:
             return
-        _, late = await asyncio.wait(workers, timeout=seconds)
+        _, late = await asyncio.wait(set(self._workers), timeout=seconds)
         for line in list(self._lines.values()):
             if line.current is not None:
                 line.current.stopping = True
@@ -426,34 +455,44 @@ class Queue:
         cursor = None
         while True:
             page = await self.store.list(unfinished=True, limit=500, cursor=cursor)
-            for row in page:
-                one = await self._recover(row.id)
-                if one is not None:
-                    found.append(one)
+            found += await self.rescue([row.id for row in page])
             cursor = page.next
             if cursor is None:
                 return found
+
+    async def rescue(self, sessions: Iterable[str]) -> list[Recovered]:
+        """The same for some sessions; those that somebody works on are left alone."""
+        found = [await self._recover(one) for one in sessions if one not in self._lines]
+        return [one for one in found if one is not None]
 
     async def _recover(self, name: str) -> Recovered | None:
         async with self._line(name) as line:
             lease = None
             try:
                 session = await self.store.session(name)
+                if not (await session.metadata()).unfinished:
+                    return None
                 lease = await self._lease_at_once(session, line)
                 if lease is None:  # another process is at work on it
                     return None
                 before = await session.metadata()
                 await repair(session, lease, self._emit)
-            except HoldfastError as error:  # the other sessions can do without this one
+            except Exception as error:  # the other sessions can do without this one
                 if lease is not None:
-                    lease.release()
+                    await give_back(self.store, lease)
                 if not isinstance(error, NotFound):
                     self._emit(Status(session_id=name, message=f"not repaired: {error}"))
                 return None
             if before.waiting and not self._closed:
                 self._work(line, session, lease, None)
             else:
-                lease.release()
+                await give_back(self.store, lease)
             if not before.unfinished:
                 return None
             return Recovered(name, before.run, len(before.waiting))
+
+
+def _stop(loop: asyncio.AbstractEventLoop, turn: asyncio.Future[Answer]) -> None:
+    """Stop a turn from another thread."""
+    with suppress(RuntimeError):  # the loop has ended meanwhile
+        loop.call_soon_threadsafe(turn.cancel)

@@ -3,13 +3,13 @@
     inbound → routed to its session → queue → turn → feed
                                         cron ↗
 
-Agents are made from the settings when they are first needed, one for each name and model, and
-made anew when the settings change.
+Who answers is in `agents`; what people change in a session beside talking is in `changes`.
 """
 
 from __future__ import annotations
 
 import time
+from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from contextlib import nullcontext
 from datetime import datetime
@@ -17,30 +17,36 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import msgspec
+from msgspec.structs import replace
 
 from holdfast.aio import AsyncSession, AsyncStore
 from holdfast.api import RunEvent, Sink
 from holdfast.context.build import Context
-from holdfast.engine.agent import Agent
+from holdfast.engine.agent import Prepared
+from holdfast.engine.agents import Agents, Toolsets
 from holdfast.engine.backlog import How
+from holdfast.engine.changes import Changes
+from holdfast.engine.checkup import Checkup
 from holdfast.engine.compact import Outcome
 from holdfast.engine.cron import Cron, Fared, Save
 from holdfast.engine.feed import Feed
-from holdfast.engine.members import asking, current_time
+from holdfast.engine.jobs import SharedJobs
 from holdfast.engine.memory import Remembering
 from holdfast.engine.nights import Nights, seconds_until
 from holdfast.engine.queue import Queue
+from holdfast.engine.rescue import Rescue
 from holdfast.engine.run import Recovered, Run
-from holdfast.engine.surroundings import Recall, Surroundings
+from holdfast.engine.surroundings import Recall
 from holdfast.engine.taking_in import TakingIn
-from holdfast.engine.tools import Function, usable
+from holdfast.engine.tools import Function
 from holdfast.engine.turn import Answer
+from holdfast.errors import HoldfastError
 from holdfast.identity.key import main_alias, main_key
 from holdfast.identity.route import Router, Routing
 from holdfast.identity.scope import Inbound
 from holdfast.identity.text import agent_id
 from holdfast.model import Content, Message, user
-from holdfast.ports import Lease, Toolset
+from holdfast.ports import Lease, sharing_of
 from holdfast.session import Session
 from holdfast.settings import CronJob, Settings
 
@@ -67,9 +73,10 @@ class Health(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     recovered: int  # sessions that a crash had left unfinished
     jobs: int
     model: str  # of the default agent
-
-
-Toolsets = Callable[[Settings], Mapping[str, Toolset]]
+    store: str  # what keeps the sessions: files, postgresql or memory
+    reachable: bool  # whether it answers
+    problem: str = ""  # why not
+    hint: str = ""  # what to do about it
 
 
 class Runtime:
@@ -87,29 +94,42 @@ class Runtime:
         fared: Mapping[str, Fared] | None = None,
         save: Save = lambda _: None,
         clock: Callable[[], float] = time.time,
+        kind: str = "files",
     ) -> None:
-        """`root`: where the memories of agents are; without one they have none."""
+        """`root`: where the memories of agents are; without one they have none.
+
+        `fared` and `save` keep how jobs fared, unless the store shares that between machines;
+        `kind` is what the store is called.
+        """
         self.store = store
+        self.kind = kind
         self.feed = Feed()
         self.listeners: list[Sink] = [self.feed.emit]
-        self._toolsets_of = toolsets
-        self._toolsets = dict(toolsets(self.settings))
-        self._tools = (current_time, *tools)
-        self._hooks = tuple(hooks)
-        self._recall = recall
-        self._agents: dict[tuple[str, str], Agent] = {}
-        self._old: list[Agent] = []  # of earlier settings; their titles may be under way
+        self.agents = Agents(store, toolsets=toolsets, tools=tools, hooks=hooks, recall=recall)
         self.router = Router(Routing.of(self.settings))
         self.queue = Queue(store, self._answer, waiting=self.settings.turn.waiting, emit=self.emit)
-        self.cron = Cron(self.settings.cron.jobs, self._start_job, fared=fared, save=save)
+        self.changes = Changes(self.emit, self.at_rest)
+        sharing = sharing_of(store.sync.port)
+        self.cron = Cron(
+            self.settings.cron.jobs,
+            self._start_job,
+            fared=fared,
+            save=save,
+            shared=None if sharing is None else SharedJobs(store, sharing),
+        )
+        self._rescue = Rescue(store, self.queue, found=self._rescued, failed=self._rescue_failed)
+        # Called with each session that is taken over after the start, and when none can be.
+        self.when_rescued: Callable[[Recovered], None] = lambda _: None
+        self.when_rescue_fails: Callable[[HoldfastError], None] = lambda _: None
         self._taking_in = TakingIn(store)
+        self.checkup = Checkup(store)
         self.memory: Remembering | None = None
         if root is not None:
-            self.memory = Remembering(
+            self.memory = self.agents.memory = Remembering(
                 root,
                 store,
-                agent_of=self.agent_of,
-                named=self.agent,
+                agent_of=self.agents.of,
+                named=self.agents.named,
                 at_rest=self.at_rest,
                 running=lambda: self.queue.running,
                 emit=self.emit,
@@ -119,7 +139,9 @@ class Runtime:
         self._nights = Nights(lambda: self.settings.memory.dream_schedule, self._night)
         self._started = time.monotonic()
         self._opened: dict[str, None] = {}
-        self._turns = self._failures = self._recovered = 0
+        self.recovered: deque[Recovered] = deque(maxlen=1000)  # the last of them
+        self._recovered = 0
+        self._turns = self._failures = 0
 
     @property
     def settings(self) -> Settings:
@@ -136,7 +158,10 @@ class Runtime:
     async def start(self) -> list[Recovered]:
         """Repair what a crash left, go on with what waits, and let time pass."""
         found = await self.queue.recover()
-        self._recovered = len(found)
+        self.recovered.extend(found)
+        self._recovered += len(found)
+        await self.cron.refresh()
+        self._rescue.begin()
         self.cron.begin()
         self._taking_in.begin()
         self._nights.begin()
@@ -147,44 +172,49 @@ class Runtime:
         cannot be used. How sessions are kept is decided once, when the store is opened."""
         router = Router(Routing.of(settings))
         seconds_until(settings.memory.dream_schedule)
-        before = self.settings.mcp
-        toolsets = dict(self._toolsets_of(settings))
+        toolsets = self.agents.prepare(settings)
         self.cron.replace(settings.cron.jobs)
-        for name, one in self._toolsets.items():  # a server that is as it was stays connected
-            if name in toolsets and settings.mcp.get(name) == before.get(name):
-                toolsets[name] = one
-        gone = [one for name, one in self._toolsets.items() if toolsets.get(name) is not one]
         self.store.sync.settings = settings
         self.router = router
         self.queue.waiting = settings.turn.waiting
-        self._toolsets = toolsets
-        agents = (*self._old, *self._agents.values())
-        self._agents = {}
-        self._old = [one for one in agents if not one.is_idle]  # their turns end as they began
-        for agent in agents:
-            if agent.is_idle:
-                await agent.close()
-        for one in gone:
-            await one.close()
+        await self.agents.renew(toolsets)
 
     async def drain(self, seconds: float) -> None:
         """Begin no more turns; those under way end, or are stopped and recorded."""
         until = time.monotonic() + seconds
         await self.cron.end()
+        await self._rescue.end()
+        await self.checkup.end()
         await self.queue.drain(seconds)
         await self._taking_in.end()
         await self._nights.end()
         if self.memory is not None:
             await self.memory.settle(max(until - time.monotonic(), 0))
-        for agent in (*self._agents.values(), *self._old):
-            await agent.close(max(until - time.monotonic(), 0))
-        for toolset in self._toolsets.values():
-            await toolset.close()
+        await self.agents.close(until)
+
+    def _rescued(self, one: Recovered) -> None:
+        self.recovered.append(one)
+        self._recovered += 1
+        self.when_rescued(one)
+
+    def _rescue_failed(self, error: HoldfastError) -> None:
+        self.when_rescue_fails(error)
+
+    async def checked_health(self) -> Health:
+        """The same, and whether the store answers."""
+        try:
+            return self.health((await self.store.list(limit=1)).total)
+        except HoldfastError as error:
+            return replace(
+                self.health(), ok=False, reachable=False, problem=error.message, hint=error.hint
+            )
 
     def health(self, sessions: int = 0) -> Health:
         """Counts."""
         return Health(
             ok=True,
+            store=self.kind,
+            reachable=True,
             uptime_secs=int(time.monotonic() - self._started),
             sessions=sessions,
             running=self.queue.running,
@@ -262,6 +292,10 @@ class Runtime:
         """The turn of a session that is running here."""
         return self.queue.current(session)
 
+    def is_at_work(self, session: str) -> bool:
+        """Whether a turn of a session runs here, or is about to."""
+        return self.queue.is_at_work(session)
+
     def open_sessions(self) -> list[str]:
         """The sessions that had a turn since the start."""
         return list(self._opened)
@@ -277,61 +311,26 @@ class Runtime:
     async def compact(self, session: AsyncSession, *, focus: str = "") -> Outcome:
         """Compact a session now; SessionBusy during a turn."""
         await self.at_rest(session.id)
-        agent = await self.agent_of(session)
+        agent = await self.agents.of(session)
         return await agent.compact(session, focus=focus, emit=self.emit)
+
+    async def plan_compaction(self, session: AsyncSession, *, focus: str = "") -> Outcome:
+        """What compacting a session now would record, with the built-in summary."""
+        agent = await self.agents.of(session)
+        preview = agent.compactor(self.emit).preview
+        return await self.store.call(preview, session.sync, focus)
 
     async def context(self, session: AsyncSession) -> Context:
         """What the model would be sent if somebody spoke now."""
-        return await (await self.agent_of(session)).preview(session, self.emit)
+        return await (await self.agents.of(session)).preview(session, self.emit)
+
+    async def prepare(self, session: AsyncSession) -> Prepared:
+        """The same with everything that is sent beside the messages."""
+        return await (await self.agents.of(session)).prepare(session, self.emit)
 
     async def _night(self) -> None:
         if self.memory is not None:
             await self.memory.night()
-
-    # --- agents
-
-    async def agent_of(self, session: AsyncSession) -> Agent:
-        """The agent that answers in a session, with the model that was chosen for it."""
-        metadata = await session.metadata()
-        name = metadata.agent
-        model = metadata.model if metadata.model_chosen else self.settings.model_of(name)
-        if (name, model) in self._agents:
-            return self._agents[name, model]
-        # Loading what talks to a provider takes a second or two; others go on meanwhile.
-        return await self.store.call(self.agent, name, model)
-
-    def agent(self, name: str, model: str = "") -> Agent:
-        """An agent by its name."""
-        model = model or self.settings.model_of(name)
-        return self._agents.get((name, model)) or self._agents.setdefault(
-            (name, model), self._make(name, model)
-        )
-
-    def _make(self, name: str, model: str) -> Agent:
-        own = self.settings.agent(name)
-        members = {one: self.settings.agent(one).description for one in own.members}
-        tools = [*self._tools]
-        if members:
-            tools.append(asking(self.agent, self.store.sync, tuple(members)))
-        recall, own_hooks = self._recall, self._hooks
-        if self.memory is not None:
-            taken = usable(tools)  # a tool of the owner's takes the place of ours
-            tools += [one for one in self.memory.tools(name) if one.__name__ not in taken]
-            recall = recall or self.memory.recall
-            own_hooks = (self.memory, *own_hooks)
-        return Agent(
-            self.store,
-            name=name,
-            model=model,
-            system=own.system_prompt,
-            tools=tools,
-            toolsets=[
-                toolset
-                for server, toolset in self._toolsets.items()
-                if not (allowed := self.settings.mcp[server].agents) or name in allowed
-            ],
-            hooks=(Surroundings(members, recall), *own_hooks),
-        )
 
     # --- turns
 
@@ -345,7 +344,7 @@ class Runtime:
     ) -> Answer:
         self._turns += 1
         try:
-            agent = await self.agent_of(session)
+            agent = await self.agents.of(session)
             with self.memory.during(session) if self.memory else nullcontext():
                 answer = await agent.answer(
                     message,

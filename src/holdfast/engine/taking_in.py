@@ -41,8 +41,13 @@ class TakingIn:
     async def _run(self) -> None:
         while True:
             # Whatever is wrong with the index, a search runs into it as well, and says so.
-            with suppress(HoldfastError):
+            try:
                 await self._store.call(self._store.sync.port.catch_up, self._go_on)
+            except HoldfastError:
+                pass
+            except Exception as error:  # a mistake somewhere: the next round may do without it
+                told = {"message": "what was said is not taken in", "exception": error}
+                asyncio.get_running_loop().call_exception_handler(told)
             await self._due.wait()
             self._due.clear()
             await asyncio.sleep(PAUSE)

@@ -28,9 +28,10 @@ from holdfast.api import (
     Status,
     ignore,
 )
-from holdfast.context.inject import as_data, stripped
+from holdfast.context.inject import stripped
 from holdfast.engine.completing import Completing, added
 from holdfast.engine.ground import Ground
+from holdfast.engine.leasing import is_lost, loss
 from holdfast.engine.telemetry import span
 from holdfast.engine.threads import stops, to_its_end
 from holdfast.engine.titles import entitle
@@ -135,7 +136,8 @@ class Turn:
                 answer = await self._rest(reply, stop)
                 traced.used(answer.usage)
             except asyncio.CancelledError:
-                await to_its_end(self._break_off("cancelled", RunCancelled("the turn was stopped")))
+                stopped = RunCancelled("the turn was stopped")
+                await to_its_end(self._break_off("cancelled", stopped))
                 raise
             except Exception as error:
                 await to_its_end(self._break_off("error", error))
@@ -165,9 +167,7 @@ class Turn:
             if (self._allowed is None or name in self._allowed)
             and (not self._reads_only or one.told.reads)
         }
-        data = await agent.hooks.system(session.sync, ground.emit)
-        parts = (agent.system, *map(as_data, data), metadata.system_prompt_override or "")
-        system = "\n\n".join(text for text in parts if text)
+        system = await agent.system_prompt(session, metadata, ground.emit)
         told = [one.told for one in self.tools.tools.values()]
         messages = await self.model.begin(system, told)
         self.model.inject = await agent.hooks.injections(session.sync, messages, ground.emit)
@@ -219,16 +219,26 @@ class Turn:
         )
 
     async def _break_off(self, stop: str, error: Exception) -> None:
-        """Leave a session that can go on: what was said is kept, every call has its result."""
-        try:
-            if stop == "cancelled" and (text := "".join(self.model.said)).strip():
-                model = self.agent.model or None
-                await self.ground.append(assistant(text, stop_reason=stop, model=model))
-            await self.ground.close_calls()
-            await self._record_end(stop, error)
-        except HoldfastError:
-            pass  # the store is what failed, and `error` says so; the next turn repairs
+        """Leave a session that can go on: what was said is kept, every call has its result.
+
+        A turn that is lost writes nothing more: whoever has it now sees to that. Whether it was
+        stopped for it or had an append refused, it is told in the same words.
+        """
+        if is_lost(self.ground.lease):
+            error = loss(self.session.id)
+        else:
+            try:
+                await self._close(stop, error)
+            except HoldfastError:
+                pass  # the store is what failed, and `error` says so; the next turn repairs
         self.ground.emit(failed(self.session.id, error))
+
+    async def _close(self, stop: str, error: Exception) -> None:
+        if stop == "cancelled" and (text := "".join(self.model.said)).strip():
+            model = self.agent.model or None
+            await self.ground.append(assistant(text, stop_reason=stop, model=model))
+        await self.ground.close_calls()
+        await self._record_end(stop, error)
 
     async def _record_end(self, stop: str, error: Exception | None = None) -> None:
         self._duration = int((time.monotonic() - self._started) * 1000)
@@ -240,5 +250,6 @@ class Turn:
             usage=self._usage,
             cost=self._usage.cost,
             tool_calls=self.tools.calls,
+            lease=self.ground.lease,
             **{key: value for key, value in facts.items() if value},
         )

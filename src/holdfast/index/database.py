@@ -17,7 +17,7 @@ import apsw
 
 from holdfast.errors import StoreFailed
 
-VERSION = 5
+VERSION = 7
 PATIENCE = 5.0
 _BROKEN = (
     apsw.CorruptError,
@@ -28,6 +28,8 @@ _BROKEN = (
 )
 _READ_ONLY = (apsw.CantOpenError, apsw.ReadOnlyError, apsw.PermissionsError)
 
+_GO_ON = """INSERT INTO ahead SELECT new.id
+    WHERE NOT EXISTS (SELECT 1 FROM ahead WHERE session = new.id);"""
 SCHEMA = (
     """CREATE TABLE session (
         id TEXT PRIMARY KEY, agent TEXT, sender TEXT, source TEXT, title TEXT,
@@ -40,6 +42,12 @@ SCHEMA = (
         PRIMARY KEY (name, generation, id)) WITHOUT ROWID""",
     "CREATE INDEX name_id ON name (id)",
     "CREATE INDEX name_chat ON name (name, chat, id)",
+    # What was spent, for usage (`spending`): days stand together.
+    """CREATE TABLE spent (day TEXT, model TEXT, session TEXT, turns INTEGER,
+        tool_calls INTEGER, input_tokens INTEGER, output_tokens INTEGER,
+        cache_read_tokens INTEGER, cache_write_tokens INTEGER, cost REAL,
+        PRIMARY KEY (day, model, session)) WITHOUT ROWID""",
+    "CREATE INDEX spent_session ON spent (session)",
     "CREATE TABLE transcript (path TEXT PRIMARY KEY, data BLOB) WITHOUT ROWID",
     "CREATE TABLE mark (id TEXT, owner TEXT, PRIMARY KEY (id, owner)) WITHOUT ROWID",
     "CREATE TABLE fact (key TEXT PRIMARY KEY, value INTEGER) WITHOUT ROWID",
@@ -51,6 +59,13 @@ SCHEMA = (
     # What was said, for search (`fulltext`): the passages, their words, and what is in names.
     """CREATE TABLE taken (session TEXT PRIMARY KEY, number INTEGER UNIQUE, seq INTEGER,
         bytes INTEGER) WITHOUT ROWID""",
+    # Sessions that may have gone on since: a search must not look at all of them to find these.
+    "CREATE TABLE ahead (session TEXT PRIMARY KEY) WITHOUT ROWID",
+    f"CREATE TRIGGER session_begun AFTER INSERT ON session BEGIN {_GO_ON} END",
+    f"""CREATE TRIGGER session_grown AFTER UPDATE OF bytes ON session
+        WHEN new.bytes IS NOT old.bytes BEGIN {_GO_ON} END""",
+    """CREATE TRIGGER session_gone AFTER DELETE ON session BEGIN
+        DELETE FROM ahead WHERE session = old.id; END""",
     """CREATE TABLE passage (id INTEGER PRIMARY KEY, kind TEXT, at INTEGER, text TEXT,
         grams TEXT)""",
     """CREATE VIEW passage_column AS SELECT id,
@@ -87,9 +102,18 @@ class Database:
 
     @contextmanager
     def reading(self) -> Iterator[apsw.Cursor]:
-        """A cursor; each statement stands for itself."""
+        """A cursor; each statement stands for itself, and none outlives this.
+
+        A question that is left half answered keeps what it sees as it was, and from the next change
+        of another process on nothing can be written any more: its cursor may be kept alive by no
+        more than the traceback of an error.
+        """
         with self._lock, _errors_mapped():
-            yield self._connected().cursor()
+            cursor = self._connected().cursor()
+            try:
+                yield cursor
+            finally:
+                cursor.close(True)
 
     @contextmanager
     def writing(
@@ -117,6 +141,7 @@ class Database:
                 connection.set_busy_timeout(int(PATIENCE * 1000))
                 if durable:
                     cursor.execute("PRAGMA synchronous = NORMAL")
+                cursor.close(True)
 
     def stamp(self) -> tuple[int, int, int]:
         """Something that is another after every change, whoever made it."""

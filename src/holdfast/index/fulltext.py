@@ -9,7 +9,9 @@ session's number and its seq, so that what is of one session stands together.
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
+from heapq import nsmallest
 from itertools import count
 from typing import Any, NamedTuple
 
@@ -27,10 +29,13 @@ _COLUMNS = ", ".join(KINDS)
 _VALUES = ", ".join("?" * len(KINDS))
 _BITS = 24  # of a row's number that are the seq
 _HIGHEST = (1 << _BITS) - 1  # a seq; what comes behind it is not searched
+_AT_ONCE = 20_000  # passages that are scored before others may use the index again
 _HIT = f"passage.id, taken.session, passage.id & {_HIGHEST}, passage.at, score"
 _TAKEN = f"JOIN taken ON taken.number = passage.id >> {_BITS}"
 _SESSION = "JOIN session ON session.id = taken.session"
 
+# A score and minus a row: in order it is the best first, and of equal ones the newest.
+Scored = tuple[float, int]
 
 _metadata = msgspec.json.Decoder(Metadata)
 
@@ -74,7 +79,8 @@ class FullText:
         with self._database.reading() as cursor:
             rows: Any = cursor.execute(
                 """SELECT session.id, coalesce(taken.seq, 0), session.bytes, session.metadata
-                FROM session LEFT JOIN taken ON taken.session = session.id
+                FROM ahead CROSS JOIN session ON session.id = ahead.session
+                LEFT JOIN taken ON taken.session = session.id
                 WHERE taken.bytes IS NOT session.bytes
                 ORDER BY session.active LIMIT ?""",
                 (limit,),
@@ -98,22 +104,75 @@ class FullText:
         """The best passages for an FTS5 expression."""
         conditions, values = _conditions(query)
         score = f"bm25(word, {', '.join(str(float(one)) for one in weights)})"
-        return self._hits("word", score, conditions, (match, *values, limit))
+        return self._hits(score, conditions, (match, *values, limit))
 
-    def inside(self, match: str, query: Query, limit: int) -> list[Hit]:
-        """Passages with identifiers that contain something, the newest first."""
-        conditions, values = _conditions(query)
-        return self._hits("inside", "-1.0", conditions, (match, *values, limit))
+    def gather(self, match: str, weights: Sequence[float], query: Query, each: int) -> list[Hit]:
+        """The best passages of every session that has something, so many of each."""
+        score = f"bm25(word, {', '.join(str(float(one)) for one in weights)})"
+        return self._gathered("word", score, match, query, each)
 
-    def _hits(
-        self, table: str, score: str, conditions: Sequence[str], values: Sequence[Any]
-    ) -> list[Hit]:
+    def inside(self, match: str, query: Query, each: int) -> list[Hit]:
+        """Likewise those with identifiers that contain something, the newest."""
+        return self._gathered("inside", "-1.0", match, query, each)
+
+    def _gathered(self, table: str, score: str, match: str, query: Query, each: int) -> list[Hit]:
+        """One pass over all that match, some at a time, in the order of rows.
+
+        Where they stand and from when they are is looked up only for those that were chosen.
+        """
+        numbers = self._numbers(query)
+        if numbers is not None and not numbers:
+            return []
+        conditions, values = _said(query)
+        fits = f", {' AND '.join(conditions)}" if conditions else ""
+        join = "LEFT JOIN passage ON passage.id = found" if conditions else ""
+        statement = f"""SELECT score, -found {fits}
+            FROM (SELECT rowid AS found, {score} AS score FROM {table}
+                WHERE {table} MATCH ? AND rowid > ? ORDER BY rowid LIMIT {_AT_ONCE})
+            {join} ORDER BY found"""
+        best: dict[int, list[Scored]] = {}
+        last, more = -1, True
+        while more:
+            with self._database.reading() as cursor:
+                rows: list[Any] = cursor.execute(statement, (*values, match, last)).fetchall()
+            more = len(rows) == _AT_ONCE
+            last = -rows[-1][1] if rows else last
+            fitting = [row[:2] for row in rows if row[2]] if conditions else rows
+            for number, those in _by_number(fitting):
+                if numbers is None or number in numbers:
+                    best[number] = nsmallest(each, (*best.get(number, ()), *those))
+        return self._placed([(-row, score) for those in best.values() for score, row in those])
+
+    def _numbers(self, query: Query) -> set[int] | None:
+        """The numbers of the sessions in question; None for all."""
+        conditions, values = _whose(query)
+        if not conditions:
+            return None
+        statement = f"SELECT number FROM taken {_SESSION} WHERE {' AND '.join(conditions)}"
+        with self._database.reading() as cursor:
+            return {row[0] for row in cursor.execute(statement, values)}
+
+    def _placed(self, scores: Sequence[tuple[int, float]]) -> list[Hit]:
+        """Passages by their rows, as far as they are still there."""
+        hits: list[Hit] = []
+        for first in range(0, len(scores), _AT_ONCE):
+            some = dict(scores[first : first + _AT_ONCE])
+            with self._database.reading() as cursor:
+                rows: Any = cursor.execute(
+                    f"""SELECT passage.id, taken.session, passage.at
+                    FROM json_each(?) JOIN passage ON passage.id = value {_TAKEN}""",
+                    (msgspec.json.encode(list(some)).decode(),),
+                )
+                hits += [Hit(row, one, row & _HIGHEST, at, some[row]) for row, one, at in rows]
+        return hits
+
+    def _hits(self, score: str, conditions: Sequence[str], values: Sequence[Any]) -> list[Hit]:
         with self._database.reading() as cursor:
             rows = cursor.execute(
                 f"""SELECT {_HIT.replace("score", f"{score} AS score")}
-                FROM {table} JOIN passage ON passage.id = {table}.rowid {_TAKEN}
+                FROM word JOIN passage ON passage.id = word.rowid {_TAKEN}
                 {_SESSION if conditions else ""}
-                WHERE {table} MATCH ? {"".join(f" AND {one}" for one in conditions)}
+                WHERE word MATCH ? {"".join(f" AND {one}" for one in conditions)}
                 ORDER BY score, passage.at DESC, passage.id DESC LIMIT ?""",
                 values,
             )
@@ -143,7 +202,7 @@ class FullText:
         score = f"bm25(word, {', '.join(map(str, weights))})"
         conditions, values = _conditions(query)
         conditions += ["passage.at >= ?", "passage.at < ?"]
-        return self._hits("word", score, conditions, (match, *values, *span, limit))
+        return self._hits(score, conditions, (match, *values, *span, limit))
 
     def count(self, match: str) -> int:
         """How many passages have something."""
@@ -188,7 +247,23 @@ class FullText:
         return found
 
 
+def _by_number(rows: Sequence[Scored]) -> Iterator[tuple[int, Sequence[Scored]]]:
+    """The rows of each session, which stand together: not looked at one by one."""
+    start = 0
+    while start < len(rows):
+        number = -rows[start][1] >> _BITS
+        end = bisect_right(rows, _row(number, _HIGHEST), start, key=lambda row: -row[1])
+        yield number, rows[start:end]
+        start = end
+
+
 def _conditions(query: Query) -> tuple[list[str], list[Any]]:
+    (whose, values), (said, more) = _whose(query), _said(query)
+    return whose + said, values + more
+
+
+def _whose(query: Query) -> tuple[list[str], list[Any]]:
+    """What is asked of a session."""
     which = query.which
     conditions: list[str] = []
     values: list[Any] = []
@@ -200,9 +275,16 @@ def _conditions(query: Query) -> tuple[list[str], list[Any]]:
     if which.title is not None:
         conditions.append("instr(session.title, ?) > 0")
         values.append(clean(which.title).casefold())
-    if which.since is not None:
+    return conditions, values
+
+
+def _said(query: Query) -> tuple[list[str], list[Any]]:
+    """What is asked of a passage."""
+    conditions: list[str] = []
+    values: list[Any] = []
+    if query.which.since is not None:
         conditions.append("passage.at >= ?")
-        values.append(since_ms(which))
+        values.append(since_ms(query.which))
     if query.until is not None:
         conditions.append("passage.at < ?")
         values.append(since_ms(Filter(since=query.until)))
@@ -233,6 +315,11 @@ def _settle(cursor: Any, news: News, numbers: Iterator[int]) -> list[Row]:
     cursor.execute(
         "INSERT OR REPLACE INTO taken VALUES (?, ?, ?, ?)",
         (session, number, max(news.change.through, seq), size),
+    )
+    cursor.execute(
+        """DELETE FROM ahead WHERE session = ?1
+        AND EXISTS (SELECT 1 FROM session WHERE id = ?1 AND bytes IS ?2)""",
+        (session, size),
     )
     return [
         (_row(number, one.seq), one.kind, one.at, clean(one.text), clean(one.grams) or None)

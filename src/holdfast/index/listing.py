@@ -12,11 +12,13 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+from msgspec.structs import replace
 
+from holdfast.index import spending
 from holdfast.index.database import Database
 from holdfast.log.lines import clean
 from holdfast.model import Metadata
-from holdfast.ports import Filter, Listed, Order, Page, parse_cursor, since_ms
+from holdfast.ports import Filter, Listed, Order, Page, Used, days_of, parse_cursor, since_ms
 
 _metadata = msgspec.json.Decoder(Metadata)
 _UPSERT = """INSERT INTO session VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
@@ -42,12 +44,14 @@ class Index:
             for row in rows:
                 _put(cursor, row)
                 _put_names(cursor, row.metadata, new=new)
+                spending.put(cursor, row.metadata, new=new)
 
     def put_written(self, row: Listed, owner: str, *, last: bool) -> None:
         """Write the row of a session that an owner appends to, or has finished with."""
         with self.database.writing(patience=HURRY) as cursor:
             _put(cursor, row)
             _put_names(cursor, row.metadata)
+            spending.put(cursor, row.metadata)
             (_unmark if last else _mark)(cursor, row.id, owner)
 
     def settle(
@@ -59,6 +63,7 @@ class Index:
                 _put(cursor, row)
                 if old is None or _claims(old.metadata) != _claims(row.metadata):
                     _put_names(cursor, row.metadata)
+                spending.put(cursor, row.metadata)
             for session, owner in marks:
                 _unmark(cursor, session, owner)
 
@@ -71,6 +76,7 @@ class Index:
                 for table in ("session", "name", "mark"):
                     cursor.execute(f"DELETE FROM {table} WHERE id = ?", (session,))
                 drop(cursor, session)
+                spending.drop(cursor, session)
 
     def get(self, session: str) -> Listed | None:
         """One row."""
@@ -149,7 +155,7 @@ class Index:
 
     def page(self, which: Filter, limit: int, cursor_text: str | None, order: Order) -> Page:
         """Some sessions, newest first, and the cursor to the next ones."""
-        conditions, values = _conditions(which)
+        conditions, values = conditions_of(which)
         total_conditions, total_values = list(conditions), list(values)
         column = "active" if order == "active" else "0"
         if cursor_text is not None:
@@ -169,6 +175,14 @@ class Index:
             total = int(_one(cursor, count, total_values))
         sessions = [_listed(row) for row in rows[:limit]]
         return Page(sessions, sessions[-1].cursor if len(rows) > limit else None, total)
+
+    # --- usage
+
+    def usage(self, which: Filter, until: str | None, spenders: int) -> Used:
+        """What sessions spent, by day and model."""
+        conditions, values = conditions_of(replace(which, since=None))
+        with self.database.reading() as cursor:
+            return spending.used(cursor, conditions, values, days_of(which, until), spenders)
 
 
 def _put(cursor: Any, row: Listed) -> None:
@@ -219,7 +233,7 @@ def _listed(row: Sequence[Any]) -> Listed:
     return Listed(_metadata.decode(row[0]), row[1], row[2])
 
 
-def _conditions(which: Filter) -> tuple[list[str], list[Any]]:
+def conditions_of(which: Filter) -> tuple[list[str], list[Any]]:
     conditions: list[str] = []
     values: list[Any] = []
     for column in ("agent", "sender", "source"):

@@ -36,6 +36,7 @@ from holdfast.log.lines import extended, from_object
 from holdfast.model import (
     MARKERS,
     QUEUED,
+    REREAD,
     AnyRecord,
     Compaction,
     Damaged,
@@ -201,7 +202,7 @@ class Following:
         again = Place(generation=self._place.generation + 1)
         self._summary = ""
         if self._head:
-            self._add([Rewind(to_seq=0)], again)
+            self._add([Event(kind=REREAD), Rewind(to_seq=0)], again)
         self._place = again
 
     def _merge(self, items: Sequence[Said], place: Place, ours: Mapping[str, AnyRecord]) -> None:

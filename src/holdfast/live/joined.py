@@ -13,6 +13,8 @@ from itertools import islice, takewhile
 from operator import itemgetter
 from typing import Any, TypeVar
 
+from msgspec.structs import replace
+
 from holdfast.errors import HoldfastError, InvalidId, NotFound, StoreFailed, Unsupported
 from holdfast.live.paging import cursor_of, place
 from holdfast.model import AnyRecord, Damaged, Entry, Metadata, Part
@@ -26,8 +28,10 @@ from holdfast.ports import (
     Query,
     Results,
     Store,
+    Used,
     parse_cursor,
 )
+from holdfast.stores import spending
 from holdfast.ulid import is_ulid, made_at
 
 T = TypeVar("T")
@@ -210,15 +214,34 @@ class JoinedStore:
 
     def search(self, query: Query, *, progress: Progress | None = None) -> Results:
         """What is found in all of them, the best first."""
-        return _best(self._each(lambda store: store.search(query, progress=progress)), query)
+        asked = _from_the_first(query)
+        return _best(self._each(lambda store: store.search(asked, progress=progress)), query)
 
     def recall(self, query: Query, now: int) -> Results:
         """What a message is about in all of them, likewise."""
-        return _best(self._each(lambda store: store.recall(query, now)), query)
+        asked = _from_the_first(query)
+        return _best(self._each(lambda store: store.recall(asked, now)), query)
 
     def catch_up(self, progress: Progress | None = None) -> int:
         """Take in what is new in all of them."""
         return sum(self._each(lambda store: store.catch_up(progress)))
+
+    def usage(
+        self,
+        which: Filter = Filter(),  # noqa: B008 - frozen
+        *,
+        until: str | None = None,
+        spenders: int = 10,
+        fresh: bool = True,
+        progress: Progress | None = None,
+    ) -> Used:
+        """What the sessions of all of them spent."""
+        answers = self._each(
+            lambda store: store.usage(
+                which, until=until, spenders=spenders, fresh=fresh, progress=progress
+            )
+        )
+        return spending.joined(answers, spenders)
 
     def _each(self, ask: Callable[[Store], T]) -> Sequence[T]:
         """What all stores answer. A directory that is gone does not take the others with it."""
@@ -243,7 +266,13 @@ def _created(cursor: str) -> str:
     return f"{created}-{min(max(last, first), behind)}"
 
 
+def _from_the_first(query: Query) -> Query:
+    """A query for all of each store that may be among what is asked for."""
+    return replace(query, limit=query.offset + query.limit, offset=0)
+
+
 def _best(found: Sequence[Results], query: Query) -> Results:
     """Results of several stores; scores of each are shares of its best one."""
     ranked = sorted((one for own in found for one in own.results), key=lambda one: -one.score)
-    return Results(tuple(ranked[: query.limit]), sum(own.total for own in found))
+    shown = ranked[query.offset : query.offset + query.limit]
+    return Results(tuple(shown), sum(own.total for own in found))

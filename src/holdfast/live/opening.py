@@ -6,7 +6,6 @@ import hashlib
 import os
 import threading
 import time
-import weakref
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -22,6 +21,7 @@ from holdfast.log.facts import is_name
 from holdfast.ports import Store
 from holdfast.stamps import Stamps, Uuids
 from holdfast.stores import disk
+from holdfast.stores.processes import mind_forks
 
 PATIENCE = 5.0  # seconds that another writer may hold a session
 
@@ -61,8 +61,7 @@ class Opening:
         self._open: dict[str, Mirror] = {}
         self._caught: dict[str, Signature] = {}  # what files were like when they were mirrored last
         self._locks: dict[str, threading.Lock] = {}
-        forget = weakref.WeakMethod(self._after_fork_in_child)
-        os.register_at_fork(after_in_child=lambda: (found := forget()) and found())
+        mind_forks(in_child=self._after_fork_in_child)
 
     def _after_fork_in_child(self) -> None:
         """Locks may belong to threads that are not here; the parent goes on with its ids."""

@@ -36,9 +36,11 @@ from holdfast.ports import (
     Page,
     Query,
     Results,
+    Used,
+    days_of,
     matcher,
 )
-from holdfast.stores import disk
+from holdfast.stores import disk, spending
 
 PREFIX = 6  # characters of an id that serve for it
 _MAKING = "the making of sessions"
@@ -232,6 +234,8 @@ class LiveStore(Opening):
             listed,
             uptime_secs=known.uptime_secs,
             metrics=known.metrics,
+            spent=known.spent,
+            spending=known.spending,
             run=known.run,
             waiting=known.waiting,
             through=known.through,
@@ -276,14 +280,19 @@ class LiveStore(Opening):
     def search(self, query: Query, *, progress: Progress | None = None) -> Results:
         """Sessions in which something was said; what is new in their files is taken in first."""
         self.catch_up(progress)
-        return self._named(self._mirror.search(_anywhere(query)), query)
+        return self._named(self._mirror.search, query)
 
     def recall(self, query: Query, now: int) -> Results:
         """Sessions that a message is about, as far as they are taken in."""
-        return self._named(self._mirror.recall(_anywhere(query), now), query)
+        return self._named(lambda asked: self._mirror.recall(asked, now), query)
 
     def catch_up(self, progress: Progress | None = None) -> int:
         """Mirror what is new in the files, and take it in."""
+        self._level_all(progress)
+        return self._mirror.catch_up()
+
+    def _level_all(self, progress: Progress | None) -> None:
+        """Mirror what is new in the files."""
         rows = self._catalogue.sessions()
         sessions = [one for one, row in rows.items() if self._caught.get(one) != row.stamps]
         for done, session in enumerate(sessions, 1):
@@ -294,22 +303,71 @@ class LiveStore(Opening):
                 self.reports.append(f"{session} cannot be searched: {error.message}")
             if progress is not None:
                 progress(done, len(sessions))
-        return self._mirror.catch_up()
 
-    def _named(self, found: Results, query: Query) -> Results:
-        """What was found in mirrors, under the ids of the sessions."""
+    def usage(
+        self,
+        which: Filter = Filter(),  # noqa: B008 - frozen
+        *,
+        until: str | None = None,
+        spenders: int = 10,
+        fresh: bool = True,
+        progress: Progress | None = None,
+    ) -> Used:
+        """What sessions spent, as far as they are mirrored; `fresh` mirrors what is new first."""
+        matches, days = matcher(replace(which, since=None)), days_of(which, until)
+        if fresh:
+            self._level_all(progress)
+        mirrored = {one.metadata.key: one.metadata for one in self._mirror.list(limit=1_000_000)}
+        found: list[Metadata] = []
+        behind = 0
+        for session, row in self._catalogue.sessions().items():
+            listed = row.listed(session)
+            if not matches(listed):
+                continue
+            known = mirrored.get(key_of(row))
+            level = self._caught.get(session) == row.stamps
+            if known is None or not (level or known.message_count >= listed.metadata.message_count):
+                behind += 1
+            if known is not None:
+                data = listed.metadata
+                found.append(replace(data, spent=known.spent, spending=known.spending))
+        return replace(spending.used(found, days, spenders), behind=behind)
+
+    def _named(self, ask: Callable[[Query], Results], query: Query) -> Results:
+        """What is found in mirrors, under the ids of the sessions.
+
+        Which sessions are in question is known here, and not to the mirrors: if not all that was
+        found came with the first answer, it is asked for all, then for those that are shown.
+        """
+        asked = _anywhere(query)
+        every = found = ask(asked)
+        if found.total > len(found.results):
+            every = ask(replace(asked, limit=found.total, hits=0))
+        named = self._in_question(every, query)
+        page = dict(list(named.items())[query.offset : query.offset + query.limit])
+        if every is not found:
+            others = frozenset(one.session for one in every.results if one.session not in page)
+            found = ask(replace(asked, without=others))
+        shown = [
+            replace(one, session=row.id, title=row.metadata.title)
+            for one in found.results
+            if (row := page.get(one.session)) is not None
+        ]
+        return Results(tuple(shown), len(named))
+
+    def _in_question(self, found: Results, query: Query) -> dict[str, Listed]:
+        """Sessions by their mirrors, in the order of what was found."""
         names = {key_of(row): one for one, row in self._catalogue.sessions().items()}
         matches = matcher(replace(query.which, since=None))
-        shown = []
+        rows: dict[str, Listed] = {}
         for one in found.results:
             name = names.get(self._mirror.metadata(one.session).key or "")
             row = self._catalogue.find(name) if name is not None else None
             if name is None or row is None or name in query.without:
                 continue
-            listed = row.listed(name)
-            if matches(listed):
-                shown.append(replace(one, session=name, title=listed.metadata.title))
-        return Results(tuple(shown), found.total)
+            if matches(listed := row.listed(name)):
+                rows[one.session] = listed
+        return rows
 
     def resolve(self, name: str) -> str:
         """The id behind an id, a key, an alias, or an unambiguous beginning of an id."""
@@ -424,7 +482,7 @@ class LiveStore(Opening):
 
 def _anywhere(query: Query) -> Query:
     """A query without what only the files tell of a session."""
-    return replace(query, which=Filter(since=query.which.since), without=frozenset())
+    return replace(query, which=Filter(since=query.which.since), without=frozenset(), offset=0)
 
 
 def _check_lease(session: str, lease: Lease) -> None:

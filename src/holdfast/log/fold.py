@@ -20,8 +20,10 @@ from typing import Any
 import msgspec
 from msgspec.structs import replace
 
+from holdfast.log.spending import Purse, price, whole
 from holdfast.model import (
     QUEUED,
+    REREAD,
     SCHEMA_VERSION,
     SETTABLE,
     TURN_END,
@@ -42,7 +44,7 @@ from holdfast.model import (
     Tombstone,
     Unknown,
 )
-from holdfast.stamps import timestamp
+from holdfast.stamps import LAST, timestamp
 from holdfast.ulid import milliseconds
 
 
@@ -97,11 +99,13 @@ class Tally:
         self.last_message_at = metadata.last_message_at
         self.seq = metadata.through.seq
         self.newest_schema = metadata.newest_schema
+        self._purse = Purse(metadata)
+        self._copied = _copied(metadata)
 
     @classmethod
     def fresh(cls, session_id: str) -> Tally:
         """The tally of an empty log."""
-        created = timestamp(milliseconds(session_id) / 1000)
+        created = timestamp(min(milliseconds(session_id), LAST) / 1000)
         return cls(
             Metadata(
                 id=session_id,
@@ -123,14 +127,36 @@ class Tally:
                 self._facts = replace(self._facts, model=record.model)
             if record.run_id:
                 self._facts = _begin_turn(self._facts, record)
+            if self.count > self._copied:
+                self._spend(record)
         elif isinstance(record, Meta):
             self._facts = apply(self._facts, record.set)
+            self._copied = _copied(self._facts)
+            if record.set.get("forkedFrom"):
+                self._purse.forget()
         elif isinstance(record, Event):
             change = _EVENTS.get(record.kind)
             if change is not None:
                 self._facts = change(self._facts, record.data)
+            if record.kind == TURN_END:
+                day = self._purse.day(record.timestamp, self._facts.created_at)
+                self._purse.end(record.data, day, self._facts.model)
+            elif record.kind == TURN_INTERRUPTED:
+                self._purse.settle()
+            elif record.kind == REREAD:
+                self._purse.forget()
         elif record.schema_version > self.newest_schema:
             self.newest_schema = record.schema_version
+
+    def _spend(self, message: Message) -> None:
+        role, facts, purse = message.role, self._facts, self._purse
+        if role == "toolResult":
+            return
+        day = purse.day(message.timestamp, facts.created_at)
+        if role == "assistant":
+            purse.add(message, day, message.model or facts.model)
+        elif message.run_id or facts.run is None:  # else it is part of the turn that runs
+            purse.begin(day, facts.model)
 
     def skip(self) -> None:
         """Count a damaged line: its number is not given to another record."""
@@ -143,8 +169,15 @@ class Tally:
             message_count=self.count,
             last_message_at=self.last_message_at,
             newest_schema=self.newest_schema,
+            spent=self._purse.spent(),
+            spending=self._purse.spending(),
             through=Through(part=part, bytes=size, seq=self.seq),
         )
+
+
+def _copied(metadata: Metadata) -> int:
+    """How many of the first messages were said, and paid for, in another session."""
+    return 0 if metadata.promoted_from is None else whole(metadata.promoted_from.get("messages"))
 
 
 def apply(metadata: Metadata, changes: dict[str, Any]) -> Metadata:
@@ -206,9 +239,8 @@ def _add_turn(metadata: Metadata, data: dict[str, Any]) -> Metadata:
     usage = data.get("usage")
     counted = usage if isinstance(usage, dict) else {}
     old = metadata.metrics
-    duration = old.total_duration_ms + _whole(data.get("durationMs"))
-    incoming, outgoing = _whole(counted.get("inputTokens")), _whole(counted.get("outputTokens"))
-    cost = data.get("cost")
+    duration = old.total_duration_ms + whole(data.get("durationMs"))
+    incoming, outgoing = whole(counted.get("inputTokens")), whole(counted.get("outputTokens"))
     metrics = Metrics(
         session_id=metadata.id,
         total_turns=old.total_turns + 1,
@@ -216,11 +248,11 @@ def _add_turn(metadata: Metadata, data: dict[str, Any]) -> Metadata:
             input_tokens=old.total_tokens.input_tokens + incoming,
             output_tokens=old.total_tokens.output_tokens + outgoing,
             total_tokens=old.total_tokens.total_tokens
-            + (_whole(counted.get("totalTokens")) or incoming + outgoing),
+            + (whole(counted.get("totalTokens")) or incoming + outgoing),
         ),
-        total_tool_calls=old.total_tool_calls + _whole(data.get("toolCalls")),
+        total_tool_calls=old.total_tool_calls + whole(data.get("toolCalls")),
         total_duration_ms=duration,
-        total_cost=old.total_cost + (cost if isinstance(cost, int | float) else 0.0),
+        total_cost=old.total_cost + price(data.get("cost")),
     )
     return replace(metadata, metrics=metrics, uptime_secs=duration // 1000, run=None)
 
@@ -259,7 +291,3 @@ _EVENTS: dict[str, Callable[[Metadata, dict[str, Any]], Metadata]] = {
     QUEUED: _queue,
     WITHDRAWN: _withdraw,
 }
-
-
-def _whole(value: object) -> int:
-    return int(value) if isinstance(value, int | float) and value >= 0 else 0

@@ -11,7 +11,6 @@ from collections.abc import Iterable, Iterator
 from functools import cache
 from html import escape
 from importlib.resources import files
-from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -27,10 +26,8 @@ from holdfast.model import (
     ToolCall,
 )
 from holdfast.pages.markdown import one_line
+from holdfast.pages.prose import coloured, plain, rendered
 from holdfast.pages.script import Call, Cover, Said, script
-
-if TYPE_CHECKING:
-    from markdown_it import MarkdownIt
 
 PICTURES = frozenset({"image/png", "image/jpeg", "image/gif", "image/webp"})
 POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:"
@@ -121,24 +118,25 @@ def _part(part: Said | Compaction, cover: Cover) -> Iterator[str]:
 
 def _call(one: Call, cover: Cover) -> Iterator[str]:
     state = "failed" if one.failed else "done"
-    told = escape(_brief(one.call, cover))
+    told = escape(brief(one.call, cover))
     yield f'<details class="call {state}"><summary><code>{escape(one.call.name)}</code> {told}'
     yield f'<span class="state">{state}</span></summary>'
-    yield coloured(cover(_arguments(one.call)), "json")
+    yield coloured(cover(arguments(one.call)), "json")
     if one.result is not None:
         yield plain(cover(one.result.text), "result")
         yield from (_picture(block) for block in one.result.content if isinstance(block, Image))
     yield "</details>"
 
 
-def _brief(call: ToolCall, cover: Cover) -> str:
+def brief(call: ToolCall, cover: Cover = str) -> str:
     """The first argument, which mostly says what a call is about."""
     first = next((one for one in call.arguments.values() if isinstance(one, str)), "")
     text = one_line(cover(first[:400]))
     return text if len(text) <= 80 else f"{text[:79]}…"
 
 
-def _arguments(call: ToolCall) -> str:
+def arguments(call: ToolCall) -> str:
+    """What a call was given, as indented JSON."""
     return msgspec.json.format(msgspec.json.encode(call.arguments), indent=2).decode()
 
 
@@ -150,48 +148,3 @@ def _picture(block: Image) -> str:
 
 def _time(iso: str) -> str:
     return f'<time datetime="{escape(iso)}">{escape(iso[:16].replace("T", " "))}</time>'
-
-
-# --- text -----------------------------------------------------------------------------------
-
-
-def plain(text: str, kind: str = "text") -> str:
-    """A text as it is."""
-    return f'<pre class="{kind}">{escape(text)}</pre>'
-
-
-def rendered(text: str) -> str:
-    """Markdown as HTML, safely."""
-    made: str = _parser().render(text)
-    return f'<div class="prose">{made}</div>'
-
-
-def coloured(code: str, language: str) -> str:
-    """Code with its syntax highlighted, if the language is known."""
-    from pygments import highlight  # noqa: PLC0415 - only for pages
-    from pygments.formatters import HtmlFormatter  # noqa: PLC0415
-    from pygments.lexers import get_lexer_by_name  # noqa: PLC0415
-    from pygments.util import ClassNotFound  # noqa: PLC0415
-
-    try:
-        lexer = get_lexer_by_name(language)
-    except ClassNotFound:
-        return plain(code, "code")
-    made: str = highlight(code, lexer, HtmlFormatter(cssclass="code"))
-    return made
-
-
-@cache
-def _parser() -> MarkdownIt:
-    from markdown_it import MarkdownIt  # noqa: PLC0415 - only for pages
-
-    parser = MarkdownIt("commonmark", {"html": False, "linkify": False})
-    parser.enable(["table", "strikethrough"]).disable("image")
-
-    def fence(_: Any, tokens: Any, index: int, *_more: Any) -> str:
-        language = tokens[index].info.strip().split(" ")[0] if tokens[index].info else ""
-        code = tokens[index].content
-        return coloured(code, language) if language else plain(code, "code")
-
-    parser.add_render_rule("fence", fence)
-    return parser

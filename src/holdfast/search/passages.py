@@ -10,6 +10,7 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 import msgspec
+from msgspec import UNSET, UnsetType
 
 from holdfast.model import (
     AnyRecord,
@@ -17,6 +18,7 @@ from holdfast.model import (
     Damaged,
     Entry,
     Message,
+    Meta,
     Rewind,
     Tombstone,
 )
@@ -47,6 +49,7 @@ class Change(msgspec.Struct):
     dropped: list[tuple[int, int]] = []  # likewise all messages from one seq to another
     back: set[int] = set()  # and those that are again, whose records stand further up
     through: int = 0  # the last seq
+    name: str | UnsetType | None = UNSET  # the title, if they give one
 
 
 def changes(entries: Iterable[Entry], *, tools: bool = False) -> Change:
@@ -64,6 +67,9 @@ def changes(entries: Iterable[Entry], *, tools: bool = False) -> Change:
             made.dropped.append((entry.to_seq + 1, entry.seq))
             said = {seq for seq, one in made.new.items() if one.kind != "summary"}
             _take_out(made, {seq for seq in said | made.back if seq > entry.to_seq})
+        elif isinstance(entry, Meta):
+            name = entry.set.get("name", UNSET)
+            made.name = name if isinstance(name, str | None) else made.name
         elif (one := passage(entry, tools=tools)) is not None:
             made.new[entry.seq] = one
     return made

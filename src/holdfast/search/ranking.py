@@ -235,7 +235,7 @@ class Found(NamedTuple):
 
 # The best two passages of a session count, not one: one long quotation is no conversation. Not
 # more either, or long sessions win.
-_PASSAGES = 2
+PASSAGES = 2
 # Passages and coverage count alike; anything from 0.3 to 0.7 finds as much.
 _COVERAGE = 0.5
 # Messages of an exchange: a question, its answer, a word about it.
@@ -245,7 +245,7 @@ _TIME = 0.6
 _ALIKE = 3  # digits of a score; what is the same to them is ordered by time, newest first
 
 
-def group(hits: Iterable[Hit], *, sessions: int = 20, each: int = 3) -> list[Found]:
+def group(hits: Iterable[Hit], *, sessions: int | None = 20, each: int = 3) -> list[Found]:
     """The sessions of a search in order, with their best passages."""
     found = _by_session(hits)
     strengths = {session: _strength(those) for session, those in found.items()}
@@ -258,7 +258,7 @@ def recall(
     places: Mapping[str, Iterable[int]],
     passages: int,
     *,
-    sessions: int = 20,
+    sessions: int | None = 20,
     each: int = 3,
 ) -> list[Found]:
     """The sessions that a message is about in order, with their best passages.
@@ -314,7 +314,7 @@ def _by_session(hits: Iterable[Hit]) -> dict[str, list[Hit]]:
 
 
 def _strength(hits: Sequence[Hit]) -> float:
-    return -sum(hit.score for hit in hits[:_PASSAGES])
+    return -sum(hit.score for hit in hits[:PASSAGES])
 
 
 def _shares(values: Mapping[str, float]) -> dict[str, float]:
@@ -324,7 +324,7 @@ def _shares(values: Mapping[str, float]) -> dict[str, float]:
 
 
 def _ordered(
-    found: Mapping[str, list[Hit]], scores: Mapping[str, float], sessions: int, each: int
+    found: Mapping[str, list[Hit]], scores: Mapping[str, float], sessions: int | None, each: int
 ) -> list[Found]:
     """Sessions by score; of equal ones the newest first, then by name, so that all is certain."""
     last = {session: max(hit.time for hit in hits) for session, hits in found.items()}

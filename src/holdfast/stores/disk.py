@@ -159,7 +159,9 @@ def lock(descriptor: int, seconds: float, what: str, **facts: str) -> None:
         time.sleep(pause)
         pause = min(pause * 1.5, 0.002)
     raise SessionBusy(
-        f"{what} is held by {holder(descriptor)}", hint="try again when it has finished", **facts
+        f"{what} is held by {named(holder(descriptor))}",
+        hint="try again when it has finished",
+        **facts,
     )
 
 
@@ -169,8 +171,8 @@ def unlock(descriptor: int) -> None:
         fcntl.flock(descriptor, fcntl.LOCK_UN)
 
 
-def holder(descriptor: int) -> str:
-    """Who holds the flock on a file, as far as the system tells.
+def holder(descriptor: int) -> int:
+    """The process that holds the flock on a file; 0 if the system does not tell.
 
     Asking /proc/locks when it matters is cheaper than writing a pid at every append.
     """
@@ -181,13 +183,16 @@ def holder(descriptor: int) -> str:
             for row in table:
                 fields = row.split()
                 if fields[1] == "FLOCK" and device in fields:
-                    return _process(int(fields[4]))
+                    return int(fields[4])
     except (OSError, IndexError, ValueError):
         pass
-    return "another process"
+    return 0
 
 
-def _process(pid: int) -> str:
+def named(pid: int) -> str:
+    """A process in words."""
+    if pid <= 0:
+        return "another process"
     if pid == os.getpid():
         return f"this process (pid {pid})"
     try:

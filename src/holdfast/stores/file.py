@@ -13,8 +13,7 @@ import time
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, suppress
-from functools import partial
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -27,20 +26,42 @@ from holdfast.errors import (
     StoreFull,
 )
 from holdfast.log.admit import lasting, prepare
+from holdfast.log.carried import Line
 from holdfast.log.facts import check_facts
 from holdfast.log.fold import Tally, apply, given_facts
 from holdfast.log.parts import part_name
 from holdfast.model import AnyRecord, Damaged, Entry, Meta, Metadata, Part, pair
-from holdfast.ports import Chats, Filter, Lease, Listed, Order, Page, Progress, Query, Results
+from holdfast.ports import (
+    Chats,
+    Filter,
+    Lease,
+    Listed,
+    Order,
+    Page,
+    Progress,
+    Query,
+    Results,
+    Used,
+    days_of,
+)
 from holdfast.settings import Settings
 from holdfast.stamps import Stamps, Uuids
-from holdfast.stores import audit, disk, names, sidecar
+from holdfast.stores import audit, carrying, disk, names, sidecar
 from holdfast.stores.catalogue import Catalogue, Sweep, new_owner
 from holdfast.stores.forking import copy_log
-from holdfast.stores.layout import Root
+from holdfast.stores.holdings import Holdings, holdings
+from holdfast.stores.layout import Root, check_id
 from holdfast.stores.leases import FileLease
+from holdfast.stores.name_lock import NameLock
 from holdfast.stores.pool import Writers
-from holdfast.stores.reading import OpenLog, is_birth, part_numbers
+from holdfast.stores.processes import mind_forks
+from holdfast.stores.reading import (
+    OpenLog,
+    entries_above,
+    is_birth,
+    newest_first,
+    part_numbers,
+)
 from holdfast.stores.watching import watch_sessions
 from holdfast.stores.writer import Writer
 from holdfast.ulid import Ulids, is_ulid, made_at
@@ -78,8 +99,13 @@ class FileStore:
         self._writers = Writers(self._root, self._settings, self._catalogue, report)
         self._tool_output = (settings or Settings()).search.tool_output
         self._leases: weakref.WeakSet[FileLease] = weakref.WeakSet()
-        self._name_locks: set[int] = set()  # descriptors that hold the lock for names
-        self._mind_forks()
+        self._names = NameLock(self._root, self._settings.lock_seconds)
+        database = self._catalogue.index.database
+        mind_forks(
+            before=database.before_fork,
+            in_parent=database.after_fork_in_parent,
+            in_child=self._after_fork_in_child,
+        )
 
     # --- writing
 
@@ -92,7 +118,7 @@ class FileStore:
     ) -> Metadata:
         """Make an empty session: whole or not at all."""
         given = {key: value for key, value in check_facts(facts or {}).items() if value is not None}
-        with self._names_held():
+        with self._names.held():
             if unless_held and (held := self._holder(given.get("key", ""))):
                 return self.metadata(held[0])
             session = self._new_ulid() if at is None else made_at(at, os.urandom(10))
@@ -126,7 +152,7 @@ class FileStore:
 
     def resume(self, session: str) -> Metadata:
         """Claim the key or pair anew, by a `meta` record."""
-        with self._names_held():
+        with self._names.held():
             held = self.metadata(session)
             changes = names.resumed(held, self._holder)
             return self._set(session, changes) if changes else held
@@ -173,7 +199,7 @@ class FileStore:
 
     def promote(self, session: str, to: str, *, seq: int) -> bool:
         """Record who takes a session's history over, if nobody did, under the lock for names."""
-        with self._names_held():
+        with self._names.held():
             known = self.metadata(session).promoted_to
             if known is None:
                 self._set(session, {"promotedTo": {"id": to, "seq": seq}})
@@ -188,7 +214,7 @@ class FileStore:
             return self.metadata(session)
         if not names.changes_names(given):
             return self._set(session, given)
-        with self._names_held():
+        with self._names.held():
             held = self.metadata(session)
             claims = names.with_claims(given, held, self._holder, unless_held=unless_held)
             return self._set(session, claims)
@@ -261,11 +287,11 @@ class FileStore:
 
     def read(self, session: str, *, after: int = 0, limit: int | None = None) -> Iterator[Entry]:
         """Records above a seq, lazily; the first is found by bisection."""
-        return _above(self._open(session), after, limit)
+        return entries_above(self._open(session), after, limit)
 
     def tail(self, session: str) -> Iterator[Entry]:
         """All records, newest first, lazily."""
-        return _newest_first(self._open(session))
+        return newest_first(self._open(session))
 
     def metadata(self, session: str) -> Metadata:
         """From a writer of ours if nobody wrote after it, else from the file and what is new."""
@@ -310,10 +336,27 @@ class FileStore:
             return 0
         return self._catalogue.ask(lambda index: self._searching(index).catch_up(progress))
 
-    def _searching(self, index: Index) -> Searching:
-        from holdfast.stores.searching import Searching  # noqa: PLC0415 - most runs do not search
+    def usage(
+        self,
+        which: Filter = Filter(),  # noqa: B008 - frozen
+        *,
+        until: str | None = None,
+        spenders: int = 10,
+        fresh: bool = True,
+        progress: Progress | None = None,
+    ) -> Used:
+        """What sessions spent, by day and model, from the index."""
+        if not self._root.exists():
+            days_of(which, until)  # what is wrong is wrong here as well
+            return Used()
+        return self._catalogue.ask(lambda index: index.usage(which, until, spenders))
 
-        return Searching(
+    def _searching(self, index: Index) -> Searching:
+        from holdfast.stores.searching import (  # noqa: PLC0415 - most runs do not search
+            search_index,
+        )
+
+        return search_index(
             index,
             lambda session, after: self.read(session, after=after),
             self.reports.append,
@@ -344,6 +387,45 @@ class FileStore:
                 Part(part.file, part.size, part.first_seq(), part.last_seq())
                 for part in map(log.part, log.numbers)
             )
+
+    # --- moving
+
+    def ids(self) -> Iterator[str]:
+        """All sessions, oldest first, also those that no listing shows."""
+        return iter(sorted(self._root.ids()))
+
+    def lines(self, session: str) -> Iterator[Line | Damaged]:
+        """The exact lines of a session at this moment; Damaged is one that cannot be carried."""
+        return carrying.lines_of(self._open(session))
+
+    def adopt(
+        self, source: Metadata, lines: Callable[[], Iterator[Line]], after: int | None = None
+    ) -> None:
+        """Take over a session of another store, or its lines behind `after`. Durable on return."""
+        session = source.id
+        if after is not None:
+            with self._writers.private(session, self.reports.append) as writer:
+                carrying.go_on(writer, lines(), after, durable=self._durable)
+            self._catalogue.put(self._catalogue.row(session))
+            return
+        check_id(session)
+        if self._root.has(session):
+            raise Conflict(f"there is a session {session} already", session=session)
+        self._root.forget_stages(session)
+        rows: list[Listed] = []
+
+        def build(directory: int) -> None:
+            durable = self._durable
+            rows.append(carrying.settle_in(directory, source, lines(), durable=durable))
+
+        self._appear(session, build, lambda: rows[0])
+
+    def holdings(self, biggest: int = 10) -> Holdings:
+        """What is kept here, and how much room it takes."""
+        if not self._root.exists():
+            return Holdings()
+        rows = self.list(limit=MOST).sessions
+        return holdings(self._root.path, rows, biggest)
 
     # --- care
 
@@ -397,82 +479,15 @@ class FileStore:
         with disk.errors_mapped(f"reading session {session}", session=session):
             return OpenLog(self._root.open_session(session))
 
-    # --- names
-
-    @contextmanager
-    def _names_held(self) -> Iterator[None]:
-        """Keys and aliases change hands under one lock for the whole root."""
-        self._root.prepare()
-        descriptor = self._root.open_lock("names.lock")
-        self._name_locks.add(descriptor)
-        try:
-            disk.lock(descriptor, self._settings.lock_seconds, "the names of this root")
-            try:
-                yield
-            finally:
-                disk.unlock(descriptor)  # a child forked meanwhile has the descriptor too
-        finally:
-            self._name_locks.discard(descriptor)
-            os.close(descriptor)
-
-    # --- forks
-
-    def _mind_forks(self) -> None:
-        """Hooks cannot be taken back, so they must not keep the store alive."""
-        database = weakref.WeakMethod(self._catalogue.index.database.before_fork)
-        in_parent = weakref.WeakMethod(self._catalogue.index.database.after_fork_in_parent)
-        in_child = weakref.WeakMethod(self._after_fork_in_child)
-        os.register_at_fork(
-            before=partial(_call, database),
-            after_in_parent=partial(_call, in_parent),
-            after_in_child=partial(_call, in_child),
-        )
-
     def _after_fork_in_child(self) -> None:
         self._new_uuid = Uuids()  # the parent goes on counting with the old one
         self._new_ulid = Ulids(self._clock)  # another thread may have held its lock
         self._writers.after_fork_in_child()
         for lease in list(self._leases):
             lease.release()
-        for descriptor in self._name_locks:  # another thread's, which is not here
-            os.close(descriptor)
-        self._name_locks.clear()
+        self._names.after_fork_in_child()
         self._catalogue.owner = new_owner()
         self._catalogue.index.database.after_fork_in_child()
-
-
-def _call(method: weakref.WeakMethod[Callable[[], None]]) -> None:
-    alive = method()
-    if alive is not None:
-        alive()
-
-
-def _above(log: OpenLog, after: int, limit: int | None) -> Iterator[Entry]:
-    """Entries of a log above a seq; below 0 means the birth record too."""
-    if limit is not None and limit <= 0:
-        return
-    left = -1 if limit is None else limit
-    with disk.errors_mapped("reading a session"):
-        start = log.seek(after + 1) if after > 0 else (1, 0)
-        for entry in log.forward(*start, before=after if after > 0 else -1):
-            if after > 0:
-                if entry.seq is not None and entry.seq <= after:
-                    continue
-            elif after == 0 and is_birth(entry):
-                continue
-            yield entry
-            left -= 1
-            if left == 0:
-                break
-    log.close()
-
-
-def _newest_first(log: OpenLog) -> Iterator[Entry]:
-    with disk.errors_mapped("reading a session"):
-        for entry in log.backward():
-            if not is_birth(entry):
-                yield entry
-    log.close()
 
 
 def _end_of(log: OpenLog, at: int, session: str) -> tuple[int, int]:

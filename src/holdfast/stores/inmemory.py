@@ -13,7 +13,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Self
 
-from holdfast.errors import Conflict, FormatError, NotFound, SessionBusy
+from msgspec.structs import replace
+
+from holdfast.errors import Conflict, FormatError, NotFound
 from holdfast.log import admit, lines
 from holdfast.log.admit import REMEMBERED, Prepared, lasting, prepare
 from holdfast.log.facts import check_facts
@@ -30,13 +32,16 @@ from holdfast.ports import (
     Progress,
     Query,
     Results,
+    Used,
+    days_of,
     matcher,
     parse_cursor,
 )
 from holdfast.settings import SessionSettings, Settings
 from holdfast.stamps import Stamps, Uuids
-from holdfast.stores import names
+from holdfast.stores import names, spending
 from holdfast.stores.layout import check_id
+from holdfast.stores.leases import taken
 from holdfast.stores.reading import is_birth
 from holdfast.ulid import Ulids, is_ulid, made_at
 
@@ -56,11 +61,14 @@ class MemoryLog:
         self.marker = 0
         self.ids: dict[str, AnyRecord] = {}
         self.leased = False
+        self._metadata: Metadata | None = None  # every listing and lookup asks for it
 
     @property
     def metadata(self) -> Metadata:
         """The metadata up to the last record."""
-        return self.tally.metadata(len(self.sizes), self.sizes[-1])
+        if self._metadata is None:
+            self._metadata = self.tally.metadata(len(self.sizes), self.sizes[-1])
+        return self._metadata
 
     def append(
         self, prepared: Sequence[Prepared], expect: int | None, guard: int | None
@@ -100,6 +108,7 @@ class MemoryLog:
                 self.sizes.append(0)
             self.counts[-1] += len(group)
             self.sizes[-1] += sum(map(len, group)) + len(group)
+        self._metadata = None
         for record in records:
             self.records.append(record)
             self.tally.add(record)
@@ -337,9 +346,26 @@ class InMemoryStore:
         """Nothing is kept for searches."""
         return 0
 
+    def usage(
+        self,
+        which: Filter = Filter(),  # noqa: B008 - frozen
+        *,
+        until: str | None = None,
+        spenders: int = 10,
+        fresh: bool = True,
+        progress: Progress | None = None,
+    ) -> Used:
+        """What sessions spent, by day and model."""
+        matches, days = matcher(replace(which, since=None)), days_of(which, until)
+        with self._lock:
+            rows = [
+                Listed(log.metadata, sum(log.sizes), len(log.sizes)) for log in self._logs.values()
+            ]
+        return spending.used([row.metadata for row in rows if matches(row)], days, spenders)
+
     def _searching(self) -> Searching:
         from holdfast.index.listing import Index  # noqa: PLC0415 - loads SQLite; few search here
-        from holdfast.stores.searching import Searching  # noqa: PLC0415
+        from holdfast.stores.searching import search_index  # noqa: PLC0415
 
         with self._lock:
             rows = [
@@ -347,7 +373,7 @@ class InMemoryStore:
             ]
         index = Index(None, lambda told: None)
         index.put(rows, new=True)
-        made = Searching(
+        made = search_index(
             index,
             lambda one, after: self.read(one, after=after),
             lambda told: None,
@@ -372,7 +398,7 @@ class InMemoryStore:
         with self._lock:
             log = self._log(session)
             if log.leased:
-                raise SessionBusy(f"the turn of session {session} is held", session=session)
+                raise taken(session)
             log.leased = True
             return MemoryLease(session, log)
 

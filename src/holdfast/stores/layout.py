@@ -177,24 +177,41 @@ class Root:
             self.within("tmp") as staging,
             self.within("sessions") as sessions,
         ):
-            os.mkdir(session, mode=0o700, dir_fd=staging)
-            directory = open_directory(session, staging)
+            # Its own name: what a crash left of an attempt must not stand in the way of the next.
+            stage = f"{session}.{os.getpid()}.{os.urandom(4).hex()}"
+            os.mkdir(stage, mode=0o700, dir_fd=staging)
+            directory = open_directory(stage, staging)
             try:
                 build(directory)
                 if self._durable:
                     sync_directory(directory)
-                os.rename(session, session, src_dir_fd=staging, dst_dir_fd=sessions)
+                os.rename(stage, session, src_dir_fd=staging, dst_dir_fd=sessions)
                 if self._durable:
                     sync_directory(sessions)
             except BaseException:
                 with suppress(OSError):
                     _empty(directory)
-                for place in (staging, sessions):
+                for name, place in ((stage, staging), (session, sessions)):
                     with suppress(OSError):
-                        os.rmdir(session, dir_fd=place)
+                        os.rmdir(name, dir_fd=place)
                 raise
             finally:
                 os.close(directory)
+
+    def forget_stages(self, session: str) -> None:
+        """Remove what processes that are gone left of their attempts to make a session."""
+        self.prepare()
+        with errors_mapped(f"making session {session}"), self.within("tmp") as staging:
+            for name in os.listdir(staging):
+                owner = name.split(".")[1:2]
+                if name[:27] != f"{session}." or not owner or _runs(owner[0]):
+                    continue
+                directory = open_directory(name, staging)
+                try:
+                    _empty(directory)
+                    os.rmdir(name, dir_fd=staging)
+                finally:
+                    os.close(directory)
 
     def is_here(self, session: str, directory: int) -> bool:
         """Whether an open directory still is the session of that id."""
@@ -269,6 +286,16 @@ def check_id(session: str) -> None:
         raise InvalidId(
             f"not a session id: {session[:60]!r}", hint="ids are 26 characters, 0-9 and A-Z"
         )
+
+
+def _runs(pid: str) -> bool:
+    try:
+        os.kill(int(pid), 0)
+    except (ProcessLookupError, ValueError, OverflowError):
+        return False
+    except OSError:
+        pass
+    return True
 
 
 def _empty(directory: int) -> None:

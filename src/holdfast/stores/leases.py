@@ -5,7 +5,11 @@ from __future__ import annotations
 import os
 from typing import Self
 
+from holdfast.errors import SessionBusy
 from holdfast.stores import disk
+
+RUNNING = "a turn of this session is running"
+WAIT = "wait for its end, or stop it"
 
 
 class FileLease:
@@ -19,6 +23,10 @@ class FileLease:
             self._descriptor = disk.open_file("turn.lock", os.O_RDWR | os.O_CREAT, directory)
         try:
             disk.lock(self._descriptor, 0, f"the turn of session {session}", session=session)
+        except SessionBusy:
+            pid = disk.holder(self._descriptor)
+            self.release()
+            raise taken(session, "" if pid == os.getpid() else disk.named(pid)) from None
         except BaseException:
             self.release()
             raise
@@ -42,3 +50,9 @@ class FileLease:
 
     def __exit__(self, *error: object) -> None:
         self.release()
+
+
+def taken(session: str, holder: str = "", *, hint: str = WAIT, **facts: object) -> SessionBusy:
+    """What is said when the lease cannot be had; `holder` is another process, in words."""
+    text = f"a turn of session {session} is running in {holder}" if holder else RUNNING
+    return SessionBusy(text, hint=hint, session=session, **facts)

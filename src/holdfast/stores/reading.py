@@ -15,11 +15,20 @@ from holdfast.log import scan
 from holdfast.log.lines import decode, decode_fast, peek_seq
 from holdfast.log.parts import part_name, part_number
 from holdfast.model import MARKERS, AnyRecord, Damaged, Entry, Meta
-from holdfast.stores.disk import open_file
+from holdfast.stores.disk import errors_mapped, open_file
 
 
 def part_numbers(directory: int) -> list[int]:
     """The numbers of the parts in a session's directory."""
+    numbers = _listed(directory)
+    if numbers and len(numbers) < numbers[-1]:
+        # One that was made while we looked may be passed over though a later one was seen.
+        last = numbers[-1]
+        numbers = sorted({*numbers, *(number for number in _listed(directory) if number < last)})
+    return numbers
+
+
+def _listed(directory: int) -> list[int]:
     found = (part_number(name) for name in os.listdir(directory))
     return sorted(number for number in found if number is not None)
 
@@ -196,6 +205,35 @@ def entry_of(file: str, start: int, stop: int, line: bytes | None, seq: int | No
 def is_birth(entry: Entry | AnyRecord) -> bool:
     """Whether an entry is the record with seq 0 that says what the session was made with."""
     return isinstance(entry, Meta) and entry.seq == 0
+
+
+def entries_above(log: OpenLog, after: int, limit: int | None) -> Iterator[Entry]:
+    """Entries above a seq, or below 0 all with the birth record; closes the log at their end."""
+    if limit is not None and limit <= 0:
+        return
+    left = -1 if limit is None else limit
+    with errors_mapped("reading a session"):
+        start = log.seek(after + 1) if after > 0 else (1, 0)
+        for entry in log.forward(*start, before=after if after > 0 else -1):
+            if after > 0:
+                if entry.seq is not None and entry.seq <= after:
+                    continue
+            elif after == 0 and is_birth(entry):
+                continue
+            yield entry
+            left -= 1
+            if left == 0:
+                break
+    log.close()
+
+
+def newest_first(log: OpenLog) -> Iterator[Entry]:
+    """Entries without the birth record; closes the log at their end."""
+    with errors_mapped("reading a session"):
+        for entry in log.backward():
+            if not is_birth(entry):
+                yield entry
+    log.close()
 
 
 def recent_ids(log: OpenLog, count: int) -> dict[str, int]:

@@ -1,13 +1,15 @@
-"""Search in the sessions of a root: what is new is taken in, then the index is asked."""
+"""Search in the sessions of a store: what is new is taken in, then its full text is asked."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Any
+from typing import Any, Protocol
 
-from holdfast.errors import HoldfastError, NotFound
+from msgspec import UNSET
+
+from holdfast.errors import NotFound, SettingsError, StoreFailed, StoreFull
 from holdfast.index.fulltext import Behind, FullText, News, Shown
 from holdfast.index.listing import Index
 from holdfast.log.lines import clean
@@ -19,21 +21,74 @@ from holdfast.stamps import timestamp
 from holdfast.stores.tail import Report
 
 MARKS = ("«", "»")
-_MOST = 2_000  # passages that are looked at for one query
+# What an index marks with: they are for use inside of programs, and are no characters of a text.
+_OPEN, _CLOSE = "\ufdd0", "\ufdd1"
+_MARKED = re.compile(f"{_OPEN}([^{_OPEN}{_CLOSE}]*){_CLOSE}")
 _LATER = 7 * 86_400_000  # ms after a time in which something may still be told of it
 _BATCH = 16_000_000  # characters that are taken in at once
 _WORDS = 24  # of a snippet
 _AROUND = 80  # characters on either side, where the index makes no snippet
+_ROUNDS = 2  # of a session in one call
+_OF_ALL = (StoreFailed, StoreFull, SettingsError)  # what is wrong with the store, not a session
 
 Read = Callable[[str, int], Iterator[Entry]]  # the records of a session above a seq
 
 
-class Searching:
-    """The search of one root."""
+class Texts(Protocol):
+    """The full text of a store; expressions are those of FTS5, as `search.query` makes them."""
 
-    def __init__(self, index: Index, read: Read, report: Report, *, tools: bool) -> None:
-        self._index = index
-        self._text = FullText(index.database)
+    def behind(self, limit: int = ...) -> list[Behind]: ...
+    def take(self, news: Iterable[News]) -> None: ...
+    def find(
+        self, match: str, weights: Sequence[float], query: Query, limit: int
+    ) -> list[ranking.Hit]: ...
+    def gather(
+        self, match: str, weights: Sequence[float], query: Query, each: int
+    ) -> list[ranking.Hit]: ...
+    def inside(self, match: str, query: Query, each: int) -> list[ranking.Hit]: ...
+    def newest(
+        self, match: str, weights: Sequence[float], among: int, limit: int
+    ) -> list[ranking.Hit]: ...
+    def between(
+        self,
+        match: str,
+        weights: Sequence[float],
+        query: Query,
+        span: tuple[int, int],
+        limit: int,
+    ) -> list[ranking.Hit]: ...
+    def count(self, match: str) -> int: ...
+    def places(self, match: str, limit: int) -> list[int]: ...
+    def total(self) -> int: ...
+    def shown(
+        self, rows: Sequence[int], match: str, marks: tuple[str, str], words: int
+    ) -> dict[int, Shown]: ...
+
+
+def search_index(index: Index, read: Read, report: Report, *, tools: bool) -> Searching:
+    """The search of one root, by its index."""
+
+    def known(session: str) -> Metadata | None:
+        row = index.get(session)
+        return None if row is None else row.metadata
+
+    return Searching(FullText(index.database), known, read, report, tools=tools)
+
+
+class Searching:
+    """The search of one store."""
+
+    def __init__(
+        self,
+        text: Texts,
+        known: Callable[[str], Metadata | None],
+        read: Read,
+        report: Report,
+        *,
+        tools: bool,
+    ) -> None:
+        self._known = known
+        self._text = text
         self._read = read
         self._report = report
         self._tools = tools  # what tools answered is searched too
@@ -45,20 +100,49 @@ class Searching:
 
         May be stopped at any moment and goes on from there.
         """
-        done, failed = 0, set[str]()
+        failed = set[str]()
+        # Session → from which seq on. Not twice, or a gap would be for ever; and no more than once
+        # more from another, or one that others write to all the time would be.
+        taken: dict[str, list[int]] = {}
         with ThreadPoolExecutor(1) as writing:  # what was read, while the next is read
-            while behind := [one for one in self._text.behind() if one.session not in failed]:
+            while behind := [
+                one
+                for one in self._text.behind()
+                if one.session not in failed
+                and one.seq not in (known := taken.get(one.session, []))
+                and len(known) < _ROUNDS
+            ]:
                 taking: Future[None] | None = None
                 for some in self._batches(behind, failed):
                     if taking is not None:
                         taking.result()
-                    taking = writing.submit(self._text.take, some)
-                    done += len(some)
+                    taking = writing.submit(self._take, some, failed)
+                    for each in some:
+                        taken.setdefault(each.before.session, []).append(each.before.seq)
                     if progress is not None:
-                        progress(done, max(done, len(behind)))
+                        progress(len(taken), max(len(taken), len(behind)))
                 if taking is not None:
                     taking.result()
-        return done
+        return len(taken.keys() - failed)
+
+    def _take(self, some: list[News], failed: set[str]) -> None:
+        """Take in what is new of some sessions, without those that cannot be."""
+        try:
+            self._text.take(some)
+        except _OF_ALL:
+            raise
+        except Exception as error:
+            if len(some) > 1:
+                for one in some:
+                    self._take([one], failed)
+                return
+            self._failed(some[0].before.session, error, failed)
+
+    def _failed(self, session: str, error: Exception, failed: set[str]) -> None:
+        """One bad session must not hide the others; the next time it is tried again."""
+        failed.add(session)
+        if not isinstance(error, NotFound):
+            self._report(f"session {session} cannot be searched: {type(error).__name__}: {error}")
 
     def _batches(self, behind: Sequence[Behind], failed: set[str]) -> Iterator[list[News]]:
         """What is new of sessions, some at a time."""
@@ -68,10 +152,8 @@ class Searching:
             try:
                 news.append(self._news(one))
                 size += sum(len(passage.text) for passage in news[-1].passages)
-            except HoldfastError as error:  # one bad session must not hide the others
-                failed.add(one.session)
-                if not isinstance(error, NotFound):
-                    self._report(f"session {one.session} cannot be searched: {error.message}")
+            except Exception as error:
+                self._failed(one.session, error, failed)
             if size > _BATCH:
                 yield news
                 news, size = [], 0
@@ -84,7 +166,9 @@ class Searching:
         if change.back:
             new += self._again(before.session, change.back)
             change.gone |= change.back  # what stands there is put there anew
-        named = passages.title(before.metadata.name or "", before.metadata.created_at)
+        # Records are read up to now, so what is known of the session may be older than they are.
+        name = before.metadata.name if change.name is UNSET else change.name
+        named = passages.title(name or "", before.metadata.created_at)
         change.gone.add(passages.TITLE)
         return News(before, change, new if named is None else [*new, named])
 
@@ -103,13 +187,16 @@ class Searching:
         """The sessions in which something is found."""
         parsed = parse(clean(query.text))
         weights = list(ranking.WEIGHTS.values())
+        # Of every session, so that none is hidden by one that says it often.
+        each = max(query.hits, ranking.PASSAGES)
         for match in (parsed.match, parsed.any):
-            hits = self._text.find(match, weights, query, _MOST) if match else []
+            hits = self._text.gather(match, weights, query, each) if match else []
             if hits:
-                return self._results(ranking.group(hits, **_all), match, parsed.marks, query)
-        hits = self._text.inside(parsed.inside, query, _MOST) if parsed.inside else []
+                found = ranking.group(hits, sessions=None, each=each)
+                return self._results(found, match, parsed.marks, query)
+        hits = self._text.inside(parsed.inside, query, each) if parsed.inside else []
         words = tuple(re.findall(r"[^\W_]+", query.text))
-        return self._results(ranking.group(hits, **_all), "", words, query)
+        return self._results(ranking.group(hits, sessions=None, each=each), "", words, query)
 
     def recall(self, message: str, now: int, query: Query) -> Results:
         """The sessions that a message is about."""
@@ -129,7 +216,9 @@ class Searching:
             known = {hit.row for hit in hits}
             hits += [hit for hit in there if hit.row not in known]
         places = {one: self._text.places(one, ranking.BUDGET) for one in chosen}
-        found = ranking.recall(question, hits, places, self._text.total(), **_all)
+        found = ranking.recall(
+            question, hits, places, self._text.total(), sessions=None, each=query.hits
+        )
         return self._results(found, match, (), query)
 
     def _results(
@@ -139,27 +228,26 @@ class Searching:
         marks: Sequence[str],
         query: Query,
     ) -> Results:
-        best = [one for one in found if one.session not in query.without][: query.limit]
+        wanted = [one for one in found if one.session not in query.without]
+        best = wanted[query.offset : query.offset + query.limit]
         rows = [hit.row for one in best for hit in one.hits[: query.hits]]
-        shown = self._text.shown(rows, match, MARKS, _WORDS)
+        shown = self._text.shown(rows, match, (_OPEN, _CLOSE), _WORDS)
         results = []
         for one in best:
-            row = self._index.get(one.session)
-            metadata = row.metadata if row is not None else Metadata(id=one.session)
+            metadata = self._known(one.session) or Metadata(id=one.session)
             own = (hit for hit in one.hits[: query.hits] if hit.row in shown)
             hits = tuple(_hit(hit.seq, shown[hit.row], marks) for hit in own)
             results.append(Found(one.session, metadata.title, round(one.score, 6), hits))
-        return Results(tuple(results), len(found))
-
-
-_all: dict[str, int] = {"sessions": _MOST, "each": 20}
+        return Results(tuple(results), len(wanted))
 
 
 def _hit(seq: int, shown: Shown, marks: Sequence[str]) -> Hit:
     snippet = shown.snippet
-    if MARKS[0] not in snippet:
+    if _OPEN not in snippet:
         snippet = _cut(shown.text, marks)
-    return Hit(seq, shown.kind, snippet, timestamp(max(shown.at, 0) / 1000))
+    found = tuple(match.span(1) for match in _MARKED.finditer(snippet))
+    snippet = snippet.replace(_OPEN, MARKS[0]).replace(_CLOSE, MARKS[1])
+    return Hit(seq, shown.kind, snippet, timestamp(max(shown.at, 0) / 1000), found)
 
 
 def _cut(text: str, marks: Sequence[str]) -> str:
@@ -168,5 +256,5 @@ def _cut(text: str, marks: Sequence[str]) -> str:
     first = places.search(text)
     start = max(first.start() - _AROUND, 0) if first else 0
     end = (first.end() if first else 0) + _AROUND
-    piece = places.sub(lambda found: f"{MARKS[0]}{found[0]}{MARKS[1]}", text[start:end])
+    piece = places.sub(lambda found: f"{_OPEN}{found[0]}{_CLOSE}", text[start:end])
     return f"{'…' if start else ''}{piece}{'…' if end < len(text) else ''}"

@@ -88,9 +88,9 @@ def _read(log: OpenLog) -> tuple[dict[str, Any], bool]:
 
 def _begin(session: str, log: OpenLog) -> tuple[Tally, Through]:
     data, checked = _read(log)
-    # Not of a session that was copied by hand, and not of a version that did not know whether
-    # the model was chosen: then the log is read once more.
-    if checked and data.get("id") == session and "modelChosen" in data:
+    # Not of a session that was copied by hand, and not of a version that did not count what was
+    # spent: then the log is read once more.
+    if checked and data.get("id") == session and "spent" in data:
         try:
             known = from_builtins(data)
         except msgspec.ValidationError:

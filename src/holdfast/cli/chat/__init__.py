@@ -1,0 +1,1 @@
+"""`holdfast chat`: a conversation on a terminal, through the daemon or in this process."""

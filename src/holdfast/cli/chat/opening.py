@@ -1,0 +1,119 @@
+"""Which session a conversation goes on with, and what a person is told of it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from holdfast.aio import AsyncSession, AsyncStore
+from holdfast.cli import render
+from holdfast.cli.chat.telling import Line, said
+from holdfast.errors import NotFound, Unsupported
+from holdfast.identity.route import Router, Routing
+from holdfast.model import Message, Metadata
+from holdfast.session import Session
+
+BRIEF_LINES = 6  # of what was said last
+BRIEF_WIDTH = 400  # characters of it
+
+
+class Wanted(NamedTuple):
+    """What the user asked for."""
+
+    is_new: bool = False
+    resume: str | None = None  # a session; "": the newest
+    agent: str | None = None
+    sender: str | None = None
+    model: str | None = None
+
+
+async def choose(store: AsyncStore, wanted: Wanted) -> AsyncSession:
+    """The session, made if there is none."""
+    if wanted.resume is not None:
+        session = await resume(store, wanted)
+    else:
+        session = await _current(store, wanted)
+    if wanted.model and wanted.model != (await session.metadata()).model:
+        await session.update(model=wanted.model)
+    return session
+
+
+async def resume(store: AsyncStore, wanted: Wanted) -> AsyncSession:
+    """A session that was named, or the newest; from now on it is the current one of its pair."""
+    if wanted.resume:
+        session = await store.session(wanted.resume)
+    else:
+        page = await store.list(limit=1, agent=wanted.agent, sender=wanted.sender)
+        if not page:
+            raise NotFound("there is no session to resume", hint="holdfast chat starts one")
+        session = await store.session(page[0].id)
+    try:
+        await session.resume()
+    except Unsupported:
+        pass  # its program goes on with the newest, whatever we think
+    return session
+
+
+async def start(
+    store: AsyncStore, agent: str, sender: str, *, model: str = "", title: str | None = None
+) -> AsyncSession:
+    """The next session of a pair; one in which nothing was said yet will do."""
+    found = await store.current(agent, sender)
+    if found is not None and not model:
+        metadata = await found.metadata()
+        if not (metadata.through.seq or metadata.unfinished or metadata.model_chosen):
+            if title is not None:
+                await found.rename(title)
+            return found
+    return await store.create(agent=agent, sender=sender, model=model, title=title)
+
+
+async def _current(store: AsyncStore, wanted: Wanted) -> AsyncSession:
+    agent = wanted.agent or Router(Routing.of(store.sync.settings)).default_agent
+    sender = wanted.sender or "user"
+    found = None if wanted.is_new else await store.current(agent, sender)
+    return found or await start(store, agent, sender, model=wanted.model or "")
+
+
+def introduce(session: Session, place: str) -> Iterator[Line]:
+    """Which session this is, how old, and what was said in it last."""
+    metadata = session.metadata
+    title = render.one_line(metadata.title)
+    if not metadata.message_count:
+        yield Line(f"A new session, {metadata.id} · {whom(metadata)} · {place}")
+        return
+    ago = render.ago(metadata.last_message_at, time.time())
+    count = render.plural(metadata.message_count, "message")
+    yield Line(title, "bold")
+    yield Line(f"{metadata.id} · {whom(metadata)} · {ago} · {count} · {place}")
+    yield from _last(session)
+    if metadata.waiting:
+        count = render.plural(len(metadata.waiting), "message")
+        yield Line(f"{count} waiting: answered before what you say next")
+
+
+def whom(metadata: Metadata) -> str:
+    """Agent and sender."""
+    return f"{render.one_line(metadata.agent)} with {render.one_line(metadata.sender)}"
+
+
+def _last(session: Session) -> Iterator[Line]:
+    """The last exchange, in brief."""
+    answer: Message | None = None
+    for message in reversed(session.live().messages):
+        if message.role == "assistant" and answer is None and message.text:
+            answer = message
+        if message.role == "user":
+            yield Line("")
+            yield Line(_brief(said(message.text)))
+            break
+    if answer is not None:
+        yield Line(_brief(render.safe(answer.text)))
+    yield Line("")
+
+
+def _brief(text: str) -> str:
+    lines = text[:BRIEF_WIDTH].split("\n")[:BRIEF_LINES]
+    kept = "\n".join(lines)
+    return kept if len(kept) == len(text) else f"{kept} …"

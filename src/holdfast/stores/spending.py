@@ -1,0 +1,62 @@
+"""Usage of sessions whose metadata is at hand, and of several stores as one.
+
+The same answer as the index gives, for stores that have none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from holdfast.log.spending import total, weight
+from holdfast.log.spending import used as used_by
+from holdfast.model import Metadata, Spent
+from holdfast.ports import Spender, Used
+
+
+def used(sessions: Iterable[Metadata], days: tuple[str, str], spenders: int) -> Used:
+    """What some sessions spent between two days; an empty one is open."""
+    first, last = days
+    rows: list[Spent] = []
+    found: list[Spender] = []
+    for data in sessions:
+        own = [one for one in used_by(data) if first <= one.day and (not last or one.day <= last)]
+        if own:
+            rows += own
+            found.append(Spender(data.id, data.title, data.agent, data.sender, _by_model(own)))
+    return Used(_by_day(rows), _heaviest(found, spenders), len(found))
+
+
+def joined(answers: Sequence[Used], spenders: int) -> Used:
+    """What several stores answered, as one."""
+    return Used(
+        _by_day(row for one in answers for row in one.spent),
+        _heaviest((found for one in answers for found in one.spenders), spenders),
+        sum(one.sessions for one in answers),
+        sum(one.behind for one in answers),
+    )
+
+
+def _by_day(rows: Iterable[Spent]) -> tuple[Spent, ...]:
+    """One row for each day and model; what has a stated cost stands apart, before the rest."""
+    groups: dict[tuple[str, str, bool], list[Spent]] = {}
+    for row in rows:
+        groups.setdefault((row.day, row.model, not row.cost), []).append(row)
+    return tuple(total(groups[key], key[0], key[1]) for key in sorted(groups))
+
+
+def _by_model(rows: Iterable[Spent]) -> tuple[Spent, ...]:
+    groups: dict[str, list[Spent]] = {}
+    for row in rows:
+        groups.setdefault(row.model, []).append(row)
+    return tuple(
+        total(groups[model], max(row.day for row in groups[model]), model)
+        for model in sorted(groups)
+    )
+
+
+def _heaviest(found: Iterable[Spender], most: int) -> tuple[Spender, ...]:
+    def order(one: Spender) -> tuple[float, float, str]:
+        tokens = sum(map(weight, one.spent))
+        return -tokens, -sum(row.cost for row in one.spent), one.session
+
+    return tuple(sorted(found, key=order)[: max(most, 0)])

@@ -1,0 +1,20 @@
+"""What holds for all tests."""
+
+from __future__ import annotations
+
+import os
+import signal
+
+
+def pytest_configure() -> None:
+    """Whatever runs the tests, what they start hears Ctrl+C.
+
+    A shell starts what runs behind it deaf to it, and that is inherited.
+    """
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def pytest_xdist_auto_num_workers() -> int:
+    """Three for two cores: a third of the time goes by in waiting for disks and for others."""
+    return max(2, (os.cpu_count() or 1) * 3 // 2)

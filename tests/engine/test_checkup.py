@@ -1,0 +1,135 @@
+"""Check-ups on a real store with real damage."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import TypeVar
+
+import pytest
+
+import holdfast
+from holdfast.aio import AsyncStore
+from holdfast.engine.checkup import Checkup, Progress
+from holdfast.errors import SessionBusy
+
+T = TypeVar("T")
+
+
+def make(root: Path, count: int = 3) -> list[str]:
+    with holdfast.open_store(root) as store:
+        made = [store.create(title=f"number {number}") for number in range(count)]
+        for session in made:
+            for text in ("one", "two", "three"):
+                session.append(holdfast.user(text))
+        return [session.id for session in made]
+
+
+def damage(root: Path, session: str) -> None:
+    """Flip a bit in the middle of a log."""
+    log = root / "sessions" / session / "session.jsonl"
+    content = bytearray(log.read_bytes())
+    content[len(content) // 2] ^= 1
+    log.write_bytes(content)
+
+
+def on(root: Path, act: Callable[[Checkup], Awaitable[T]]) -> T:
+    async def run() -> T:
+        async with AsyncStore(holdfast.open_store(root)) as store:
+            checkup = Checkup(store)
+            try:
+                return await act(checkup)
+            finally:
+                await checkup.end()
+
+    return asyncio.run(run())
+
+
+async def ended(checkup: Checkup) -> Progress:
+    async with asyncio.timeout(20):
+        while checkup.progress.running:
+            await asyncio.sleep(0)
+    return checkup.progress
+
+
+def test_a_checkup_finds_what_is_damaged_and_nothing_else(tmp_path: Path) -> None:
+    ids = make(tmp_path)
+    damage(tmp_path, ids[1])
+
+    async def look(checkup: Checkup) -> Progress:
+        checkup.begin()
+        return await ended(checkup)
+
+    found = on(tmp_path, look)
+    assert (found.done, found.of, found.failure) == (3, 3, "")
+    assert {one.session for one in found.problems} == {ids[1]}
+    assert found.problems[0].damage.file == "session.jsonl"
+
+
+def test_one_is_under_way_at_a_time(tmp_path: Path) -> None:
+    make(tmp_path)
+
+    async def look(checkup: Checkup) -> tuple[Progress, Progress]:
+        first = checkup.begin()
+        await asyncio.sleep(0)
+        return first, checkup.begin()
+
+    first, second = on(tmp_path, look)
+    assert first.running and second.started_at == first.started_at
+
+
+def test_a_checkup_that_is_stopped_says_so(tmp_path: Path) -> None:
+    make(tmp_path)
+
+    async def look(checkup: Checkup) -> Progress:
+        checkup.begin()
+        await asyncio.sleep(0)
+        await checkup.end()
+        return checkup.progress
+
+    stopped = on(tmp_path, look)
+    assert not stopped.running and stopped.failure == "it was stopped"
+
+
+def test_a_repair_keeps_the_damaged_bytes_and_says_what_is_left(tmp_path: Path) -> None:
+    session = make(tmp_path, 1)[0]
+    damage(tmp_path, session)
+    log = tmp_path / "sessions" / session / "session.jsonl"
+    before = log.read_bytes()
+
+    async def act(checkup: Checkup) -> tuple[list[str], int, int]:
+        checkup.begin()
+        await ended(checkup)
+        made = await checkup.repair(session)
+        assert checkup.repairs[session] is made
+        return list(made.done), len(made.left), len(checkup.progress.problems)
+
+    done, left, known = on(tmp_path, act)
+    assert any("a copy is in damaged" in step for step in done)
+    assert left == known == 1
+    assert log.read_bytes().startswith(before)
+
+
+def test_a_torn_tail_is_gone_after_a_repair(tmp_path: Path) -> None:
+    session = make(tmp_path, 1)[0]
+    with (tmp_path / "sessions" / session / "session.jsonl").open("ab") as log:
+        log.write(b'{"recordType":"message"')
+
+    async def act(checkup: Checkup) -> tuple[int, int]:
+        found = await checkup.verify(session)
+        assert checkup.progress.problems
+        made = await checkup.repair(session)
+        return len(found), len(made.left) + len(checkup.progress.problems)
+
+    assert on(tmp_path, act) == (1, 0)
+
+
+def test_no_repair_during_a_turn(tmp_path: Path) -> None:
+    session = make(tmp_path, 1)[0]
+    with (
+        holdfast.open_store(tmp_path) as other,
+        other.session(session).lease(),
+        pytest.raises(SessionBusy),
+    ):
+        on(tmp_path, lambda checkup: checkup.repair(session))

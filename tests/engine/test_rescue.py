@@ -1,0 +1,103 @@
+"""A process that dies beside a running one: what it left goes on without a restart."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import holdfast
+from holdfast.app import open_runtime
+from holdfast.engine.run import Recovered
+from holdfast.model import Event
+from holdfast.settings import Settings, TurnSettings
+
+QUIET = Settings(turn=TurnSettings(titles=False))
+# Begins a turn that takes long, with another message behind it.
+OTHER = """
+import asyncio, sys
+from holdfast.app import open_runtime
+
+async def main():
+    runtime = open_runtime(sys.argv[1])
+    session = await runtime.store.session(sys.argv[2])
+    await runtime.submit(session, "!wait 50")
+    await runtime.submit(session, "!say after it")
+    print("taken", flush=True)
+    await asyncio.sleep(60)
+
+asyncio.run(main())
+"""
+
+
+@pytest.mark.crash
+def test_what_a_killed_process_left_is_taken_over_by_one_that_runs(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        runtime = open_runtime(tmp_path, settings=QUIET)
+        found: list[Recovered] = []
+        runtime.when_rescued = found.append
+        session = await runtime.create()
+        other = subprocess.Popen(
+            [sys.executable, "-c", OTHER, str(tmp_path), session.id], stdout=subprocess.PIPE
+        )
+        assert other.stdout is not None
+        await asyncio.to_thread(other.stdout.readline)
+        await runtime._rescue.look()
+        assert found == [], "it lives"
+        other.send_signal(signal.SIGKILL)
+        other.wait()
+        other.stdout.close()
+        left = await session.metadata()
+        assert left.run is not None and len(left.waiting) == 1, "so it would stay until a restart"
+        await runtime._rescue.look()
+        assert [(one.session_id, one.waiting) for one in found] == [(session.id, 1)]
+        assert runtime.health().recovered == 1
+        async with asyncio.timeout(20):
+            while (await session.metadata()).unfinished:
+                await asyncio.sleep(0.01)
+        texts = [one.text for one in await session.messages()]
+        assert texts == ["!wait 50", "!say after it", "after it"]
+        kinds = [one.kind for one in await session.records() if isinstance(one, Event)]
+        assert kinds == ["queued", "turn_interrupted", "turn_end"]
+        await runtime._rescue.look()
+        assert len(found) == 1, "once is enough"
+        await runtime.drain(5)
+        await runtime.store.close()
+
+    asyncio.run(scenario())
+
+
+def test_a_turn_that_runs_here_is_left_alone(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        runtime = open_runtime(tmp_path, settings=QUIET)
+        found: list[Recovered] = []
+        runtime.when_rescued = found.append
+        session = await runtime.create()
+        run = await runtime.submit(session, "!wait 0.2\n!say done")
+        await runtime._rescue.look()
+        assert (await run.answer()).reply.text == "done" and found == []
+        await runtime.drain(5)
+        await runtime.store.close()
+
+    asyncio.run(scenario())
+
+
+def test_a_store_that_fails_is_told_and_looked_at_again(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        runtime = open_runtime(tmp_path, settings=QUIET)
+        told: list[holdfast.HoldfastError] = []
+        runtime.when_rescue_fails = told.append
+        runtime._rescue._every = 0.01
+        runtime._rescue.begin()
+        await runtime.store.close()
+        async with asyncio.timeout(20):
+            while len(told) < 2:
+                await asyncio.sleep(0.01)
+        await runtime._rescue.end()
+        assert isinstance(told[0], holdfast.StoreFailed)
+
+    asyncio.run(scenario())

@@ -1,0 +1,138 @@
+"""A store that breaks its word is told of; nothing that runs in the background ends by it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import holdfast
+from holdfast.aio import AsyncStore
+from holdfast.api import RunEvent, Status
+from holdfast.daemon.board import Board
+from holdfast.engine import taking_in
+from holdfast.engine.runtime import Runtime
+from holdfast.model import Metadata, user
+from holdfast.ports import Page, Progress
+from holdfast.session import Store
+from holdfast.stores.file import FileStore
+
+
+class Breaking(FileStore):
+    """A store that fails in a way no store may."""
+
+    def __init__(self, root: Path) -> None:
+        super().__init__(root)
+        self.breaks = False
+        self.bad = ""
+        self.caught_up = 0
+
+    def metadata(self, session: str) -> Metadata:
+        if session == self.bad:
+            raise OverflowError("int too large to convert to float")
+        return super().metadata(session)
+
+    def list(self, *given: Any, **named: Any) -> Page:
+        if self.breaks:
+            raise OverflowError("int too large to convert to float")
+        return super().list(*given, **named)
+
+    def catch_up(self, progress: Progress | None = None) -> int:
+        self.caught_up += 1
+        if self.breaks:
+            raise OverflowError("int too large to convert to float")
+        return super().catch_up(progress)
+
+
+@pytest.fixture
+def port(tmp_path: Path) -> Breaking:
+    return Breaking(tmp_path)
+
+
+async def until(is_so: Callable[[], object]) -> None:
+    async with asyncio.timeout(20):
+        while not is_so():
+            await asyncio.sleep(0.005)
+
+
+def unfinished(port: Breaking) -> str:
+    session = port.create().id
+    port.append(session, [user("hello", run_id="r")])
+    return session
+
+
+def test_one_bad_session_does_not_keep_the_others_from_being_taken_over(port: Breaking) -> None:
+    async def scenario() -> None:
+        runtime = Runtime(AsyncStore(Store(port)))
+        told: list[RunEvent] = []
+        runtime.listeners.append(told.append)
+        port.bad, *good = [unfinished(port) for _ in range(3)]
+        await runtime._rescue.look()
+        assert sorted(one.session_id for one in runtime.recovered) == sorted(good)
+        (status,) = [one for one in told if isinstance(one, Status)]
+        assert status.session_id == port.bad and "too large" in status.message
+        port.bad, bad = "", port.bad
+        await runtime._rescue.look()
+        assert runtime.recovered[-1].session_id == bad
+        await runtime.store.close()
+
+    asyncio.run(scenario())
+
+
+def test_looking_for_what_others_left_goes_on(port: Breaking) -> None:
+    async def scenario() -> None:
+        runtime = Runtime(AsyncStore(Store(port)))
+        told: list[holdfast.HoldfastError] = []
+        runtime.when_rescue_fails = told.append
+        unfinished(port)
+        port.breaks = True
+        runtime._rescue._every = 0.01
+        runtime._rescue.begin()
+        await until(lambda: len(told) > 1)
+        assert "OverflowError" in told[0].message
+        port.breaks = False
+        await until(lambda: runtime.recovered)
+        await runtime._rescue.end()
+        await runtime.store.close()
+
+    asyncio.run(scenario())
+
+
+def test_taking_in_goes_on(port: Breaking, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(taking_in, "PAUSE", 0.0)
+
+    async def scenario() -> None:
+        told: list[dict[str, Any]] = []
+        asyncio.get_running_loop().set_exception_handler(lambda _, what: told.append(what))
+        port.breaks = True
+        taking = taking_in.TakingIn(AsyncStore(Store(port)))
+        taking.begin()
+        await until(lambda: told)
+        assert isinstance(told[0]["exception"], OverflowError)
+        port.breaks = False
+        taking.told()
+        await until(lambda: port.caught_up == 2)
+        await taking.end()
+
+    asyncio.run(scenario())
+
+
+def test_looking_at_the_listing_goes_on(port: Breaking, capsys: pytest.CaptureFixture[str]) -> None:
+    async def scenario() -> None:
+        runtime = Runtime(AsyncStore(Store(port)))
+        watching = runtime.feed.subscribe()
+        board = Board(runtime, look=0.01)
+        port.breaks = True
+        board.begin()
+        board.watch(watching)
+        await until(lambda: "looking_failed" in capsys.readouterr().err)
+        port.breaks = False
+        async with asyncio.timeout(20):
+            await anext(aiter(watching))
+        await board.end()
+        await runtime.store.close()
+
+    asyncio.run(scenario())

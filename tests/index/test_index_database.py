@@ -1,0 +1,42 @@
+"""The connection to the index: what was asked of it does not stand in the way of what comes."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import holdfast
+from holdfast.index.database import Database
+
+OTHER = """
+import sys, holdfast
+with holdfast.open_store(sys.argv[1]) as store:
+    store.create(sender="other").append(holdfast.user("hello"))
+    store.list()
+"""
+
+
+def test_a_question_that_an_error_broke_off_does_not_keep_others_changes_away(
+    tmp_path: Path,
+) -> None:
+    with holdfast.open_store(tmp_path) as store:
+        for number in range(3):
+            store.create(sender=f"{number}")
+        store.list()
+    database = Database(tmp_path / "index.db", print)
+
+    def ask() -> None:
+        with database.reading() as cursor:
+            next(cursor.execute("SELECT id FROM session"))
+            raise LookupError
+
+    with pytest.raises(LookupError) as kept:
+        ask()
+    subprocess.run([sys.executable, "-c", OTHER, str(tmp_path)], check=True)
+    with database.writing() as cursor:
+        cursor.execute("DELETE FROM mark WHERE id = ''")
+    assert kept.traceback, "as somebody keeps it who tells of it later"
+    database.close()

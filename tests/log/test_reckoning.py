@@ -1,0 +1,86 @@
+"""Usage as it is shown: lines over time, estimates beside stated costs, an order by cost."""
+
+from __future__ import annotations
+
+import pytest
+
+from holdfast.log.reckoning import By, reckon
+from holdfast.model import Spent
+from holdfast.ports import Spender, Used
+
+
+def _price(spent: Spent) -> float | None:
+    return None if spent.model == "unknown" else spent.tokens / 1000
+
+
+def _used(*rows: Spent) -> Used:
+    spenders = [Spender(row.day, row.day, "main", "user", (row,)) for row in rows]
+    return Used(rows, tuple(spenders), len(rows))
+
+
+def test_a_stated_cost_is_not_estimated_again() -> None:
+    stated = Spent("2026-11-16", "m", input_tokens=5000, cost=0.5)
+    told = Spent("2026-11-16", "m", input_tokens=2000)
+    found = reckon(_used(stated, told), _price)
+    assert (found.total.cost, found.total.estimate, found.total.dollars) == (0.5, 2.0, 2.5)
+    assert found.unpriced == ()
+
+
+def test_what_nobody_has_a_price_for_is_named_once() -> None:
+    rows = [Spent(f"2026-11-{day}", "unknown", input_tokens=1) for day in (15, 16)]
+    found = reckon(_used(*rows, Spent("2026-11-16", "idle", turns=1)), _price)
+    assert found.unpriced == ("unknown",)
+    assert found.total.dollars == 0.0
+
+
+def test_sessions_are_in_the_order_of_what_they_cost() -> None:
+    rows = [Spent("a", "m", input_tokens=10), Spent("b", "m", input_tokens=20, cost=9.0)]
+    rows.append(Spent("c", "m", input_tokens=3000))
+    found = reckon(_used(*rows), _price, most=2)
+    assert [one.session for one in found.costliest] == ["b", "c"]
+
+
+def test_a_session_that_took_nothing_is_not_among_those_that_cost_most() -> None:
+    rows = [Spent("a", "m", turns=9, tool_calls=2), Spent("b", "unknown", output_tokens=1)]
+    rows.append(Spent("c", "m", cost=0.01))
+    found = reckon(_used(*rows), _price)
+    assert [one.session for one in found.costliest] == ["c", "b"]
+    assert (found.sessions, found.total.turns) == (3, 9)
+
+
+@pytest.mark.parametrize(
+    ("last", "by"), [("2026-01-31", "day"), ("2026-02-01", "week"), ("2026-12-31", "month")]
+)
+def test_time_is_cut_so_that_it_fits(last: str, by: By) -> None:
+    rows = [Spent("2026-01-01", "m", 1), Spent(last, "m", 1)]
+    assert reckon(_used(*rows), _price).by == by
+
+
+def test_days_without_anything_are_there_too() -> None:
+    rows = [Spent("2026-02-27", "m", 1), Spent("2026-03-02", "m", 1)]
+    found = reckon(_used(*rows), _price, by="day", days=("2026-02-26", ""))
+    assert [(one.name[5:], one.turns) for one in found.lines] == [
+        ("02-26", 0),
+        ("02-27", 1),
+        ("02-28", 0),
+        ("03-01", 0),
+        ("03-02", 1),
+    ]
+
+
+def test_a_day_of_a_clock_that_was_wrong_makes_no_thousand_lines() -> None:
+    rows = [Spent("1970-01-01", "m", 1), Spent("2026-11-16", "m", 1), Spent("9999-99-99", "m", 1)]
+    found = reckon(_used(*rows), _price, by="day")
+    assert [one.turns for one in found.lines] == [1, 1, 1]
+    assert sum(one.turns for one in reckon(_used(*rows), _price).lines) == 3
+
+
+def test_models_stand_by_their_tokens() -> None:
+    rows = [Spent("2026-11-16", "b", input_tokens=1), Spent("2026-11-15", "a", output_tokens=7)]
+    found = reckon(_used(*rows), _price, by="model")
+    assert [(one.name, one.tokens) for one in found.lines] == [("a", 7), ("b", 1)]
+
+
+def test_nothing_is_nothing() -> None:
+    found = reckon(Used(), _price)
+    assert (found.lines, found.costliest, found.total.tokens) == ((), (), 0)

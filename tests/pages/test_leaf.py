@@ -1,0 +1,152 @@
+"""Pages that are turned backwards say together what the whole log says."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import holdfast
+from holdfast.log.fold import fold
+from holdfast.model import Compaction, Damaged, Entry, Event, Message, Unknown
+from holdfast.pages.leaf import Fold, Gone, Leaf, Note, Span, between, turn_back, turn_on
+from holdfast.pages.script import Said, script
+from holdfast.pages.sketch import Sketch
+from tests import histories
+
+
+def spans(entries: Sequence[Entry]) -> tuple[Span, list[int]]:
+    """A way to read a log, and how many of its records were read."""
+    read: list[int] = []
+
+    def span(low: int, high: int) -> list[Entry]:
+        found = [one for one in entries if one.seq is not None and low <= one.seq < high]
+        read.append(len(found))
+        return found
+
+    return span, read
+
+
+def backwards(span: Span, sketch: Sketch, size: int) -> list[Leaf]:
+    leaves: list[Leaf] = []
+    before = sketch.high + 1
+    while before > 1:
+        leaf = turn_back(span, sketch, before, size)
+        assert leaf.low < leaf.high == before
+        leaves.insert(0, leaf)
+        before = leaf.low
+    return leaves
+
+
+def said(leaves: Sequence[Leaf]) -> list[Said]:
+    return [part for leaf in leaves for part in leaf.parts if isinstance(part, Said)]
+
+
+def log_of(steps: list[histories.Step]) -> tuple[holdfast.Session, list[Entry]]:
+    session = holdfast.open_store("memory:").create()
+    for step in steps:
+        histories.append(session, step)
+    return session, list(session.entries())
+
+
+@given(histories.steps, st.integers(1, 7), st.integers(0, 100))
+@settings(deadline=None)
+def test_pages_joined_are_what_the_fold_of_the_whole_log_shows(
+    steps: list[histories.Step], size: int, known: int
+) -> None:
+    session, entries = log_of(steps)
+    head = session.metadata.through.seq
+    span, _ = spans(entries)
+    sketch = Sketch(head * known // 100)  # begun earlier, and gone on since
+    turn_back(span, sketch, sketch.high + 1, size)
+    sketch.go_on(one for one in entries if (one.seq or 0) > sketch.high)
+    leaves = backwards(span, sketch, size)
+
+    assert said(leaves) == [one for one in script(entries) if isinstance(one, Said)]
+    view = fold(entries)
+    live = {one.seq for one in view.messages}
+    everything = [one.seq for one in entries if isinstance(one, Message)]
+    assert {seq for seq in everything if sketch.fate(seq) == "live"} == live
+    gone = [one for leaf in leaves for one in leaf.parts if isinstance(one, Gone)]
+    assert sum(one.rewound + one.hidden for one in gone) == len(everything) - len(live)
+    standing = sketch.standing()
+    assert view.compaction is None or view.compaction.seq in {one.seq for one in standing}
+    folds = [one for leaf in leaves for one in leaf.parts if isinstance(one, Fold)]
+    assert sorted(one.record.seq for one in folds) == sorted(one.seq for one in standing)
+    assert sketch.low == min(head, 1) or not leaves
+    assert sketch.messages_from(1) == len(everything)
+    prompts = [one.seq for one in view.messages if one.role == "user"]
+    assert [one.seq for one in sketch.prompts()] == prompts
+
+
+@given(histories.steps, st.integers(1, 7), st.integers(0, 100))
+@settings(deadline=None)
+def test_going_on_from_any_place_shows_what_the_whole_log_has_behind_it(
+    steps: list[histories.Step], size: int, where: int
+) -> None:
+    session, entries = log_of(steps)
+    head = session.metadata.through.seq
+    span, _ = spans(entries)
+    sketch = Sketch(head)
+    begun = after = head * where // 100
+    shown: list[Said] = []
+    while after < head:
+        leaf = turn_on(span, sketch, after, size)
+        assert leaf.low == after + 1 <= leaf.high
+        shown += said([leaf])
+        after = leaf.high - 1
+    whole = [one for one in script(entries) if isinstance(one, Said)]
+    assert shown == [one for one in whole if one.message.seq > begun]
+
+
+def test_the_newest_page_of_a_long_session_is_all_that_is_read() -> None:
+    session = holdfast.open_store("memory:").create()
+    session.append_many(
+        one
+        for number in range(5_000)
+        for one in (holdfast.user(f"ask {number}"), holdfast.assistant(f"say {number}"))
+    )
+    span, read = spans(list(session.entries()))
+    sketch = Sketch(10_000)
+    leaf = turn_back(span, sketch, 10_001)
+    assert len(leaf.parts) == 60
+    assert sum(read) <= 130
+    older = turn_back(span, sketch, leaf.low)
+    assert older.high == leaf.low and sum(read) <= 260
+
+
+def test_a_page_ends_where_a_summary_stands_for_what_came_before() -> None:
+    session = holdfast.open_store("memory:").create()
+    session.append_many(holdfast.user(f"ask {number}") for number in range(50))
+    session.append(Compaction(first_kept_seq=41, summary="All of it."))
+    session.append(holdfast.user("and now"))
+    span, read = spans(list(session.entries()))
+    sketch = Sketch(52)
+    leaf = turn_back(span, sketch, 53)
+    assert (leaf.low, leaf.folded, len(said([leaf]))) == (41, True, 11)
+    assert isinstance(leaf.parts[0], Fold) and not leaf.parts[0].before
+    assert [one.kind for one in leaf.parts if isinstance(one, Note)] == ["compacted"]
+    assert sum(read) < 40
+    assert 50 + 1 - sketch.messages_from(41) == 40
+    past = turn_back(span, sketch, 41)
+    assert (past.low, past.folded, past.first, len(past.parts)) == (1, False, True, 40)
+    across = between(span, sketch, 38, 44)
+    assert [type(one).__name__ for one in across.parts] == ["Said"] * 3 + ["Fold"] + ["Said"] * 3
+
+
+def test_what_happened_between_messages_stands_in_its_place() -> None:
+    entries: list[Entry] = [
+        holdfast.user("go", seq=1),
+        Event(kind="turn_end", data={"stop": "cancelled"}, seq=2),
+        Event(kind="turn_end", data={"stop": "error", "error": "ProviderDenied: no key"}, seq=3),
+        Event(kind="turn_end", data={"stop": "end"}, seq=4),
+        Event(kind="turn_interrupted", data={}, seq=5),
+        Damaged(file="session.jsonl", start=10, end=20, problem="crc", seq=6),
+        Unknown(record_type="hologram", schema_version=9, seq=7),
+        Unknown(record_type="hologram", seq=8),
+    ]
+    span, _ = spans(entries)
+    leaf = turn_back(span, Sketch(8), 9)
+    kinds = [one.kind if isinstance(one, Note) else type(one).__name__ for one in leaf.parts]
+    assert kinds == ["Said", "cancelled", "failed", "interrupted", "Damaged", "newer"]

@@ -1,0 +1,129 @@
+"""Addresses of a database: what is wrong with one is a setting to mend, and is told as what it is."""
+
+from __future__ import annotations
+
+import pytest
+
+from holdfast.errors import SettingsError, StoreFailed
+from holdfast.settings import PostgresSettings, Settings, convert
+from holdfast.stores.postgres.failures import Address
+from holdfast.stores.postgres.store import PostgresStore
+from tests.stores.postgres.server import USER, Server
+
+QUICK = Settings(postgres=PostgresSettings(wait_seconds=0.5))
+
+
+@pytest.mark.parametrize(
+    "end",
+    [
+        "?connect_timeout=abc",
+        "?sslmode=bogus",
+        "?keepalives=x",
+        "?service=none",
+        "?target_session_attrs=bogus",
+        "?target_session_attrs=standby",
+        "?target_session_attrs=prefer-standby",
+        "?target_session_attrs=read-only",
+        "?gssencmode=bogus",
+        "?channel_binding=bogus",
+        "?load_balance_hosts=bogus",
+        "?sslnegotiation=bogus",
+        "?require_auth=bogus",
+        "?sslmode=require&ssl_min_protocol_version=bogus",
+    ],
+)
+def test_what_is_wrong_in_an_address_is_a_setting_to_mend(server: Server, end: str) -> None:
+    with pytest.raises(SettingsError) as raised:
+        PostgresStore(server.url + end, QUICK).list()
+    assert raised.value.hint
+    assert "try again" not in str(raised.value) and "running" not in str(raised.value)
+
+
+def test_a_port_that_there_is_not_is_a_setting_to_mend(monkeypatch: pytest.MonkeyPatch) -> None:
+    for url in (f"postgresql://{USER}@127.0.0.1:99999/postgres", "postgresql://127.0.0.1/postgres"):
+        monkeypatch.setenv("PGPORT", "abc")
+        with pytest.raises(SettingsError, match="port"):
+            PostgresStore(url, QUICK).list()
+
+
+def test_a_server_that_is_not_there_is_none() -> None:
+    with pytest.raises(StoreFailed, match="cannot be reached") as raised:
+        PostgresStore("postgresql://me@127.0.0.1:1/x", QUICK).list()
+    assert "running" in raised.value.hint
+
+
+def test_the_only_machine_being_a_standby_is_told_with_what_to_do() -> None:
+    with Server() as primary, Server(copy_of=primary) as standby:
+        with pytest.raises(StoreFailed, match="cannot be reached") as raised:
+            PostgresStore(standby.url, QUICK).list()
+        assert "name the primary" in raised.value.hint
+
+
+@pytest.mark.parametrize(
+    ("url", "shown"),
+    [
+        ("postgresql://me@[::1]:5432/x", "postgresql://me@[::1]:5432/x"),
+        ("postgresql://[::1]/x", "postgresql://[::1]/x"),
+        ("postgresql://me@a:1,[::1]:2/x", "postgresql://me@a:1,[::1]:2/x"),
+        ("postgresql://me@a,b:2/x", "postgresql://me@a,b:2/x"),
+        ("postgresql://me@a,b/x?port=7", "postgresql://me@a:7,b:7/x"),
+        ("postgresql://me@a:1/x", "postgresql://me@a:1/x"),
+        ("postgresql://%2Fvar%2Frun/x", "postgresql:///var/run/x"),
+        ("postgresql:///x?host=@abstract", "postgresql://@abstract/x"),
+        ("postgresql://me:pw@a/my%40db", "postgresql://me@a/my@db"),
+        ("postgresql://", "postgresql:///"),
+    ],
+)
+def test_an_address_is_shown_as_it_is_written(url: str, shown: str) -> None:
+    assert str(Address(url)) == shown
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "postgresql://me:a@secret@host/x",
+        "postgresql://me:12/secret@host/x",
+        "postgresql://me:a/secret@host/x",
+        "postgresql://me:@secret@host/x",
+        "postgresql://me:12/sec%40ret@host/x",
+    ],
+)
+def test_a_password_that_ends_too_early_is_not_taken_for_a_place(url: str) -> None:
+    with pytest.raises(SettingsError, match="cannot be read") as raised:
+        Address(url)
+    assert "secret" not in str(raised.value)
+
+
+@pytest.mark.parametrize("password", ["e", "o", "role", "does"])
+def test_a_short_password_changes_neither_the_kind_nor_the_words(
+    server: Server, password: str
+) -> None:
+    url = server.url.replace(f"{USER}@", f"nouser:{password}@")
+    with pytest.raises(SettingsError) as raised:
+        PostgresStore(url, QUICK).list()
+    if len(password) == 1:
+        assert 'role "nouser" does not exist' in raised.value.message
+
+
+def test_a_password_is_hidden_however_short_it_is() -> None:
+    address = Address("postgresql://me:e@host/x")
+    assert address.clean("in postgresql://me:e@host/x the e is e") == "in … the … is …"
+    assert address.clean("password=e, when") == "password=…, when"
+
+
+@pytest.mark.parametrize("key", ["wait_seconds", "statement_seconds", "lease_seconds"])
+@pytest.mark.parametrize("value", [float("inf"), float("nan"), 1e12, 1e9, 0.0])
+def test_seconds_that_no_clock_counts_are_refused(key: str, value: float) -> None:
+    with pytest.raises(SettingsError, match=key):
+        convert({"postgres": {key: value}}, {})
+    with pytest.raises(SettingsError, match=key.upper()):
+        convert({}, {f"HOLDFAST_POSTGRES_{key.upper()}": str(value)})
+
+
+@pytest.mark.parametrize("key", ["wait_seconds", "statement_seconds"])
+def test_the_longest_seconds_can_be_used(server: Server, key: str) -> None:
+    longest = {"wait_seconds": 3600, "statement_seconds": 86_400}[key]
+    settings = convert({"postgres": {key: longest, "schema": "longest"}}, {})
+    store = PostgresStore(server.url, settings)
+    store.create()
+    store.close()

@@ -1,0 +1,145 @@
+"""The engine's full text finds what the index of files finds: the same examples, the same answers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from holdfast.model import assistant, user
+from holdfast.ports import Query
+from holdfast.search import ranking
+from holdfast.search.query import parse
+from holdfast.stores.postgres import words
+from holdfast.stores.postgres.fulltext import Texts
+from holdfast.stores.postgres.snippets import cut_out
+from holdfast.stores.postgres.store import PostgresStore
+from tests.search import test_query as examples
+from tests.stores.postgres.stores import Stores, shared_server
+
+WEIGHTS = list(ranking.WEIGHTS.values())
+
+
+def _given(test: Any) -> list[tuple[str, list[int]]]:
+    (mark,) = test.pytestmark
+    return list(mark.args[1])
+
+
+EXAMPLES = [
+    *_given(examples.test_a_query_finds_what_it_says),
+    *_given(examples.test_what_makes_no_sense_is_searched_as_words),
+]
+
+
+@pytest.fixture(scope="module")
+def store() -> Iterator[PostgresStore]:
+    with Stores(shared_server()) as stores:
+        made = stores.new()
+        session = made.create().id
+        made.append(session, [user(text) for text in examples.TEXTS])
+        made.catch_up()
+        yield made
+
+
+@pytest.fixture(scope="module")
+def texts(store: PostgresStore) -> Texts:
+    return store.texts
+
+
+def matching(texts: Texts, match: str) -> list[int]:
+    hits = texts.find(match, WEIGHTS, Query(text=""), 100) if match else []
+    return sorted(hit.seq for hit in hits)
+
+
+@pytest.mark.parametrize(("query", "found"), EXAMPLES)
+def test_a_query_finds_what_it_finds_in_files(texts: Texts, query: str, found: list[int]) -> None:
+    assert matching(texts, parse(query).match) == found
+
+
+def test_when_nothing_matches_any_of_the_words_may(texts: Texts) -> None:
+    assert matching(texts, parse("the fox and the conversation -dog").any) == [7]
+    assert matching(texts, parse("xyz conversat*").any) == [7]
+
+
+def test_a_piece_of_an_identifier_is_found_inside(texts: Texts) -> None:
+    for piece, found in (("serNam", [3]), ("user_na", [4]), ("rNaX", [])):
+        hits = texts.inside(parse(piece).inside, Query(text=""), 10)
+        assert [hit.seq for hit in hits] == found
+
+
+@settings(
+    max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+@given(st.text())
+def test_every_text_can_be_asked_for_and_taken_in(texts: Texts, text: str) -> None:
+    parsed = parse(text)
+    for match in filter(None, (parsed.match, parsed.any)):
+        matching(texts, match)
+        texts.count(match)
+        texts.places(match, 5)
+    if parsed.inside:
+        texts.inside(parsed.inside, Query(text=""), 5)
+    words.document(text, text)
+
+
+def test_long_strange_and_repetitive_messages_are_taken_in(stores: Stores) -> None:
+    store = stores.new()
+    session = store.create().id
+    store.append(
+        session,
+        [
+            user("needle " + "x" * 2_000_000),
+            assistant(" ".join(f"w{n}" for n in range(300_000)) + " haystack"),
+            user("same " * 300_000 + "end"),
+            user("".join(map(chr, range(0x4E00, 0x9F00))) * 20),
+            user("nul \0 here, and \ud800 half a character"),
+        ],
+    )
+    assert store.catch_up() == 1
+    for word, seq in (("needle", 1), ("w5", 2), ("same", 3), ("\u4e10\u4e11", 4), ("character", 5)):
+        (found,) = store.search(Query(text=word)).results
+        assert found.hits[0].seq == seq
+        assert len(found.hits[0].snippet) < 400
+
+
+def test_catching_up_twice_takes_nothing_in_and_two_processes_take_it_in_once(
+    stores: Stores,
+) -> None:
+    store = stores.new()
+    for number in range(5):
+        session = store.create({"name": f"title {number}"}).id
+        store.append(session, [user("apples"), assistant("pears")])
+    other = stores.again(store)
+    assert store.catch_up() == 5
+    assert store.catch_up() == other.catch_up() == 0
+    assert store.texts.total() == 15
+    store.delete(session)
+    assert store.texts.total() == 12
+    assert other.search(Query(text="apples")).total == 4
+
+
+def test_a_title_is_found_before_anything_was_said(stores: Stores) -> None:
+    store = stores.new()
+    session = store.create({"name": "About quinces"}).id
+    (found,) = store.search(Query(text="quince")).results
+    assert (found.session, found.hits[0].seq) == (session, 0)
+
+
+@pytest.mark.parametrize(
+    ("text", "piece"),
+    [
+        ("the cat sat", "the «cat» sat"),
+        ("nothing here", ""),
+        ("a b c d cat e f g h", "…d «cat» e f g h"),
+        ("a b c d cat e f g h i", "…d «cat» e f g h…"),
+        (f"{'x' * 500} cat {'y' * 500} d", f"…{'x' * 150} «cat» {'y' * 150}…"),
+        ("cat x y z cat cat", "…z «cat» «cat»"),
+        ("(cat)", "(«cat»)"),
+    ],
+)
+def test_a_snippet_is_cut_around_what_was_found(text: str, piece: str) -> None:
+    size = 6 if "d" in text else 3
+    assert cut_out(text, lambda word: word == "cat", ("«", "»"), size) == piece

@@ -1,0 +1,85 @@
+"""The tables: made where there are none, changed only on demand, refused when they are newer."""
+
+from __future__ import annotations
+
+import threading
+from itertools import pairwise
+
+import pytest
+
+from holdfast.errors import SettingsError
+from holdfast.model import user
+from holdfast.stores.postgres import schema
+from holdfast.stores.postgres.statements import FOLDER, in_schema, load
+from tests.stores.postgres.stores import Stores
+
+
+def test_an_empty_database_is_made_ready_by_whoever_comes_first(stores: Stores) -> None:
+    first = stores.new(pool_size=1)
+    many = [first, *(stores.again(first) for _ in range(7))]
+    made: list[str] = []
+    problems: list[BaseException] = []
+
+    def use(number: int) -> None:
+        try:
+            made.append(many[number].create().id)
+        except BaseException as error:
+            problems.append(error)
+
+    threads = [threading.Thread(target=use, args=(n,)) for n in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert problems == []
+    assert first.list().total == len(set(made)) == 8
+
+
+def test_older_tables_are_changed_only_on_demand_and_newer_ones_are_refused(
+    stores: Stores,
+) -> None:
+    store = stores.new()
+    name = store.database.settings.schema
+    assert store.migrate() == (0, schema.VERSION)
+    assert store.migrate() == (schema.VERSION, schema.VERSION)
+    with stores.server.connect() as connection:
+        connection.execute(
+            f"INSERT INTO {name}.version (version) VALUES (%s)", (schema.VERSION + 1,)
+        )
+        for verb in (store.list, store.migrate):
+            with pytest.raises(SettingsError, match="this holdfast knows") as raised:
+                verb()
+            assert raised.value.hint == "upgrade holdfast"
+        connection.execute(f"DELETE FROM {name}.version WHERE version > 0")
+        connection.execute(f"INSERT INTO {name}.version (version) VALUES (0)")
+    with pytest.raises(SettingsError, match="have version 0") as raised:
+        store.list()
+    assert "holdfast store migrate" in raised.value.hint
+
+
+def test_a_schema_of_ones_own_keeps_sessions_apart(stores: Stores) -> None:
+    one, other = stores.new(), stores.new()
+    session = one.create({"key": "sk_v1_a"}).id
+    one.append(session, [user("x")])
+    assert other.list().total == 0
+    assert other.chats("sk_v1_a") is None
+
+
+def test_every_statement_names_its_tables_with_their_schema() -> None:
+    tables = ("session", "rec", "part", "claim", "stripe", "listing", "mark", "spent", "pending",
+              "taken", "passage")  # fmt: skip
+    for file in FOLDER.glob("*.sql"):
+        for name, text in load(file.stem, "elsewhere").items():
+            assert "holdfast." not in text, name
+            words = text.replace("\n", " ").split()
+            for before, word in pairwise(words):
+                if before in ("FROM", "INTO", "JOIN", "UPDATE") and word.strip("(),") in tables:
+                    raise AssertionError(f"{file.name}: {name}: {word}")
+    assert in_schema("FROM holdfast.rec", "order") == 'FROM "order".rec'
+
+
+def test_migrations_have_only_what_other_engines_take_too() -> None:
+    for file in (FOLDER / "migrations").glob("*.sql"):
+        text = " ".join(schema.statements(file.read_text(encoding="utf-8"))).upper()
+        for word in ("TRIGGER", "SERIAL", "LISTEN", "EXTENSION", "ADVISORY", "JSONB", "FUNCTION"):
+            assert word not in text

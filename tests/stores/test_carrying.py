@@ -1,0 +1,60 @@
+"""Sessions that come into files from elsewhere, on a disk that fails."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from holdfast.model import user
+from holdfast.settings import SessionSettings, Settings
+from holdfast.stores.file import FileStore
+
+PROGRAM = """
+import sys
+from pathlib import Path
+from holdfast.moving import copy
+from holdfast.stores.file import FileStore
+
+try:
+    copy(FileStore(Path(sys.argv[1])), FileStore(Path(sys.argv[2])))
+except Exception as error:
+    print(type(error).__name__, error)
+"""
+
+
+@pytest.mark.crash
+@pytest.mark.parametrize("number", [1, 2, 3])  # full parts, and the last one
+@pytest.mark.parametrize(
+    ("code", "told"),
+    [("ENOSPC", "StoreFull making session"), ("EIO", "StoreFailed making session")],
+)
+def test_a_disk_that_fails_while_a_session_comes_in_is_told_as_what_it_is(
+    tmp_path: Path, number: int, code: str, told: str
+) -> None:
+    strace = shutil.which("strace")
+    if strace is None:
+        pytest.skip("strace is missing (apt-get install strace)")
+    store = FileStore(tmp_path / "from", Settings(session=SessionSettings(part_bytes=900)))
+    session = store.create().id
+    for _ in range(6):
+        store.append(session, [user("x" * 300)])
+    assert len(store.parts(session)) >= 3
+    store.close()
+    done = subprocess.run(
+        [
+            *(strace, "-f", "-qq", "-o", os.devnull, "-e", "trace=fdatasync"),
+            *("-e", f"inject=fdatasync:error={code}:when={number}"),
+            *(sys.executable, "-c", PROGRAM, str(tmp_path / "from"), str(tmp_path / "to")),
+        ],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.stdout.startswith(told), (done.stdout, done.stderr)
+    assert "descriptor" not in done.stdout

@@ -1,0 +1,1 @@
+"""The command line on a real terminal: what people see, and what their keys do."""

@@ -1,0 +1,72 @@
+"""A root of its own for each test, and terminals on it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from holdfast.app import open_store
+from holdfast.session import Store
+from tests.daemon.running import Daemon
+from tests.terminal.terminal import Terminal
+
+# Fast, and nothing of its own accord: no titles by a model, no notes.
+CONFIG = """
+[daemon]
+port = 0
+drain_seconds = 5
+[session]
+durability = "os"
+[turn]
+titles = false
+retry_seconds = 0.01
+[memory]
+extract = false
+"""
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    """Where the sessions go, with settings that make tests fast."""
+    made = tmp_path / "root"
+    made.mkdir()
+    (made / "config.toml").write_text(CONFIG)
+    return made
+
+
+@pytest.fixture
+def store(root: Path) -> Iterator[Store]:
+    """The library on the same root."""
+    with open_store(root) as opened:
+        yield opened
+
+
+@pytest.fixture
+def terminal(root: Path) -> Iterator[Callable[..., Terminal]]:
+    """Start `holdfast …` on terminals of the test's own."""
+    made: list[Terminal] = []
+
+    def begin(*arguments: str, **how: Any) -> Terminal:
+        made.append(Terminal(root, *arguments, **how))
+        return made[-1]
+
+    yield begin
+    for one in made:
+        one.close()
+
+
+@pytest.fixture
+def daemon(root: Path) -> Iterator[Callable[..., Daemon]]:
+    """Start daemons on the test's root."""
+    made: list[Daemon] = []
+
+    def begin(config: str = "") -> Daemon:
+        made.append(Daemon(root, config=config))
+        return made[-1]
+
+    yield begin
+    for one in made:
+        one.stop()

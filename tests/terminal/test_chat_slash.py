@@ -1,0 +1,232 @@
+"""Slash commands of `holdfast chat`: each does what /help says of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import islice
+from pathlib import Path
+
+import pytest
+
+import holdfast
+from holdfast import api
+from holdfast.cli.chat.slash import VERBS
+from holdfast.client import stream
+from holdfast.memory.notes import INDEX
+from holdfast.model import Compaction
+from holdfast.session import Session, Store
+from holdfast.stores.memories import Memories, memory_path
+from tests.daemon.running import Daemon
+from tests.terminal.chatting import Start, begin, only_session, wait_for_prompt
+from tests.terminal.terminal import Terminal
+
+
+@pytest.fixture
+def session(store: Store) -> Session:
+    """One with two exchanges."""
+    made = store.create(title="Fix the tests")
+    for question, answer in (("why is it red?", "the clock"), ("and blue?", "the sky")):
+        made.append(holdfast.user(question))
+        made.append(holdfast.assistant(answer))
+    return made
+
+
+@pytest.fixture
+def screen(terminal: Start, session: Session) -> Terminal:
+    """A conversation that goes on with it; wide, for paths."""
+    return begin(terminal, columns=200)
+
+
+def do(screen: Terminal, line: str, *shown: str) -> None:
+    """Type a command and wait for what it shows, once more than before, and for the prompt."""
+    before = {text: screen.everything.count(text) for text in shown}
+    screen.say(line)
+    for text, count in before.items():
+        screen.wait_until(
+            lambda text=text, count=count: screen.everything.count(text) > count,  # type: ignore[misc]
+            f"{text!r} again",
+        )
+    wait_for_prompt(screen)
+
+
+def test_help_lists_every_command_and_the_keys(screen: Terminal) -> None:
+    do(screen, "/help", "Ctrl+D leaves")
+    for name, verb in VERBS.items():
+        assert f"  /{name} {verb.takes}".rstrip() in screen.everything
+        assert verb.does in screen.everything
+
+
+def test_an_unknown_command_is_answered_with_the_nearest(screen: Terminal, store: Store) -> None:
+    do(screen, "/fokr", "There is no /fokr. Did you mean /fork?")
+    do(screen, "/home/me/x is broken", "There is no /home/me/x.", "//… says it")
+    assert only_session(store).metadata.message_count == 4, "nothing was said"
+
+
+def test_two_slashes_say_what_begins_with_one(screen: Terminal, session: Session) -> None:
+    do(screen, "//etc/hosts is what?", "› /etc/hosts is what?", "✓")
+    assert session.messages()[-2].text == "/etc/hosts is what?"
+
+
+def test_new_starts_the_next_session_and_an_empty_one_will_do(
+    screen: Terminal, store: Store
+) -> None:
+    do(screen, "/new", "A new session")
+    do(screen, "/new Another title", "Another title · main")
+    assert store.list().total == 2
+    do(screen, "!say hello", "\nhello", "✓")
+    do(screen, "/new", "New Session · main")
+    assert store.list().total == 3
+
+
+def test_resume_goes_on_with_a_session_by_the_first_of_its_id(
+    screen: Terminal, store: Store
+) -> None:
+    other = store.create(agent="poet", title="Verses")
+    other.append(holdfast.user("a rhyme on holdfast"))
+    do(screen, f"/resume {other.id[:20]}", "› a rhyme on holdfast", "poet with user")
+    do(screen, "/resume 01ZZZZZZ", "✗ ")
+
+
+def test_ids_are_completed_after_resume_and_names_after_a_slash(
+    screen: Terminal, store: Store, session: Session
+) -> None:
+    other = store.create(title="Verses")
+    screen.type("/ti")
+    screen.wait_for("shows or sets the title")
+    screen.press("tab")
+    screen.wait_for("› /title")
+    screen.press("ctrl c")
+    wait_for_prompt(screen)
+    screen.type("/resume vers")
+    screen.wait_for(f"{other.id[:10]}… Verses")
+    screen.press("tab")
+    screen.wait_for(f"› /resume {other.id}")
+    screen.press("enter")
+    screen.wait_for(f"A new session, {other.id}")
+
+
+def test_resume_alone_opens_the_picker(screen: Terminal, store: Store) -> None:
+    other = store.create(title="Verses")
+    other.append(holdfast.user("a rhyme on holdfast"))
+    screen.say("/resume")
+    screen.wait_until(lambda: screen.screen.is_alternate and "Verses" in screen.text)
+    screen.type("verses")
+    screen.wait_until(lambda: "Fix the tests" not in screen.text)
+    screen.press("enter")
+    screen.wait_until(lambda: not screen.screen.is_alternate)
+    screen.wait_for("› a rhyme on holdfast")
+    wait_for_prompt(screen)
+
+
+def test_sessions_are_listed_and_filtered(screen: Terminal, store: Store) -> None:
+    store.create(title="Verses").append(holdfast.user("hm"))
+    do(screen, "/sessions", "TITLE", "Verses")
+    do(screen, "/sessions nothing like it", "no session matches")
+
+
+def test_a_title_is_shown_and_set(screen: Terminal, session: Session) -> None:
+    do(screen, "/title", "\nFix the tests")
+    do(screen, "/title Fix the clock", "the title is now: Fix the clock", "Fix the clock · main")
+    assert session.metadata.title == "Fix the clock"
+
+
+def test_compact_records_a_summary(screen: Terminal, session: Session) -> None:
+    for number in range(30):
+        session.append(holdfast.user(f"question {number}: " + "why " * 400))
+        session.append(holdfast.assistant(f"answer {number}: " + "because " * 400))
+    do(screen, "/compact the clock", "compacted ", "tokens")
+    assert any(isinstance(one, Compaction) for one in session.records())
+
+
+def test_context_shows_what_the_model_would_be_sent(screen: Terminal) -> None:
+    do(screen, "/context", "of 128,000 tokens", "#1 user", "why is it red?", "#4 assistant")
+
+
+def test_what_others_must_hear_of_goes_through_the_daemon(
+    terminal: Start, daemon: Callable[[], Daemon], session: Session, store: Store
+) -> None:
+    serving = daemon()
+    screen = begin(terminal)
+    with serving.client() as client, client.connect() as socket:
+        stream.subscribe(socket, session.id, None)
+        do(screen, "/title Fix the clock", "the title is now: Fix the clock")
+        do(screen, "/context", "of 128,000 tokens", "#1 user", "#4 assistant")
+        do(screen, "/compact", "not compacted: ")
+        screen.say("/rewind 1")
+        screen.wait_for("went back to #2;")
+        wait_for_prompt(screen, "and blue?")
+        told = stream.told(socket)
+        changes = (one for one in told if isinstance(one, api.SessionRenamed | api.SessionChanged))
+        assert [type(one) for one in islice(changes, 2)] == [api.SessionRenamed, api.SessionChanged]
+    screen.press("ctrl c")
+    wait_for_prompt(screen)
+    do(screen, "/new", "A new session")
+    do(screen, "!say hello", "\nhello", "✓")
+    assert screen.everything.count("went back") == 1
+    assert len(session.messages()) == 2
+    assert store.list().total == 2
+
+
+def test_rewind_goes_back_to_before_a_prompt_and_offers_it_again(
+    screen: Terminal, session: Session
+) -> None:
+    screen.say("/rewind")
+    screen.wait_for("  2  why is it red?", "  1  and blue?", "back to before which one?")
+    screen.type("1\r")
+    screen.wait_for("went back to #2;")
+    wait_for_prompt(screen, "and blue?")
+    assert [one.text for one in session.messages()] == ["why is it red?", "the clock"]
+    screen.press("ctrl c")
+    wait_for_prompt(screen)
+    do(screen, "/rewind 7", "✗ there is no prompt 7")
+    do(screen, "/rewind x", "✗ give the number of a prompt")
+    do(screen, "/rewind #1", "went back to #1")
+    assert len(session.messages()) == 1
+
+
+def test_fork_goes_on_in_a_copy(screen: Terminal, store: Store, session: Session) -> None:
+    do(screen, "/fork #2", f"a copy of {session.id}", "the clock")
+    do(screen, "!say here", "\nhere", "✓")
+    assert len(session.messages()) == 4
+    (other,) = (one for one in store.list() if one.id != session.id)
+    texts = [one.text for one in store.session(other.id).messages()]
+    assert texts == ["why is it red?", "the clock", "!say here", "here"]
+
+
+def test_search_finds_what_was_said(screen: Terminal, session: Session) -> None:
+    do(screen, "/search clock", f"Fix the tests  {session.id}", "#2 assistant", "«clock»")
+    do(screen, "/search zebra", "nothing was found")
+    do(screen, "/search", "✗ there is nothing to search for")
+
+
+def test_memory_shows_what_the_agent_remembers(screen: Terminal, root: Path) -> None:
+    do(screen, "/memory", "main remembers nothing")
+    from holdfast.cli.main import main
+
+    assert main(["--root", str(root), "memory", "add", "The clock is five minutes slow."]) == 0
+    assert any(one.path == INDEX for one in Memories(memory_path(root, agent="main")).files())
+    do(screen, "/memory", "The clock is five minutes slow")
+    do(screen, "/memory zebra", "nothing of it is about that")
+
+
+def test_usage_sums_the_turns(screen: Terminal) -> None:
+    do(screen, "!say hello", "\nhello", "✓")
+    do(screen, "/usage", "  turns", "  tokens out")
+
+
+def test_export_writes_a_page_and_not_over_a_file(
+    screen: Terminal, session: Session, tmp_path: Path
+) -> None:
+    page = tmp_path / "page.html"
+    do(screen, f"/export html {page}", "written:")
+    assert "why is it red?" in page.read_text()
+    assert page.stat().st_mode & 0o777 == 0o600
+    do(screen, f"/export {page}", "✗ ", "is there already")
+    do(screen, f"/export md {tmp_path}", "written:")
+    assert (tmp_path / f"{session.id}.md").read_text().startswith("# Fix the tests")
+    do(screen, f"/export md {tmp_path}/no/such/place.md", "No such file")
+
+
+def test_exit_leaves(screen: Terminal) -> None:
+    screen.say("/exit")
+    assert screen.wait_for_end() == 0
