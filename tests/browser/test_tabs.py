@@ -35,7 +35,11 @@ def talk(store: holdfast.Store, count: int, **facts: str) -> holdfast.Session:
 
 
 def connected(page: Page) -> None:
-    """Wait until the page hears of its session, and has put what it had to put."""
+    """Wait until the page hears of its session, and has put what it had to put.
+
+    Neither is in the page as it was served: the module puts the outline there when it begins, and
+    the queue, with which turn runs, when its subscription was answered.
+    """
     expect(page.locator("[data-outline] nav > *").first).to_be_attached()
     expect(page.locator("[data-queue] [data-running]")).to_be_attached()
 

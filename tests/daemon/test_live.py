@@ -351,11 +351,15 @@ def test_a_slow_reader_is_dropped_and_holds_up_nobody(daemon: Daemon, client: Cl
         for socket in (sleepy, awake):
             say(socket, type="subscribe", sessionId=made.id)
             receive(socket, "subscribed")
-        say(awake, type="send_message", sessionId=made.id, content="!stream 100000")
-        events = run_of(awake)
-        assert events[-1]["type"] == "message_complete"
-        text = "".join(event["text"] for event in events if event["type"] == "stream_delta")
-        assert text == events[-1]["content"]
+        # Long words fill what the kernel takes for one who sleeps, and many words what the daemon
+        # keeps. Who is awake reads each run to its end before the next begins: however slowly it
+        # reads, no more than one run waits for it.
+        for content in (*["!say " + "long" * 15_000] * 30, *["!stream 600"] * 3):
+            say(awake, type="send_message", sessionId=made.id, content=content)
+            events = run_of(awake)
+            assert events[-1]["type"] == "message_complete"
+            text = "".join(event["text"] for event in events if event["type"] == "stream_delta")
+            assert text == events[-1]["content"]
         with pytest.raises(ConnectionClosed) as closed:
             deque(sleepy.recv(timeout=20) for _ in count())
         assert closed.value.rcvd is not None

@@ -191,7 +191,7 @@ async def queue(
 ) -> Response[str]:
     """The messages that wait for their turn."""
     own = await find(runtime, session_id)
-    waiting = await runtime.store.call(_waiting, own.sync, own.sync.metadata)
+    waiting = await runtime.store.call(lambda: _waiting(own.sync, own.sync.metadata))
     run = _running(runtime, own.id)
     return answer("session_queue.html", request, waiting=waiting, run=run.id if run else "")
 
