@@ -410,7 +410,7 @@ def test_events_reach_a_hundred_watchers_quickly(daemon: Daemon, client: Client)
         client.update(made.id, name="x")
         for socket in watching:
             receive(socket, "session_renamed")
-        assert time.monotonic() - started < 5
+        assert time.monotonic() - started < 15
 
 
 def test_who_watches_is_told_of_what_others_change(daemon: Daemon, client: Client) -> None:

@@ -239,12 +239,12 @@ HOSTILE = {
 
 @pytest.mark.parametrize("name", HOSTILE)
 def test_hostile_lines_are_refused_with_a_reason_quickly(name: str) -> None:
-    start = time.monotonic()
+    start = time.process_time()
     reading = lines.decode(HOSTILE[name])
     assert reading.record is None
     assert reading.problem
     assert len(reading.problem) < 250
-    assert time.monotonic() - start < 1
+    assert time.process_time() - start < 1
 
 
 @pytest.mark.parametrize(
@@ -272,9 +272,9 @@ def test_odd_but_valid_lines_are_read(line: str, text: str) -> None:
 
 def test_three_hundred_thousand_keys_are_read_or_refused_within_a_second() -> None:
     keys = b",".join(b'"%d":0' % number for number in range(300_000))
-    start = time.monotonic()
+    start = time.process_time()
     lines.decode(b'{"recordType":"x",' + keys + b"}")
-    assert time.monotonic() - start < 5
+    assert time.process_time() - start < 5
 
 
 def test_a_newer_schema_version_is_kept_as_unknown() -> None:

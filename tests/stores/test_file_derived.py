@@ -288,7 +288,7 @@ def test_an_index_that_another_process_holds_does_not_stall_appends(tmp_path: Pa
         start = time.monotonic()
         session.append(user("a"))
         session.rename("b")
-        assert time.monotonic() - start < 2  # not the five seconds of a patient reader
+        assert time.monotonic() - start < 5  # which a patient reader would wait each time
     finally:
         holder.execute("ROLLBACK")
         holder.close()

@@ -248,7 +248,7 @@ def test_a_server_that_comes_back_is_found_soon_however_long_it_was_gone() -> No
         server.start()
         begun = time.monotonic()
         _until_it_works(lambda: store.append(session, [user("found", id="found")]))
-        assert time.monotonic() - begun < 3
+        assert time.monotonic() - begun < 8
         assert texts(store, session) == ["found"]
 
 

@@ -19,7 +19,7 @@ from tests.stores.postgres.crew import until
 from tests.stores.postgres.server import Server
 from tests.stores.postgres.stores import Stores
 
-LEASE = 1.5  # seconds
+LEASE = 3.0  # seconds: renewed each second, so that a slow machine loses none
 
 
 @pytest.fixture(scope="module")
@@ -140,7 +140,7 @@ def test_who_holds_a_lease_is_told_of_its_end_by_a_server_that_is_silent(own: Se
         lease.when_lost(told.set)
         own.pause()
         try:
-            assert told.wait(5)
+            assert told.wait(30)
         finally:
             own.go_on()
 
@@ -148,14 +148,14 @@ def test_who_holds_a_lease_is_told_of_its_end_by_a_server_that_is_silent(own: Se
 def test_closing_waits_for_a_silent_server_once_and_not_for_each_session(own: Server) -> None:
     with Stores(own) as stores:
         store = stores.new(wait_seconds=1.0, statement_seconds=0.5)
-        sessions = [store.create().id for _ in range(12)]
+        sessions = [store.create().id for _ in range(40)]
         for one in sessions:
             store.append(one, [user("hello")])
         own.pause()
         try:
             begun = time.monotonic()
             store.close()
-            assert time.monotonic() - begun < 8
+            assert time.monotonic() - begun < 16  # 40 sessions, half a second each
         finally:
             own.go_on()
         assert len(stores.again(store).list()) == len(sessions)
@@ -200,12 +200,12 @@ def test_who_fails_when_told_does_not_keep_others_from_being_told(stores: Stores
         )
         until(lambda: one.lost)
         other.execute(f"UPDATE {table} SET epoch = epoch + 1")
-    assert told.wait(10)
+    assert told.wait(30)
 
 
 def test_a_lease_that_is_held_over_the_end_of_its_store_is_renewed_on(own: Server) -> None:
     with Stores(own) as stores:
-        store = stores.new(lease_seconds=0.6)
+        store = stores.new(lease_seconds=2.0)
         lease = store._leases.take(store.create().id)
         store.close()
         first = lease.until
