@@ -21,6 +21,7 @@ from playwright.sync_api import (
     ConsoleMessage,
     Page,
     Request,
+    expect,
     sync_playwright,
 )
 from playwright.sync_api import Error as BrowserError
@@ -39,7 +40,8 @@ QUIET = (
     "--disable-sync",
     "--no-first-run",
 )
-SECONDS = 15_000  # milliseconds until an expectation fails; machines are slow at times
+SECONDS = 30_000  # milliseconds until an expectation fails; machines are slow at times
+expect.set_options(timeout=SECONDS)
 
 
 def wait_until(page: Page, expression: str) -> Any:

@@ -21,7 +21,6 @@ DOT = base64.b64decode(
     "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
 )
 Visit = Callable[..., Page]
-expect.set_options(timeout=15_000)  # machines are slow at times
 
 
 @pytest.fixture

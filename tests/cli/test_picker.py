@@ -31,7 +31,7 @@ from holdfast.model import Entry, user
 from holdfast.ports import Filter, Order, Page, Progress, Query, Results
 from holdfast.session import Store
 
-SECONDS = 30.0
+SECONDS = 60.0
 EVERY = Filter()
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from holdfast.daemon.proto import crabtalk_pb2 as pb
 
-SECONDS = 20.0  # for any answer: far more than any takes
+SECONDS = 60.0  # for any answer: far more than any takes
 
 
 class Crab:

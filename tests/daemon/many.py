@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import os
-import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from itertools import count
 from pathlib import Path
@@ -19,10 +18,10 @@ import holdfast
 from holdfast.app import open_store
 from holdfast.model import Event, Message
 from holdfast.settings import PostgresSettings, Settings
-from tests.daemon.running import FAST, Daemon
+from tests.daemon.running import FAST, Daemon, until
 from tests.stores.postgres.server import Server
 
-LEASE = 2.0  # seconds
+LEASE = 4.0  # seconds
 _schemas = count(1)
 
 
@@ -84,14 +83,6 @@ class Many:
             with one.client() as client:
                 counts.append(client.health()["turns"])
         return counts
-
-
-def until(is_so: Callable[[], object], seconds: float = 20) -> None:
-    """Wait for something, not for a time."""
-    deadline = time.monotonic() + seconds
-    while not is_so():
-        assert time.monotonic() < deadline, "it did not come about in time"
-        time.sleep(0.02)
 
 
 async def send_all(

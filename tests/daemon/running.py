@@ -7,6 +7,8 @@ import os
 import signal
 import subprocess
 import sys
+import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +19,7 @@ from websockets.sync.connection import Connection
 from holdfast.client import Client
 
 REPOSITORY = Path(__file__).parents[2]
+PATIENCE = 60.0  # seconds for anything to happen: far more than anything takes
 FAST = """
 [daemon]
 port = 0
@@ -95,13 +98,22 @@ class Daemon:
         """End it; its exit code."""
         if self.address and self.process.poll() is None:
             self.process.send_signal(number)
-        code = self.process.wait(30)
+        code = self.process.wait(PATIENCE)
         assert self.process.stdout is not None
         self.process.stdout.close()
         return code
 
 
-def receive(socket: Connection, *kinds: str, seconds: float = 20) -> dict[str, Any]:
+def until(is_so: Callable[[], Any], seconds: float = PATIENCE) -> Any:
+    """Wait for something that is bound to happen, not for a time."""
+    end = time.monotonic() + seconds
+    while not (found := is_so()):
+        assert time.monotonic() < end, f"it did not come about in {seconds:g} seconds"
+        time.sleep(0.01)
+    return found
+
+
+def receive(socket: Connection, *kinds: str, seconds: float = PATIENCE) -> dict[str, Any]:
     """The next event, or the next of some kinds."""
     while True:
         event: dict[str, Any] = json.loads(socket.recv(timeout=seconds))

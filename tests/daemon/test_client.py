@@ -174,7 +174,7 @@ def test_what_only_reads_is_asked_again_on_a_connection_that_was_hung_up() -> No
             assert client.health() == client.health() == {"ok": True}
             with pytest.raises(StoreFailed):
                 client.cancel("x")  # what writes is not: it may have been done
-        thread.join(10)
+        thread.join(60)
     assert asked == [b"GET", b"GET", b"GET", b"POST"]
 
 

@@ -26,7 +26,7 @@ from holdfast.daemon.limits import Bucket
 from holdfast.daemon.live import Client as LiveClient
 from holdfast.daemon.live import Live
 from holdfast.model import user
-from tests.daemon.running import Daemon, receive, say
+from tests.daemon.running import PATIENCE, Daemon, receive, say
 
 NOBODY = "01ARZ3NDEKTSV4RRFFQ69G5FAV"
 
@@ -361,7 +361,7 @@ def test_a_slow_reader_is_dropped_and_holds_up_nobody(daemon: Daemon, client: Cl
             text = "".join(event["text"] for event in events if event["type"] == "stream_delta")
             assert text == events[-1]["content"]
         with pytest.raises(ConnectionClosed) as closed:
-            deque(sleepy.recv(timeout=20) for _ in count())
+            deque(sleepy.recv(timeout=PATIENCE) for _ in count())
         assert closed.value.rcvd is not None
         assert closed.value.rcvd.code == 1013
         assert closed.value.rcvd.reason == "too slow: subscribe again with after"
@@ -375,7 +375,7 @@ def test_a_message_that_is_too_large_ends_the_socket(start: Callable[..., Daemon
     with daemon.socket() as socket:
         socket.send(json.dumps({"type": "x", "y": "y" * 20_000}))
         with pytest.raises(ConnectionClosed) as closed:
-            socket.recv(timeout=20)
+            socket.recv(timeout=PATIENCE)
         assert closed.value.rcvd is not None and closed.value.rcvd.code == 1009
     assert daemon.call("GET", "/api/health").status_code == 200
 
@@ -394,7 +394,7 @@ def test_the_daemon_sends_everybody_away_when_it_stops(start: Callable[..., Daem
     with daemon.socket() as socket:
         assert daemon.stop() == 0
         with pytest.raises(ConnectionClosed) as closed:
-            socket.recv(timeout=20)
+            socket.recv(timeout=PATIENCE)
         assert closed.value.rcvd is not None and closed.value.rcvd.code == 1001
 
 

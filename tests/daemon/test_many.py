@@ -15,8 +15,8 @@ import pytest
 import holdfast
 from holdfast.model import Event, Message
 from holdfast.stamps import epoch_ms
-from tests.daemon.many import Many, Sent, check, send_all, until
-from tests.daemon.running import Daemon, receive, say
+from tests.daemon.many import Many, Sent, check, send_all
+from tests.daemon.running import Daemon, receive, say, until
 from tests.stores.postgres.server import Server
 from tests.stores.postgres.stores import shared_server
 

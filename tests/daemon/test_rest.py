@@ -12,7 +12,7 @@ import pytest
 
 from holdfast.app import open_store
 from holdfast.client import Client
-from tests.daemon.running import Daemon
+from tests.daemon.running import Daemon, until
 
 NOBODY = "01ARZ3NDEKTSV4RRFFQ69G5FAV"
 
@@ -21,14 +21,6 @@ def texts(messages: list[dict[str, Any]]) -> list[str]:
     return [
         block["text"] for one in messages for block in one["content"] if block["type"] == "text"
     ]
-
-
-def until(true: Any, seconds: float = 20) -> None:
-    """Wait for something that is bound to happen."""
-    end = time.monotonic() + seconds
-    while not true():
-        assert time.monotonic() < end
-        time.sleep(0.01)
 
 
 # --- sessions -------------------------------------------------------------------------------

@@ -12,23 +12,15 @@ import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
 
 import httpx2
 import pytest
 
 from holdfast.app import open_store
 from holdfast.client import Client
-from tests.daemon.running import FAST, Daemon
+from tests.daemon.running import FAST, Daemon, until
 
 Start = Callable[..., Daemon]
-
-
-def until(true: Callable[[], Any], seconds: float = 20) -> None:
-    end = time.monotonic() + seconds
-    while not true():
-        assert time.monotonic() < end
-        time.sleep(0.02)
 
 
 def events(daemon: Daemon) -> list[str]:

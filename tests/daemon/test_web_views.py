@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import fcntl
 import re
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -16,7 +15,7 @@ from holdfast.client import Client, answers
 from holdfast.errors import Conflict, FormatError, NotFound, SessionBusy
 from holdfast.model import ToolCall, assistant, tool_result
 from holdfast.stores.dreaming import Consolidation
-from tests.daemon.running import FAST, Daemon
+from tests.daemon.running import FAST, Daemon, until
 from tests.engine.test_checkup import damage
 
 AGAIN = '<meta http-equiv="refresh"'  # for who has no scripts; the module looks on its own
@@ -34,15 +33,6 @@ def view(daemon: Daemon, path: str, status: int = 200) -> str:
     assert answer.headers["content-type"].startswith("text/html")
     assert "<script>alert" not in answer.text and "<img" not in answer.text
     return answer.text
-
-
-def until(check: Callable[[], Any], seconds: float = 20) -> Any:
-    """Wait for something to be so."""
-    end = time.monotonic() + seconds
-    while not (found := check()):
-        assert time.monotonic() < end, "it did not happen"
-        time.sleep(0.01)
-    return found
 
 
 # --- memory ---------------------------------------------------------------------------------

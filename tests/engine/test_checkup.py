@@ -47,7 +47,7 @@ def on(root: Path, act: Callable[[Checkup], Awaitable[T]]) -> T:
 
 
 async def ended(checkup: Checkup) -> Progress:
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while checkup.progress.running:
             await asyncio.sleep(0)
     return checkup.progress

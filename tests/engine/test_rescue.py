@@ -56,7 +56,7 @@ def test_what_a_killed_process_left_is_taken_over_by_one_that_runs(tmp_path: Pat
         await runtime._rescue.look()
         assert [(one.session_id, one.waiting) for one in found] == [(session.id, 1)]
         assert runtime.health().recovered == 1
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             while (await session.metadata()).unfinished:
                 await asyncio.sleep(0.01)
         texts = [one.text for one in await session.messages()]
@@ -94,7 +94,7 @@ def test_a_store_that_fails_is_told_and_looked_at_again(tmp_path: Path) -> None:
         runtime._rescue._every = 0.01
         runtime._rescue.begin()
         await runtime.store.close()
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             while len(told) < 2:
                 await asyncio.sleep(0.01)
         await runtime._rescue.end()

@@ -345,13 +345,13 @@ def test_a_child_does_not_keep_the_lock_of_its_parent(tmp_path: Path) -> None:
 
     def wait() -> None:
         inside.set()
-        go_on.wait(10)
+        go_on.wait(60)
 
     dialect = Meddled(crabtalk, "extend", wait)
     with live_store(root, tmp_path / "home", dialect) as store:
         writer = threading.Thread(target=store.session("crab_user_1").append, args=[user("x")])
         writer.start()
-        assert inside.wait(10)
+        assert inside.wait(60)
         read, write = os.pipe()
         child = os.fork()
         if not child:

@@ -52,5 +52,5 @@ def test_a_line_added_by_another_program_is_listed_as_it_happens(tmp_path: Path)
         assert store.list()[0].metadata.message_count > 1
     finally:
         stop.set()
-        thread.join(10)
+        thread.join(60)
     assert not thread.is_alive()

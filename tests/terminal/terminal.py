@@ -20,7 +20,7 @@ from pexpect import fdpexpect
 
 from tests.cli.runner import environment
 
-SECONDS = 20.0  # that a condition may take; a machine may be busy
+SECONDS = 60.0  # that a condition may take; a machine may be busy
 KEYS = {
     "enter": "\r",
     "escape": "\x1b",
@@ -217,7 +217,7 @@ class Terminal:
         while self._take(0.1):
             if time.monotonic() > until:
                 raise AssertionError(f"it goes on after {seconds} s:\n{self.everything}")
-        return self.process.wait(5)
+        return self.process.wait(30)
 
     def _take(self, seconds: float) -> bool:
         """Take in what comes; whether more may come."""
@@ -238,7 +238,7 @@ class Terminal:
         """End the program if it has not ended."""
         if self.process.poll() is None:
             self.process.kill()
-        self.process.wait(10)
+        self.process.wait(60)
         self._child.close()
 
     def __enter__(self) -> Self:

@@ -340,7 +340,7 @@ def test_a_daemon_that_is_started_again_is_found_again(terminal: Start, daemon: 
     screen = begin(terminal)
     serving.process.send_signal(signal.SIGKILL)
     screen.wait_for("✗ the daemon has gone")
-    serving.process.wait(10)
+    serving.process.wait(60)
     daemon()
     screen.wait_for("the daemon is back")
     screen.say("!say together")

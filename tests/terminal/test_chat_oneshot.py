@@ -22,7 +22,7 @@ Serve = Callable[..., Daemon]
 
 def wait_for_turn(store: Store) -> None:
     """Wait until a turn is under way in the only session."""
-    until, pause = time.monotonic() + 20, threading.Event()
+    until, pause = time.monotonic() + 60, threading.Event()
     while not (store.list().total and only_session(store).metadata.run):
         assert time.monotonic() < until
         pause.wait(0.02)
@@ -114,7 +114,7 @@ def test_an_interrupt_stops_the_turn_and_ends_with_130(
     ) as process:
         wait_for_turn(store)
         process.send_signal(signal.SIGINT)
-        out, err = process.communicate(timeout=20)
+        out, err = process.communicate(timeout=60)
     assert process.returncode == 130
     assert (out, err) == (b"", b"holdfast: interrupted\n")
     assert stops(only_session(store)) == ["cancelled"]
@@ -131,7 +131,7 @@ def test_a_daemon_that_dies_during_one_is_one_line(root: Path, store: Store, dae
     ) as process:
         wait_for_turn(store)
         serving.process.send_signal(signal.SIGKILL)
-        out, err = process.communicate(timeout=20)
+        out, err = process.communicate(timeout=60)
     assert process.returncode == 1
     assert out == b""
     assert err.startswith(b"holdfast: the daemon ")

@@ -38,7 +38,7 @@ def bash(root: Path, tmp_path: Path) -> Iterator[pexpect.spawn[str]]:
         ["--norc", "--noprofile", "-i"],
         env=surroundings(root, tmp_path),
         encoding="utf-8",
-        timeout=20,
+        timeout=60,
         dimensions=(24, 200),
     )
     shell.sendline(f"PS1=re'{PROMPT[2:]}'; bind 'set enable-bracketed-paste off'")

@@ -21,7 +21,7 @@ from holdfast.stores.postgres.store import PostgresStore
 from tests.stores.postgres.crew import until
 from tests.stores.postgres.stores import Stores
 
-SOON = 10.0  # seconds in which something must happen
+SOON = 60.0  # seconds in which something must happen
 
 
 def can_take(store: PostgresStore, session: str) -> bool:

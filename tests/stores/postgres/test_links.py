@@ -70,7 +70,7 @@ def test_who_waits_gets_what_is_given_back_and_else_is_told(stores: Stores) -> N
     waiting.start()
     until(lambda: links._waiting, "somebody waits")
     links.give(mine)
-    waiting.join(10)
+    waiting.join(60)
     assert got == [mine]
     links.give(mine)
 
