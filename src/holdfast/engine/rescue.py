@@ -19,7 +19,7 @@ from holdfast.errors import HoldfastError
 from holdfast.ports import Filter, sharing_of
 
 EVERY = 5.0  # seconds between two looks at a store without a clock of its own
-LOOKS = 3  # of others in the time that a lease of a database lasts
+LOOKS = 10  # in the time that a lease of a database lasts: what is over is found soon
 MOST = 500  # sessions that are taken over at a time
 
 
