@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -40,3 +42,22 @@ def test_a_question_that_an_error_broke_off_does_not_keep_others_changes_away(
         cursor.execute("DELETE FROM mark WHERE id = ''")
     assert kept.traceback, "as somebody keeps it who tells of it later"
     database.close()
+
+
+def test_those_who_make_a_new_index_at_once_all_get_it(tmp_path: Path) -> None:
+    """On a connection each, as processes have them; one alone in the way is refused at once."""
+    gate = threading.Barrier(4)
+
+    def ask(number: int) -> None:
+        for attempt in range(100):
+            database = Database(tmp_path / f"{attempt}.db", print)
+            gate.wait(60)
+            with database.reading() as cursor:
+                assert cursor.execute("SELECT count(*) FROM session").fetchall() == [(0,)]
+            database.close()
+
+    with ThreadPoolExecutor(4) as pool:
+        try:
+            list(pool.map(ask, range(4)))
+        finally:
+            gate.abort()

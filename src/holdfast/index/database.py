@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -18,7 +19,8 @@ import apsw
 from holdfast.errors import StoreFailed
 
 VERSION = 7
-PATIENCE = 5.0
+PATIENCE = 5.0  # seconds that another process may be in the way
+_PAUSE = 0.002
 _BROKEN = (
     apsw.CorruptError,
     apsw.NotADBError,
@@ -206,7 +208,7 @@ class Database:
         )
         try:
             connection.set_busy_timeout(int(PATIENCE * 1000))
-            if _value(connection, "PRAGMA journal_mode = WAL") != "wal":
+            if _journal(connection) != "wal":
                 raise IndexBroken(f"{path} cannot be put into WAL mode")
             return _prepared(connection)
         except BaseException:
@@ -220,6 +222,22 @@ class Database:
             return os.stat(self._path, follow_symlinks=False).st_ino
         except OSError:
             return -1
+
+
+def _journal(connection: apsw.Connection) -> object:
+    """Put the file into WAL mode; which mode it is in.
+
+    Of two who do so to a new file at once, SQLite refuses one on the spot: waiting as for other
+    locks could never end.
+    """
+    end = time.monotonic() + PATIENCE
+    while True:
+        try:
+            return _value(connection, "PRAGMA journal_mode = WAL")
+        except apsw.BusyError:
+            if time.monotonic() > end:
+                raise
+        time.sleep(_PAUSE)
 
 
 def _prepared(connection: apsw.Connection) -> apsw.Connection:
