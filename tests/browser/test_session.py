@@ -452,6 +452,24 @@ def test_pictures_are_served_by_the_daemon_and_nothing_else_is_one(
 # --- changing ---------------------------------------------------------------------------------
 
 
+def test_enter_in_a_dialog_does_what_was_asked_for(
+    opened: Callable[..., Page], store: holdfast.Store
+) -> None:
+    session = store.create(title="Old")
+    session.append_many(holdfast.user(f"task {number} " + "x " * 900) for number in range(200))
+    page = opened(session.id)
+    page.get_by_role("button", name="Rename").click()
+    page.get_by_label("Title").fill("New")
+    page.get_by_label("Title").press("Enter")
+    expect(page.get_by_role("heading", level=1)).to_have_text("New")
+    page.get_by_text("Actions", exact=True).click()
+    page.get_by_role("button", name="Compact now").click()
+    field = page.get_by_role("dialog", name="Compact now").get_by_label("What to keep above all")
+    field.fill("the tasks")
+    field.press("Enter")
+    expect(page.locator(".fold")).to_have_count(1)
+
+
 def test_compacting_shows_the_cut_first_and_folds_the_past(
     opened: Callable[..., Page], store: holdfast.Store, axe: Callable[[Page], None]
 ) -> None:

@@ -6,11 +6,11 @@ import re
 from collections.abc import Callable, Iterator
 
 import pytest
-from playwright.sync_api import Page, Route, expect
+from playwright.sync_api import APIResponse, Page, Route, WebSocketRoute, expect
 
 import holdfast
 from holdfast.client import Client
-from tests.browser.conftest import Complaints
+from tests.browser.conftest import Complaints, wait_until
 from tests.daemon.running import Daemon
 
 Visit = Callable[..., Page]
@@ -125,7 +125,89 @@ def test_who_goes_back_finds_the_place_in_the_list(
     connected(page)
     page.go_back()
     expect(row).to_be_in_viewport()
-    assert abs(row.evaluate(TOP) - was) <= 40
+    top = f"document.querySelector('[data-id=\"{row.get_attribute('data-id')}\"]').getBoundingClientRect().top"
+    wait_until(page, f"Math.abs({top} - {was}) <= 40")  # it goes there page by page
+
+
+def test_a_session_that_is_deleted_does_not_come_back_with_rows_that_were_on_their_way(
+    visit: Visit, daemon: Daemon, client: Client
+) -> None:
+    session = client.create(name="soon gone").id
+    client.send(session, "!say one")
+    page = visit(daemon)
+    row = page.locator(f'.row[data-id="{session}"]')
+    expect(row).to_have_count(1)
+    held: list[tuple[Route, APIResponse]] = []
+
+    def hold(route: Route) -> None:
+        if held:
+            route.continue_()
+        else:
+            held.append((route, route.fetch()))
+
+    page.route(re.compile("part=rows"), hold)
+    client.send(session, "!say two")
+    while not held:
+        page.wait_for_timeout(20)
+    client.delete(session)
+    expect(row).to_have_count(0)
+    (route, old), *_ = held
+    assert session in old.text()
+    with page.expect_response(lambda one: "part=rows" in one.url):
+        route.fulfill(response=old)
+    page.evaluate("new Promise((done) => setTimeout(done, 100))")  # until it has been put there
+    expect(row).to_have_count(0)
+
+
+def test_sessions_that_went_while_the_connection_was_lost_are_not_shown_any_more(
+    visit: Visit, start: Callable[..., Daemon], complaints: Complaints
+) -> None:
+    complaints.forgive("WebSocket|ERR_|401")
+    daemon = start()
+    with holdfast.open_store(daemon.root) as store:
+        made = [store.create(title=f"session {number}") for number in range(130)]
+        for one in made:
+            one.append(holdfast.user("x"))
+        page = visit(daemon)
+        sockets: list[WebSocketRoute] = []
+
+        def between(one: WebSocketRoute) -> None:
+            one.connect_to_server()
+            sockets.append(one)
+
+        page.route_web_socket(re.compile("/ws"), between)
+        page.reload()
+        while not sockets:
+            page.wait_for_timeout(20)
+        for shown in (60, 120):
+            expect(page.locator(".row")).to_have_count(shown)
+            page.locator(".row").last.scroll_into_view_if_needed()
+        expect(page.locator(".row")).to_have_count(130)
+        page.route(re.compile("part=rows"), lambda route: route.abort())  # it is away altogether
+        sockets[0].close()
+        made[3].delete()
+        page.unroute(re.compile("part=rows"))
+        expect(page.locator(f'.row[data-id="{made[3].id}"]')).to_have_count(0)
+        expect(page.locator(".row").last).to_contain_text("session 0")
+
+
+def test_the_list_is_renewed_though_something_happens_all_the_time(
+    visit: Visit, daemon: Daemon
+) -> None:
+    page = visit(daemon)
+    asked: list[str] = []
+    sockets: list[WebSocketRoute] = []
+    page.on("request", lambda one: asked.append(one.url) if "part=rows" in one.url else None)
+    page.route_web_socket(re.compile("/ws"), lambda one: sockets.append(one))  # noqa: PLW0108 - a builtin has no signature to look at
+    page.reload()
+    while not sockets:
+        page.wait_for_timeout(20)
+    for _ in range(300):
+        sockets[0].send('{"type": "listing_changed", "sessionId": "", "gone": []}')
+        page.wait_for_timeout(20)
+        if asked:
+            break
+    assert asked
 
 
 def test_a_browser_that_is_not_let_in_any_more_is_told_what_to_do(
@@ -168,22 +250,31 @@ def test_what_is_streamed_next_does_not_go_with_the_message_before(
 ) -> None:
     page = visit(daemon, f"/sessions/{client.create().id}")
     connected(page)
-    asked: list[Route] = []
+    held: list[Route] = []  # the message that calls, the answer, and which turn runs
+    looked = False
 
-    def slowly(route: Route) -> None:
-        asked.append(route)
-        if len(asked) != 2:  # the second is the message that calls
+    def hold(route: Route) -> None:
+        if looked:
             route.continue_()
+        else:
+            held.append(route)
 
-    page.route(re.compile(r"/sessions/[^/]+/messages/\d+$"), slowly)
-    say(page, '!call look {"at": 1}\n!then\n!stream 60000')
-    expect(page.locator("[data-streamed]")).to_have_text(re.compile(r".{500}", re.DOTALL))
-    before = page.locator("[data-streamed]").evaluate("one => one.textContent")
-    asked[1].continue_()
+    page.route(re.compile(r"/sessions/[^/]+/messages/[2-9]$|/queue$"), hold)
+    say(page, '!call look {"at": 1}\n!then\n!stream 3000')
+    streamed = page.locator("[data-streamed]")
+    expect(streamed).to_have_text(re.compile(r".{500}", re.DOTALL))
+    before = streamed.evaluate("one => one.textContent")
+    calling = next(one for one in held if one.request.url.endswith("/messages/2"))
+    calling.continue_()
     expect(page.locator("[data-transcript] .call")).to_be_visible()
-    assert page.locator("[data-streamed]").evaluate("one => one.textContent").startswith(before)
-    page.get_by_role("button", name="Stop").click()
+    assert streamed.evaluate("one => one.textContent").startswith(before)
+    expect(streamed).to_contain_text("word3000")
+    looked = True
+    for one in held:
+        if one is not calling:
+            one.continue_()
     expect(page.locator("[data-pending]")).to_be_hidden()
+    expect(streamed).to_have_text("")
 
 
 def test_without_the_module_nothing_is_offered_that_needs_it(

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 
 import holdfast
 from holdfast.client import Client
+from holdfast.daemon.board import NEWEST
 from holdfast.errors import HoldfastError
 from holdfast.session import Store
 from tests.daemon.running import Daemon, receive, say
@@ -40,6 +41,21 @@ def test_a_session_that_another_process_makes_is_told(daemon: Daemon, other: Sto
         session = other.create(title="from elsewhere")
         session.append(holdfast.user("hello"))
         assert receive(socket, "listing_changed")["sessionId"] == session.id
+
+
+def test_that_old_sessions_were_deleted_elsewhere_is_told(start: Callable[..., Daemon]) -> None:
+    daemon = start()
+    with holdfast.open_store(daemon.root) as other, daemon.socket() as socket:
+        made = [other.create(title=f"{number}") for number in range(NEWEST + 5)]
+        other.list()
+        say(socket, type="watch")
+        assert not receive(socket, "listing_changed")["lost"]
+        made[0].delete()
+        told = receive(socket, "listing_changed")
+        assert told["lost"] and told["gone"] == []
+        made[-1].delete()
+        told = receive(socket, "listing_changed")
+        assert told["gone"] == [made[-1].id] and not told["lost"]
 
 
 def test_who_does_not_watch_is_not_told(daemon: Daemon, client: Client) -> None:

@@ -42,6 +42,7 @@ class ListingChanged(RunEvent, frozen=True, kw_only=True):
     """Sessions were made, said something in, renamed or deleted: a listing is read again."""
 
     gone: tuple[str, ...] = ()  # sessions that are no more
+    lost: bool = False  # others are no more either, and which is not known: read all of it again
 
 
 Row = tuple[object, ...]
@@ -161,7 +162,12 @@ class Board:
         gone = await self._runtime.store.call(self._gone, elsewhere)
         changed = [one for one in rows if rows[one] != before.get(one)]
         changed += touched & elsewhere
-        notice = Notice(ListingChanged(session_id=changed[0] if changed else "", gone=gone))
+        # Only the newest are compared. Of the others it is known how many there should be.
+        newest = max(before, default="")  # ids grow with time
+        made = sum(one > newest for one in rows)
+        lost = bool(before) and page.total < total + made - len(gone)
+        told = ListingChanged(session_id=changed[0] if changed else "", gone=gone, lost=lost)
+        notice = Notice(told)
         for one, knows in tuple(self._watching.items()):
             if not knows or changed or gone or total != self._total:
                 self._watching[one] = True

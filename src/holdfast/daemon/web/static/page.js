@@ -5,7 +5,7 @@ const $$ = (selector, within = document) => [...within.querySelectorAll(selector
 const root = document.documentElement, facts = document.body.dataset, { view } = facts, escaped = encodeURIComponent;
 const on = addEventListener, active = () => document.activeElement, focus = (one) => one?.focus({ preventScroll: true });
 const write = (name, text) => { $(`[data-${name}]`).textContent = text; }, top = (one) => one.getBoundingClientRect().top;
-const visit = (to) => location.assign(to), open = (made) => visit(`/sessions/${escaped(made.id)}`);
+const many = (number) => number.toLocaleString("en"), visit = (to) => location.assign(to), open = (made) => visit(`/sessions/${escaped(made.id)}`);
 
 // --- telling and asking
 
@@ -27,10 +27,9 @@ function toast(text, { bad = false, action, act } = {}) {
 // A question: answers true or false, or with `value` the text that was typed, or null.
 function ask(title, { text = "", yes = "OK", danger = false, label, value } = {}) {
   const dialog = $("[data-ask]"), field = $("[data-ask-field]"), input = $("input", field);
-  const words = $("[data-ask-text]"), ok = $("[data-ask-yes]");
+  const ok = $("[data-ask-yes]");
   write("ask-title", title);
-  words.textContent = text;
-  words.hidden = !text;
+  write("ask-text", text);
   ok.textContent = yes;
   ok.classList.toggle("danger", danger);
   field.hidden = value === undefined;
@@ -46,9 +45,6 @@ function ask(title, { text = "", yes = "OK", danger = false, label, value } = {}
     };
   });
 }
-$("[data-ask] input").onkeydown = (event) => {
-  if (event.key === "Enter") { event.preventDefault(); $("[data-ask-yes]").click(); }
-};
 
 // --- calls: JSON to the API; pieces of pages as HTML
 
@@ -81,22 +77,21 @@ const carefully = (act) => async (...given) => { try { return await act(...given
 on("click", carefully(async (event) => {
   const button = event.target.closest("button[data-call]");
   if (!button) return;
-  const { confirm, yes, then, body } = button.dataset;
+  const { confirm, yes, body } = button.dataset;
   if (confirm && !(await ask(confirm, { yes: yes || "Yes", danger: "danger" in button.dataset }))) return;
-  await perform(button, button.dataset.call, body ? JSON.parse(body) : undefined, then);
+  await perform(button, button.dataset, body && JSON.parse(body));
 }));
 on("submit", carefully(async (event) => {
   const form = event.target.closest("form[data-call]");
   if (!form) return;
   event.preventDefault();
   const fields = Object.fromEntries([...new FormData(form)].filter(([, value]) => value !== ""));
-  await perform($("button:not([type=button])", form), form.dataset.call, fields, form.dataset.then);
+  await perform($("button:not([type=button])", form), form.dataset, fields);
 }));
-async function perform(button, what, said, then = "reload") {
-  const [method, path] = what.split(" ");
+async function perform(button, { call: what, then = "reload" }, said) {
   button.disabled = true;
   try {
-    await call(method, path, said);
+    await call(...what.split(" "), said);
   } finally {
     button.disabled = false;
   }
@@ -138,7 +133,7 @@ $("[data-help]").onclick = () => $("[data-help-dialog]").showModal();
 
 const keys = {
   j: () => step(1), k: () => step(-1),
-  g: () => scrollTo({ top: 0 }), G: () => scrollTo({ top: document.body.scrollHeight }),
+  g: () => scrollTo(0, 0), G: () => scrollTo(0, document.body.scrollHeight),
   "/": () => $("input[type=search]")?.select(),
   "?": () => $("[data-help]").click(),
 };
@@ -192,7 +187,7 @@ const seen = { // a key each: other pages write theirs meanwhile
 
 const later = (act, wait) => {
   let timer;
-  return (...given) => { clearTimeout(timer); timer = setTimeout(() => act(...given), wait); };
+  return () => { clearTimeout(timer); timer = setTimeout(act, wait); };
 };
 
 const near = (act, rootMargin) => new IntersectionObserver((all) => all.forEach((one) => one.isIntersecting && act(one.target)), { rootMargin });
@@ -202,11 +197,11 @@ const near = (act, rootMargin) => new IntersectionObserver((all) => all.forEach(
 function list() {
   const box = $("[data-rows]"), form = $("[data-find]"), field = $("input[type=search]", form);
 
-  function mark(within) {
-    for (const row of $$(".row", within)) {
+  function mark() {
+    for (const row of $$(".row", box)) {
       row.classList.toggle("unread", !seen.is(row.dataset.id, +row.dataset.count, row.dataset.active));
     }
-    const more = $("[data-more]", within);
+    const more = $("[data-more]", box);
     if (more) nearby.observe(more);
   }
   const further = carefully(async (link) => {
@@ -214,12 +209,17 @@ function list() {
     if (!link.isConnected) return;
     $(".rows", box).append(...$$(".row", rows).filter((one) => !rowOf(one.dataset.id)));
     link.parentNode.replaceWith($("[data-more]", rows)?.parentNode || "");
-    mark(box);
+    mark();
   });
-  const nearby = near(further, "1200px"), rowOf = (id) => $(`.row[data-id="${CSS.escape(id)}"]`, box);
-  on("storage", () => mark(box));
+  const nearby = near(further, "1200px"), rowOf = (id, within = box) => $(`.row[data-id="${CSS.escape(id)}"]`, within);
+  on("storage", mark);
 
-  const rowsOf = (where) => piece(where + (where.includes("?") ? "&" : "?") + "part=rows");
+  const gone = new Set();
+  const rowsOf = async (where) => {
+    const rows = await piece(where + (where.includes("?") ? "&" : "?") + "part=rows");
+    for (const id of gone) rowOf(id, rows)?.remove(); // they went while this was on its way
+    return rows;
+  };
   const address = () => {
     const query = new URLSearchParams([...new FormData(form)].filter(([, value]) => value.trim()));
     return query.size ? `/?${query}` : "/";
@@ -231,7 +231,7 @@ function list() {
     if (number !== asked) return; // something newer was typed
     history.replaceState(null, "", where);
     box.replaceChildren(rows);
-    mark(box);
+    mark();
   });
   field.oninput = later(refresh, 120);
   form.onsubmit = (event) => { event.preventDefault(); refresh(); };
@@ -244,7 +244,7 @@ function list() {
     const total = $("p.count", fresh);
     if (total) $("p.count", box)?.replaceWith(total);
     $("p.empty", box)?.remove();
-    const held = active()?.closest?.(".row")?.dataset.id;
+    const held = active()?.closest(".row")?.dataset.id;
     let place = rows.firstElementChild;
     for (const row of $$(".row", fresh)) {
       const old = rowOf(row.dataset.id);
@@ -252,28 +252,29 @@ function list() {
       if (old) { if (old === place) place = place.nextElementSibling; old.remove(); }
       rows.insertBefore(row, place);
     }
-    mark(box);
+    mark();
     if (held) focus($("a", rowOf(held)));
   });
-  const soon = later(renew, 150);
-  socket.start(() => socket.say({ type: "watch" }), (event) => {
+  const anew = async () => { const y = scrollY; await refresh(); back(y); };
+  let soon, again; // soon is not put off, or it never comes
+  socket.start(() => { socket.say({ type: "watch" }); if (again) anew(); again = true; }, (event) => {
     if (event.type !== "listing_changed") return;
-    for (const id of event.gone || []) rowOf(id)?.remove();
-    soon();
+    for (const id of event.gone) { gone.add(id); rowOf(id)?.remove(); }
+    if (event.lost) anew(); else soon ||= setTimeout(() => { soon = 0; renew(); }, 150);
   });
 
   keys.n = carefully(async () => open(await call("POST", "/api/sessions", {})));
   $("[data-new]").onclick = keys.n;
-  mark(box);
+  mark();
 
   // Who comes back finds the list, and the place in it, as it was.
-  const place = history.state?.y;
-  (async () => {
+  async function back(place) {
     for (let link; scrollTo({ top: place }), scrollY < place - 1 && (link = $("[data-more]", box));) {
       await further(link);
       if (link.isConnected) return;
     }
-  })();
+  }
+  back(history.state?.y);
   on("pagehide", () => { history.replaceState({ y: scrollY }, ""); sessionStorage.list = location.search; });
 }
 
@@ -288,7 +289,7 @@ function session() {
   let head = +facts.head, last = head, count = +facts.count, run = facts.run, ended = "end" in facts;
 
   const bottom = () => innerHeight + scrollY >= root.scrollHeight - 90;
-  const toEnd = () => scrollTo({ top: root.scrollHeight });
+  const toEnd = () => scrollTo(0, root.scrollHeight);
   const parts = (within = box) => [...within.children].filter((one) => one.dataset.seq);
   const seqOf = (one) => +one.dataset.seq;
   const part = (path) => piece(`${address}/${path}`);
@@ -409,9 +410,10 @@ function session() {
     const now = ended && bottom() ? Infinity : parts().findLast((one) => top(one) < innerHeight / 2)?.dataset.seq ?? 0;
     const link = $$("a", nav).findLast((one) => +one.dataset.to <= now), old = $("a[aria-current]", nav);
     if (link === old) return;
-    old?.removeAttribute("aria-current");
-    link?.setAttribute("aria-current", "true");
-    if (link) nav.parentNode.scrollTop = link.offsetTop - nav.parentNode.clientHeight / 2;
+    if (old) old.ariaCurrent = null;
+    if (!link) return;
+    link.ariaCurrent = true;
+    nav.parentNode.scrollTop = link.offsetTop - nav.parentNode.clientHeight / 2;
   };
   on("scroll", later(reading, 60), { passive: true });
   news.onclick = () => ended ? toEnd() : visit(address);
@@ -447,11 +449,11 @@ function session() {
     mark(box, text);
   });
   const hit = (by) => {
-    const all = $$("a", hits), now = all.findIndex((one) => one.hasAttribute("aria-current"));
+    const all = $$("a", hits), now = all.findIndex((one) => one.ariaCurrent);
     const next = all[(Math.max(now, -(by > 0)) + by + all.length) % all.length];
     if (!next) return;
-    all[now]?.removeAttribute("aria-current");
-    next.setAttribute("aria-current", "true");
+    if (all[now]) all[now].ariaCurrent = null;
+    next.ariaCurrent = true;
     hits.hidden = true;
     go(next.dataset.to);
   };
@@ -501,7 +503,7 @@ function session() {
       head = Math.max(head, seq);
       shown = 0; // there may be another hit
       seen.mark(id, ++count);
-      write("messages", `${count.toLocaleString("en")} message${count > 1 ? "s" : ""}`);
+      write("messages", `${many(count)} message${count > 1 ? "s" : ""}`);
       if (message.role === "user") outlineSoon();
       if (!ended || !bottom()) news.textContent = "New messages ↓";
       const hushed = message.role === "assistant" ? hush() : () => {};
@@ -518,7 +520,7 @@ function session() {
     tool_start({ toolName }) { working(`running ${toolName}`); },
     tool_result() { working("working"); },
     message_complete({ content }) { write("aloud", `Agent: ${content.slice(0, 300)}`); calm(); },
-    status({ message }) { if (run) working(message); else toast(message); },
+    status({ message }) { (run ? working : toast)(message); },
     error(event) {
       if (event.code !== "RunCancelled") cry(event.message + (event.hint ? `: ${event.hint}` : ""));
       if (ended) show(`newer?after=${last}`);
@@ -538,7 +540,7 @@ function session() {
       }
     },
     compact_start({ messages }) { toast(`Summarising ${messages} messages`); },
-    compact_end({ tokensFreed }) { if (tokensFreed) toast(`Compacted: ${tokensFreed.toLocaleString()} tokens fewer`); refresh(); },
+    compact_end({ tokensFreed }) { if (tokensFreed) toast(`Compacted: ${many(tokensFreed)} tokens fewer`); refresh(); },
     compact_failed({ error }) { cry(`Not compacted: ${error}`); },
     token_warning({ percent }) { toast(`The context is ${percent} % full`); },
   };
@@ -609,7 +611,7 @@ function session() {
       const plan = await post("compact", { dryRun: true }), dialog = $("[data-compact]");
       if (!plan.record) { toast(`Nothing to compact: ${plan.reason}`); return; }
       const { firstKeptSeq, summary } = plan.record, { messages = 0, tokens = 0, tokensFreed = 0 } = plan;
-      write("cut", `${messages} messages before message ${firstKeptSeq} would be summarised: from ${tokens.toLocaleString()} to about ${(tokens - tokensFreed).toLocaleString()} tokens.`);
+      write("cut", `${messages} messages before message ${firstKeptSeq} would be summarised: from ${many(tokens)} to about ${many(tokens - tokensFreed)} tokens.`);
       write("summary", summary);
       dialog.onclose = carefully(async () => {
         if (dialog.returnValue !== "yes") return;
@@ -631,7 +633,7 @@ function session() {
   }));
 
   Object.assign(keys, {
-    g: () => ($("[data-older], [data-past]", box) ? visit(`${address}?at=1#m1`) : scrollTo({ top: 0 })),
+    g: () => ($("[data-older], [data-past]", box) ? visit(`${address}?at=1#m1`) : scrollTo(0, 0)),
     c: () => field?.focus(), n: () => hit(1), N: () => hit(-1), G: () => (ended ? toEnd() : visit(address)),
     e: () => { const all = $$(".call", box), to = !all.some((one) => one.open); still(() => all.forEach((one) => { one.open = to; })); },
     Escape: () => { if (shut($(".menu[open]"))) return; if (seek.value) { seek.value = ""; look(); } else visit(`/${sessionStorage.list || ""}`); },
