@@ -198,6 +198,32 @@ def test_the_focus_stays_where_a_menu_was(
     expect(menu).to_be_focused()
 
 
+def test_the_focus_stays_at_a_message_that_is_read_anew(
+    visit: Visit, daemon: Daemon, store: holdfast.Store
+) -> None:
+    session = talk(store, 6)
+    page = visit(daemon, f"/sessions/{session.id}")
+    connected(page)
+    page.locator("#m3 .menu summary").focus()
+    page.evaluate("document.querySelector('#m3').dataset.old = 'yes'")
+    session.rewind(4)
+    expect(page.locator("#m3:not([data-old])")).to_be_focused()
+
+
+def test_what_turns_text_around_is_shown_harmless_when_it_comes_live(
+    visit: Visit, daemon: Daemon, store: holdfast.Store
+) -> None:
+    session = talk(store, 2)
+    page = visit(daemon, f"/sessions/{session.id}")
+    connected(page)
+    session.rename("Good \u202eeltit\x1b[2J")
+    expect(page.get_by_role("heading", level=1)).to_have_text("Good \ufffdeltit\ufffd[2J")
+    expect(page).to_have_title("Good \ufffdeltit\ufffd[2J · holdfast")
+    page.get_by_role("textbox", name="Message").fill("!say one \u202eowt")
+    page.get_by_role("button", name="Send").click()
+    expect(page.locator("[data-aloud]")).to_have_text("Agent: one \ufffdowt")
+
+
 def test_damage_leads_to_its_repair(visit: Visit, daemon: Daemon, store: holdfast.Store) -> None:
     session = talk(store, 4)
     part = daemon.root / "sessions" / session.id / session.parts[0].file

@@ -9,7 +9,7 @@ const many = (number) => number.toLocaleString("en"), visit = (to) => location.a
 
 // --- telling and asking
 
-function toast(text, { bad = false, action, act } = {}) {
+function toast(text, { bad, action, act } = {}) {
   $$(".toast").find((one) => one.textContent === text)?.remove(); // told again, not twice
   const box = document.createElement("div");
   box.className = bad ? "toast bad" : "toast";
@@ -24,8 +24,8 @@ function toast(text, { bad = false, action, act } = {}) {
   setTimeout(() => box.remove(), action || bad ? 12000 : 4000);
 }
 
-// A question: answers true or false, or with `value` the text that was typed, or null.
-function ask(title, { text = "", yes = "OK", danger = false, label, value } = {}) {
+// A question: answers true, or with `value` the text that was typed, or null.
+function ask(title, { text = "", yes = "Yes", danger = false, label = "", value } = {}) {
   const dialog = $("[data-ask]"), field = $("[data-ask-field]"), input = $("input", field);
   const ok = $("[data-ask-yes]");
   write("ask-title", title);
@@ -33,16 +33,13 @@ function ask(title, { text = "", yes = "OK", danger = false, label, value } = {}
   ok.textContent = yes;
   ok.classList.toggle("danger", danger);
   field.hidden = value === undefined;
-  write("ask-label", label || "");
+  write("ask-label", label);
   input.value = value || "";
   dialog.returnValue = "no";
   dialog.showModal();
   if (value === undefined) ok.focus(); else input.select();
   return new Promise((done) => {
-    dialog.onclose = () => {
-      const said = dialog.returnValue === "yes";
-      done(value === undefined ? said : said ? input.value : null);
-    };
+    dialog.onclose = () => done(dialog.returnValue === "yes" ? value === undefined || input.value : null);
   });
 }
 
@@ -78,7 +75,7 @@ on("click", carefully(async (event) => {
   const button = event.target.closest("button[data-call]");
   if (!button) return;
   const { confirm, yes, body } = button.dataset;
-  if (confirm && !(await ask(confirm, { yes: yes || "Yes", danger: "danger" in button.dataset }))) return;
+  if (confirm && !(await ask(confirm, { yes, danger: "danger" in button.dataset }))) return;
   await perform(button, button.dataset, body && JSON.parse(body));
 }));
 on("submit", carefully(async (event) => {
@@ -105,13 +102,15 @@ setInterval(() => { if ($("main[data-again]") && !$("dialog[open], main :focus, 
 
 // --- the socket: one for the page, which comes back by itself
 
+// As the server shows what could turn text around, or hide in it.
+const clean = (key, value) => value?.replace?.(/[\0-\b\v-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]/g, "\ufffd") ?? value;
 const socket = {
   wait: 500,
   // greet: called whenever the connection is there (again); hear: with every event.
   start(greet, hear) {
     const wire = this.wire = new WebSocket(`${location.origin.replace("http", "ws")}/ws`);
     wire.onopen = () => { this.wait = 500; write("link", ""); greet(); };
-    wire.onmessage = (event) => hear(JSON.parse(event.data));
+    wire.onmessage = (event) => hear(JSON.parse(event.data, clean));
     wire.onclose = () => {
       write("link", "Not connected: trying again");
       reach("/static/icon.svg").catch((error) => { if (this.wire.readyState !== 1) write("link", `Not connected: ${error.message}`); });
@@ -151,7 +150,7 @@ on("keydown", (event) => {
   if (event.ctrlKey || event.metaKey || event.altKey || $("dialog[open]")) return;
   const field = event.target.closest("input, textarea, select");
   if (event.key === "Escape") {
-    if (field?.type === "search" && field.value) { field.value = ""; field.dispatchEvent(new Event("input", { bubbles: true })); }
+    if (field?.type === "search" && field.value) { field.value = ""; field.dispatchEvent(new Event("input")); }
     else if (field) field.blur();
     else keys.Escape?.();
   } else if (!field && keys[event.key]) {
@@ -164,7 +163,7 @@ on("keydown", (event) => {
 
 setInterval(() => {
   for (const one of $$("time[datetime]")) {
-    const minutes = (Date.now() - Date.parse(one.dateTime)) / 6e4 | 0;
+    const minutes = (new Date - new Date(one.dateTime)) / 6e4 | 0;
     const [by, unit] = minutes < 60 ? [1, "min"] : minutes < 1440 ? [60, "h"] : [1440, "d"];
     if (minutes > 0 && /ago|now/.test(one.textContent)) one.textContent = `${minutes / by | 0} ${unit} ago`;
   }
@@ -180,7 +179,7 @@ const seen = { // a key each: other pages write theirs meanwhile
   },
   mark(id, count) {
     const key = `seen:${id}`, others = Object.keys(localStorage).filter((one) => one.startsWith("seen:") && one !== key);
-    if (others.length > 2000) localStorage.removeItem(others.sort()[0]);
+    if (others.length > 2000) delete localStorage[others.sort()[0]];
     localStorage[key] = count;
   },
 };
@@ -283,7 +282,7 @@ function list() {
 function session() {
   const { id, address, at } = facts, api = `/api/sessions/${escaped(id)}`, post = (path, said) => call("POST", `${api}/${path}`, said);
   const box = $("[data-transcript]"), pending = $("[data-pending]"), streamed = $("[data-streamed]");
-  const thinking = $(".thinking", pending), thoughts = $("pre", thinking), news = $("[data-new-messages]"), stop = $("[data-cancel]");
+  const thoughts = $(".thinking pre", pending), news = $("[data-new-messages]"), stop = $("[data-cancel]");
   const form = $("[data-compose]"), field = form && $("textarea", form), line = $("[data-queue]");
   const draft = `draft:${id}`, seek = $("[data-seek] input"), hits = $("[data-hits]"), nav = $("[data-outline] nav");
   let head = +facts.head, last = head, count = +facts.count, run = facts.run, ended = "end" in facts;
@@ -302,9 +301,10 @@ function session() {
   });
   // Change the page; what is being read, or the end of it, stays where it is.
   function still(change) {
-    const stuck = ended && bottom(), held = read(), was = held && top(held);
+    const stuck = ended && bottom(), held = read(), was = held && top(held), focused = active()?.closest("[data-seq]");
     change();
     const now = held && byId(held.id);
+    if (focused?.isConnected === false) focus(byId(focused.id));
     if (stuck) toEnd();
     else if (now) scrollBy(0, top(now) - was);
     settle();
@@ -314,9 +314,7 @@ function session() {
     for (const one of parts(found)) {
       const old = byId(one.id), next = parts().find((other) => seqOf(other) > seqOf(one));
       if (!old && next && next === parts()[0] && $("[data-older], [data-past]", box)) continue; // its page is not here
-      const focused = old?.contains(active());
       if (old?.parentNode === box) old.replaceWith(one); else box.insertBefore(one, next || $(":scope > .turn:last-child", box));
-      if (focused) focus(one);
     }
     $("[data-empty]")?.remove();
   }
@@ -473,7 +471,7 @@ function session() {
   function hush() {
     draw();
     const old = [...streamed.childNodes, ...thoughts.childNodes];
-    return () => { old.forEach((one) => one.remove()); thinking.hidden = !thoughts.textContent; };
+    return () => old.forEach((one) => one.remove());
   }
   function busy(now) {
     if (now !== run || !now) hush()();
@@ -488,7 +486,6 @@ function session() {
     drawn = 0;
     streamed.append(said[0]);
     thoughts.append(said[1]);
-    thinking.hidden = !thoughts.textContent;
     said = ["", ""];
     if (stuck) toEnd();
   }
@@ -530,7 +527,7 @@ function session() {
     session_renamed({ name }) { write("title", name); document.title = `${name} · holdfast`; },
     session_changed({ change, seq, seqs }) {
       head = Math.max(head, seq);
-      if (change === "deleted") { localStorage.removeItem(draft); cry("This session was deleted"); }
+      if (change === "deleted") { delete localStorage[draft]; cry("This session was deleted"); }
       else if (change === "rewound") { refresh(); outlineSoon(); }
       else {
         const covered = (one) => seqs.some((of) => seqOf(one) <= of && of <= endOf(one));
@@ -558,8 +555,8 @@ function session() {
       field.style.height = `${field.scrollHeight + 2}px`;
       if (stuck) toEnd();
     };
-    field.value = localStorage.getItem(draft) || "";
-    field.oninput = () => { grow(); localStorage.setItem(draft, field.value); };
+    field.value = localStorage[draft] || "";
+    field.oninput = () => { grow(); localStorage[draft] = field.value; };
     field.onkeydown = (event) => {
       if (event.key === "Enter" && !event.shiftKey && !event.isComposing) { event.preventDefault(); form.requestSubmit(); }
       if (event.key === "Escape" && run && !field.value) { event.stopPropagation(); stop.click(); }
@@ -571,7 +568,7 @@ function session() {
       fill("");
       sent = sent.catch(() => {}).then(() => post("messages?wait=false", { content }));
       try { await sent; } catch (why) { fill(`${field.value}\n${content}`.trim()); throw why; }
-      if (!field.value) localStorage.removeItem(draft);
+      if (!field.value) delete localStorage[draft];
       if (ended) toEnd(); else visit(address);
     });
     stop.onclick = carefully(() => post("cancel", { runId: run }));
