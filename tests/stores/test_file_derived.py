@@ -345,3 +345,25 @@ def test_a_claim_whose_process_died_before_its_row_is_found(tmp_path: Path) -> N
     other = store.create(aliases=["agent:late"])
     assert other.metadata.generations == {"agent:late": 2}
     assert store.session("agent:late").id == other.id
+
+
+def test_what_was_read_of_a_session_before_it_was_deleted_makes_no_row_for_it(
+    tmp_path: Path,
+) -> None:
+    with _store(tmp_path) as store, _store(tmp_path) as other:
+        session = store.create(key="sk_v1_k")
+        session.append(user("a"))
+        catalogue = FileStore(tmp_path, QUICK)._catalogue
+        for put in (
+            catalogue.seen,
+            catalogue.put,
+            lambda row: catalogue.written(row, last=True),
+            lambda row: catalogue.index.settle([(row, None)], []),
+        ):
+            made = other.create(key="sk_v1_k")
+            made.append(user("b"))
+            row = catalogue.row(made.id)
+            made.delete()
+            put(row)
+            assert [one.id for one in store.list()] == [session.id]
+            assert store.session("sk_v1_k").id == session.id

@@ -33,8 +33,19 @@ _COLUMNS = "metadata, bytes, parts"
 class Index:
     """The rows of one root."""
 
-    def __init__(self, path: Path | None, report: Callable[[str], None]) -> None:
+    def __init__(
+        self,
+        path: Path | None,
+        report: Callable[[str], None],
+        is_there: Callable[[str], bool] = lambda session: True,
+    ) -> None:
+        """`is_there` is asked of every session whose row is written, when nobody else writes.
+
+        A row is made from what was read before. Whoever deletes a session takes it away first and
+        its row then, so one that is there now will be dropped behind this, and none stays.
+        """
         self.database = Database(path, report)
+        self._is_there = is_there
 
     # --- rows
 
@@ -42,6 +53,8 @@ class Index:
         """Write rows; `new` ones have no names yet."""
         with self.database.writing() as cursor:
             for row in rows:
+                if not self._is_there(row.id):
+                    continue
                 _put(cursor, row)
                 _put_names(cursor, row.metadata, new=new)
                 spending.put(cursor, row.metadata, new=new)
@@ -49,6 +62,8 @@ class Index:
     def put_written(self, row: Listed, owner: str, *, last: bool) -> None:
         """Write the row of a session that an owner appends to, or has finished with."""
         with self.database.writing(patience=HURRY) as cursor:
+            if not self._is_there(row.id):
+                return
             _put(cursor, row)
             _put_names(cursor, row.metadata)
             spending.put(cursor, row.metadata)
@@ -60,6 +75,8 @@ class Index:
         """Write rows that have changed since they were read, and drop marks, in one go."""
         with self.database.writing() as cursor:
             for row, old in rows:
+                if not self._is_there(row.id):
+                    continue
                 _put(cursor, row)
                 if old is None or _claims(old.metadata) != _claims(row.metadata):
                     _put_names(cursor, row.metadata)

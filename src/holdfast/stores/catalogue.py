@@ -54,7 +54,7 @@ class Catalogue:
         self._report = report
         self._progress = progress
         self.owner = new_owner()  # whose marks these are; a forked child needs its own
-        self.index = Index(root.path / "index.db", report)
+        self.index = Index(root.path / "index.db", report, root.has)
         self._known = Known((), {})
 
     # --- asking
