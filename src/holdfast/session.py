@@ -52,6 +52,7 @@ if TYPE_CHECKING:
     from holdfast.identity.route import Routed
 
 R = TypeVar("R", bound=AnyRecord)
+WHICH = "holdfast sessions show ID --all shows which there are"  # records
 _DEFAULTS = Settings()
 
 
@@ -125,7 +126,13 @@ class Session:
 
     def fork(self, at: int | None = None) -> Session:
         """A new session that shares everything up to a record, byte for byte."""
-        return Session(self.store, self._port.fork(self.id, at).id)
+        try:
+            made = self._port.fork(self.id, at)
+        except NotFound as error:
+            if "seq" not in error.facts:  # not the record: the session
+                raise
+            raise NotFound(error.message, hint=WHICH, **error.facts) from error
+        return Session(self.store, made.id)
 
     def end_turn(
         self,
@@ -211,7 +218,7 @@ class Session:
             return entry
         raise NotFound(
             f"session {self.id} has no readable record {seq}",
-            hint="holdfast sessions show ID --all shows which there are",
+            hint=WHICH,
             session=self.id,
             seq=seq,
         )

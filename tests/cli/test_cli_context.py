@@ -132,6 +132,23 @@ def test_the_window_is_the_option_else_the_agents_setting_else_that_of_all(
     assert window(one) == 6000 and window(other) == 7000
 
 
+def test_the_window_that_is_set_for_a_provider_is_that_of_its_models(
+    cli: Cli, root: Path, store: Store
+) -> None:
+    there = "[provider.there]\nwindow = 5000\n[provider.elsewhere]\nwindow = 7000\n"
+    write_config(root, f'[turn]\nmodel = "there:m"\n{there}')
+    agents, chosen = store.create(), store.create(model="elsewhere:m")
+    answered = store.create()
+    answered.append(user("hello"))
+    answered.append(assistant("hm", model="gpt-4"))
+
+    def window(session: Session) -> Any:
+        return cli("sessions", "context", session.id, "--json").json["window"]
+
+    assert window(agents) == 5000 and window(chosen) == 7000
+    assert window(answered) == 5000, "of who would answer now"
+
+
 def test_an_orphan_call_is_answered_in_its_place_and_the_log_stays_as_it_is(
     cli: Cli, root: Path, session: Session
 ) -> None:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import holdfast
 from holdfast.session import Store
-from tests.cli.runner import Cli
+from tests.cli.runner import Cli, run_process
 
 
 def test_only_the_marks_of_what_was_found_are_taken_away(cli: Cli, store: Store) -> None:
@@ -22,3 +24,14 @@ def test_it_says_of_how_many_sessions_it_shows_the_best(cli: Cli, store: Store) 
     done = cli("sessions", "search", "zebra", "--limit", "1")
     assert "1 of 2 sessions; --limit shows more" in done.err
     assert "Zoo" in cli("sessions", "search", "zebra").out
+
+
+def test_what_is_piped_has_a_line_for_each_session_and_each_passage(
+    root: Path, store: Store
+) -> None:
+    title = "A title of a good many words, " * 5
+    session = store.create(title=title.strip())
+    session.append(holdfast.user("all about a zebra"))
+    head, passage = run_process(root, "sessions", "search", "zebra").out.splitlines()
+    assert head == f"{title.strip()}  {session.id}"
+    assert passage.endswith("all about a zebra")

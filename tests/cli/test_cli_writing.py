@@ -407,4 +407,5 @@ def test_fork_copies_up_to_a_record(cli: Cli, session: Session, store: Store) ->
 def test_fork_at_a_record_that_is_not_there_is_one_line(cli: Cli, session: Session) -> None:
     session.append(user("one"))
     done = cli("sessions", "fork", session.id, "--at", "9")
+    assert "(holdfast sessions show ID --all shows which there are)" in done.err
     assert done.code == 1 and done.err.count("\n") == 1 and done.out == ""

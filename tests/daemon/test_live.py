@@ -310,6 +310,18 @@ def test_who_unsubscribes_is_told_no_more(daemon: Daemon, client: Client) -> Non
         assert {event["sessionId"] for event in run_of(socket)} == {other.id}
 
 
+def test_who_subscribes_during_a_turn_is_told_its_run(daemon: Daemon, client: Client) -> None:
+    made = client.create()
+    run = client.submit(made.id, "!wait 60").run_id
+    with daemon.socket() as socket:
+        say(socket, type="subscribe", sessionId=made.id)
+        assert receive(socket, "subscribed")["runId"] == run
+        assert client.cancel(made.id, run)
+        assert receive(socket, "error")["runId"] == run
+        say(socket, type="subscribe", sessionId=made.id)
+        assert "runId" not in receive(socket, "subscribed")
+
+
 def test_a_rename_is_told(daemon: Daemon, client: Client) -> None:
     made = client.create()
     with daemon.socket() as socket:

@@ -162,6 +162,22 @@ def test_a_session_is_changed_and_its_prompt_taken_back(client: Client) -> None:
     assert client.update(made.id).name == "Other"
 
 
+def test_a_model_that_cannot_be_used_is_refused_and_not_kept_when_it_is_checked(
+    daemon: Daemon, client: Client
+) -> None:
+    made = client.create()
+    before = client.sessions().total
+    for method, path in (("POST", "/api/sessions"), ("PATCH", f"/api/sessions/{made.id}")):
+        said = {"name": "Other", "model": "nobody:knows"}
+        answer = daemon.call(method, f"{path}?check=true", said)
+        assert (answer.status_code, answer.json()["code"]) == (400, "SettingsError")
+        assert answer.json()["hint"]
+    assert client.sessions().total == before
+    assert client.session(made.id).metadata["model"] == ""
+    assert client.session(made.id).metadata.get("name") is None
+    assert client.update(made.id, model="nobody:knows").model == "nobody:knows", "as it was asked"
+
+
 def test_a_deleted_session_is_gone(daemon: Daemon, client: Client) -> None:
     made = client.create()
     answer = daemon.call("DELETE", f"/api/sessions/{made.id}")

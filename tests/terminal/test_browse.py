@@ -201,6 +201,19 @@ def test_a_small_screen_has_the_title_and_the_time_and_grows_with_its_window(
     shown.wait_until(lambda: "│" in shown.text, "the preview at the side")
 
 
+def test_a_screen_that_was_very_narrow_shows_the_line_that_is_typed_whole_again(
+    terminal: Begin, sessions: dict[str, Session]
+) -> None:
+    shown = browse(terminal, rows=24, columns=80)
+    shown.type("pel")
+    shown.wait_for("Filter: pel")
+    shown.resize(rows=24, columns=12)
+    drawn = "pel  1 of 1"  # only when all of it is, the next size is another one
+    shown.wait_until(lambda: shown.text.split("\n")[0].strip() == drawn, "no room for it")
+    shown.resize(rows=24, columns=80)
+    shown.wait_until(lambda: shown.text.startswith("Filter: pel"), "all of the line")
+
+
 def test_help_is_at_the_bottom(terminal: Begin, sessions: dict[str, Session]) -> None:
     shown = browse(terminal, rows=24, columns=80)
     assert "Enter open" in shown.text.splitlines()[-1]
@@ -288,3 +301,19 @@ def test_deleting_what_is_gone_already_is_told_and_the_picker_goes_on(
     shown.type("y")
     shown.wait_for("deleted elsewhere")
     wait_for_row(shown, "Plan a trip")
+
+
+def test_entering_what_is_gone_already_is_told_and_the_picker_goes_on(
+    terminal: Begin, sessions: dict[str, Session], store: Store
+) -> None:
+    shown = browse(terminal)
+    wait_for_row(shown, "Rebuild the index")
+    shown.wait_for("Why is it slow?")
+    store.session(sessions["index"].id).delete()
+    shown.press("enter")
+    shown.wait_for(f"{sessions['index'].id} is no more: it was deleted elsewhere")
+    wait_for_row(shown, "Plan a trip")
+    assert "Rebuild the index" not in shown.text
+    shown.press("enter", "enter")
+    shown.wait_until(lambda: not shown.screen.is_alternate, "a chat")
+    shown.wait_for("Where do pelicans live in winter?")

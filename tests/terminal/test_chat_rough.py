@@ -20,6 +20,12 @@ from tests.terminal.chatting import Start, begin, only_session, wait_for_prompt
 Serve = Callable[..., Daemon]
 
 
+@pytest.fixture(params=["here", "daemon"])
+def place(request: pytest.FixtureRequest, daemon: Serve) -> Daemon | None:
+    """Where turns run."""
+    return daemon() if request.param == "daemon" else None
+
+
 @pytest.mark.parametrize("kind", ["folder", "link"])
 def test_a_history_that_cannot_be_kept_does_not_disturb(
     terminal: Start, root: Path, kind: str
@@ -61,17 +67,15 @@ def test_bytes_that_are_no_text_are_shown_as_they_are_stored(terminal: Start, st
     assert only_session(store).messages()[0].text == "!say one\ufffd two"
 
 
-@pytest.mark.parametrize("place", ["here", "daemon"])
 def test_a_session_that_was_deleted_is_told_of_and_new_starts_the_next(
-    terminal: Start, daemon: Serve, store: Store, place: str
+    terminal: Start, store: Store, place: Daemon | None
 ) -> None:
-    serving = daemon() if place == "daemon" else None
     screen = begin(terminal, "--agent", "poet", "--sender", "ada")
     screen.say("!say hello")
     screen.wait_for("\nhello", "✓")
     wait_for_prompt(screen)
-    if serving is not None:
-        with serving.client() as client:
+    if place is not None:
+        with place.client() as client:
             client.delete(only_session(store).id)
     else:
         only_session(store).delete()
@@ -104,13 +108,29 @@ def test_a_message_that_another_chat_answers_is_shown_with_its_answer(terminal: 
 
 @pytest.mark.parametrize(("model", "code"), [("nonsense", 2), (":x", 2), ("no-such-provider:x", 1)])
 def test_a_model_that_cannot_be_is_refused_and_not_kept(
-    root: Path, store: Store, model: str, code: int
+    root: Path, store: Store, place: Daemon | None, model: str, code: int
 ) -> None:
+    refused = run_process(root, "chat", "--model", model, "-p", "!say none")
+    assert refused.code == code and refused.err.count("\n") == 1 and refused.out == ""
+    assert store.list().total == 0, "no session is made for it"
     assert run_process(root, "chat", "-p", "!say one").code == 0
     refused = run_process(root, "chat", "--model", model, "-p", "!say two")
     assert refused.code == code and refused.err.count("\n") == 1 and refused.out == ""
     assert run_process(root, "chat", "-p", "!say three").out == "three\n"
     assert [one.text for one in only_session(store).messages()][::2] == ["!say one", "!say three"]
+
+
+def test_a_session_is_not_resumed_for_a_model_that_cannot_be_used(
+    root: Path, store: Store, place: Daemon | None
+) -> None:
+    old, new = store.create(), store.create()
+    refused = run_process(root, "chat", "--resume", old.id, "--model", "no-such:x", "-p", "hello")
+    assert refused.code == 1 and "no provider 'no-such'" in refused.err
+    assert store.current().id == new.id  # type: ignore[union-attr]
+    taken = run_process(root, "chat", "--resume", old.id, "--model", "offline", "-p", "!say fine")
+    assert taken.out == "fine\n"
+    assert (old.metadata.model, old.metadata.model_chosen) == ("offline", True)
+    assert store.current().id == old.id  # type: ignore[union-attr]
 
 
 def test_words_that_are_not_utf_8_are_one_line(root: Path) -> None:
@@ -157,6 +177,8 @@ def test_the_files_of_another_program_are_gone_on_with_where_they_lie(
         assert (done.out, done.code) == ("hello\n", 0)
     with open_store(theirs, dialect="claude", home=root) as live:
         assert len(live.session(session.id).messages()) == 8
+    named = run_process(root, "chat", *there, "auto", "--model", "offline", "-p", "!say again")
+    assert named.out == "again\n", "the one that answers in any case"
     refused = run_process(root, "chat", *there, "auto", "--new", "-p", "hello")
     assert refused.code == 1 and "--dialect" in refused.err
     assert run_process(root, "chat", *there, "claude", "--new", "-p", "!say new").out == "new\n"

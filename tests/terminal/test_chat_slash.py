@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from itertools import islice
 from pathlib import Path
@@ -13,9 +14,10 @@ from holdfast import api
 from holdfast.cli.chat.slash import VERBS
 from holdfast.client import stream
 from holdfast.memory.notes import INDEX
-from holdfast.model import Compaction
+from holdfast.model import Compaction, Usage
 from holdfast.session import Session, Store
 from holdfast.stores.memories import Memories, memory_path
+from tests.cli.runner import run_process
 from tests.daemon.running import Daemon
 from tests.terminal.chatting import Start, begin, only_session, wait_for_prompt
 from tests.terminal.terminal import Terminal
@@ -191,6 +193,7 @@ def test_fork_goes_on_in_a_copy(screen: Terminal, store: Store, session: Session
     (other,) = (one for one in store.list() if one.id != session.id)
     texts = [one.text for one in store.session(other.id).messages()]
     assert texts == ["why is it red?", "the clock", "!say here", "here"]
+    assert store.current().id == other.id, "the next chat goes on with it"  # type: ignore[union-attr]
 
 
 def test_search_finds_what_was_said(screen: Terminal, session: Session) -> None:
@@ -211,7 +214,24 @@ def test_memory_shows_what_the_agent_remembers(screen: Terminal, root: Path) -> 
 
 def test_usage_sums_the_turns(screen: Terminal) -> None:
     do(screen, "!say hello", "\nhello", "✓")
-    do(screen, "/usage", "  turns", "  tokens out")
+    do(screen, "/usage", "  turns", "  tokens out", "  time")
+
+
+def test_usage_is_what_the_statistics_tell_also_of_what_was_not_said_here(
+    screen: Terminal, root: Path, session: Session
+) -> None:
+    taken = Usage(input_tokens=1_200, output_tokens=345, cache_read_tokens=6_789)
+    session.append(holdfast.user("and green?"))
+    session.append(holdfast.assistant("the grass", model="house-1", usage=taken))
+    screen.wait_for("› and green?")
+    do(screen, "/usage", "  turns ", "  tokens in ", "  tokens out ", "  from the cache ")
+    shown = dict(
+        re.findall(r"^  (turns|tokens in|tokens out|from the cache) +([0-9,]+)$", screen.text, re.M)
+    )
+    told = run_process(root, "sessions", "stats", session.id, "--json").json["total"]
+    names = ("turns", "inputTokens", "outputTokens", "cacheReadTokens")
+    assert [int(one.replace(",", "")) for one in shown.values()] == [told[name] for name in names]
+    assert shown["tokens in"] == "1,200"
 
 
 def test_export_writes_a_page_and_not_over_a_file(
@@ -224,7 +244,10 @@ def test_export_writes_a_page_and_not_over_a_file(
     do(screen, f"/export {page}", "✗ ", "is there already")
     do(screen, f"/export md {tmp_path}", "written:")
     assert (tmp_path / f"{session.id}.md").read_text().startswith("# Fix the tests")
-    do(screen, f"/export md {tmp_path}/no/such/place.md", "No such file")
+    nowhere = f"✗ there is no folder {tmp_path}/no/such (make it, or name another file)"
+    do(screen, f"/export md {tmp_path}/no/such/place.md", nowhere)
+    do(screen, f"/export md {page}/place.md", "place.md cannot be written: not a directory (name")
+    assert "Errno" not in screen.everything
 
 
 def test_exit_leaves(screen: Terminal) -> None:

@@ -10,6 +10,7 @@ import pytest
 import holdfast
 from holdfast.session import Store
 from tests.terminal.chatting import Start, begin, only_session, stops, wait_for_prompt
+from tests.terminal.conftest import CONFIG
 from tests.terminal.terminal import Terminal
 
 
@@ -80,6 +81,27 @@ def test_the_bar_follows_a_rewind_and_a_compaction(terminal: Start, store: Store
     screen.say("/compact")
     screen.wait_for("compacted ")
     screen.wait_until(lambda: 0 < bar(screen) < rewound, "fewer tokens after a compaction")
+
+
+@pytest.mark.parametrize("said", ["!wait 60", "!fail denied"])
+def test_the_bar_follows_a_turn_that_has_no_answer(terminal: Start, said: str) -> None:
+    screen = begin(terminal)
+    before = bar(screen)
+    screen.say(said)
+    if said == "!wait 60":
+        screen.wait_for("Ctrl+C stops it")
+        screen.press("ctrl c")
+    screen.wait_until(lambda: bar(screen) > before, "tokens of what was asked")
+
+
+def test_the_bar_knows_the_window_that_is_set_for_a_provider(terminal: Start, root: Path) -> None:
+    there = '[provider.there]\nbase_url = "http://127.0.0.1:9"\napi_key = "k"\nwindow = 54321\n'
+    config = CONFIG.replace("[turn]", '[turn]\nmodel = "there:m"') + there
+    (root / "config.toml").write_text(config)
+    screen = begin(terminal)
+    assert screen.text.endswith("0 of 54,321 tokens")
+    screen.say("/context")
+    screen.wait_for(" of 54,321 tokens (0 %)")
 
 
 def test_leaving_tells_of_a_turn_in_a_session_that_was_left(terminal: Start, store: Store) -> None:

@@ -13,6 +13,7 @@ from holdfast.cli.options import json_option, open_root, root_option, session_ar
 if TYPE_CHECKING:
     from holdfast.aio import AsyncSession
     from holdfast.engine.compact import Compactor, Outcome
+    from holdfast.model import Metadata
     from holdfast.ports import Provider
     from holdfast.session import Session, Store
 
@@ -39,14 +40,13 @@ def context(session_id: str, window: int | None, full: bool, as_json: bool) -> N
     tokens; then what was left out, and why. Nothing is written.
     """
     from holdfast.cli import sent
-    from holdfast.tokens import choose_window
 
     with open_root() as store:
         session = store.session(session_id)
         metadata = session.metadata
         settings = store.settings.compaction_of(metadata.agent)
         built = session.context(
-            window=window or choose_window(metadata.model, setting=settings.window),
+            window=window or _window(store, metadata),
             tool_result_budget=settings.tool_result_budget,
         )
         if as_json:
@@ -101,7 +101,8 @@ def compact(
             settings,
             provider=provider,
             model=model if provider else metadata.model,
-            window=window,
+            # Without a provider nobody else says what it is.
+            window=window or (None if provider else _window(store, metadata)),
             count=store.count,
         )
         outcome = (_previewed if dry_run else _compacted)(session, compactor, focus)
@@ -109,6 +110,17 @@ def compact(
             sent.put_outcome_object(outcome)
         else:
             sent.put_outcome(outcome)
+
+
+def _window(store: Store, metadata: Metadata) -> int:
+    """The window of the model that would answer; without one, of that which answered last."""
+    from holdfast.cli.windows import window_of
+
+    settings = store.settings
+    model = metadata.model if metadata.model_chosen else settings.model_of(metadata.agent)
+    if model == "offline":
+        model = metadata.model
+    return window_of(settings, metadata.agent, model)
 
 
 def _provider(store: Store, model: str) -> Provider | None:

@@ -51,7 +51,8 @@ def search(words: tuple[str, ...], limit: int, as_json: bool, **which: Any) -> N
     console = render.console()
     now = time.time()
     for one in found.results:
-        console.print(f"{render.one_line(one.title)}  {one.session}", style="bold", markup=False)
+        head = f"{render.one_line(one.title)}  {one.session}"
+        console.print(head, style="bold", markup=False, soft_wrap=True)
         for hit in one.hits:
             seq = f"#{hit.seq}" if hit.seq else ""
             place = f"  {seq:>6} {hit.role} · {render.ago(hit.timestamp, now)}  "

@@ -90,7 +90,7 @@ def _put_totals(found: Reckoning, *, alone: bool) -> None:
     sessions = "" if alone else f"{render.plural(found.sessions, 'session')}, "
     turns = render.plural(total.turns, "turn")
     calls = render.plural(total.tool_calls, "tool call")
-    print(f"{sessions}{turns}, {calls}, {_cost(total) or 'no cost known'}")
+    print(f"{sessions}{turns}, {calls}, {cost_of(total) or 'no cost known'}")
     print(
         f"{total.tokens:,} tokens: {total.input_tokens:,} in, {total.output_tokens:,} out, "
         f"{total.cache_read_tokens:,} from the cache, {total.cache_write_tokens:,} into it"
@@ -107,7 +107,7 @@ def _put_lines(found: Reckoning) -> None:
             f"{one.turns:,}",
             f"{one.tool_calls:,}",
             short(one.tokens),
-            _cost(one),
+            cost_of(one),
         ]
         for one in found.lines
     ]
@@ -168,7 +168,7 @@ def _put_costliest(found: Reckoning) -> None:
             one.agent,
             f"{one.spent.turns:,}",
             short(one.spent.tokens),
-            _cost(one.spent),
+            cost_of(one.spent),
         )
         for one in found.costliest
     ]
@@ -177,7 +177,7 @@ def _put_costliest(found: Reckoning) -> None:
     render.put_table(titles, rows, right=right, elastic="TITLE", spare=("AGENT", "TURNS", "TOKENS"))
 
 
-def _cost(line: Line) -> str:
+def cost_of(line: Line) -> str:
     """Dollars; with ≈ if some of it is an estimate; empty if nothing is known."""
     from holdfast.pages.wording import money
 

@@ -83,17 +83,24 @@ class Client:
             next=further.get("cursor", [None])[0],
         )
 
-    def create(self, **facts: str) -> answers.Named:
-        """Make a session: name, systemPrompt, agent, sender, model, as `system_prompt` too."""
-        return self._call("POST", "/api/sessions", answers.Named, _camel(facts))
+    def create(self, *, check: bool = False, **facts: str) -> answers.Named:
+        """Make a session: name, systemPrompt, agent, sender, model, as `system_prompt` too.
+
+        With `check` a model that the daemon cannot use is refused; else its turns would fail.
+        """
+        query = {"check": check or None}
+        return self._call("POST", "/api/sessions", answers.Named, _camel(facts), query=query)
 
     def session(self, session_id: str) -> answers.Whole:
         """Live messages and metadata."""
         return self._call("GET", _at(session_id), answers.Whole)
 
-    def update(self, session_id: str, **changes: str | None) -> answers.Summary:
-        """Change name, model or system_prompt."""
-        return self._call("PATCH", _at(session_id), answers.Summary, _camel(changes))
+    def update(
+        self, session_id: str, *, check: bool = False, **changes: str | None
+    ) -> answers.Summary:
+        """Change name, model or system_prompt; `check` as for a new session."""
+        query = {"check": check or None}
+        return self._call("PATCH", _at(session_id), answers.Summary, _camel(changes), query=query)
 
     def delete(self, session_id: str) -> None:
         """Remove a session for good."""

@@ -43,17 +43,21 @@ def connect(address: str, token: str) -> Connection:
         raise StoreFailed(f"the daemon at {address} takes no WebSocket: {error}") from error
 
 
-def subscribe(socket: Connection, session_id: str, after: int | None) -> None:
-    """Follow a session; when this returns, nothing that happens in it is missed."""
+def subscribe(socket: Connection, session_id: str, after: int | None) -> str:
+    """Follow a session; when this returns, nothing that happens in it is missed.
+
+    Returns the run that is under way in the daemon, or nothing.
+    """
     asked: dict[str, Any] = {"type": "subscribe", "sessionId": session_id}
     if after is not None:
         asked["after"] = after
     socket.send(msgspec.json.encode(asked).decode())
     for said in _received(socket):
         if said.get("type") == "subscribed":
-            return
+            return str(said.get("runId") or "")
         if said.get("type") == "error":
             raise _refused(said)
+    return ""  # what is received has no end
 
 
 def told(socket: Connection) -> Iterator[RunEvent]:

@@ -18,6 +18,7 @@ from typing import Any
 import msgspec
 from litestar import WebSocket, websocket
 from litestar.exceptions import WebSocketDisconnect
+from msgspec import UNSET
 from msgspec.structs import replace
 
 from holdfast.aio import AsyncSession
@@ -43,7 +44,7 @@ NO_LONGER = (1008, "the token has changed: connect with the new one")
 
 
 class Subscribed(RunEvent, frozen=True, kw_only=True):
-    """The client gets the session's events from here on."""
+    """The client gets the session's events from here on; with the run that is under way, if any."""
 
     seq: int  # the last one of its log
 
@@ -270,7 +271,9 @@ class Client:
         # No await from here on: every event of the session comes behind this one in the queue.
         self._follow(session)
         self._board.follow(session.id, metadata.through.seq)
-        event = Subscribed(session_id=session.id, seq=metadata.through.seq)
+        run = self._runtime.current(session.id)
+        under_way = UNSET if run is None or run.ending else run.id  # not one that told its end
+        event = Subscribed(session_id=session.id, run_id=under_way, seq=metadata.through.seq)
         if asked.after is None:
             self._tell(event)
         else:

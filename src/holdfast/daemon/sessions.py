@@ -7,6 +7,7 @@ from urllib.parse import urlencode
 from litestar import Controller, Response, delete, get, patch, post
 from litestar.di import NamedDependency
 from litestar.params import FromPath, FromQuery, JSONBody
+from msgspec import UNSET, UnsetType
 
 from holdfast.client.answers import (
     Named,
@@ -14,7 +15,7 @@ from holdfast.client.answers import (
     Summary,
     Whole,
 )
-from holdfast.daemon.problems import PROBLEMS
+from holdfast.daemon.problems import PROBLEMS, Refused
 from holdfast.daemon.wire import (
     Change,
     ForkAt,
@@ -27,6 +28,7 @@ from holdfast.daemon.wire import (
     summary,
 )
 from holdfast.engine.runtime import Runtime
+from holdfast.errors import SettingsError
 from holdfast.log.fold import to_builtins
 from holdfast.session import Session
 
@@ -67,8 +69,15 @@ class SessionRoutes(Controller):
         return Response([summary(runtime, one.metadata) for one in page], headers=headers)
 
     @post("/", status_code=200, responses=PROBLEMS)
-    async def make(self, runtime: NamedDependency[Runtime], data: JSONBody[NewSession]) -> Named:
-        """Make a session."""
+    async def make(
+        self,
+        runtime: NamedDependency[Runtime],
+        data: JSONBody[NewSession],
+        check: FromQuery[bool] = False,
+    ) -> Named:
+        """Make a session; with `check` not for a model that cannot be used here."""
+        if check:
+            await _check_model(runtime, data.model)
         facts = given(data, name="title", system_prompt="system_prompt_override")
         session = await runtime.create(**facts)
         return Named(id=session.id, name=(await session.metadata()).title)
@@ -87,10 +96,16 @@ class SessionRoutes(Controller):
 
     @patch("/{session_id:str}", responses=PROBLEMS)
     async def change(
-        self, runtime: NamedDependency[Runtime], session_id: FromPath[str], data: JSONBody[Change]
+        self,
+        runtime: NamedDependency[Runtime],
+        session_id: FromPath[str],
+        data: JSONBody[Change],
+        check: FromQuery[bool] = False,
     ) -> Summary:
-        """Give a session another name, model or system prompt."""
+        """Give a session another name, model or system prompt; `check` as for a new one."""
         session = await find(runtime, session_id)
+        if check:
+            await _check_model(runtime, data.model)
         changes = given(data, system_prompt="system_prompt_override")
         return summary(runtime, await runtime.changes.update(session, **changes))
 
@@ -118,3 +133,13 @@ class SessionRoutes(Controller):
         """Go back to a message; not during a turn."""
         marker = await runtime.changes.rewind(await find(runtime, session_id), data.to_seq)
         return Rewound(seq=marker.seq, to_seq=marker.to_seq)
+
+
+async def _check_model(runtime: Runtime, model: str | UnsetType) -> None:
+    """Refuse a model that no turn could use; in a thread, for what talks to it is loaded first."""
+    if model is UNSET:
+        return
+    try:
+        await runtime.store.call(runtime.store.sync.provider, model)
+    except SettingsError as error:  # the client's to mend, by naming another one
+        raise Refused(400, error.message, hint=error.hint, code="SettingsError") from error

@@ -99,9 +99,7 @@ async def _talk(wanted: Wanted, said: str | None, as_json: bool) -> None:
     root = chosen_root()
     partner = await find_partner(root, chosen_foreign(), chosen_store())
     try:
-        if wanted.model and not partner.stays:  # the daemon may have keys that are not here
-            await partner.store.call(partner.store.sync.provider, wanted.model)
-        session = await choose(partner.store, wanted)
+        session = await choose(partner, wanted)
         if said is not None:
             from holdfast.cli.chat.oneshot import ask
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import os
 
+from holdfast.aio import AsyncSession
 from holdfast.api import MessageComplete, RunEvent, SessionChanged
 from holdfast.cli.chat.partner import Told
 from holdfast.client.answers import Accepted, Compacted
@@ -42,12 +43,25 @@ class Local:
         self._changing = asyncio.Lock()  # held while something is recorded here beside turns
         runtime.listeners.append(self._hear)
 
-    async def follow(self, session: str) -> None:
-        """Hear of this session only."""
+    async def follow(self, session: str) -> str:
+        """Hear of this session only; the turn of it that runs here, or nothing."""
         found = await self.store.session(session)
         self._news = News(found.sync, (await found.metadata()).through.seq)
         if self._telling is None:
             self._telling = asyncio.create_task(self._tell())
+        # No await since it is followed: what this turn tells from here on is heard.
+        run = self._runtime.current(found.id)
+        return "" if run is None or run.ending else run.id
+
+    async def create(self, *, agent: str, sender: str, model: str) -> AsyncSession:
+        """Make a session for a model that can be used."""
+        await self.store.call(self.store.sync.provider, model)
+        return await self.store.create(agent=agent, sender=sender, model=model)
+
+    async def use_model(self, session: str, model: str) -> None:
+        """Let another model answer, if it can be used."""
+        await self.store.call(self.store.sync.provider, model)
+        await (await self.store.session(session)).update(model=model)
 
     async def submit(self, session: str, text: str) -> Accepted:
         """Say something."""

@@ -8,11 +8,12 @@ from typing import NamedTuple
 
 from holdfast.aio import AsyncSession, AsyncStore
 from holdfast.cli import render
+from holdfast.cli.chat.partner import Partner
 from holdfast.cli.chat.telling import Line, said
 from holdfast.errors import NotFound, Unsupported
 from holdfast.identity.route import Router, Routing
 from holdfast.model import Message, Metadata
-from holdfast.session import Session
+from holdfast.session import Session, Store
 
 BRIEF_LINES = 6  # of what was said last
 BRIEF_WIDTH = 400  # characters of it
@@ -28,52 +29,74 @@ class Wanted(NamedTuple):
     model: str | None = None
 
 
-async def choose(store: AsyncStore, wanted: Wanted) -> AsyncSession:
-    """The session, made if there is none."""
+async def choose(partner: Partner, wanted: Wanted) -> AsyncSession:
+    """The session, made if there is none; nothing is changed for a model that cannot be used."""
+    store = partner.store
     if wanted.resume is not None:
-        session = await resume(store, wanted)
-    else:
-        session = await _current(store, wanted)
-    if wanted.model and wanted.model != (await session.metadata()).model:
-        await session.update(model=wanted.model)
-    return session
+        session = await _named(store, wanted)
+        await _use_model(partner, session, wanted.model)
+        await make_current(session)
+        return session
+    agent = wanted.agent or Router(Routing.of(store.sync.settings)).default_agent
+    sender = wanted.sender or "user"
+    found = None if wanted.is_new else await store.current(agent, sender)
+    if found is not None:
+        await _use_model(partner, found, wanted.model)
+        return found
+    if wanted.model:
+        return await partner.create(agent=agent, sender=sender, model=wanted.model)
+    return await start(store, agent, sender)
 
 
-async def resume(store: AsyncStore, wanted: Wanted) -> AsyncSession:
-    """A session that was named, or the newest; from now on it is the current one of its pair."""
-    if wanted.resume:
-        session = await store.session(wanted.resume)
-    else:
-        page = await store.list(limit=1, agent=wanted.agent, sender=wanted.sender)
-        if not page:
-            raise NotFound("there is no session to resume", hint="holdfast chat starts one")
-        session = await store.session(page[0].id)
+async def make_current(session: AsyncSession) -> None:
+    """Let it be the one that its agent and sender go on with."""
     try:
         await session.resume()
     except Unsupported:
         pass  # its program goes on with the newest, whatever we think
-    return session
 
 
 async def start(
-    store: AsyncStore, agent: str, sender: str, *, model: str = "", title: str | None = None
+    store: AsyncStore, agent: str, sender: str, *, title: str | None = None
 ) -> AsyncSession:
     """The next session of a pair; one in which nothing was said yet will do."""
     found = await store.current(agent, sender)
-    if found is not None and not model:
+    if found is not None:
         metadata = await found.metadata()
         if not (metadata.through.seq or metadata.unfinished or metadata.model_chosen):
             if title is not None:
                 await found.rename(title)
             return found
-    return await store.create(agent=agent, sender=sender, model=model, title=title)
+    return await store.create(agent=agent, sender=sender, title=title)
 
 
-async def _current(store: AsyncStore, wanted: Wanted) -> AsyncSession:
-    agent = wanted.agent or Router(Routing.of(store.sync.settings)).default_agent
-    sender = wanted.sender or "user"
-    found = None if wanted.is_new else await store.current(agent, sender)
-    return found or await start(store, agent, sender, model=wanted.model or "")
+async def _named(store: AsyncStore, wanted: Wanted) -> AsyncSession:
+    """The session that was named, or the newest."""
+    if wanted.resume:
+        return await store.session(wanted.resume)
+    page = await store.list(limit=1, agent=wanted.agent, sender=wanted.sender)
+    if not page:
+        raise NotFound("there is no session to resume", hint="holdfast chat starts one")
+    return await store.session(page[0].id)
+
+
+async def _use_model(partner: Partner, session: AsyncSession, model: str | None) -> None:
+    if not model:
+        return
+    metadata = await session.metadata()
+    if metadata.model_chosen and model == metadata.model:
+        return
+    try:
+        await partner.use_model(session.id, model)
+    except Unsupported:  # its program's files have no place for it; that matters for another one
+        if model != model_of(partner.store.sync, metadata):
+            raise
+
+
+def model_of(store: Store, metadata: Metadata) -> str:
+    """The model that answers in a session."""
+    chosen = metadata.model if metadata.model_chosen else ""
+    return chosen or store.settings.model_of(metadata.agent)
 
 
 def introduce(session: Session, place: str) -> Iterator[Line]:

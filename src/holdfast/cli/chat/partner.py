@@ -10,7 +10,7 @@ import asyncio
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
-from holdfast.aio import AsyncStore
+from holdfast.aio import AsyncSession, AsyncStore
 from holdfast.api import RunEvent
 from holdfast.cli import render
 from holdfast.client.answers import Accepted, Compacted
@@ -27,6 +27,8 @@ class Away(NamedTuple):
 class Back(NamedTuple):
     """It answers again."""
 
+    run: str = ""  # the turn under way in it, or none
+
 
 Told = RunEvent | Away | Back
 
@@ -39,8 +41,17 @@ class Partner(Protocol):
     place: str  # where turns run, in words
     stays: bool  # whether turns go on when this program ends
 
-    async def follow(self, session: str) -> None:
-        """Put the events of this session, and of no other, into `events` from now on."""
+    async def follow(self, session: str) -> str:
+        """Put the events of this session, and of no other, into `events` from now on.
+
+        Returns the turn that is under way in it and can be stopped, or nothing; its end is told.
+        """
+
+    async def create(self, *, agent: str, sender: str, model: str) -> AsyncSession:
+        """Make a session for a model; SettingsError, and none is made, if it cannot be used."""
+
+    async def use_model(self, session: str, model: str) -> None:
+        """Let another model answer; SettingsError, and nothing changes, if it cannot be used."""
 
     async def submit(self, session: str, text: str) -> Accepted:
         """Say something: durable when this returns."""

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
-from holdfast.aio import AsyncStore
+from holdfast.aio import AsyncSession, AsyncStore
 from holdfast.api import MessageStored
 from holdfast.cli.chat.partner import Away, Back, Told
 from holdfast.client import Client, stream
@@ -45,14 +45,25 @@ class Remote:
         self._root = root
         self._following: _Following | None = None
 
-    async def follow(self, session: str) -> None:
+    async def follow(self, session: str) -> str:
         """Hear of this session only; when this returns, nothing that happens in it is missed."""
         metadata = await (await self.store.session(session)).metadata()
         following = _Following(self._root, session, metadata.through.seq, self.events)
-        await following.begun()
+        run = await following.begun()
         if self._following is not None:  # only now: what cannot be followed changes nothing
             self._following.end()
         self._following = following
+        return run
+
+    async def create(self, *, agent: str, sender: str, model: str) -> AsyncSession:
+        """Make a session for a model. Whether it can be used, the daemon knows: it has the keys."""
+        facts = {"agent": agent, "sender": sender, "model": model}
+        made = await self._call(lambda client: client.create(check=True, **facts))
+        return await self.store.session(made.id)
+
+    async def use_model(self, session: str, model: str) -> None:
+        """Let another model answer, if the daemon can use it."""
+        await self._call(lambda client: client.update(session, check=True, model=model))
 
     async def submit(self, session: str, text: str) -> Accepted:
         """Say something."""
@@ -156,14 +167,14 @@ class _Following:
         self._seq = seq  # the last one of its log that is known here
         self._events = events
         self._loop = asyncio.get_running_loop()
-        self._begun: asyncio.Future[None] = self._loop.create_future()
+        self._begun: asyncio.Future[str] = self._loop.create_future()
         self._ended = threading.Event()
         self._socket: Connection | None = None
         threading.Thread(target=self._run, daemon=True).start()
 
-    async def begun(self) -> None:
-        """Wait until the daemon tells events; its error if it does not."""
-        await self._begun
+    async def begun(self) -> str:
+        """Wait until the daemon tells events; the run under way. Its error if it does not."""
+        return await self._begun
 
     def end(self) -> None:
         """Tell no more of them."""
@@ -177,11 +188,12 @@ class _Following:
             try:
                 with Client.of(self._root) as client, client.connect() as socket:
                     self._socket = socket
-                    stream.subscribe(socket, self._session, None if is_first else self._seq)
+                    after = None if is_first else self._seq
+                    run = stream.subscribe(socket, self._session, after)
                     if is_first:
-                        _call_soon(self._loop, self._settle, None)
+                        _call_soon(self._loop, self._settle, run)
                     elif is_away:
-                        self._tell(Back())
+                        self._tell(Back(run))
                     is_first = is_away = False
                     for event in stream.told(socket):
                         if isinstance(event, MessageStored):
@@ -202,10 +214,10 @@ class _Following:
         if not self._ended.is_set():
             _call_soon(self._loop, self._events.put_nowait, told)
 
-    def _settle(self, error: HoldfastError | None) -> None:
+    def _settle(self, begun: str | HoldfastError) -> None:
         if self._begun.done():
             return
-        if error is None:
-            self._begun.set_result(None)
+        if isinstance(begun, str):
+            self._begun.set_result(begun)
         else:
-            self._begun.set_exception(error)
+            self._begun.set_exception(begun)

@@ -14,6 +14,7 @@ from pathlib import Path
 from holdfast.aio import AsyncSession
 from holdfast.api import (
     CompactEnd,
+    Error,
     MessageComplete,
     MessageStored,
     RunEvent,
@@ -24,15 +25,14 @@ from holdfast.cli import render
 from holdfast.cli.chat import slash
 from holdfast.cli.chat.completion import SlashCompleter
 from holdfast.cli.chat.history import KeptHistory
-from holdfast.cli.chat.opening import introduce
+from holdfast.cli.chat.opening import introduce, model_of
 from holdfast.cli.chat.partner import Away, Back, Partner, Told, open_local
 from holdfast.cli.chat.remote import running
 from holdfast.cli.chat.screen import Paper, Screen, Terminal, columns, is_dumb
-from holdfast.cli.chat.telling import ELSEWHERE, Line, Plain, Shown, Teller
+from holdfast.cli.chat.telling import ELSEWHERE, JOINED, Line, Plain, Shown, Teller
+from holdfast.cli.windows import window_of
 from holdfast.errors import ContextOverflow, HoldfastError, NotFound
-from holdfast.model import Metadata
 from holdfast.session import Session
-from holdfast.tokens import choose_window
 
 GOODBYE = "Ctrl+D or /exit leaves"
 CROWD = 500  # events that are taken in before something is drawn
@@ -49,6 +49,7 @@ class Chat:
         self.teller = Teller(columns)
         self.is_over = False
         self.printing = asyncio.Lock()  # held by whoever has the whole screen
+        self._hearing = asyncio.Lock()  # held while events are taken in, or the session changes
         self._tasks: set[asyncio.Task[None]] = set()
         self._is_away = False
         self._bar: tuple[str, str] = ("", "")  # who, how full
@@ -98,15 +99,20 @@ class Chat:
 
     async def enter(self, session: AsyncSession) -> None:
         """Go on with a session, and say which it is."""
-        await self.partner.follow(session.id)
-        metadata = await session.metadata()
-        self.session, self.teller = session, Teller(columns)
-        self.pair = (metadata.agent, metadata.sender)
-        await self._look()
-        lines = await self.partner.store.call(
-            lambda: list(introduce(session.sync, self.partner.place))
-        )
-        await self.show(lines)
+        async with self._hearing:  # what it tells from now on waits until it is introduced
+            run = await self.partner.follow(session.id)
+            metadata = await session.metadata()
+            self.session, self.teller = session, Teller(columns)
+            if run:
+                self.teller.join(run)
+            self.pair = (metadata.agent, metadata.sender)
+            await self._look()
+            lines = await self.partner.store.call(
+                lambda: list(introduce(session.sync, self.partner.place))
+            )
+            if run:
+                lines.append(Line(JOINED))
+            await self.show(lines)
 
     def leave(self) -> None:
         """End the conversation."""
@@ -187,11 +193,12 @@ class Chat:
             told = [await self.partner.events.get()]
             while len(told) < CROWD and not self.partner.events.empty():
                 told.append(self.partner.events.get_nowait())
-            shown = [piece for one in told for piece in self._hear(one)]
-            if any(map(_is_on_bar, told)):
-                await self._look()
-            if shown:
-                await self.show(_joined(shown))
+            async with self._hearing:
+                shown = [piece for one in told for piece in self._hear(one)]
+                if any(map(_is_on_bar, told)):
+                    await self._look()
+                if shown:
+                    await self.show(_joined(shown))
             self.terminal.refresh()
 
     def _hear(self, told: Told) -> Iterable[Shown]:
@@ -203,6 +210,8 @@ class Chat:
             line = "the daemon has gone; the next message is answered here, if it is not back"
             return [*interrupted, Line(f"✗ {line}", "red")]
         self._is_away = False
+        if told.run:
+            self.teller.join(told.run)
         return [Line("· the daemon is back")]
 
     async def _look(self) -> None:
@@ -252,24 +261,20 @@ class Chat:
 
 
 def _is_on_bar(told: Told) -> bool:
-    """Whether the bar may have to tell something else: once for a turn of ours, at its end."""
+    """Whether the bar may have to tell something else: once for a turn, at its end, however."""
     match told:
         case SessionChanged():
             return told.change != "deleted"  # the last facts stay; there are no others
         case MessageStored():
             return not told.run_id  # somebody else's
-    return isinstance(told, MessageComplete | SessionRenamed | CompactEnd | Back)
+    return isinstance(told, MessageComplete | Error | SessionRenamed | CompactEnd | Back)
 
 
 def _facts(session: Session) -> tuple[str, str]:
     """What the bar tells of a session."""
     metadata = session.metadata
-    settings = session.store.settings
-    model = model_of(session, metadata)
-    # Other providers are known by the names of their models; loading one takes a second.
-    own = session.store.provider(model).window(model) if model == "offline" else None
-    setting = settings.compaction_of(metadata.agent).window
-    window = choose_window(model, setting=setting, provider=own)
+    model = model_of(session.store, metadata)
+    window = window_of(session.store.settings, metadata.agent, model)
     try:
         context = session.context(window=window)
         full = f"{context.tokens:,} of {context.window:,} tokens"
@@ -277,12 +282,6 @@ def _facts(session: Session) -> tuple[str, str]:
         full = f"more than {window:,} tokens"
     who = (metadata.title, metadata.agent, model)
     return " · ".join(map(render.one_line, who)), full
-
-
-def model_of(session: Session, metadata: Metadata) -> str:
-    """The model that answers in a session."""
-    chosen = metadata.model if metadata.model_chosen else ""
-    return chosen or session.store.settings.model_of(metadata.agent)
 
 
 def _joined(shown: list[Shown]) -> list[Shown]:

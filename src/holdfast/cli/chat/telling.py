@@ -1,8 +1,9 @@
 """What happens in a session, as what a person is shown of it.
 
 Words of the model are shown as Markdown, block by block; until a block is complete its end is
-seen above the prompt. Tool calls and thinking take one line each and can be unfolded. All text is
-made safe here: it comes from models, tools and files.
+seen above the prompt. Of a message that was begun before anybody listened only that is seen, and
+all of it is shown when it is stored. Tool calls and thinking take one line each and can be
+unfolded. All text is made safe here: it comes from models, tools and files.
 """
 
 from __future__ import annotations
@@ -18,11 +19,13 @@ from holdfast import api
 from holdfast.api import RunEvent
 from holdfast.cli import render
 from holdfast.cli.chat.streaming import Blocks, Piece
-from holdfast.model import Usage
+from holdfast.model import Thinking, Usage
 
 KEPT = 100  # folded lines that can be unfolded
 TAIL_LINES = 8
 THOUGHT_WIDTH = 60
+JOINED = "a turn is under way, Ctrl+C stops it; what it is saying is shown when it is complete"
+AGAIN = "· the whole answer, for a part of it was missed:"
 ELSEWHERE = "/new starts the next one, /resume goes on with another"
 
 
@@ -68,12 +71,19 @@ class Teller:
         self._thought: list[str] = []
         self._calls: dict[str, api.ToolStart] = {}
         self._has_spoken = False  # words of the message that is being made were shown
+        self._is_midway = False  # of that message the beginning may not have been heard
+        self._is_cut = False  # of a message that was not stored yet, some words were shown
         self._said = 0  # the seq of the last answer that was shown
-        self._since = 0.0
+        self._since: float | None = 0.0  # None: since before we listened
         # Runs whose prompt was shown, and runs that have ended: whoever says something may learn
         # its run only after all that.
         self._shown: deque[str] = deque(maxlen=KEPT)
         self._ended: deque[str] = deque(maxlen=KEPT)
+
+    def join(self, run: str) -> None:
+        """A turn is under way, and whatever it told before now was not heard."""
+        self.run, self._since = run, None
+        self._is_midway = True
 
     def taken(self, run: str, text: str) -> Iterator[Shown]:
         """A message was taken and its turn is about to begin, which may take a while."""
@@ -92,8 +102,10 @@ class Teller:
             case api.StreamDelta():
                 yield from self._end_thought()
                 self._begin(event)
-                self._has_spoken = True
-                yield from map(_shown, self._blocks.feed(event.text))
+                pieces = list(self._blocks.feed(event.text))  # fed also if nothing of it is shown
+                if not self._is_midway:
+                    self._has_spoken = True
+                    yield from map(_shown, pieces)
                 return
             case api.ThinkingDelta():
                 self._begin(event)
@@ -103,6 +115,7 @@ class Teller:
         match event:
             case api.RunStart():
                 self._begin(event)
+                self._is_midway = self._is_cut = False
                 self.waiting.pop(event.run_id or "", None)
             case api.Queued():
                 self.waiting.setdefault(event.run_id or "", "")
@@ -145,8 +158,10 @@ class Teller:
         for call in self._calls.values():
             lines.append(Line(self._call(call, " …")))
         if self.run:
-            seconds = _seconds(int((time.monotonic() - self._since) * 1000), whole=True)
-            line = f"… {seconds} · Ctrl+C stops it"
+            lasting = "under way"
+            if self._since is not None:
+                lasting = _seconds(int((time.monotonic() - self._since) * 1000), whole=True)
+            line = f"… {lasting} · Ctrl+C stops it"
             lines.append(Line(render.shorten(line, columns - 1)))
         return lines
 
@@ -156,6 +171,9 @@ class Teller:
         yield from self._end_words()
         self.run = ""
         self._calls.clear()
+        # Its message may be stored all the same, and is then told as a whole.
+        self._is_cut |= self._has_spoken
+        self._has_spoken = self._is_midway = False
 
     # --- the parts of a turn
 
@@ -166,6 +184,7 @@ class Teller:
         if self.run != run:
             self.run = run
             self._since = time.monotonic()
+            self._is_midway = False
 
     def _prompt(self, run: str, text: str) -> Iterator[Shown]:
         if not run or run not in self._shown:
@@ -180,18 +199,24 @@ class Teller:
             self._calls.clear()
 
     def _end_words(self) -> Iterator[Shown]:
-        yield from map(_shown, self._blocks.finish())
+        if not self._is_midway:
+            yield from map(_shown, self._blocks.finish())
         self._blocks = Blocks()
 
     def _end_thought(self) -> Iterator[Shown]:
         if self._thought:
-            text = render.safe("".join(self._thought)).strip()
+            text = "".join(self._thought)
             self._thought = []
-            if text:
-                words = render.shorten(" ".join(text.split()), THOUGHT_WIDTH)
-                line = render.shorten(f"✻ thought: {words}", self._columns() - 1)
-                self.folded.append(Folded(self.run, line, text))
-                yield Line(line, "dim italic")
+            if not self._is_midway:
+                yield from self._fold_thought(text)
+
+    def _fold_thought(self, thought: str) -> Iterator[Shown]:
+        text = render.safe(thought).strip()
+        if text:
+            words = render.shorten(" ".join(text.split()), THOUGHT_WIDTH)
+            line = render.shorten(f"✻ thought: {words}", self._columns() - 1)
+            self.folded.append(Folded(self.run, line, text))
+            yield Line(line, "dim italic")
 
     def _stored(self, event: api.MessageStored) -> Iterator[Shown]:
         message = event.message
@@ -199,14 +224,23 @@ class Teller:
             # What is read from the log, since another process stored it, is not told with its run.
             run = event.run_id or message.run_id or ""
             self.waiting.pop(run, None)  # whoever answers it has begun
+            self._is_cut = False
             yield from self._prompt(run, message.text)
         elif message.role == "assistant":
             yield from self._end_words()
+            if self._is_midway:
+                thoughts = (one.thinking for one in message.content if isinstance(one, Thinking))
+                yield from self._fold_thought("\n".join(thoughts))
             if message.text and not self._has_spoken and self._said != event.seq:
+                if self._is_cut:
+                    yield Line(AGAIN)
                 yield Markdown(render.safe(message.text))
             if message.text:
                 self._said = event.seq
-            self._has_spoken = False
+            self._has_spoken = self._is_cut = False
+        # What comes from the log has no run: a later message of the turn may be half told.
+        if event.run_id == self.run:
+            self._is_midway = False
 
     def _result(self, event: api.ToolResult) -> Line:
         call = self._calls.pop(event.tool_call_id, None)

@@ -11,14 +11,15 @@ from typing import TYPE_CHECKING
 from holdfast.cli import render
 from holdfast.cli.chat import opening
 from holdfast.cli.chat.telling import Line
-from holdfast.errors import Conflict, FormatError
-from holdfast.model import Message, Metadata
+from holdfast.errors import Conflict, FormatError, NotFound, StoreFailed
+from holdfast.model import Message
 from holdfast.tokens import estimate
 
 if TYPE_CHECKING:
     from holdfast.cli.chat.repl import Chat
     from holdfast.context.build import Context
     from holdfast.ports import Results
+    from holdfast.session import Session
 
 LISTED = 10  # sessions, prompts
 SENT = 20  # messages of a context
@@ -51,7 +52,9 @@ async def resume(chat: Chat, given: str) -> None:
         if picked is None:
             return
         given = picked
-    await chat.enter(await opening.resume(store, opening.Wanted(resume=given)))
+    session = await store.session(given)
+    await opening.make_current(session)
+    await chat.enter(session)
 
 
 async def sessions(chat: Chat, given: str) -> None:
@@ -88,6 +91,7 @@ async def fork(chat: Chat, given: str) -> None:
     """Go on in a copy."""
     at = number(given.removeprefix("#"), "/fork takes the number of a message") if given else None
     made = await chat.session.fork(at)
+    await opening.make_current(made)
     await chat.show([Line(f"· a copy of {chat.session.id}")])
     await chat.enter(made)
 
@@ -228,26 +232,34 @@ async def memory(chat: Chat, given: str) -> None:
 
 async def usage(chat: Chat, given: str) -> None:
     """Show what the session took."""
-    metadata = await chat.session.metadata()
-    await chat.show(_usage(metadata))
+    session = chat.session.sync
+    await chat.show(await chat.partner.store.call(lambda: list(_usage(session))))
 
 
-def _usage(metadata: Metadata) -> Iterator[Line]:
-    metrics = metadata.metrics
-    tokens = metrics.total_tokens
+def _usage(session: Session) -> Iterator[Line]:
+    """What `sessions stats` tells of it too: also what other programs spent in it."""
+    from holdfast.app import price
+    from holdfast.cli.sessions_stats import cost_of
+    from holdfast.log.reckoning import line
+
+    metadata = session.metadata
+    spent = line(session.usage().spent, price)
+    seconds = metadata.metrics.total_duration_ms / 1000
     rows = [
-        ("turns", f"{metrics.total_turns:,}"),
+        ("turns", f"{spent.turns:,}"),
         ("messages", f"{metadata.message_count:,}"),
-        ("tool calls", f"{metrics.total_tool_calls:,}"),
-        ("tokens in", f"{tokens.input_tokens:,}"),
-        ("tokens out", f"{tokens.output_tokens:,}"),
-        ("time", f"{metrics.total_duration_ms / 1000:,.1f} s"),
+        ("tool calls", f"{spent.tool_calls:,}"),
+        ("tokens in", f"{spent.input_tokens:,}"),
+        ("tokens out", f"{spent.output_tokens:,}"),
+        ("from the cache", f"{spent.cache_read_tokens:,}" if spent.cache_read_tokens else ""),
+        ("into it", f"{spent.cache_write_tokens:,}" if spent.cache_write_tokens else ""),
+        ("time", f"{seconds:,.1f} s" if seconds else ""),  # of other programs' turns none is known
+        ("cost", cost_of(spent)),
     ]
-    if metrics.total_cost:
-        rows.append(("cost", f"${metrics.total_cost:.4f}"))
     width = max(len(value) for _, value in rows)
     for name, value in rows:
-        yield Line(f"  {name:<11} {value:>{width}}", "")
+        if value:
+            yield Line(f"  {name:<14} {value:>{width}}", "")
 
 
 async def export(chat: Chat, given: str) -> None:
@@ -274,5 +286,12 @@ async def export(chat: Chat, given: str) -> None:
             opened.write(data)
     except FileExistsError:
         raise Conflict(f"{target} is there already", hint="name another file") from None
+    except FileNotFoundError:
+        hint = "make it, or name another file"
+        raise NotFound(f"there is no folder {target.parent}", hint=hint) from None
+    except OSError as error:
+        why = (error.strerror or str(error)).lower()
+        hint = "name another file; the session is as it was"
+        raise StoreFailed(f"{target} cannot be written: {why}", hint=hint) from error
     hidden = f", {render.plural(covered, 'secret')} covered up" if covered else ""
     await chat.show([Line(f"written: {render.one_line(str(target))}{hidden}")])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Coroutine, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Literal
@@ -112,10 +113,12 @@ class Screen:
         self._filter_line = Window(
             BufferControl(self._filter, input_processors=[BeforeInput("Filter: ", "class:prompt")]),
             height=1,
+            get_horizontal_scroll=_from_its_start,
         )
         self._title_line = Window(
             BufferControl(self._title, input_processors=[BeforeInput("Title: ", "class:prompt")]),
             height=1,
+            get_horizontal_scroll=_from_its_start,
         )
         count = Window(
             FormattedTextControl(self._count),
@@ -248,6 +251,13 @@ class Screen:
         if mode != "delete":
             self._app.layout.focus(self._title_line if mode == "rename" else self._filter_line)
 
+    async def _pick(self, row: Row) -> None:
+        """Leave with a session, if it is still there."""
+        loop = asyncio.get_running_loop()
+        await loop.run_in_executor(self._threads, self._store.port.metadata, row.id)
+        if self._app.future is not None and not self._app.future.done():  # a second key was faster
+            self._app.exit(result=row.id)
+
     async def _rename(self, row: Row, title: str) -> None:
         await self._finding.rename(row, title)
         self._told = "renamed"
@@ -296,8 +306,9 @@ class Screen:
 
         @on("enter")
         def _open(event: KeyPressEvent) -> None:
-            if self._finding.row is not None:
-                event.app.exit(result=self._finding.row.id)
+            row = self._finding.row
+            if row is not None:
+                event.app.create_background_task(self._guarded(row, self._pick(row)))
 
         @on("escape")
         def _back(event: KeyPressEvent) -> None:
@@ -360,3 +371,9 @@ class Screen:
             self._told = "nothing was deleted"
 
         return keys
+
+
+def _from_its_start(_: Window) -> int:
+    """Where a line is shown from, as long as its cursor is seen; else it stays where it was, also
+    when a narrow screen has become a wide one."""
+    return 0
