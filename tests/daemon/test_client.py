@@ -6,15 +6,17 @@ import socket
 import subprocess
 import sys
 import threading
+from collections.abc import Callable
 
 import pytest
+from websockets.exceptions import ConnectionClosed
 
 from holdfast import api, errors
 from holdfast.client import Client
 from holdfast.client.failures import failure
-from holdfast.client.stream import decode
+from holdfast.client.stream import decode, subscribe
 from holdfast.daemon.problems import STATUS, refused
-from holdfast.errors import StoreFailed
+from holdfast.errors import ProviderUnavailable, StoreFailed
 from holdfast.model import OtherBlock
 from tests.daemon.running import REPOSITORY, Daemon
 
@@ -176,6 +178,19 @@ def test_what_only_reads_is_asked_again_on_a_connection_that_was_hung_up() -> No
                 client.cancel("x")  # what writes is not: it may have been done
         thread.join(60)
     assert asked == [b"GET", b"GET", b"GET", b"POST"]
+
+
+def test_a_connection_that_ends_before_anything_was_asked_is_one_of_our_errors(
+    start: Callable[..., Daemon],
+) -> None:
+    daemon = start()
+    with daemon.client() as client, client.connect() as socket:
+        session = client.create().id
+        assert daemon.stop() == 0
+        with pytest.raises(ConnectionClosed):
+            socket.recv(timeout=60)
+        with pytest.raises(ProviderUnavailable, match="the daemon is stopping"):
+            subscribe(socket, session, None)
 
 
 def test_what_was_said_is_found_and_what_is_remembered_is_kept(client: Client) -> None:

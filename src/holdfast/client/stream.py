@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -51,7 +52,8 @@ def subscribe(socket: Connection, session_id: str, after: int | None) -> str:
     asked: dict[str, Any] = {"type": "subscribe", "sessionId": session_id}
     if after is not None:
         asked["after"] = after
-    socket.send(msgspec.json.encode(asked).decode())
+    with _ends_told():
+        socket.send(msgspec.json.encode(asked).decode())
     for said in _received(socket):
         if said.get("type") == "subscribed":
             return str(said.get("runId") or "")
@@ -91,20 +93,27 @@ def _stored(said: dict[str, Any]) -> RunEvent:
 
 
 def _received(socket: Connection) -> Iterator[dict[str, Any]]:
-    from websockets.exceptions import ConnectionClosed  # noqa: PLC0415
-
     while True:
-        try:
+        with _ends_told():
             data = socket.recv()
-        except ConnectionClosed as error:
-            reason = error.rcvd.reason if error.rcvd else str(error)
-            raise ProviderUnavailable(
-                f"the daemon ended the connection: {reason}",
-                hint="connect again, with the last seq that you have",
-            ) from error
         said = msgspec.json.decode(data)
         if isinstance(said, dict):
             yield said
+
+
+@contextmanager
+def _ends_told() -> Iterator[None]:
+    """The end of a connection, as our error; it may come at any moment, also before the first."""
+    from websockets.exceptions import ConnectionClosed  # noqa: PLC0415
+
+    try:
+        yield
+    except ConnectionClosed as error:
+        reason = error.rcvd.reason if error.rcvd else str(error)
+        raise ProviderUnavailable(
+            f"the daemon ended the connection: {reason}",
+            hint="connect again, with the last seq that you have",
+        ) from error
 
 
 def _refused(said: dict[str, Any]) -> HoldfastError:
