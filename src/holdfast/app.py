@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from itertools import islice
@@ -49,6 +50,7 @@ def open_store(
     used; its settings too are those of `home`.
     """
     address = os.fspath(where)
+    check_address(address)
     if address == "memory:":
         from holdfast.stores.inmemory import InMemoryStore  # noqa: PLC0415
 
@@ -56,6 +58,13 @@ def open_store(
         return _store(InMemoryStore(chosen), chosen)
     if "://" in address:
         chosen = settings or load_settings(_directory(os.fspath(home)))
+        if chosen.stores:
+            raise SettingsError(
+                "directories of other programs ([[stores]]) stand beside a root of files, and the"
+                " sessions are in a database",
+                hint="take [[stores]] out of config.toml; such a directory can be opened by itself,"
+                " and holdfast sessions import takes what is in it",
+            )
         return _store(_database(address, chosen), chosen)
     try:
         from holdfast.stores.file import FileStore  # noqa: PLC0415
@@ -83,6 +92,7 @@ def migrate_database(
     address: str, *, home: str | os.PathLike[str] = DEFAULT_ROOT
 ) -> tuple[int, int]:
     """Bring the tables of a database to this version; from which, to which."""
+    check_address(address)
     opened = _database(address, load_settings(_directory(os.fspath(home))))
     try:
         return opened.migrate()
@@ -99,7 +109,10 @@ def open_home(
     """A store that whole sessions can be moved to and from: a directory of ours, or a database."""
     if where == "memory:":
         raise SettingsError("what is in memory cannot be moved")
-    if "://" not in where and is_foreign(_directory(where)):
+    check_address(where)
+    if "://" in where:
+        return _database(where, load_settings(_directory(os.fspath(home))))
+    if is_foreign(_directory(where)):
         raise SettingsError(
             f"{where} holds sessions of another program", hint="holdfast sessions import takes them"
         )
@@ -110,6 +123,18 @@ def open_home(
             f"{where} has old files that could not be moved", hint="make it writable first"
         )
     return cast("FileStore | PostgresStore", port)
+
+
+def check_address(address: str) -> None:
+    """Refuse what libpq takes for an address and we would take for a directory.
+
+    It is not repeated, since a password may be in it.
+    """
+    if re.match(r"\w+\s*=", address):
+        raise SettingsError(
+            "the address of a database is a URL, and was given as words with = between them",
+            hint="postgresql://user@host:5432/name; a directory with = in its name: ./name",
+        )
 
 
 def _database(address: str, settings: Settings) -> PostgresStore:

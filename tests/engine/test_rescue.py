@@ -11,10 +11,17 @@ from pathlib import Path
 import pytest
 
 import holdfast
+from holdfast.aio import AsyncStore
+from holdfast.api import RunEvent, Status
 from holdfast.app import open_runtime
 from holdfast.engine.run import Recovered
-from holdfast.model import Event
+from holdfast.engine.runtime import Runtime
+from holdfast.engine.setbacks import FIRST, LONGEST, MOST, Setbacks
+from holdfast.model import Event, user
+from holdfast.session import Store
 from holdfast.settings import Settings, TurnSettings
+from holdfast.stores.file import FileStore
+from holdfast.stores.leases import FileLease
 
 QUIET = Settings(turn=TurnSettings(titles=False))
 # Begins a turn that takes long, with another message behind it.
@@ -101,3 +108,67 @@ def test_a_store_that_fails_is_told_and_looked_at_again(tmp_path: Path) -> None:
         assert isinstance(told[0], holdfast.StoreFailed)
 
     asyncio.run(scenario())
+
+
+class Counting(FileStore):
+    """Counts how often a turn was taken."""
+
+    taken = 0
+
+    def lease(self, session: str) -> FileLease:
+        self.taken += 1
+        return super().lease(session)
+
+
+def test_a_session_that_cannot_be_repaired_is_tried_ever_more_rarely_and_told_of_once(
+    tmp_path: Path,
+) -> None:
+    store = FileStore(tmp_path)
+    session = store.create().id
+    store.append(session, [user("hello", run_id="r1")])
+    store.close()
+    with open(tmp_path / "sessions" / session / "session.jsonl", "ab") as log:
+        log.write(b'{"recordType":"poll","schemaVersion":7,"seq":2}\n')
+
+    async def scenario() -> None:
+        port = Counting(tmp_path)
+        runtime = Runtime(AsyncStore(Store(port, QUIET)))
+        events: list[RunEvent] = []
+        runtime.listeners.append(events.append)
+        now = 0.0
+        runtime.queue.setbacks = Setbacks(lambda: now)
+        assert await runtime.start() == []
+        tried = []
+        for second in range(2000):
+            now = float(second)
+            before = port.taken
+            await runtime._rescue.look()
+            if port.taken > before:
+                tried.append(second)
+        assert tried == [5, 15, 35, 75, 155, 315, 635, 1235, 1835]
+        (told,) = [one for one in events if isinstance(one, Status)]
+        assert told.session_id == session and "newer holdfast" in told.message
+        await runtime.drain(5)
+        await runtime.store.close()
+
+    asyncio.run(scenario())
+
+
+def test_setbacks_are_forgotten_with_their_cause_and_told_again_when_it_is_another() -> None:
+    now = 0.0
+    setbacks = Setbacks(lambda: now)
+    assert setbacks.is_due("a")
+    assert [setbacks.add("a", why) for why in ("full", "full", "newer")] == [True, False, True]
+    assert not setbacks.is_due("a") and setbacks.is_due("b")
+    now = 4 * FIRST
+    assert setbacks.is_due("a")
+    for _ in range(20):
+        setbacks.add("a", "newer")
+    now += LONGEST
+    assert setbacks.is_due("a")
+    setbacks.add("a", "newer")
+    setbacks.forget("a")
+    assert setbacks.is_due("a") and setbacks.add("a", "newer")
+    for number in range(MOST):
+        setbacks.add(f"{number}", "x")
+    assert setbacks.is_due("a"), "the oldest of very many is not kept"

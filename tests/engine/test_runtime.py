@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Coroutine
 from pathlib import Path
 from typing import Any, TypeVar
@@ -10,13 +11,23 @@ from typing import Any, TypeVar
 import pytest
 
 import holdfast
+from holdfast.aio import THREADS, AsyncStore
 from holdfast.app import open_runtime
 from holdfast.engine.runtime import Runtime
 from holdfast.engine.surroundings import agents, environment, instructions
 from holdfast.identity.scope import Inbound
 from holdfast.model import Text, user
-from holdfast.ports import Tool, ToolAnswer
-from holdfast.settings import AgentSettings, McpSettings, Settings, TurnSettings, parse
+from holdfast.ports import Page, Tool, ToolAnswer
+from holdfast.session import Store
+from holdfast.settings import (
+    AgentSettings,
+    McpSettings,
+    PostgresSettings,
+    Settings,
+    TurnSettings,
+    parse,
+)
+from holdfast.stores.inmemory import InMemoryStore
 
 T = TypeVar("T")
 QUIET = TurnSettings(titles=False)
@@ -237,6 +248,41 @@ def test_health_counts(tmp_path: Path) -> None:
         assert (health.running, health.waiting, health.turns, health.failures) == (1, 1, 3, 1)
         assert runtime.open_sessions() == [session.id]
         await _closed(runtime)
+
+    _run(scenario())
+
+
+class Silent(InMemoryStore):
+    """A store that says nothing for a while."""
+
+    def __init__(self, settings: Settings) -> None:
+        super().__init__(settings)
+        self.speaks = threading.Event()
+        self.asked = 0
+
+    def list(self, *which: Any, **how: Any) -> Page:
+        self.asked += 1
+        self.speaks.wait(30)
+        return super().list(*which, **how)
+
+
+def test_health_is_told_while_the_store_is_silent(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        settings = Settings(turn=QUIET, postgres=PostgresSettings(wait_seconds=0.02))
+        port = Silent(settings)
+        runtime = Runtime(AsyncStore(Store(port, settings)), root=tmp_path)
+        for _ in range(2 * THREADS):
+            health = await runtime.checked_health()
+            assert not (health.ok or health.reachable)
+            assert "0.02 seconds" in health.problem and health.hint
+        assert port.asked == 1, "one thread waits, and the others are there for everybody else"
+        await runtime.create()
+        port.speaks.set()
+        async with asyncio.timeout(60):
+            while not (health := await runtime.checked_health()).ok:
+                await asyncio.sleep(0)
+        assert (health.reachable, health.sessions, health.problem) == (True, 1, "")
+        await runtime.store.close()
 
     _run(scenario())
 

@@ -15,6 +15,7 @@ from holdfast.api import RunEvent, Status
 from holdfast.daemon.board import Board
 from holdfast.engine import taking_in
 from holdfast.engine.runtime import Runtime
+from holdfast.engine.setbacks import FIRST, Setbacks
 from holdfast.model import Metadata, user
 from holdfast.ports import Page, Progress
 from holdfast.session import Store
@@ -69,12 +70,15 @@ def test_one_bad_session_does_not_keep_the_others_from_being_taken_over(port: Br
         runtime = Runtime(AsyncStore(Store(port)))
         told: list[RunEvent] = []
         runtime.listeners.append(told.append)
+        now = 0.0
+        runtime.queue.setbacks = Setbacks(lambda: now)
         port.bad, *good = [unfinished(port) for _ in range(3)]
         await runtime._rescue.look()
         assert sorted(one.session_id for one in runtime.recovered) == sorted(good)
         (status,) = [one for one in told if isinstance(one, Status)]
         assert status.session_id == port.bad and "too large" in status.message
         port.bad, bad = "", port.bad
+        now = FIRST
         await runtime._rescue.look()
         assert runtime.recovered[-1].session_id == bad
         await runtime.store.close()

@@ -6,11 +6,14 @@ import os
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from holdfast.model import user
+from holdfast.log.carried import Line
+from holdfast.model import Damaged, user
+from holdfast.moving import copy
 from holdfast.settings import SessionSettings, Settings
 from holdfast.stores.file import FileStore
 
@@ -58,3 +61,34 @@ def test_a_disk_that_fails_while_a_session_comes_in_is_told_as_what_it_is(
     )
     assert done.stdout.startswith(told), (done.stdout, done.stderr)
     assert "descriptor" not in done.stdout
+
+
+def test_a_session_that_another_copy_was_quicker_with_is_refused_and_the_run_goes_on(
+    tmp_path: Path,
+) -> None:
+    source = FileStore(tmp_path / "source")
+    one, two = (source.create({"sender": name}).id for name in "ab")
+    for session in (one, two):
+        source.append(session, [user("said")])
+    target, other = (FileStore(tmp_path / "target") for _ in range(2))
+
+    class Slow:
+        """A source from which another has copied a session while its lines are written."""
+
+        asked = 0
+
+        def __getattr__(self, name: str) -> object:
+            return getattr(source, name)
+
+        def lines(self, session: str) -> Iterator[Line | Damaged]:
+            self.asked += session == one
+            if session == one and self.asked == 2:
+                copy(source, other, [one])
+            return source.lines(session)
+
+    moved = copy(Slow(), target)  # type: ignore[arg-type]
+    assert (moved.copied, [trouble.session for trouble in moved.refused]) == (1, [one])
+    assert "already" in moved.refused[0].problem
+    assert [len(list(target.read(session))) for session in (one, two)] == [1, 1]
+    assert target.verify(one) == () and os.listdir(tmp_path / "target" / "tmp") == []
+    assert copy(source, target).same == 2

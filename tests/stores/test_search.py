@@ -9,7 +9,7 @@ import pytest
 
 import holdfast
 from holdfast.app import open_store
-from holdfast.model import Compaction, Entry
+from holdfast.model import Compaction, Entry, Tombstone
 from holdfast.ports import Found, Query
 from holdfast.session import Store
 from holdfast.settings import SearchSettings, SessionSettings, Settings
@@ -280,3 +280,29 @@ def test_only_what_has_gone_on_is_looked_at_to_be_taken_in(tmp_path: Path) -> No
         store.list()
         assert ahead() == [second.id]
         assert found(store, "Three") == ["Three"] and ahead() == []
+
+
+def test_a_tombstone_may_restore_what_is_still_to_come(store: Store) -> None:
+    session = talk(store, "One", "zebra")
+    session.append_many([Tombstone(restores=(3,)), holdfast.user("another zebra")])
+    talk(store, "Two", "zebra")
+    (one, two) = sorted(store.search("zebra").results, key=lambda result: result.title)
+    assert [hit.seq for hit in one.hits] == [1, 3] and len(two.hits) == 1
+    session.append_many([Tombstone(deletes=(3,)), Tombstone(restores=(3, 8))])
+    assert store.search("another").total == 1
+    session.append_many([holdfast.user("a"), holdfast.user("b"), holdfast.user("later zebra")])
+    assert store.search("later").total == 1
+
+
+def test_what_an_index_writes_for_itself_cannot_be_asked_for(store: Store) -> None:
+    for text in ("日本語 text", "getUserName here", "great job 👍 team", "the end", "plain"):
+        talk(store, text, text)
+    for query in ("x*", "x0*", "x0x", "the0", "the0*", "x065e5*", "é*", "the é"):
+        assert found(store, query) in ([], ["the end"]), query
+    for query in ("x*", "x0*", "x0x", "the0", "x065e5*"):
+        assert found(store, query) == [], query
+    talk(store, "other", "xylophones and the0 and x0x")
+    for query in ("x*", "xyl*", "xylophone", "x0*", "x0x", "the0", "the0*"):
+        assert found(store, query) == ["other"], query
+    for query, title in (("日本", "日本語 text"), ("本", "日本語 text"), ('"the end"', "the end")):
+        assert found(store, query) == [title], query

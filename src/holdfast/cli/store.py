@@ -73,8 +73,11 @@ def copy(source: str, target: str, sessions: tuple[str, ...], as_json: bool) -> 
     refused.
     """
     from holdfast import moving
+    from holdfast.app import check_address
     from holdfast.errors import HoldfastError
 
+    for address in (source, target):
+        check_address(address)
     if _place(source) == _place(target):
         raise click.UsageError("SRC and DST are the same")
     if "://" not in source and not os.path.isdir(os.path.expanduser(source)):

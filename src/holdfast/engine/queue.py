@@ -21,6 +21,7 @@ from holdfast.api import Error, MessageComplete, Queued, RunEvent, Sink, Status
 from holdfast.engine.backlog import KEPT, How, compared, find, from_log, queued
 from holdfast.engine.leasing import give_back, is_lost, loss
 from holdfast.engine.run import Recovered, Run
+from holdfast.engine.setbacks import Setbacks
 from holdfast.engine.turn import Answer, failed, new_run_id, repair
 from holdfast.errors import (
     Conflict,
@@ -62,6 +63,7 @@ class Queue:
         self.waiting = waiting
         self._answering = answering
         self._emit = emit
+        self.setbacks = Setbacks()
         self._lines: dict[str, _Line] = {}
         self._workers: set[asyncio.Task[None]] = set()  # also those that only give their lease back
         self._closed = False
@@ -461,8 +463,12 @@ class Queue:
                 return found
 
     async def rescue(self, sessions: Iterable[str]) -> list[Recovered]:
-        """The same for some sessions; those that somebody works on are left alone."""
-        found = [await self._recover(one) for one in sessions if one not in self._lines]
+        """The same for some sessions; those that somebody works on are left alone.
+
+        So is, for a while, one that could not be repaired: its lease would be taken all the time.
+        """
+        due = (one for one in sessions if one not in self._lines and self.setbacks.is_due(one))
+        found = [await self._recover(one) for one in due]
         return [one for one in found if one is not None]
 
     async def _recover(self, name: str) -> Recovered | None:
@@ -471,6 +477,7 @@ class Queue:
             try:
                 session = await self.store.session(name)
                 if not (await session.metadata()).unfinished:
+                    self.setbacks.forget(name)
                     return None
                 lease = await self._lease_at_once(session, line)
                 if lease is None:  # another process is at work on it
@@ -480,9 +487,12 @@ class Queue:
             except Exception as error:  # the other sessions can do without this one
                 if lease is not None:
                     await give_back(self.store, lease)
-                if not isinstance(error, NotFound):
+                if isinstance(error, NotFound):
+                    self.setbacks.forget(name)
+                elif self.setbacks.add(name, str(error)):
                     self._emit(Status(session_id=name, message=f"not repaired: {error}"))
                 return None
+            self.setbacks.forget(name)
             if before.waiting and not self._closed:
                 self._work(line, session, lease, None)
             else:

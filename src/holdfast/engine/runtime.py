@@ -8,6 +8,7 @@ Who answers is in `agents`; what people change in a session beside talking is in
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Mapping
@@ -40,13 +41,13 @@ from holdfast.engine.surroundings import Recall
 from holdfast.engine.taking_in import TakingIn
 from holdfast.engine.tools import Function
 from holdfast.engine.turn import Answer
-from holdfast.errors import HoldfastError
+from holdfast.errors import HoldfastError, StoreFailed
 from holdfast.identity.key import main_alias, main_key
 from holdfast.identity.route import Router, Routing
 from holdfast.identity.scope import Inbound
 from holdfast.identity.text import agent_id
 from holdfast.model import Content, Message, user
-from holdfast.ports import Lease, sharing_of
+from holdfast.ports import Lease, Page, sharing_of
 from holdfast.session import Session
 from holdfast.settings import CronJob, Settings
 
@@ -138,6 +139,7 @@ class Runtime:
         seconds_until(self.settings.memory.dream_schedule)  # SettingsError now, not at night
         self._nights = Nights(lambda: self.settings.memory.dream_schedule, self._night)
         self._started = time.monotonic()
+        self._asked: asyncio.Future[Page] | None = None  # how the store is
         self._opened: dict[str, None] = {}
         self.recovered: deque[Recovered] = deque(maxlen=1000)  # the last of them
         self._recovered = 0
@@ -201,13 +203,31 @@ class Runtime:
         self.when_rescue_fails(error)
 
     async def checked_health(self) -> Health:
-        """The same, and whether the store answers."""
+        """The same, and whether the store answers; that is waited for as for a connection."""
         try:
-            return self.health((await self.store.list(limit=1)).total)
+            return self.health((await self._first_page()).total)
         except HoldfastError as error:
             return replace(
                 self.health(), ok=False, reachable=False, problem=error.message, hint=error.hint
             )
+
+    async def _first_page(self) -> Page:
+        """Ask the store something; StoreFailed if it is silent.
+
+        All who ask meanwhile wait for one answer: a store that is silent must not cost a thread
+        for everybody who wonders about it.
+        """
+        if self._asked is None or self._asked.done():
+            self._asked = asyncio.ensure_future(self.store.list(limit=1))
+            self._asked.add_done_callback(lambda done: done.cancelled() or done.exception())
+        asked, seconds = self._asked, self.settings.postgres.wait_seconds
+        await asyncio.wait([asked], timeout=seconds)
+        if not asked.done():
+            raise StoreFailed(
+                f"the store does not answer in {seconds:g} seconds",
+                hint="is what it is on running, and not too busy?",
+            )
+        return asked.result()
 
     def health(self, sessions: int = 0) -> Health:
         """Counts."""

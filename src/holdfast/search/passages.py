@@ -61,7 +61,9 @@ def changes(entries: Iterable[Entry], *, tools: bool = False) -> Change:
             continue
         if isinstance(entry, Tombstone):
             _take_out(made, set(entry.deletes))
-            made.back |= set(entry.restores) - made.new.keys()
+            # One that is still to come has not been taken out.
+            before = {seq for seq in entry.restores if seq < entry.seq}
+            made.back |= before - made.new.keys()
             made.gone -= set(entry.restores)
         elif isinstance(entry, Rewind):
             made.dropped.append((entry.to_seq + 1, entry.seq))
@@ -72,6 +74,7 @@ def changes(entries: Iterable[Entry], *, tools: bool = False) -> Change:
             made.name = name if isinstance(name, str | None) else made.name
         elif (one := passage(entry, tools=tools)) is not None:
             made.new[entry.seq] = one
+            made.back.discard(entry.seq)  # in a damaged log a number may stand twice
     return made
 
 

@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from holdfast.errors import InvalidId, NotFound, StoreFailed
+from holdfast.errors import Conflict, InvalidId, NotFound, StoreFailed
 from holdfast.stores.disk import errors_mapped, mapped, open_directory, open_file, sync_directory
 from holdfast.ulid import is_ulid
 
@@ -185,7 +185,7 @@ class Root:
                 build(directory)
                 if self._durable:
                     sync_directory(directory)
-                os.rename(stage, session, src_dir_fd=staging, dst_dir_fd=sessions)
+                _appear(stage, staging, session, sessions)
                 if self._durable:
                     sync_directory(sessions)
             except BaseException:
@@ -278,6 +278,16 @@ class Root:
         """A descriptor of a lock file in the root."""
         with errors_mapped(f"opening {self.path / name}"), self._directory(self.path) as root:
             return open_file(name, os.O_RDWR | os.O_CREAT, root)
+
+
+def _appear(stage: str, staging: int, session: str, sessions: int) -> None:
+    """Conflict if another process has made the same session meanwhile."""
+    try:
+        os.rename(stage, session, src_dir_fd=staging, dst_dir_fd=sessions)
+    except OSError as error:
+        if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
+            raise
+        raise Conflict(f"there is a session {session} already", session=session) from error
 
 
 def check_id(session: str) -> None:

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from pathlib import Path
+
 import pytest
 
+from holdfast.app import migrate_database, open_home, open_runtime, open_store
+from holdfast.cli.main import main
 from holdfast.errors import SettingsError, StoreFailed
 from holdfast.settings import PostgresSettings, Settings, convert
 from holdfast.stores.postgres.failures import Address
@@ -127,3 +132,53 @@ def test_the_longest_seconds_can_be_used(server: Server, key: str) -> None:
     store = PostgresStore(server.url, settings)
     store.create()
     store.close()
+
+
+WORDS = "host=127.0.0.1 port=1 user=bob password=s3cr3tpw dbname=x"
+
+
+@pytest.mark.parametrize("given", [WORDS, "password = s3cr3tpw", "service=s3cr3tpw"])
+@pytest.mark.parametrize("opening", [open_store, open_home, migrate_database, open_runtime])
+def test_what_only_libpq_takes_for_an_address_is_no_directory_and_is_not_repeated(
+    opening: Callable[..., object], given: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(SettingsError) as raised:
+        opening(given)
+    assert "postgresql://" in raised.value.hint and "s3cr3tpw" not in str(raised.value)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_such_an_address_is_refused_on_the_command_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOLDFAST_ROOT", str(tmp_path / "root"))
+    (tmp_path / "there").mkdir()
+    for command in (
+        ("store", "copy", WORDS, "there"),
+        ("store", "copy", "there", WORDS),
+        ("--store", WORDS, "store", "stats"),
+        ("--store", WORDS, "store", "verify"),
+        ("--store", WORDS, "store", "migrate"),
+        ("--store", WORDS, "sessions", "list"),
+    ):
+        assert main(list(command)) in (1, 2)
+        out, err = capsys.readouterr()
+        assert "postgresql://" in err and "s3cr3tpw" not in out + err, command
+    assert [one.name for one in tmp_path.iterdir()] == ["there"]
+
+
+def test_directories_of_others_beside_a_database_are_refused_and_do_not_hinder_moving(
+    server: Server, tmp_path: Path
+) -> None:
+    theirs = tmp_path / "theirs"
+    theirs.mkdir()
+    (tmp_path / "config.toml").write_text(f'[[stores]]\npath = "{theirs}"\n', encoding="utf-8")
+    with pytest.raises(SettingsError, match="stores") as raised:
+        open_store(server.url, home=tmp_path)
+    assert "config.toml" in raised.value.hint
+    with pytest.raises(SettingsError, match="stores"):
+        open_runtime(tmp_path, store=server.url)
+    open_home(server.url, home=tmp_path).close()
+    migrate_database(server.url, home=tmp_path)

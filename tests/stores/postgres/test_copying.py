@@ -15,7 +15,7 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
-from holdfast.errors import Conflict, StoreFailed
+from holdfast.errors import Conflict, FormatError, StoreFailed
 from holdfast.log.carried import Line
 from holdfast.log.lines import decode
 from holdfast.model import Damaged, Event, Metadata, assistant, user
@@ -193,6 +193,56 @@ def test_a_log_without_a_birth_record_keeps_the_facts_beside_it(
     assert logs(tmp_path / "first") == logs(tmp_path / "second")
 
 
+def test_such_facts_are_kept_by_a_repair_and_by_a_fork(
+    roots: list[FileStore], stores: Stores, tmp_path: Path
+) -> None:
+    first, second, _ = roots
+    database = stores.new(SMALL)
+    made = {"agent": "theirs", "sender": "bob", "model": "m", "name": "Title", "key": "k"}
+    session = first.create(made | {"aliases": ["also"]}).id
+    first.close()
+    part = tmp_path / "first" / "sessions" / session / "session.jsonl"
+    part.write_bytes(
+        b'{"recordType":"message","role":"user","seq":1,"schemaVersion":1,'
+        b'"content":[{"type":"text","text":"hi"}],"timestamp":"2025-01-01T00:00:00Z"}\n'
+    )
+    copy(first, database)
+    copy(first, second)
+    for home in (database, second):
+        fork = home.fork(session)
+        for known in (fork, home.metadata(fork.id)):
+            assert (known.agent, known.sender, known.model) == ("theirs", "bob", "m")
+            assert (known.name, known.key, known.aliases) == ("Title", None, ())
+        before = home.metadata(session)
+        home.repair(session)
+        assert home.metadata(session) == before
+        assert before.name == "Title"
+        assert home.resolve("k") == home.resolve("also") == session
+        home.append(session, [user("more")])
+        home.repair(session)
+        assert home.metadata(session).key == "k"
+
+
+def test_a_session_that_comes_in_again_is_not_taken_for_the_one_before(
+    roots: list[FileStore], stores: Stores
+) -> None:
+    first, _, _ = roots
+    database = stores.new(SMALL)
+    session = first.create().id
+    first.append(session, [user("one"), user("two")])
+    copy(first, database)
+    other = stores.again(database)
+    assert other.update(session, {"name": "the one before", "key": "old"}).through.seq == 3
+    database.delete(session)
+    first.update(session, {"name": "now"})
+    assert copy(first, database).copied == 1
+    assert (other.metadata(session).name, other.metadata(session).key) == ("now", None)
+    other.append(session, [user("three")])
+    assert other.metadata(session).name == "now"
+    other.close()
+    assert stores.again(database).list()[0].metadata.name == "now"
+
+
 def test_a_session_that_is_written_to_is_copied_up_to_a_record(
     roots: list[FileStore], stores: Stores
 ) -> None:
@@ -237,8 +287,13 @@ def test_lines_of_a_newer_version_make_the_copy_read_only_too(
     for target in (database, second):
         copy(first, target)
         assert target.metadata(session).newest_schema == 7
-        with pytest.raises(Exception, match="newer"):
+        with pytest.raises(FormatError, match="newer"):
             target.append(session, [user("two")])
+        with pytest.raises(FormatError, match="newer"):
+            target.fork(session)
+        assert list(target.ids()) == [session]
+        before = target.fork(session, 1).id
+        assert target.append(before, [user("two")])[0].seq == 3
 
 
 def test_an_id_that_was_used_again_is_no_duplicate(stores: Stores) -> None:

@@ -18,6 +18,7 @@ from holdfast.stores.postgres.fulltext import Texts
 from holdfast.stores.postgres.snippets import cut_out
 from holdfast.stores.postgres.store import PostgresStore
 from tests.search import test_query as examples
+from tests.stores.postgres.server import Server
 from tests.stores.postgres.stores import Stores, shared_server
 
 WEIGHTS = list(ranking.WEIGHTS.values())
@@ -126,6 +127,25 @@ def test_a_title_is_found_before_anything_was_said(stores: Stores) -> None:
     session = store.create({"name": "About quinces"}).id
     (found,) = store.search(Query(text="quince")).results
     assert (found.session, found.hits[0].seq) == (session, 0)
+
+
+@pytest.mark.parametrize("locale", ["LC_CTYPE 'C'", "LOCALE_PROVIDER builtin BUILTIN_LOCALE 'C'"])
+def test_words_are_the_same_in_any_locale(server: Server, locale: str) -> None:
+    with server.connect() as admin:
+        admin.execute(
+            f"CREATE DATABASE other ENCODING 'UTF8' LC_COLLATE 'C' {locale} TEMPLATE template0"
+        )
+        try:
+            store = PostgresStore(server.url.removesuffix("postgres") + "other")
+            session = store.create().id
+            store.append(session, [user(text) for text in examples.TEXTS])
+            store.catch_up()
+            for query, found in EXAMPLES:
+                assert matching(store.texts, parse(query).match) == found, query
+            assert matching(store.texts, parse("x*").match) == []
+            store.close()
+        finally:
+            admin.execute("DROP DATABASE other WITH (FORCE)")
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,7 @@ import subprocess
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import psycopg
@@ -25,7 +26,7 @@ from holdfast.stores.postgres.store import PostgresStore
 from tests.crash.material import mounted
 from tests.stores.postgres.crew import until
 from tests.stores.postgres.hindering import change, unacknowledged
-from tests.stores.postgres.server import Server
+from tests.stores.postgres.server import USER, Server
 from tests.stores.postgres.stores import Stores
 
 pytestmark = pytest.mark.crash
@@ -170,9 +171,24 @@ def test_a_standby_that_is_gone_is_not_waited_for_for_ever(own: Server) -> None:
         assert texts(store, session) == ["one", "two"]
 
 
-def test_no_verb_takes_a_warning_for_an_acknowledgement(own: Server) -> None:
-    """A standby must have it, none is there, and somebody ends every waiting."""
-    with Stores(own) as stores:
+@contextmanager
+def least_told(server: Server, level: str) -> Iterator[None]:
+    """What is less than this is not told to the user of the stores."""
+    with server.connect() as other:
+        other.execute(f"ALTER ROLE {USER} SET client_min_messages = '{level}'")
+        try:
+            yield
+        finally:
+            other.execute(f"ALTER ROLE {USER} RESET client_min_messages")
+
+
+@pytest.mark.parametrize("least", ["notice", "error"])
+def test_no_verb_takes_a_warning_for_an_acknowledgement(own: Server, least: str) -> None:
+    """A standby must have it, none is there, and somebody ends every waiting.
+
+    `least`: what a user is told by default; an error alone would be too little.
+    """
+    with Stores(own) as stores, least_told(own, least):
         store = stores.new(lease_seconds=0.5)
         session = store.create().id
         store.append(session, [user("one")])

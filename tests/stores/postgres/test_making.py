@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 import pytest
 
 from holdfast.errors import NotFound
 from holdfast.model import user
-from holdfast.settings import Settings
+from holdfast.moving import copy
+from holdfast.settings import SessionSettings, Settings
+from holdfast.stores.file import FileStore
 from holdfast.stores.postgres.failures import ConnectionLost
 from holdfast.stores.postgres.store import PostgresStore
+from tests.stores.postgres.crew import until
 from tests.stores.postgres.proxy import Proxy
 from tests.stores.postgres.server import USER
 from tests.stores.postgres.stores import Stores
+from tests.stores.postgres.test_odd_sessions import waiting
 
 
 @pytest.fixture
@@ -88,3 +94,68 @@ def test_a_deletion_that_is_done_is_told_as_done_and_its_rows_go_later(
     other.catch_up()
     with stores.server.connect() as admin:
         assert admin.execute(rows).fetchall() == []
+
+
+def delete_only(store: PostgresStore, session: str) -> None:
+    """Delete a session as a process does that is paused, or killed, before it removes the rows."""
+    with store.lease(session) as lease:
+        store._making.delete(session, lease.epoch)
+
+
+def test_a_removal_that_comes_late_takes_nothing_from_what_was_copied_in_again(
+    stores: Stores, tmp_path: Path
+) -> None:
+    source = FileStore(tmp_path, Settings(session=SessionSettings(part_bytes=900)))
+    session = source.create({"key": "sk_v1_a"}).id
+    source.append(session, [user("x" * 200) for _ in range(9)])
+    slow = stores.new()
+    copy(source, slow)
+    delete_only(slow, session)
+    quick = stores.again(slow)
+    quick.catch_up()
+    assert copy(source, quick).copied == 1
+    quick.append(session, [user("acknowledged")])
+    slow._making.remove(session)
+    assert [one.seq for one in stores.again(slow).read(session)] == list(range(1, 11))
+    assert quick.verify(session) == ()
+    source.close()
+
+
+def test_a_session_that_is_deleted_while_it_is_forked_makes_no_fork(stores: Stores) -> None:
+    store = stores.new()
+    session = store.create().id
+    store.append(session, [user(f"{number}") for number in range(200)])
+    other = stores.again(store)
+    schema = store.database.settings.schema
+    told: list[BaseException] = []
+
+    def fork() -> None:
+        try:
+            other.fork(session)
+        except NotFound as error:
+            told.append(error)
+
+    other.list()
+    with stores.server.connect() as admin:
+        admin.execute("BEGIN")
+        admin.execute(f"LOCK TABLE {schema}.rec IN SHARE MODE")
+        forking = threading.Thread(target=fork)
+        forking.start()
+        until(lambda: waiting(stores) == 1)
+        delete_only(store, session)
+        admin.execute(f"DELETE FROM {schema}.rec WHERE seq <= 100")
+        admin.execute("COMMIT")
+        forking.join()
+    assert len(told) == 1 and session in str(told[0])
+    assert store.list().total == 0 and list(store.ids()) == []
+
+
+def test_lines_of_a_session_that_is_deleted_meanwhile_end_with_an_error(stores: Stores) -> None:
+    store = stores.new()
+    session = store.create().id
+    store.append(session, [user(f"{number}") for number in range(1000)])
+    carried = stores.again(store).lines(session)
+    next(carried)
+    store.delete(session)
+    with pytest.raises(NotFound, match=session):
+        list(carried)

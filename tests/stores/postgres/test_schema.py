@@ -7,10 +7,14 @@ from itertools import pairwise
 
 import pytest
 
-from holdfast.errors import SettingsError
+from holdfast.errors import SettingsError, StoreFailed
 from holdfast.model import user
+from holdfast.settings import Settings
 from holdfast.stores.postgres import schema
 from holdfast.stores.postgres.statements import FOLDER, in_schema, load
+from holdfast.stores.postgres.store import PostgresStore
+from tests.stores.postgres.proxy import Proxy
+from tests.stores.postgres.server import USER
 from tests.stores.postgres.stores import Stores
 
 
@@ -33,6 +37,19 @@ def test_an_empty_database_is_made_ready_by_whoever_comes_first(stores: Stores) 
         thread.join()
     assert problems == []
     assert first.list().total == len(set(made)) == 8
+
+
+def test_tables_that_were_half_made_are_none(stores: Stores) -> None:
+    """Whoever makes them is cut off in the middle; nobody takes that for an older version."""
+    settings = Settings(postgres=stores.new(wait_seconds=0.5).database.settings)
+    with Proxy(stores.server.port) as proxy:
+        near = PostgresStore(f"postgresql://{USER}@127.0.0.1:{proxy.port}/postgres", settings)
+        proxy.swallow(b"listing_source", for_good=True)
+        with pytest.raises(StoreFailed):
+            near.create()
+        assert proxy.swallowed.is_set()
+    assert stores.opened[0].create().id
+    assert stores.opened[0].list().total == 1
 
 
 def test_older_tables_are_changed_only_on_demand_and_newer_ones_are_refused(

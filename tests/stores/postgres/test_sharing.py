@@ -15,7 +15,7 @@ from holdfast.model import Event, user
 from holdfast.ports import Fleeting
 from holdfast.session import Store
 from holdfast.settings import Settings
-from holdfast.stores.postgres.news import CHANNELS, shard_of
+from holdfast.stores.postgres.news import CHANNELS, SOONEST, Listening, shard_of
 from holdfast.stores.postgres.store import PostgresStore
 from holdfast.tokens import estimate_text
 from tests.stores.postgres.crew import until
@@ -102,6 +102,39 @@ def test_who_listens_connects_again_and_looks_at_all_when_the_connection_is_lost
         until(lambda: ear.looks == 2)
         there.append(session, [user("hello")])
         until(lambda: ear.sessions == {session})
+
+
+class Impatient(threading.Event):
+    """Remembers for how long it was to be waited for, and does not wait for so long."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.pauses: list[float] = []
+
+    def wait(self, timeout: float | None = None) -> bool:
+        self.pauses.append(timeout or 0.0)
+        return super().wait(0.01)
+
+
+def test_who_has_listened_well_connects_again_as_soon_as_after_the_first_loss(
+    stores: Stores,
+) -> None:
+    store = stores.new()
+    session = store.create().id
+    ear, stop = Ear(), Impatient()
+    listener = Listening(store._news, ear, stop)
+    listener.attend([session])
+    for losses in range(1, 5):
+        until(lambda losses=losses: ear.looks == losses)  # type: ignore[misc]
+        with stores.server.connect() as connection:
+            connection.execute(
+                "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE query LIKE %s",
+                (f'LISTEN "{store.database.settings.schema}\\_%',),
+            )
+    until(lambda: ear.looks == 5)
+    stop.set()
+    listener.thread.join()
+    assert max(stop.pauses) == 2 * SOONEST
 
 
 def test_many_appends_are_told_together(stores: Stores) -> None:

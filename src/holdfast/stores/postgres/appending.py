@@ -380,7 +380,8 @@ def take(known: Known, row: Sequence[Any] | None) -> None:
     head, marker, size, part, part_bytes, part_first, newest, marked, epoch, owner, data, *_ = row
     if newest > SCHEMA_VERSION:
         admit.refuse_newer(session, newest)
-    if known.tally is not None and known.tally.seq != head:
+    # The same number of bytes too: another log of as many records may be here under its id.
+    if known.tally is not None and (known.tally.seq, known.bytes) != (head, size):
         known.tally = None
     if data is not None:
         known.tally = Tally(decoded(data) or Tally.fresh(session).metadata(1, 0))

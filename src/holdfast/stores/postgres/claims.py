@@ -39,6 +39,11 @@ class Claims:
         row = self._one("newest_chat", {"name": name_of(thread)}, link)
         return None if row is None else (session_of(row[0]), row[1])
 
+    def unnumbered(self, thread: str) -> str | None:
+        """The newest session with a name, where none has a number."""
+        row = self._one("unnumbered", {"name": name_of(thread)}, None)
+        return None if row is None else session_of(row[0])
+
     def starting_with(self, prefix: str) -> list[str]:
         """At most two ids that begin so."""
         ends = beginning(prefix)

@@ -1,9 +1,9 @@
 """Connections, and how statements are run on them: pooled, bounded, retried where that is safe.
 
-A connection commits each statement by itself; `changing` runs several as one transaction, and all
-of it again when the database asks for that (40001, 40P01). What only reads is run once more when
-its connection turns out to be gone; whether a lost append was stored is for `appending` to find
-out. A WARNING beside a commit is no acknowledgement: it can mean that a standby never got it.
+A connection commits each statement by itself; `changing` runs several as one transaction. Both are
+run again when the database asks for that (40001, 40P01), and what only reads once more when its
+connection turns out to be gone; whether a lost append was stored is for `appending` to find out.
+A WARNING beside a commit is no acknowledgement: it can mean that a standby never got it.
 """
 
 from __future__ import annotations
@@ -41,6 +41,13 @@ _ATTEMPTS = 20  # of a transaction that the database wants again
 _HARMLESS = ("GetNewTransactionId", "GetNewMultiXactId")
 _PAUSE = 0.005  # seconds before the first of them; twice as long each time, up to a limit
 _LONGEST_PAUSE = 0.2
+# How every connection is, whatever the server, the database or the user has been given.
+_CONFIGURE = """SELECT set_config('statement_timeout', %(milliseconds)s, false),
+    -- Of statements outside of transactions too: each sees what it has waited for.
+    set_config('default_transaction_isolation', 'read committed', false),
+    -- A warning beside a commit must arrive.
+    CASE WHEN current_setting('client_min_messages') IN ('error', 'fatal', 'panic')
+        THEN set_config('client_min_messages', 'warning', false) END"""
 # A server that forgets what it has acknowledged is told not to; a stronger setting stays.
 _DURABLE = """SELECT set_config('synchronous_commit', 'on', false)
     WHERE current_setting('synchronous_commit') = 'off'"""
@@ -75,12 +82,13 @@ class Database:
 
     def reading(self, work: Callable[[Link], T], *, urgent: bool = False) -> T:
         """Run something that changes nothing, or the same however often it is run."""
+        return self.insisting(lambda: self._twice(work, urgent))
+
+    def _twice(self, work: Callable[[Link], T], urgent: bool) -> T:
         try:
             return self.once(work, urgent=urgent)
         except ConnectionLost:
             self.recheck()
-        except Forgotten:
-            pass
         return self.once(work, urgent=urgent)
 
     def changing(self, work: Callable[[Link], T], *, repeatable: bool = False) -> T:
@@ -93,8 +101,7 @@ class Database:
             with link.transaction():
                 return work(link)
 
-        run = self.reading if repeatable else self.once
-        return self.insisting(lambda: run(whole))
+        return self.reading(whole) if repeatable else self.insisting(lambda: self.once(whole))
 
     def insisting(self, attempt: Callable[[], T]) -> T:
         """Try again while the database says that others were in the way."""
@@ -206,7 +213,7 @@ class Database:
         # What is read behind a lock must be what the lock was waited for.
         link.isolation_level = IsolationLevel.READ_COMMITTED
         milliseconds = round(self.settings.statement_seconds * 1000)
-        link.execute("SELECT set_config('statement_timeout', %s, false)", (str(milliseconds),))
+        link.execute(_CONFIGURE, {"milliseconds": str(milliseconds)})
         if self._durable:
             link.execute(_DURABLE)
 

@@ -108,7 +108,7 @@ class Leases:
             sent = time.monotonic()
             return sent, link.execute(self._sql["take_turn"], values).fetchone()
 
-        sent, row = self._database.insisting(lambda: self._database.reading(work))
+        sent, row = self._database.reading(work)
         if row is None:
             raise self._refusal(session)
         until = sent + self._database.settings.lease_seconds
@@ -193,7 +193,7 @@ class Leases:
             finally:
                 link.patience = patience
 
-        sent, rows = self._database.insisting(lambda: self._database.reading(work, urgent=True))
+        sent, rows = self._database.reading(work, urgent=True)
         held = {(session_of(sid), epoch) for sid, epoch in rows}
         lost = []
         for one in leases:

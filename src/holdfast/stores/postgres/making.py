@@ -10,9 +10,9 @@ from typing import Any
 from uuid import UUID
 
 from holdfast.errors import Conflict, HoldfastError, NotFound
-from holdfast.log.admit import Prepared
+from holdfast.log.admit import Prepared, refuse_newer
 from holdfast.log.fold import Tally, apply, given_facts
-from holdfast.model import Meta, Metadata, Part, pair
+from holdfast.model import SCHEMA_VERSION, Meta, Metadata, Part, pair
 from holdfast.ports import Listed
 from holdfast.stores import names
 from holdfast.stores.postgres.appending import Appending, take
@@ -140,12 +140,14 @@ class Making:
             blank = Tally.fresh(new).metadata(1, 0)
             if source.through.seq:
                 self._insert(link, blank)
-                link.execute(self._records["copy"], {"sid": sid, "copy": sid_of(new), "at": seq})
-                self.measure(link, sid_of(new), before=0)
+                self._copy(link, session, new, seq)
             # Copying may take long: names are locked behind it.
             thread = pair(source.agent, source.sender)
             self._claims.lock(link, [thread])
             changes: dict[str, Any] = {"forkedFrom": {"id": session, "seq": seq}}
+            # Where nothing was copied, or no birth, no record holds what it was made with.
+            if not self._rows.has_birth(link, sid_of(new)):
+                changes = given_facts(source) | changes
             # Names stay with the original; a copy is one more chat of its agent and sender.
             changes |= dict.fromkeys(("key", "aliases", "generations", "current"))
             changes |= dict.fromkeys(("promotedFrom", "promotedTo"))
@@ -153,12 +155,22 @@ class Making:
             if source.through.seq:
                 made = self._add(link, new, changes)
             else:
-                made = apply(blank, given_facts(source) | changes)
+                made = apply(blank, changes)
                 self._insert(link, made)
             self._enter(link, made)
             return made
 
         return self._made(new, work)
+
+    def _copy(self, link: Link, session: str, new: str, at: int) -> None:
+        sid, copy = sid_of(session), sid_of(new)
+        values = {"sid": sid, "copy": copy, "at": at}
+        if (
+            not link.execute(self._records["copy"], values).rowcount
+            and not link.execute(self._sql["exists"], {"sid": sid}).fetchone()
+        ):
+            raise NotFound(f"there is no session {session} any more", session=session)
+        self.measure(link, copy, before=0)
 
     def _add(self, link: Link, new: str, changes: dict[str, Any]) -> Metadata:
         """The record that says whose copy it is, behind those that were copied."""
@@ -166,7 +178,10 @@ class Making:
         link.execute(self._rows.sql["reset_listing"], values)
         known = Known(new)
         take(known, link.execute(self._records["state"], values, binary=True).fetchone())
-        known.tally = Tally(self._rows.fold(link, new)[0].metadata)
+        copied = self._rows.fold(link, new)[0].metadata
+        if copied.newest_schema > SCHEMA_VERSION:
+            refuse_newer(changes["forkedFrom"]["id"], copied.newest_schema)
+        known.tally = Tally(copied)
         self._appending.write(link, known, self._prepared(Meta(set=changes)))
         metadata = known.metadata
         assert metadata is not None
@@ -247,14 +262,17 @@ class Making:
 
     def remove(self, session: str) -> None:
         """Remove the rows of a deleted session; broken off, `clear` goes on with it."""
-        sid = sid_of(session)
-        while self._database.reading(
-            lambda link: link.execute(self._records["drop_some"], {"sid": sid}).rowcount
-        ):
+        values = {"sid": sid_of(session)}
+
+        def some(link: Link) -> bool:
+            # Others may have removed it meanwhile, and somebody may have copied it in again.
+            if link.execute(self._sql["hold_deleted"], values).fetchone() is None:
+                return False
+            if link.execute(self._records["drop_some"], values).rowcount:
+                return True
+            link.execute(self._records["drop_parts"], values)
+            link.execute(self._sql["drop_session"], values)
+            return False
+
+        while self._database.changing(some, repeatable=True):
             continue
-
-        def last(link: Link) -> None:
-            link.execute(self._records["drop_parts"], {"sid": sid})
-            link.execute(self._sql["drop_session"], {"sid": sid})
-
-        self._database.changing(last, repeatable=True)

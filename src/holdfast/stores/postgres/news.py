@@ -155,6 +155,8 @@ class Listening:
         self._heard = heard
         self._stop = stop
         self._shards: frozenset[int] = frozenset()
+        self._pause = SOONEST  # seconds, twice as long each time that nothing could be heard
+        self._refused = False  # and that was told
         self.thread = threading.Thread(target=self._run, name="holdfast-listener", daemon=True)
         self.thread.start()
 
@@ -167,20 +169,17 @@ class Listening:
         self._news.close()
 
     def _run(self) -> None:
-        pause = SOONEST
-        refused = False
         while not self._stop.is_set():
             try:
                 if self._shards:
                     self._news.connected(self._hear)
-                    pause, refused = SOONEST, False
             except SettingsError as error:  # for good, or while another server takes over
-                if not refused:
+                if not self._refused:
                     self._news.report(f"news of other processes come late: {error.message}")
-                pause, refused = self._news.latest, True
+                self._pause, self._refused = self._news.latest, True
             except HoldfastError:  # whoever asks the store for something is told
-                pause = min(2 * pause, self._news.latest)
-            self._stop.wait(pause if self._shards else LOOK)
+                self._pause = min(2 * self._pause, self._news.latest)
+            self._stop.wait(self._pause if self._shards else LOOK)
 
     def _hear(self, link: Link) -> None:
         """Listen until nobody is interested any more."""
@@ -188,6 +187,7 @@ class Listening:
         while (wanted := self._shards) and not self._stop.is_set():
             if wanted != shards:
                 self._news.attend(link, shards, wanted)
+                self._pause, self._refused = SOONEST, False  # from here on it is another loss
                 more, shards = wanted - shards, wanted
                 if more:
                     self._heard(frozenset())  # what came before is not told

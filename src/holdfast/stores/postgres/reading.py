@@ -16,7 +16,7 @@ from holdfast.log.lines import decode, decode_fast
 from holdfast.log.parts import part_name
 from holdfast.model import SCHEMA_VERSION, Damaged, Entry, Part
 from holdfast.stores.postgres.database import Database, Link
-from holdfast.stores.postgres.ids import sid_of
+from holdfast.stores.postgres.ids import session_of, sid_of
 from holdfast.stores.postgres.statements import load
 
 _BYTES = 4_000_000  # of a page, about
@@ -64,7 +64,7 @@ class Reading:
                 return
             asked = self._fitting(rows)
             values = {"sid": sid, "after": after, "head": head, "limit": asked}
-            rows = self._rows("above", values)
+            rows = self._further("above", values)
 
     def backward(self, session: str) -> Iterator[Entry]:
         """All records but that of the birth, newest first; the first page is read at once."""
@@ -81,7 +81,7 @@ class Reading:
             if rows[-1][0] <= 1:
                 return
             size = min(2 * size, self._fitting(rows))
-            rows = self._rows("below", {"sid": sid, "before": rows[-1][0], "limit": size})
+            rows = self._further("below", {"sid": sid, "before": rows[-1][0], "limit": size})
 
     def _first(self, session: str, statement: str, values: dict[str, Any]) -> tuple[int, list[Any]]:
         rows = self._rows(statement, values)
@@ -89,6 +89,14 @@ class Reading:
             raise NotFound(f"there is no session {session}", session=session)
         head = rows[0][0]
         return head, [row[2:] for row in rows if row[2] is not None]
+
+    def _further(self, statement: str, values: dict[str, Any]) -> list[Any]:
+        """Another page; NotFound if the session is deleted by now: records of it may be missing."""
+        rows = self._rows(statement, values)
+        if not rows:
+            session = session_of(values["sid"])
+            raise NotFound(f"there is no session {session} any more", session=session)
+        return [row for row in rows if row[0] is not None]
 
     def _rows(self, statement: str, values: dict[str, Any]) -> list[Any]:
         return self._database.reading(

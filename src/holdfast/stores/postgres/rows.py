@@ -26,10 +26,11 @@ from holdfast.errors import (
     StoreFull,
 )
 from holdfast.log import lines
+from holdfast.log.carried import opening
 from holdfast.log.fold import Tally
 from holdfast.log.spending import summed
 from holdfast.log.spending import used as used_by
-from holdfast.model import Metadata, Spent
+from holdfast.model import Meta, Metadata, Spent, Through
 from holdfast.ports import Filter, Listed, Order, Page, parse_cursor, since_ms
 from holdfast.stores.postgres.database import Database, Link
 from holdfast.stores.postgres.failures import Contended, ReadOnly
@@ -72,14 +73,20 @@ class Rows:
             raise NotFound(f"there is no session {session}", session=session)
         head, size, part, part_bytes, data, seq = row
         metadata = self._memory.metadata(session)
-        if metadata is not None and metadata.through.seq == head:
+        # Of this log, and not of one that was here before under the same id.
+        if metadata is not None and metadata.through == Through(part, part_bytes, head):
             return Listed(metadata, size, part), seq
         old = decoded(data)
         if old is not None and seq >= head:
             return Listed(old, size, part), seq
-        if old is None or seq < 0:
-            old, seq = Tally.fresh(session).metadata(1, 0), -1
-        tally = Tally(old)
+        if old is None:
+            tally, seq = Tally.fresh(session), -1
+        elif seq >= 0:
+            tally = Tally(old)
+        elif self.has_birth(link, sid):
+            tally = Tally.fresh(session)
+        else:  # made from the log, but for what it was made with: that is in this row alone
+            tally = opening(None, replace(old, id=session))
         for number, _, body in self._above(link, sid, seq, head):
             record = lines.decode(body).record
             if record is None:
@@ -93,10 +100,18 @@ class Rows:
         while after < head:
             values = {"sid": sid, "after": after, "head": head, "limit": _PAGE}
             rows = link.execute(self._records["above"], values, binary=True).fetchall()
-            yield from rows
+            if not rows:
+                session = session_of(sid)
+                raise NotFound(f"there is no session {session}", session=session)
+            yield from (row for row in rows if row[0] is not None)
             if len(rows) < _PAGE:
                 return
             after = rows[-1][0]
+
+    def has_birth(self, link: Link, sid: UUID) -> bool:
+        """Whether a log begins with the record that says what its session was made with."""
+        body = one(link, self._records["birth"], {"sid": sid})
+        return body is not None and isinstance(lines.decode(bytes(body)).record, Meta)
 
     # --- upkeep
 
@@ -182,7 +197,7 @@ class Rows:
             return link.execute(self.sql["drop_covered"], {"sids": sids}).rowcount if sids else 0
 
         with suppress(ReadOnly, StoreFull):  # it costs time, and nothing else
-            while self._database.insisting(lambda: self._database.reading(work)):
+            while self._database.reading(work):
                 continue
 
     def drop(self, link: Link, sid: UUID) -> None:

@@ -72,16 +72,18 @@ def version(link: Link, schema: str) -> int | None:
 
 
 def migrate(link: Link, schema: str) -> tuple[int, int]:
-    """Bring the tables to this version, each step whole or not at all; from which, to which."""
+    """Bring the tables to this version, each step whole or not at all; from which, to which.
+
+    All steps are one where there are no tables yet: nobody else must take what is half made for
+    tables of an older version.
+    """
     _check_encoding(link)
     before = version(link, schema) or 0
     if before > VERSION:
         check(link, schema)
     for attempt in range(1, _ATTEMPTS + 1):
         try:
-            for number, file in enumerate(_FILES, 1):
-                if number > (version(link, schema) or 0):
-                    _step(link, schema, number, file.read_text(encoding="utf-8"))
+            _go_on(link, schema, version(link, schema) or 0)
             return before, VERSION
         except _RACED as error:
             if attempt == _ATTEMPTS:
@@ -90,20 +92,28 @@ def migrate(link: Link, schema: str) -> tuple[int, int]:
     raise AssertionError("unreachable")
 
 
-def _step(link: Link, schema: str, number: int, text: str) -> None:
-    with link.transaction():
-        link.execute("SELECT set_config('lock_timeout', %s, true)", (_PATIENCE,))
-        if number == 1:
-            if not _exists(link, schema):  # who may not make schemas can be given one
-                link.execute(f'CREATE SCHEMA IF NOT EXISTS "{schema}"')
-            link.execute(
-                f"""CREATE TABLE IF NOT EXISTS "{schema}".version
-                (version integer PRIMARY KEY, at timestamptz NOT NULL DEFAULT now())"""
-            )
-        # First of all: whoever is second waits here, and then knows it.
-        link.execute(f'INSERT INTO "{schema}".version (version) VALUES (%s)', (number,))
-        for statement in statements(in_schema(text, schema)):
-            link.execute(statement)
+def _go_on(link: Link, schema: str, found: int) -> None:
+    left = range(found + 1, VERSION + 1)
+    for steps in [[number] for number in left] if found else [left]:
+        with link.transaction():
+            link.execute("SELECT set_config('lock_timeout', %s, true)", (_PATIENCE,))
+            for number in steps:
+                _step(link, schema, number)
+
+
+def _step(link: Link, schema: str, number: int) -> None:
+    if number == 1:
+        if not _exists(link, schema):  # who may not make schemas can be given one
+            link.execute(f'CREATE SCHEMA IF NOT EXISTS "{schema}"')
+        link.execute(
+            f"""CREATE TABLE IF NOT EXISTS "{schema}".version
+            (version integer PRIMARY KEY, at timestamptz NOT NULL DEFAULT now())"""
+        )
+    # First of all: whoever is second waits here, and then knows it.
+    link.execute(f'INSERT INTO "{schema}".version (version) VALUES (%s)', (number,))
+    text = _FILES[number - 1].read_text(encoding="utf-8")
+    for statement in statements(in_schema(text, schema)):
+        link.execute(statement)
 
 
 def _exists(link: psycopg.Connection[tuple[object, ...]], schema: str) -> bool:

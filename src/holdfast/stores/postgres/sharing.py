@@ -78,7 +78,7 @@ class Sharing:
             row = link.execute(self._sql["take_due"], values | latest, binary=True).fetchone()
             return None if row is None else bytes(row[0])
 
-        return self._database.insisting(lambda: self._database.reading(work))
+        return self._database.reading(work)
 
     def jobs(self) -> dict[str, bytes]:
         """How each job fared."""

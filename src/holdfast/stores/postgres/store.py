@@ -276,9 +276,15 @@ class PostgresStore:
     def chats(self, thread: str) -> Chats | None:
         """The chats of a key or pair."""
         newest, current = self._claims.newest_chat(thread), self._claims.holder(thread)
-        if newest is None or current is None:
+        if current is None:
             return None
-        return Chats(current[0], newest[0], newest[1])
+        if newest is not None:
+            return Chats(current[0], newest[0], newest[1])
+        # From before chats were numbered, unless it is an alias, under which none is.
+        found = self._rows.metadata(current[0])
+        if found is None or found.thread != thread:
+            return None
+        return Chats(current[0], self._claims.unnumbered(thread) or current[0], 0)
 
     def resolve(self, name: str) -> str:
         """The id behind an id, a key, an alias, or an unambiguous beginning of an id."""

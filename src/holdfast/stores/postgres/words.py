@@ -4,9 +4,12 @@ The word rules are those of the index of files: words are runs of letters and di
 to case and accents, English is stemmed, no word is left out. So a text is cut into words here, and
 the server's 'english' does the stemming. Two things it would do otherwise are prevented:
 
-    stop words          "the" is written as "the0", which is none
-    other scripts       pairs of characters are written as "x" and their numbers, since which of
+    stop words          "the" is written as "theé", which is none
+    other scripts       pairs of characters are written as "é" and their numbers, since which of
                         them are letters depends on the database's locale
+
+An é is a letter to every server, and in no word of a text or a query, which have no accents by
+then: no query can spell what is only written here.
 
 Queries come as expressions of FTS5, as `search.query` makes them, and are translated.
 """
@@ -22,6 +25,7 @@ from holdfast.search.words import identifiers
 
 _WORD = re.compile(r"[^\W_]+")
 _LONGEST = 100  # characters of a word; the rest of it is left out
+_MARK = "é"
 SEARCHED = 300_000  # characters of a text, and of its grams
 # Bytes of both in words: an entry of the index has a limit of 1 MB, and where the server's locale
 # does not know a letter, it cuts a word in two, each with its own places.
@@ -60,21 +64,21 @@ def plain(text: str) -> str:
 def written(word: str) -> str:
     """A word as the server gets it."""
     word = word[:_LONGEST]
-    return f"{word}0" if word in _STOP else word
+    return word + _MARK if word in _STOP else word
 
 
 def gram(word: str) -> str:
     """A pair of characters of a script without spaces, or a word inside of a word."""
     if not _UNSPACED.search(word):
         return written(plain(word))
-    return "x" + "".join(f"{ord(char):05x}" for char in word)
+    return _MARK + "".join(f"{ord(char):05x}" for char in word)
 
 
 def document(text: str, grams: str) -> str:
     """A text and its grams in words, with something between that is in no query."""
     inner, left = _fitting(map(gram, grams[:SEARCHED].split()), _ROOM // 2)
     said, _ = _fitting(words(text[:SEARCHED]), _ROOM // 2 + left)
-    return " ".join([*said, "x0x", *inner] if inner else said)
+    return " ".join([*said, _MARK, *inner] if inner else said)
 
 
 def trigrams(text: str) -> str:

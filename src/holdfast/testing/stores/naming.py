@@ -11,9 +11,11 @@ from holdfast.errors import (
 )
 from holdfast.model import (
     Event,
+    Meta,
     Usage,
     user,
 )
+from holdfast.ports import Chats
 from holdfast.session import Session, Store
 from holdfast.settings import Settings
 from holdfast.testing.stores.suite import Suite, raises
@@ -156,6 +158,16 @@ class NamingConformance(Suite):
         two.append(user("still here"))
         assert store.session("sk_v1_a").id == one.id
         assert _id(store.latest(sender="x")) == plain.id
+
+    def test_a_chat_from_before_there_were_numbers_is_that_of_its_key(self) -> None:
+        port = self.open(Settings())
+        old = port.create({"key": "sk_v1_a", "aliases": ["agent:a"]}).id
+        port.append(old, [user("x"), Meta(set={"chat": None})])
+        port = self.reopen(port)
+        assert port.metadata(old).chat is None
+        assert port.chats("sk_v1_a") == Chats(old, old, 0)
+        new = port.create({"key": "sk_v1_a"})
+        assert (new.chat, port.chats("sk_v1_a")) == (1, Chats(new.id, new.id, 1))
 
     def test_deleting_the_current_chat_gives_its_name_to_the_one_before(self) -> None:
         store = self._store()

@@ -134,6 +134,21 @@ class ReadingConformance(Suite):
             session.messages()
         assert [row.id for row in store.list()] == [other.id]
 
+    def test_who_reads_while_it_is_deleted_gets_all_of_it_or_is_told(self) -> None:
+        store = self._store()
+        for backwards in (False, True):
+            session = store.create()
+            session.append_many([user(f"{n}") for n in range(1500)])
+            other = self.reopen(store.port)
+            reading = other.tail(session.id) if backwards else other.read(session.id)
+            seqs = [next(reading).seq]
+            session.delete()
+            try:
+                seqs += [one.seq for one in reading]
+            except NotFound:
+                continue
+            assert sorted(seq or 0 for seq in seqs) == list(range(1, 1501))
+
     # --- reopening and crashes
 
     def test_everything_is_there_after_reopening(self) -> None:

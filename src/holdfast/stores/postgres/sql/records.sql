@@ -56,9 +56,13 @@ FROM holdfast.session s LEFT JOIN LATERAL (
 ) r ON true
 WHERE s.sid = %(sid)s AND s.deleted_at IS NULL ORDER BY r.seq
 
--- above: further records in order
-SELECT seq, part, body FROM holdfast.rec
-WHERE sid = %(sid)s AND seq > %(after)s AND seq <= %(head)s ORDER BY seq LIMIT %(limit)s
+-- above: further records in order; no row means that the session is gone, since its records go behind it
+SELECT r.seq, r.part, r.body
+FROM holdfast.session s LEFT JOIN LATERAL (
+    SELECT seq, part, body FROM holdfast.rec
+    WHERE sid = s.sid AND seq > %(after)s AND seq <= %(head)s ORDER BY seq LIMIT %(limit)s
+) r ON true
+WHERE s.sid = %(sid)s AND s.deleted_at IS NULL ORDER BY r.seq
 
 -- ended: the head of a session and its last records
 SELECT s.head, s.bytes, r.seq, r.part, r.body
@@ -67,9 +71,13 @@ FROM holdfast.session s LEFT JOIN LATERAL (
 ) r ON true
 WHERE s.sid = %(sid)s AND s.deleted_at IS NULL ORDER BY r.seq DESC
 
--- below: further records, newest first
-SELECT seq, part, body FROM holdfast.rec
-WHERE sid = %(sid)s AND seq < %(before)s ORDER BY seq DESC LIMIT %(limit)s
+-- below: further records, newest first; no row means that the session is gone
+SELECT r.seq, r.part, r.body
+FROM holdfast.session s LEFT JOIN LATERAL (
+    SELECT seq, part, body FROM holdfast.rec
+    WHERE sid = s.sid AND seq < %(before)s ORDER BY seq DESC LIMIT %(limit)s
+) r ON true
+WHERE s.sid = %(sid)s AND s.deleted_at IS NULL ORDER BY r.seq DESC
 
 -- offset: where in its part a record begins
 SELECT coalesce(sum(octet_length(body) + 1), 0)::bigint FROM holdfast.rec
@@ -107,14 +115,19 @@ UPDATE holdfast.session SET head = %(head)s, marker = %(marker)s, bytes = %(byte
     part_bytes = %(part_bytes)s, part_first = %(part_first)s
 WHERE sid = %(sid)s AND head = %(before)s AND deleted_at IS NULL
 
--- copy: the records of a session up to one, for another
+-- copy: the records of a session up to one, for another; none if it is deleted, when some of them may be gone
 INSERT INTO holdfast.rec (sid, seq, rid, epoch, part, kind, body)
-SELECT %(copy)s, seq, rid, 0, part, kind, body FROM holdfast.rec WHERE sid = %(sid)s AND seq <= %(at)s
+SELECT %(copy)s, r.seq, r.rid, 0, r.part, r.kind, r.body
+FROM holdfast.session s JOIN holdfast.rec r ON r.sid = s.sid
+WHERE s.sid = %(sid)s AND s.deleted_at IS NULL AND r.seq <= %(at)s
 
 -- has: whether there is a record
 SELECT 1 FROM holdfast.rec WHERE sid = %(sid)s AND seq = %(at)s
 
--- drop_some: remove records of a session that is deleted, some at a time
+-- birth: what a session was made with, as a record; a log from elsewhere may have none
+SELECT body FROM holdfast.rec WHERE sid = %(sid)s AND seq = 0
+
+-- drop_some: remove records of a session that is deleted, some at a time; under `hold_deleted`
 DELETE FROM holdfast.rec WHERE sid = %(sid)s AND seq <= (
     SELECT max(seq) FROM (SELECT seq FROM holdfast.rec WHERE sid = %(sid)s ORDER BY seq LIMIT 5000) few
 )

@@ -19,6 +19,10 @@ WHERE sid = %(sid)s AND epoch = %(epoch)s AND deleted_at IS NULL RETURNING part
 -- deleted: sessions whose rows are still to be removed
 SELECT sid FROM holdfast.session WHERE deleted_at IS NOT NULL ORDER BY deleted_at LIMIT 100
 
+-- hold_deleted: nobody removes its rows, and none comes in again under its id, until the transaction ends; no row means
+-- that another has removed it, and that what has its id now is a session
+SELECT 1 FROM holdfast.session WHERE sid = %(sid)s AND deleted_at IS NOT NULL FOR UPDATE
+
 -- drop_session: the last of it
 DELETE FROM holdfast.session WHERE sid = %(sid)s AND deleted_at IS NOT NULL
 
@@ -32,6 +36,9 @@ WHERE name = %(name)s ORDER BY generation DESC, sid DESC LIMIT 1
 -- newest_chat: the chat with the highest number
 SELECT sid, chat FROM holdfast.claim
 WHERE name = %(name)s AND chat IS NOT NULL ORDER BY chat DESC, sid DESC LIMIT 1
+
+-- unnumbered: the newest session with a name under which no chat has a number
+SELECT sid FROM holdfast.claim WHERE name = %(name)s ORDER BY sid DESC LIMIT 1
 
 -- drop_claims: before they are written anew
 DELETE FROM holdfast.claim WHERE sid = %(sid)s
