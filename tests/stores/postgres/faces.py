@@ -18,7 +18,7 @@ import psycopg
 from holdfast.errors import Conflict, SessionBusy, StoreFailed
 from holdfast.log import lines
 from holdfast.model import Message, user
-from holdfast.settings import PostgresSettings, Settings
+from holdfast.settings import PostgresSettings, SessionSettings, Settings
 from holdfast.stores.postgres.ids import sid_of
 from holdfast.stores.postgres.store import PostgresStore
 from holdfast.ulid import Ulids
@@ -91,7 +91,8 @@ class Holdfast:
         own = PostgresSettings(
             schema=schema, lease_seconds=lease, pool_size=8, wait_seconds=1.0, statement_seconds=5.0
         )
-        self.store = PostgresStore(url, Settings(postgres=own))
+        much = SessionSettings(total_bytes=0)  # a quick machine fills 200 MB in half a minute
+        self.store = PostgresStore(url, Settings(postgres=own, session=much))
         self._schema = schema
 
     def create(self) -> str:
