@@ -47,6 +47,20 @@ def test_the_environment_names_a_database_too(
     assert not root.exists()
 
 
+def test_a_session_on_files_that_cannot_be_read_hides_no_other(cli: Cli, root: Path) -> None:
+    first, second = (cli("sessions", "new").out.strip() for _ in range(2))
+    for session in (first, second):
+        assert cli("sessions", "append", session, "hello").code == 0
+    log = root / "sessions" / first / "session.jsonl"
+    log.unlink()
+    log.mkdir()
+    part = root / "sessions" / second / "session.jsonl"
+    part.write_bytes(part.read_bytes().replace(b"hello", b"hallo"))
+    done = cli("store", "verify")
+    assert done.code == 1
+    assert [line.partition("/")[0] for line in done.out.splitlines()] == [first, second]
+
+
 def test_migrating_says_from_where_to_where(cli: Cli, url: str) -> None:
     assert cli("store", "migrate").out == "files need no migration\n"
     first = cli("--store", url, "store", "migrate")

@@ -51,6 +51,21 @@ def test_every_api_route_is_in_the_document_with_a_description(daemon: Daemon) -
     assert told == known
 
 
+def test_an_answer_is_of_one_kind(daemon: Daemon) -> None:
+    said = document(daemon)["paths"]["/api/sessions/{session_id}/messages"]["post"]["responses"]
+    kinds = {
+        status: said[status]["content"]["application/json"]["schema"]["$ref"].rpartition("/")[2]
+        for status in ("200", "202")
+    }
+    assert kinds == {"200": "Ran", "202": "Accepted"}
+
+
+def test_a_question_without_what_it_asks_for_is_told_so(daemon: Daemon) -> None:
+    answer = daemon.call("GET", "/api/search")
+    assert answer.status_code == 400
+    assert "'q'" in " ".join(answer.json()["details"])
+
+
 def test_the_page_lists_every_operation_and_loads_nothing_from_elsewhere(daemon: Daemon) -> None:
     page = daemon.call("GET", "/docs").text
     for method, path in operations(daemon):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Coroutine
+from collections.abc import Awaitable, Coroutine, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, TypeVar
@@ -254,6 +254,48 @@ def test_failures_in_a_row_are_counted_and_the_last_one_is_told() -> None:
         assert cron.statuses()[0].consecutive_failures == 0
 
     _run(scenario())
+
+
+def test_how_the_run_before_ended_is_not_told_of_one_that_was_broken_off() -> None:
+    async def scenario() -> None:
+        runs, kept = Runs(), dict[str, Fared]()
+        cron = Cron([DAILY], runs, save=kept.update, clock=Clock("2026-01-01T08:00:00"))
+        for ended in (None, holdfast.ProviderError("away"), holdfast.RunCancelled("stopped")):
+            runs.end = asyncio.get_running_loop().create_future()
+            await cron.run("daily")
+            begun = kept["daily"]  # as another process finds it when this one is killed
+            assert (begun.last_status, begun.last_error_snippet) == (None, None)
+            assert begun.last_run_at
+            if ended is None:
+                runs.end.set_result(None)
+            else:
+                runs.end.set_exception(ended)
+            while cron.statuses()[0].running:
+                await asyncio.sleep(0)
+        assert cron.statuses()[0].last_status is None, "it was stopped, and neither of the two"
+
+    _run(scenario())
+
+
+def test_a_pause_outlives_that_its_job_is_out_of_the_settings() -> None:
+    async def scenario() -> None:
+        saved: list[Mapping[str, Fared]] = []
+        other = CronJob(id="other", schedule="* * * * *", prompt="p")
+        cron = Cron([DAILY, other], Runs(), save=saved.append, clock=Clock("2026-01-01T08:00:00"))
+        await cron.pause("daily")
+        cron.replace([other])
+        await cron.pause("other")
+        await cron.resume("other")
+        again = Cron([DAILY], Runs(), fared=saved[-1], clock=Clock("2026-01-01T08:00:00"))
+        assert again.statuses()[0].paused
+
+    _run(scenario())
+
+
+@pytest.mark.parametrize("name", [".", ".."])
+def test_an_id_that_no_address_can_name_is_refused(name: str) -> None:
+    with pytest.raises(SettingsError, match="no address"):
+        check([CronJob(id=name, schedule="* * * * *", prompt="p")])
 
 
 def test_other_jobs_take_over_at_once_and_wrong_ones_change_nothing() -> None:

@@ -294,6 +294,13 @@ def test_a_tombstone_may_restore_what_is_still_to_come(store: Store) -> None:
     assert store.search("later").total == 1
 
 
+def test_what_is_to_be_left_out_is_found_by_no_fallback(store: Store) -> None:
+    talk(store, "Fruit", "apple banana6")
+    for query in ("banana6 NOT apple", "banana6 -apple", "anana6 -apple"):
+        assert found(store, query) == [], query
+    assert found(store, "anana6") == ["Fruit"]
+
+
 def test_what_an_index_writes_for_itself_cannot_be_asked_for(store: Store) -> None:
     for text in ("日本語 text", "getUserName here", "great job 👍 team", "the end", "plain"):
         talk(store, text, text)

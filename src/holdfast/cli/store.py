@@ -147,6 +147,7 @@ def verify(as_json: bool) -> int:
     """
     from holdfast.errors import HoldfastError, NotFound, StoreFailed
     from holdfast.model import Damaged
+    from holdfast.ports import sharing_of
 
     damage: list[tuple[str, Damaged]] = []
     verified = 0
@@ -158,9 +159,9 @@ def verify(as_json: bool) -> int:
                 verified += 1
             except NotFound:
                 pass  # deleted meanwhile
-            except StoreFailed:
-                raise  # it is not this session
             except HoldfastError as error:  # one that cannot be read hides no other
+                if isinstance(error, StoreFailed) and sharing_of(here) is not None:
+                    raise  # a database fails as a whole
                 unread = Damaged(file="session.jsonl", start=0, end=0, problem=error.message)
                 damage.append((session, unread))
             tell(number, len(ids))

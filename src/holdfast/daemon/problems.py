@@ -140,7 +140,8 @@ def _framework(request: Request[Any, Any, Any], error: HTTPException) -> Respons
     if error.status_code >= 500:
         return _unexpected(request, error)
     if isinstance(error, ValidationException):
-        return _answer(request, Refused(400, INVALID, details=_details(error.extra)))
+        told = _details(error.extra) or (error.detail,)
+        return _answer(request, Refused(400, INVALID, details=told))
     if error.status_code == 400:  # the body is no JSON
         return _answer(request, Refused(400, INVALID, details=(error.detail,)))
     headers = {k: v for k, v in (error.headers or {}).items() if k.lower() == "allow"}

@@ -6,7 +6,7 @@ A client that stops waiting stops nothing: the turn goes on, and its messages ar
 from __future__ import annotations
 
 from itertools import islice
-from typing import Annotated
+from typing import Annotated, Any
 
 from litestar import Controller, Response, delete, get, post
 from litestar.di import NamedDependency
@@ -63,7 +63,7 @@ class TalkRoutes(Controller):
         session_id: FromPath[str],
         data: JSONBody[NewMessage],
         wait: FromQuery[bool] = True,
-    ) -> Response[Ran | Accepted]:
+    ) -> Response[Ran]:
         """Say something; answers when the turn has ended, or with `wait=false` at once.
 
         The message is durable in either case. A second one queues behind the first.
@@ -71,7 +71,11 @@ class TalkRoutes(Controller):
         session = await find(runtime, session_id)
         run = await runtime.submit(session, data.content, cwd=data.cwd)
         if not wait:
-            return Response(Accepted(run_id=run.id, position=run.position), status_code=202)
+            taken = Accepted(run_id=run.id, position=run.position)
+            later: Response[Any] = Response(
+                taken, status_code=202
+            )  # the document has it by `_LATER`
+            return later
         answer = await run.answer()
         messages = record_objects(answer.messages)
         return Response(Ran(run_id=run.id, messages=messages, usage=answer.usage))

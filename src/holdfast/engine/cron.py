@@ -42,7 +42,7 @@ class JobStatus(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     paused: bool = False
     running: bool = False
     last_run_at: str | None = None
-    last_status: str | None = None  # "success" or "error"
+    last_status: str | None = None  # "success" or "error"; None: it runs, or was broken off
     last_error_snippet: str | None = None
     last_session_id: str | None = None
     consecutive_failures: int = 0
@@ -137,6 +137,8 @@ def check(jobs: Iterable[CronJob]) -> None:
     for job in jobs:
         if not job.id or job.id in seen:
             raise SettingsError(f"[[cron.jobs]]: the id {job.id!r} is empty or there twice")
+        if job.id in (".", ".."):
+            raise SettingsError(f"[[cron.jobs]]: {job.id!r} is no id: no address can name it")
         seen.add(job.id)
         next_time(job, datetime.now(zone_of(job)))
 
@@ -271,7 +273,14 @@ class Cron:
             now = self._now(job)
             session, work = await self._start(job, now)
             ran = timestamp(now.timestamp())
-            await self._note(job, last_run_at=ran, last_session_id=session)
+            # How the one before ended is not how this one does, should nobody be there to say it.
+            await self._note(
+                job,
+                last_run_at=ran,
+                last_session_id=session,
+                last_status=None,
+                last_error_snippet=None,
+            )
             started.set_result(session)
             await work
         except Exception as raised:  # the other jobs must run all the same
@@ -305,7 +314,9 @@ class Cron:
             self._fared[job.id] = await self._shared.change(job.id, **changes)
             return
         self._fared[job.id] = replace(self._kept(job.id), **changes)
-        self._save({name: one for name, one in self._fared.items() if name in self._jobs})
+        # A pause outlives that its job is taken out of the settings for a while.
+        kept = {k: v for k, v in self._fared.items() if k in self._jobs or v.paused}
+        self._save(kept)
 
     async def _note(self, job: CronJob, **changes: object) -> None:
         """Likewise; what cannot be saved now is saved with the next change."""

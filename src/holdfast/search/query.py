@@ -88,7 +88,8 @@ def parse(text: str) -> Parsed:
     return Parsed(
         match=match,
         any=_except(_any([term(word) for word in said]), unwanted) or match,
-        inside=_all([quote(name) for name in long if _sayable(name)]),
+        # It has no words to leave out, so what is unwanted would be found by it.
+        inside="" if unwanted else _all([quote(name) for name in long if _sayable(name)]),
         marks=tuple(
             dict.fromkeys(run for word in wanted for run, unspaced in segments(word) if unspaced)
         ),
