@@ -11,8 +11,9 @@ import pytest
 
 import holdfast
 from holdfast.aio import AsyncStore
+from holdfast.app import open_runtime
 from holdfast.engine.checkup import Checkup, Progress
-from holdfast.errors import SessionBusy
+from holdfast.errors import NotFound, SessionBusy
 
 T = TypeVar("T")
 
@@ -133,3 +134,25 @@ def test_no_repair_during_a_turn(tmp_path: Path) -> None:
         pytest.raises(SessionBusy),
     ):
         on(tmp_path, lambda checkup: checkup.repair(session))
+
+
+def test_a_session_that_was_deleted_has_nothing_wrong_with_it_any_more(tmp_path: Path) -> None:
+    here, elsewhere = make(tmp_path, 2)
+    damage(tmp_path, here)
+    damage(tmp_path, elsewhere)
+
+    async def scenario() -> None:
+        runtime = open_runtime(tmp_path)
+        runtime.checkup.begin()
+        found = await ended(runtime.checkup)
+        assert {one.session for one in found.problems} == {here, elsewhere}
+        await runtime.changes.delete(await runtime.store.session(here))
+        assert {one.session for one in runtime.checkup.progress.problems} == {elsewhere}
+        holdfast.open_store(tmp_path).session(elsewhere).delete()
+        with pytest.raises(NotFound):
+            await runtime.checkup.repair(elsewhere)
+        assert runtime.checkup.progress.problems == ()
+        await runtime.drain(5)
+        await runtime.store.close()
+
+    asyncio.run(scenario())

@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 import msgspec
 from msgspec.structs import replace
 
 from holdfast.aio import AsyncStore
+from holdfast.api import RunEvent, SessionChanged
 from holdfast.engine.leasing import leased
 from holdfast.errors import HoldfastError, NotFound
 from holdfast.model import Damaged
@@ -74,19 +76,35 @@ class Checkup:
 
     async def verify(self, session: str) -> tuple[Damaged, ...]:
         """Look at one session now; what was known of it is known anew."""
-        found = await self._store.call(self._store.sync.port.verify, session)
+        with self._forgetting(session):
+            found = await self._store.call(self._store.sync.port.verify, session)
         self._found(session, found)
         return found
 
     async def repair(self, session: str) -> Repair:
         """Set right what can be, deleting nothing; SessionBusy during a turn."""
-        own = await self._store.session(session)
-        async with leased(own):
-            done = await own.repair()
+        with self._forgetting(session):
+            own = await self._store.session(session)
+            async with leased(own):
+                done = await own.repair()
         left = await self.verify(own.id)
         made = Repair(session=own.id, at=self._now(), done=done, left=left)
         self.repairs[own.id] = made
         return made
+
+    def hear(self, event: RunEvent) -> None:
+        """A session that was deleted has nothing wrong with it any more."""
+        if isinstance(event, SessionChanged) and event.change == "deleted":
+            self._found(event.session_id, ())
+
+    @contextmanager
+    def _forgetting(self, session: str) -> Iterator[None]:
+        """The same for one that is found to be gone."""
+        try:
+            yield
+        except NotFound:
+            self._found(session, ())
+            raise
 
     async def _run(self) -> None:
         failure = ""

@@ -124,6 +124,7 @@ class Runtime:
         self.when_rescue_fails: Callable[[HoldfastError], None] = lambda _: None
         self._taking_in = TakingIn(store)
         self.checkup = Checkup(store)
+        self.listeners.append(self.checkup.hear)
         self.memory: Remembering | None = None
         if root is not None:
             self.memory = self.agents.memory = Remembering(
