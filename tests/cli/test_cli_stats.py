@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.cli.sessions_stats import bar_chart
+from holdfast.cli.sessions_stats import CANDIDATES, bar_chart
 from holdfast.model import ToolCall, Usage, assistant, user
 from holdfast.session import Session, Store
 from tests.cli.runner import Cli, run_on_terminal, run_process
@@ -108,6 +108,50 @@ def test_what_has_no_stated_cost_is_estimated_and_marked(cli: Cli, session: Sess
     assert "≈ $" in done.out and done.err == ""
     answer = cli("sessions", "stats", "--json").json
     assert answer["total"]["cost"] == 0.0 and answer["total"]["estimate"] > 0.1
+
+
+def test_an_estimate_beside_a_stated_cost_of_the_same_model_counts_in_the_order(
+    cli: Cli, store: Store
+) -> None:
+    model = "claude-sonnet-4-5"
+    for cost in (0.01, 0.02):
+        session = store.create(title=f"stated {cost}")
+        usage = Usage(input_tokens=10, cost=cost)
+        session.append(assistant("x", model=model, usage=usage, timestamp=DAYS[1]))
+        if cost == 0.01:
+            usage = Usage(input_tokens=1_000_000, output_tokens=100_000)
+            session.append(assistant("y", model=model, usage=usage, timestamp=DAYS[0]))
+    answer = cli("sessions", "stats", "--json").json
+    first, second = answer["costliest"]
+    assert (first["title"], second["title"]) == ("stated 0.01", "stated 0.02")
+    assert first["spent"]["cost"] == 0.01
+    assert first["spent"]["estimate"] == answer["total"]["estimate"] > 0.1
+
+
+def test_the_most_expensive_session_is_named_though_a_hundred_took_more_tokens(
+    cli: Cli, store: Store
+) -> None:
+    for number in range(CANDIDATES + 1):
+        usage = Usage(input_tokens=1000 + number)
+        made = store.create(title=f"number {number}")
+        made.append(assistant("x", model="house-1", usage=usage, timestamp=DAYS[0]))
+    usage = Usage(input_tokens=1, cost=9.0)
+    made = store.create(title="Few and dear")
+    made.append(assistant("x", model="large-1", usage=usage, timestamp=DAYS[0]))
+    first, second, *_ = cli("sessions", "stats", "--json").json["costliest"]
+    assert (first["title"], second["title"]) == ("Few and dear", f"number {CANDIDATES}")
+
+
+@pytest.mark.parametrize("wrong", ["1969-12-31", "9999-12-31"])
+def test_a_record_of_a_wrong_clock_adds_one_line(
+    cli: Cli, session: Session, ledger: list[Session], wrong: str
+) -> None:
+    spend(session, f"{wrong}T12:00:00.000Z")
+    for arguments in ((), (session.id,)):
+        done = cli("sessions", "stats", *arguments, "--json")
+        assert done.code == 0
+        names = [one["name"] for one in done.json["lines"]]
+        assert sorted(names) == sorted([wrong] if arguments else [wrong, *(d[:10] for d in DAYS)])
 
 
 def test_nothing_spent_is_said_and_is_no_failure(cli: Cli, session: Session) -> None:

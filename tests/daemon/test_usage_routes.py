@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable
+from pathlib import Path
+
 import pytest
 
+import holdfast
 from holdfast.client import Client
+from holdfast.stamps import timestamp
 from tests.daemon.running import Daemon
 
 
@@ -29,6 +35,40 @@ def test_days_are_chosen(client: Client) -> None:
     assert client.usage(sender="dated", since="2020-01-01").sessions == 1
     assert client.usage(sender="dated", until="2020-01-01").sessions == 0
     assert client.usage(one, until="2020-01-01").total.turns == 0
+
+
+@pytest.fixture
+def ahead(tmp_path: Path, start: Callable[..., Daemon]) -> Daemon:
+    """A daemon on a session that spent something today, years later, and on the last day of all."""
+    now = time.time()
+    stamps = [timestamp(now), timestamp(now + 1200 * 86_400), "9999-12-31T23:59:59.999Z"]
+    with holdfast.open_store(tmp_path / "root") as store:
+        session = store.create(title="Ahead")
+        for number, stamp in enumerate(stamps, 1):
+            usage = holdfast.Usage(input_tokens=111 * number)
+            session.append(holdfast.assistant("x", model="house-1", usage=usage, timestamp=stamp))
+    return start()
+
+
+def test_a_range_ends_today_whatever_was_dated_later(ahead: Daemon) -> None:
+    with ahead.client() as client:
+        (row,) = client.sessions(title="Ahead").sessions
+    for path in ("/usage", f"/sessions/{row.id}/usage"):
+        page = ahead.call("GET", f"{path}?range=7d")
+        assert page.status_code == 200 and "Tokens per day" in page.text
+        assert page.text.count('<th scope="row">') == 8  # days, and the model
+        assert ">111<" in page.text and ">666<" not in page.text and ">9999-12" not in page.text
+
+
+def test_all_days_have_room_for_the_last_one(ahead: Daemon) -> None:
+    with ahead.client() as client:
+        (row,) = client.sessions(title="Ahead").sessions
+        for found in (client.usage(), client.usage(row.id), client.usage(by="month")):
+            assert found.total.input_tokens == 666
+            assert len(found.lines) == 3 and found.lines[-1].name.startswith("9999-12")
+    for path in ("/usage", f"/sessions/{row.id}/usage"):
+        page = ahead.call("GET", f"{path}?range=all")
+        assert page.status_code == 200 and "9999-12-31" in page.text
 
 
 @pytest.mark.parametrize(

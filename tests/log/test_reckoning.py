@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from datetime import date, timedelta
+
 import pytest
 
-from holdfast.log.reckoning import By, reckon
+from holdfast.log.reckoning import LINES, By, reckon
 from holdfast.model import Spent
 from holdfast.ports import Spender, Used
 
@@ -73,6 +75,45 @@ def test_a_day_of_a_clock_that_was_wrong_makes_no_thousand_lines() -> None:
     found = reckon(_used(*rows), _price, by="day")
     assert [one.turns for one in found.lines] == [1, 1, 1]
     assert sum(one.turns for one in reckon(_used(*rows), _price).lines) == 3
+
+
+@pytest.mark.parametrize("by", [None, "day", "week", "month", "model"])
+def test_the_first_and_the_last_day_of_all_are_days_too(by: By | None) -> None:
+    for days in (("9999-12-30", "9999-12-31"), ("0001-01-01", "9999-12-31")):
+        found = reckon(_used(*(Spent(day, "m", 1) for day in days)), _price, by=by)
+        assert sum(one.turns for one in found.lines) == 2
+        assert len(found.lines) <= 2
+
+
+def test_one_wrong_date_makes_no_gaps_that_are_filled_and_no_months_of_days() -> None:
+    rows = [Spent(f"2026-11-{day}", "m", 1) for day in (14, 16)]
+    found = reckon(_used(Spent("1969-12-31", "m", 1), *rows), _price)
+    assert found.by == "day"
+    assert [one.name for one in found.lines] == ["1969-12-31", "2026-11-14", "2026-11-16"]
+    found = reckon(_used(Spent("1969-12-31", "m", 1), *rows), _price, by="month")
+    assert [one.name for one in found.lines] == ["1969-12", "2026-11"]
+
+
+@pytest.mark.parametrize(("step", "by"), [(1, "week"), (7, "month")])
+def test_a_wrong_date_beside_much_that_was_spent_leaves_lines_that_fit(step: int, by: By) -> None:
+    days = [date(2026, 1, 1) + timedelta(days=step * number) for number in range(40)]
+    rows = [Spent(day.isoformat(), "m", 1) for day in days]
+    found = reckon(_used(Spent("1969-12-31", "m", 1), *rows), _price)
+    assert found.by == by
+    assert len(found.lines) <= LINES and sum(one.turns for one in found.lines) == 41
+
+
+@pytest.mark.parametrize(("last", "lines"), [("2026-12-31", 60), ("2027-01-01", 2)])
+def test_five_years_of_months_have_no_gaps_and_more_have(last: str, lines: int) -> None:
+    rows = [Spent("2022-01-01", "m", 1), Spent(last, "m", 1)]
+    assert len(reckon(_used(*rows), _price, by="month").lines) == lines
+    assert len(reckon(_used(*rows), _price).lines) == lines
+
+
+def test_a_year_of_days_that_were_asked_for_has_no_gaps() -> None:
+    rows = [Spent("2026-01-01", "m", 1), Spent("2026-12-31", "m", 1)]
+    assert len(reckon(_used(*rows), _price, by="day").lines) == 365
+    assert len(reckon(_used(*rows), _price).lines) == 12
 
 
 def test_models_stand_by_their_tokens() -> None:

@@ -69,12 +69,21 @@ def used(
         given,
     ).fetchall()
     count = cursor.execute(f"SELECT count(DISTINCT spent.session) {where}", given).fetchone()[0]
-    heaviest = cursor.execute(
-        f"""SELECT spent.session {where} GROUP BY spent.session
-        ORDER BY {_WEIGHT} DESC, total(spent.cost) DESC, spent.session LIMIT ?""",
-        (*given, max(spenders, 0)),
+    # Prices are not known here: what costs most is among the first by tokens, or by stated costs.
+    largest = cursor.execute(
+        f"""WITH sums AS MATERIALIZED (
+            SELECT spent.session AS name, {_WEIGHT} AS weight, total(spent.cost) AS stated
+            {where} GROUP BY spent.session)
+        SELECT name FROM (
+            SELECT * FROM (
+                SELECT * FROM sums ORDER BY weight DESC, stated DESC, name LIMIT ?)
+            UNION SELECT * FROM (
+                SELECT * FROM sums WHERE stated > 0
+                ORDER BY stated DESC, weight DESC, name LIMIT ?))
+        ORDER BY weight DESC, stated DESC, name""",
+        (*given, max(spenders, 0), max(spenders, 0)),
     ).fetchall()
-    found = [_spender(cursor, one, where, given) for (one,) in heaviest]
+    found = [_spender(cursor, one, where, given) for (one,) in largest]
     return Used(tuple(Spent(*row) for row in rows), tuple(found), count)
 
 
@@ -82,7 +91,7 @@ def _spender(cursor: Any, session: str, where: str, given: Sequence[Any]) -> Spe
     more = "AND" if "WHERE" in where else "WHERE"
     rows = cursor.execute(
         f"""SELECT max(day), model, {_SUMS} {where} {more} spent.session = ?
-        GROUP BY model ORDER BY model""",
+        GROUP BY model, spent.cost > 0 ORDER BY model, spent.cost > 0 DESC""",
         (*given, session),
     ).fetchall()
     known = cursor.execute("SELECT metadata FROM session WHERE id = ?", (session,)).fetchone()

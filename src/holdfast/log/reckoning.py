@@ -19,7 +19,9 @@ By = Literal["day", "week", "month", "model"]
 Price = Callable[[Spent], float | None]  # of what has no stated cost; None: nobody knows
 
 LINES = 31  # that time is cut into, about, if nobody says how
-_FILLED = 1_000  # lines; a longer stretch has gaps
+# Lines of a stretch without gaps. A longer one, as a single wrong date makes it, has lines only
+# for the time in which something was spent.
+_FILLED = {"day": 366, "week": 106, "month": 60}
 
 
 class Line(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
@@ -149,16 +151,18 @@ def _lines(rows: Sequence[Spent], price: Price, by: By, days: tuple[str, str]) -
 
 
 def _stretch(rows: Sequence[Spent], by: By, days: tuple[str, str]) -> list[str]:
-    """The names of all days, weeks or months from the first to the last one."""
+    """The names of all days, weeks or months from the first to the last; none if too many."""
     first, last = _ends(rows, days)
     if first is None or last is None:
         return []
     names: dict[str, None] = {}
     day = first
-    while day <= last and len(names) <= _FILLED:
+    while day <= last and len(names) <= _FILLED[by]:
         names[_name(day.isoformat(), by)] = None
+        if day == last:  # asked before the next day is made: it may be beyond all years
+            break
         day += timedelta(days=1)
-    return list(names) if len(names) <= _FILLED else []
+    return list(names) if len(names) <= _FILLED[by] else []
 
 
 def _ends(rows: Sequence[Spent], days: tuple[str, str]) -> tuple[date | None, date | None]:
@@ -170,7 +174,18 @@ def _ends(rows: Sequence[Spent], days: tuple[str, str]) -> tuple[date | None, da
 def _fitting(rows: Sequence[Spent], days: tuple[str, str]) -> By:
     first, last = _ends(rows, days)
     span = (last - first).days + 1 if first is not None and last is not None else 1
-    return "day" if span <= LINES else "week" if span <= LINES * 7 else "month"
+    if span <= LINES:
+        return "day"
+    if span <= LINES * 7:
+        return "week"
+    if not _stretch(rows, "month", days):
+        # There will be gaps, so the length says nothing: one wrong date does not make months of
+        # days that would fit.
+        fine: tuple[By, ...] = ("day", "week")
+        for by in fine:
+            if len({_name(row.day, by) for row in rows}) <= LINES:
+                return by
+    return "month"
 
 
 def _name(day: str, by: By) -> str:

@@ -65,7 +65,7 @@ class Spender(msgspec.Struct, frozen=True, rename="camel"):
     title: str
     agent: str
     sender: str
-    spent: tuple[Spent, ...]  # by model; the day is the last one
+    spent: tuple[Spent, ...]  # by model, what has a stated cost apart; the day is the last
 
 
 class Used(msgspec.Struct, frozen=True, rename="camel"):
@@ -74,7 +74,8 @@ class Used(msgspec.Struct, frozen=True, rename="camel"):
     # By day and model, oldest first. Where some of it has a stated cost and some has none there
     # are two rows, so that the second can be estimated.
     spent: tuple[Spent, ...] = ()
-    spenders: tuple[Spender, ...] = ()  # the sessions that took most tokens, the most first
+    # The sessions that took most tokens, and those with the highest stated costs; tokens first.
+    spenders: tuple[Spender, ...] = ()
     sessions: int = 0  # that spent something
     behind: int = 0  # sessions in files of other programs that were not read to their end yet
 

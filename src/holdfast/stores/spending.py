@@ -23,14 +23,14 @@ def used(sessions: Iterable[Metadata], days: tuple[str, str], spenders: int) -> 
         if own:
             rows += own
             found.append(Spender(data.id, data.title, data.agent, data.sender, _by_model(own)))
-    return Used(_by_day(rows), _heaviest(found, spenders), len(found))
+    return Used(_by_day(rows), _largest(found, spenders), len(found))
 
 
 def joined(answers: Sequence[Used], spenders: int) -> Used:
     """What several stores answered, as one."""
     return Used(
         _by_day(row for one in answers for row in one.spent),
-        _heaviest((found for one in answers for found in one.spenders), spenders),
+        _largest((found for one in answers for found in one.spenders), spenders),
         sum(one.sessions for one in answers),
         sum(one.behind for one in answers),
     )
@@ -45,18 +45,23 @@ def _by_day(rows: Iterable[Spent]) -> tuple[Spent, ...]:
 
 
 def _by_model(rows: Iterable[Spent]) -> tuple[Spent, ...]:
-    groups: dict[str, list[Spent]] = {}
+    """One row for each model, under its last day; what has a stated cost stands apart here too."""
+    groups: dict[tuple[str, bool], list[Spent]] = {}
     for row in rows:
-        groups.setdefault(row.model, []).append(row)
+        groups.setdefault((row.model, not row.cost), []).append(row)
     return tuple(
-        total(groups[model], max(row.day for row in groups[model]), model)
-        for model in sorted(groups)
+        total(groups[key], max(row.day for row in groups[key]), key[0]) for key in sorted(groups)
     )
 
 
-def _heaviest(found: Iterable[Spender], most: int) -> tuple[Spender, ...]:
-    def order(one: Spender) -> tuple[float, float, str]:
-        tokens = sum(map(weight, one.spent))
-        return -tokens, -sum(row.cost for row in one.spent), one.session
+def _largest(found: Iterable[Spender], most: int) -> tuple[Spender, ...]:
+    """So many that took most tokens, and so many with the highest stated costs.
 
-    return tuple(sorted(found, key=order)[: max(most, 0)])
+    Prices are not known here: what costs most is among the first by estimates, or by statements.
+    """
+    most = max(most, 0)
+    sums = [(sum(map(weight, one.spent)), sum(row.cost for row in one.spent), one) for one in found]
+    sums.sort(key=lambda one: (-one[0], -one[1], one[2].session))
+    stated = sorted((one for one in sums if one[1] > 0), key=lambda one: -one[1])
+    named = {id(one) for *_, one in (*sums[:most], *stated[:most])}
+    return tuple(one for *_, one in sums if id(one) in named)

@@ -42,7 +42,7 @@ async def usage(
     store = runtime.store.sync
 
     def read() -> tuple[Used, Used]:
-        asked: dict[str, Any] = {"since": days[0] or None, "spenders": CANDIDATES, "fresh": False}
+        asked = {**_between(days), "spenders": CANDIDATES, "fresh": False}
         used = store.usage(agent=agent or None, **asked)
         return used, store.usage(**asked) if agent else used
 
@@ -75,7 +75,7 @@ async def session_usage(
     days = _days(chosen)
 
     def read() -> tuple[Used, str]:
-        return session.usage(since=days[0] or None), session.metadata.title
+        return session.usage(**_between(days)), session.metadata.title
 
     used, title = await runtime.store.call(read)
     here = address_of(session.id, "usage")
@@ -156,6 +156,12 @@ def _days(chosen: str) -> tuple[str, str]:
         return "", ""
     today = datetime.now(UTC).date()
     return (today - timedelta(days=count - 1)).isoformat(), today.isoformat()
+
+
+def _between(days: tuple[str, str]) -> dict[str, Any]:
+    """How a store is asked for them: a range ends today, whatever a wrong clock dated later."""
+    first, last = days
+    return {"since": first, "until": f"{last}T23:59:59Z"} if first else {}
 
 
 def _address(where: str, chosen: str, agent: str | None) -> str:

@@ -39,13 +39,21 @@ def used(link: Link, schema: str, which: Filter, days: tuple[str, str], spenders
         values,
     )
     count = _all(link, f"SELECT count(DISTINCT spent.sid) {those}", values)[0][0]
-    heaviest = _all(
+    # Prices are not known here: what costs most is among the first by tokens, or by stated costs.
+    largest = _all(
         link,
-        f"""SELECT spent.sid {those} GROUP BY spent.sid
-        ORDER BY {_WEIGHT} DESC, sum(spent.cost) DESC, spent.sid LIMIT %(spenders)s""",
+        f"""WITH sums AS MATERIALIZED (
+            SELECT spent.sid AS sid, {_WEIGHT} AS weight, sum(spent.cost) AS stated
+            {those} GROUP BY spent.sid)
+        SELECT sid FROM (
+            (SELECT * FROM sums ORDER BY weight DESC, stated DESC, sid LIMIT %(spenders)s)
+            UNION
+            (SELECT * FROM sums WHERE stated > 0
+            ORDER BY stated DESC, weight DESC, sid LIMIT %(spenders)s)) AS largest
+        ORDER BY weight DESC, stated DESC, sid""",
         values,
     )
-    found = [_spender(link, schema, sid, those, values) for (sid,) in heaviest]
+    found = [_spender(link, schema, sid, those, values) for (sid,) in largest]
     return Used(tuple(Spent(*row) for row in rows), tuple(found), count)
 
 
@@ -55,7 +63,7 @@ def _spender(link: Link, schema: str, sid: Any, those: str, values: dict[str, An
     rows = _all(
         link,
         f"""SELECT max(day), model, {_SUMS} {those} {more} spent.sid = %(sid)s
-        GROUP BY model ORDER BY model""",
+        GROUP BY model, spent.cost > 0 ORDER BY model, spent.cost > 0 DESC""",
         given,
     )
     known = _all(link, f'SELECT metadata FROM "{schema}".listing WHERE sid = %(sid)s', given)

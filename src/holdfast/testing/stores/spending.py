@@ -113,6 +113,35 @@ class SpendingConformance(Suite):
             (0.0, 10),
         ]
 
+    def test_a_session_that_was_named_keeps_what_has_no_stated_cost_apart(self) -> None:
+        store = self._store()
+        session = store.create()
+        for stamp, cost in ((MONDAY, 0.0), (TUESDAY, 0.25)):
+            usage = replace(SMALL, cost=cost)
+            session.append(assistant("x", model="m", usage=usage, timestamp=stamp))
+        (one,) = store.usage().spenders
+        assert [(row.day, row.model, row.cost, row.input_tokens) for row in one.spent] == [
+            ("2026-11-17", "m", 0.25, 10),
+            ("2026-11-16", "m", 0.0, 10),
+        ]
+
+    def test_the_highest_stated_costs_are_named_beside_the_most_tokens(self) -> None:
+        store = self._store()
+        for number, cost in enumerate((3.0, 0.0, 2.0, 0.0, 1.0, 0.0)):
+            usage = Usage(input_tokens=1000 * number + 1, cost=cost)
+            session = store.create(title=f"number {number}")
+            session.append(assistant("x", model="m", usage=usage, timestamp=MONDAY))
+
+        def titles(most: int, **which: Any) -> list[str]:
+            found = store.usage(spenders=most, **which).spenders
+            return [one.title.removeprefix("number ") for one in found]
+
+        assert titles(1) == ["5", "0"]
+        assert titles(2) == ["5", "4", "2", "0"]
+        assert titles(2, agent="main", since="2026-11-16") == ["5", "4", "2", "0"]
+        assert titles(6) == ["5", "4", "3", "2", "1", "0"]
+        assert titles(0) == titles(1, since="2026-11-17") == []
+
     def test_what_a_deleted_session_spent_goes_with_it(self) -> None:
         store = self._store()
         session = store.create()
