@@ -152,9 +152,10 @@ class Store(Protocol):
 
         `which` is about sessions, but its `since` is about days: that of the time and all later
         ones. `until`: ISO 8601, only days that began before it. `spenders`: how many sessions
-        are named by their tokens, and how many by their stated costs. Sees everything that was acknowledged before the call; what is new in files of
-        other programs is read first (`progress` is told), unless `fresh` is False: then the
-        answer says how many are behind. FormatError for what is no time.
+        are named by their tokens, and how many by their stated costs. Sees everything that was
+        acknowledged before the call; what is new in files of other programs is read first
+        (`progress` is told), unless `fresh` is False: then the answer says how many are behind.
+        FormatError for what is no time.
         """
         ...
 
