@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ import pytest
 from holdfast.app import open_store
 from holdfast.session import Store
 from tests.daemon.running import Daemon
+from tests.providers.fakes import Answer, chunk
 from tests.terminal.terminal import Terminal
 
 # Fast, and nothing of its own accord: no titles by a model, no notes.
@@ -70,3 +72,20 @@ def daemon(root: Path) -> Iterator[Callable[..., Daemon]]:
     yield begin
     for one in made:
         one.stop()
+
+
+@pytest.fixture
+def half() -> Iterator[tuple[threading.Event, Answer]]:
+    """An answer that comes in two halves, the second when the test says so."""
+    going_on = threading.Event()
+
+    def pieces() -> Iterator[str]:
+        words = "# A heading\n\nThe first paragraph.\n\n- an item\n- the ta"
+        yield chunk({"role": "assistant", "content": words})
+        going_on.wait(60)
+        yield chunk({"role": "assistant", "content": "il of a list\n\nThe last paragraph."})
+        yield chunk(finish="stop")
+        yield "data: [DONE]\n\n"
+
+    yield going_on, Answer(body=pieces())
+    going_on.set()

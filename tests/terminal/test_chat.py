@@ -6,7 +6,7 @@ import os
 import signal
 import stat
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -14,7 +14,7 @@ import pytest
 import holdfast
 from holdfast.session import Store
 from tests.daemon.running import Daemon
-from tests.providers.fakes import Answer, FakeServer, chat, chunk
+from tests.providers.fakes import Answer, FakeServer, chat
 from tests.terminal.chatting import (
     Start,
     begin,
@@ -107,23 +107,6 @@ def test_tool_calls_and_thinking_are_one_line_each_and_unfold(terminal: Start, p
     screen.wait_for('    "timezone": "Europe/Berlin"')
     screen.say("/expand 1")
     screen.wait_until(lambda: screen.everything.count('"timezone": "Europe/Berlin"\n') == 2)
-
-
-@pytest.fixture
-def half() -> Iterator[tuple[threading.Event, Answer]]:
-    """An answer that comes in two halves, the second when the test says so."""
-    going_on = threading.Event()
-
-    def pieces() -> Iterator[str]:
-        words = "# A heading\n\nThe first paragraph.\n\n- an item\n- the ta"
-        yield chunk({"role": "assistant", "content": words})
-        going_on.wait(30)
-        yield chunk({"role": "assistant", "content": "il of a list\n"})
-        yield chunk(finish="stop")
-        yield "data: [DONE]\n\n"
-
-    yield going_on, Answer(body=pieces())
-    going_on.set()
 
 
 def test_words_are_seen_as_they_come_and_rendered_when_a_block_is_complete(

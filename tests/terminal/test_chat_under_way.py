@@ -3,37 +3,20 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from holdfast.session import Store
 from tests.daemon.running import Daemon
-from tests.providers.fakes import Answer, FakeServer, chunk
+from tests.providers.fakes import Answer, FakeServer
 from tests.terminal.chatting import Start, begin, only_session, stops, use_server, wait_for_prompt
 from tests.terminal.terminal import Terminal
 
 Serve = Callable[..., Daemon]
 
 UNDER_WAY = "… under way · Ctrl+C stops it"
-
-
-@pytest.fixture
-def half() -> Iterator[tuple[threading.Event, Answer]]:
-    """An answer that comes in two halves, the second when the test says so."""
-    going_on = threading.Event()
-
-    def pieces() -> Iterator[str]:
-        words = "# A heading\n\nThe first paragraph.\n\n- an item\n- the ta"
-        yield chunk({"role": "assistant", "content": words})
-        going_on.wait(60)
-        yield chunk({"role": "assistant", "content": "il of a list\n\nThe last paragraph."})
-        yield chunk(finish="stop")
-        yield "data: [DONE]\n\n"
-
-    yield going_on, Answer(body=pieces())
-    going_on.set()
 
 
 def leave(screen: Terminal) -> None:
