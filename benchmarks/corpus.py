@@ -13,7 +13,7 @@ from typing import Any
 
 import msgspec
 
-from holdfast.model import AnyBlock, Message, Role, Usage, blocks
+from everlog.model import AnyBlock, Message, Role, Usage, blocks
 
 _ROLES: dict[str, Role] = {"user": "user", "assistant": "assistant", "toolResult": "toolResult"}
 

@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.report import Figure, middle
-from holdfast.app import open_runtime
-from holdfast.settings import SessionSettings, Settings, TurnSettings
+from everlog.app import open_runtime
+from everlog.settings import SessionSettings, Settings, TurnSettings
 
 TURNS = 300  # in sessions of ten
 SESSIONS = 200  # with a turn each, at once
@@ -92,8 +92,8 @@ class Daemon:
         (root / "config.toml").write_text(CONFIG)
         self.root = root
         self.began = time.perf_counter()
-        command = [sys.executable, "-m", "holdfast", "--root", str(root), "serve"]
-        quiet = {key: one for key, one in os.environ.items() if not key.startswith("HOLDFAST_")}
+        command = [sys.executable, "-m", "everlog", "--root", str(root), "serve"]
+        quiet = {key: one for key, one in os.environ.items() if not key.startswith("EVERLOG_")}
         self.process = subprocess.Popen(
             command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, env=quiet
         )

@@ -13,11 +13,11 @@ from typing import Any
 from uuid import UUID, uuid4
 
 from benchmarks.report import Figure, middle
-from holdfast.app import dialects, open_store
-from holdfast.importing import FileSource, bring
-from holdfast.model import user
-from holdfast.session import Session
-from holdfast.settings import SessionSettings, Settings
+from everlog.app import dialects, open_store
+from everlog.importing import FileSource, bring
+from everlog.model import user
+from everlog.session import Session
+from everlog.settings import SessionSettings, Settings
 
 ROUNDS = 5
 MEGABYTE = 1_000_000
@@ -136,7 +136,7 @@ def _write_claude(file: Path, size: int) -> None:
 
 def _archive(folder: Path) -> tuple[float, float, int]:
     """Seconds of the first and second run over a tree, and the bytes that the second wrote."""
-    from holdfast.archive.copying import copy
+    from everlog.archive.copying import copy
 
     tree = folder / "tree"
     tree.mkdir()

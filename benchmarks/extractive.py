@@ -14,12 +14,12 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-import holdfast
+import everlog
 from benchmarks.corpus import claude_code, pi
 from benchmarks.report import Figure, middle
-from holdfast.compaction.extractive import summarise
-from holdfast.compaction.fileops import file_ops
-from holdfast.model import Message, ToolCall
+from everlog.compaction.extractive import summarise
+from everlog.compaction.fileops import file_ops
+from everlog.model import Message, ToolCall
 
 CORPUS = Path(__file__).parents[2] / "shared" / "corpus"
 LIMIT = 4_000
@@ -125,12 +125,12 @@ def _speed() -> Figure:
     for number in range(2_500):
         call = ToolCall(f"c{number}", "bash", {"command": f"make part{number}"})
         messages += [
-            holdfast.user(f"Please do part {number}. It must stay fast."),
-            holdfast.assistant([call]),
-            holdfast.tool_result(
+            everlog.user(f"Please do part {number}. It must stay fast."),
+            everlog.assistant([call]),
+            everlog.tool_result(
                 call.id, f"cc part{number}.c\nerror: part {number} is broken\n" + "ok\n" * 300
             ),
-            holdfast.assistant(f"Part {number} is done. I chose a list because it is short."),
+            everlog.assistant(f"Part {number} is done. I chose a list because it is short."),
         ]
     times = []
     for _ in range(3):

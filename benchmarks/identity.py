@@ -6,9 +6,9 @@ import time
 from pathlib import Path
 
 from benchmarks.report import Figure, middle
-from holdfast.identity.route import ListedAgent, Router, Routing
-from holdfast.identity.scope import Inbound
-from holdfast.settings import DispatchRule, DispatchWhen
+from everlog.identity.route import ListedAgent, Router, Routing
+from everlog.identity.scope import Inbound
+from everlog.settings import DispatchRule, DispatchWhen
 
 MESSAGES = 20_000
 ROUNDS = 9

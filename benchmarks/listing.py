@@ -7,14 +7,14 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-import holdfast
+import everlog
 from benchmarks.report import Figure, middle
-from holdfast.log import lines
-from holdfast.log.fold import Tally
-from holdfast.model import AnyRecord, Meta
-from holdfast.settings import SessionSettings, Settings
-from holdfast.stores import sidecar
-from holdfast.ulid import Ulids
+from everlog.log import lines
+from everlog.log.fold import Tally
+from everlog.model import AnyRecord, Meta
+from everlog.settings import SessionSettings, Settings
+from everlog.stores import sidecar
+from everlog.ulid import Ulids
 
 SESSIONS = 100_000
 
@@ -35,8 +35,8 @@ def populate(folder: Path, count: int) -> None:
             Meta(
                 set={"agent": "main", "sender": f"user-{number % 100}", "name": f"Session {number}"}
             ),
-            holdfast.user("What pods are running?", id=f"a{number}", timestamp=said),
-            holdfast.assistant("One pod is running: nginx.", id=f"b{number}", timestamp=said),
+            everlog.user("What pods are running?", id=f"a{number}", timestamp=said),
+            everlog.assistant("One pod is running: nginx.", id=f"b{number}", timestamp=said),
         ]
         data = b""
         for seq, record in enumerate(records):
@@ -57,9 +57,9 @@ def populate(folder: Path, count: int) -> None:
 def _names(folder: Path, count: int) -> list[Figure]:
     """Finding a session by an alias, and appending to it so."""
     alias = "agent:main:telegram:direct:42"
-    with holdfast.open_store(folder) as store:
+    with everlog.open_store(folder) as store:
         session = store.create(key="sk_v1_bench", aliases=[alias])
-        message = holdfast.user("one more")
+        message = everlog.user("one more")
         session.append(message)
         found, by_id, by_alias = [], [], []
         for _ in range(400):
@@ -94,13 +94,13 @@ def measure(folder: Path, count: int = SESSIONS) -> list[Figure]:
     """All figures about listing."""
     populate(folder, count)
     settings = Settings(session=SessionSettings(durability="os"))
-    with holdfast.open_store(folder, settings=settings) as store:
+    with everlog.open_store(folder, settings=settings) as store:
         start = time.perf_counter()
         total = store.list(limit=1).total
         rebuilt = time.perf_counter() - start
         assert total == count
         written = [store.session(row.id) for row in store.list(limit=8)]
-        message = holdfast.user("one more")
+        message = everlog.user("one more")
         times = []
         for _ in range(60):
             newest = {session.append(message).timestamp for session in written}

@@ -9,9 +9,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import holdfast
+import everlog
 from benchmarks.report import Figure
-from holdfast.settings import SessionSettings, Settings
+from everlog.settings import SessionSettings, Settings
 
 if TYPE_CHECKING:
     from tests.daemon.running import Daemon
@@ -30,7 +30,7 @@ def measure(folder: Path) -> list[Figure]:
     from tests.daemon.running import Daemon
 
     browser = next(filter(None, map(shutil.which, NAMES)), None)
-    size = (Path(holdfast.__file__).parent / "daemon/web/static/page.js").stat().st_size
+    size = (Path(everlog.__file__).parent / "daemon/web/static/page.js").stat().st_size
     figures = [Figure("the ES module", "≤ 30 KB", f"{size / 1000:.1f} KB", size <= MODULE)]
     if browser is None:
         return [*figures, Figure("the page in a browser", "", "no Chromium here", None)]
@@ -83,18 +83,18 @@ def _painting(executable: str, daemon: Daemon) -> Iterator[Callable[[str], float
 
 def _populate(root: Path) -> str:
     """Sessions, and the long one, which is returned."""
-    with holdfast.open_store(root, settings=SETTINGS) as store:
+    with everlog.open_store(root, settings=SETTINGS) as store:
         for number in range(SESSIONS):
             made = store.create(title=f"Session {number} on topic {number % 97}")
-            made.append(holdfast.user(f"a question, number {number}"))
+            made.append(everlog.user(f"a question, number {number}"))
         long = store.create(title="Ten thousand messages")
         for number in range(0, MESSAGES, 200):
             rounds = (
                 one
                 for place in range(number, number + 200, 2)
                 for one in (
-                    holdfast.user(f"question {place}: what about it?"),
-                    holdfast.assistant(
+                    everlog.user(f"question {place}: what about it?"),
+                    everlog.assistant(
                         f"**Answer**, with `code`:\n\n```python\nprint({place})\n```"
                     ),
                 )

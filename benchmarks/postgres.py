@@ -19,20 +19,20 @@ from uuid import UUID, uuid4
 
 import psycopg
 
-import holdfast
+import everlog
 from benchmarks.report import Figure, middle
-from holdfast.app import open_store
-from holdfast.log import lines
-from holdfast.log.fold import Tally
-from holdfast.model import AnyRecord, Compaction, Meta
-from holdfast.ports import Listed
-from holdfast.session import Store
-from holdfast.settings import PostgresSettings, SessionSettings, Settings
-from holdfast.stores.postgres.claims import _claims
-from holdfast.stores.postgres.ids import rid_of, sid_of
-from holdfast.stores.postgres.placing import KINDS
-from holdfast.stores.postgres.rows import _values
-from holdfast.ulid import Ulids
+from everlog.app import open_store
+from everlog.log import lines
+from everlog.log.fold import Tally
+from everlog.model import AnyRecord, Compaction, Meta
+from everlog.ports import Listed
+from everlog.session import Store
+from everlog.settings import PostgresSettings, SessionSettings, Settings
+from everlog.stores.postgres.claims import _claims
+from everlog.stores.postgres.ids import rid_of, sid_of
+from everlog.stores.postgres.placing import KINDS
+from everlog.stores.postgres.rows import _values
+from everlog.ulid import Ulids
 from tests.stores.postgres.server import Server
 
 SESSIONS = 1_000_000
@@ -53,13 +53,13 @@ def measure(folder: Path, count: int = SESSIONS) -> list[Figure]:
         return [
             *_one_client(server),
             *_many_clients(server),
-            *_sizes(server, "holdfast"),
+            *_sizes(server, "everlog"),
             *_contexts(server),
             *_million(server, count),
         ]
 
 
-def _store(server: Server, schema: str = "holdfast") -> Store:
+def _store(server: Server, schema: str = "everlog") -> Store:
     own = PostgresSettings(schema=schema, pool_size=CLIENTS + 4)
     settings = Settings(postgres=own, session=SessionSettings(total_bytes=0))
     return open_store(server.url, settings=settings)
@@ -90,7 +90,7 @@ def _bare(url: str, line: bytes, each: int) -> Callable[[], None]:
 
 def _ours(store: Store, each: int) -> Callable[[], None]:
     session = store.create(sender=uuid4().hex)
-    message = holdfast.user("x" * KILOBYTE)
+    message = everlog.user("x" * KILOBYTE)
 
     def write() -> None:
         for _ in range(each):
@@ -105,7 +105,7 @@ def _one_client(server: Server) -> list[Figure]:
             "CREATE TABLE bare (sid uuid, seq bigint, body bytea, PRIMARY KEY (sid, seq))"
         )
     with _store(server) as store:
-        line = store.create().append(holdfast.user("x" * KILOBYTE)).line
+        line = store.create().append(everlog.user("x" * KILOBYTE)).line
         works = (
             _bare(server.url, line, BLOCK),
             _ours(store, BLOCK),
@@ -182,7 +182,7 @@ def _in_processes(server: Server, line: bytes) -> list[tuple[float, float]]:
 
 def _many_clients(server: Server) -> list[Figure]:
     with _store(server) as store:
-        line = store.create().append(holdfast.user("x" * KILOBYTE)).line
+        line = store.create().append(everlog.user("x" * KILOBYTE)).line
         bare = [_bare(server.url, line, EACH) for _ in range(CLIENTS)]
         ours = [_ours(store, EACH) for _ in range(CLIENTS)]
         _together(bare), _together(ours)
@@ -208,16 +208,16 @@ def _many_clients(server: Server) -> list[Figure]:
 # --- a long session -------------------------------------------------------------------------
 
 
-def _session(store: Store, size: int) -> holdfast.Session:
+def _session(store: Store, size: int) -> everlog.Session:
     """About `size` bytes, of which the last compaction leaves 300 KB to be read."""
     session = store.create(sender=f"{size}")
-    batch = [holdfast.user("x" * 1500) for _ in range(200)]
+    batch = [everlog.user("x" * 1500) for _ in range(200)]
     written = 0
     while written < size - TAIL:
         written += sum(len(record.line) + 1 for record in session.append_many(batch))
     kept = session.metadata.through.seq + 1
     session.append(Compaction(strategy="extractive", summary="all that", first_kept_seq=kept))
-    session.append_many([holdfast.user("y" * 1500) for _ in range(TAIL // 1700)])
+    session.append_many([everlog.user("y" * 1500) for _ in range(TAIL // 1700)])
     return session
 
 
@@ -262,7 +262,7 @@ def _made(count: int) -> Iterator[tuple[Tally, list[bytes], list[AnyRecord]]]:
             }
         )  # fmt: skip
         stamp = time.strftime("%Y-%m-%dT%H:%M:%S.000Z", time.gmtime(moment))
-        said = holdfast.user("What pods are running?", id=f"a{number}", timestamp=stamp)
+        said = everlog.user("What pods are running?", id=f"a{number}", timestamp=stamp)
         rows: list[bytes] = []
         records: list[AnyRecord] = [birth, said]
         for seq, record in enumerate(records):
@@ -338,7 +338,7 @@ def _million(server: Server, count: int) -> list[Figure]:
         deep = [_timed(lambda: store.list(limit=50, cursor=page.next)) for _ in range(30)]
         found = [_timed(lambda name=name: store.port.resolve(name)) for name in names]  # type: ignore[misc]
         being_written = [store.session(row.id) for row in page[:8]]
-        message = holdfast.user("one more")
+        message = everlog.user("one more")
         current = []
         for _ in range(30):
             for session in being_written:
@@ -383,7 +383,7 @@ def _sizes(server: Server, schema: str) -> list[Figure]:
             f"SELECT avg(octet_length(body)), avg(pg_column_size(body)) FROM {schema}.rec"
         ).fetchone()
     assert body is not None
-    wanted = ("rec",) if schema == "holdfast" else ("session", "listing", "claim", "rec")
+    wanted = ("rec",) if schema == "everlog" else ("session", "listing", "claim", "rec")
     figures = []
     for name in wanted:
         table, indexes = (size / counts[name] for size in sizes[name])

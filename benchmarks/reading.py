@@ -12,16 +12,16 @@ from pathlib import Path
 import msgspec
 import orjson
 
-import holdfast
+import everlog
 from benchmarks.report import Figure, middle
-from holdfast.model import Compaction, KnownRecord
-from holdfast.settings import SessionSettings, Settings
+from everlog.model import Compaction, KnownRecord
+from everlog.settings import SessionSettings, Settings
 
 TAIL = 300_000
 _FIRST = """
 import sys, time
-import holdfast
-store = holdfast.open_store(sys.argv[1])
+import everlog
+store = everlog.open_store(sys.argv[1])
 store.session(sys.argv[2]).metadata  # modules are loaded, the log is not read
 def resident():
     with open("/proc/self/statm") as f:
@@ -39,7 +39,7 @@ def measure(folder: Path) -> list[Figure]:
     """All figures about reading."""
     small = _session(folder, 1_000_000)
     large = _session(folder, 200_000_000)
-    store = holdfast.open_store(folder)
+    store = everlog.open_store(folder)
     session = store.session(large)
     for _ in session.entries():  # warm the page cache
         pass
@@ -53,19 +53,19 @@ def measure(folder: Path) -> list[Figure]:
 def _session(folder: Path, size: int) -> str:
     """A session of about `size` bytes whose last compaction is 300 KB from its end."""
     settings = Settings(session=SessionSettings(durability="os", total_bytes=0))
-    with holdfast.open_store(folder, settings=settings) as store:
+    with everlog.open_store(folder, settings=settings) as store:
         session = store.create()
-        batch = [holdfast.user("x" * 1500) for _ in range(100)]
+        batch = [everlog.user("x" * 1500) for _ in range(100)]
         written = 0
         while written < size - TAIL - 200_000:
             written += sum(len(one.line) + 1 for one in session.append_many(batch))
         last = session.metadata.through.seq
         session.append(Compaction(first_kept_seq=last - 9, summary="what was done " * 40))
-        session.append_many([holdfast.user("y" * 1500) for _ in range(TAIL // 1700)])
+        session.append_many([everlog.user("y" * 1500) for _ in range(TAIL // 1700)])
         return session.id
 
 
-def _contexts(folder: Path, store: holdfast.Store, small: str, large: str) -> list[Figure]:
+def _contexts(folder: Path, store: everlog.Store, small: str, large: str) -> list[Figure]:
     firsts = [_first_call(folder, small, large) for _ in range(5)]
     first, grown, messages = min(firsts)
     times: dict[str, list[float]] = {small: [], large: []}
@@ -108,7 +108,7 @@ def _timed(work: Callable[[], object]) -> float:
     return time.perf_counter() - start
 
 
-def _by_seq(session: holdfast.Session) -> Figure:
+def _by_seq(session: everlog.Session) -> Figure:
     last = session.metadata.through.seq
     choose = random.Random(1)
     times = [_timed(lambda: session.record(choose.randint(1, last))) for _ in range(200)]
@@ -121,7 +121,7 @@ def _by_seq(session: holdfast.Session) -> Figure:
     )
 
 
-def _everything(folder: Path, session: holdfast.Session) -> list[Figure]:
+def _everything(folder: Path, session: everlog.Session) -> list[Figure]:
     decoder = msgspec.json.Decoder(KnownRecord)
     files = [folder / "sessions" / session.id / part.file for part in session.parts]
 

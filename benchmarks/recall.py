@@ -24,12 +24,12 @@ from typing import Any, NamedTuple
 import msgspec
 
 from benchmarks.report import middle
-from holdfast.app import open_store
-from holdfast.model import assistant, user
-from holdfast.ports import Query
-from holdfast.session import Session
-from holdfast.settings import SessionSettings, Settings
-from holdfast.stamps import timestamp
+from everlog.app import open_store
+from everlog.model import assistant, user
+from everlog.ports import Query
+from everlog.session import Session
+from everlog.settings import SessionSettings, Settings
+from everlog.stamps import timestamp
 
 Dialogue = dict[str, Any]
 Recall = Callable[[str], list[int]]  # a question, and the numbers of the sessions in order

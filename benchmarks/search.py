@@ -8,10 +8,10 @@ from collections.abc import Callable, Sequence
 from itertools import accumulate
 from pathlib import Path
 
-import holdfast
+import everlog
 from benchmarks.report import Figure, middle
-from holdfast.ports import Query
-from holdfast.settings import SessionSettings, Settings
+from everlog.ports import Query
+from everlog.settings import SessionSettings, Settings
 
 SESSIONS = 10_000
 MESSAGES = 20  # of each
@@ -26,7 +26,7 @@ def measure(folder: Path) -> list[Figure]:
     chosen = random.Random(7)
     words = _vocabulary(chosen)
     said = _populate(folder, chosen, words)
-    with holdfast.open_store(folder, settings=SETTINGS) as store:
+    with everlog.open_store(folder, settings=SETTINGS) as store:
         store.list()
         first = _timed(store.port.catch_up)
         second = _timed(store.port.catch_up)
@@ -40,7 +40,7 @@ def measure(folder: Path) -> list[Figure]:
             for text in messages
         ]
     began = time.perf_counter()
-    with holdfast.open_store(folder, settings=SETTINGS) as store:
+    with everlog.open_store(folder, settings=SETTINGS) as store:
         store.search(asked[0])
         cold = time.perf_counter() - began
     size = said / 1e6
@@ -84,7 +84,7 @@ def _populate(folder: Path, chosen: random.Random, words: Sequence[str]) -> int:
     """Sessions whose words are as unevenly frequent as those of a language; bytes of text."""
     cumulated = list(accumulate(1 / (place + 1) for place in range(len(words))))
     size = 0
-    with holdfast.open_store(folder, settings=SETTINGS) as store:
+    with everlog.open_store(folder, settings=SETTINGS) as store:
         for number in range(SESSIONS):
             session = store.create(title=f"Session {number}")
             texts = [
@@ -93,7 +93,7 @@ def _populate(folder: Path, chosen: random.Random, words: Sequence[str]) -> int:
             ]
             size += sum(map(len, texts))
             session.append_many(
-                holdfast.assistant(text) if place % 2 else holdfast.user(text)
+                everlog.assistant(text) if place % 2 else everlog.user(text)
                 for place, text in enumerate(texts)
             )
     return size

@@ -9,7 +9,7 @@ import sys
 import time
 from pathlib import Path
 
-import holdfast
+import everlog
 from benchmarks.listing import populate
 from benchmarks.report import Figure, middle
 
@@ -19,9 +19,9 @@ ROUNDS = 15
 def measure(folder: Path) -> list[Figure]:
     """All figures about starting up."""
     populate(folder, 10_000)
-    with holdfast.open_store(folder) as store:
+    with everlog.open_store(folder) as store:
         assert store.list(limit=1).total == 10_000
-    program = str(Path(sys.executable).parent / "holdfast")
+    program = str(Path(sys.executable).parent / "everlog")
     listing = [program, "--root", str(folder), "sessions", "list"]
     commands = {
         "pass": [sys.executable, "-c", "pass"],
@@ -41,7 +41,7 @@ def measure(folder: Path) -> list[Figure]:
         return Figure(what, f"≤ {limit:g} ×", f"{ratio:.1f} ×", ratio <= limit)
 
     return [
-        figure("`holdfast --version` against `python -c pass`", "version", 2.5),
+        figure("`everlog --version` against `python -c pass`", "version", 2.5),
         figure("`sessions list` over 10,000 sessions, piped, against the same", "piped", 8),
         figure("`sessions list --json`", "json", 8),
         figure("`sessions list` on a terminal", "terminal", 12),

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from hypothesis import strategies as st
 
-import holdfast
-from holdfast.model import (
+import everlog
+from everlog.model import (
     Compaction,
     Message,
     Rewind,
@@ -37,7 +37,7 @@ steps = st.lists(
 )
 
 
-def append(session: holdfast.Session, step: Step) -> None:
+def append(session: everlog.Session, step: Step) -> None:
     """Do one random thing to a session."""
     kind, first, second = step
     head = session.metadata.through.seq
@@ -64,13 +64,13 @@ def append(session: holdfast.Session, step: Step) -> None:
         session.append(assistant([ToolCall(f"g{head}", "read", {"path": f"/src/{first}.py"})]))
         session.append(tool_result(f"g{head}", "row " * 4000))
     elif kind == "usage":
-        count = holdfast.Usage(input_tokens=500 * first, output_tokens=7)
+        count = everlog.Usage(input_tokens=500 * first, output_tokens=7)
         session.append(assistant("counted", usage=count, stop_reason="stop"))
     elif head:
         _mark(session, kind, first % head, second % head)
 
 
-def _mark(session: holdfast.Session, kind: str, low: int, high: int) -> None:
+def _mark(session: everlog.Session, kind: str, low: int, high: int) -> None:
     if kind == "tombstone":
         session.append(Tombstone(deletes=(low, high)))
     elif kind == "restore":

@@ -8,18 +8,18 @@ from pathlib import Path
 
 import pytest
 
-import holdfast
-from holdfast.model import AnyRecord
-from holdfast.ports import Store as Port
-from holdfast.stores.inmemory import InMemoryStore
+import everlog
+from everlog.model import AnyRecord
+from everlog.ports import Store as Port
+from everlog.stores.inmemory import InMemoryStore
 
 
 def test_the_verbs_are_there_and_do_the_same(tmp_path: Path) -> None:
     async def work() -> None:
-        async with holdfast.open_async_store(tmp_path / "root") as store:
+        async with everlog.open_async_store(tmp_path / "root") as store:
             session = await store.create(agent="a", sender="s")
-            await session.append(holdfast.user("one"))
-            await session.append_many([holdfast.assistant("two"), holdfast.user("three")], expect=1)
+            await session.append(everlog.user("one"))
+            await session.append_many([everlog.assistant("two"), everlog.user("three")], expect=1)
             assert [message.text for message in await session.messages()] == ["one", "two", "three"]
             assert (await session.record(2)).seq == 2
             assert len((await session.context()).messages) == 3
@@ -51,9 +51,9 @@ def test_the_verbs_are_there_and_do_the_same(tmp_path: Path) -> None:
 
 def test_many_appends_at_once_are_all_kept(tmp_path: Path) -> None:
     async def work() -> None:
-        async with holdfast.open_async_store(tmp_path / "root") as store:
+        async with everlog.open_async_store(tmp_path / "root") as store:
             session = await store.create()
-            await asyncio.gather(*(session.append(holdfast.user(str(n))) for n in range(40)))
+            await asyncio.gather(*(session.append(everlog.user(str(n))) for n in range(40)))
             assert [record.seq for record in await session.records()] == list(range(1, 41))
 
     asyncio.run(work())
@@ -74,9 +74,9 @@ def test_a_cancelled_append_is_awaited_to_its_end() -> None:
     async def work() -> None:
         port = Slow()
         checked: Port = port
-        async with holdfast.AsyncStore(holdfast.Store(checked)) as store:
+        async with everlog.AsyncStore(everlog.Store(checked)) as store:
             session = await store.create()
-            task = asyncio.create_task(session.append(holdfast.user("x")))
+            task = asyncio.create_task(session.append(everlog.user("x")))
             await port.started.wait()
             task.cancel()
             with pytest.raises(asyncio.CancelledError):
@@ -88,13 +88,13 @@ def test_a_cancelled_append_is_awaited_to_its_end() -> None:
 
 def test_a_lease_taken_for_a_cancelled_task_is_given_back() -> None:
     async def run() -> None:
-        async with holdfast.open_async_store("memory:") as store:
+        async with everlog.open_async_store("memory:") as store:
             session = await store.create()
             taking = threading.Event()
             cancelled = threading.Event()
             take = session.sync.lease
 
-            def slowly() -> holdfast.Lease:
+            def slowly() -> everlog.Lease:
                 taking.set()
                 cancelled.wait(10)
                 return take()
@@ -115,12 +115,12 @@ def test_a_lease_is_given_back_however_often_its_taker_is_cancelled(tmp_path: Pa
     """The thread takes it after the second cancellation; nobody would ever give it back."""
 
     async def scenario() -> None:
-        async with holdfast.open_async_store(tmp_path) as store:
+        async with everlog.open_async_store(tmp_path) as store:
             session = await store.create()
             go = threading.Event()
             take = session.sync.lease
 
-            def slowly() -> holdfast.Lease:
+            def slowly() -> everlog.Lease:
                 go.wait(5)
                 return take()
 

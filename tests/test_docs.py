@@ -19,18 +19,18 @@ import click
 import msgspec
 import pytest
 
-import holdfast
-from holdfast import api, errors, model
-from holdfast.aio import AsyncStore
-from holdfast.cli import tree
-from holdfast.engine.agent import Agent
-from holdfast.engine.backlog import How, queued
-from holdfast.engine.runtime import Runtime
-from holdfast.index.database import SCHEMA
-from holdfast.log import lines
-from holdfast.log.fold import Tally
-from holdfast.ports import Request, Told, unheard
-from holdfast.settings import (
+import everlog
+from everlog import api, errors, model
+from everlog.aio import AsyncStore
+from everlog.cli import tree
+from everlog.engine.agent import Agent
+from everlog.engine.backlog import How, queued
+from everlog.engine.runtime import Runtime
+from everlog.index.database import SCHEMA
+from everlog.log import lines
+from everlog.log.fold import Tally
+from everlog.ports import Request, Told, unheard
+from everlog.settings import (
     AgentSettings,
     CompactionSettings,
     CronJob,
@@ -43,9 +43,9 @@ from holdfast.settings import (
     Strategy,
     TurnSettings,
 )
-from holdfast.stores import sidecar
-from holdfast.testing import ScriptedModel
-from holdfast.tokens import estimate
+from everlog.stores import sidecar
+from everlog.testing import ScriptedModel
+from everlog.tokens import estimate
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
@@ -98,16 +98,16 @@ def _everything() -> str:
 
 
 def _environment(home: Path) -> dict[str, str]:
-    """A child's environment: a home of its own, and `holdfast` on the path."""
+    """A child's environment: a home of its own, and `everlog` on the path."""
     bin_folder = home / "bin"
     bin_folder.mkdir()
-    command = bin_folder / "holdfast"
-    command.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m holdfast "$@"\n')
+    command = bin_folder / "everlog"
+    command.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m everlog "$@"\n')
     command.chmod(0o700)
-    kept = {key: value for key, value in os.environ.items() if not key.startswith("HOLDFAST_")}
+    kept = {key: value for key, value in os.environ.items() if not key.startswith("EVERLOG_")}
     path = os.pathsep.join((str(bin_folder), kept.get("PATH", os.defpath)))
     source = os.pathsep.join(filter(None, (str(ROOT / "src"), kept.get("PYTHONPATH"))))
-    own = {"HOME": str(home), "HOLDFAST_ROOT": str(home / "root")}
+    own = {"HOME": str(home), "EVERLOG_ROOT": str(home / "root")}
     return {**kept, **own, "PATH": path, "PYTHONPATH": source}
 
 
@@ -137,7 +137,7 @@ SHELL = [block.text for block in _blocks(README.read_text(encoding="utf-8"), "sh
 
 def test_the_readme_has_six_examples() -> None:
     assert len(PYTHON) == 5
-    assert len([text for text in SHELL if "holdfast " in text]) == 1
+    assert len([text for text in SHELL if "everlog " in text]) == 1
 
 
 @pytest.mark.parametrize("text", [*PYTHON, *COMPACTING, *RUNNING])
@@ -145,7 +145,7 @@ def test_a_python_example_runs(text: str, tmp_path: Path) -> None:
     _run([sys.executable, "-W", "error", "-c", text], tmp_path, _environment(tmp_path))
 
 
-@pytest.mark.parametrize("text", [text for text in SHELL if "holdfast " in text])
+@pytest.mark.parametrize("text", [text for text in SHELL if "everlog " in text])
 def test_a_shell_example_of_the_readme_runs(text: str, tmp_path: Path) -> None:
     said = _run(["sh", "-eu"], tmp_path, _environment(tmp_path), text)
     assert said.endswith('{"ok":true,"damage":[]}\n')
@@ -171,7 +171,7 @@ def _shell(home: Path) -> Iterator[Callable[[str, str], str]]:
     with ExitStack() as at_the_end:
 
         def run(command: str, example: str) -> str:
-            if command == "holdfast serve":
+            if command == "everlog serve":
                 return at_the_end.enter_context(_served(home, environment, example))
             return _run(["sh", "-eu"], home, environment, example)
 
@@ -182,7 +182,7 @@ def _shell(home: Path) -> Iterator[Callable[[str, str], str]]:
 def _served(home: Path, environment: dict[str, str], example: str) -> Iterator[str]:
     """What the daemon says when it is ready; it is told to stop at the end, and must exit with 0."""
     with subprocess.Popen(
-        ["sh", "-euc", re.sub(r"^holdfast serve", "exec holdfast serve", example, flags=re.M)],
+        ["sh", "-euc", re.sub(r"^everlog serve", "exec everlog serve", example, flags=re.M)],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -197,7 +197,7 @@ def _served(home: Path, environment: dict[str, str], example: str) -> Iterator[s
                 line = daemon.stdout.readline()
                 assert line, "the daemon ended"
                 said += line
-            yield said.replace(str(home / "root"), "/home/user/.holdfast")
+            yield said.replace(str(home / "root"), "/home/user/.everlog")
         finally:
             daemon.terminate()
             _, told = daemon.communicate(timeout=60)
@@ -209,7 +209,7 @@ def test_the_examples_of_the_commands_print_what_the_page_shows(tmp_path: Path) 
         for command, example, section in _examples():
             said = run(command, example)
             shown = _blocks(section, "text")
-            if shown and command != "holdfast doctor":  # which tells versions and the root
+            if shown and command != "everlog doctor":  # which tells versions and the root
                 assert _masked(said) == _masked(shown[0].text), command
 
 
@@ -274,7 +274,7 @@ def _commands(command: click.Command, path: str) -> Iterator[tuple[str, click.Co
                 yield from _commands(inner, f"{path} {name}")
 
 
-COMMANDS = dict(_commands(tree.root, "holdfast"))
+COMMANDS = dict(_commands(tree.root, "everlog"))
 
 
 def _options(command: click.Command) -> set[str]:
@@ -293,7 +293,7 @@ def _documented_options(section: str) -> set[str]:
 
 
 def test_every_command_has_its_section_and_no_other_is_there() -> None:
-    titles = {title for title in _sections(CLI) if title.startswith("holdfast")}
+    titles = {title for title in _sections(CLI) if title.startswith("everlog")}
     assert titles == set(COMMANDS)
 
 
@@ -311,7 +311,7 @@ def test_every_option_of_a_command_is_documented_and_no_other(path: str) -> None
 @pytest.mark.parametrize("path", COMMANDS)
 def test_every_command_has_an_example(path: str) -> None:
     examples = [example for command, example, _ in _examples() if command == path]
-    if path == "holdfast" or not isinstance(COMMANDS[path], click.Group):
+    if path == "everlog" or not isinstance(COMMANDS[path], click.Group):
         assert f"{path} " in f"{examples[0]} ".replace("\n", " ")
 
 
@@ -336,7 +336,7 @@ def test_every_setting_is_documented_with_its_default_and_variable() -> None:
     for name, value in settings.items():
         _, _, default, meaning, variable = rows[name]
         assert json.loads(default.strip("`")) == value
-        by_environment = f"`HOLDFAST_{name.replace('.', '_').upper()}`"
+        by_environment = f"`EVERLOG_{name.replace('.', '_').upper()}`"
         assert variable == ("–" if ".NAME." in name else by_environment)
         assert len(meaning) > 20
 
@@ -371,9 +371,7 @@ def _defaults(kind: type[msgspec.Struct]) -> dict[str, Any]:
 def test_every_public_name_is_documented() -> None:
     text = _everything()
     missing = [
-        name
-        for name in holdfast.__all__
-        if not re.search(rf"\bholdfast\.{name}\b|`{name}[`(]", text)
+        name for name in everlog.__all__ if not re.search(rf"\beverlog\.{name}\b|`{name}[`(]", text)
     ]
     assert missing == []
 
@@ -381,12 +379,12 @@ def test_every_public_name_is_documented() -> None:
 def test_every_verb_of_the_library_is_in_the_readme() -> None:
     table = _sections(README)["The library in one table"]
     told = set(re.findall(r"`(\w+)`", table))
-    for kind in (holdfast.Store, holdfast.Session):
+    for kind in (everlog.Store, everlog.Session):
         assert {name for name in vars(kind) if not name.startswith("_")} - told == set()
-    assert set(holdfast.Context.__struct_fields__) - told == set()
+    assert set(everlog.Context.__struct_fields__) - told == set()
     for twin, kind in (
-        (holdfast.AsyncStore, holdfast.Store),
-        (holdfast.AsyncSession, holdfast.Session),
+        (everlog.AsyncStore, everlog.Store),
+        (everlog.AsyncSession, everlog.Session),
     ):
         lacks = set(vars(kind)) - set(vars(twin))
         assert {name for name in lacks if not name.startswith("_")} <= ONLY_SYNC
@@ -407,15 +405,15 @@ def test_every_event_and_every_method_of_a_hook_is_documented() -> None:
     made = {tag: set(kind.__struct_encode_fields__) - common for tag, kind in kinds.items()}
     assert told == made
     assert all(f"`{kind.__name__}`" in sections["Events"] for kind in kinds.values())
-    methods = [name for name in vars(holdfast.Hook) if name.startswith("on_")]
+    methods = [name for name in vars(everlog.Hook) if name.startswith("on_")]
     assert re.findall(r"^\| `(\w+)\(", sections["Hooks"], re.MULTILINE) == methods
 
 
 def test_every_error_is_documented() -> None:
     table = _sections(DOCS / "ARCHITECTURE.md")["Errors"]
     kinds = [kind for kind in vars(errors).values() if isinstance(kind, type)]
-    names = [kind.__name__ for kind in kinds if issubclass(kind, errors.HoldfastError)]
-    assert set(re.findall(r"`holdfast\.(\w+)`", table)) == set(names)
+    names = [kind.__name__ for kind in kinds if issubclass(kind, errors.EverlogError)]
+    assert set(re.findall(r"`everlog\.(\w+)`", table)) == set(names)
 
 
 def test_the_picture_of_the_layers_is_what_import_linter_enforces() -> None:
@@ -436,13 +434,13 @@ def test_the_picture_of_compaction_is_what_the_fold_makes() -> None:
     section = _sections(DOCS / "ARCHITECTURE.md")["3. Compaction before and after"]
     rows = [re.split(r" {2,}", row) for row in _blocks(section, "")[0].text.splitlines()]
     drawn = [(row[0], row[-2], row[-1]) for row in rows if row[0]]
-    with holdfast.open_store("memory:") as store:
+    with everlog.open_store("memory:") as store:
         session = store.create()
         _say(session, "uctau")
         made = [_state(session, "before")]
-        session.append(holdfast.Compaction(first_kept_seq=4, summary="summary"))
+        session.append(everlog.Compaction(first_kept_seq=4, summary="summary"))
         made.append(_state(session, "compaction 6"))
-        session.append(holdfast.assistant("text"))
+        session.append(everlog.assistant("text"))
         made.append(_state(session, "message 7"))
         session.tombstone(5)
         made.append(_state(session, "tombstone 8"))
@@ -453,15 +451,15 @@ def test_the_picture_of_compaction_is_what_the_fold_makes() -> None:
     assert drawn == made
 
 
-def _say(session: holdfast.Session, roles: str) -> None:
+def _say(session: everlog.Session, roles: str) -> None:
     """What the letters of the pictures stand for."""
     for number, role in enumerate(roles):
-        call = holdfast.ToolCall(f"tc_{number}", "bash", {})
+        call = everlog.ToolCall(f"tc_{number}", "bash", {})
         messages = {
-            "u": holdfast.user("text " * 100),
-            "a": holdfast.assistant("text " * 100),
-            "c": holdfast.assistant([holdfast.Text("text " * 90), call]),
-            "t": holdfast.tool_result(f"tc_{number - 1}", "text " * 100),
+            "u": everlog.user("text " * 100),
+            "a": everlog.assistant("text " * 100),
+            "c": everlog.assistant([everlog.Text("text " * 90), call]),
+            "t": everlog.tool_result(f"tc_{number - 1}", "text " * 100),
         }
         session.append(messages[role])
 
@@ -473,7 +471,7 @@ def test_the_picture_of_a_strategy_is_what_a_compaction_makes(strategy: Strategy
         _blocks(piece, "")[0].text for piece in (section, section.partition(f"**`{strategy}`**")[2])
     )
     drawn = dict(re.split(r" {2,}", row, maxsplit=1) for row in picture.splitlines()[:3])
-    with holdfast.open_store("memory:") as store:
+    with everlog.open_store("memory:") as store:
         session = store.create()
         _say(session, "".join(re.findall(r"\d([a-z])", before)))
         keep = sum(estimate(message) for message in session.messages()[-4:])
@@ -495,12 +493,12 @@ def test_the_picture_of_a_crash_is_what_a_start_makes() -> None:
     picture = _blocks(_sections(ENGINE)["The queue"], "")[0].text
     turn, waiting = (picture.index(name) for name in ("turn", "waiting"))
     settings = Settings(turn=TurnSettings(titles=False))
-    with holdfast.open_store("memory:", settings=settings) as store:
+    with everlog.open_store("memory:", settings=settings) as store:
         session = store.create()
-        session.append(holdfast.user("one", run_id="A"))
-        session.append(holdfast.assistant([holdfast.ToolCall("tc_1", "bash", {})]))
+        session.append(everlog.user("one", run_id="A"))
+        session.append(everlog.assistant([everlog.ToolCall("tc_1", "bash", {})]))
         for name in "BC":
-            message = holdfast.user(f"!say {name}", id=name, run_id=name)
+            message = everlog.user(f"!say {name}", id=name, run_id=name)
             session.append(queued(message, How(), f"event {name}"))
         asyncio.run(_restart(store, session))
         records = session.records()
@@ -522,13 +520,13 @@ def test_the_picture_of_a_crash_is_what_a_start_makes() -> None:
 
 
 def _letter(record: Any) -> str:
-    if isinstance(record, holdfast.Event):
+    if isinstance(record, everlog.Event):
         return LETTERS[record.kind]
-    assert isinstance(record, holdfast.Message)
+    assert isinstance(record, everlog.Message)
     return "c" if record.tool_calls else record.role[0]
 
 
-async def _restart(store: holdfast.Store, session: holdfast.Session) -> None:
+async def _restart(store: everlog.Store, session: everlog.Session) -> None:
     runtime = Runtime(AsyncStore(store))
     watching = runtime.feed.subscribe(session.id)
     assert len(await runtime.start()) == 1
@@ -548,11 +546,11 @@ def _numbers(row: str) -> list[int]:
 class NoModel(ScriptedModel):
     """One that fails, so that the built-in summary is taken."""
 
-    async def complete(self, request: Request, told: Told = unheard) -> holdfast.Message:
-        raise holdfast.ProviderError("there is none")
+    async def complete(self, request: Request, told: Told = unheard) -> everlog.Message:
+        raise everlog.ProviderError("there is none")
 
 
-def _state(session: holdfast.Session, name: str) -> tuple[str, str, str]:
+def _state(session: everlog.Session, name: str) -> tuple[str, str, str]:
     view = " ".join(str(message.seq) for message in session.messages())
     sent = " ".join(str(message.seq or "summary") for message in session.context().messages)
     return name, view, sent
@@ -599,7 +597,7 @@ def test_the_example_lines_are_one_log_without_damage(tmp_path: Path) -> None:
     folder.mkdir(parents=True)
     log = b"".join(by_seq[seq] + b"\n" for seq in sorted(by_seq))
     (folder / "session.jsonl").write_bytes(log)
-    with holdfast.open_store(tmp_path / "root") as store:
+    with everlog.open_store(tmp_path / "root") as store:
         session = store.session("login")
         assert session.verify() == ()
         view = ", ".join(str(message.seq) for message in session.messages())

@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-import holdfast
-from holdfast.app import dialects
-from holdfast.dialects.form import LONGEST, Given, Hidden, Read, Summary, split
-from holdfast.importing import FileSource, bring, find_files, import_files, recognise
-from holdfast.model import Event, Tombstone, assistant, user
-from holdfast.settings import SessionSettings, Settings
+import everlog
+from everlog.app import dialects
+from everlog.dialects.form import LONGEST, Given, Hidden, Read, Summary, split
+from everlog.importing import FileSource, bring, find_files, import_files, recognise
+from everlog.model import Event, Tombstone, assistant, user
+from everlog.settings import SessionSettings, Settings
 
 CRAB = (
     b'{"agent":"crab","created_by":"user","created_at":"2026-03-01T10:00:00+00:00","title":"",'
@@ -24,7 +24,7 @@ CRAB = (
 CORPUS = Path(__file__).parents[2] / "shared" / "corpus"
 
 
-def _read(*items: holdfast.Message | Event | Summary | Hidden, name: str = "a") -> Read:
+def _read(*items: everlog.Message | Event | Summary | Hidden, name: str = "a") -> Read:
     return Read(name=name, items=items, lines=len(items), created=1_770_000_000_000)
 
 
@@ -99,7 +99,7 @@ def test_of_a_line_that_is_far_too_long_only_the_beginning_is_held(tmp_path: Pat
 
 
 def test_a_summary_keeps_what_it_names_and_hides_nothing() -> None:
-    with holdfast.open_store("memory:") as store:
+    with everlog.open_store("memory:") as store:
         read = _read(
             user("one", id="m1"),
             assistant("two", id="m2"),
@@ -113,7 +113,7 @@ def test_a_summary_keeps_what_it_names_and_hides_nothing() -> None:
 
 
 def test_a_summary_that_keeps_nothing_stands_for_all_before_it() -> None:
-    with holdfast.open_store("memory:") as store:
+    with everlog.open_store("memory:") as store:
         read = _read(user("one", id="m1"), Summary(id="s1", text="so far"), user("two", id="m2"))
         session = store.session(bring(store.port, "test", read).id or "")
         assert [one.text for one in session.context().messages] == ["so far", "two"]
@@ -121,7 +121,7 @@ def test_a_summary_that_keeps_nothing_stands_for_all_before_it() -> None:
 
 def test_a_branch_that_was_left_is_hidden_and_shown_when_it_is_taken_up_again() -> None:
     first, left, taken = user("a", id="m1"), assistant("b", id="m2"), assistant("c", id="m3")
-    with holdfast.open_store("memory:") as store:
+    with everlog.open_store("memory:") as store:
         done = bring(store.port, "test", _read(first, left, taken, Hidden(id="h1", ids=("m2",))))
         session = store.session(done.id or "")
         assert [one.text for one in session.messages()] == ["a", "c"]
@@ -143,7 +143,7 @@ def test_a_branch_that_was_left_before_a_summary_does_not_make_it_stale() -> Non
         assistant("left too", id="m5"),
         assistant("c", id="m6"),
     )
-    with holdfast.open_store("memory:") as store:
+    with everlog.open_store("memory:") as store:
         read = _read(*items, Hidden(id="h1", ids=("m2", "m5")))
         session = store.session(bring(store.port, "test", read).id or "")
         assert [one.text for one in session.messages()] == ["a", "taken", "b", "c"]
@@ -155,7 +155,7 @@ def test_a_branch_that_was_left_before_a_summary_does_not_make_it_stale() -> Non
 
 def test_what_was_skipped_and_is_no_more_is_shown_again() -> None:
     first, second = user("a", id="m1"), user("b", id="m2")
-    with holdfast.open_store("memory:") as store:
+    with everlog.open_store("memory:") as store:
         done = bring(store.port, "test", _read(first, second, Hidden(id="h1", ids=("m1",))))
         session = store.session(done.id or "")
         assert [one.text for one in session.messages()] == ["b"]
@@ -166,18 +166,18 @@ def test_what_was_skipped_and_is_no_more_is_shown_again() -> None:
 
 def test_a_run_that_was_cut_short_is_taken_up(tmp_path: Path) -> None:
     items = [user(f"message {at}", id=f"m{at}") for at in range(1200)]
-    with holdfast.open_store(tmp_path) as store:
+    with everlog.open_store(tmp_path) as store:
         append, calls = store.port.append, 0
 
         def failing(*arguments: object, **named: object) -> object:
             nonlocal calls
             calls += 1
             if calls == 2:
-                raise holdfast.StoreFailed("power")
+                raise everlog.StoreFailed("power")
             return append(*arguments, **named)  # type: ignore[arg-type]
 
         store.port.append = failing  # type: ignore[method-assign, assignment]
-        with pytest.raises(holdfast.StoreFailed):
+        with pytest.raises(everlog.StoreFailed):
             bring(store.port, "test", _read(*items))
         store.port.append = append  # type: ignore[method-assign]
         done = bring(store.port, "test", _read(*items))
@@ -188,7 +188,7 @@ def test_a_run_that_was_cut_short_is_taken_up(tmp_path: Path) -> None:
 
 def test_a_record_that_is_too_long_for_us_is_named_and_the_others_are_there() -> None:
     settings = Settings(session=SessionSettings(line_bytes=2_000))
-    with holdfast.open_store("memory:", settings=settings) as store:
+    with everlog.open_store("memory:", settings=settings) as store:
         read = _read(user("one", id="m1"), user("x" * 5_000, id="m2"), user("three", id="m3"))
         done = bring(store.port, "test", read)
         assert len(done.lost) == 1 and "m2" in done.lost[0]
@@ -205,7 +205,7 @@ def test_facts_become_metadata_and_agents_that_were_asked_sessions_of_their_own(
         items=(user("hello", id="m1"),),
         children=(child,),
     )
-    with holdfast.open_store("memory:") as store:
+    with everlog.open_store("memory:") as store:
         done = bring(store.port, "test", read)
         known = store.session("test:a").metadata
         assert (known.name, known.agent, known.sender, known.source) == (
@@ -230,7 +230,7 @@ def test_files_are_imported_by_their_content_and_others_are_named(tmp_path: Path
     (tmp_path / "gone.jsonl").write_bytes(CRAB)
     files = find_files([tmp_path])
     (tmp_path / "gone.jsonl").unlink()
-    with holdfast.open_store("memory:") as store:
+    with everlog.open_store("memory:") as store:
         told: list[tuple[int, int]] = []
         done = list(
             import_files(store.port, files, dialects(), progress=lambda *one: told.append(one))
@@ -249,10 +249,10 @@ def test_files_are_imported_by_their_content_and_others_are_named(tmp_path: Path
 def test_every_real_session_comes_in_whole_and_goes_back_out_equal() -> None:
     if not CORPUS.is_dir():
         pytest.skip("no corpus")
-    from holdfast.exporting import export
+    from everlog.exporting import export
 
     files = find_files([CORPUS / "claude-code", CORPUS / "pi"])
-    with holdfast.open_store("memory:") as store:
+    with everlog.open_store("memory:") as store:
         for file in files:
             dialect = recognise(file, dialects())
             assert dialect is not None

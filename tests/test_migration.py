@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 
-import holdfast
-from holdfast.identity.route import Router
-from holdfast.identity.scope import Inbound
-from holdfast.migration import migrate
-from holdfast.stores.layout import legacy_files
-from holdfast.stores.legacy import LegacyStore
+import everlog
+from everlog.identity.route import Router
+from everlog.identity.scope import Inbound
+from everlog.migration import migrate
+from everlog.stores.layout import legacy_files
+from everlog.stores.legacy import LegacyStore
 
 CREATED, UPDATED = "2025-03-04T05:06:07.5Z", "2025-04-05T06:07:08+02:00"
 
@@ -69,7 +69,7 @@ def old(tmp_path: Path) -> Path:
 
 
 def _migrate(root: Path, old: Path) -> list[Any]:
-    with holdfast.open_store(root) as store:
+    with everlog.open_store(root) as store:
         return migrate(store.port, legacy_files(old))
 
 
@@ -79,7 +79,7 @@ def test_a_file_becomes_a_session_with_its_times(root: Path, old: Path) -> None:
     assert (done.problem, done.records_in, done.records_out) == ("", 6, 6)
     assert not file.exists()
     assert (old / "x.json.migrated").exists()
-    session = holdfast.open_store(root).session("agent:main:direct:42")
+    session = everlog.open_store(root).session("agent:main:direct:42")
     metadata = session.metadata
     assert metadata.created_at == "2025-03-04T05:06:07.500Z"
     assert metadata.last_message_at.startswith("2025-04-05T04:07:08")
@@ -92,7 +92,7 @@ def test_a_file_becomes_a_session_with_its_times(root: Path, old: Path) -> None:
     assert b"thought_signature" in said[1].line
     texts = [m.text for m in session.context().messages]
     assert texts == ["earlier: greetings", "hello <b> \u2028 ☃", "", "a.py", "one file"]
-    assert any(isinstance(r, holdfast.Event) for r in session.records())
+    assert any(isinstance(r, everlog.Event) for r in session.records())
 
 
 def test_running_it_twice_changes_nothing(root: Path, old: Path) -> None:
@@ -101,7 +101,7 @@ def test_running_it_twice_changes_nothing(root: Path, old: Path) -> None:
     before = sorted(p.name for p in old.iterdir())
     assert _migrate(root, old) == []
     assert sorted(p.name for p in old.iterdir()) == before
-    assert len(holdfast.open_store(root).list()) == 1
+    assert len(everlog.open_store(root).list()) == 1
 
 
 @pytest.mark.parametrize(
@@ -123,7 +123,7 @@ def test_a_broken_file_is_left_and_named(root: Path, old: Path, content: str, pr
     one, two = _migrate(root, old)
     assert problem in one.problem and not two.problem
     assert broken.read_text() == content
-    assert len(holdfast.open_store(root).list()) == 1
+    assert len(everlog.open_store(root).list()) == 1
 
 
 def test_other_files_are_not_touched(root: Path, old: Path) -> None:
@@ -141,8 +141,8 @@ def test_a_run_that_was_cut_short_is_taken_up(
     document = _document()
     document["messages"] = [{"role": "user", "content": f"line {n}"} for n in range(30)]
     _write(old, "x.json", document)
-    monkeypatch.setattr("holdfast.migration.BATCH", 7)
-    store = holdfast.open_store(root)
+    monkeypatch.setattr("everlog.migration.BATCH", 7)
+    store = everlog.open_store(root)
     append, calls = store.port.append, iter([1, 2])
 
     def dying(*arguments: Any, **more: Any) -> Any:
@@ -156,16 +156,16 @@ def test_a_run_that_was_cut_short_is_taken_up(
     assert (old / "x.json").exists()
     (done,) = _migrate(root, old)
     assert not done.problem
-    session = holdfast.open_store(root).session("agent:main:direct:42")
+    session = everlog.open_store(root).session("agent:main:direct:42")
     assert [m.text for m in session.messages()] == [f"line {n}" for n in range(30)]
-    assert len(holdfast.open_store(root).list()) == 1
+    assert len(everlog.open_store(root).list()) == 1
 
 
 def test_a_name_that_another_session_has_is_not_taken(root: Path, old: Path) -> None:
     _write(old, "x.json", _document())
-    store = holdfast.open_store(root)
+    store = everlog.open_store(root)
     mine = store.create(key="agent:main:direct:42")
-    mine.append(holdfast.user("mine"))
+    mine.append(everlog.user("mine"))
     (done,) = _migrate(root, old)
     assert "belongs to session" in done.problem
     assert (old / "x.json").exists()
@@ -182,18 +182,18 @@ def test_a_store_that_is_opened_on_old_files_takes_them_in(root: Path, where: st
     chat = {"messages": [{"role": "user", "content": "of some other program"}]}
     alike = _write(root / where, "alike.json", chat)
     broken = _write(root / where, "torn.json", "{")
-    with holdfast.open_store(root) as store:
+    with everlog.open_store(root) as store:
         assert len(store.session("agent:main:direct:42").messages()) == 4
         reports = list(store.port.reports)  # type: ignore[attr-defined]
     assert not file.exists() and other.exists() and broken.exists() and alike.exists()
     assert len(reports) == 1 and "torn.json" in reports[0]
-    with holdfast.open_store(root) as store:
+    with everlog.open_store(root) as store:
         assert len(store.list()) == 1
 
 
 def test_then_the_first_routed_message_takes_the_history_over(root: Path) -> None:
     _write(root, "x.json", _document())
-    with holdfast.open_store(root) as store:
+    with everlog.open_store(root) as store:
         inbound = Inbound(channel="telegram", chat_type="direct", chat_id="42", sender_id="42")
         session = store.converse(Router().route(inbound))
         assert session.messages()[0].role == "user"
@@ -201,7 +201,7 @@ def test_then_the_first_routed_message_takes_the_history_over(root: Path) -> Non
 
 
 def _open(root: Path) -> None:
-    with holdfast.open_store(root) as store:
+    with everlog.open_store(root) as store:
         store.session("agent:main:direct:42")
 
 
@@ -214,7 +214,7 @@ def test_processes_that_open_it_at_once_take_each_file_once(root: Path) -> None:
         process.start()
     for process in processes:
         process.join()
-    with holdfast.open_store(root) as store:
+    with everlog.open_store(root) as store:
         assert len(store.list()) == 5
         for number in range(5):
             assert len(store.session(f"agent:main:direct:4{number}").messages()) == 4
@@ -230,20 +230,20 @@ def test_if_nothing_can_be_written_the_old_files_are_used(
     file = _write(root, "x.json", _document())
 
     def full(*_: Any, **__: Any) -> Any:
-        raise holdfast.StoreFull("the disk is full")
+        raise everlog.StoreFull("the disk is full")
 
-    monkeypatch.setattr("holdfast.stores.file.FileStore.create", full)
-    store = holdfast.open_store(root)
+    monkeypatch.setattr("everlog.stores.file.FileStore.create", full)
+    store = everlog.open_store(root)
     assert isinstance(store.port, LegacyStore)
     assert "disk is full" in store.port.reports[0]
     session = store.session("agent:main:direct:42")
     assert session.context().messages[0].text == "earlier: greetings"
-    session.append(holdfast.user("still talking"))
+    session.append(everlog.user("still talking"))
     new = store.create(key="agent:main:direct:43")
-    new.append(holdfast.user("hi"))
+    new.append(everlog.user("hi"))
     assert file.exists()
     monkeypatch.undo()
-    with holdfast.open_store(root) as again:  # the next run brings everything in
+    with everlog.open_store(root) as again:  # the next run brings everything in
         texts = [m.text for m in again.session("agent:main:direct:42").messages()]
         assert texts[-1] == "still talking" and len(texts) == 5
         assert [m.text for m in again.session("agent:main:direct:43").messages()] == ["hi"]
@@ -252,28 +252,28 @@ def test_if_nothing_can_be_written_the_old_files_are_used(
 def test_an_append_that_cannot_be_written_is_not_acknowledged(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    store = holdfast.Store(LegacyStore(tmp_path, {}))
+    store = everlog.Store(LegacyStore(tmp_path, {}))
     session = store.create(key="agent:a:direct:1")
-    session.append(holdfast.user("one"))
+    session.append(everlog.user("one"))
 
     def refuse(*_: Any) -> Any:
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(os, "replace", refuse)
-    with pytest.raises(holdfast.StoreFull):
-        session.append(holdfast.user("two"))
+    with pytest.raises(everlog.StoreFull):
+        session.append(everlog.user("two"))
     monkeypatch.undo()
     assert [m.text for m in session.messages()] == ["one"]
-    assert session.append(holdfast.user("three")).seq == 2
+    assert session.append(everlog.user("three")).seq == 2
     (file,) = legacy_files(tmp_path)
     assert [m["content"] for m in json.loads(file.read_text())["messages"]] == ["one", "three"]
     assert sorted(p.name for p in tmp_path.iterdir()) == [file.name]
 
 
 def test_keys_that_would_share_a_file_do_not(tmp_path: Path) -> None:
-    store = holdfast.Store(LegacyStore(tmp_path, {}))
+    store = everlog.Store(LegacyStore(tmp_path, {}))
     for key in ("agent:a:group:-1/42", "agent:a:group:-1_42"):
-        store.create(key=key).append(holdfast.user(key))
+        store.create(key=key).append(everlog.user(key))
     found = [json.loads(file.read_text()) for file in legacy_files(tmp_path)]
     assert sorted(one["key"] for one in found) == ["agent:a:group:-1/42", "agent:a:group:-1_42"]
     assert all(one["messages"][0]["content"] == one["key"] for one in found)

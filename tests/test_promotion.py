@@ -8,17 +8,17 @@ from typing import Any
 
 import pytest
 
-import holdfast
-from holdfast.identity.route import Routed, Router
-from holdfast.identity.scope import Inbound
-from holdfast.model import Compaction, Message, assistant, user
+import everlog
+from everlog.identity.route import Routed, Router
+from everlog.identity.scope import Inbound
+from everlog.model import Compaction, Message, assistant, user
 
 LEGACY = "agent:main:direct:42"
 
 
 @pytest.fixture(params=["file", "memory"])
-def store(request: pytest.FixtureRequest, tmp_path: Path) -> holdfast.Store:
-    return holdfast.open_store("memory:" if request.param == "memory" else tmp_path)
+def store(request: pytest.FixtureRequest, tmp_path: Path) -> everlog.Store:
+    return everlog.open_store("memory:" if request.param == "memory" else tmp_path)
 
 
 def _route(channel: str = "telegram", sender: str = "42", **more: Any) -> Routed:
@@ -26,7 +26,7 @@ def _route(channel: str = "telegram", sender: str = "42", **more: Any) -> Routed
     return Router().route(Inbound(channel=channel, sender_id=sender, **fields))
 
 
-def _old(store: holdfast.Store, name: str = LEGACY, *texts: str) -> holdfast.Session:
+def _old(store: everlog.Store, name: str = LEGACY, *texts: str) -> everlog.Session:
     """A session as an older version left it, under a readable key."""
     session = store.create(key=name)
     for text in texts or ("hello", "again"):
@@ -35,11 +35,11 @@ def _old(store: holdfast.Store, name: str = LEGACY, *texts: str) -> holdfast.Ses
     return session
 
 
-def _texts(session: holdfast.Session) -> list[str]:
+def _texts(session: everlog.Session) -> list[str]:
     return [message.text for message in session.messages()]
 
 
-def test_the_same_route_leads_to_the_same_session(store: holdfast.Store) -> None:
+def test_the_same_route_leads_to_the_same_session(store: everlog.Store) -> None:
     one = store.converse(_route(), sender="42")
     assert store.converse(_route(), sender="42").id == one.id
     assert store.converse(_route(channel="discord")).id != one.id
@@ -51,7 +51,7 @@ def test_the_same_route_leads_to_the_same_session(store: holdfast.Store) -> None
         assert store.session(alias).id == one.id
 
 
-def test_the_second_message_after_a_new_chat_goes_to_the_new_chat(store: holdfast.Store) -> None:
+def test_the_second_message_after_a_new_chat_goes_to_the_new_chat(store: everlog.Store) -> None:
     one = store.converse(_route())
     one.append(user("old"))
     two = store.converse(_route(), new_chat=True)
@@ -64,7 +64,7 @@ def test_the_second_message_after_a_new_chat_goes_to_the_new_chat(store: holdfas
         assert store.converse(_route()).id == one.id
 
 
-def test_an_old_history_comes_in_with_the_first_message(store: holdfast.Store) -> None:
+def test_an_old_history_comes_in_with_the_first_message(store: everlog.Store) -> None:
     old = _old(store)
     new = store.converse(_route())
     assert new.id != old.id
@@ -78,7 +78,7 @@ def test_an_old_history_comes_in_with_the_first_message(store: holdfast.Store) -
     assert len(new.messages()) == 4
 
 
-def test_its_summary_comes_too(store: holdfast.Store) -> None:
+def test_its_summary_comes_too(store: everlog.Store) -> None:
     old = _old(store, LEGACY, "a", "b", "c")
     old.append(Compaction(first_kept_seq=5, summary="S"))
     old.append(user("d"))
@@ -88,7 +88,7 @@ def test_its_summary_comes_too(store: holdfast.Store) -> None:
     assert _texts(new) == _texts(old)
 
 
-def test_clearing_does_not_bring_it_back(store: holdfast.Store) -> None:
+def test_clearing_does_not_bring_it_back(store: everlog.Store) -> None:
     _old(store)
     new = store.converse(_route())
     new.rewind(0)
@@ -98,7 +98,7 @@ def test_clearing_does_not_bring_it_back(store: holdfast.Store) -> None:
 
 
 def test_a_name_without_a_channel_is_promoted_once_to_the_first_that_claims_it(
-    store: holdfast.Store,
+    store: everlog.Store,
 ) -> None:
     _old(store)
     first = store.converse(_route("telegram"))
@@ -109,19 +109,19 @@ def test_a_name_without_a_channel_is_promoted_once_to_the_first_that_claims_it(
     assert store.session(LEGACY).id == first.id
 
 
-def test_a_name_with_a_channel_is_promoted_there_only(store: holdfast.Store) -> None:
+def test_a_name_with_a_channel_is_promoted_there_only(store: everlog.Store) -> None:
     _old(store, "agent:main:slack:direct:42")
     assert store.converse(_route("telegram")).messages() == []
     assert len(store.converse(_route("slack")).messages()) == 4
 
 
-def test_nothing_is_promoted_from_the_main_session(store: holdfast.Store) -> None:
+def test_nothing_is_promoted_from_the_main_session(store: everlog.Store) -> None:
     _old(store, "agent:main:main")
     assert store.converse(_route()).messages() == []
     assert len(store.session("agent:main:main").messages()) == 4
 
 
-def test_nothing_is_promoted_over_a_conversation(store: holdfast.Store) -> None:
+def test_nothing_is_promoted_over_a_conversation(store: everlog.Store) -> None:
     new = store.converse(_route())
     new.append(user("first"))
     _old(store)
@@ -130,14 +130,14 @@ def test_nothing_is_promoted_over_a_conversation(store: holdfast.Store) -> None:
     assert store.converse(_route()).messages() == []
 
 
-def test_an_empty_session_that_was_there_before_is_filled(store: holdfast.Store) -> None:
+def test_an_empty_session_that_was_there_before_is_filled(store: everlog.Store) -> None:
     new = store.converse(_route())
     _old(store)
     assert len(store.converse(_route()).messages()) == 4
     assert store.converse(_route()).id == new.id
 
 
-def test_an_explicit_key_takes_no_names_of_the_chat(store: holdfast.Store) -> None:
+def test_an_explicit_key_takes_no_names_of_the_chat(store: everlog.Store) -> None:
     chat = store.converse(_route())
     inbound = Inbound(channel="telegram", chat_type="direct", chat_id="42", sender_id="42")
     key = "agent:cron-nightly-1"
@@ -148,7 +148,7 @@ def test_an_explicit_key_takes_no_names_of_the_chat(store: holdfast.Store) -> No
     assert store.session(key).id == cron.id
 
 
-def test_a_key_that_is_not_explicit_is_one_more_alias(store: holdfast.Store) -> None:
+def test_a_key_that_is_not_explicit_is_one_more_alias(store: everlog.Store) -> None:
     other = _old(store, "agent:other:direct:1")
     for incoming in ("cli:default", other.id[:10], "two words", "\x00", "x" * 600):
         session = store.converse(_route(), incoming=incoming)
@@ -163,9 +163,9 @@ def test_a_key_that_is_not_explicit_is_one_more_alias(store: holdfast.Store) -> 
 def test_a_copy_that_was_cut_short_is_completed(
     tmp_path: Path, stop: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    store = holdfast.open_store(tmp_path)
+    store = everlog.open_store(tmp_path)
     old = _old(store)
-    monkeypatch.setattr("holdfast.promotion.BATCH", 1)
+    monkeypatch.setattr("everlog.promotion.BATCH", 1)
     append = store.port.append
     calls: list[int] = []
 
@@ -178,21 +178,21 @@ def test_a_copy_that_was_cut_short_is_completed(
     monkeypatch.setattr(store.port, "append", dying)
     with pytest.raises(KeyboardInterrupt):
         store.converse(_route())
-    again = holdfast.open_store(tmp_path)
+    again = everlog.open_store(tmp_path)
     new = again.converse(_route())
     assert _texts(new) == _texts(old)
     assert _texts(again.converse(_route())) == _texts(old)
 
 
 def _promote(root: Path, channel: str) -> None:
-    store = holdfast.open_store(root)
+    store = everlog.open_store(root)
     session = store.converse(_route(channel))
     session.append(user(f"now on {channel}"))
 
 
 @pytest.mark.parametrize("channels", [("telegram",), ("telegram", "discord", "slack", "irc")])
 def test_sixteen_processes_promote_once(tmp_path: Path, channels: tuple[str, ...]) -> None:
-    old = _old(holdfast.open_store(tmp_path), LEGACY, *[f"line {n}" for n in range(40)])
+    old = _old(everlog.open_store(tmp_path), LEGACY, *[f"line {n}" for n in range(40)])
     context = multiprocessing.get_context("spawn")
     processes = [
         context.Process(target=_promote, args=(tmp_path, channels[n % len(channels)]))
@@ -203,7 +203,7 @@ def test_sixteen_processes_promote_once(tmp_path: Path, channels: tuple[str, ...
     for process in processes:
         process.join()
     assert [process.exitcode for process in processes] == [0] * 16
-    store = holdfast.open_store(tmp_path)
+    store = everlog.open_store(tmp_path)
     told = _texts(old)
     winners = 0
     for channel in channels:
@@ -216,8 +216,8 @@ def test_sixteen_processes_promote_once(tmp_path: Path, channels: tuple[str, ...
     assert len(store.list()) == 1 + len(channels)
 
 
-def test_messages_are_copied_with_what_we_do_not_know_of_them(store: holdfast.Store) -> None:
+def test_messages_are_copied_with_what_we_do_not_know_of_them(store: everlog.Store) -> None:
     old = store.create(key=LEGACY)
-    old.append(Message(role="user", content=(holdfast.OtherBlock({"type": "video", "x": 1}),)))
+    old.append(Message(role="user", content=(everlog.OtherBlock({"type": "video", "x": 1}),)))
     new = store.converse(_route())
     assert new.messages()[0].content == old.messages()[0].content

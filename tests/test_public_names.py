@@ -1,4 +1,4 @@
-"""What `import holdfast` offers, and what it costs."""
+"""What `import everlog` offers, and what it costs."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-import holdfast
+import everlog
 
 SRC = Path(__file__).parents[1] / "src"
 
@@ -25,7 +25,7 @@ NAMES = [
     "Event",
     "File",
     "FormatError",
-    "HoldfastError",
+    "EverlogError",
     "Hook",
     "Image",
     "InvalidId",
@@ -78,7 +78,7 @@ ONLY_THE_CORE = """
 import sys
 
 class Refuse:
-    allowed = {*sys.stdlib_module_names, "holdfast", "msgspec", "apsw"}
+    allowed = {*sys.stdlib_module_names, "everlog", "msgspec", "apsw"}
 
     def find_spec(self, name, path=None, target=None):
         if name.partition(".")[0] not in self.allowed:
@@ -97,16 +97,16 @@ for name in ("click", "rich", "watchfiles"):
 
 END_TO_END = """
 import asyncio
-import holdfast
+import everlog
 
-for name in holdfast.__all__:
-    getattr(holdfast, name)
-with holdfast.open_store(sys.argv[1]) as store:
+for name in everlog.__all__:
+    getattr(everlog, name)
+with everlog.open_store(sys.argv[1]) as store:
     session = store.create(title="core", aliases=["core"])
-    session.append(holdfast.user("one"), expect=0)
-    call = holdfast.ToolCall("tc_1", "bash", {"command": "ls"})
-    session.append_many([holdfast.assistant([call]), holdfast.tool_result("tc_1", "file")])
-    session.append(holdfast.Compaction(first_kept_seq=2, summary="one"))
+    session.append(everlog.user("one"), expect=0)
+    call = everlog.ToolCall("tc_1", "bash", {"command": "ls"})
+    session.append_many([everlog.assistant([call]), everlog.tool_result("tc_1", "file")])
+    session.append(everlog.Compaction(first_kept_seq=2, summary="one"))
     session.tombstone(3)
     session.restore(3)
     branch = session.fork(at=1)
@@ -120,9 +120,9 @@ with holdfast.open_store(sys.argv[1]) as store:
     assert branch.delete() == 1
 
 async def main():
-    async with holdfast.open_async_store(sys.argv[1]) as store:
+    async with everlog.open_async_store(sys.argv[1]) as store:
         session = await store.session("core")
-        await session.append(holdfast.user("two"))
+        await session.append(everlog.user("two"))
         assert (await session.metadata()).name == "renamed"
 
 asyncio.run(main())
@@ -131,7 +131,7 @@ asyncio.run(main())
 
 def _python(code: str, *arguments: str) -> str:
     path = os.pathsep.join(filter(None, (str(SRC), os.environ.get("PYTHONPATH"))))
-    kept = {key: value for key, value in os.environ.items() if not key.startswith("HOLDFAST_")}
+    kept = {key: value for key, value in os.environ.items() if not key.startswith("EVERLOG_")}
     done = subprocess.run(
         [sys.executable, "-W", "error", "-c", code, *arguments],
         capture_output=True,
@@ -145,29 +145,29 @@ def _python(code: str, *arguments: str) -> str:
 
 
 def test_the_public_names_are_these() -> None:
-    assert holdfast.__all__ == NAMES
-    assert dir(holdfast) == NAMES
+    assert everlog.__all__ == NAMES
+    assert dir(everlog) == NAMES
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_public_name_can_be_imported(name: str) -> None:
-    assert getattr(holdfast, name) is not None
+    assert getattr(everlog, name) is not None
 
 
 def test_any_other_name_is_an_attribute_error() -> None:
     with pytest.raises(AttributeError, match="nothing_like_this"):
-        _ = holdfast.nothing_like_this
+        _ = everlog.nothing_like_this
 
 
 def test_importing_the_package_alone_loads_no_dependency() -> None:
     heavy = ("click", "rich", "apsw", "msgspec", "orjson", "watchfiles", "asyncio")
-    told = _python(f"import holdfast, sys; print([n for n in {heavy} if n in sys.modules])")
+    told = _python(f"import everlog, sys; print([n for n in {heavy} if n in sys.modules])")
     assert told == "[]\n"
 
 
 def test_opening_a_store_loads_neither_the_command_line_nor_asyncio(tmp_path: Path) -> None:
     told = _python(
-        "import holdfast, sys; holdfast.open_store(sys.argv[1]).create().append(holdfast.user('x'))"
+        "import everlog, sys; everlog.open_store(sys.argv[1]).create().append(everlog.user('x'))"
         "; print([n for n in ('click', 'rich', 'watchfiles', 'asyncio') if n in sys.modules])",
         str(tmp_path / "root"),
     )

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.redaction import COVER, redact
+from everlog.redaction import COVER, redact
 
 LETTERS = string.ascii_letters + string.digits
 HEX = "0123456789abcdef"

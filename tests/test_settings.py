@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-import holdfast
-from holdfast.app import load_settings
-from holdfast.settings import Settings, convert, parse
+import everlog
+from everlog.app import load_settings
+from everlog.settings import Settings, convert, parse
 
 
 def test_without_a_file_the_defaults_hold(tmp_path: Path) -> None:
@@ -20,7 +20,7 @@ def test_without_a_file_the_defaults_hold(tmp_path: Path) -> None:
 
 def test_the_environment_wins_over_the_file(tmp_path: Path) -> None:
     (tmp_path / "config.toml").write_text('[session]\npart_bytes = 7\ndurability = "os"\n')
-    settings = load_settings(tmp_path, {"HOLDFAST_SESSION_PART_BYTES": "9", "HOLDFAST_ROOT": "/x"})
+    settings = load_settings(tmp_path, {"EVERLOG_SESSION_PART_BYTES": "9", "EVERLOG_ROOT": "/x"})
     assert settings.session.part_bytes == 9
     assert settings.session.durability == "os"
 
@@ -55,7 +55,7 @@ def test_the_environment_wins_over_the_file(tmp_path: Path) -> None:
     ],
 )
 def test_a_bad_file_is_an_error_that_names_the_key(text: str, names: str) -> None:
-    with pytest.raises(holdfast.SettingsError) as caught:
+    with pytest.raises(everlog.SettingsError) as caught:
         parse(text, {})
     assert names in str(caught.value)
     assert "\n" not in str(caught.value)
@@ -64,26 +64,26 @@ def test_a_bad_file_is_an_error_that_names_the_key(text: str, names: str) -> Non
 @pytest.mark.parametrize(
     ("variable", "value"),
     [
-        ("HOLDFAST_SESSION_COLOUR", "1"),
-        ("HOLDFAST_SESSION_PART_BYTES", "many"),
-        ("HOLDFAST_SESSION_PART_BYTES", "0"),
-        ("HOLDFAST_SESSION_DURABILITY", "never"),
-        ("HOLDFAST_SESSION_DM_SCOPE", "main"),
-        ("HOLDFAST_SESSION_DIMENSIONS", "chat"),
-        ("HOLDFAST_SESSION_DIMENSIONS", '"chat"'),
-        ("HOLDFAST_SESSION_DIMENSIONS", "[" * 100_000),
-        ("HOLDFAST_SESSION_IDENTITY_LINKS", '{"alice": "tg:1"}'),
-        ("HOLDFAST_DISPATCH_RULES", '[{"nick": "x"}]'),
-        ("HOLDFAST_DISPATCH_RULE", "[]"),
+        ("EVERLOG_SESSION_COLOUR", "1"),
+        ("EVERLOG_SESSION_PART_BYTES", "many"),
+        ("EVERLOG_SESSION_PART_BYTES", "0"),
+        ("EVERLOG_SESSION_DURABILITY", "never"),
+        ("EVERLOG_SESSION_DM_SCOPE", "main"),
+        ("EVERLOG_SESSION_DIMENSIONS", "chat"),
+        ("EVERLOG_SESSION_DIMENSIONS", '"chat"'),
+        ("EVERLOG_SESSION_DIMENSIONS", "[" * 100_000),
+        ("EVERLOG_SESSION_IDENTITY_LINKS", '{"alice": "tg:1"}'),
+        ("EVERLOG_DISPATCH_RULES", '[{"nick": "x"}]'),
+        ("EVERLOG_DISPATCH_RULE", "[]"),
     ],
 )
 def test_a_bad_variable_is_an_error_that_names_it(variable: str, value: str) -> None:
-    with pytest.raises(holdfast.SettingsError, match=variable):
+    with pytest.raises(everlog.SettingsError, match=variable):
         convert({}, {variable: value})
 
 
 def test_an_id_under_two_names_is_an_error_that_names_both() -> None:
-    with pytest.raises(holdfast.SettingsError) as caught:
+    with pytest.raises(everlog.SettingsError) as caught:
         parse('[session.identity_links]\nalice = ["x", "tg:1"]\nbob = [" TG:1"]', {})
     assert "'alice'" in str(caught.value) and "'bob'" in str(caught.value)
     assert "identity_links" in str(caught.value) and "\n" not in str(caught.value)
@@ -94,10 +94,10 @@ def test_a_variable_gives_a_list_or_a_table_as_json() -> None:
     settings = convert(
         {"session": {"dimensions": ["chat"], "identity_links": {"bob": ["1"]}}},
         {
-            "HOLDFAST_SESSION_DIMENSIONS": "[]",
-            "HOLDFAST_SESSION_DM_SCOPE": "per-peer",
-            "HOLDFAST_SESSION_IDENTITY_LINKS": '{"alice": ["tg:1"]}',
-            "HOLDFAST_DISPATCH_RULES": '[{"agent": "x", "when": {"mentioned": true}}]',
+            "EVERLOG_SESSION_DIMENSIONS": "[]",
+            "EVERLOG_SESSION_DM_SCOPE": "per-peer",
+            "EVERLOG_SESSION_IDENTITY_LINKS": '{"alice": ["tg:1"]}',
+            "EVERLOG_DISPATCH_RULES": '[{"agent": "x", "when": {"mentioned": true}}]',
         },
     )
     assert settings.session.dimensions == ()
@@ -120,17 +120,17 @@ def test_agents_keep_the_order_of_the_file() -> None:
 def test_a_linked_file_is_not_followed(tmp_path: Path) -> None:
     (tmp_path / "elsewhere").write_text("")
     (tmp_path / "config.toml").symlink_to(tmp_path / "elsewhere")
-    with pytest.raises(holdfast.SettingsError, match="symbolic link"):
+    with pytest.raises(everlog.SettingsError, match="symbolic link"):
         load_settings(tmp_path, {})
 
 
 def test_a_file_that_cannot_be_read_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "config.toml").write_bytes(b"\xff\xfe")
-    with pytest.raises(holdfast.SettingsError):
+    with pytest.raises(everlog.SettingsError):
         load_settings(tmp_path, {})
 
 
 def test_unknown_addresses_are_refused() -> None:
     for address in ("redis://x", "mysql://x", "~nobody-here-by-that-name/x"):
-        with pytest.raises(holdfast.SettingsError):
-            holdfast.open_store(address)
+        with pytest.raises(everlog.SettingsError):
+            everlog.open_store(address)

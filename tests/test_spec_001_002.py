@@ -8,33 +8,33 @@ from typing import Any
 
 import pytest
 
-import holdfast
-from holdfast.api import CompactEnd, CompactStart, RunEvent
-from holdfast.engine.agent import Agent
-from holdfast.errors import ProviderError
-from holdfast.model import Compaction, Message, ToolCall, Usage, assistant, tool_result, user
-from holdfast.ports import Request
-from holdfast.settings import CompactionSettings, parse
-from holdfast.testing import ScriptedModel
-from holdfast.tokens import choose_window
+import everlog
+from everlog.api import CompactEnd, CompactStart, RunEvent
+from everlog.engine.agent import Agent
+from everlog.errors import ProviderError
+from everlog.model import Compaction, Message, ToolCall, Usage, assistant, tool_result, user
+from everlog.ports import Request
+from everlog.settings import CompactionSettings, parse
+from everlog.testing import ScriptedModel
+from everlog.tokens import choose_window
 
 STORY = "a story of many words " * 60
 
 
 @pytest.fixture
-def session(tmp_path: Path) -> holdfast.Session:
-    return holdfast.open_store(tmp_path).create()
+def session(tmp_path: Path) -> everlog.Session:
+    return everlog.open_store(tmp_path).create()
 
 
 def _run(
-    session: holdfast.Session, model: ScriptedModel, events: list[RunEvent], **settings: Any
+    session: everlog.Session, model: ScriptedModel, events: list[RunEvent], **settings: Any
 ) -> Message:
     chosen = CompactionSettings(**settings)
     agent = Agent(session.store, model, settings=chosen, emit=events.append)
     return asyncio.run(agent.run("go on", session=session))
 
 
-def _used(session: holdfast.Session, tokens: int, rounds: int = 12) -> None:
+def _used(session: everlog.Session, tokens: int, rounds: int = 12) -> None:
     """A session whose last answer was counted."""
     for number in range(rounds):
         session.append_many([user(f"question {number}"), assistant(f"answer {number} {STORY}")])
@@ -45,7 +45,7 @@ def _summaries(model: ScriptedModel) -> list[Request]:
     return [request for request in model.requests if request.system.startswith("You condense")]
 
 
-def _compactions(session: holdfast.Session) -> list[Compaction]:
+def _compactions(session: everlog.Session) -> list[Compaction]:
     return [record for record in session.records() if isinstance(record, Compaction)]
 
 
@@ -56,21 +56,21 @@ def test_002_it_is_on_by_default_and_triggers_at_0_9_of_the_window(tmp_path: Pat
     assert CompactionSettings().enabled
     assert CompactionSettings().threshold == 0.9
     for tokens, compacts in ((89_000, False), (91_000, True)):
-        session = holdfast.open_store(tmp_path / str(tokens)).create()
+        session = everlog.open_store(tmp_path / str(tokens)).create()
         _used(session, tokens)
         model = ScriptedModel(*(["summary", "answer"] if compacts else ["answer"]))
         _run(session, model, [], strategy="rounds", window=100_000)
         assert bool(_compactions(session)) is compacts
 
 
-def test_002_it_can_be_turned_off(session: holdfast.Session) -> None:
+def test_002_it_can_be_turned_off(session: everlog.Session) -> None:
     _used(session, 99_000)
     model = ScriptedModel("answer")
     _run(session, model, [], strategy="rounds", window=120_000, enabled=False)
     assert _compactions(session) == []
 
 
-def test_002_tool_results_are_truncated_above_the_budget(session: holdfast.Session) -> None:
+def test_002_tool_results_are_truncated_above_the_budget(session: everlog.Session) -> None:
     assert CompactionSettings().tool_result_budget == 50_000
     for number in range(9):
         name = f"c{number}"
@@ -84,14 +84,14 @@ def test_002_tool_results_are_truncated_above_the_budget(session: holdfast.Sessi
     assert all(len(m.text) == 9_000 for m in session.messages() if m.role == "toolResult")
 
 
-def test_002_tokens_are_counted_before_each_turn(session: holdfast.Session) -> None:
+def test_002_tokens_are_counted_before_each_turn(session: everlog.Session) -> None:
     _used(session, 95_000)
     model = ScriptedModel("summary", "answer")
     _run(session, model, [], strategy="rounds", window=100_000)
     assert model.requests.index(_summaries(model)[0]) == 0
 
 
-def test_002_old_messages_are_grouped_between_rounds(session: holdfast.Session) -> None:
+def test_002_old_messages_are_grouped_between_rounds(session: everlog.Session) -> None:
     for number in range(30):
         session.append_many(
             [
@@ -120,7 +120,7 @@ def test_002_old_messages_are_grouped_between_rounds(session: holdfast.Session) 
 
 
 def test_002_the_originals_are_replaced_by_the_summary_and_ten_messages_stay(
-    session: holdfast.Session,
+    session: everlog.Session,
 ) -> None:
     _used(session, 95_000)
     model = ScriptedModel("the summary", "answer")
@@ -131,7 +131,7 @@ def test_002_the_originals_are_replaced_by_the_summary_and_ten_messages_stay(
     assert len(session.messages()) == 27
 
 
-def test_002_start_and_end_are_told_with_the_tokens_freed(session: holdfast.Session) -> None:
+def test_002_start_and_end_are_told_with_the_tokens_freed(session: everlog.Session) -> None:
     _used(session, 95_000)
     events: list[RunEvent] = []
     _run(session, ScriptedModel("short", "answer"), events, strategy="rounds", window=100_000)
@@ -141,7 +141,7 @@ def test_002_start_and_end_are_told_with_the_tokens_freed(session: holdfast.Sess
 
 
 def test_002_three_failures_in_a_row_turn_it_off_for_the_session(
-    session: holdfast.Session,
+    session: everlog.Session,
 ) -> None:
     down = ProviderError("down")
     asked = []
@@ -180,7 +180,7 @@ def test_002_each_model_has_its_window(model: str, window: int) -> None:
 def test_001_it_compacts_above_100_000_tokens(tmp_path: Path) -> None:
     assert CompactionSettings().compact_threshold == 100_000
     for tokens, compacts in ((99_000, False), (101_000, True)):
-        session = holdfast.open_store(tmp_path / str(tokens)).create()
+        session = everlog.open_store(tmp_path / str(tokens)).create()
         _used(session, tokens)
         model = ScriptedModel(*(["prose", "answer"] if compacts else ["answer"]))
         _run(session, model, [], strategy="prose")
@@ -188,7 +188,7 @@ def test_001_it_compacts_above_100_000_tokens(tmp_path: Path) -> None:
 
 
 def test_001_the_summary_is_asked_to_keep_identity_profile_decisions_tasks_and_facts(
-    session: holdfast.Session,
+    session: everlog.Session,
 ) -> None:
     _used(session, 150_000)
     model = ScriptedModel("dense prose", "answer")
@@ -199,7 +199,7 @@ def test_001_the_summary_is_asked_to_keep_identity_profile_decisions_tasks_and_f
 
 
 def test_001_only_the_summary_and_what_follows_is_loaded_and_nothing_is_deleted(
-    session: holdfast.Session,
+    session: everlog.Session,
 ) -> None:
     _used(session, 150_000)
     model = ScriptedModel("dense prose", "answer")

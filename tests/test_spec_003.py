@@ -8,8 +8,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
-import holdfast
-from holdfast.model import Compaction
+import everlog
+from everlog.model import Compaction
 
 DOCUMENT = (
     b'{"recordType":"message","schemaVersion":1,"seq":1,"role":"user","content":[{"type":"text",'
@@ -33,16 +33,16 @@ def root(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def store(root: Path) -> holdfast.Store:
-    return holdfast.open_store(root)
+def store(root: Path) -> everlog.Store:
+    return everlog.open_store(root)
 
 
-def _folder(root: Path, session: holdfast.Session) -> Path:
+def _folder(root: Path, session: everlog.Session) -> Path:
     return root / "sessions" / session.id
 
 
 def test_s7_1_a_new_session_is_a_directory_with_an_empty_log_and_metadata(
-    root: Path, store: holdfast.Store
+    root: Path, store: everlog.Store
 ) -> None:
     session = store.create(model="m")
     folder = _folder(root, session)
@@ -56,14 +56,14 @@ def test_s7_1_a_new_session_is_a_directory_with_an_empty_log_and_metadata(
 
 
 def test_s7_2_messages_are_appended_and_the_file_is_never_rewritten(
-    root: Path, store: holdfast.Store
+    root: Path, store: everlog.Store
 ) -> None:
     session = store.create()
     log = _folder(root, session) / "session.jsonl"
     seen = b""
     inode = log.stat().st_ino
     for number in range(10):
-        session.append(holdfast.user(f"message {number}"))
+        session.append(everlog.user(f"message {number}"))
         now = log.read_bytes()
         assert now.startswith(seen)
         assert len(now) > len(seen)
@@ -71,10 +71,10 @@ def test_s7_2_messages_are_appended_and_the_file_is_never_rewritten(
     assert log.stat().st_ino == inode
 
 
-def test_s7_3_loading_rebuilds_the_history_with_overlays(root: Path, store: holdfast.Store) -> None:
+def test_s7_3_loading_rebuilds_the_history_with_overlays(root: Path, store: everlog.Store) -> None:
     session = store.create()
     (_folder(root, session) / "session.jsonl").write_bytes(DOCUMENT)
-    loaded = holdfast.open_store(root).session(session.id)
+    loaded = everlog.open_store(root).session(session.id)
     assert [message.seq for message in loaded.messages()] == [1, 2, 3, 5]
     context = loaded.context()
     assert [message.role for message in context.messages] == ["user", "assistant"]
@@ -86,28 +86,28 @@ def test_s7_3_loading_rebuilds_the_history_with_overlays(root: Path, store: hold
     assert loaded.verify() == ()
 
 
-def test_s7_4_metadata_moves_on_with_each_interaction(store: holdfast.Store) -> None:
+def test_s7_4_metadata_moves_on_with_each_interaction(store: everlog.Store) -> None:
     session = store.create()
-    first = session.append(holdfast.user("a"))
+    first = session.append(everlog.user("a"))
     one = session.metadata
-    second = session.append(holdfast.assistant("b"))
+    second = session.append(everlog.assistant("b"))
     two = session.metadata
     assert (one.message_count, two.message_count) == (1, 2)
     assert (one.last_message_at, two.last_message_at) == (first.timestamp, second.timestamp)
 
 
-def test_s7_5_listing_is_sorted_by_the_last_message(store: holdfast.Store) -> None:
+def test_s7_5_listing_is_sorted_by_the_last_message(store: everlog.Store) -> None:
     sessions = [store.create() for _ in range(5)]
     order = [2, 0, 4, 1, 3]
     for minute, number in enumerate(order):
-        sessions[number].append(holdfast.user("x", timestamp=f"2026-01-01T00:{minute:02d}:00Z"))
+        sessions[number].append(everlog.user("x", timestamp=f"2026-01-01T00:{minute:02d}:00Z"))
     listed = [row.id for row in store.list()]
     assert listed == [sessions[number].id for number in reversed(order)]
 
 
-def test_s7_6_compaction_appends_a_record(root: Path, store: holdfast.Store) -> None:
+def test_s7_6_compaction_appends_a_record(root: Path, store: everlog.Store) -> None:
     session = store.create()
-    session.append_many([holdfast.user("a"), holdfast.assistant("b"), holdfast.user("c")])
+    session.append_many([everlog.user("a"), everlog.assistant("b"), everlog.user("c")])
     log = _folder(root, session) / "session.jsonl"
     before = log.read_bytes()
     session.append(Compaction(first_kept_seq=3, summary="s"))
@@ -116,10 +116,10 @@ def test_s7_6_compaction_appends_a_record(root: Path, store: holdfast.Store) -> 
     assert session.metadata.message_count == 3
 
 
-def test_s7_7_cron_sessions_carry_their_job(store: holdfast.Store) -> None:
+def test_s7_7_cron_sessions_carry_their_job(store: everlog.Store) -> None:
     session = store.create(source="cron", cron_job_id="nightly")
     store.create()
-    session.append(holdfast.user("run"))
+    session.append(everlog.user("run"))
     assert session.metadata.source == "cron"
     assert session.metadata.cron_job_id == "nightly"
     assert [row.id for row in store.list(source="cron")] == [session.id]
@@ -128,32 +128,32 @@ def test_s7_7_cron_sessions_carry_their_job(store: holdfast.Store) -> None:
 @pytest.mark.parametrize(
     "bad", ["", "x", "../etc", "a" * 26, "0" * 25, "0" * 27, "0" * 26 + "\n", "I" * 26, "０" * 26]
 )
-def test_s7_8_what_is_no_ulid_is_refused(store: holdfast.Store, bad: str) -> None:
-    with pytest.raises(holdfast.InvalidId):
-        store.port.append(bad, [holdfast.user("x")])
-    with pytest.raises(holdfast.InvalidId):
+def test_s7_8_what_is_no_ulid_is_refused(store: everlog.Store, bad: str) -> None:
+    with pytest.raises(everlog.InvalidId):
+        store.port.append(bad, [everlog.user("x")])
+    with pytest.raises(everlog.InvalidId):
         store.port.metadata(bad)
 
 
-def test_s7_9_a_partial_last_line_is_ignored_on_reload(root: Path, store: holdfast.Store) -> None:
+def test_s7_9_a_partial_last_line_is_ignored_on_reload(root: Path, store: everlog.Store) -> None:
     session = store.create()
-    session.append_many([holdfast.user("a"), holdfast.user("b")])
+    session.append_many([everlog.user("a"), everlog.user("b")])
     log = _folder(root, session) / "session.jsonl"
     whole = log.read_bytes()
     last = whole.rindex(b"\n", 0, -1) + 1
     for cut in range(last + 1, len(whole)):
         log.write_bytes(whole[:cut])
-        loaded = holdfast.open_store(root).session(session.id)
+        loaded = everlog.open_store(root).session(session.id)
         assert [message.text for message in loaded.messages()] == ["a"]
 
 
 def test_s7_11_context_is_the_summary_and_the_messages_from_first_kept_seq(
-    store: holdfast.Store,
+    store: everlog.Store,
 ) -> None:
     session = store.create()
-    session.append_many([holdfast.user(str(number)) for number in range(1, 7)])
+    session.append_many([everlog.user(str(number)) for number in range(1, 7)])
     session.append(Compaction(first_kept_seq=5, summary="one to four"))
-    session.append(holdfast.user("8"))
+    session.append(everlog.user("8"))
     texts = [message.text for message in session.context().messages]
     assert texts == [
         "The conversation history before this point was compacted into the following summary:\n"
@@ -164,10 +164,10 @@ def test_s7_11_context_is_the_summary_and_the_messages_from_first_kept_seq(
     ]
 
 
-def test_s7_12_content_is_always_a_list_of_blocks(root: Path, store: holdfast.Store) -> None:
+def test_s7_12_content_is_always_a_list_of_blocks(root: Path, store: everlog.Store) -> None:
     session = store.create()
-    session.append(holdfast.user("plain text"))
-    session.append(holdfast.tool_result("tc_1", "also plain"))
+    session.append(everlog.user("plain text"))
+    session.append(everlog.tool_result("tc_1", "also plain"))
     for line in (_folder(root, session) / "session.jsonl").read_bytes().splitlines():
         record = msgspec.json.decode(line)
         if record["recordType"] == "message":
@@ -176,7 +176,7 @@ def test_s7_12_content_is_always_a_list_of_blocks(root: Path, store: holdfast.St
 
 
 def test_a_directory_of_the_specification_is_taken_over_unchanged(root: Path) -> None:
-    store = holdfast.open_store(root)
+    store = everlog.open_store(root)
     session = store.create()
     folder = _folder(root, session)
     (folder / "session.jsonl").write_bytes(DOCUMENT)
@@ -192,7 +192,7 @@ def test_a_directory_of_the_specification_is_taken_over_unchanged(root: Path) ->
         "nextSeq": 6,
     }
     (folder / "metadata.json").write_bytes(msgspec.json.encode(foreign))
-    taken = holdfast.open_store(root).session(session.id)
+    taken = everlog.open_store(root).session(session.id)
     metadata = taken.metadata
     assert (metadata.name, metadata.model, metadata.cron_job_id) == (
         "Disks",
@@ -201,7 +201,7 @@ def test_a_directory_of_the_specification_is_taken_over_unchanged(root: Path) ->
     )
     assert metadata.message_count == 4
     assert metadata.extra == {"nextSeq": 6}
-    assert taken.append(holdfast.user("and now?")).seq == 6
+    assert taken.append(everlog.user("and now?")).seq == 6
     assert (folder / "session.jsonl").read_bytes().startswith(DOCUMENT)
     taken.store.close()
     kept = msgspec.json.decode((folder / "metadata.json").read_bytes())

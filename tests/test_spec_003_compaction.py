@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
-import holdfast
-from holdfast.compaction.prompts import HEADINGS
-from holdfast.engine.agent import Agent
-from holdfast.engine.compact import Outcome
-from holdfast.model import Compaction, ToolCall, assistant, tool_result, user
-from holdfast.settings import CompactionSettings
-from holdfast.testing import ScriptedModel
+import everlog
+from everlog.compaction.prompts import HEADINGS
+from everlog.engine.agent import Agent
+from everlog.engine.compact import Outcome
+from everlog.model import Compaction, ToolCall, assistant, tool_result, user
+from everlog.settings import CompactionSettings
+from everlog.testing import ScriptedModel
 from tests.engine.test_turn import SUMMARY
 from tests.histories import check_order
 
@@ -22,11 +22,11 @@ STORY = "a story of many words " * 60
 
 
 @pytest.fixture
-def session(tmp_path: Path) -> holdfast.Session:
-    return holdfast.open_store(tmp_path).create()
+def session(tmp_path: Path) -> everlog.Session:
+    return everlog.open_store(tmp_path).create()
 
 
-def _work(session: holdfast.Session, *files: tuple[str, str]) -> None:
+def _work(session: everlog.Session, *files: tuple[str, str]) -> None:
     for number, (tool, path) in enumerate(files):
         name = f"c{session.metadata.through.seq}.{number}"
         session.append_many(
@@ -39,30 +39,30 @@ def _work(session: holdfast.Session, *files: tuple[str, str]) -> None:
         )
 
 
-def _compact(session: holdfast.Session, model: ScriptedModel) -> Outcome:
+def _compact(session: everlog.Session, model: ScriptedModel) -> Outcome:
     agent = Agent(session.store, model, settings=SETTINGS)
     outcome = asyncio.run(agent.compact(session))
     assert outcome.compacted, outcome.reason
     return outcome
 
 
-def _last(session: holdfast.Session) -> Compaction:
+def _last(session: everlog.Session) -> Compaction:
     return next(one for one in reversed(session.records()) if isinstance(one, Compaction))
 
 
 def test_s7_3_the_whole_history_can_still_be_loaded_and_the_context_has_the_overlay(
-    tmp_path: Path, session: holdfast.Session
+    tmp_path: Path, session: everlog.Session
 ) -> None:
     _work(session, *[("read", f"{n}.py") for n in range(6)])
     before = [message.seq for message in session.messages()]
     _compact(session, ScriptedModel(SUMMARY))
-    again = holdfast.open_store(tmp_path).session(session.id)
+    again = everlog.open_store(tmp_path).session(session.id)
     assert [message.seq for message in again.messages()] == before
     assert again.context().messages[0].text.endswith(f"{_last(again).summary}\n</summary>")
 
 
 def test_s7_6_compaction_appends_a_record_and_rewrites_nothing(
-    tmp_path: Path, session: holdfast.Session
+    tmp_path: Path, session: everlog.Session
 ) -> None:
     _work(session, *[("read", f"{n}.py") for n in range(6)])
     log = tmp_path / "sessions" / session.id / "session.jsonl"
@@ -75,7 +75,7 @@ def test_s7_6_compaction_appends_a_record_and_rewrites_nothing(
 
 
 def test_s7_11_the_context_is_the_summary_and_the_messages_from_first_kept_on(
-    session: holdfast.Session,
+    session: everlog.Session,
 ) -> None:
     _work(session, *[("read", f"{n}.py") for n in range(6)])
     _compact(session, ScriptedModel(SUMMARY))
@@ -86,7 +86,7 @@ def test_s7_11_the_context_is_the_summary_and_the_messages_from_first_kept_on(
     assert [m.seq for m in kept] == [m.seq for m in session.messages() if m.seq >= first]
 
 
-def test_s7_13_a_cut_never_separates_a_call_from_its_results(session: holdfast.Session) -> None:
+def test_s7_13_a_cut_never_separates_a_call_from_its_results(session: everlog.Session) -> None:
     for number in range(12):
         names = [f"c{number}.{call}" for call in range(3)]
         session.append(assistant([ToolCall(name, "bash", {}) for name in names]))
@@ -95,12 +95,12 @@ def test_s7_13_a_cut_never_separates_a_call_from_its_results(session: holdfast.S
             _compact(session, ScriptedModel(SUMMARY))
             check_order(session.context().messages)
             kept = session.record(_last(session).first_kept_seq)
-            assert isinstance(kept, holdfast.Message) and kept.tool_calls
+            assert isinstance(kept, everlog.Message) and kept.tool_calls
 
 
 @pytest.mark.parametrize("model", [ScriptedModel(SUMMARY), ScriptedModel("no", "no")])
 def test_s7_14_a_summary_has_the_fixed_sections(
-    session: holdfast.Session, model: ScriptedModel
+    session: everlog.Session, model: ScriptedModel
 ) -> None:
     _work(session, *[("read", f"{n}.py") for n in range(6)])
     _compact(session, model)
@@ -111,7 +111,7 @@ def test_s7_14_a_summary_has_the_fixed_sections(
 
 
 def test_s7_15_the_second_compaction_still_has_the_files_of_the_first(
-    session: holdfast.Session,
+    session: everlog.Session,
 ) -> None:
     _work(session, ("read", "a.py"), ("write", "b.py"), *[("bash", "")] * 5)
     _compact(session, ScriptedModel(SUMMARY))
@@ -124,7 +124,7 @@ def test_s7_15_the_second_compaction_still_has_the_files_of_the_first(
         assert f"\n{path}\n" in record.summary
 
 
-def test_s7_16_a_file_that_was_modified_is_not_listed_as_read(session: holdfast.Session) -> None:
+def test_s7_16_a_file_that_was_modified_is_not_listed_as_read(session: everlog.Session) -> None:
     _work(session, ("read", "a.py"), ("read", "b.py"), ("write", "a.py"), *[("bash", "")] * 5)
     _compact(session, ScriptedModel(SUMMARY))
     assert (_last(session).read_files, _last(session).modified_files) == (("b.py",), ("a.py",))
@@ -133,7 +133,7 @@ def test_s7_16_a_file_that_was_modified_is_not_listed_as_read(session: holdfast.
     assert (_last(session).read_files, _last(session).modified_files) == ((), ("a.py", "b.py"))
 
 
-def test_s7_17_the_update_prompt_is_used_when_there_is_a_summary(session: holdfast.Session) -> None:
+def test_s7_17_the_update_prompt_is_used_when_there_is_a_summary(session: everlog.Session) -> None:
     _work(session, *[("read", f"{n}.py") for n in range(6)])
     first, second = ScriptedModel(SUMMARY), ScriptedModel(SUMMARY)
     _compact(session, first)
@@ -145,7 +145,7 @@ def test_s7_17_the_update_prompt_is_used_when_there_is_a_summary(session: holdfa
     assert "KEEP everything that the previous summary says" in asked
 
 
-def test_s7_18_messages_are_handed_over_as_flat_text(session: holdfast.Session) -> None:
+def test_s7_18_messages_are_handed_over_as_flat_text(session: everlog.Session) -> None:
     _work(session, *[("read", f"{n}.py") for n in range(6)])
     model = ScriptedModel(SUMMARY)
     _compact(session, model)

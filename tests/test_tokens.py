@@ -17,8 +17,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.errors import SettingsError
-from holdfast.model import (
+from everlog.errors import SettingsError
+from everlog.model import (
     File,
     Image,
     OtherBlock,
@@ -30,7 +30,7 @@ from holdfast.model import (
     tool_result,
     user,
 )
-from holdfast.tokens import (
+from everlog.tokens import (
     WINDOW,
     Counter,
     choose_window,
@@ -410,5 +410,5 @@ def test_an_exact_counter_counts_a_vocabulary(real: Counter) -> None:
 
 def test_without_the_extra_the_error_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "splintr", None)
-    with pytest.raises(SettingsError, match=r"holdfast\[tokens\]"):
+    with pytest.raises(SettingsError, match=r"everlog\[tokens\]"):
         exact()

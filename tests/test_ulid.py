@@ -5,9 +5,9 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast import ulid
-from holdfast.stamps import Stamps, Uuids, epoch_ms, timestamp
-from holdfast.testing import FakeClock
+from everlog import ulid
+from everlog.stamps import Stamps, Uuids, epoch_ms, timestamp
+from everlog.testing import FakeClock
 
 
 def test_ids_grow_strictly_whatever_the_clock_does() -> None:

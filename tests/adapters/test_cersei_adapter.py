@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.adapters.cersei import MemoryManager
-from holdfast.dialects.cersei import project_directory
-from holdfast.errors import FormatError, InvalidId, NotFound, StoreFull
-from holdfast.model import Compaction, assistant, tool_result, user
-from holdfast.session import Session
+from everlog.adapters.cersei import MemoryManager
+from everlog.dialects.cersei import project_directory
+from everlog.errors import FormatError, InvalidId, NotFound, StoreFull
+from everlog.model import Compaction, assistant, tool_result, user
+from everlog.session import Session
 from tests.dialects.trips import golden
 from tests.live.directories import cersei_file
 

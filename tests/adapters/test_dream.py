@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.adapters.dream import AutoDream
-from holdfast.errors import SessionBusy
-from holdfast.testing import FakeClock, ScriptedModel
+from everlog.adapters.dream import AutoDream
+from everlog.errors import SessionBusy
+from everlog.testing import FakeClock, ScriptedModel
 
 LINES = """## Auto-extracted memories
 

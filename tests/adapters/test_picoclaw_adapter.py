@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.adapters.picoclaw import SessionStore
-from holdfast.archive.listing import listing
-from holdfast.errors import Conflict, FormatError, NotFound, StoreFull, Unsupported
-from holdfast.identity.key import session_key
-from holdfast.model import Image, assistant, user
+from everlog.adapters.picoclaw import SessionStore
+from everlog.archive.listing import listing
+from everlog.errors import Conflict, FormatError, NotFound, StoreFull, Unsupported
+from everlog.identity.key import session_key
+from everlog.model import Image, assistant, user
 
 KEY = "agent:main:direct:42"
 

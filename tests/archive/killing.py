@@ -14,11 +14,11 @@ import signal
 import sys
 from pathlib import Path
 
-from holdfast.archive import folder
-from holdfast.archive.checking import verify
-from holdfast.archive.copying import copy
-from holdfast.archive.objects import Objects, path_of
-from holdfast.archive.restoring import restore
+from everlog.archive import folder
+from everlog.archive.checking import verify
+from everlog.archive.copying import copy
+from everlog.archive.objects import Objects, path_of
+from everlog.archive.restoring import restore
 from tests.archive.trees import log, restored, tree
 
 CALLS = frozenset({"open", "os.rename", "os.mkdir", "os.remove"})

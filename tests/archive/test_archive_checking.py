@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.archive.checking import verify
-from holdfast.archive.listing import listing
-from holdfast.archive.restoring import restore
-from holdfast.errors import NotFound
+from everlog.archive.checking import verify
+from everlog.archive.listing import listing
+from everlog.archive.restoring import restore
+from everlog.errors import NotFound
 from tests.archive.trees import log, objects, restored, run, tree
 
 

@@ -10,14 +10,14 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.archive.checking import verify
-from holdfast.archive.copying import copy
-from holdfast.archive.folder import opened_for_writing
-from holdfast.archive.listing import ListedFile, listing
-from holdfast.archive.objects import BLOCK
-from holdfast.archive.places import usual_places
-from holdfast.archive.restoring import restore
-from holdfast.errors import NotFound, SessionBusy
+from everlog.archive.checking import verify
+from everlog.archive.copying import copy
+from everlog.archive.folder import opened_for_writing
+from everlog.archive.listing import ListedFile, listing
+from everlog.archive.objects import BLOCK
+from everlog.archive.places import usual_places
+from everlog.archive.restoring import restore
+from everlog.errors import NotFound, SessionBusy
 from tests.archive.trees import (
     log,
     needs_user,

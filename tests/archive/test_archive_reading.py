@@ -13,10 +13,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.archive.manifest import Piece
-from holdfast.archive.objects import BLOCK
-from holdfast.archive.reading import TRIES, Taken, cut, keep_block, take
-from holdfast.errors import Conflict, StoreFailed
+from everlog.archive.manifest import Piece
+from everlog.archive.objects import BLOCK
+from everlog.archive.reading import TRIES, Taken, cut, keep_block, take
+from everlog.errors import Conflict, StoreFailed
 
 
 class Meanwhile:

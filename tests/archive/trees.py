@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.archive.copying import Copied, copy
+from everlog.archive.copying import Copied, copy
 
 
 def log(lines: int, seed: int = 1) -> bytes:

@@ -16,8 +16,8 @@ from typing import Any
 
 from playwright.sync_api import Browser, Page, sync_playwright
 
-import holdfast
-from holdfast.model import (
+import everlog
+from everlog.model import (
     AnyRecord,
     Compaction,
     Message,
@@ -29,8 +29,8 @@ from holdfast.model import (
     tool_result,
     user,
 )
-from holdfast.session import Session, Store
-from holdfast.stamps import timestamp
+from everlog.session import Session, Store
+from everlog.stamps import timestamp
 from tests.browser.conftest import NAMES, QUIET
 from tests.daemon.running import Daemon
 
@@ -42,7 +42,7 @@ MODEL = "anthropic:claude-sonnet-4-5"
 
 # Where the sessions are is nobody's business.
 ANYWHERE = """for (const one of document.querySelectorAll("code"))
-  if (one.textContent.endsWith("/root")) one.textContent = "/home/user/.holdfast";"""
+  if (one.textContent.endsWith("/root")) one.textContent = "/home/user/.everlog";"""
 
 CONFIG = """
 [daemon]
@@ -271,7 +271,7 @@ def main() -> int:
     IMAGES.mkdir(exist_ok=True)
     with tempfile.TemporaryDirectory() as folder:
         root = Path(folder) / "root"
-        with holdfast.open_store(root) as store:
+        with everlog.open_store(root) as store:
             session = fill(store, time.time())
         daemon = Daemon(root, config=CONFIG)
         try:

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Page, expect
 
-import holdfast
-from holdfast.client import Client
+import everlog
+from everlog.client import Client
 from tests.browser.conftest import wait_until
 from tests.daemon.running import Daemon
 
@@ -21,10 +21,10 @@ MANY = 400  # sessions of the long list; the module loads them 60 at a time
 def many(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemon]:
     """A daemon on many sessions."""
     root = tmp_path_factory.mktemp("many") / "root"
-    with holdfast.open_store(root) as store:
+    with everlog.open_store(root) as store:
         for number in range(MANY):
             session = store.create(title=f"Session number {number}", agent=f"agent{number % 3}")
-            session.append(holdfast.user(f"say {number}"))
+            session.append(everlog.user(f"say {number}"))
     made = Daemon(root)
     yield made
     made.stop()
@@ -120,9 +120,9 @@ def test_a_chip_filters_and_is_taken_away_again(visit: Callable[..., Page], many
 
 
 def test_a_session_that_is_made_or_renamed_elsewhere_appears(page: Page, daemon: Daemon) -> None:
-    with holdfast.open_store(daemon.root) as store:  # another process would do the same
+    with everlog.open_store(daemon.root) as store:  # another process would do the same
         session = store.create(title="Made by another program")
-        session.append(holdfast.user("hello"))
+        session.append(everlog.user("hello"))
         row = page.locator(f'.row[data-id="{session.id}"]')
         expect(row).to_contain_text("Made by another program")
         expect(row).to_have_class(re.compile("unread"))
@@ -217,7 +217,7 @@ def test_a_stranger_is_told_how_to_get_in(
     visit: Callable[..., Page], daemon: Daemon, tmp_path: Path
 ) -> None:
     answer = daemon.ask("GET", "/", headers={"Accept": "text/html"})
-    assert answer.status_code == 401 and "holdfast page" in answer.text
+    assert answer.status_code == 401 and "everlog page" in answer.text
     assert "text/html" in answer.headers["content-type"]
     assert (
         daemon.ask("GET", "/api/sessions", headers={"Accept": "text/html"})

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Page, Route, expect
 
-import holdfast
-from holdfast.client import Client
-from holdfast.model import Compaction
+import everlog
+from everlog.client import Client
+from everlog.model import Compaction
 from tests.browser.conftest import Complaints
 from tests.daemon.running import FAST, Daemon
 from tests.live.directories import SESSIONS, made
@@ -24,9 +24,9 @@ Visit = Callable[..., Page]
 
 
 @pytest.fixture
-def store(daemon: Daemon) -> Iterator[holdfast.Store]:
+def store(daemon: Daemon) -> Iterator[everlog.Store]:
     """The daemon's sessions, as another process has them."""
-    with holdfast.open_store(daemon.root) as made:
+    with everlog.open_store(daemon.root) as made:
         yield made
 
 
@@ -68,14 +68,14 @@ def numbers(page: Page) -> list[int]:
     return found
 
 
-def talk(store: holdfast.Store, count: int, **facts: str) -> holdfast.Session:
+def talk(store: everlog.Store, count: int, **facts: str) -> everlog.Session:
     made = store.create(**facts)
     made.append_many(
         one
         for number in range(1, count // 2 + 1)
         for one in (
-            holdfast.user(f"question {number}"),
-            holdfast.assistant(f"answer **{number}**"),
+            everlog.user(f"question {number}"),
+            everlog.assistant(f"answer **{number}**"),
         )
     )
     return made
@@ -219,16 +219,16 @@ def test_a_tool_call_is_one_line_that_unfolds(opened: Callable[..., Page], clien
 
 
 def test_times_stand_below_one_another_whatever_was_said(
-    opened: Callable[..., Page], store: holdfast.Store
+    opened: Callable[..., Page], store: everlog.Store
 ) -> None:
     session = store.create()
-    session.append(holdfast.user("go"))
+    session.append(everlog.user("go"))
     for number in range(3):
-        session.append(holdfast.assistant("one line"))
+        session.append(everlog.assistant("one line"))
         session.append(
-            holdfast.assistant([holdfast.ToolCall(f"c{number}", "bash", {"command": "ls"})])
+            everlog.assistant([everlog.ToolCall(f"c{number}", "bash", {"command": "ls"})])
         )
-        session.append(holdfast.tool_result(f"c{number}", "files"))
+        session.append(everlog.tool_result(f"c{number}", "files"))
     page = opened(session.id)
     edges = "all => all.map(one => one.getBoundingClientRect().right)"
     found = page.eval_on_selector_all(".said.assistant .at", edges)
@@ -236,16 +236,16 @@ def test_times_stand_below_one_another_whatever_was_said(
 
 
 def test_what_another_process_says_appears(
-    opened: Callable[..., Page], store: holdfast.Store
+    opened: Callable[..., Page], store: everlog.Store
 ) -> None:
     session = talk(store, 4)
     page = opened(session.id)
-    session.append(holdfast.user("from elsewhere"))
+    session.append(everlog.user("from elsewhere"))
     said(page, "from elsewhere")
 
 
 def test_a_reader_who_is_not_at_the_end_is_not_moved(
-    opened: Callable[..., Page], store: holdfast.Store
+    opened: Callable[..., Page], store: everlog.Store
 ) -> None:
     session = talk(store, 60)
     page = opened(session.id)
@@ -253,7 +253,7 @@ def test_a_reader_who_is_not_at_the_end_is_not_moved(
     page.mouse.wheel(0, -200)
     expect(page.locator("[data-new-messages]")).to_have_text("To the end ↓")
     before = page.locator("#m20").bounding_box()
-    session.append(holdfast.user("something new"))
+    session.append(everlog.user("something new"))
     expect(page.locator("#m61")).to_be_attached()
     after = page.locator("#m20").bounding_box()
     assert before and after and abs(before["y"] - after["y"]) < 2
@@ -276,8 +276,8 @@ def test_the_page_comes_back_after_the_daemon_restarts(
     said(page, "before")
     first.stop()
     expect(page.locator("[data-link]")).to_contain_text("Not connected")
-    with holdfast.open_store(first.root) as store:
-        store.session(session).append(holdfast.user("while it was away"))
+    with everlog.open_store(first.root) as store:
+        store.session(session).append(everlog.user("while it was away"))
     second = start(config=fixed)
     assert second.port == first.port
     said(page, "while it was away")
@@ -292,7 +292,7 @@ def test_the_page_comes_back_after_the_daemon_restarts(
 
 
 def test_a_long_session_is_read_page_by_page_and_nothing_jumps(
-    opened: Callable[..., Page], store: holdfast.Store
+    opened: Callable[..., Page], store: everlog.Store
 ) -> None:
     session = talk(store, 10_000, title="Long")
     page = opened(session.id)
@@ -311,7 +311,7 @@ def test_a_long_session_is_read_page_by_page_and_nothing_jumps(
 
 
 def test_without_the_module_older_pages_are_links(
-    opened: Callable[..., Page], visit: Visit, daemon: Daemon, store: holdfast.Store
+    opened: Callable[..., Page], visit: Visit, daemon: Daemon, store: everlog.Store
 ) -> None:
     session = talk(store, 200)
     page = visit(daemon, f"/sessions/{session.id}", java_script_enabled=False)
@@ -330,7 +330,7 @@ def numbers_without_module(page: Page) -> list[int]:
 
 
 def test_a_link_opens_an_old_message_in_the_middle_and_reading_goes_on_both_ways(
-    opened: Callable[..., Page], store: holdfast.Store
+    opened: Callable[..., Page], store: everlog.Store
 ) -> None:
     session = talk(store, 1_000)
     page = opened(session.id, "?at=301#m301")
@@ -350,7 +350,7 @@ def test_a_link_opens_an_old_message_in_the_middle_and_reading_goes_on_both_ways
 
 
 def test_the_outline_leads_to_prompts_that_are_not_loaded(
-    opened: Callable[..., Page], store: holdfast.Store
+    opened: Callable[..., Page], store: everlog.Store
 ) -> None:
     session = talk(store, 400)
     page = opened(session.id)
@@ -365,15 +365,15 @@ def test_the_outline_leads_to_prompts_that_are_not_loaded(
 
 
 def test_find_looks_through_the_whole_session(
-    opened: Callable[..., Page], store: holdfast.Store
+    opened: Callable[..., Page], store: everlog.Store
 ) -> None:
     session = talk(store, 300)
-    session.append(holdfast.user("the Needle is here"))
+    session.append(everlog.user("the Needle is here"))
     session.append(
-        holdfast.assistant([holdfast.ToolCall("c", "read", {"path": "/needle"})]),
+        everlog.assistant([everlog.ToolCall("c", "read", {"path": "/needle"})]),
     )
-    session.append(holdfast.tool_result("c", "a needle in the hay"))
-    session.append(holdfast.user("a deleted needle"))
+    session.append(everlog.tool_result("c", "a needle in the hay"))
+    session.append(everlog.user("a deleted needle"))
     session.tombstone(304)
     page = opened(session.id)
     page.keyboard.press("/")
@@ -395,12 +395,12 @@ def test_find_looks_through_the_whole_session(
 
 
 def test_chips_count_what_is_loaded_and_jump(
-    opened: Callable[..., Page], store: holdfast.Store
+    opened: Callable[..., Page], store: everlog.Store
 ) -> None:
     session = talk(store, 20)
-    session.append(holdfast.assistant([holdfast.ToolCall("c", "bash", {"command": "x" * 300})]))
-    session.append(holdfast.tool_result("c", "boom", is_error=True))
-    session.append_many(holdfast.assistant(f"more {one}\n\n- a\n- b\n- c") for one in range(20))
+    session.append(everlog.assistant([everlog.ToolCall("c", "bash", {"command": "x" * 300})]))
+    session.append(everlog.tool_result("c", "boom", is_error=True))
+    session.append_many(everlog.assistant(f"more {one}\n\n- a\n- b\n- c") for one in range(20))
     page = opened(session.id)
     expect(page.get_by_role("button", name="You")).to_have_text("You 10")
     expect(page.get_by_role("button", name="Agent 31")).to_be_visible()
@@ -411,11 +411,11 @@ def test_chips_count_what_is_loaded_and_jump(
 
 
 def test_very_long_texts_are_cut_until_they_are_wanted(
-    opened: Callable[..., Page], store: holdfast.Store, daemon: Daemon
+    opened: Callable[..., Page], store: everlog.Store, daemon: Daemon
 ) -> None:
     session = store.create()
-    session.append(holdfast.user("x" * 5_000_000 + " the end"))
-    session.append(holdfast.assistant("short"))
+    session.append(everlog.user("x" * 5_000_000 + " the end"))
+    session.append(everlog.assistant("short"))
     page = opened(session.id)
     assert len(page.locator("#m1").inner_text()) < 20_000
     page.locator("#m1").get_by_role("link", name=re.compile("Show all")).click()
@@ -428,17 +428,17 @@ def test_very_long_texts_are_cut_until_they_are_wanted(
 
 
 def test_pictures_are_served_by_the_daemon_and_nothing_else_is_one(
-    opened: Callable[..., Page], store: holdfast.Store, daemon: Daemon
+    opened: Callable[..., Page], store: everlog.Store, daemon: Daemon
 ) -> None:
     session = store.create()
-    good = holdfast.Image(mime_type="image/png", data=base64.b64encode(DOT).decode())
-    bad = holdfast.Image(mime_type="image/png", data=base64.b64encode(b"<svg onload=x>").decode())
-    svg = holdfast.Image(mime_type="image/svg+xml", data="aGk=")
-    session.append(holdfast.user([holdfast.Text("see"), good, svg]))
+    good = everlog.Image(mime_type="image/png", data=base64.b64encode(DOT).decode())
+    bad = everlog.Image(mime_type="image/png", data=base64.b64encode(b"<svg onload=x>").decode())
+    svg = everlog.Image(mime_type="image/svg+xml", data="aGk=")
+    session.append(everlog.user([everlog.Text("see"), good, svg]))
     page = opened(session.id)
     expect(page.locator(".picture img")).to_have_js_property("naturalWidth", 1)
     expect(page.locator(".picture img")).to_have_count(1)
-    session.append(holdfast.user([bad]))
+    session.append(everlog.user([bad]))
     expect(page.locator("#m2")).to_contain_text("A picture, which is not shown")
     expect(page.locator(".picture img")).to_have_count(1)
     for path in ("2/0", "1/1", "1/7", "9/0"):
@@ -453,10 +453,10 @@ def test_pictures_are_served_by_the_daemon_and_nothing_else_is_one(
 
 
 def test_enter_in_a_dialog_does_what_was_asked_for(
-    opened: Callable[..., Page], store: holdfast.Store
+    opened: Callable[..., Page], store: everlog.Store
 ) -> None:
     session = store.create(title="Old")
-    session.append_many(holdfast.user(f"task {number} " + "x " * 900) for number in range(200))
+    session.append_many(everlog.user(f"task {number} " + "x " * 900) for number in range(200))
     page = opened(session.id)
     page.get_by_role("button", name="Rename").click()
     page.get_by_label("Title").fill("New")
@@ -471,15 +471,15 @@ def test_enter_in_a_dialog_does_what_was_asked_for(
 
 
 def test_compacting_shows_the_cut_first_and_folds_the_past(
-    opened: Callable[..., Page], store: holdfast.Store, axe: Callable[[Page], None]
+    opened: Callable[..., Page], store: everlog.Store, axe: Callable[[Page], None]
 ) -> None:
     session = store.create(title="Big")
     session.append_many(
         one
         for number in range(1, 151)
         for one in (
-            holdfast.user(f"please do task {number} " + "with care " * 150),
-            holdfast.assistant(f"task {number} is done " + "so it is " * 150),
+            everlog.user(f"please do task {number} " + "with care " * 150),
+            everlog.assistant(f"task {number} is done " + "so it is " * 150),
         )
     )
     page = opened(session.id)
@@ -509,7 +509,7 @@ def test_compacting_shows_the_cut_first_and_folds_the_past(
 
 
 def test_a_fork_shares_everything_up_to_a_message(
-    opened: Callable[..., Page], store: holdfast.Store
+    opened: Callable[..., Page], store: everlog.Store
 ) -> None:
     session = talk(store, 10, title="Root")
     page = opened(session.id)
@@ -520,7 +520,7 @@ def test_a_fork_shares_everything_up_to_a_message(
 
 
 def test_a_rewind_asks_first_and_what_it_dropped_can_be_seen(
-    opened: Callable[..., Page], store: holdfast.Store
+    opened: Callable[..., Page], store: everlog.Store
 ) -> None:
     session = talk(store, 10)
     page = opened(session.id)
@@ -539,7 +539,7 @@ def test_a_rewind_asks_first_and_what_it_dropped_can_be_seen(
 
 
 def test_a_deleted_message_comes_back_by_undo_and_by_restore(
-    opened: Callable[..., Page], store: holdfast.Store
+    opened: Callable[..., Page], store: everlog.Store
 ) -> None:
     session = talk(store, 6)
     page = opened(session.id)
@@ -556,13 +556,13 @@ def test_a_deleted_message_comes_back_by_undo_and_by_restore(
 
 
 def test_a_call_is_deleted_with_its_result(
-    opened: Callable[..., Page], store: holdfast.Store
+    opened: Callable[..., Page], store: everlog.Store
 ) -> None:
     session = store.create()
-    session.append(holdfast.user("go"))
-    session.append(holdfast.assistant([holdfast.ToolCall("c", "bash", {"command": "ls"})]))
-    session.append(holdfast.tool_result("c", "files"))
-    session.append(holdfast.assistant("that is all"))
+    session.append(everlog.user("go"))
+    session.append(everlog.assistant([everlog.ToolCall("c", "bash", {"command": "ls"})]))
+    session.append(everlog.tool_result("c", "files"))
+    session.append(everlog.assistant("that is all"))
     page = opened(session.id)
     act(page, 2, "Delete")
     expect(page.locator(".line.gone")).to_have_count(1)
@@ -573,7 +573,7 @@ def test_a_call_is_deleted_with_its_result(
 
 
 def test_a_session_is_renamed_exported_and_deleted(
-    opened: Callable[..., Page], store: holdfast.Store, daemon: Daemon, tmp_path: Path
+    opened: Callable[..., Page], store: everlog.Store, daemon: Daemon, tmp_path: Path
 ) -> None:
     session = talk(store, 4, title="Old")
     page = opened(session.id)
@@ -592,12 +592,12 @@ def test_a_session_is_renamed_exported_and_deleted(
     page.get_by_role("button", name="Delete session").click()
     page.get_by_role("dialog").get_by_role("button", name="Delete").click()
     page.wait_for_url(f"{daemon.address}/")
-    with pytest.raises(holdfast.NotFound):
+    with pytest.raises(everlog.NotFound):
         store.session(session.id)
 
 
 def test_a_damaged_line_is_named_and_leads_to_health(
-    opened: Callable[..., Page], store: holdfast.Store, daemon: Daemon
+    opened: Callable[..., Page], store: everlog.Store, daemon: Daemon
 ) -> None:
     session = talk(store, 6)
     path = daemon.root / "sessions" / session.id / "session.jsonl"
@@ -614,28 +614,28 @@ def test_a_damaged_line_is_named_and_leads_to_health(
 
 
 def test_hostile_content_is_harmless(
-    opened: Callable[..., Page], store: holdfast.Store, complaints: Complaints
+    opened: Callable[..., Page], store: everlog.Store, complaints: Complaints
 ) -> None:
     evil = (
         "<script>alert(1)</script><img src=x onerror=alert(2)> \x1b[31mred\x1b[0m \x1b]0;t\x07 "
         "\u202egnirts desrever \x00\x08"
     )
     session = store.create(title=f"<img src=x onerror=alert(3)> {evil}")
-    session.append(holdfast.user(evil, sender="<b>mallory</b>"))
+    session.append(everlog.user(evil, sender="<b>mallory</b>"))
     session.append(
-        holdfast.assistant(
+        everlog.assistant(
             [
-                holdfast.Thinking(evil),
-                holdfast.Text(
+                everlog.Thinking(evil),
+                everlog.Text(
                     f"{evil}\n\n[click](javascript:alert(4)) [d](data:text/html,x) [f](file:///etc)\n"
                     "[ok](https://example.org/a) ![p](http://evil.example/p.png)\n\n"
                     f"<iframe src='http://evil.example'></iframe>\n\n```html\n{evil}\n```\n"
                 ),
-                holdfast.ToolCall("c", f"<i>{evil}</i>", {"path": evil, '"><script>': evil}),
+                everlog.ToolCall("c", f"<i>{evil}</i>", {"path": evil, '"><script>': evil}),
             ]
         )
     )
-    session.append(holdfast.tool_result("c", evil, is_error=True))
+    session.append(everlog.tool_result("c", evil, is_error=True))
     session.append(Compaction(first_kept_seq=1, summary=evil, read_files=(evil,)))
     page = opened(session.id)
     page.get_by_role("searchbox").fill("<script>")
@@ -661,30 +661,28 @@ def test_hostile_content_is_harmless(
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_a_session_is_without_barriers_in_light_and_dark(
-    opened: Callable[..., Page], store: holdfast.Store, axe: Callable[[Page], None], scheme: str
+    opened: Callable[..., Page], store: everlog.Store, axe: Callable[[Page], None], scheme: str
 ) -> None:
     session = store.create(title="All kinds")
-    session.append(holdfast.user("# not a heading\n\nplease", sender="alice"))
+    session.append(everlog.user("# not a heading\n\nplease", sender="alice"))
     session.append(
-        holdfast.assistant(
+        everlog.assistant(
             [
-                holdfast.Thinking("hm"),
-                holdfast.Text(
+                everlog.Thinking("hm"),
+                everlog.Text(
                     "# One\n\n### Three\n\n- a\n- b\n\n| a | b |\n|---|---:|\n| 1 | 2 |\n\n> said\n\n"
                     "```python\n# why\n@cached\ndef f(x: int = 1) -> str:\n    return f'{x!r}' + \"s\"\n```\n"
                     "```diff\n- old\n+ new\n```\n`code` and [a link](https://example.org)"
                 ),
-                holdfast.ToolCall(
-                    "c", "read", {"path": "/src/a.py", "lines": [1, 2.5, None, True]}
-                ),
-                holdfast.ToolCall("d", "bash", {"command": "false"}),
-                holdfast.ToolCall("open", "bash", {"command": "sleep"}),
+                everlog.ToolCall("c", "read", {"path": "/src/a.py", "lines": [1, 2.5, None, True]}),
+                everlog.ToolCall("d", "bash", {"command": "false"}),
+                everlog.ToolCall("open", "bash", {"command": "sleep"}),
             ]
         )
     )
-    session.append(holdfast.tool_result("c", "text"))
-    session.append(holdfast.tool_result("d", "bad", is_error=True))
-    session.append(holdfast.user("gone"))
+    session.append(everlog.tool_result("c", "text"))
+    session.append(everlog.tool_result("d", "bad", is_error=True))
+    session.append(everlog.user("gone"))
     session.tombstone(5)
     session.end_turn(duration_ms=5, stop="error", error="ProviderDenied: no")
     session.append(Compaction(first_kept_seq=2, summary="## Goal\n\ntests", read_files=("/a",)))
@@ -696,13 +694,13 @@ def test_a_session_is_without_barriers_in_light_and_dark(
 
 
 def test_a_narrow_page_does_not_scroll_sideways(
-    opened: Callable[..., Page], store: holdfast.Store, axe: Callable[[Page], None]
+    opened: Callable[..., Page], store: everlog.Store, axe: Callable[[Page], None]
 ) -> None:
     session = store.create(title="narrow" * 30)
-    session.append(holdfast.user("w" * 3_000))
+    session.append(everlog.user("w" * 3_000))
     wide = "| " + " | ".join("column" for _ in range(30)) + " |\n|" + "---|" * 30
-    session.append(holdfast.assistant(f"{wide}\n\n```\n{'long line ' * 90}\n```"))
-    session.append(holdfast.assistant([holdfast.ToolCall("c" * 90, "tool" * 20, {"a": "b" * 900})]))
+    session.append(everlog.assistant(f"{wide}\n\n```\n{'long line ' * 90}\n```"))
+    session.append(everlog.assistant([everlog.ToolCall("c" * 90, "tool" * 20, {"a": "b" * 900})]))
     page = opened(session.id, width=380, height=700)
     page.locator(".call > summary").click()
     assert page.evaluate("document.documentElement.scrollWidth") <= 380
@@ -711,7 +709,7 @@ def test_a_narrow_page_does_not_scroll_sideways(
 
 
 def test_everything_can_be_done_with_the_keyboard(
-    opened: Callable[..., Page], store: holdfast.Store, daemon: Daemon
+    opened: Callable[..., Page], store: everlog.Store, daemon: Daemon
 ) -> None:
     session = talk(store, 8)
     page = opened(session.id)
@@ -761,7 +759,7 @@ def test_a_foreign_session_refuses_what_its_files_cannot_hold_and_says_what_to_d
 
 
 def test_the_link_of_a_message_is_copied(
-    opened: Callable[..., Page], store: holdfast.Store, daemon: Daemon
+    opened: Callable[..., Page], store: everlog.Store, daemon: Daemon
 ) -> None:
     session = talk(store, 4)
     page = opened(session.id, permissions=["clipboard-read", "clipboard-write"])

@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 from playwright.sync_api import expect
 
-import holdfast
+import everlog
 from tests.browser.conftest import Complaints, wait_until
 from tests.browser.test_tabs import Visit, connected, store, talk
 from tests.daemon.running import Daemon
@@ -20,10 +20,10 @@ FINAL = "innerHeight + scrollY >= document.documentElement.scrollHeight - 2"
 
 
 def test_next_goes_from_hit_to_hit_through_a_long_session(
-    visit: Visit, daemon: Daemon, store: holdfast.Store
+    visit: Visit, daemon: Daemon, store: everlog.Store
 ) -> None:
     session = talk(store, 900)
-    session.append(holdfast.user("İİİİİ a needle"))
+    session.append(everlog.user("İİİİİ a needle"))
     hits = [2 * number + 1 for number in (17, *range(170, 180))]
     page = visit(daemon, f"/sessions/{session.id}")
     connected(page)
@@ -40,7 +40,7 @@ def test_next_goes_from_hit_to_hit_through_a_long_session(
 
 
 def test_the_last_hit_is_before_the_first(
-    visit: Visit, daemon: Daemon, store: holdfast.Store
+    visit: Visit, daemon: Daemon, store: everlog.Store
 ) -> None:
     session = talk(store, 40)
     page = visit(daemon, f"/sessions/{session.id}")
@@ -56,15 +56,15 @@ def test_a_session_is_in_the_list_once_wherever_it_was(
     visit: Visit, start: Callable[..., Daemon]
 ) -> None:
     daemon = start()
-    with holdfast.open_store(daemon.root) as store:
+    with everlog.open_store(daemon.root) as store:
         made = [store.create(title=f"session {number}") for number in range(70)]
         for one in made:
-            one.append(holdfast.user("x"))
+            one.append(everlog.user("x"))
         page = visit(daemon)
         page.locator(".row").last.scroll_into_view_if_needed()
         expect(page.locator(".row")).to_have_count(70)
         expect(page.locator(".row").last).to_contain_text("session 0")
-        made[2].append(holdfast.user("once more"))
+        made[2].append(everlog.user("once more"))
         expect(page.locator(".row").first).to_contain_text("session 2")
         expect(page.locator(".row")).to_have_count(70)
         made[2].delete()
@@ -73,10 +73,10 @@ def test_a_session_is_in_the_list_once_wherever_it_was(
 
 def test_the_list_hears_of_old_sessions_too(visit: Visit, start: Callable[..., Daemon]) -> None:
     daemon = start()
-    with holdfast.open_store(daemon.root) as store:
+    with everlog.open_store(daemon.root) as store:
         old = [store.create(agent="old", title=f"old {number}") for number in range(2)]
         for number in range(70):
-            store.create(title=f"new {number}").append(holdfast.user("x"))
+            store.create(title=f"new {number}").append(everlog.user("x"))
         page = visit(daemon, "/?agent=old")
         expect(page.locator(".row")).to_have_count(2)
         with daemon.client() as client:
@@ -88,7 +88,7 @@ def test_the_list_hears_of_old_sessions_too(visit: Visit, start: Callable[..., D
 
 
 def test_who_writes_much_still_sees_the_end(
-    visit: Visit, daemon: Daemon, store: holdfast.Store
+    visit: Visit, daemon: Daemon, store: everlog.Store
 ) -> None:
     session = talk(store, 60)
     page = visit(daemon, f"/sessions/{session.id}")
@@ -102,12 +102,12 @@ def test_who_writes_much_still_sees_the_end(
 
 
 def test_what_is_unfolded_stays_so_when_all_is_read_anew(
-    visit: Visit, daemon: Daemon, store: holdfast.Store
+    visit: Visit, daemon: Daemon, store: everlog.Store
 ) -> None:
     session = talk(store, 10)
-    session.append(holdfast.assistant([holdfast.ToolCall("c", "look", {"at": "x"})]))
-    session.append(holdfast.tool_result("c", "seen"))
-    session.append(holdfast.user("last words"))
+    session.append(everlog.assistant([everlog.ToolCall("c", "look", {"at": "x"})]))
+    session.append(everlog.tool_result("c", "seen"))
+    session.append(everlog.user("last words"))
     page = visit(daemon, f"/sessions/{session.id}")
     connected(page)
     page.locator(".call > summary").click()
@@ -117,21 +117,21 @@ def test_what_is_unfolded_stays_so_when_all_is_read_anew(
 
 
 def test_a_rename_and_a_failed_turn_elsewhere_are_shown(
-    visit: Visit, daemon: Daemon, store: holdfast.Store
+    visit: Visit, daemon: Daemon, store: everlog.Store
 ) -> None:
     session = talk(store, 2)
     page = visit(daemon, f"/sessions/{session.id}")
     connected(page)
     session.rename("Another title")
     expect(page.get_by_role("heading", level=1)).to_have_text("Another title")
-    session.append(holdfast.user("go", run_id="r1"))
+    session.append(everlog.user("go", run_id="r1"))
     session.end_turn(duration_ms=1, run_id="r1", stop="error", error="the model is away")
     expect(page.locator(".line.failed")).to_contain_text("the model is away")
     expect(page.locator(".toast.bad")).to_have_text("the model is away")
 
 
 def test_a_deleted_session_is_told_and_leaves_what_was_being_written(
-    visit: Visit, daemon: Daemon, store: holdfast.Store
+    visit: Visit, daemon: Daemon, store: everlog.Store
 ) -> None:
     session = talk(store, 4)
     page = visit(daemon, f"/sessions/{session.id}")
@@ -172,7 +172,7 @@ def test_what_is_open_stays_open_while_a_job_runs(
 
 
 def test_escape_goes_back_to_the_list_as_it_was(
-    visit: Visit, daemon: Daemon, store: holdfast.Store
+    visit: Visit, daemon: Daemon, store: everlog.Store
 ) -> None:
     session = talk(store, 2, title="a heron", agent="fisher")
     page = visit(daemon, "/?agent=fisher")
@@ -184,7 +184,7 @@ def test_escape_goes_back_to_the_list_as_it_was(
 
 
 def test_the_focus_stays_where_a_menu_was(
-    visit: Visit, daemon: Daemon, store: holdfast.Store
+    visit: Visit, daemon: Daemon, store: everlog.Store
 ) -> None:
     session = talk(store, 6)
     page = visit(daemon, f"/sessions/{session.id}")
@@ -199,7 +199,7 @@ def test_the_focus_stays_where_a_menu_was(
 
 
 def test_the_focus_stays_at_a_message_that_is_read_anew(
-    visit: Visit, daemon: Daemon, store: holdfast.Store
+    visit: Visit, daemon: Daemon, store: everlog.Store
 ) -> None:
     session = talk(store, 6)
     page = visit(daemon, f"/sessions/{session.id}")
@@ -211,20 +211,20 @@ def test_the_focus_stays_at_a_message_that_is_read_anew(
 
 
 def test_what_turns_text_around_is_shown_harmless_when_it_comes_live(
-    visit: Visit, daemon: Daemon, store: holdfast.Store
+    visit: Visit, daemon: Daemon, store: everlog.Store
 ) -> None:
     session = talk(store, 2)
     page = visit(daemon, f"/sessions/{session.id}")
     connected(page)
     session.rename("Good \u202eeltit\x1b[2J")
     expect(page.get_by_role("heading", level=1)).to_have_text("Good \ufffdeltit\ufffd[2J")
-    expect(page).to_have_title("Good \ufffdeltit\ufffd[2J · holdfast")
+    expect(page).to_have_title("Good \ufffdeltit\ufffd[2J · everlog")
     page.get_by_role("textbox", name="Message").fill("!say one \u202eowt")
     page.get_by_role("button", name="Send").click()
     expect(page.locator("[data-aloud]")).to_have_text("Agent: one \ufffdowt")
 
 
-def test_damage_leads_to_its_repair(visit: Visit, daemon: Daemon, store: holdfast.Store) -> None:
+def test_damage_leads_to_its_repair(visit: Visit, daemon: Daemon, store: everlog.Store) -> None:
     session = talk(store, 4)
     part = daemon.root / "sessions" / session.id / session.parts[0].file
     lines = part.read_bytes().split(b"\n")
@@ -236,10 +236,10 @@ def test_damage_leads_to_its_repair(visit: Visit, daemon: Daemon, store: holdfas
     expect(page.locator(".patient")).to_contain_text("nothing was deleted")
 
 
-def test_tables_are_read_on_a_phone(visit: Visit, daemon: Daemon, store: holdfast.Store) -> None:
+def test_tables_are_read_on_a_phone(visit: Visit, daemon: Daemon, store: everlog.Store) -> None:
     session = store.create()
     cells = "| asynchronous | Database | understanding | configuration |\n"
-    session.append(holdfast.assistant(cells + "|---|---|---|---|\n" + cells))
+    session.append(everlog.assistant(cells + "|---|---|---|---|\n" + cells))
     page = visit(daemon, f"/sessions/{session.id}", width=380)
     cell = page.locator(".prose td").first
     expect(cell).to_have_text("asynchronous")
@@ -248,7 +248,7 @@ def test_tables_are_read_on_a_phone(visit: Visit, daemon: Daemon, store: holdfas
 
 
 def test_a_title_that_is_too_long_is_told_why(
-    visit: Visit, daemon: Daemon, store: holdfast.Store, complaints: Complaints
+    visit: Visit, daemon: Daemon, store: everlog.Store, complaints: Complaints
 ) -> None:
     complaints.forgive("400")
     session = talk(store, 2)

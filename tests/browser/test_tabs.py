@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterator
 import pytest
 from playwright.sync_api import APIResponse, Page, Route, WebSocketRoute, expect
 
-import holdfast
-from holdfast.client import Client
+import everlog
+from everlog.client import Client
 from tests.browser.conftest import Complaints, wait_until
 from tests.daemon.running import Daemon
 
@@ -18,18 +18,18 @@ TOP = "one => one.getBoundingClientRect().top"
 
 
 @pytest.fixture
-def store(daemon: Daemon) -> Iterator[holdfast.Store]:
+def store(daemon: Daemon) -> Iterator[everlog.Store]:
     """The daemon's sessions, as another process has them."""
-    with holdfast.open_store(daemon.root) as made:
+    with everlog.open_store(daemon.root) as made:
         yield made
 
 
-def talk(store: holdfast.Store, count: int, **facts: str) -> holdfast.Session:
+def talk(store: everlog.Store, count: int, **facts: str) -> everlog.Session:
     made = store.create(**facts)
     made.append_many(
         one
         for number in range(count // 2)
-        for one in (holdfast.user(f"question {number}"), holdfast.assistant(f"answer {number}"))
+        for one in (everlog.user(f"question {number}"), everlog.assistant(f"answer {number}"))
     )
     return made
 
@@ -56,7 +56,7 @@ def another(page: Page, address: str) -> Page:
 
 
 def test_a_rewind_elsewhere_does_not_move_who_reads_in_the_middle(
-    visit: Visit, daemon: Daemon, store: holdfast.Store
+    visit: Visit, daemon: Daemon, store: everlog.Store
 ) -> None:
     session = talk(store, 400, title="middle")
     page = visit(daemon, f"/sessions/{session.id}?at=100#m100")
@@ -72,7 +72,7 @@ def test_a_rewind_elsewhere_does_not_move_who_reads_in_the_middle(
 
 
 def test_who_has_scrolled_up_stays_where_a_compaction_makes_a_summary(
-    visit: Visit, daemon: Daemon, store: holdfast.Store
+    visit: Visit, daemon: Daemon, store: everlog.Store
 ) -> None:
     session = talk(store, 200, title="summary")
     page = visit(daemon, f"/sessions/{session.id}")
@@ -80,13 +80,13 @@ def test_who_has_scrolled_up_stays_where_a_compaction_makes_a_summary(
     message = page.locator("#m145")
     message.evaluate("one => one.scrollIntoView({ block: 'center' })")
     was = message.evaluate(TOP)
-    session.append(holdfast.Compaction(first_kept_seq=190, summary="what was before"))
+    session.append(everlog.Compaction(first_kept_seq=190, summary="what was before"))
     expect(page.locator(".fold")).to_contain_text("what was before")
     assert abs(message.evaluate(TOP) - was) <= 2
 
 
 def test_what_is_read_in_one_tab_is_not_new_in_another(
-    visit: Visit, daemon: Daemon, store: holdfast.Store
+    visit: Visit, daemon: Daemon, store: everlog.Store
 ) -> None:
     first, second = talk(store, 2, title="first"), talk(store, 2, title="second")
     listing = visit(daemon)
@@ -110,9 +110,9 @@ def test_who_goes_back_finds_the_place_in_the_list(
     visit: Visit, start: Callable[..., Daemon]
 ) -> None:
     daemon = start()
-    with holdfast.open_store(daemon.root) as store:
+    with everlog.open_store(daemon.root) as store:
         for number in range(200):
-            store.create(title=f"session {number}").append(holdfast.user("x"))
+            store.create(title=f"session {number}").append(everlog.user("x"))
     page = visit(daemon)
     for shown in (60, 120, 180):
         expect(page.locator(".row")).to_have_count(shown)
@@ -164,10 +164,10 @@ def test_sessions_that_went_while_the_connection_was_lost_are_not_shown_any_more
 ) -> None:
     complaints.forgive("WebSocket|ERR_|401")
     daemon = start()
-    with holdfast.open_store(daemon.root) as store:
+    with everlog.open_store(daemon.root) as store:
         made = [store.create(title=f"session {number}") for number in range(130)]
         for one in made:
-            one.append(holdfast.user("x"))
+            one.append(everlog.user("x"))
         page = visit(daemon)
         sockets: list[WebSocketRoute] = []
 
@@ -215,14 +215,14 @@ def test_a_browser_that_is_not_let_in_any_more_is_told_what_to_do(
 ) -> None:
     complaints.forgive("401|WebSocket|ERR_")
     daemon = start()
-    with holdfast.open_store(daemon.root) as store:
+    with everlog.open_store(daemon.root) as store:
         session = talk(store, 2)
     page = visit(daemon, f"/sessions/{session.id}")
     connected(page)
     page.context.clear_cookies()
     for _ in range(2):  # told again, and one message to read
         say(page, "are you there?")
-        expect(page.locator(".toast")).to_contain_text("holdfast page")
+        expect(page.locator(".toast")).to_contain_text("everlog page")
         expect(page.get_by_role("textbox", name="Message")).to_have_value("are you there?")
     page.evaluate("document.querySelector('.toast').remove()")
     daemon.stop()
@@ -230,17 +230,17 @@ def test_a_browser_that_is_not_let_in_any_more_is_told_what_to_do(
 
 
 def test_calls_stay_unfolded_whatever_their_ids(
-    visit: Visit, daemon: Daemon, store: holdfast.Store
+    visit: Visit, daemon: Daemon, store: everlog.Store
 ) -> None:
     session = store.create()
     odd = 'x"] , [data-act="remove'
-    calls = [holdfast.ToolCall(one, "look", {"at": one}) for one in (odd, odd, "last")]
-    session.append(holdfast.assistant([holdfast.Thinking("hm"), *calls]))
+    calls = [everlog.ToolCall(one, "look", {"at": one}) for one in (odd, odd, "last")]
+    session.append(everlog.assistant([everlog.Thinking("hm"), *calls]))
     page = visit(daemon, f"/sessions/{session.id}")
     connected(page)
     for fold in page.locator("#m1 details:not(.menu) > summary").all():
         fold.click()
-    session.append(holdfast.tool_result("last", "seen"))
+    session.append(everlog.tool_result("last", "seen"))
     expect(page.locator("#m1 .call.done")).to_have_count(1)
     expect(page.locator("#m1 details[open]")).to_have_count(4)
 
@@ -278,7 +278,7 @@ def test_what_is_streamed_next_does_not_go_with_the_message_before(
 
 
 def test_without_the_module_nothing_is_offered_that_needs_it(
-    visit: Visit, daemon: Daemon, store: holdfast.Store
+    visit: Visit, daemon: Daemon, store: everlog.Store
 ) -> None:
     session = talk(store, 4, title="to be read")
     page = visit(daemon, f"/sessions/{session.id}", java_script_enabled=False)
@@ -289,7 +289,7 @@ def test_without_the_module_nothing_is_offered_that_needs_it(
 
 
 def test_on_paper_there_is_what_was_said_and_nothing_to_press(
-    visit: Visit, daemon: Daemon, store: holdfast.Store
+    visit: Visit, daemon: Daemon, store: everlog.Store
 ) -> None:
     session = talk(store, 4, title="to be printed")
     page = visit(daemon, f"/sessions/{session.id}")

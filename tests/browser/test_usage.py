@@ -8,26 +8,26 @@ from collections.abc import Callable, Iterator
 import pytest
 from playwright.sync_api import Page, expect
 
-import holdfast
-from holdfast.stamps import timestamp
+import everlog
+from everlog.stamps import timestamp
 from tests.daemon.running import Daemon
 
 HOSTILE = '<img src=x onerror="alert(1)">\u202e'
 
 
-def spend(session: holdfast.Session, days_ago: int, tokens: int, cost: float = 0.0) -> None:
+def spend(session: everlog.Session, days_ago: int, tokens: int, cost: float = 0.0) -> None:
     stamp = timestamp(time.time() - days_ago * 86_400)
-    usage = holdfast.Usage(input_tokens=tokens, output_tokens=tokens // 10, cost=cost)
-    session.append(holdfast.user("go", timestamp=stamp))
+    usage = everlog.Usage(input_tokens=tokens, output_tokens=tokens // 10, cost=cost)
+    session.append(everlog.user("go", timestamp=stamp))
     model = "large-1" if cost else "house-1"
-    session.append(holdfast.assistant("ok", model=model, usage=usage, timestamp=stamp))
+    session.append(everlog.assistant("ok", model=model, usage=usage, timestamp=stamp))
 
 
 @pytest.fixture(scope="module")
 def ledger(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemon]:
     """A daemon on sessions that spent something: today, a fortnight ago, and long ago."""
     root = tmp_path_factory.mktemp("ledger") / "root"
-    with holdfast.open_store(root) as store:
+    with everlog.open_store(root) as store:
         spend(store.create(title="Today", agent="main"), 0, 1_000, 0.5)
         spend(store.create(title="A fortnight ago", agent="other"), 14, 50_000, 2.5)
         spend(store.create(title=HOSTILE, agent="other"), 200, 7_000_000)

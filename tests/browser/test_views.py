@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 from playwright.sync_api import Page, expect
 
-import holdfast
-from holdfast.client import Client
-from holdfast.model import assistant
+import everlog
+from everlog.client import Client
+from everlog.model import assistant
 from tests.browser.conftest import Complaints
 from tests.daemon.running import Daemon
 from tests.engine.test_checkup import damage
@@ -48,11 +48,11 @@ def note(page: Page, name: str) -> Any:
 def damaged(tmp_path: Path) -> Iterator[tuple[Daemon, str]]:
     """A daemon on two sessions, and the one of them that is damaged."""
     root = tmp_path / "root"
-    with holdfast.open_store(root) as store:
+    with everlog.open_store(root) as store:
         for title in ("Sound", "Sick"):
             session = store.create(title=title)
             for number in range(3):
-                session.append(holdfast.user(f"question {number}"))
+                session.append(everlog.user(f"question {number}"))
                 session.append(assistant("answer"))
     damage(root, session.id)
     daemon = Daemon(root)
@@ -191,7 +191,7 @@ def test_a_dream_is_previewed_dreamt_and_leads_to_its_source(
     expect(page.locator("p.empty").first).to_contain_text("No notes yet")
     page.get_by_role("button", name="Dream now").click()
     made = note(page, "Prefers tabs")
-    expect(made).to_contain_text("by holdfast")
+    expect(made).to_contain_text("by everlog")
     expect(page.locator(".past li").first).to_contain_text("A dream")
     made.get_by_role("link", name="About tabs #1").click()
     page.wait_for_url(f"**/sessions/{session}?at=1#m1")

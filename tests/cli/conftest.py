@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.app import open_store
-from holdfast.cli.main import main
-from holdfast.session import Session, Store
+from everlog.app import open_store
+from everlog.cli.main import main
+from everlog.session import Session, Store
 from tests.cli.runner import Cli, Result
 
 
@@ -24,8 +24,8 @@ def root(tmp_path: Path) -> Path:
 @pytest.fixture
 def cli(root: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Cli:
     """Run commands in this process."""
-    monkeypatch.setenv("HOLDFAST_ROOT", str(root))
-    for name in ("HOLDFAST_DEBUG", "HOLDFAST_STORE"):
+    monkeypatch.setenv("EVERLOG_ROOT", str(root))
+    for name in ("EVERLOG_DEBUG", "EVERLOG_STORE"):
         monkeypatch.delenv(name, raising=False)
 
     def run(*arguments: str, stdin: bytes = b"") -> Result:

@@ -29,24 +29,24 @@ class Result(NamedTuple):
 
 
 class Cli(Protocol):
-    """Runs `holdfast …` on the test's root."""
+    """Runs `everlog …` on the test's root."""
 
     def __call__(self, *arguments: str, stdin: bytes = b"") -> Result: ...
 
 
 def environment(root: Path, **more: str) -> dict[str, str]:
     """The environment of a child process: ours, without what would colour its output."""
-    kept = {key: value for key, value in os.environ.items() if not key.startswith("HOLDFAST_")}
+    kept = {key: value for key, value in os.environ.items() if not key.startswith("EVERLOG_")}
     for name in ("NO_COLOR", "FORCE_COLOR", "COLUMNS", "TERM"):
         kept.pop(name, None)
     path = os.pathsep.join(filter(None, (str(SRC), kept.get("PYTHONPATH"))))
-    return {**kept, "PYTHONPATH": path, "HOLDFAST_ROOT": str(root), "TERM": "xterm", **more}
+    return {**kept, "PYTHONPATH": path, "EVERLOG_ROOT": str(root), "TERM": "xterm", **more}
 
 
 def run_process(root: Path, *arguments: str, stdin: bytes = b"", **more: str) -> Result:
     """Run the command line as its own process."""
     done = subprocess.run(
-        [sys.executable, "-m", "holdfast", *arguments],
+        [sys.executable, "-m", "everlog", *arguments],
         input=stdin,
         capture_output=True,
         env=environment(root, **more),
@@ -61,7 +61,7 @@ def run_on_terminal(root: Path, *arguments: str, typed: bytes = b"", **more: str
     outer, inner = pty.openpty()
     termios.tcsetwinsize(inner, (40, 120))
     with subprocess.Popen(
-        [sys.executable, "-m", "holdfast", *arguments],
+        [sys.executable, "-m", "everlog", *arguments],
         stdin=inner,
         stdout=inner,
         stderr=inner,

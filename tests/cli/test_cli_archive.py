@@ -1,4 +1,4 @@
-"""`holdfast archive`, `add`, `list`, `verify` and `restore`."""
+"""`everlog archive`, `add`, `list`, `verify` and `restore`."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.archive.folder import opened_for_writing
+from everlog.archive.folder import opened_for_writing
 from tests.cli.runner import SRC, Cli, run_on_terminal, run_process
 
 
@@ -94,14 +94,14 @@ def test_the_root_may_stand_anywhere(cli: Cli, source: Path, tmp_path: Path) -> 
 def test_a_source_that_is_not_there_fails_in_one_line(cli: Cli, tmp_path: Path) -> None:
     done = cli("archive", str(tmp_path / "none"))
     assert (done.code, done.out) == (1, "")
-    assert done.err == f"holdfast: {tmp_path / 'none'}: there is no such file or folder\n"
+    assert done.err == f"everlog: {tmp_path / 'none'}: there is no such file or folder\n"
 
 
 def test_a_second_run_at_the_same_time_fails_in_one_line(root: Path, source: Path) -> None:
     with opened_for_writing(root):
         done = run_process(root, "archive", str(source))
     assert done.code == 1
-    assert done.err.startswith(f"holdfast: the archive is held by process {os.getpid()} (")
+    assert done.err.startswith(f"everlog: the archive is held by process {os.getpid()} (")
     assert done.err.count("\n") == 1
 
 
@@ -187,7 +187,7 @@ def test_a_missing_library_is_told_with_its_remedy(
     (tmp_path / "zstandard.py").write_text("raise ModuleNotFoundError(name='zstandard')")
     done = run_process(root, "archive", str(source), PYTHONPATH=f"{tmp_path}{os.pathsep}{SRC}")
     assert (done.code, done.out) == (1, "")
-    assert done.err == ("holdfast: the archive needs zstandard (pip install 'holdfast[archive]')\n")
+    assert done.err == ("everlog: the archive needs zstandard (pip install 'everlog[archive]')\n")
 
 
 def test_a_terminal_sees_a_bar_and_the_answer(root: Path, source: Path) -> None:

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.model import user
-from holdfast.session import Session, Store
+from everlog.model import user
+from everlog.session import Session, Store
 from tests.cli.runner import Cli, run_on_terminal, run_process
 
 OLD = "2020-01-01T00:00:00.000Z"
@@ -57,7 +57,7 @@ def test_verify_names_file_byte_range_and_seq(cli: Cli, root: Path, spoken: Sess
     plain = cli("sessions", "verify", spoken.id)
     assert plain.code == 1
     assert f"session.jsonl bytes {start} to {damage['end']} seq 2: " in plain.out
-    assert plain.err.startswith("holdfast: 1 problem in 1 session") and plain.err.count("\n") == 1
+    assert plain.err.startswith("everlog: 1 problem in 1 session") and plain.err.count("\n") == 1
 
 
 def test_verify_of_all_names_the_session(

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.model import user
-from holdfast.session import Session
+from everlog.model import user
+from everlog.session import Session
 from tests.cli.runner import Cli
 
 
@@ -23,7 +23,7 @@ def test_config_show_tells_where_each_setting_comes_from(
     cli: Cli, root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     file = write_config(root, '[session]\ndurability = "os"\npart_bytes = 1000\n')
-    monkeypatch.setenv("HOLDFAST_SESSION_PART_BYTES", "2000")
+    monkeypatch.setenv("EVERLOG_SESSION_PART_BYTES", "2000")
     answer = cli("config", "show", "--json").json
     assert answer["root"] == str(root) and answer["file"] == str(file)
     assert answer["settings"]["session"]["durability"] == "os"
@@ -33,7 +33,7 @@ def test_config_show_tells_where_each_setting_comes_from(
     assert answer["origins"]["session.total_bytes"] == "default"
     rows = {row.split()[0]: row for row in cli("config", "show").out.splitlines()}
     assert rows["session.durability"].endswith(str(file))
-    assert rows["session.part_bytes"].endswith("HOLDFAST_SESSION_PART_BYTES")
+    assert rows["session.part_bytes"].endswith("EVERLOG_SESSION_PART_BYTES")
     assert rows["session.total_bytes"].endswith("default")
 
 
@@ -63,7 +63,7 @@ def test_bad_configuration_is_one_line_naming_file_and_key(
     for command in (("config", "show"), ("sessions", "list"), ("sessions", "new")):
         done = cli(*command)
         assert done.code == 1 and done.out == ""
-        assert done.err.startswith(f"holdfast: {file}: ") and key in done.err
+        assert done.err.startswith(f"everlog: {file}: ") and key in done.err
         assert done.err.count("\n") == 1
     assert not (root / "sessions").exists()
 
@@ -71,10 +71,10 @@ def test_bad_configuration_is_one_line_naming_file_and_key(
 @pytest.mark.parametrize(
     ("variable", "value"),
     [
-        ("HOLDFAST_SESSION_PART_BYTES", "many"),
-        ("HOLDFAST_SESSION_PART_BYTES", "-1"),
-        ("HOLDFAST_SESSION_NONSENSE", "1"),
-        ("HOLDFAST_SESSION_DURABILITY", ""),
+        ("EVERLOG_SESSION_PART_BYTES", "many"),
+        ("EVERLOG_SESSION_PART_BYTES", "-1"),
+        ("EVERLOG_SESSION_NONSENSE", "1"),
+        ("EVERLOG_SESSION_DURABILITY", ""),
     ],
 )
 def test_bad_environment_is_one_line(
@@ -83,7 +83,7 @@ def test_bad_environment_is_one_line(
     monkeypatch.setenv(variable, value)
     done = cli("config", "show")
     assert done.code == 1 and done.err.count("\n") == 1
-    assert variable.removeprefix("HOLDFAST_SESSION_").lower() in done.err.lower()
+    assert variable.removeprefix("EVERLOG_SESSION_").lower() in done.err.lower()
 
 
 def test_configuration_that_is_no_utf8_is_one_line(cli: Cli, root: Path) -> None:
@@ -129,7 +129,7 @@ def test_doctor_brings_rows_up_to_date(cli: Cli, root: Path, session: Session) -
 def test_doctor_without_a_root_says_so_and_makes_none(cli: Cli, root: Path) -> None:
     done = cli("doctor")
     assert done.code == 1 and "No such file or directory" in done.out
-    assert done.err == "holdfast: wrong: root\n"
+    assert done.err == "everlog: wrong: root\n"
     assert not root.exists()
 
 

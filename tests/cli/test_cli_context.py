@@ -9,8 +9,8 @@ from typing import Any, get_args
 import click
 import pytest
 
-from holdfast.cli.sessions_context import compact
-from holdfast.model import (
+from everlog.cli.sessions_context import compact
+from everlog.model import (
     Compaction,
     Message,
     Text,
@@ -20,9 +20,9 @@ from holdfast.model import (
     tool_result,
     user,
 )
-from holdfast.session import Session, Store
-from holdfast.settings import Strategy
-from holdfast.tokens import choose_window, estimate
+from everlog.session import Session, Store
+from everlog.settings import Strategy
+from everlog.tokens import choose_window, estimate
 from tests.cli.runner import Cli, run_on_terminal, run_process
 from tests.engine.test_turn import SUMMARY
 from tests.providers.fakes import FakeServer, chat
@@ -128,7 +128,7 @@ def test_the_window_is_the_option_else_the_agents_setting_else_that_of_all(
 
     assert window(one) == 5000 and window(other) == 7000
     assert window(other, "--window", "300") == 300
-    monkeypatch.setenv("HOLDFAST_COMPACTION_WINDOW", "6000")
+    monkeypatch.setenv("EVERLOG_COMPACTION_WINDOW", "6000")
     assert window(one) == 6000 and window(other) == 7000
 
 
@@ -218,7 +218,7 @@ def test_a_round_that_is_larger_than_the_window_is_one_line_and_exit_1(
     for options in ((), ("--json",), ("--full",)):
         done = cli("sessions", "context", session.id, "--window", "500", *options)
         assert done.code == 1 and done.out == ""
-        assert done.err.startswith("holdfast: ") and done.err.count("\n") == 1
+        assert done.err.startswith("everlog: ") and done.err.count("\n") == 1
         assert "window" in done.err
 
 
@@ -415,7 +415,7 @@ def test_compact_while_a_turn_runs_is_refused(cli: Cli, root: Path, long: Sessio
     with long.lease():
         done = cli("sessions", "compact", long.id)
     assert done.code == 1 and done.out == ""
-    assert done.err.startswith("holdfast: ") and done.err.count("\n") == 1
+    assert done.err.startswith("everlog: ") and done.err.count("\n") == 1
     assert files_of(root, long) == before | {"turn.lock": b""}
 
 
@@ -554,7 +554,7 @@ def test_wrong_usage_is_one_line_and_exit_2(
 ) -> None:
     done = cli("sessions", *arguments)
     assert done.code == 2 and done.out == ""
-    assert done.err.startswith("holdfast: ") and done.err.count("\n") == 1
+    assert done.err.startswith("everlog: ") and done.err.count("\n") == 1
     assert not root.exists()
 
 

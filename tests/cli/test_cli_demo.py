@@ -15,7 +15,7 @@ from tests.cli.runner import environment
 @pytest.mark.slow
 def test_demo_kills_a_writer_recovers_and_cleans_up(tmp_path: Path) -> None:
     done = subprocess.run(
-        [sys.executable, "-m", "holdfast.cli.demo"],
+        [sys.executable, "-m", "everlog.cli.demo"],
         capture_output=True,
         env=environment(tmp_path / "unused", TMPDIR=str(tmp_path)),
         timeout=300,

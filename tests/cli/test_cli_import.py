@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.session import Store
+from everlog.session import Store
 from tests.cli.runner import Cli
 
 CONTEXT = json.dumps(

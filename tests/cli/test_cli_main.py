@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from holdfast import __version__
-from holdfast.session import Session
+from everlog import __version__
+from everlog.session import Session
 from tests.cli.runner import Cli, environment, run_process
 
 HEAVY = ("click", "msgspec", "orjson", "apsw", "rich", "json", "inspect", "dataclasses")
@@ -20,7 +20,7 @@ HEAVY = ("click", "msgspec", "orjson", "apsw", "rich", "json", "inspect", "datac
 def imported(root: Path, *arguments: str) -> set[str]:
     """The modules that a command imports, as the interpreter tells."""
     done = subprocess.run(
-        [sys.executable, "-X", "importtime", "-m", "holdfast", *arguments],
+        [sys.executable, "-X", "importtime", "-m", "everlog", *arguments],
         capture_output=True,
         env=environment(root),
         check=True,
@@ -30,11 +30,11 @@ def imported(root: Path, *arguments: str) -> set[str]:
 
 
 def test_version_is_told(root: Path) -> None:
-    assert run_process(root, "--version") == (0, f"holdfast {__version__}\n", "")
+    assert run_process(root, "--version") == (0, f"everlog {__version__}\n", "")
 
 
 def test_version_is_told_behind_other_options_too(cli: Cli, root: Path) -> None:
-    assert cli("--root", str(root), "--version").out == f"holdfast {__version__}\n"
+    assert cli("--root", str(root), "--version").out == f"everlog {__version__}\n"
 
 
 def test_version_imports_nothing_heavy(root: Path) -> None:
@@ -90,7 +90,7 @@ def test_wrong_usage_is_one_line_and_exit_2(
     done = cli(*arguments)
     assert done.code == 2
     assert done.out == ""
-    assert done.err.startswith("holdfast: ") and done.err.count("\n") == 1
+    assert done.err.startswith("everlog: ") and done.err.count("\n") == 1
     assert not root.exists()
 
 
@@ -113,7 +113,7 @@ def test_root_that_is_a_file_is_one_line(cli: Cli, tmp_path: Path) -> None:
 
 def test_home_that_does_not_exist_is_one_line(cli: Cli) -> None:
     done = cli("--root", "~nosuchuser/x", "sessions", "list")
-    assert done.code == 1 and done.err.startswith("holdfast: ~nosuchuser/x: ")
+    assert done.code == 1 and done.err.startswith("everlog: ~nosuchuser/x: ")
 
 
 def test_reading_commands_make_no_root(cli: Cli, root: Path) -> None:
@@ -126,8 +126,8 @@ def test_reading_commands_make_no_root(cli: Cli, root: Path) -> None:
 
 
 def test_debug_lets_the_error_through(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("HOLDFAST_DEBUG", "1")
-    from holdfast.errors import InvalidId
+    monkeypatch.setenv("EVERLOG_DEBUG", "1")
+    from everlog.errors import InvalidId
 
     with pytest.raises(InvalidId):
         cli("sessions", "show", "../x")
@@ -138,7 +138,7 @@ def test_reader_that_goes_away_is_no_traceback(root: Path, session: Session) -> 
         session.store.create(title=f"session {number} " + "x" * 40)
     reader, writer = os.pipe()
     with subprocess.Popen(
-        [sys.executable, "-m", "holdfast", "sessions", "list", "--limit", "5000", "--json"],
+        [sys.executable, "-m", "everlog", "sessions", "list", "--limit", "5000", "--json"],
         stdout=writer,
         stderr=subprocess.PIPE,
         env=environment(root),
@@ -154,20 +154,20 @@ def test_reader_that_goes_away_is_no_traceback(root: Path, session: Session) -> 
 def test_output_that_cannot_be_written_is_one_line(root: Path, session: Session) -> None:
     with open("/dev/full", "wb") as full:
         done = subprocess.run(
-            [sys.executable, "-m", "holdfast", "sessions", "list"],
+            [sys.executable, "-m", "everlog", "sessions", "list"],
             stdout=full,
             stderr=subprocess.PIPE,
             env=environment(root),
             check=False,
         )
     assert done.returncode == 1
-    assert done.stderr.startswith(b"holdfast: ") and done.stderr.count(b"\n") == 1
+    assert done.stderr.startswith(b"everlog: ") and done.stderr.count(b"\n") == 1
     assert done.stderr.endswith(b"No space left on device\n")
 
 
 def test_closed_stdout_is_no_traceback(root: Path, session: Session) -> None:
     done = subprocess.run(
-        ["sh", "-c", f'exec "{sys.executable}" -m holdfast sessions list >&-'],
+        ["sh", "-c", f'exec "{sys.executable}" -m everlog sessions list >&-'],
         stderr=subprocess.PIPE,
         env=environment(root),
         check=False,
@@ -178,7 +178,7 @@ def test_closed_stdout_is_no_traceback(root: Path, session: Session) -> None:
 def test_interrupt_is_exit_130_and_one_line(root: Path, session: Session) -> None:
     reader, writer = os.pipe()  # stays open: the command waits for its input
     with subprocess.Popen(
-        [sys.executable, "-X", "importtime", "-m", "holdfast", "sessions", "append", session.id],
+        [sys.executable, "-X", "importtime", "-m", "everlog", "sessions", "append", session.id],
         stdin=reader,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -186,7 +186,7 @@ def test_interrupt_is_exit_130_and_one_line(root: Path, session: Session) -> Non
     ) as process:
         assert process.stderr is not None
         for row in process.stderr:  # the last import before it reads
-            if row.split(b"|")[-1].strip() == b"holdfast.cli.given":
+            if row.split(b"|")[-1].strip() == b"everlog.cli.given":
                 break
         process.send_signal(signal.SIGINT)
         rest = process.stderr.read()
@@ -194,13 +194,13 @@ def test_interrupt_is_exit_130_and_one_line(root: Path, session: Session) -> Non
     os.close(reader)
     os.close(writer)
     told = [row for row in rest.splitlines() if not row.startswith(b"import time:")]
-    assert told == [b"holdfast: interrupted"]
+    assert told == [b"everlog: interrupted"]
 
 
 def test_every_command_has_help(cli: Cli) -> None:
-    from holdfast.cli import tree
+    from everlog.cli import tree
 
-    with tree.root.make_context("holdfast", ["doctor"]) as context:
+    with tree.root.make_context("everlog", ["doctor"]) as context:
         names = tree.sessions.list_commands(context)
     for command in (("sessions",), ("config",), ("config", "show"), ("doctor",)):
         assert cli(*command, "--help").code == 0

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.cli.transcript import FORMATTED
-from holdfast.model import (
+from everlog.cli.transcript import FORMATTED
+from everlog.model import (
     Compaction,
     File,
     Image,
@@ -19,7 +19,7 @@ from holdfast.model import (
     tool_result,
     user,
 )
-from holdfast.session import Session, Store
+from everlog.session import Session, Store
 from tests.cli.runner import Cli, run_on_terminal, run_process
 
 ESCAPES = "\x1b[31mred\x1b]0;owned\x07 \x9b2J \x7f \u202e drow"
@@ -100,7 +100,7 @@ def test_list_filters(cli: Cli, store: Store) -> None:
 
 def test_bad_cursor_is_one_line(cli: Cli, session: Session) -> None:
     done = cli("sessions", "list", "--cursor", "nonsense")
-    assert done.code == 1 and done.err.startswith("holdfast: ") and done.err.count("\n") == 1
+    assert done.code == 1 and done.err.startswith("everlog: ") and done.err.count("\n") == 1
 
 
 def test_hostile_titles_stay_in_their_cell(cli: Cli, root: Path, store: Store) -> None:
@@ -363,7 +363,7 @@ def test_show_warns_in_place_of_damage(cli: Cli, root: Path, session: Session) -
     assert rows.index("  one") < warning < rows.index("  three")
     done = cli("sessions", "show", session.id, "--json")
     assert [one["seq"] for one in done.json["messages"]] == [1, 3]
-    assert done.err.startswith("holdfast: damaged: session.jsonl bytes ")
+    assert done.err.startswith("everlog: damaged: session.jsonl bytes ")
 
 
 def test_show_warns_of_records_of_a_newer_version(cli: Cli, root: Path, session: Session) -> None:
@@ -423,7 +423,7 @@ def test_parts_of_a_log_that_rolled_over(
 ) -> None:
     session.append(user("x" * 2000))
     session.store.close()
-    monkeypatch.setenv("HOLDFAST_SESSION_PART_BYTES", "1000")
+    monkeypatch.setenv("EVERLOG_SESSION_PART_BYTES", "1000")
     assert cli("sessions", "append", session.id, "y").code == 0
     answer = cli("sessions", "parts", session.id, "--json").json
     assert [part["file"] for part in answer["parts"]] == ["session.jsonl", "session_part2.jsonl"]

@@ -1,4 +1,4 @@
-"""`holdfast route`, and what `config show` tells of its settings."""
+"""`everlog route`, and what `config show` tells of its settings."""
 
 from __future__ import annotations
 
@@ -154,7 +154,7 @@ def test_a_bad_line_is_one_error_that_names_line_and_field(
     for option in ((), ("--explain",)):
         done = cli("route", *option, stdin=good + b"\n" + line + b"\n" + good)
         assert done.code == 1 and done.out.count("\n") == 1
-        assert done.err.startswith("holdfast: line 3: ") and done.err.count("\n") == 1
+        assert done.err.startswith("everlog: line 3: ") and done.err.count("\n") == 1
         assert names in done.err
     assert not root.exists()
 
@@ -175,7 +175,7 @@ def test_bad_configuration_is_one_line_and_nothing_is_answered_or_written(
     for command in (("route",), ("config", "show"), ("sessions", "new")):
         done = cli(*command, stdin=rows({"context": {}}))
         assert done.code == 1 and done.out == ""
-        assert done.err.startswith(f"holdfast: {file}: ") and done.err.count("\n") == 1
+        assert done.err.startswith(f"everlog: {file}: ") and done.err.count("\n") == 1
         assert names in done.err
     assert sorted(os.listdir(root)) == ["config.toml"]
 
@@ -229,7 +229,7 @@ def test_no_control_character_of_an_id_reaches_the_output(cli: Cli) -> None:
 
 def test_each_answer_is_there_before_the_next_line_is_asked(root: Path) -> None:
     with subprocess.Popen(
-        [sys.executable, "-m", "holdfast", "route"],
+        [sys.executable, "-m", "everlog", "route"],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         env=environment(root),
@@ -274,10 +274,10 @@ def test_config_show_shows_all_of_it_and_whence(
     assert answer["settings"]["agents"]["sales"]["default"] is True
     assert origins["session.identity_links.Alice"] == origins["dispatch.rules"] == "file"
     assert origins["agents.sales.default"] == "file" and origins["session.dm_scope"] == "default"
-    monkeypatch.setenv("HOLDFAST_SESSION_IDENTITY_LINKS", '{"bob":["x"]}')
-    monkeypatch.setenv("HOLDFAST_DISPATCH_RULES", "[]")
+    monkeypatch.setenv("EVERLOG_SESSION_IDENTITY_LINKS", '{"bob":["x"]}')
+    monkeypatch.setenv("EVERLOG_DISPATCH_RULES", "[]")
     table = {row.split()[0]: row for row in cli("config", "show").out.splitlines()}
     assert table["session.dimensions"].endswith(str(file))
-    assert table["session.identity_links.bob"].endswith("HOLDFAST_SESSION_IDENTITY_LINKS")
-    assert table["dispatch.rules"].endswith("HOLDFAST_DISPATCH_RULES")
+    assert table["session.identity_links.bob"].endswith("EVERLOG_SESSION_IDENTITY_LINKS")
+    assert table["dispatch.rules"].endswith("EVERLOG_DISPATCH_RULES")
     assert "session.identity_links.Alice" not in table

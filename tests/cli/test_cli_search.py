@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import holdfast
-from holdfast.session import Store
+import everlog
+from everlog.session import Store
 from tests.cli.runner import Cli, run_process
 
 
 def test_only_the_marks_of_what_was_found_are_taken_away(cli: Cli, store: Store) -> None:
-    store.create(title="Zoo").append(holdfast.user("il dit «bonjour» au zebra"))
+    store.create(title="Zoo").append(everlog.user("il dit «bonjour» au zebra"))
     assert "il dit «bonjour» au zebra\n" in cli("sessions", "search", "zebra").out
     (found,) = cli("sessions", "search", "zebra", "--json").json["results"]
     (hit,) = found["hits"]
@@ -19,8 +19,8 @@ def test_only_the_marks_of_what_was_found_are_taken_away(cli: Cli, store: Store)
 
 
 def test_it_says_of_how_many_sessions_it_shows_the_best(cli: Cli, store: Store) -> None:
-    store.create(title="Other").append_many(holdfast.user(f"zebra {n}") for n in range(2_100))
-    store.create(title="Zoo").append(holdfast.user(f"a long one with a zebra {'too ' * 99}"))
+    store.create(title="Other").append_many(everlog.user(f"zebra {n}") for n in range(2_100))
+    store.create(title="Zoo").append(everlog.user(f"a long one with a zebra {'too ' * 99}"))
     done = cli("sessions", "search", "zebra", "--limit", "1")
     assert "1 of 2 sessions; --limit shows more" in done.err
     assert "Zoo" in cli("sessions", "search", "zebra").out
@@ -31,7 +31,7 @@ def test_what_is_piped_has_a_line_for_each_session_and_each_passage(
 ) -> None:
     title = "A title of a good many words, " * 5
     session = store.create(title=title.strip())
-    session.append(holdfast.user("all about a zebra"))
+    session.append(everlog.user("all about a zebra"))
     head, passage = run_process(root, "sessions", "search", "zebra").out.splitlines()
     assert head == f"{title.strip()}  {session.id}"
     assert passage.endswith("all about a zebra")

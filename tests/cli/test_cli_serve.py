@@ -1,4 +1,4 @@
-"""`holdfast serve`, and the commands that talk to a daemon that runs."""
+"""`everlog serve`, and the commands that talk to a daemon that runs."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def served(root: Path) -> Iterator[list[str]]:
     root.mkdir(mode=0o700)
     (root / "config.toml").write_text(CONFIG)
     process = subprocess.Popen(
-        [sys.executable, "-m", "holdfast", "serve", "--example"],
+        [sys.executable, "-m", "everlog", "serve", "--example"],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         env=environment(root),
@@ -56,7 +56,7 @@ def served(root: Path) -> Iterator[list[str]]:
 
 
 def test_it_prints_where_it_is_and_makes_an_example(served: list[str], cli: Cli) -> None:
-    assert served[0].startswith("holdfast is running")
+    assert served[0].startswith("everlog is running")
     told = dict(line.split(maxsplit=1) for line in served[2:])
     assert told["page"].startswith("http://127.0.0.1:") and "/open/" in told["page"]
     assert told["model"] == "offline"
@@ -87,7 +87,7 @@ def test_status_page_and_cron_talk_to_it(served: list[str], cli: Cli) -> None:
     assert cli("cron", "resume", "hello").out == "hello goes on\n"
     assert "waiting" in cli("cron", "list").out
     unknown = cli("cron", "pause", "nothing")
-    assert (unknown.code, unknown.err) == (1, "holdfast: there is no job 'nothing'\n")
+    assert (unknown.code, unknown.err) == (1, "everlog: there is no job 'nothing'\n")
 
 
 def test_a_second_one_is_refused(served: list[str], root: Path) -> None:
@@ -100,8 +100,8 @@ def test_a_second_one_is_refused(served: list[str], root: Path) -> None:
 def test_without_a_daemon_there_is_one_clear_line(cli: Cli, command: tuple[str, ...]) -> None:
     answer = cli(*command)
     assert answer.code == 1
-    assert answer.err.startswith("holdfast: no daemon is running for ")
-    assert "holdfast serve" in answer.err
+    assert answer.err.startswith("everlog: no daemon is running for ")
+    assert "everlog serve" in answer.err
 
 
 def test_keys_are_not_shown_with_the_configuration(root: Path, cli: Cli) -> None:

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.cli.sessions_stats import CANDIDATES, bar_chart
-from holdfast.model import ToolCall, Usage, assistant, user
-from holdfast.session import Session, Store
+from everlog.cli.sessions_stats import CANDIDATES, bar_chart
+from everlog.model import ToolCall, Usage, assistant, user
+from everlog.session import Session, Store
 from tests.cli.runner import Cli, run_on_terminal, run_process
 
 ESCAPES = "\x1b[31mred\x1b]0;owned\x07 \x9b2J \u202e drow"

@@ -1,4 +1,4 @@
-"""`--store` and `holdfast store`: commands on a database, and what is said when it is not there."""
+"""`--store` and `everlog store`: commands on a database, and what is said when it is not there."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.stores.postgres.schema import VERSION
+from everlog.stores.postgres.schema import VERSION
 from tests.cli.runner import Cli
 from tests.stores.postgres.stores import shared_server
 
@@ -17,7 +17,7 @@ def url(monkeypatch: pytest.MonkeyPatch) -> str:
     """The address of a database whose tables nobody else uses."""
     server = shared_server()
     schema = f"cli{os.getpid()}"
-    monkeypatch.setenv("HOLDFAST_POSTGRES_SCHEMA", schema)
+    monkeypatch.setenv("EVERLOG_POSTGRES_SCHEMA", schema)
     with server.connect() as connection:
         connection.execute(f"DROP SCHEMA IF EXISTS {schema} CASCADE")
     return server.url
@@ -41,7 +41,7 @@ def test_commands_work_on_a_database_as_they_do_on_files(cli: Cli, url: str, roo
 def test_the_environment_names_a_database_too(
     cli: Cli, url: str, root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("HOLDFAST_STORE", url)
+    monkeypatch.setenv("EVERLOG_STORE", url)
     session = cli("sessions", "new").out.strip()
     assert session in cli("sessions", "list").out
     assert not root.exists()

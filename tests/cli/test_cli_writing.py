@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.model import Compaction, ToolCall, assistant, tool_result, user
-from holdfast.session import Session, Store
-from holdfast.ulid import is_ulid
+from everlog.model import Compaction, ToolCall, assistant, tool_result, user
+from everlog.session import Session, Store
+from everlog.ulid import is_ulid
 from tests.cli.runner import Cli, run_on_terminal, run_process
 
 
@@ -187,7 +187,7 @@ def test_bad_input_is_one_line_and_writes_nothing(
 ) -> None:
     done = cli("sessions", "append", session.id, stdin=given)
     assert done.code == 1 and done.out == ""
-    assert told in done.err and done.err.startswith("holdfast: ") and done.err.count("\n") == 1
+    assert told in done.err and done.err.startswith("everlog: ") and done.err.count("\n") == 1
     assert len(done.err) < 400
     assert (root / "sessions" / session.id / "session.jsonl").read_bytes() == b""
 
@@ -301,7 +301,7 @@ def test_hostile_ids_are_refused_and_touch_nothing(
     before = sorted(str(path) for path in tmp_path.rglob("*") if "index.db" not in path.name)
     done = cli("sessions", *(hostile if part == "{}" else part for part in command))
     assert done.code == 1 and done.out == ""
-    assert done.err.startswith("holdfast: ") and done.err.count("\n") == 1
+    assert done.err.startswith("everlog: ") and done.err.count("\n") == 1
     after = sorted(str(path) for path in tmp_path.rglob("*") if "index.db" not in path.name)
     assert after == before
 
@@ -310,7 +310,7 @@ def test_hostile_ids_are_refused_and_touch_nothing(
 def test_unknown_sessions_are_one_line(cli: Cli, session: Session, short: str) -> None:
     done = cli("sessions", "show", short)
     assert (done.code, done.out) == (1, "")
-    assert done.err == f"holdfast: there is no session {short}\n"
+    assert done.err == f"everlog: there is no session {short}\n"
 
 
 def test_linked_session_directory_is_refused(
@@ -407,5 +407,5 @@ def test_fork_copies_up_to_a_record(cli: Cli, session: Session, store: Store) ->
 def test_fork_at_a_record_that_is_not_there_is_one_line(cli: Cli, session: Session) -> None:
     session.append(user("one"))
     done = cli("sessions", "fork", session.id, "--at", "9")
-    assert "(holdfast sessions show ID --all shows which there are)" in done.err
+    assert "(everlog sessions show ID --all shows which there are)" in done.err
     assert done.code == 1 and done.err.count("\n") == 1 and done.out == ""

@@ -1,4 +1,4 @@
-"""`holdfast memory …`: every command, what it refuses, and its exit codes."""
+"""`everlog memory …`: every command, what it refuses, and its exit codes."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.memory.notes import parse
-from holdfast.model import user
-from holdfast.session import Session
-from holdfast.stores.memories import Memories, memory_path, project_key
+from everlog.memory.notes import parse
+from everlog.model import user
+from everlog.session import Session
+from everlog.stores.memories import Memories, memory_path, project_key
 from tests.cli.runner import Cli, run_on_terminal
 
 
@@ -200,5 +200,5 @@ def test_nonsense_is_refused_in_one_line(
 ) -> None:
     done = cli(*arguments, stdin=b"text")
     assert (done.code, done.out) == (code, "")
-    assert done.err.startswith("holdfast: ") and done.err.count("\n") == 1
+    assert done.err.startswith("everlog: ") and done.err.count("\n") == 1
     assert not (root / "memory").exists()

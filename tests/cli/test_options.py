@@ -29,7 +29,7 @@ def test_an_option_that_is_empty_is_refused_on_every_level(cli: Cli, option: str
         assert done.code == 2 and "it is empty" in done.err
 
 
-@pytest.mark.parametrize("variable", ["HOLDFAST_ROOT", "HOLDFAST_STORE"])
+@pytest.mark.parametrize("variable", ["EVERLOG_ROOT", "EVERLOG_STORE"])
 def test_a_variable_that_is_empty_is_refused_unless_the_option_is_given(
     cli: Cli, variable: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -37,7 +37,7 @@ def test_a_variable_that_is_empty_is_refused_unless_the_option_is_given(
     done = cli("sessions", "list")
     assert done.code == 2 and f"{variable} is empty" in done.err
     assert cli("--help").code == 0
-    if variable == "HOLDFAST_ROOT":
+    if variable == "EVERLOG_ROOT":
         assert cli("--root", str(tmp_path / "given"), "sessions", "list").code == 0
 
 
@@ -46,7 +46,7 @@ def test_a_root_that_is_an_address_is_refused_and_nothing_is_made(
 ) -> None:
     commands = (("sessions", "new"), ("sessions", "list"), ("doctor",))
     done = [cli("--root", URL, *command) for command in commands]
-    monkeypatch.setenv("HOLDFAST_ROOT", URL)
+    monkeypatch.setenv("EVERLOG_ROOT", URL)
     done += [cli(*command) for command in commands]
     for one in done:
         assert one.code == 1

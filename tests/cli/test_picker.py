@@ -20,16 +20,16 @@ from prompt_toolkit.output.vt100 import Vt100_Output
 from prompt_toolkit.utils import get_cwidth
 
 from benchmarks.listing import populate
-from holdfast.app import open_store
-from holdfast.cli.picker import pick_async
-from holdfast.cli.picker.finding import AHEAD, LARGEST, PAGE, query
-from holdfast.cli.picker.newest import Newest
-from holdfast.cli.picker.preview import MESSAGES
-from holdfast.cli.picker.table import cut, fill, wrap
-from holdfast.errors import HoldfastError, NotFound
-from holdfast.model import Entry, user
-from holdfast.ports import Filter, Order, Page, Progress, Query, Results
-from holdfast.session import Store
+from everlog.app import open_store
+from everlog.cli.picker import pick_async
+from everlog.cli.picker.finding import AHEAD, LARGEST, PAGE, query
+from everlog.cli.picker.newest import Newest
+from everlog.cli.picker.preview import MESSAGES
+from everlog.cli.picker.table import cut, fill, wrap
+from everlog.errors import EverlogError, NotFound
+from everlog.model import Entry, user
+from everlog.ports import Filter, Order, Page, Progress, Query, Results
+from everlog.session import Store
 
 SECONDS = 60.0
 EVERY = Filter()
@@ -215,7 +215,7 @@ def test_of_what_waits_only_the_newest_is_done_and_an_overtaken_answer_is_droppe
 
 def test_a_failure_is_told_and_the_next_question_is_answered() -> None:
     async def look() -> None:
-        told: list[HoldfastError] = []
+        told: list[EverlogError] = []
         taken: list[int] = []
 
         def fail() -> int:

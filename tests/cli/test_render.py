@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from holdfast.cli import render
+from everlog.cli import render
 
 
 def drawn(

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from holdfast.compaction.extractive import summarise
-from holdfast.compaction.fileops import FileOps, file_ops, tags
-from holdfast.compaction.prompts import (
+from everlog.compaction.extractive import summarise
+from everlog.compaction.fileops import FileOps, file_ops, tags
+from everlog.compaction.prompts import (
     BLOCKED,
     CONSTRAINTS,
     CRITICAL,
@@ -22,7 +22,7 @@ from holdfast.compaction.prompts import (
     IN_PROGRESS,
     NEXT_STEPS,
 )
-from holdfast.model import (
+from everlog.model import (
     Image,
     Message,
     OtherBlock,
@@ -33,7 +33,7 @@ from holdfast.model import (
     tool_result,
     user,
 )
-from holdfast.tokens import estimate_text
+from everlog.tokens import estimate_text
 
 STRATEGIES = ("structured", "rounds", "prose")
 

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.compaction.fileops import FileOps, file_ops, tags, without_tags
-from holdfast.model import Message, OtherBlock, ToolCall, assistant, tool_result, user
+from everlog.compaction.fileops import FileOps, file_ops, tags, without_tags
+from everlog.model import Message, OtherBlock, ToolCall, assistant, tool_result, user
 
 
 def called(name: str, arguments: dict[str, object]) -> Message:

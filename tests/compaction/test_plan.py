@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 import pytest
 
-from holdfast.compaction.plan import (
+from everlog.compaction.plan import (
     Plan,
     budget,
     cut_at_open_round,
@@ -16,11 +16,11 @@ from holdfast.compaction.plan import (
     plan,
     trigger,
 )
-from holdfast.log.live import Live
-from holdfast.log.pairs import arrange, pair
-from holdfast.model import Compaction, Message, ToolCall, assistant, tool_result, user
-from holdfast.settings import CompactionSettings
-from holdfast.tokens import estimate
+from everlog.log.live import Live
+from everlog.log.pairs import arrange, pair
+from everlog.model import Compaction, Message, ToolCall, assistant, tool_result, user
+from everlog.settings import CompactionSettings
+from everlog.tokens import estimate
 from tests.histories import check_order
 
 SETTINGS = CompactionSettings(keep_recent_tokens=1024)

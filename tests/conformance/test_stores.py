@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.ports import Store
-from holdfast.settings import Settings
-from holdfast.stores.file import FileStore
-from holdfast.stores.inmemory import InMemoryStore
-from holdfast.stores.postgres.store import PostgresStore
-from holdfast.testing import StoreConformance
+from everlog.ports import Store
+from everlog.settings import Settings
+from everlog.stores.file import FileStore
+from everlog.stores.inmemory import InMemoryStore
+from everlog.stores.postgres.store import PostgresStore
+from everlog.testing import StoreConformance
 from tests.stores.postgres.stores import Stores, shared_server
 
 

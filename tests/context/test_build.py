@@ -6,12 +6,12 @@ import pytest
 from hypothesis import given, settings
 from msgspec.structs import replace
 
-import holdfast
-from holdfast.context.build import Context, build, context_tokens
-from holdfast.errors import ContextOverflow
-from holdfast.log.live import Live, read
-from holdfast.log.pairs import arrange, pair
-from holdfast.model import (
+import everlog
+from everlog.context.build import Context, build, context_tokens
+from everlog.errors import ContextOverflow
+from everlog.log.live import Live, read
+from everlog.log.pairs import arrange, pair
+from everlog.model import (
     Compaction,
     Event,
     Message,
@@ -22,7 +22,7 @@ from holdfast.model import (
     tool_result,
     user,
 )
-from holdfast.tokens import estimate
+from everlog.tokens import estimate
 from tests.histories import Step, append, check_order, steps
 
 
@@ -75,7 +75,7 @@ def test_each_strategy_shows_its_summary_in_its_own_way(strategy: str, text: str
 def test_reading_any_history_backwards_gives_what_folding_it_forwards_gives(
     history: list[Step],
 ) -> None:
-    session = holdfast.open_store("memory:").create()
+    session = everlog.open_store("memory:").create()
     for step in history:
         append(session, step)
     view = session.view()
@@ -91,7 +91,7 @@ def test_reading_any_history_backwards_gives_what_folding_it_forwards_gives(
 
 
 def test_a_restored_message_that_the_summary_lacks_makes_it_stale() -> None:
-    log: list[holdfast.Message | Tombstone | Compaction] = [
+    log: list[everlog.Message | Tombstone | Compaction] = [
         user("a", seq=1),
         user("b", seq=2),
         Tombstone(deletes=(1,), seq=3),
@@ -105,7 +105,7 @@ def test_a_restored_message_that_the_summary_lacks_makes_it_stale() -> None:
 
 
 def test_a_compaction_starts_from_the_newest_summary_that_tells_nothing_deleted() -> None:
-    log: list[holdfast.Message | Tombstone | Compaction] = [
+    log: list[everlog.Message | Tombstone | Compaction] = [
         user("a", seq=1),
         Compaction(first_kept_seq=2, summary="first", seq=2),
         user("secret", seq=3),
@@ -311,11 +311,11 @@ def test_a_count_of_a_call_that_was_not_sent_everything_says_nothing() -> None:
 
 def test_everything_is_counted_not_only_text() -> None:
     plain = estimate(user(""))
-    assert estimate(assistant([holdfast.Thinking("why " * 100)])) > plain + 80
+    assert estimate(assistant([everlog.Thinking("why " * 100)])) > plain + 80
     assert estimate(assistant([ToolCall("c", "n" * 400, {})])) > plain + 50
     assert estimate(assistant([ToolCall("c", "f", {"text": "what " * 200})])) > plain + 150
     assert estimate(tool_result("c", "row " * 100)) > plain + 80
-    assert estimate(user([holdfast.Image(mime_type="image/png", url="http://x/y.png")])) > 100
+    assert estimate(user([everlog.Image(mime_type="image/png", url="http://x/y.png")])) > 100
 
 
 def test_the_overhead_counts_only_without_a_count() -> None:
@@ -326,7 +326,7 @@ def test_the_overhead_counts_only_without_a_count() -> None:
 
 
 def test_unknown_blocks_are_kept_for_providers_that_take_them() -> None:
-    block = holdfast.OtherBlock({"type": "video", "url": "x"})
+    block = everlog.OtherBlock({"type": "video", "url": "x"})
     context = build(_live(user([block], seq=1)))
     assert context.messages[0].content == (block,)
 

@@ -13,9 +13,9 @@ from pathlib import Path
 
 import msgspec
 
-import holdfast
+import everlog
 from tests.crash.control import USUAL, Busy, Options
-from tests.crash.faces import Holdfast, Log, name_of, open_log, payload
+from tests.crash.faces import Everlog, Log, name_of, open_log, payload
 
 
 class Told(msgspec.Struct, frozen=True):
@@ -74,12 +74,12 @@ def violations(
     """
     try:
         log = open_log(kind, root, options, session)
-    except (holdfast.HoldfastError, OSError, ValueError) as error:
+    except (everlog.EverlogError, OSError, ValueError) as error:
         return [f"cannot be opened: {type(error).__name__}: {error}"]
     try:
         found = _violations(log, acked, absent=set(absent), expected=expected)
         found += _not_set_aside(root, torn)
-        if not found and derived and not expected and isinstance(log, Holdfast):
+        if not found and derived and not expected and isinstance(log, Everlog):
             found = _derived(log)
         return found
     finally:
@@ -94,7 +94,7 @@ def _violations(log: Log, acked: dict[str, int], *, absent: set[str], expected: 
         seq = log.append(last)
         messages = log.messages()
         damage = [one for one in log.damage() if not (expected and re.search(expected, one))]
-    except (holdfast.HoldfastError, OSError, ValueError, Busy) as error:
+    except (everlog.EverlogError, OSError, ValueError, Busy) as error:
         return [*found, f"cannot be used: {type(error).__name__}: {error}"]
     found += _missing(messages, acked, "lost")
     found += [f"altered: seq {seq}" for seq, text in messages if not name_of(text)]
@@ -123,7 +123,7 @@ def _not_set_aside(root: Path, torn: Sequence[bytes]) -> list[str]:
     return [f"{len(one)} torn bytes not set aside" for one in torn if one not in aside]
 
 
-def _derived(log: Holdfast) -> list[str]:
+def _derived(log: Everlog) -> list[str]:
     """What is derived says the same as the log."""
     found = []
     count = len(log.messages())

@@ -218,8 +218,8 @@ def poll(condition: Callable[[], bool], what: str) -> None:
 
 
 def environment() -> dict[str, str]:
-    """Our environment without settings of holdfast's."""
-    kept = {key: value for key, value in os.environ.items() if not key.startswith("HOLDFAST_")}
+    """Our environment without settings of everlog's."""
+    kept = {key: value for key, value in os.environ.items() if not key.startswith("EVERLOG_")}
     path = os.pathsep.join(filter(None, (str(REPOSITORY / "src"), kept.get("PYTHONPATH"))))
     return {**kept, "PYTHONPATH": path}
 

@@ -28,18 +28,18 @@ from pathlib import Path
 
 import msgspec
 
-import holdfast
+import everlog
 from tests.crash.control import USUAL, Busy, Options
-from tests.crash.faces import Holdfast, Log, name_of, open_log, payload
+from tests.crash.faces import Everlog, Log, name_of, open_log, payload
 
 ATTEMPTS = 3  # at opening a log before the worker gives up
-REFUSALS = (holdfast.HoldfastError, OSError, ValueError)
+REFUSALS = (everlog.EverlogError, OSError, ValueError)
 
 
 class Job(msgspec.Struct, frozen=True):
     """What a worker is to do."""
 
-    kind: str  # "holdfast" or the name of a twin
+    kind: str  # "everlog" or the name of a twin
     root: str
     # Steps: "2*300" appends two records of 300 bytes at once, "limit:5000" limits the size of
     # files, "lift" lifts it, "delete" deletes the session, "hold" takes its lock and waits.
@@ -71,16 +71,16 @@ def work(job: Job) -> None:
     else:
         _carry_out(job, log)
     tell("DONE")
-    with suppress(holdfast.HoldfastError, OSError):
+    with suppress(everlog.EverlogError, OSError):
         log.close()
 
 
 def _open(job: Job) -> Log | None:
     for _ in range(ATTEMPTS):
         try:
-            if job.kind != "holdfast":
+            if job.kind != "everlog":
                 return open_log(job.kind, Path(job.root), job.options)
-            ours = Holdfast(Path(job.root), job.options, job.session, ids=job.ids)
+            ours = Everlog(Path(job.root), job.options, job.session, ids=job.ids)
             if ours.made:
                 tell(f"NEW {ours.made}")
             return ours
@@ -112,7 +112,7 @@ def _append(log: Log, texts: list[str]) -> None:
     names = [name_of(text) for text in texts]
     try:
         seqs = [log.append(texts[0])] if len(texts) == 1 else log.append_many(texts)
-    except (holdfast.SessionBusy, Busy) as error:
+    except (everlog.SessionBusy, Busy) as error:
         tell(f"BUSY {error}")
     except REFUSALS as error:
         tell(f"ERR {type(error).__name__} {' '.join(names)}")
@@ -136,7 +136,7 @@ def _delete(log: Log) -> None:
 def _fork(job: Job, log: Log) -> None:
     """Open a writer, the index and the turn; fork; then parent and children append at once."""
     _append(log, [payload(job.writer, job.start, 100)])
-    ours = log if isinstance(log, Holdfast) else None
+    ours = log if isinstance(log, Everlog) else None
     turn = None
     if ours is not None:
         turn = ours.session.lease()
@@ -156,7 +156,7 @@ def _fork(job: Job, log: Log) -> None:
     if ours is None or turn is None:
         return
     last = payload(job.writer, 10_000, 100)  # with the lease, which is still the parent's
-    tell(f"ACK {ours.session.append(holdfast.user(last), lease=turn).seq} {name_of(last)}")
+    tell(f"ACK {ours.session.append(everlog.user(last), lease=turn).seq} {name_of(last)}")
     if not os.fork():
         _tell_turn(ours)
         os._exit(0)
@@ -171,7 +171,7 @@ def _fork_beside_threads(job: Job, log: Log) -> None:
 
     def use(writer: str) -> None:
         number = 0
-        pause = 0.01 if isinstance(log, Holdfast) else 0  # others want to use the index too
+        pause = 0.01 if isinstance(log, Everlog) else 0  # others want to use the index too
         while not done.wait(pause):
             _use(log, payload(writer, number, 100))
             number += 1
@@ -193,22 +193,22 @@ def _fork_beside_threads(job: Job, log: Log) -> None:
 
 
 def _use(log: Log, text: str) -> None:
-    """Use all that is open: the log, and of holdfast the index."""
+    """Use all that is open: the log, and of everlog the index."""
     _append(log, [text])
-    if isinstance(log, Holdfast):
+    if isinstance(log, Everlog):
         try:
-            log.store.create().append(holdfast.user(text))
+            log.store.create().append(everlog.user(text))
             log.store.list(limit=1)
         except REFUSALS as error:
             tell(f"ERR {type(error).__name__}")
 
 
-def _tell_turn(ours: Holdfast | None) -> None:
+def _tell_turn(ours: Everlog | None) -> None:
     if ours is None:
         return
     try:
         ours.session.lease().release()
-    except holdfast.SessionBusy:
+    except everlog.SessionBusy:
         tell("TURN taken")
     else:
         tell("TURN free")
@@ -241,9 +241,9 @@ def serve() -> None:
 
 def _import_everything() -> None:
     """So that a child's system calls are those of its job."""
-    for name in holdfast.__all__:
-        getattr(holdfast, name)
-    import_module("holdfast.stores.file")
+    for name in everlog.__all__:
+        getattr(everlog, name)
+    import_module("everlog.stores.file")
     codecs.lookup("utf-16-le")
 
 

@@ -1,4 +1,4 @@
-"""The tiny face that holdfast and the twins share, and texts that say what they must be."""
+"""The tiny face that everlog and the twins share, and texts that say what they must be."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Protocol
 
-import holdfast
-from holdfast.settings import SessionSettings, Settings
+import everlog
+from everlog.settings import SessionSettings, Settings
 from tests.crash.control import USUAL, Options
 from tests.crash.twin import TWINS
 
@@ -47,13 +47,13 @@ class Log(Protocol):
         ...
 
 
-class Holdfast:
+class Everlog:
     """The product, by its public API alone."""
 
     def __init__(
         self, root: Path, options: Options = USUAL, session: str = "", *, ids: bool = False
     ) -> None:
-        self.store = holdfast.open_store(root, settings=settings(options))
+        self.store = everlog.open_store(root, settings=settings(options))
         self._root = root
         self._ids = ids
         there = session or newest(root)
@@ -82,15 +82,15 @@ class Holdfast:
     def close(self) -> None:
         self.store.close()
 
-    def _said(self, text: str) -> holdfast.Message:
+    def _said(self, text: str) -> everlog.Message:
         if not self._ids:
-            return holdfast.user(text)
-        return holdfast.user(text, id=str(uuid.uuid5(uuid.NAMESPACE_OID, text)))
+            return everlog.user(text)
+        return everlog.user(text, id=str(uuid.uuid5(uuid.NAMESPACE_OID, text)))
 
 
 def open_log(kind: str, root: Path, options: Options = USUAL, session: str = "") -> Log:
-    """The log of a root, "holdfast" or a twin by its name; a new one if there is none."""
-    return Holdfast(root, options, session) if kind == "holdfast" else TWINS[kind](root, options)
+    """The log of a root, "everlog" or a twin by its name; a new one if there is none."""
+    return Everlog(root, options, session) if kind == "everlog" else TWINS[kind](root, options)
 
 
 def newest(root: Path) -> str:

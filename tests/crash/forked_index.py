@@ -16,7 +16,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-import holdfast
+import everlog
 
 
 class Relay:
@@ -42,9 +42,9 @@ class Relay:
 
 
 def ours(root: Path) -> str:
-    """holdfast."""
-    store = holdfast.open_store(root)
-    store.create().append(holdfast.user("the index is open"))
+    """everlog."""
+    store = everlog.open_store(root)
+    store.create().append(everlog.user("the index is open"))
     store.list()
     relay = Relay()
     if relay.fork():
@@ -52,10 +52,10 @@ def ours(root: Path) -> str:
         relay.hand_over()
         relay.await_turn()
         session = store.create()
-        session.append(holdfast.user("one"))
+        session.append(everlog.user("one"))
         relay.hand_over(session.id)
         relay.await_turn()
-        session.append(holdfast.user("two"))
+        session.append(everlog.user("two"))
         relay.hand_over()
         relay.await_turn()
         os._exit(0)

@@ -21,7 +21,7 @@ from pathlib import Path
 
 import msgspec
 
-from holdfast.cli.render import on_terminal, progress
+from everlog.cli.render import on_terminal, progress
 from tests.crash.checker import tell_apart, violations
 from tests.crash.control import Options
 from tests.crash.faces import name_of, open_log, payload
@@ -227,11 +227,11 @@ def main() -> int:
     """Hunt, tell, judge."""
     parser = argparse.ArgumentParser(description="kill -9 a writer, again and again")
     parser.add_argument("--cycles", type=int, default=10_000)
-    parser.add_argument("--kind", choices=["holdfast", *TWINS], default="holdfast")
+    parser.add_argument("--kind", choices=["everlog", *TWINS], default="everlog")
     parser.add_argument("--dir", help="where the logs go (default: the system's place)")
     given = parser.parse_args()
     begun = time.monotonic()
-    with tempfile.TemporaryDirectory(prefix="holdfast-kill9-", dir=given.dir) as folder:
+    with tempfile.TemporaryDirectory(prefix="everlog-kill9-", dir=given.dir) as folder:
         total = run(given.kind, given.cycles, Path(folder))
     for one in total.wrong[:20]:
         print(one)

@@ -39,7 +39,7 @@ def grow(
 
 def parts(kind: str, root: Path) -> list[Path]:
     """The files of the one log of a root, in order."""
-    found = root.glob("sessions/*/session*.jsonl" if kind == "holdfast" else "twin/log.*")
+    found = root.glob("sessions/*/session*.jsonl" if kind == "everlog" else "twin/log.*")
     return sorted(found, key=lambda path: int(re.sub(r"\D", "", path.name) or 1))
 
 

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-import holdfast
-from holdfast.session import Store
-from holdfast.stores.file import FileStore
+import everlog
+from everlog.session import Store
+from everlog.stores.file import FileStore
 from tests.crash.control import Options
 from tests.crash.faces import Log
 from tests.crash.twin import TWINS
@@ -36,15 +36,15 @@ def test_messages_come_in_the_order_of_their_appends_whatever_the_clock_says(
     session = store.create()
     said = [f"message {n}" for n in range(24)]
     for text in said[:16]:
-        session.append(holdfast.user(text))
-    session.append_many([holdfast.user(text) for text in said[16:]])
+        session.append(everlog.user(text))
+    session.append_many([everlog.user(text) for text in said[16:]])
     times = [message.timestamp for message in session.messages()]
     store.close()
     assert times != sorted(times) or clock == "standing still"
 
     with Store(FileStore(root, clock=ticking(clock))) as again:
         session = again.session(session.id)
-        session.append(holdfast.user("after"))
+        session.append(everlog.user("after"))
         assert [message.text for message in session.messages()] == [*said, "after"]
         assert [message.seq for message in session.messages()] == list(range(1, 26))
         assert [message.text for message in session.context().messages] == [*said, "after"]

@@ -23,19 +23,19 @@ LAST = {"singles": ["1*20", "1*20"], "batch": ["3*20"]}
 def test_a_log_cut_at_any_byte_of_its_last_two_records_loses_nothing(
     last: str, tmp_path: Path
 ) -> None:
-    found, cuts = cut_everywhere("holdfast", tmp_path, BEFORE, LAST[last])
+    found, cuts = cut_everywhere("everlog", tmp_path, BEFORE, LAST[last])
     assert not found, summary(found)
     assert cuts > 300
 
 
 def test_a_log_without_metadata_cut_at_every_third_byte_loses_nothing(tmp_path: Path) -> None:
-    found, cuts = cut_everywhere("holdfast", tmp_path, BEFORE, ["1*20"], metadata=False, step=3)
+    found, cuts = cut_everywhere("everlog", tmp_path, BEFORE, ["1*20"], metadata=False, step=3)
     assert not found, summary(found)
     assert cuts > 100
 
 
 def test_a_first_record_cut_at_any_byte_leaves_a_session_that_goes_on(tmp_path: Path) -> None:
-    found, cuts = cut_everywhere("holdfast", tmp_path, [], ["1*20"])
+    found, cuts = cut_everywhere("everlog", tmp_path, [], ["1*20"])
     assert not found, summary(found)
     assert cuts > 300
 
@@ -84,7 +84,7 @@ def cut_everywhere(
     for at in cuts:
         state = clone(base, folder / f"cut{at}")
         (state / log.relative_to(source)).write_bytes(data[:at])
-        whole = data[:at].count(b"\n") - (kind == "holdfast")  # its first line has seq 0
+        whole = data[:at].count(b"\n") - (kind == "everlog")  # its first line has seq 0
         there = {name: seq for name, seq in acked.items() if seq <= whole}
         torn = [] if at + 1 in ends else torn_bytes(data[:at])  # a newline alone is added
         found += [f"cut at {at}: {one}" for one in violations(kind, state, there, torn=torn)]
@@ -104,7 +104,7 @@ NEW = ["missing", "empty", "torn", "whole"]
 def test_any_state_of_a_part_boundary_goes_on_without_a_loss(
     new: str, sealed: bool, last: str, tmp_path: Path
 ) -> None:
-    found = at_boundary("holdfast", tmp_path, new, sealed=sealed, last=last)
+    found = at_boundary("everlog", tmp_path, new, sealed=sealed, last=last)
     assert not found, summary(found)
 
 
@@ -112,7 +112,7 @@ def test_any_state_of_a_part_boundary_goes_on_without_a_loss(
 def test_a_torn_tail_before_a_part_boundary_is_set_aside_or_reported(
     new: str, tmp_path: Path
 ) -> None:
-    found = at_boundary("holdfast", tmp_path, new, sealed=False, last="3*300", old_torn=True)
+    found = at_boundary("everlog", tmp_path, new, sealed=False, last="3*300", old_torn=True)
     if new == "missing":
         assert not found, summary(found)
     # Behind a boundary nothing is cut: no crash leaves a torn tail there. It is reported.
@@ -120,7 +120,7 @@ def test_a_torn_tail_before_a_part_boundary_is_set_aside_or_reported(
 
 
 def test_a_torn_tail_of_a_sealed_part_is_reported_and_the_log_goes_on(tmp_path: Path) -> None:
-    found = at_boundary("holdfast", tmp_path, "missing", sealed=True, last="3*300", old_torn=True)
+    found = at_boundary("everlog", tmp_path, "missing", sealed=True, last="3*300", old_torn=True)
     assert found
     assert [one for one in found if "session.jsonl: torn tail" not in one] == []
 

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-import holdfast
+import everlog
 from tests.crash.checker import Told, violations
 from tests.crash.children import Call, Server, kills, run_traced, summary
 from tests.crash.control import Options
 from tests.crash.driver import REFUSALS, Job
-from tests.crash.faces import Holdfast, Log, newest, open_log
+from tests.crash.faces import Everlog, Log, newest, open_log
 from tests.crash.material import clone, grow
 
 pytestmark = [pytest.mark.crash, pytest.mark.usefixtures("strace")]
@@ -30,10 +30,10 @@ class Deletion:
         self._folder = folder
         self._base = folder / "base"
         self.stays = ""
-        if kind == "holdfast":
-            with holdfast.open_store(self._base) as store:
+        if kind == "everlog":
+            with everlog.open_store(self._base) as store:
                 session = store.create()
-                session.append(holdfast.user("for ever"))
+                session.append(everlog.user("for ever"))
                 self.stays = session.id
                 store.create()
         self.goes = newest(self._base)
@@ -56,17 +56,17 @@ class Deletion:
     @property
     def there(self) -> bool:
         """Whether the log is where it was."""
-        place = f"sessions/{self.goes}" if self.kind == "holdfast" else "twin"
+        place = f"sessions/{self.goes}" if self.kind == "everlog" else "twin"
         return (self.root / place).exists()
 
     def judge(self, acked: dict[str, int]) -> list[str]:
         """Whole or gone, and the other as it was."""
         wrong = []
-        if self.kind == "holdfast":
+        if self.kind == "everlog":
             log = f"sessions/{self.stays}/session.jsonl"
             if (self.root / log).read_bytes() != (self._base / log).read_bytes():
                 wrong.append("another session was touched")
-            with holdfast.open_store(self.root) as store:
+            with everlog.open_store(self.root) as store:
                 listed = {row.id for row in store.list()}
             if listed != ({self.stays, self.goes} if self.there else {self.stays}):
                 wrong.append(f"{len(listed)} sessions are listed")
@@ -79,7 +79,7 @@ class Deletion:
 
 
 def test_a_session_whose_delete_is_killed_is_whole_or_gone(server: Server, tmp_path: Path) -> None:
-    found, ends = kill_each("holdfast", server, tmp_path)
+    found, ends = kill_each("everlog", server, tmp_path)
     assert not found, summary(found)
     assert ends == {True, False}
 
@@ -113,7 +113,7 @@ def kill_each(kind: str, server: Server, folder: Path) -> tuple[list[str], set[b
 def test_no_append_after_a_killed_delete_is_acknowledged_into_the_trash(
     server: Server, tmp_path: Path
 ) -> None:
-    found = append_beside("holdfast", server, tmp_path)
+    found = append_beside("everlog", server, tmp_path)
     assert not found, summary(found)
 
 
@@ -136,8 +136,8 @@ def append_beside(kind: str, server: Server, folder: Path) -> list[str]:
     for rule in kills(calls):
         deletion.renew()
         log: Log = (
-            Holdfast(deletion.root, SMALL, deletion.goes)
-            if kind == "holdfast"
+            Everlog(deletion.root, SMALL, deletion.goes)
+            if kind == "everlog"
             else open_log(kind, deletion.root, SMALL)
         )
         log.append("before")
@@ -159,7 +159,7 @@ def append_beside(kind: str, server: Server, folder: Path) -> list[str]:
 def test_a_delete_that_fails_leaves_the_session_whole_or_gone(
     call: str, server: Server, tmp_path: Path
 ) -> None:
-    deletion = Deletion("holdfast", server, tmp_path)
+    deletion = Deletion("everlog", server, tmp_path)
     found = []
     for n in [one.n for one in deletion.calls if one.name == call and one.inside]:
         deletion.renew()
@@ -175,7 +175,7 @@ def test_a_delete_that_fails_leaves_the_session_whole_or_gone(
 def test_no_append_after_a_failed_delete_is_acknowledged_into_the_trash(
     call: str, server: Server, tmp_path: Path
 ) -> None:
-    deletion = Deletion("holdfast", server, tmp_path)
+    deletion = Deletion("everlog", server, tmp_path)
     found = []
     for n in [one.n for one in deletion.calls if one.name == call and one.inside]:
         deletion.renew()

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-import holdfast
+import everlog
 from tests.crash.checker import violations
 from tests.crash.children import summary
 from tests.crash.control import Options
@@ -26,7 +26,7 @@ OPTIONS = Options(part_bytes=3_000_000)
 
 
 def test_what_was_acknowledged_before_a_disk_error_is_there_after_it(tmp_path: Path) -> None:
-    found, refused = write_until_it_fails("holdfast", tmp_path)
+    found, refused = write_until_it_fails("everlog", tmp_path)
     assert not found, summary(found)
     assert set(refused) == {"StoreFailed"}
 
@@ -65,7 +65,7 @@ def write_until_it_fails(kind: str, folder: Path) -> tuple[list[str], list[str]]
                 text = payload("A", number, 500_000)
                 try:
                     acked[name_of(text)] = log.append(text)
-                except (holdfast.HoldfastError, OSError) as error:
+                except (everlog.EverlogError, OSError) as error:
                     refused.append(type(error).__name__)
                     if len(refused) == 3:
                         break

@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 import pytest
 
-import holdfast
+import everlog
 from tests.crash.checker import Told, violations
 from tests.crash.children import CALLS, Call, Server, run_traced, summary
 from tests.crash.control import Options
@@ -73,7 +73,7 @@ SCENARIOS = {
 def test_a_call_that_fails_once_or_for_good_loses_nothing(
     fault: str, scenario: str, server: Server, tmp_path: Path
 ) -> None:
-    found, hit = fail_each("holdfast", server, tmp_path, fault, SCENARIOS[scenario])
+    found, hit = fail_each("everlog", server, tmp_path, fault, SCENARIOS[scenario])
     assert not found, summary(found)
     assert hit or scenario != "new" or fault.startswith("ftruncate")
 
@@ -84,7 +84,7 @@ def test_a_failed_append_that_cannot_be_taken_back_leaves_a_log_in_order(
     fault: str, way_back: str, server: Server, tmp_path: Path
 ) -> None:
     also = [f"inject={way_back}:error=EIO:when=1+"]
-    found, hit = fail_each("holdfast", server, tmp_path, fault, SCENARIOS["grown"], also=also)
+    found, hit = fail_each("everlog", server, tmp_path, fault, SCENARIOS["grown"], also=also)
     assert not found, summary(found)
     assert hit
 
@@ -172,10 +172,10 @@ def _some(numbers: list[int]) -> list[int]:
 def judge(kind: str, told: Told, failed: list[Call]) -> list[str]:
     """What the worker should have done otherwise."""
     wrong = []
-    if kind == "holdfast":
+    if kind == "everlog":
         for name in told.errors:
-            error = getattr(holdfast, name, None)
-            if not (isinstance(error, type) and issubclass(error, holdfast.HoldfastError)):
+            error = getattr(everlog, name, None)
+            if not (isinstance(error, type) and issubclass(error, everlog.EverlogError)):
                 wrong.append(f"an error that is not ours: {name}")
     logs = [one for one in failed if "jsonl>" in one.text or "/log." in one.text]
     if not told.errors and any(one.name in ("fsync", "fdatasync") for one in logs):

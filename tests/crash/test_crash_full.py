@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-import holdfast
+import everlog
 from tests.crash.checker import Told, violations
 from tests.crash.children import Server, run_traced, summary
 from tests.crash.driver import Job
@@ -24,7 +24,7 @@ pytestmark = pytest.mark.crash
 def test_a_short_write_is_taken_back_and_writing_resumes(
     room: int, server: Server, tmp_path: Path
 ) -> None:
-    found, seen = with_limit("holdfast", server, tmp_path, room)
+    found, seen = with_limit("everlog", server, tmp_path, room)
     assert not found, summary(found)
     assert seen.errors and set(seen.errors) == {"StoreFull"}
 
@@ -63,16 +63,16 @@ def test_a_short_write_that_cannot_be_taken_back_makes_the_session_read_only_unt
     server: Server, tmp_path: Path
 ) -> None:
     root = tmp_path / "root"
-    acked = grow("holdfast", root, ["1*300", "1*300"], writer="B")
-    (log,) = parts("holdfast", root)
+    acked = grow("everlog", root, ["1*300", "1*300"], writer="B")
+    (log,) = parts("everlog", root)
     size = log.stat().st_size
     plan = [f"limit:{size + 400}", "1*5000", "lift", "1*5000", "1*10"]
-    job = Job("holdfast", str(root), plan, session=newest(root))
+    job = Job("everlog", str(root), plan, session=newest(root))
     seen, _ = run_traced(server, job, tmp_path / "acks", "inject=ftruncate:error=EIO")
     assert seen.errors == ["StoreFull", "StoreFailed", "StoreFailed"]
     torn = log.read_bytes()[size:]
     assert len(torn) == 400
-    found = violations("holdfast", root, acked, torn=[torn], absent=seen.refused)
+    found = violations("everlog", root, acked, torn=[torn], absent=seen.refused)
     assert not found, summary(found)
 
 
@@ -84,7 +84,7 @@ def test_a_short_write_that_cannot_be_taken_back_makes_the_session_read_only_unt
 def test_a_write_that_lies_about_what_it_wrote_is_not_acknowledged(
     part: str, server: Server, tmp_path: Path
 ) -> None:
-    found, seen = with_lie("holdfast", server, tmp_path, whole=part == "all")
+    found, seen = with_lie("everlog", server, tmp_path, whole=part == "all")
     assert not found, summary(found)
     assert seen.errors == ["StoreFailed"]
 
@@ -118,7 +118,7 @@ def with_lie(kind: str, server: Server, folder: Path, *, whole: bool) -> tuple[l
 @pytest.mark.usefixtures("as_root")
 def test_a_full_disk_is_a_typed_error_reading_works_and_writing_resumes(tmp_path: Path) -> None:
     with mounted(tmp_path / "disk", "-t", "tmpfs", "-o", "size=1m", "tmpfs"):
-        found, refused = until_full("holdfast", tmp_path / "disk")
+        found, refused = until_full("everlog", tmp_path / "disk")
         assert not found, summary(found)
         assert len(refused) > 10 and set(refused) == {"StoreFull"}
 
@@ -147,24 +147,24 @@ def test_on_a_full_disk_nothing_of_a_new_session_stays_and_old_ones_can_be_delet
     few = "size=1m,nr_inodes=60"
     with (
         mounted(disk, "-t", "tmpfs", "-o", few, "tmpfs"),
-        holdfast.open_store(disk / "root") as store,
+        everlog.open_store(disk / "root") as store,
     ):
         first = store.create()
-        first.append(holdfast.user("x" * 100_000))
+        first.append(everlog.user("x" * 100_000))
         made = {first.id}
 
         def make_for_ever() -> None:
             while True:
                 made.add(store.create().id)
 
-        with pytest.raises(holdfast.StoreFull):
+        with pytest.raises(everlog.StoreFull):
             make_for_ever()
         assert set(os.listdir(disk / "root" / "sessions")) == made
         assert os.listdir(disk / "root" / "tmp") == []
         assert [message.seq for message in first.messages()] == [1]
         first.delete()
         assert first.id not in os.listdir(disk / "root" / "sessions")
-        store.create().append(holdfast.user("goes on"))
+        store.create().append(everlog.user("goes on"))
 
 
 def until_full(kind: str, disk: Path) -> tuple[list[str], list[str]]:
@@ -197,6 +197,6 @@ def _fill(log: Log, number: int, size: int, acked: dict[str, int], refused: dict
         number += 1
         try:
             acked[name_of(text)] = log.append(text)
-        except (holdfast.HoldfastError, OSError) as error:
+        except (everlog.EverlogError, OSError) as error:
             refused[name_of(text)] = type(error).__name__
             return number

@@ -16,7 +16,7 @@ pytestmark = pytest.mark.crash
 
 def test_kill_9_loses_nothing_that_was_acknowledged(tmp_path: Path) -> None:
     for _ in range(4):  # on a busy machine too few kills hit a write: then it is tried again
-        code, output, figures = kill9("holdfast", 200, tmp_path)
+        code, output, figures = kill9("everlog", 200, tmp_path)
         assert "promises" not in output, output
         assert figures["lost"] == figures["unreadable"] == 0
         if code == 0:

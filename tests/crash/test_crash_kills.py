@@ -66,7 +66,7 @@ SCENARIOS = {
 
 @pytest.mark.parametrize("scenario", SCENARIOS)
 def test_a_kill_at_any_call_loses_nothing(scenario: str, server: Server, tmp_path: Path) -> None:
-    found, count = kill_at_each("holdfast", server, tmp_path, SCENARIOS[scenario])
+    found, count = kill_at_each("everlog", server, tmp_path, SCENARIOS[scenario])
     assert not found, summary(found)
     assert count >= SCENARIOS[scenario].least
 

@@ -12,11 +12,11 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.app import open_runtime
-from holdfast.dialects.form import Given
-from holdfast.model import Message, user
-from holdfast.settings import Settings, StoreSettings, TurnSettings
-from holdfast.testing.live import live_store
+from everlog.app import open_runtime
+from everlog.dialects.form import Given
+from everlog.model import Message, user
+from everlog.settings import Settings, StoreSettings, TurnSettings
+from everlog.testing.live import live_store
 from tests.live.directories import SESSIONS, cersei_file, crabtalk_file, made, picoclaw_files
 
 WRITES = 30
@@ -30,8 +30,8 @@ CHILD = """
 import itertools, os, signal, sys
 from importlib import import_module
 from pathlib import Path
-from holdfast.model import user
-from holdfast.testing.live import live_store
+from everlog.model import user
+from everlog.testing.live import live_store
 
 root, home, dialect, session, at, share = sys.argv[1:]
 write, numbers = os.write, itertools.count(1)
@@ -42,7 +42,7 @@ def cut(descriptor, data):
         os.kill(os.getpid(), signal.SIGKILL)
     return write(descriptor, data)
 
-with live_store(Path(root), Path(home), import_module(f"holdfast.dialects.{dialect}")) as store:
+with live_store(Path(root), Path(home), import_module(f"everlog.dialects.{dialect}")) as store:
     os.write = cut
     for number in range(8):
         store.session(session).append(user(f"number {number}"))
@@ -55,7 +55,7 @@ def said(root: Path, dialect: str) -> list[str]:
     files, _ = DIRECTORIES[dialect]
     found = {name: (root / name).read_bytes() for name in files}
     stem = next(iter(found)).removesuffix(".jsonl")
-    read = import_module(f"holdfast.dialects.{dialect}").read(Given(stem, found))
+    read = import_module(f"everlog.dialects.{dialect}").read(Given(stem, found))
     return [item.text for item in read.items if isinstance(item, Message)]
 
 
@@ -66,7 +66,7 @@ def test_a_kill_in_any_write_loses_nothing_that_was_acknowledged(
     tmp_path: Path, dialect: str, share: float
 ) -> None:
     files, session = DIRECTORIES[dialect]
-    module = import_module(f"holdfast.dialects.{dialect}")
+    module = import_module(f"everlog.dialects.{dialect}")
     killed = 0
     for at in range(1, WRITES, 3):
         root = made(tmp_path / f"root-{at}", files)
@@ -129,8 +129,8 @@ PROMPTS = (
 TURNS = """
 import asyncio, itertools, os, signal, sys
 from pathlib import Path
-from holdfast.app import open_runtime
-from holdfast.stores.file import FileStore
+from everlog.app import open_runtime
+from everlog.stores.file import FileStore
 from tests.crash.test_crash_live import PROMPTS, settings
 
 root, home, session, at = sys.argv[1:]
@@ -201,5 +201,5 @@ def test_a_kill_between_file_and_mirror_says_nothing_twice(
     calls = [call.id for one in messages for call in one.tool_calls]
     results = [one.tool_call_id for one in messages if one.role == "toolResult"]
     assert len(set(results)) == len(results) and set(calls) == set(results)
-    with live_store(root, tmp_path / "fresh", import_module(f"holdfast.dialects.{dialect}")) as one:
+    with live_store(root, tmp_path / "fresh", import_module(f"everlog.dialects.{dialect}")) as one:
         assert [m.text for m in one.session(session).messages()] == [m.text for m in messages]

@@ -76,7 +76,7 @@ class PowerCuts:
 
     def half_deleted(self) -> tuple[list[str], int]:
         """The same for a log that was deleted: whole or gone, and gone once that was told."""
-        place = f"sessions/{newest(self._root)}" if self._kind == "holdfast" else "twin"
+        place = f"sessions/{newest(self._root)}" if self._kind == "everlog" else "twin"
         self.run(self.job(["delete"]))
 
         def wrong(state: State, root: Path) -> list[str]:
@@ -118,7 +118,7 @@ NEW = ["1*200", "2*200", "3*300", "1*900", "1*20"]
 def test_no_power_cut_while_a_session_is_made_and_grows_loses_anything(
     server: Server, tmp_path: Path
 ) -> None:
-    found, states = made_and_grown("holdfast", server, tmp_path, NEW)
+    found, states = made_and_grown("everlog", server, tmp_path, NEW)
     assert not found, summary(found)
     assert states > 80
 
@@ -126,7 +126,7 @@ def test_no_power_cut_while_a_session_is_made_and_grows_loses_anything(
 def test_no_power_cut_loses_a_root_whose_directories_above_are_new_too(
     server: Server, tmp_path: Path
 ) -> None:
-    found, _ = made_and_grown("holdfast", server, tmp_path, ["1*200"], "new/and/deep")
+    found, _ = made_and_grown("everlog", server, tmp_path, ["1*200"], "new/and/deep")
     assert not found, summary(found)
 
 
@@ -161,7 +161,7 @@ TORN = b'{"recordType":"message","schemaVersion":1,"seq":3,"id":"00'
 def test_no_power_cut_while_a_torn_tail_is_sealed_loses_anything(
     server: Server, tmp_path: Path
 ) -> None:
-    found, states = sealed("holdfast", server, tmp_path)
+    found, states = sealed("everlog", server, tmp_path)
     assert not found, summary(found)
     assert states > 20
 
@@ -190,7 +190,7 @@ def sealed(kind: str, server: Server, folder: Path) -> tuple[list[str], int]:
 def test_no_power_cut_after_a_failed_sync_loses_what_was_acknowledged_since(
     plan: list[str], server: Server, tmp_path: Path
 ) -> None:
-    found, faults = after_failed_syncs("holdfast", server, tmp_path, plan)
+    found, faults = after_failed_syncs("everlog", server, tmp_path, plan)
     assert not found, summary(found)
     assert faults == len(plan)
 
@@ -233,14 +233,14 @@ NEXT = {"in the part": ["1*100"], "into the next part": ["1*1300"]}
 def test_no_power_cut_after_a_kill_makes_a_gap_or_loses_what_the_next_writer_acknowledged(
     first: str, then: str, server: Server, tmp_path: Path
 ) -> None:
-    found = killed_and_cut("holdfast", server, tmp_path, first, NEXT[then])
+    found = killed_and_cut("everlog", server, tmp_path, first, NEXT[then])
     assert not found, summary(found)
 
 
 def test_no_power_cut_after_a_kill_while_a_root_is_made_loses_what_the_next_writer_acknowledged(
     server: Server, tmp_path: Path
 ) -> None:
-    found = killed_and_cut("holdfast", server, tmp_path, "1*300", ["1*300"], new=True)
+    found = killed_and_cut("everlog", server, tmp_path, "1*300", ["1*300"], new=True)
     assert not found, summary(found)
 
 
@@ -248,7 +248,7 @@ def test_no_power_cut_loses_a_retry_that_was_acknowledged_because_it_was_there(
     server: Server, tmp_path: Path
 ) -> None:
     """The writer died between write and sync; the record is there, but not on the disk."""
-    found = killed_and_cut("holdfast", server, tmp_path, "1*300", ["1*300"], retry=True)
+    found = killed_and_cut("everlog", server, tmp_path, "1*300", ["1*300"], retry=True)
     assert not found, summary(found)
 
 
@@ -310,7 +310,7 @@ def learn(
 def test_no_power_cut_while_a_session_is_deleted_leaves_half_of_it(
     server: Server, tmp_path: Path
 ) -> None:
-    found, states = deleted("holdfast", server, tmp_path)
+    found, states = deleted("everlog", server, tmp_path)
     assert not found, summary(found)
     assert states > 8
 

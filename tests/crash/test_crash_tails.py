@@ -49,7 +49,7 @@ SAMPLE = b"x" * 20000 + b"\n"
 
 @pytest.mark.parametrize("tail", TAILS)
 def test_a_torn_end_is_set_aside_and_its_number_given_away_again(tail: str, root: Path) -> None:
-    found = with_tail("holdfast", root, TAILS[tail])
+    found = with_tail("everlog", root, TAILS[tail])
     assert not found, summary(found)
 
 
@@ -83,20 +83,20 @@ def with_tail(kind: str, root: Path, tail: Callable[[bytes], bytes]) -> list[str
 
 
 def test_a_broken_last_line_without_nul_stays_and_keeps_its_number(root: Path) -> None:
-    acked = grow("holdfast", root, ["1*300", "1*300", "1*300"])
-    (path,) = parts("holdfast", root)
+    acked = grow("everlog", root, ["1*300", "1*300", "1*300"])
+    (path,) = parts("everlog", root)
     data = bytearray(path.read_bytes())
     data[-200] ^= 1
     path.write_bytes(data)
     (lost,) = [name for name, seq in acked.items() if seq == 3]
     del acked[lost]
 
-    log = open_log("holdfast", root)
+    log = open_log("everlog", root)
     assert log.append("after") == 4
     log.close()
     assert path.read_bytes().startswith(bytes(data)), "nothing was cut"
     assert not list(root.rglob("torn.*"))
-    found = violations("holdfast", root, acked, expected=r"crc does not match \(seq 3\)")
+    found = violations("everlog", root, acked, expected=r"crc does not match \(seq 3\)")
     assert found == ["altered: seq 4"]  # "after" is no payload
 
 

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-import holdfast
-from holdfast.app import open_runtime
-from holdfast.settings import Settings, TurnSettings
+import everlog
+from everlog.app import open_runtime
+from everlog.settings import Settings, TurnSettings
 
 PROMPTS = (
     '!call current_time {}\n!call current_time {"timezone": "Asia/Tokyo"}',
@@ -24,7 +24,7 @@ WRITES = 13  # at the least: 3 inputs, 1 message with calls, 2 results, 3 answer
 
 CHILD = """
 import asyncio, itertools, os, signal, sys
-from holdfast.app import open_runtime
+from everlog.app import open_runtime
 from tests.crash.test_crash_turns import PROMPTS, SETTINGS
 
 root, at, before = sys.argv[1], int(sys.argv[2]), sys.argv[3] == "before"
@@ -84,7 +84,7 @@ def test_a_kill_at_any_write_loses_nothing_and_the_queue_goes_on(
         await runtime.store.close()
 
     asyncio.run(go_on())
-    with holdfast.open_store(tmp_path) as store:
+    with everlog.open_store(tmp_path) as store:
         session = store.session(store.list()[0].id)
         said = session.messages()
         inputs = [one.text for one in said if one.role == "user"]
@@ -96,7 +96,7 @@ def test_a_kill_at_any_write_loses_nothing_and_the_queue_goes_on(
         assert sorted(calls) == sorted(results)
         answers = [one.text for one in said if one.role == "assistant" and not one.tool_calls]
         # One turn may have been under way: it is reported, not run again.
-        kinds = [one.kind for one in session.records() if isinstance(one, holdfast.Event)]
+        kinds = [one.kind for one in session.records() if isinstance(one, everlog.Event)]
         assert kinds.count("turn_end") + kinds.count("turn_interrupted") == len(inputs)
         assert kinds.count("turn_interrupted") <= 1
         assert len(answers) >= len(inputs) - kinds.count("turn_interrupted")

@@ -41,7 +41,7 @@ FORKS = 40
 def test_processes_that_append_at_once_lose_and_damage_nothing(
     processes: int, server: Server, root: Path
 ) -> None:
-    found = at_once("holdfast", server, root, ["1*100000"] * RECORDS, processes=processes)
+    found = at_once("everlog", server, root, ["1*100000"] * RECORDS, processes=processes)
     assert not found, summary(found)
 
 
@@ -49,7 +49,7 @@ def test_batches_of_several_processes_across_parts_stay_together(
     server: Server, root: Path
 ) -> None:
     plan = ["3*300", "1*300"] * 20
-    found = at_once("holdfast", server, root, plan, processes=3, options=Options(part_bytes=5000))
+    found = at_once("everlog", server, root, plan, processes=3, options=Options(part_bytes=5000))
     assert not found, summary(found)
 
 
@@ -112,8 +112,8 @@ def test_a_writer_stopped_inside_its_append_makes_others_busy_and_its_death_free
     server: Server, tmp_path: Path
 ) -> None:
     root = tmp_path / "root"
-    acked = grow("holdfast", root, ["1*300"], writer="B")
-    job = Job("holdfast", str(root), ["1*300", "1*300"], session=newest(root))
+    acked = grow("everlog", root, ["1*300"], writer="B")
+    job = Job("everlog", str(root), ["1*300", "1*300"], session=newest(root))
     other = replace(job, root=str(clone(root, tmp_path / "learn")))
     _, calls = run_traced(server, other, tmp_path / "learnt")
     last = [one.n for one in calls if one.name == "fdatasync" and "jsonl>" in one.text][-1]
@@ -126,18 +126,18 @@ def test_a_writer_stopped_inside_its_append_makes_others_busy_and_its_death_free
     holder.go()
     poll(lambda: trace.read_text().count("stopped by SIGSTOP") == 2, "the stop")
     told_before = holder.told().acked
-    found = others_are_refused("holdfast", server, tmp_path, holder.pid)
+    found = others_are_refused("everlog", server, tmp_path, holder.pid)
     holder.kill()
     tracer.close()
     assert list(told_before) == ["A.0.300"]
-    found += others_go_on("holdfast", server, tmp_path, acked | told_before)
+    found += others_go_on("everlog", server, tmp_path, acked | told_before)
     assert not found, summary(found)
 
 
 def test_a_stopped_process_that_holds_the_lock_makes_others_busy_and_its_death_frees_them(
     server: Server, tmp_path: Path
 ) -> None:
-    found = beside_a_stopped_holder("holdfast", server, tmp_path)
+    found = beside_a_stopped_holder("everlog", server, tmp_path)
     assert not found, summary(found)
 
 
@@ -196,7 +196,7 @@ def others_go_on(kind: str, server: Server, folder: Path, acked: dict[str, int])
 def test_a_store_opened_before_fork_serves_parent_and_children_at_once(
     server: Server, tmp_path: Path
 ) -> None:
-    found, lines = forked("holdfast", server, tmp_path)
+    found, lines = forked("everlog", server, tmp_path)
     assert not found, summary(found)
     # Three children and one more after them tried to take the parent's turn.
     assert [line for line in lines if line.startswith("TURN")] == ["TURN taken"] * 4
@@ -226,7 +226,7 @@ def forked(kind: str, server: Server, folder: Path) -> tuple[list[str], list[str
     options = Options(part_bytes=300_000)
     seen = server.run(Job(kind, str(root), plan, forks=3, options=options), folder / "acks")
     found = [line for line in seen.lines if line.startswith(("ERR", "BUSY"))]
-    if len(seen.acked) != 1 + 4 * 60 + (kind == "holdfast"):  # one more with the lease
+    if len(seen.acked) != 1 + 4 * 60 + (kind == "everlog"):  # one more with the lease
         found.append(f"{len(seen.acked)} records were acknowledged")
     return found + violations(kind, root, seen.acked, options=options), seen.lines
 
@@ -234,7 +234,7 @@ def forked(kind: str, server: Server, folder: Path) -> tuple[list[str], list[str
 def test_a_store_in_use_by_threads_serves_children_forked_meanwhile(
     server: Server, tmp_path: Path
 ) -> None:
-    found = forked_beside_threads("holdfast", server, tmp_path)
+    found = forked_beside_threads("everlog", server, tmp_path)
     assert not found, summary(found)
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.client import Client
+from everlog.client import Client
 from tests.daemon.running import FAST, Daemon
 
 

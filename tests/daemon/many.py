@@ -14,10 +14,10 @@ from typing import NamedTuple
 import httpx2
 from msgspec.structs import replace
 
-import holdfast
-from holdfast.app import open_store
-from holdfast.model import Event, Message
-from holdfast.settings import PostgresSettings, Settings
+import everlog
+from everlog.app import open_store
+from everlog.model import Event, Message
+from everlog.settings import PostgresSettings, Settings
 from tests.daemon.running import FAST, Daemon, until
 from tests.stores.postgres.server import Server
 
@@ -65,7 +65,7 @@ class Many:
             connection.execute(f"DROP SCHEMA IF EXISTS {self.schema} CASCADE")
 
     @contextmanager
-    def store(self) -> Iterator[holdfast.Store]:
+    def store(self) -> Iterator[everlog.Store]:
         """The sessions as another process finds them."""
         settings = replace(Settings(), postgres=PostgresSettings(schema=self.schema))
         with open_store(self.server.url, settings=settings) as made:
@@ -132,9 +132,7 @@ async def send_all(
     return taken
 
 
-def check(
-    store: holdfast.Store, sent: Sequence[Sent], *, interrupted: bool = False
-) -> Counter[str]:
+def check(store: everlog.Store, sent: Sequence[Sent], *, interrupted: bool = False) -> Counter[str]:
     """What must hold of every session: each message once and in order, each turn with one end.
 
     Returns how the turns ended. Without `interrupted`, all of them must have an answer.

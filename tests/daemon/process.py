@@ -6,8 +6,8 @@ import json
 import sys
 from pathlib import Path
 
-from holdfast.daemon.serve import Served, run
-from holdfast.errors import HoldfastError
+from everlog.daemon.serve import Served, run
+from everlog.errors import EverlogError
 
 
 def announce(served: Served) -> None:
@@ -19,7 +19,7 @@ def main() -> int:
     try:
         store = sys.argv[3] if len(sys.argv) > 3 else None
         run(Path(sys.argv[1]), host=host, store=store, announce=announce)
-    except HoldfastError as error:
+    except EverlogError as error:
         print(json.dumps({"error": type(error).__name__, "message": str(error)}), flush=True)
         return 1
     return 0

@@ -16,7 +16,7 @@ import httpx2
 import websockets.sync.client
 from websockets.sync.connection import Connection
 
-from holdfast.client import Client
+from everlog.client import Client
 
 REPOSITORY = Path(__file__).parents[2]
 PATIENCE = 60.0  # seconds for anything to happen: far more than anything takes
@@ -51,7 +51,7 @@ class Daemon:
             cwd=REPOSITORY,
             stdout=subprocess.PIPE,
             stderr=log,
-            env={k: v for k, v in os.environ.items() if not k.startswith("HOLDFAST_")},
+            env={k: v for k, v in os.environ.items() if not k.startswith("EVERLOG_")},
         )
         log.close()
         assert self.process.stdout is not None

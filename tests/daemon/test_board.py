@@ -7,18 +7,18 @@ from typing import Any
 
 import pytest
 
-import holdfast
-from holdfast.client import Client
-from holdfast.daemon.board import NEWEST
-from holdfast.errors import HoldfastError
-from holdfast.session import Store
+import everlog
+from everlog.client import Client
+from everlog.daemon.board import NEWEST
+from everlog.errors import EverlogError
+from everlog.session import Store
 from tests.daemon.running import Daemon, receive, say
 
 
 @pytest.fixture
 def other(daemon: Daemon) -> Iterator[Store]:
     """A store of its own on the daemon's root, as another process has it."""
-    with holdfast.open_store(daemon.root) as store:
+    with everlog.open_store(daemon.root) as store:
         yield store
 
 
@@ -39,13 +39,13 @@ def test_a_session_that_another_process_makes_is_told(daemon: Daemon, other: Sto
         say(socket, type="watch")
         receive(socket, "listing_changed")
         session = other.create(title="from elsewhere")
-        session.append(holdfast.user("hello"))
+        session.append(everlog.user("hello"))
         assert receive(socket, "listing_changed")["sessionId"] == session.id
 
 
 def test_that_old_sessions_were_deleted_elsewhere_is_told(start: Callable[..., Daemon]) -> None:
     daemon = start()
-    with holdfast.open_store(daemon.root) as other, daemon.socket() as socket:
+    with everlog.open_store(daemon.root) as other, daemon.socket() as socket:
         made = [other.create(title=f"{number}") for number in range(NEWEST + 5)]
         other.list()
         say(socket, type="watch")
@@ -80,7 +80,7 @@ def test_what_another_process_appends_reaches_those_who_follow(
     with daemon.socket() as socket:
         say(socket, type="subscribe", sessionId=made)
         receive(socket, "subscribed")
-        said = session.append(holdfast.user("from elsewhere"))
+        said = session.append(everlog.user("from elsewhere"))
         event = receive(socket)
         assert event["type"] == "message" and event["seq"] == said.seq
         assert event["message"]["content"] == [{"type": "text", "text": "from elsewhere"}]
@@ -100,7 +100,7 @@ def test_what_a_turn_of_ours_stores_is_told_once(
         say(socket, type="subscribe", sessionId=made)
         receive(socket, "subscribed")
         client.send(made, "!say one")
-        last = other.session(made).append(holdfast.user("the end")).seq
+        last = other.session(made).append(everlog.user("the end")).seq
         seqs: list[int] = []
         while not seqs or seqs[-1] != last:
             seqs.append(receive(socket, "message")["seq"])
@@ -119,7 +119,7 @@ def test_a_session_that_another_process_deletes_is_told_once(
         other.session(made).delete()
         event = receive(socket, "session_changed")
         assert (event["sessionId"], event["change"]) == (made, "deleted")
-        other.session(kept).append(holdfast.user("the end"))
+        other.session(kept).append(everlog.user("the end"))
         assert receive(socket)["type"] == "message"  # not told again
 
 
@@ -144,14 +144,14 @@ def test_titles_and_turns_that_failed_are_told_once_wherever_it_was(
         say(socket, type="subscribe", sessionId=made)
         receive(socket, "subscribed")
         client.update(made, name="here")
-        with pytest.raises(HoldfastError):
+        with pytest.raises(EverlogError):
             client.send(made, "a turn that fails here")
         session.rename("elsewhere")
-        session.append(holdfast.user("go", run_id="r1"))
+        session.append(everlog.user("go", run_id="r1"))
         session.end_turn(duration_ms=1, run_id="r1", stop="error", error="the model is away")
-        session.append(holdfast.user("go", run_id="r2"))
+        session.append(everlog.user("go", run_id="r2"))
         session.end_turn(duration_ms=1, run_id="r2", stop="cancelled", error="it was stopped")
-        last = session.append(holdfast.user("the end")).seq
+        last = session.append(everlog.user("the end")).seq
         told: list[dict[str, Any]] = []
         while not told or told[-1].get("seq") != last:
             told.append(receive(socket))

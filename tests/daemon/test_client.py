@@ -11,13 +11,13 @@ from collections.abc import Callable
 import pytest
 from websockets.exceptions import ConnectionClosed
 
-from holdfast import api, errors
-from holdfast.client import Client
-from holdfast.client.failures import failure
-from holdfast.client.stream import decode, subscribe
-from holdfast.daemon.problems import STATUS, refused
-from holdfast.errors import ProviderUnavailable, StoreFailed
-from holdfast.model import OtherBlock
+from everlog import api, errors
+from everlog.client import Client
+from everlog.client.failures import failure
+from everlog.client.stream import decode, subscribe
+from everlog.daemon.problems import STATUS, refused
+from everlog.errors import ProviderUnavailable, StoreFailed
+from everlog.model import OtherBlock
 from tests.daemon.running import REPOSITORY, Daemon
 
 
@@ -80,7 +80,7 @@ def test_events_tell_the_log_and_then_what_happens(daemon: Daemon, client: Clien
     ],
 )
 def test_what_the_daemon_refuses_is_raised(
-    client: Client, call: object, error: type[errors.HoldfastError]
+    client: Client, call: object, error: type[errors.EverlogError]
 ) -> None:
     assert callable(call)
     with pytest.raises(error):
@@ -95,13 +95,13 @@ def test_a_wrong_token_and_no_daemon_are_told_apart(daemon: Daemon) -> None:
 
 
 def test_every_error_of_ours_has_a_status_and_comes_back_as_itself() -> None:
-    def kinds(of: type[errors.HoldfastError]) -> list[type[errors.HoldfastError]]:
+    def kinds(of: type[errors.EverlogError]) -> list[type[errors.EverlogError]]:
         return [of, *(one for kind in of.__subclasses__() for one in kinds(kind))]
 
     import msgspec
 
-    for kind in kinds(errors.HoldfastError):
-        if kind.__module__ != "holdfast.errors":
+    for kind in kinds(errors.EverlogError):
+        if kind.__module__ != "everlog.errors":
             continue
         answer = refused(kind("what", hint="do"))
         assert kind in STATUS and answer.status == STATUS[kind]
@@ -130,9 +130,9 @@ def test_events_that_are_not_known_are_skipped_and_blocks_are_not() -> None:
 
 def test_the_client_loads_neither_engine_nor_store_nor_server() -> None:
     code = (
-        "import sys, holdfast.client; "
-        "print([m for m in sys.modules if m.startswith(('holdfast.engine', 'holdfast.stores', "
-        "'holdfast.daemon', 'litestar', 'httpx2', 'websockets'))])"
+        "import sys, everlog.client; "
+        "print([m for m in sys.modules if m.startswith(('everlog.engine', 'everlog.stores', "
+        "'everlog.daemon', 'litestar', 'httpx2', 'websockets'))])"
     )
     done = subprocess.run(
         [sys.executable, "-c", code], cwd=REPOSITORY, capture_output=True, text=True, check=True
@@ -150,7 +150,7 @@ def test_what_is_no_unicode_is_sent_as_what_can_be(client: Client) -> None:
 @pytest.mark.parametrize("name", ["", "..", "\ud800", "x/../y", "\x00"])
 def test_a_session_that_cannot_be_named_is_one_of_our_errors(client: Client, name: str) -> None:
     for call in (client.session, client.delete, client.context, client.compact, client.cancel):
-        with pytest.raises(errors.HoldfastError):
+        with pytest.raises(errors.EverlogError):
             call(name)
 
 

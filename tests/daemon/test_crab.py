@@ -13,13 +13,13 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from holdfast.app import open_runtime
-from holdfast.daemon.crab import SERVED, CrabSocket, serve_socket
-from holdfast.daemon.frames import Limits
-from holdfast.daemon.proto import crabtalk_pb2 as pb
-from holdfast.engine.runtime import Runtime
-from holdfast.model import Compaction, Event, Message
-from holdfast.settings import CompactionSettings, SessionSettings, Settings, TurnSettings
+from everlog.app import open_runtime
+from everlog.daemon.crab import SERVED, CrabSocket, serve_socket
+from everlog.daemon.frames import Limits
+from everlog.daemon.proto import crabtalk_pb2 as pb
+from everlog.engine.runtime import Runtime
+from everlog.model import Compaction, Event, Message
+from everlog.settings import CompactionSettings, SessionSettings, Settings, TurnSettings
 from tests.daemon.crabs import Crab, connected
 
 FAST = SessionSettings(durability="os")
@@ -52,7 +52,7 @@ async def serving(root: Path, limits: Limits | None = None, **tables: Any) -> As
     chosen = Settings(**{"session": FAST, "turn": TurnSettings(titles=False), **tables})
     runtime = open_runtime(root, settings=chosen)
     await runtime.start()
-    path = root / "run" / "holdfast.sock"
+    path = root / "run" / "everlog.sock"
     made = await serve_socket(runtime, path, limits=limits or Limits())
     try:
         yield Daemon(runtime, made, path)

@@ -16,9 +16,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from holdfast.daemon.frames import Connection, FrameServer, Limits, listen
-from holdfast.daemon.proto import crabtalk_pb2 as pb
-from holdfast.errors import StoreFailed
+from everlog.daemon.frames import Connection, FrameServer, Limits, listen
+from everlog.daemon.proto import crabtalk_pb2 as pb
+from everlog.errors import StoreFailed
 from tests.daemon.crabs import Crab, connected
 
 PONG = pb.ServerMessage(pong=pb.Pong())
@@ -81,7 +81,7 @@ async def until(condition: Any) -> None:
 
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
-    return tmp_path / "run" / "holdfast.sock"
+    return tmp_path / "run" / "everlog.sock"
 
 
 # --- the socket

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.api import (
+from everlog.api import (
     MessageStored,
     RunEvent,
     StreamDelta,
@@ -18,11 +18,11 @@ from holdfast.api import (
     ToolResult,
     ToolStart,
 )
-from holdfast.daemon.crab import SERVED, Numbers, code_of
-from holdfast.daemon.crabwords import Told, day, split_model, token_usage
-from holdfast.daemon.proto import crabtalk_pb2 as pb
-from holdfast.errors import FormatError, HoldfastError, InvalidId, NotFound, QueueFull, SessionBusy
-from holdfast.model import AnyBlock, Text, ToolCall, Usage, assistant, user
+from everlog.daemon.crab import SERVED, Numbers, code_of
+from everlog.daemon.crabwords import Told, day, split_model, token_usage
+from everlog.daemon.proto import crabtalk_pb2 as pb
+from everlog.errors import EverlogError, FormatError, InvalidId, NotFound, QueueFull, SessionBusy
+from everlog.model import AnyBlock, Text, ToolCall, Usage, assistant, user
 
 S = "01J00000000000000000000000"
 
@@ -177,7 +177,7 @@ def test_numbers_begin_at_one_and_none_is_given_twice() -> None:
     ("error", "code"),
     [(InvalidId, 400), (FormatError, 400), (NotFound, 404), (SessionBusy, 500), (QueueFull, 500)],
 )
-def test_errors_have_the_codes_that_crabtalk_knows(error: type[HoldfastError], code: int) -> None:
+def test_errors_have_the_codes_that_crabtalk_knows(error: type[EverlogError], code: int) -> None:
     assert code_of(error("x")) == code
 
 

@@ -20,15 +20,15 @@ import pytest
 from litestar.routes import HTTPRoute
 from websockets.exceptions import InvalidStatus
 
-from holdfast.app import open_runtime
-from holdfast.daemon.auth import Keys
-from holdfast.daemon.board import Board
-from holdfast.daemon.connection import CONNECTIONS, HEAD_BYTES
-from holdfast.daemon.guard import Guard
-from holdfast.daemon.http import build
-from holdfast.daemon.limits import Bucket
-from holdfast.daemon.live import Live
-from holdfast.settings import DaemonSettings
+from everlog.app import open_runtime
+from everlog.daemon.auth import Keys
+from everlog.daemon.board import Board
+from everlog.daemon.connection import CONNECTIONS, HEAD_BYTES
+from everlog.daemon.guard import Guard
+from everlog.daemon.http import build
+from everlog.daemon.limits import Bucket
+from everlog.daemon.live import Live
+from everlog.settings import DaemonSettings
 from tests.daemon.running import FAST, Daemon
 
 JSON = {"Content-Type": "application/json"}
@@ -74,12 +74,12 @@ def test_every_route_needs_the_token(daemon: Daemon) -> None:
 @pytest.mark.parametrize(
     "headers",
     [
-        {"Cookie": "holdfast=x"},
+        {"Cookie": "everlog=x"},
         {"Authorization": "Basic {token}"},
         {"Authorization": "Bearer"},
         {"Authorization": "Bearer {token}x"},
         {"X-Token": "{token}"},
-        {"Cookie": "holdfast={token}"},
+        {"Cookie": "everlog={token}"},
     ],
 )
 def test_nothing_else_is_a_token(daemon: Daemon, headers: dict[str, str]) -> None:
@@ -286,10 +286,10 @@ def test_the_cookie_reads(daemon: Daemon) -> None:
     [
         ({}, 403),
         (JSON, 403),
-        ({"X-Holdfast": "1"}, 403),
-        ({"X-Holdfast": "1", "Content-Type": "text/plain"}, 403),
-        ({"X-Holdfast": "2", **JSON}, 403),
-        ({"X-Holdfast": "1", **JSON}, 200),
+        ({"X-Everlog": "1"}, 403),
+        ({"X-Everlog": "1", "Content-Type": "text/plain"}, 403),
+        ({"X-Everlog": "2", **JSON}, 403),
+        ({"X-Everlog": "1", **JSON}, 200),
     ],
 )
 def test_the_cookie_writes_only_json_with_our_header(
@@ -301,7 +301,7 @@ def test_the_cookie_writes_only_json_with_our_header(
 
 
 def test_the_cookie_makes_no_links(daemon: Daemon) -> None:
-    given = {**opened(daemon), **JSON, "X-Holdfast": "1"}
+    given = {**opened(daemon), **JSON, "X-Everlog": "1"}
     for path in ("/api/link", "/api/link/", "/api//link"):
         assert daemon.ask("POST", path, headers=given).status_code == 403
 
@@ -333,7 +333,7 @@ def test_the_cookie_ends_with_the_token_and_outlives_a_restart(
         ({"Authorization": "Bearer x"}, 401),
         ({"Authorization": "Bearer {token}", "Origin": "https://evil.example"}, 403),
         ({"Authorization": "Bearer {token}", "Origin": "null"}, 403),
-        ({"Cookie": "holdfast=x"}, 401),
+        ({"Cookie": "everlog=x"}, 401),
     ],
 )
 def test_a_websocket_is_refused_before_it_is_one(

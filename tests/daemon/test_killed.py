@@ -13,7 +13,7 @@ from typing import NamedTuple
 import httpx2
 import pytest
 
-import holdfast
+import everlog
 from tests.daemon.running import FAST, Daemon
 
 SESSIONS = 200
@@ -63,8 +63,8 @@ async def _fill(daemon: Daemon, acknowledged: int) -> list[Acknowledged]:
     return taken
 
 
-def _kinds(session: holdfast.Session) -> list[str]:
-    return [one.kind for one in session.records() if isinstance(one, holdfast.Event)]
+def _kinds(session: everlog.Session) -> list[str]:
+    return [one.kind for one in session.records() if isinstance(one, everlog.Event)]
 
 
 @pytest.mark.crash
@@ -77,16 +77,16 @@ def test_what_was_acknowledged_is_there_and_turns_go_on(
     taken = asyncio.run(_fill(first, acknowledged))
     first.process.wait()
 
-    with holdfast.open_store(first.root) as store:
+    with everlog.open_store(first.root) as store:
         unfinished = store.list(unfinished=True, limit=500)
         running = sum(row.metadata.run is not None for row in unfinished)
         held = {}
         for session in {one.session for one in taken}:
             records = store.session(session).records()
-            held[session] = {one.run_id for one in records if isinstance(one, holdfast.Message)} | {
+            held[session] = {one.run_id for one in records if isinstance(one, everlog.Message)} | {
                 one.data["runId"]
                 for one in records
-                if isinstance(one, holdfast.Event) and one.kind == "queued"
+                if isinstance(one, everlog.Event) and one.kind == "queued"
             }
         lost = [one for one in taken if one.run not in held[one.session]]
         assert lost == [], "acknowledged before the kill"
@@ -104,7 +104,7 @@ def test_what_was_acknowledged_is_there_and_turns_go_on(
             )
     assert second.stop() == 0
 
-    with holdfast.open_store(first.root) as store:
+    with everlog.open_store(first.root) as store:
         answered = 0
         for session in held:
             own = store.session(session)
@@ -136,20 +136,20 @@ def test_a_daemon_that_answers_before_it_writes_would_have_lost_messages(tmp_pat
     """The naive twin: it keeps what it takes in memory and writes it when the turn has ended."""
     program = f"""
 import json, os, signal, sys
-import holdfast
-store = holdfast.open_store({str(tmp_path)!r})
+import everlog
+store = everlog.open_store({str(tmp_path)!r})
 session = store.create()
 taken = [f"message {{at}}" for at in range(5)]
 print(json.dumps({{"session": session.id, "taken": taken}}), flush=True)  # acknowledged
 os.kill(os.getpid(), signal.SIGKILL)  # in the middle of the first turn
 for text in taken:
-    session.append(holdfast.user(text))
+    session.append(everlog.user(text))
 """
     import subprocess
     import sys
 
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, check=False)
     told = json.loads(done.stdout)
-    with holdfast.open_store(tmp_path) as store:
+    with everlog.open_store(tmp_path) as store:
         kept = [one.text for one in store.session(told["session"]).messages()]
     assert [text for text in told["taken"] if text not in kept] == told["taken"]

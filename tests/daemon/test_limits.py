@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from holdfast.daemon.auth import LINK_SECONDS, LINKS, Keys
-from holdfast.daemon.limits import DEPTH, Bucket, text_problem
-from holdfast.testing import FakeClock
+from everlog.daemon.auth import LINK_SECONDS, LINKS, Keys
+from everlog.daemon.limits import DEPTH, Bucket, text_problem
+from everlog.testing import FakeClock
 
 
 class Source:

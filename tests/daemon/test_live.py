@@ -18,14 +18,14 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from websockets.exceptions import ConnectionClosed
 
-from holdfast.api import MessageStored
-from holdfast.app import open_runtime
-from holdfast.client import Client
-from holdfast.daemon.board import Board
-from holdfast.daemon.limits import Bucket
-from holdfast.daemon.live import Client as LiveClient
-from holdfast.daemon.live import Live
-from holdfast.model import user
+from everlog.api import MessageStored
+from everlog.app import open_runtime
+from everlog.client import Client
+from everlog.daemon.board import Board
+from everlog.daemon.limits import Bucket
+from everlog.daemon.live import Client as LiveClient
+from everlog.daemon.live import Live
+from everlog.model import user
 from tests.daemon.running import PATIENCE, Daemon, receive, say
 
 NOBODY = "01ARZ3NDEKTSV4RRFFQ69G5FAV"
@@ -257,8 +257,8 @@ def test_who_came_with_an_old_token_is_told_nothing_more(
 
 
 def test_a_long_log_is_replayed_whole_and_then_goes_on_live(daemon: Daemon, client: Client) -> None:
-    from holdfast import user
-    from holdfast.app import open_store
+    from everlog import user
+    from everlog.app import open_store
 
     with open_store(daemon.root) as store:
         made = store.create()

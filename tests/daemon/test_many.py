@@ -12,16 +12,16 @@ from typing import Any
 
 import pytest
 
-import holdfast
-from holdfast.model import Event, Message
-from holdfast.stamps import epoch_ms
+import everlog
+from everlog.model import Event, Message
+from everlog.stamps import epoch_ms
 from tests.daemon.many import Many, Sent, check, send_all
 from tests.daemon.running import Daemon, receive, say, until
 from tests.stores.postgres.server import Server
 from tests.stores.postgres.stores import shared_server
 
-# The sizes that are to be reached take a minute or two: HOLDFAST_TEST_MANY=full.
-FULL = os.environ.get("HOLDFAST_TEST_MANY") == "full"
+# The sizes that are to be reached take a minute or two: EVERLOG_TEST_MANY=full.
+FULL = os.environ.get("EVERLOG_TEST_MANY") == "full"
 KILLED_LEASE = 6.0  # seconds; long enough for a machine that does much else
 SESSIONS, TURNS, RUNNING = (200, 5, 100) if FULL else (60, 3, 30)
 # A call that is answered at once, and one that is still under way when its process is killed.
@@ -58,11 +58,11 @@ def _send(daemon: Daemon, session: str, text: str) -> str:
     return run
 
 
-def _kinds(session: holdfast.Session) -> list[str]:
+def _kinds(session: everlog.Session) -> list[str]:
     return [one.kind for one in session.records() if isinstance(one, Event)]
 
 
-def _texts(session: holdfast.Session) -> list[str]:
+def _texts(session: everlog.Session) -> list[str]:
     return [one.text for one in session.messages()]
 
 
@@ -137,11 +137,11 @@ def _kill_one(many: Many) -> None:
     )
 
 
-def _said(store: holdfast.Store, session: str) -> list[Message]:
+def _said(store: everlog.Store, session: str) -> list[Message]:
     return store.session(session).messages()
 
 
-def _interrupted(store: holdfast.Store, session: str) -> float:
+def _interrupted(store: everlog.Store, session: str) -> float:
     """When a turn was found to have been cut short, in seconds of the clock."""
     records = store.session(session).records()
     (found,) = (one for one in records if isinstance(one, Event) and one.kind == "turn_interrupted")

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from holdfast.errors import ProviderDenied
+from everlog.errors import ProviderDenied
 from tests.daemon.running import FAST, Daemon, receive, say
 from tests.providers.fakes import Answer, FakeServer, chat, chunk, claude, refusal
 

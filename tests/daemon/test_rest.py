@@ -10,8 +10,8 @@ from urllib.parse import quote
 
 import pytest
 
-from holdfast.app import open_store
-from holdfast.client import Client
+from everlog.app import open_store
+from everlog.client import Client
 from tests.daemon.running import Daemon, until
 
 NOBODY = "01ARZ3NDEKTSV4RRFFQ69G5FAV"

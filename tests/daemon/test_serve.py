@@ -16,8 +16,8 @@ from pathlib import Path
 import httpx2
 import pytest
 
-from holdfast.app import open_store
-from holdfast.client import Client
+from everlog.app import open_store
+from everlog.client import Client
 from tests.daemon.running import FAST, Daemon, until
 
 Start = Callable[..., Daemon]
@@ -169,7 +169,7 @@ def test_the_configuration_is_taken_over_and_a_wrong_one_is_not(start: Start) ->
 
 
 def test_the_client_finds_the_daemon_of_a_root(start: Start, tmp_path: Path) -> None:
-    from holdfast.errors import NotFound
+    from everlog.errors import NotFound
 
     with pytest.raises(NotFound, match="no daemon is running"):
         Client.of(tmp_path)

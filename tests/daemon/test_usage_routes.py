@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-import holdfast
-from holdfast.client import Client
-from holdfast.stamps import timestamp
+import everlog
+from everlog.client import Client
+from everlog.stamps import timestamp
 from tests.daemon.running import Daemon
 
 
@@ -42,11 +42,11 @@ def ahead(tmp_path: Path, start: Callable[..., Daemon]) -> Daemon:
     """A daemon on a session that spent something today, years later, and on the last day of all."""
     now = time.time()
     stamps = [timestamp(now), timestamp(now + 1200 * 86_400), "9999-12-31T23:59:59.999Z"]
-    with holdfast.open_store(tmp_path / "root") as store:
+    with everlog.open_store(tmp_path / "root") as store:
         session = store.create(title="Ahead")
         for number, stamp in enumerate(stamps, 1):
-            usage = holdfast.Usage(input_tokens=111 * number)
-            session.append(holdfast.assistant("x", model="house-1", usage=usage, timestamp=stamp))
+            usage = everlog.Usage(input_tokens=111 * number)
+            session.append(everlog.assistant("x", model="house-1", usage=usage, timestamp=stamp))
     return start()
 
 

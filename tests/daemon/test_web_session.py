@@ -9,21 +9,21 @@ from typing import Any
 
 import pytest
 
-import holdfast
-from holdfast.api import MessageStored, StreamDelta
-from holdfast.daemon.web.sketches import KEPT, Sketches
-from holdfast.daemon.web.unfinished import MOST, Unfinished
-from holdfast.model import Compaction, Damaged, Entry, Message
-from holdfast.pages.leaf import SIZE, Leaf, turn_back
-from holdfast.pages.script import Said
+import everlog
+from everlog.api import MessageStored, StreamDelta
+from everlog.daemon.web.sketches import KEPT, Sketches
+from everlog.daemon.web.unfinished import MOST, Unfinished
+from everlog.model import Compaction, Damaged, Entry, Message
+from everlog.pages.leaf import SIZE, Leaf, turn_back
+from everlog.pages.script import Said
 from tests.daemon.running import Daemon, receive, say
 
 
 @pytest.fixture
-def session(daemon: Daemon) -> Iterator[holdfast.Session]:
-    with holdfast.open_store(daemon.root) as store:
+def session(daemon: Daemon) -> Iterator[everlog.Session]:
+    with everlog.open_store(daemon.root) as store:
         made = store.create(title="Pages")
-        made.append_many(holdfast.user(f"question {number}") for number in range(1, 201))
+        made.append_many(everlog.user(f"question {number}") for number in range(1, 201))
         yield made
 
 
@@ -38,7 +38,7 @@ def page(daemon: Daemon, path: str, status: int = 200) -> str:
 
 
 def test_pages_meet_without_a_gap_and_without_doubles(
-    daemon: Daemon, session: holdfast.Session
+    daemon: Daemon, session: everlog.Session
 ) -> None:
     found = shown(page(daemon, session.id))
     assert len(found) == SIZE and found[-1] == 200
@@ -54,7 +54,7 @@ def test_pages_meet_without_a_gap_and_without_doubles(
 
 
 def test_a_message_is_found_by_its_number_wherever_it_is(
-    daemon: Daemon, session: holdfast.Session
+    daemon: Daemon, session: everlog.Session
 ) -> None:
     for seq in (1, 2, 100, 199, 200):
         assert seq in shown(page(daemon, f"{session.id}?at={seq}"))
@@ -66,12 +66,12 @@ def test_a_message_is_found_by_its_number_wherever_it_is(
 
 
 def test_the_piece_of_a_result_is_that_of_its_call(daemon: Daemon) -> None:
-    with holdfast.open_store(daemon.root) as store:
+    with everlog.open_store(daemon.root) as store:
         session = store.create()
-        calls = [holdfast.ToolCall("a", "read", {}), holdfast.ToolCall("b", "bash", {})]
-        session.append(holdfast.assistant(calls))
-        session.append(holdfast.tool_result("b", "second first"))
-        session.append(holdfast.tool_result("a", "late"))
+        calls = [everlog.ToolCall("a", "read", {}), everlog.ToolCall("b", "bash", {})]
+        session.append(everlog.assistant(calls))
+        session.append(everlog.tool_result("b", "second first"))
+        session.append(everlog.tool_result("a", "late"))
     for seq in (1, 2, 3):
         text = page(daemon, f"{session.id}/messages/{seq}")
         assert shown(text) == [1]
@@ -111,15 +111,15 @@ def test_the_piece_of_a_result_is_that_of_its_call(daemon: Daemon) -> None:
     ],
 )
 def test_nonsense_is_answered_and_nothing_breaks(
-    daemon: Daemon, session: holdfast.Session, path: str, status: int
+    daemon: Daemon, session: everlog.Session, path: str, status: int
 ) -> None:
     page(daemon, f"{session.id}{path}", status)
 
 
 def test_a_dry_run_tells_the_cut_and_writes_nothing(daemon: Daemon) -> None:
-    with holdfast.open_store(daemon.root) as store:
+    with everlog.open_store(daemon.root) as store:
         session = store.create()
-        session.append_many(holdfast.user("do it " * 900) for _ in range(80))
+        session.append_many(everlog.user("do it " * 900) for _ in range(80))
         before = session.metadata.through
         path = f"/api/sessions/{session.id}/compact"
         told = daemon.call("POST", path, {"dryRun": True}).json()
@@ -149,23 +149,23 @@ class Counting:
 
 
 @pytest.fixture
-def counted(tmp_path: Path) -> Iterator[tuple[holdfast.Session, Counting]]:
-    with holdfast.open_store(tmp_path / "root") as store:
+def counted(tmp_path: Path) -> Iterator[tuple[everlog.Session, Counting]]:
+    with everlog.open_store(tmp_path / "root") as store:
         made = store.create()
         for part in range(10):
-            made.append_many(holdfast.user(f"ask {part} {number}") for number in range(1_000))
+            made.append_many(everlog.user(f"ask {part} {number}") for number in range(1_000))
         port = Counting(store.port)
         store.port = port
         yield store.session(made.id), port
 
 
-def opened(sketches: Sketches, session: holdfast.Session, before: int = 2**53) -> Leaf:
+def opened(sketches: Sketches, session: everlog.Session, before: int = 2**53) -> Leaf:
     with sketches.of(session, session.metadata) as (sketch, span):
         return turn_back(span, sketch, before)
 
 
 def test_ten_thousand_messages_open_with_one_page_read(
-    counted: tuple[holdfast.Session, Counting],
+    counted: tuple[everlog.Session, Counting],
 ) -> None:
     session, port = counted
     sketches = Sketches()
@@ -173,7 +173,7 @@ def test_ten_thousand_messages_open_with_one_page_read(
     assert len(leaf.parts) == SIZE and port.read_records < 200
     opened(sketches, session, leaf.low)
     assert port.read_records < 400, "an older page is read alone"
-    session.append(holdfast.user("one more"))
+    session.append(everlog.user("one more"))
     port.read_records = 0
     assert opened(sketches, session).high == 10_002
     assert port.read_records < 200, "what is new is taken in, and nothing read again"
@@ -182,10 +182,10 @@ def test_ten_thousand_messages_open_with_one_page_read(
 @pytest.mark.parametrize("size", [1, 3, 7])
 def test_damaged_lines_are_shown_once_wherever_a_page_ends(tmp_path: Path, size: int) -> None:
     root = tmp_path / "root"
-    with holdfast.open_store(root) as store:
+    with everlog.open_store(root) as store:
         name = store.create().id
         for number in range(60):
-            store.session(name).append(holdfast.user(f"ask {number}"))
+            store.session(name).append(everlog.user(f"ask {number}"))
     path = root / "sessions" / name / "session.jsonl"
     lines = path.read_bytes().split(b"\n")
     for place in (9, 10, 11, 24, 33, 34, 52):
@@ -193,7 +193,7 @@ def test_damaged_lines_are_shown_once_wherever_a_page_ends(tmp_path: Path, size:
     for place in (20, 40):
         lines.insert(place, b"this is no record")
     path.write_bytes(b"\n".join(lines))
-    with holdfast.open_store(root) as store:
+    with everlog.open_store(root) as store:
         session = store.session(name)
         everything = [one.seq for one in session.entries() if isinstance(one, Message | Damaged)]
         found: list[int | None] = []
@@ -212,11 +212,11 @@ def test_damaged_lines_are_shown_once_wherever_a_page_ends(tmp_path: Path, size:
 
 
 def test_only_some_sketches_are_kept_and_an_emptied_log_is_sketched_anew(tmp_path: Path) -> None:
-    with holdfast.open_store(tmp_path / "root") as store:
+    with everlog.open_store(tmp_path / "root") as store:
         sketches = Sketches()
         made = [store.create() for _ in range(KEPT + 5)]
         for one in made:
-            one.append(holdfast.user("hello"))
+            one.append(everlog.user("hello"))
             assert len(opened(sketches, one).parts) == 1
         assert len(sketches._kept) == KEPT
         with sketches.of(made[-1], made[-1].metadata) as (sketch, _):
@@ -231,7 +231,7 @@ def test_what_was_said_so_far_is_forgotten_with_the_message() -> None:
     made.hear(StreamDelta(session_id="b", text="x" * MOST))
     made.hear(StreamDelta(session_id="b", text="too much"))
     assert made.text("a") == "Hello" and len(made.text("b")) == MOST and made.text("c") == ""
-    made.hear(MessageStored(session_id="a", seq=1, message=holdfast.assistant("Hello")))
+    made.hear(MessageStored(session_id="a", seq=1, message=everlog.assistant("Hello")))
     assert made.text("a") == ""
 
 
@@ -254,9 +254,9 @@ def test_an_answer_that_began_before_any_page_was_open_is_shown_from_its_beginni
 
 def test_a_page_of_heavy_answers_is_shorter(daemon: Daemon) -> None:
     code = "```python\n" + "for one in range(10): print(one)\n" * 350 + "```\n"
-    with holdfast.open_store(daemon.root) as store:
+    with everlog.open_store(daemon.root) as store:
         made = store.create()
-        made.append_many(holdfast.assistant(code) for _ in range(SIZE))
+        made.append_many(everlog.assistant(code) for _ in range(SIZE))
     found = shown(page(daemon, made.id))
     assert 10 <= len(found) <= SIZE / 3 and found[-1] == SIZE
     assert shown(page(daemon, f"{made.id}/older?before={found[0]}"))[-1] == found[0] - 1

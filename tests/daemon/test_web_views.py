@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
-import holdfast
-from holdfast.client import Client, answers
-from holdfast.errors import Conflict, FormatError, NotFound, SessionBusy
-from holdfast.model import ToolCall, assistant, tool_result
-from holdfast.stores.dreaming import Consolidation
+import everlog
+from everlog.client import Client, answers
+from everlog.errors import Conflict, FormatError, NotFound, SessionBusy
+from everlog.model import ToolCall, assistant, tool_result
+from everlog.stores.dreaming import Consolidation
 from tests.daemon.running import FAST, Daemon, until
 from tests.engine.test_checkup import damage
 
@@ -252,9 +252,9 @@ def test_the_context_shows_all_that_is_sent_and_what_is_not(daemon: Daemon, clie
 
 def test_calls_without_results_and_results_without_calls_are_named(tmp_path: Path) -> None:
     root = tmp_path / "root"
-    with holdfast.open_store(root) as store:
+    with everlog.open_store(root) as store:
         session = store.create()
-        session.append(holdfast.user("look"))
+        session.append(everlog.user("look"))
         session.append(tool_result("stray", "found"))
         session.append(assistant([ToolCall("open", "look", {"n": 1})]))
     daemon = Daemon(root)
@@ -310,9 +310,9 @@ def test_no_session_is_repaired_during_its_turn(client: Client) -> None:
 
 def test_the_page_comes_again_while_sessions_are_verified(tmp_path: Path) -> None:
     root = tmp_path / "root"
-    with holdfast.open_store(root) as store:
+    with everlog.open_store(root) as store:
         session = store.create()
-        session.append_many([holdfast.user("one"), holdfast.user("two")])
+        session.append_many([everlog.user("one"), everlog.user("two")])
     damage(root, session.id)
     daemon = Daemon(root, config="[session]\nlock_seconds = 60\n")
     try:
@@ -330,5 +330,5 @@ def test_the_page_comes_again_while_sessions_are_verified(tmp_path: Path) -> Non
 
 def test_health_tells_of_the_daemon_and_its_store(daemon: Daemon) -> None:
     page = view(daemon, "/health")
-    assert holdfast.__version__ in page and str(daemon.root) in page and "offline" in page
+    assert everlog.__version__ in page and str(daemon.root) in page and "offline" in page
     assert "no session" in view(daemon, "/health?session=ABCDEF", 404)

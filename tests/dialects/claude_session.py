@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from holdfast.dialects import claude
-from holdfast.dialects.form import Given, Hidden, Read
-from holdfast.model import Message
+from everlog.dialects import claude
+from everlog.dialects.form import Given, Hidden, Read
+from everlog.model import Message
 
 ID = "7c0ffee0-0000-4000-8000-00000000cafe"
 

@@ -7,10 +7,10 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from holdfast.dialects.following import Added, LiveDialect, Notes, Said, Where
-from holdfast.dialects.form import Given, Hidden, Line, Read, Summary, split
-from holdfast.log.fold import View, fold
-from holdfast.model import AnyRecord, Compaction, Message, Metadata, Tombstone
+from everlog.dialects.following import Added, LiveDialect, Notes, Said, Where
+from everlog.dialects.form import Given, Hidden, Line, Read, Summary, split
+from everlog.log.fold import View, fold
+from everlog.model import AnyRecord, Compaction, Message, Metadata, Tombstone
 
 
 def pieces(lines: Sequence[Line], cuts: Sequence[int]) -> list[Sequence[Line]]:

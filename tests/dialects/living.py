@@ -7,12 +7,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from holdfast.app import open_store
-from holdfast.engine.agent import Agent
-from holdfast.model import Message
-from holdfast.session import Session, Store
-from holdfast.settings import CompactionSettings
-from holdfast.testing import ScriptedModel
+from everlog.app import open_store
+from everlog.engine.agent import Agent
+from everlog.model import Message
+from everlog.session import Session, Store
+from everlog.settings import CompactionSettings
+from everlog.testing import ScriptedModel
 from tests.live.directories import made
 
 SUMMARY = (

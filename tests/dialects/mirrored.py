@@ -7,10 +7,10 @@ from itertools import pairwise
 
 from msgspec.structs import replace
 
-from holdfast.dialects.following import Glance, LiveDialect, Notes, Said, Where
-from holdfast.dialects.form import Given, Hidden, Line, Summary
-from holdfast.log.fold import View, fold
-from holdfast.model import AnyRecord, Compaction, Message, Metadata, Tombstone
+from everlog.dialects.following import Glance, LiveDialect, Notes, Said, Where
+from everlog.dialects.form import Given, Hidden, Line, Summary
+from everlog.log.fold import View, fold
+from everlog.model import AnyRecord, Compaction, Message, Metadata, Tombstone
 
 
 class Mirror:

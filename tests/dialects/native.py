@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from holdfast.dialects.form import Hidden, Item, Read, Summary
-from holdfast.log.lines import decode, encode, from_object, seal
-from holdfast.model import AnyRecord
+from everlog.dialects.form import Hidden, Item, Read, Summary
+from everlog.log.lines import decode, encode, from_object, seal
+from everlog.model import AnyRecord
 
 
 def through_native(read: Read) -> list[AnyRecord]:

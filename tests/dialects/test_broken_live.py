@@ -15,10 +15,10 @@ from uuid import NAMESPACE_URL, uuid5
 
 import pytest
 
-from holdfast.dialects.form import LONGEST
-from holdfast.errors import FormatError, Unsupported
-from holdfast.model import user
-from holdfast.session import Store
+from everlog.dialects.form import LONGEST
+from everlog.errors import FormatError, Unsupported
+from everlog.model import user
+from everlog.session import Store
 from tests.dialects.living import Place, texts
 
 Object = dict[str, Any]

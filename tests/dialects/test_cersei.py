@@ -11,9 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from holdfast.dialects import cersei, crabtalk, pi, picoclaw
-from holdfast.dialects.form import Given, Hidden, Summary
-from holdfast.model import (
+from everlog.dialects import cersei, crabtalk, pi, picoclaw
+from everlog.dialects.form import Given, Hidden, Summary
+from everlog.model import (
     Compaction,
     Event,
     File,
@@ -31,7 +31,7 @@ from holdfast.model import (
     tool_result,
     user,
 )
-from holdfast.testing.dialects import DialectConformance
+from everlog.testing.dialects import DialectConformance
 from tests.dialects.trips import (
     ID,
     Damage,

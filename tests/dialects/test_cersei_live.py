@@ -11,11 +11,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from holdfast.dialects import cersei
-from holdfast.dialects.following import Glance, LiveDialect
-from holdfast.dialects.form import Given, Hidden, Summary
-from holdfast.errors import Conflict, Unsupported
-from holdfast.model import (
+from everlog.dialects import cersei
+from everlog.dialects.following import Glance, LiveDialect
+from everlog.dialects.form import Given, Hidden, Summary
+from everlog.errors import Conflict, Unsupported
+from everlog.model import (
     AnyBlock,
     AnyRecord,
     Compaction,

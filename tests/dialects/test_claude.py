@@ -9,11 +9,11 @@ from typing import Any, ClassVar
 
 import pytest
 
-from holdfast.context.build import build
-from holdfast.dialects import claude
-from holdfast.dialects.form import Given, Hidden, Read, Summary, kept
-from holdfast.log import live
-from holdfast.model import (
+from everlog.context.build import build
+from everlog.dialects import claude
+from everlog.dialects.form import Given, Hidden, Read, Summary, kept
+from everlog.log import live
+from everlog.model import (
     Event,
     File,
     Image,
@@ -25,7 +25,7 @@ from holdfast.model import (
     ToolCall,
     Usage,
 )
-from holdfast.testing.dialects import DialectConformance
+from everlog.testing.dialects import DialectConformance
 from tests.dialects.claude_session import ID, Session, encode, hidden, read, shown, uuid
 from tests.dialects.native import through_native
 

@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
-from holdfast.context.build import build
-from holdfast.dialects import claude, form
-from holdfast.dialects.form import Given, Read, Summary
-from holdfast.log import live
-from holdfast.log.fold import fold
-from holdfast.model import Event, Message, Metadata, Tombstone, user
+from everlog.context.build import build
+from everlog.dialects import claude, form
+from everlog.dialects.form import Given, Read, Summary
+from everlog.log import live
+from everlog.log.fold import fold
+from everlog.model import Event, Message, Metadata, Tombstone, user
 from tests.dialects.claude_session import ID, Session, encode, hidden, read, shown, uuid
 from tests.dialects.native import through_native
 

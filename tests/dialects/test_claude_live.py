@@ -13,10 +13,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from holdfast.dialects import claude
-from holdfast.dialects.following import Followed, Glance, LiveDialect, Notes, Said, Where
-from holdfast.dialects.form import Given, Hidden, Item, Line, Read, Summary, split
-from holdfast.model import (
+from everlog.dialects import claude
+from everlog.dialects.following import Followed, Glance, LiveDialect, Notes, Said, Where
+from everlog.dialects.form import Given, Hidden, Item, Line, Read, Summary, split
+from everlog.model import (
     AnyRecord,
     Message,
     Metadata,

@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from holdfast.dialects import claude
-from holdfast.dialects.form import Summary
-from holdfast.errors import Unsupported
-from holdfast.log.fold import fold
-from holdfast.model import (
+from everlog.dialects import claude
+from everlog.dialects.form import Summary
+from everlog.errors import Unsupported
+from everlog.log.fold import fold
+from everlog.model import (
     AnyRecord,
     Compaction,
     Event,

@@ -10,10 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from holdfast.dialects import claude
-from holdfast.dialects.following import Glance
-from holdfast.dialects.form import Line, split
-from holdfast.model import (
+from everlog.dialects import claude
+from everlog.dialects.following import Glance
+from everlog.dialects.form import Line, split
+from everlog.model import (
     Message,
 )
 from tests.dialects.claude_session import Session, read

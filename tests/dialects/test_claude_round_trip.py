@@ -10,11 +10,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from holdfast.dialects import claude
-from holdfast.dialects.form import Given, Hidden, Read, Summary, split
-from holdfast.dialects.jsonl import records
-from holdfast.log.fold import fold
-from holdfast.model import Message, Metadata, user
+from everlog.dialects import claude
+from everlog.dialects.form import Given, Hidden, Read, Summary, split
+from everlog.dialects.jsonl import records
+from everlog.log.fold import fold
+from everlog.model import Message, Metadata, user
 from tests.dialects.claude_session import ID, encode, read, uuid
 from tests.dialects.native import through_native
 

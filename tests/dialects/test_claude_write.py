@@ -6,10 +6,10 @@ import json
 import re
 from typing import Any
 
-from holdfast.dialects import claude
-from holdfast.dialects.form import Given, Summary, Written
-from holdfast.log.lines import decode, encode, seal
-from holdfast.model import (
+from everlog.dialects import claude
+from everlog.dialects.form import Given, Summary, Written
+from everlog.log.lines import decode, encode, seal
+from everlog.model import (
     AnyRecord,
     Compaction,
     Event,

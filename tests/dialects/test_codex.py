@@ -8,14 +8,14 @@ from typing import Any, ClassVar
 
 import pytest
 
-from holdfast.context.build import build
-from holdfast.dialects import codex
-from holdfast.dialects.form import Given, Hidden, Read, Summary, kept
-from holdfast.errors import FormatError
-from holdfast.log import live
-from holdfast.log.fold import fold
-from holdfast.model import Event, Image, Message, Metadata, Text, Thinking, ToolCall, Usage
-from holdfast.testing.dialects import DialectConformance
+from everlog.context.build import build
+from everlog.dialects import codex
+from everlog.dialects.form import Given, Hidden, Read, Summary, kept
+from everlog.errors import FormatError
+from everlog.log import live
+from everlog.log.fold import fold
+from everlog.model import Event, Image, Message, Metadata, Text, Thinking, ToolCall, Usage
+from everlog.testing.dialects import DialectConformance
 from tests.dialects.native import through_native
 
 NAME = "rollout-2026-01-02T03-04-05-019a2d7a-41c4-78b1-b7cc-a45d62a89cd5"

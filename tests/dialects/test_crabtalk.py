@@ -11,11 +11,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from holdfast.dialects import cersei, crabtalk, pi, picoclaw
-from holdfast.dialects.crabtalk import file_name, parse_name, slug
-from holdfast.dialects.form import Given, Summary
-from holdfast.log.fold import apply
-from holdfast.model import (
+from everlog.dialects import cersei, crabtalk, pi, picoclaw
+from everlog.dialects.crabtalk import file_name, parse_name, slug
+from everlog.dialects.form import Given, Summary
+from everlog.log.fold import apply
+from everlog.model import (
     Compaction,
     Event,
     Image,
@@ -29,7 +29,7 @@ from holdfast.model import (
     tool_result,
     user,
 )
-from holdfast.testing.dialects import DialectConformance
+from everlog.testing.dialects import DialectConformance
 from tests.dialects.trips import (
     ID,
     Damage,

@@ -10,11 +10,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from holdfast.dialects import crabtalk
-from holdfast.dialects.following import Glance, LiveDialect, Where
-from holdfast.dialects.form import Given, Line, Summary, split
-from holdfast.errors import FormatError, Unsupported
-from holdfast.model import (
+from everlog.dialects import crabtalk
+from everlog.dialects.following import Glance, LiveDialect, Where
+from everlog.dialects.form import Given, Line, Summary, split
+from everlog.errors import FormatError, Unsupported
+from everlog.model import (
     Compaction,
     Event,
     File,
@@ -252,7 +252,7 @@ def test_what_has_no_place_is_refused_with_a_hint(record: Any) -> None:
     session = held('{"role":"user","content":"a"}')
     with pytest.raises(Unsupported) as caught:
         DIALECT.extend(session.notes, session, record)
-    assert "holdfast sessions import" in caught.value.hint
+    assert "everlog sessions import" in caught.value.hint
 
 
 # --- the line about the session

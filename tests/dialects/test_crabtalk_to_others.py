@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
-from holdfast.dialects import cersei, crabtalk, pi, picoclaw
-from holdfast.dialects.form import Given
-from holdfast.exporting import export
-from holdfast.importing import bring
-from holdfast.session import Session, Store
-from holdfast.stores.inmemory import InMemoryStore
+from everlog.dialects import cersei, crabtalk, pi, picoclaw
+from everlog.dialects.form import Given
+from everlog.exporting import export
+from everlog.importing import bring
+from everlog.session import Session, Store
+from everlog.stores.inmemory import InMemoryStore
 from tests.dialects.trips import golden
 
 DIALECTS: tuple[Any, ...] = (cersei, crabtalk, pi, picoclaw)

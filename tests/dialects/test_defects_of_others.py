@@ -28,25 +28,25 @@ from typing import Any, NamedTuple
 import pytest
 from msgspec.structs import replace
 
-import holdfast
-from holdfast.adapters.picoclaw import SessionStore
-from holdfast.api import CompactEnd, MessageComplete, RunEvent
-from holdfast.app import dialects
-from holdfast.archive.checking import verify
-from holdfast.archive.copying import copy
-from holdfast.archive.restoring import restore
-from holdfast.engine.agent import Agent
-from holdfast.errors import InvalidId, NotFound, ProviderError, SessionBusy
-from holdfast.identity.route import ListedAgent, Router, Routing
-from holdfast.identity.scope import Inbound
-from holdfast.importing import find_files, import_files
-from holdfast.live.store import LiveStore
-from holdfast.model import Compaction, Message, ToolCall, assistant, tool_result, user
-from holdfast.ports import Request
-from holdfast.session import Session, Store
-from holdfast.settings import CompactionSettings, DispatchRule, DispatchWhen
-from holdfast.stores.file import FileStore
-from holdfast.testing import FakeClock, ScriptedModel
+import everlog
+from everlog.adapters.picoclaw import SessionStore
+from everlog.api import CompactEnd, MessageComplete, RunEvent
+from everlog.app import dialects
+from everlog.archive.checking import verify
+from everlog.archive.copying import copy
+from everlog.archive.restoring import restore
+from everlog.engine.agent import Agent
+from everlog.errors import InvalidId, NotFound, ProviderError, SessionBusy
+from everlog.identity.route import ListedAgent, Router, Routing
+from everlog.identity.scope import Inbound
+from everlog.importing import find_files, import_files
+from everlog.live.store import LiveStore
+from everlog.model import Compaction, Message, ToolCall, assistant, tool_result, user
+from everlog.ports import Request
+from everlog.session import Session, Store
+from everlog.settings import CompactionSettings, DispatchRule, DispatchWhen
+from everlog.stores.file import FileStore
+from everlog.testing import FakeClock, ScriptedModel
 from tests.archive.trees import restored, tree
 from tests.dialects import claude_session as claude
 from tests.dialects.living import LONG, SMALL, SUMMARY, Place, run, texts
@@ -528,7 +528,7 @@ def test_what_claude_code_deletes_stays_in_the_archive(tmp_path: Path) -> None:
     root, home = tmp_path / "projects", tmp_path / "home"
     shutil.copytree(GOLDEN, root / "-work-x")
     before = {name: hashlib.sha256(data).digest() for name, data in tree(root).items()}
-    with holdfast.open_store(root, dialect="claude", home=home) as store:
+    with everlog.open_store(root, dialect="claude", home=home) as store:
         said = texts(store.session(KNOWN))
     assert copy(home, [root]).problems == []
     shutil.rmtree(root)
@@ -537,7 +537,7 @@ def test_what_claude_code_deletes_stays_in_the_archive(tmp_path: Path) -> None:
     again = restored(tmp_path / "out", root)
     after = {name: hashlib.sha256(data).digest() for name, data in tree(again).items()}
     assert after == before
-    with holdfast.open_store(again, dialect="claude", home=home) as store:
+    with everlog.open_store(again, dialect="claude", home=home) as store:
         assert texts(store.session(KNOWN)) == said
 
 
@@ -623,7 +623,7 @@ def test_two_compactions_are_crossed_by_the_viewer_and_honoured_by_the_context(
 
 MEASURE = """
 import resource, sys
-from holdfast.app import open_store
+from everlog.app import open_store
 with open_store(sys.argv[1], dialect="claude", home=sys.argv[2]) as store:
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     print(store.list()[0].metadata.message_count, end=" ")
@@ -724,7 +724,7 @@ def test_a_thousand_records_of_unknown_kinds_are_no_thousand_warnings(tmp_path: 
         assert store.list().total == 1
         assert session.verify() == ()
         assert isinstance(store.port, LiveStore) and not store.port.reports
-    with holdfast.open_store("memory:") as store:
+    with everlog.open_store("memory:") as store:
         (done,) = import_files(store.port, find_files([place.root]), dialects("claude"))
         assert (done.records_in, done.records_out, done.lost) == (1002, 1002, ())
 
@@ -971,7 +971,7 @@ def test_no_limit_cuts_a_character(tmp_path: Path) -> None:
 
 HOLD = """
 import sys
-from holdfast.app import open_store
+from everlog.app import open_store
 with open_store(sys.argv[1], dialect="cersei", home=sys.argv[2]) as store:
     with store.session("s-1").lease():
         print("held", flush=True)
@@ -1281,7 +1281,7 @@ def test_a_line_that_is_too_long_for_picoclaw_is_read_here_and_never_written(
         session = store.session("agent_main_direct_42")
         assert [len(one) for one in texts(session)] == [5, 8, 11 << 20]
         size = path.stat().st_size
-        with pytest.raises(holdfast.StoreFull):
+        with pytest.raises(everlog.StoreFull):
             session.append(user("y" * (11 << 20)))
         assert path.stat().st_size == size
         session.append(user("on"))
@@ -1413,7 +1413,7 @@ def test_two_agents_have_a_history_each(tmp_path: Path) -> None:
         given = Inbound(channel="telegram", chat_type="group", chat_id=chat, sender_id="42")
         return store.converse(router.route(given), sender="42")
 
-    with holdfast.open_store(tmp_path) as store:
+    with everlog.open_store(tmp_path) as store:
         for chat in ("7", "8"):
             run(session(store, chat), ScriptedModel(f"answer in {chat}"), f"asked in {chat}")
         for chat, agent in (("7", "support"), ("8", "main")):

@@ -8,14 +8,14 @@ from typing import Any, ClassVar
 
 import pytest
 
-from holdfast.context.build import build
-from holdfast.dialects import gemini
-from holdfast.dialects.form import Given, Read, kept
-from holdfast.errors import FormatError
-from holdfast.log import live
-from holdfast.log.fold import fold
-from holdfast.model import Event, File, Image, Message, Metadata, Text, Thinking, ToolCall, Usage
-from holdfast.testing.dialects import DialectConformance
+from everlog.context.build import build
+from everlog.dialects import gemini
+from everlog.dialects.form import Given, Read, kept
+from everlog.errors import FormatError
+from everlog.log import live
+from everlog.log.fold import fold
+from everlog.model import Event, File, Image, Message, Metadata, Text, Thinking, ToolCall, Usage
+from everlog.testing.dialects import DialectConformance
 from tests.dialects.native import through_native
 
 NAME = "session-2026-01-02T03-04-0a1b2c3d"

@@ -11,11 +11,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from holdfast.dialects import pi
-from holdfast.dialects.following import Glance, LiveDialect
-from holdfast.dialects.form import Given, Hidden, Summary
-from holdfast.errors import Unsupported
-from holdfast.model import (
+from everlog.dialects import pi
+from everlog.dialects.following import Glance, LiveDialect
+from everlog.dialects.form import Given, Hidden, Summary
+from everlog.errors import Unsupported
+from everlog.model import (
     AnyRecord,
     Compaction,
     Event,

@@ -11,12 +11,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from holdfast.dialects import cersei, crabtalk, pi, picoclaw
-from holdfast.dialects.form import Given, Summary
-from holdfast.dialects.picoclaw import stem
-from holdfast.dialects.picoclaw.go import dump, go_time
-from holdfast.errors import FormatError
-from holdfast.model import (
+from everlog.dialects import cersei, crabtalk, pi, picoclaw
+from everlog.dialects.form import Given, Summary
+from everlog.dialects.picoclaw import stem
+from everlog.dialects.picoclaw.go import dump, go_time
+from everlog.errors import FormatError
+from everlog.model import (
     Compaction,
     Event,
     Message,
@@ -28,7 +28,7 @@ from holdfast.model import (
     tool_result,
     user,
 )
-from holdfast.testing.dialects import DialectConformance
+from everlog.testing.dialects import DialectConformance
 from tests.dialects.trips import (
     ID,
     Damage,

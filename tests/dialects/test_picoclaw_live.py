@@ -11,14 +11,14 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from holdfast.dialects import picoclaw
-from holdfast.dialects.following import Glance, LiveDialect, Where
-from holdfast.dialects.form import Hidden, Line, Summary, split
-from holdfast.dialects.picoclaw.go import dump
-from holdfast.dialects.picoclaw.live import TAKEN_BACK
-from holdfast.dialects.picoclaw.notes import MOST, number_of
-from holdfast.errors import Conflict, FormatError, StoreFull, Unsupported
-from holdfast.model import (
+from everlog.dialects import picoclaw
+from everlog.dialects.following import Glance, LiveDialect, Where
+from everlog.dialects.form import Hidden, Line, Summary, split
+from everlog.dialects.picoclaw.go import dump
+from everlog.dialects.picoclaw.live import TAKEN_BACK
+from everlog.dialects.picoclaw.notes import MOST, number_of
+from everlog.errors import Conflict, FormatError, StoreFull, Unsupported
+from everlog.model import (
     AnyRecord,
     Compaction,
     Event,

@@ -11,11 +11,11 @@ import msgspec
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from holdfast.dialects.form import DERIVED, Dialect, Given, Hidden, Read, Summary, Written
-from holdfast.dialects.jsonl import parse
-from holdfast.log.fold import View, apply, fold
-from holdfast.log.lines import decode, encode, seal
-from holdfast.model import (
+from everlog.dialects.form import DERIVED, Dialect, Given, Hidden, Read, Summary, Written
+from everlog.dialects.jsonl import parse
+from everlog.log.fold import View, apply, fold
+from everlog.log.lines import decode, encode, seal
+from everlog.model import (
     AnyRecord,
     Message,
     Metadata,

@@ -9,8 +9,8 @@ from typing import Any, TypeVar
 
 import pytest
 
-import holdfast
-from holdfast.api import (
+import everlog
+from everlog.api import (
     Error,
     MessageComplete,
     MessageStored,
@@ -22,23 +22,23 @@ from holdfast.api import (
     ToolResult,
     ToolStart,
 )
-from holdfast.engine.agent import Agent
-from holdfast.engine.hooks import Hook
-from holdfast.engine.members import asking, sub_turn
-from holdfast.errors import ProviderDenied, ProviderUnavailable, RunCancelled
-from holdfast.model import Event, Message, ToolCall, assistant, user
-from holdfast.ports import Delta, Request, Told, unheard
-from holdfast.settings import TurnSettings
-from holdfast.testing import ScriptedModel
+from everlog.engine.agent import Agent
+from everlog.engine.hooks import Hook
+from everlog.engine.members import asking, sub_turn
+from everlog.errors import ProviderDenied, ProviderUnavailable, RunCancelled
+from everlog.model import Event, Message, ToolCall, assistant, user
+from everlog.ports import Delta, Request, Told, unheard
+from everlog.settings import TurnSettings
+from everlog.testing import ScriptedModel
 
 T = TypeVar("T")
 QUICK = TurnSettings(retry_seconds=0.0, tool_seconds=5.0, titles=False)
 
 
 @pytest.fixture(params=["memory:", "file"])
-def session(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[holdfast.Session]:
+def session(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[everlog.Session]:
     where = tmp_path if request.param == "file" else "memory:"
-    with holdfast.open_store(where) as store:
+    with everlog.open_store(where) as store:
         yield store.create()
 
 
@@ -46,11 +46,11 @@ def _run(work: Coroutine[Any, Any, T]) -> T:
     return asyncio.run(work)
 
 
-def _roles(session: holdfast.Session) -> list[str]:
+def _roles(session: everlog.Session) -> list[str]:
     return [message.role for message in session.messages()]
 
 
-def _end(session: holdfast.Session) -> dict[str, Any]:
+def _end(session: everlog.Session) -> dict[str, Any]:
     (event,) = [
         one for one in session.records() if isinstance(one, Event) and one.kind == "turn_end"
     ]
@@ -71,7 +71,7 @@ class Waiting(ScriptedModel):
 
 
 def test_a_turn_tells_everything_in_order_and_each_event_has_its_run(
-    session: holdfast.Session,
+    session: everlog.Session,
 ) -> None:
     events: list[RunEvent] = []
     model = ScriptedModel(assistant([ToolCall("c1", "add", {"a": 1, "b": 2})]), "it is 3")
@@ -108,7 +108,7 @@ def _add(a: int, b: int) -> int:
     return a + b
 
 
-def test_the_same_events_come_as_a_stream(session: holdfast.Session) -> None:
+def test_the_same_events_come_as_a_stream(session: everlog.Session) -> None:
     async def scenario() -> list[str]:
         agent = Agent(session.store, ScriptedModel("one two"), turn=QUICK)
         return [type(event).__name__ async for event in agent.stream("go", session=session)]
@@ -123,7 +123,7 @@ def test_the_same_events_come_as_a_stream(session: holdfast.Session) -> None:
     ]
 
 
-def test_a_stream_raises_what_went_wrong(session: holdfast.Session) -> None:
+def test_a_stream_raises_what_went_wrong(session: everlog.Session) -> None:
     async def scenario() -> list[RunEvent]:
         events = []
         agent = Agent(session.store, ScriptedModel(ProviderDenied("no key")), turn=QUICK)
@@ -139,7 +139,7 @@ def test_a_stream_raises_what_went_wrong(session: holdfast.Session) -> None:
     assert isinstance(last, Error) and (last.message, last.code) == ("no key", "ProviderDenied")
 
 
-def test_leaving_a_stream_stops_the_turn(session: holdfast.Session) -> None:
+def test_leaving_a_stream_stops_the_turn(session: everlog.Session) -> None:
     async def scenario() -> None:
         stream = Agent(session.store, Waiting(), turn=QUICK).stream("go", session=session)
         async for event in stream:
@@ -151,7 +151,7 @@ def test_leaving_a_stream_stops_the_turn(session: holdfast.Session) -> None:
     assert _end(session)["stop"] == "cancelled"
 
 
-def test_the_end_of_a_turn_is_recorded_with_its_run_and_model(session: holdfast.Session) -> None:
+def test_the_end_of_a_turn_is_recorded_with_its_run_and_model(session: everlog.Session) -> None:
     _run(
         Agent(session.store, ScriptedModel("ok"), model="a:b", turn=QUICK).run(
             "go", session=session
@@ -167,10 +167,10 @@ def test_the_end_of_a_turn_is_recorded_with_its_run_and_model(session: holdfast.
 
 
 def test_the_system_prompt_is_the_agents_then_stored_data_then_the_sessions(
-    session: holdfast.Session,
+    session: everlog.Session,
 ) -> None:
     class Memory(Hook):
-        def on_system(self, agent: str, session: holdfast.Session) -> str:
+        def on_system(self, agent: str, session: everlog.Session) -> str:
             return "the user likes tea"
 
     session.update(system_prompt_override="Be brief.")
@@ -196,7 +196,7 @@ def test_the_system_prompt_is_the_agents_then_stored_data_then_the_sessions(
 # --- retries
 
 
-def test_a_call_that_may_succeed_later_is_made_again_and_told(session: holdfast.Session) -> None:
+def test_a_call_that_may_succeed_later_is_made_again_and_told(session: everlog.Session) -> None:
     events: list[RunEvent] = []
     down = ProviderUnavailable("busy", retry_after=0.0)
     agent = Agent(session.store, ScriptedModel(down, down, "ok"), turn=QUICK)
@@ -206,7 +206,7 @@ def test_a_call_that_may_succeed_later_is_made_again_and_told(session: holdfast.
     assert _roles(session) == ["user", "assistant"]
 
 
-def test_it_is_given_up_after_the_set_number_of_tries(session: holdfast.Session) -> None:
+def test_it_is_given_up_after_the_set_number_of_tries(session: everlog.Session) -> None:
     model = ScriptedModel(*[ProviderUnavailable("busy") for _ in range(9)])
     agent = Agent(session.store, model, turn=QUICK)
     with pytest.raises(ProviderUnavailable):
@@ -215,9 +215,9 @@ def test_it_is_given_up_after_the_set_number_of_tries(session: holdfast.Session)
     assert _end(session)["stop"] == "error" and "busy" in _end(session)["error"]
 
 
-@pytest.mark.parametrize("error", [ProviderDenied("key"), holdfast.ProviderError("odd")])
+@pytest.mark.parametrize("error", [ProviderDenied("key"), everlog.ProviderError("odd")])
 def test_no_other_failure_is_tried_again(
-    session: holdfast.Session, error: holdfast.ProviderError
+    session: everlog.Session, error: everlog.ProviderError
 ) -> None:
     model = ScriptedModel(error, "ok")
     with pytest.raises(type(error)):
@@ -227,14 +227,14 @@ def test_no_other_failure_is_tried_again(
     assert _run(Agent(session.store, model, turn=QUICK).run("again", session=session)).text == "ok"
 
 
-def test_a_model_that_never_answers_is_given_up(session: holdfast.Session) -> None:
+def test_a_model_that_never_answers_is_given_up(session: everlog.Session) -> None:
     turn = TurnSettings(model_seconds=0.02, retries=1, retry_seconds=0, titles=False)
     with pytest.raises(ProviderUnavailable, match=r"no answer within 0\.02 s"):
         _run(Agent(session.store, Waiting(), turn=turn).run("go", session=session))
 
 
 def test_something_that_is_no_error_of_ours_ends_the_turn_as_well(
-    session: holdfast.Session,
+    session: everlog.Session,
 ) -> None:
     agent = Agent(session.store, ScriptedModel(ZeroDivisionError("odd")), turn=QUICK)
     with pytest.raises(ZeroDivisionError):
@@ -246,7 +246,7 @@ def test_something_that_is_no_error_of_ours_ends_the_turn_as_well(
 
 
 def test_the_calls_of_one_message_run_side_by_side_and_are_stored_as_they_come(
-    session: holdfast.Session,
+    session: everlog.Session,
 ) -> None:
     calls = [ToolCall("slow", "first", {}), ToolCall("quick", "second", {})]
     model = ScriptedModel(assistant(calls), "done")
@@ -274,7 +274,7 @@ def test_the_calls_of_one_message_run_side_by_side_and_are_stored_as_they_come(
     assert sent == ["quick", "slow"]
 
 
-def test_a_tool_that_takes_too_long_is_an_error_for_the_model(session: holdfast.Session) -> None:
+def test_a_tool_that_takes_too_long_is_an_error_for_the_model(session: everlog.Session) -> None:
     async def slow() -> None:
         await asyncio.Event().wait()
 
@@ -291,7 +291,7 @@ def test_a_tool_that_takes_too_long_is_an_error_for_the_model(session: holdfast.
     assert results["b"].text == "TimeoutError: of its own"
 
 
-def test_a_long_answer_of_a_tool_is_cut_and_says_so(session: holdfast.Session) -> None:
+def test_a_long_answer_of_a_tool_is_cut_and_says_so(session: everlog.Session) -> None:
     model = ScriptedModel(assistant([ToolCall("a", "long", {})]), "done")
     turn = TurnSettings(tool_characters=10, titles=False)
     agent = Agent(session.store, model, tools={"long": lambda: "x" * 25}, turn=turn)
@@ -299,7 +299,7 @@ def test_a_long_answer_of_a_tool_is_cut_and_says_so(session: holdfast.Session) -
     assert session.messages()[2].text == "xxxxxxxxxx\n[15 more characters were cut]"
 
 
-def test_a_model_that_never_rests_is_stopped(session: holdfast.Session) -> None:
+def test_a_model_that_never_rests_is_stopped(session: everlog.Session) -> None:
     replies = [assistant([ToolCall(f"c{at}", "again", {})]) for at in range(9)]
     agent = Agent(
         session.store, ScriptedModel(*replies), tools={"again": lambda: ""}, turn=QUICK, max_steps=3
@@ -313,7 +313,7 @@ def test_a_model_that_never_rests_is_stopped(session: holdfast.Session) -> None:
 
 
 def _stopped(
-    agent: Agent, session: holdfast.Session, ready: Callable[[], Awaitable[Any]], times: int = 1
+    agent: Agent, session: everlog.Session, ready: Callable[[], Awaitable[Any]], times: int = 1
 ) -> None:
     async def scenario() -> None:
         turn = asyncio.create_task(agent.run("go", session=session))
@@ -327,7 +327,7 @@ def _stopped(
     _run(scenario())
 
 
-def test_what_was_said_before_a_stop_is_kept(session: holdfast.Session) -> None:
+def test_what_was_said_before_a_stop_is_kept(session: everlog.Session) -> None:
     async def ready() -> None:
         while not heard:
             await asyncio.sleep(0)
@@ -348,7 +348,7 @@ def test_what_was_said_before_a_stop_is_kept(session: holdfast.Session) -> None:
 
 
 def test_a_stop_between_two_parallel_tools_leaves_a_session_that_goes_on(
-    session: holdfast.Session,
+    session: everlog.Session,
 ) -> None:
     """One of two calls has its result when the turn is cancelled; the other is closed."""
     done: list[bool] = []
@@ -379,7 +379,7 @@ def test_a_stop_between_two_parallel_tools_leaves_a_session_that_goes_on(
 
 @pytest.mark.parametrize("steps", range(1, 60, 4))
 def test_a_stop_at_any_moment_leaves_a_session_that_goes_on(
-    session: holdfast.Session, steps: int
+    session: everlog.Session, steps: int
 ) -> None:
     """The turn is cancelled after some number of passes of the event loop."""
     calls = [ToolCall("a", "quick", {}), ToolCall("b", "quick", {})]
@@ -402,7 +402,7 @@ def test_a_stop_at_any_moment_leaves_a_session_that_goes_on(
     assert reply.text == "ok"
 
 
-def test_a_turn_that_a_crash_ended_is_closed_by_the_next(session: holdfast.Session) -> None:
+def test_a_turn_that_a_crash_ended_is_closed_by_the_next(session: everlog.Session) -> None:
     session.append(user("before", run_id="01M7HA9T1PNDJZVY1PB3VHMHBD"))
     session.append(assistant([ToolCall("a", "x", {})]))
     assert session.metadata.run == "01M7HA9T1PNDJZVY1PB3VHMHBD"
@@ -416,11 +416,11 @@ def test_a_turn_that_a_crash_ended_is_closed_by_the_next(session: holdfast.Sessi
 # --- hooks
 
 
-def test_hooks_are_told_of_messages_tools_and_the_end(session: holdfast.Session) -> None:
+def test_hooks_are_told_of_messages_tools_and_the_end(session: everlog.Session) -> None:
     told: list[str] = []
 
     class Watch:
-        def on_message(self, agent: str, session: holdfast.Session, message: Message) -> None:
+        def on_message(self, agent: str, session: everlog.Session, message: Message) -> None:
             told.append(f"{agent} {message.role}")
 
         async def on_tool(self, agent: str, session: Any, call: ToolCall, result: Message) -> None:
@@ -442,7 +442,7 @@ def test_hooks_are_told_of_messages_tools_and_the_end(session: holdfast.Session)
     ]
 
 
-def test_a_hook_that_fails_while_watching_takes_nothing_away(session: holdfast.Session) -> None:
+def test_a_hook_that_fails_while_watching_takes_nothing_away(session: everlog.Session) -> None:
     class Broken(Hook):
         def on_message(self, *_: Any) -> None:
             raise RuntimeError("no")
@@ -460,7 +460,7 @@ def test_a_hook_that_fails_while_watching_takes_nothing_away(session: holdfast.S
 
 
 def test_a_session_is_named_after_its_first_exchange_and_only_once(
-    session: holdfast.Session,
+    session: everlog.Session,
 ) -> None:
     events: list[RunEvent] = []
 
@@ -478,7 +478,7 @@ def test_a_session_is_named_after_its_first_exchange_and_only_once(
     assert [one.name for one in renamed] == ["Fixing the flaky tests in CI"]
 
 
-def test_a_name_that_the_user_gave_stays(session: holdfast.Session) -> None:
+def test_a_name_that_the_user_gave_stays(session: everlog.Session) -> None:
     async def scenario() -> None:
         class Renaming(ScriptedModel):
             async def complete(self, request: Request, told: Told = unheard) -> Message:
@@ -494,7 +494,7 @@ def test_a_name_that_the_user_gave_stays(session: holdfast.Session) -> None:
     assert session.metadata.name == "Mine"
 
 
-def test_without_a_title_the_first_words_serve(session: holdfast.Session) -> None:
+def test_without_a_title_the_first_words_serve(session: everlog.Session) -> None:
     async def scenario() -> None:
         agent = Agent(session.store, ScriptedModel("ok", title=""))
         await agent.run(
@@ -512,7 +512,7 @@ def test_without_a_title_the_first_words_serve(session: holdfast.Session) -> Non
 
 
 def test_an_agent_that_is_asked_leaves_nothing_but_the_call_and_its_result(
-    session: holdfast.Session,
+    session: everlog.Session,
 ) -> None:
     before = len(session.store.list())
     child_model = ScriptedModel(assistant([ToolCall("x", "dig", {})]), "found it")
@@ -538,7 +538,7 @@ def test_an_agent_that_is_asked_leaves_nothing_but_the_call_and_its_result(
     assert [one.text for one in child_model.requests[0].messages] == ["dig"]
 
 
-def test_agents_that_ask_one_another_in_a_circle_come_to_an_end(session: holdfast.Session) -> None:
+def test_agents_that_ask_one_another_in_a_circle_come_to_an_end(session: everlog.Session) -> None:
     made: dict[str, Agent] = {}
 
     def asks(request: Request) -> Message:
@@ -556,7 +556,7 @@ def test_agents_that_ask_one_another_in_a_circle_come_to_an_end(session: holdfas
 # --- the model
 
 
-def test_the_last_model_is_recorded_unless_one_was_chosen(session: holdfast.Session) -> None:
+def test_the_last_model_is_recorded_unless_one_was_chosen(session: everlog.Session) -> None:
     for model in ("a:one", "b:two"):
         _run(
             Agent(session.store, ScriptedModel("ok"), model=model, turn=QUICK).run(
@@ -575,13 +575,13 @@ def test_the_last_model_is_recorded_unless_one_was_chosen(session: holdfast.Sess
 
 def test_without_a_provider_the_settings_say_which(tmp_path: Path) -> None:
     (tmp_path / "config.toml").write_text('[agents.clerk]\nmodel = "offline"\n')
-    with holdfast.open_store(tmp_path) as store:
+    with everlog.open_store(tmp_path) as store:
         session = store.create(agent="clerk")
         reply = _run(Agent(store, name="clerk", turn=QUICK).run("!say hello", session=session))
     assert (reply.text, reply.model) == ("hello", "offline")
 
 
-def test_a_stopped_run_is_told_as_such(session: holdfast.Session) -> None:
+def test_a_stopped_run_is_told_as_such(session: everlog.Session) -> None:
     events: list[RunEvent] = []
 
     async def ready() -> None:
@@ -596,7 +596,7 @@ def test_a_stopped_run_is_told_as_such(session: holdfast.Session) -> None:
 # --- what is told of an end
 
 
-def test_results_that_a_stop_writes_are_told_like_all_others(session: holdfast.Session) -> None:
+def test_results_that_a_stop_writes_are_told_like_all_others(session: everlog.Session) -> None:
     events: list[RunEvent] = []
 
     async def never() -> None:
@@ -613,7 +613,7 @@ def test_results_that_a_stop_writes_are_told_like_all_others(session: holdfast.S
     assert told == [message.seq for message in session.messages()]
 
 
-def test_a_stop_that_comes_after_the_answer_was_told_is_too_late(session: holdfast.Session) -> None:
+def test_a_stop_that_comes_after_the_answer_was_told_is_too_late(session: everlog.Session) -> None:
     async def scenario() -> str:
         told = asyncio.Event()
 
@@ -632,8 +632,8 @@ def test_a_stop_that_comes_after_the_answer_was_told_is_too_late(session: holdfa
     assert _end(session)["stop"] == "end"
 
 
-def test_what_an_asked_agent_used_is_counted_with_the_turn(session: holdfast.Session) -> None:
-    used = holdfast.Usage(input_tokens=10, output_tokens=5, total_tokens=15, cost=0.5)
+def test_what_an_asked_agent_used_is_counted_with_the_turn(session: everlog.Session) -> None:
+    used = everlog.Usage(input_tokens=10, output_tokens=5, total_tokens=15, cost=0.5)
     child = Agent(session.store, ScriptedModel(assistant("found", usage=used)), turn=QUICK)
     call = ToolCall("a", "ask_agent", {"agent": "x", "task": "dig"})
     model = ScriptedModel(assistant([call], usage=used), assistant("thanks", usage=used))
@@ -644,7 +644,7 @@ def test_what_an_asked_agent_used_is_counted_with_the_turn(session: holdfast.Ses
 
 
 def test_a_provider_that_wants_to_be_left_alone_for_long_is_given_up(
-    session: holdfast.Session,
+    session: everlog.Session,
 ) -> None:
     model = ScriptedModel(ProviderUnavailable("come back tomorrow", retry_after=9000.0), "ok")
     with pytest.raises(ProviderUnavailable):
@@ -652,9 +652,9 @@ def test_a_provider_that_wants_to_be_left_alone_for_long_is_given_up(
     assert len(model.requests) == 1
 
 
-def test_blocks_of_a_tools_answer_are_cut_like_text(session: holdfast.Session) -> None:
-    picture = holdfast.Image(mime_type="image/png", data="aGk=")
-    answer = [holdfast.Text("x" * 8), picture, holdfast.Text("y" * 8)]
+def test_blocks_of_a_tools_answer_are_cut_like_text(session: everlog.Session) -> None:
+    picture = everlog.Image(mime_type="image/png", data="aGk=")
+    answer = [everlog.Text("x" * 8), picture, everlog.Text("y" * 8)]
     model = ScriptedModel(assistant([ToolCall("a", "look", {})]), "done")
     turn = TurnSettings(tool_characters=10, titles=False)
     _run(
@@ -663,9 +663,9 @@ def test_blocks_of_a_tools_answer_are_cut_like_text(session: holdfast.Session) -
         )
     )
     assert session.messages()[2].content == (
-        holdfast.Text("x" * 8),
+        everlog.Text("x" * 8),
         picture,
-        holdfast.Text("yy\n[6 more characters were cut]"),
+        everlog.Text("yy\n[6 more characters were cut]"),
     )
 
 
@@ -679,7 +679,7 @@ def test_a_store_that_is_closed_while_a_title_is_looked_for_is_no_noise(tmp_path
                     await waiting.wait()
                 return await super().complete(request, told)
 
-        store = holdfast.open_async_store(tmp_path)
+        store = everlog.open_async_store(tmp_path)
         agent = Agent(store, Slow("ok", title="A title"))
         await agent.run("go", session=await store.create())
         await store.close()

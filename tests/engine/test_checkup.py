@@ -9,21 +9,21 @@ from typing import TypeVar
 
 import pytest
 
-import holdfast
-from holdfast.aio import AsyncStore
-from holdfast.app import open_runtime
-from holdfast.engine.checkup import Checkup, Progress
-from holdfast.errors import NotFound, SessionBusy
+import everlog
+from everlog.aio import AsyncStore
+from everlog.app import open_runtime
+from everlog.engine.checkup import Checkup, Progress
+from everlog.errors import NotFound, SessionBusy
 
 T = TypeVar("T")
 
 
 def make(root: Path, count: int = 3) -> list[str]:
-    with holdfast.open_store(root) as store:
+    with everlog.open_store(root) as store:
         made = [store.create(title=f"number {number}") for number in range(count)]
         for session in made:
             for text in ("one", "two", "three"):
-                session.append(holdfast.user(text))
+                session.append(everlog.user(text))
         return [session.id for session in made]
 
 
@@ -37,7 +37,7 @@ def damage(root: Path, session: str) -> None:
 
 def on(root: Path, act: Callable[[Checkup], Awaitable[T]]) -> T:
     async def run() -> T:
-        async with AsyncStore(holdfast.open_store(root)) as store:
+        async with AsyncStore(everlog.open_store(root)) as store:
             checkup = Checkup(store)
             try:
                 return await act(checkup)
@@ -129,7 +129,7 @@ def test_a_torn_tail_is_gone_after_a_repair(tmp_path: Path) -> None:
 def test_no_repair_during_a_turn(tmp_path: Path) -> None:
     session = make(tmp_path, 1)[0]
     with (
-        holdfast.open_store(tmp_path) as other,
+        everlog.open_store(tmp_path) as other,
         other.session(session).lease(),
         pytest.raises(SessionBusy),
     ):
@@ -148,7 +148,7 @@ def test_a_session_that_was_deleted_has_nothing_wrong_with_it_any_more(tmp_path:
         assert {one.session for one in found.problems} == {here, elsewhere}
         await runtime.changes.delete(await runtime.store.session(here))
         assert {one.session for one in runtime.checkup.progress.problems} == {elsewhere}
-        holdfast.open_store(tmp_path).session(elsewhere).delete()
+        everlog.open_store(tmp_path).session(elsewhere).delete()
         with pytest.raises(NotFound):
             await runtime.checkup.repair(elsewhere)
         assert runtime.checkup.progress.problems == ()

@@ -9,17 +9,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import holdfast
-from holdfast.aio import AsyncSession, AsyncStore
-from holdfast.engine.compact import Compactor, Outcome
-from holdfast.settings import CompactionSettings
+import everlog
+from everlog.aio import AsyncSession, AsyncStore
+from everlog.engine.compact import Compactor, Outcome
+from everlog.settings import CompactionSettings
 from tests.histories import Step, append, check_order, steps
 
 WINDOW = 8_000
 Strategy = Literal["structured", "rounds", "prose"]
 
 
-def _compact(session: holdfast.Session, strategy: Strategy) -> Outcome:
+def _compact(session: everlog.Session, strategy: Strategy) -> Outcome:
     chosen = CompactionSettings(strategy=strategy, reserve_tokens=1024, keep_recent_tokens=1024)
 
     async def run() -> Outcome:
@@ -38,7 +38,7 @@ def _compact(session: holdfast.Session, strategy: Strategy) -> Outcome:
 def test_no_history_breaks_a_compaction(
     strategy: Strategy, first: list[Step], more: list[list[Step]]
 ) -> None:
-    store = holdfast.open_store("memory:")
+    store = everlog.open_store("memory:")
     session = store.create()
     for part in (first, *more):
         for step in part:
@@ -46,7 +46,7 @@ def test_no_history_breaks_a_compaction(
         _compact_and_check(session, strategy)
 
 
-def _compact_and_check(session: holdfast.Session, strategy: Strategy) -> None:
+def _compact_and_check(session: everlog.Session, strategy: Strategy) -> None:
     lines = [record.line for record in session.records()]
     before = session.context(window=10_000_000)
     outcome = _compact(session, strategy)
@@ -59,7 +59,7 @@ def _compact_and_check(session: holdfast.Session, strategy: Strategy) -> None:
     if not outcome.compacted:
         assert outcome.reason
         # Calls that a crash left open may have been closed; nothing else was added.
-        assert all(isinstance(one, holdfast.Message) for one in records[len(lines) :])
+        assert all(isinstance(one, everlog.Message) for one in records[len(lines) :])
         assert after.tokens <= before.tokens + 1
         return
     record = outcome.record
@@ -77,7 +77,7 @@ def _compact_and_check(session: holdfast.Session, strategy: Strategy) -> None:
         ), f"{message.seq} is neither sent nor summarised"
 
 
-def _estimated(context: holdfast.Context) -> int:
-    from holdfast.tokens import estimate
+def _estimated(context: everlog.Context) -> int:
+    from everlog.tokens import estimate
 
     return sum(estimate(message) for message in context.messages)

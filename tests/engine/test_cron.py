@@ -12,11 +12,11 @@ from typing import Any, TypeVar
 import pytest
 from msgspec.structs import replace
 
-import holdfast
-from holdfast.app import open_runtime
-from holdfast.engine.cron import Cron, Fared, check, next_time
-from holdfast.errors import NotFound, SessionBusy, SettingsError
-from holdfast.settings import CronJob, CronPolicy, CronSettings, Settings, TurnSettings
+import everlog
+from everlog.app import open_runtime
+from everlog.engine.cron import Cron, Fared, check, next_time
+from everlog.errors import NotFound, SessionBusy, SettingsError
+from everlog.settings import CronJob, CronPolicy, CronSettings, Settings, TurnSettings
 
 T = TypeVar("T")
 DAILY = CronJob(id="daily", schedule="0 9 * * *", prompt="!say good morning", timezone="UTC")
@@ -240,7 +240,7 @@ def test_failures_in_a_row_are_counted_and_the_last_one_is_told() -> None:
         for at in (1, 2):
             runs.end = asyncio.get_running_loop().create_future()
             await cron.run("daily")
-            runs.end.set_exception(holdfast.ProviderError("x" * 300))
+            runs.end.set_exception(everlog.ProviderError("x" * 300))
             await asyncio.sleep(0)
             await asyncio.sleep(0)
             status = cron.statuses()[0]
@@ -260,7 +260,7 @@ def test_how_the_run_before_ended_is_not_told_of_one_that_was_broken_off() -> No
     async def scenario() -> None:
         runs, kept = Runs(), dict[str, Fared]()
         cron = Cron([DAILY], runs, save=kept.update, clock=Clock("2026-01-01T08:00:00"))
-        for ended in (None, holdfast.ProviderError("away"), holdfast.RunCancelled("stopped")):
+        for ended in (None, everlog.ProviderError("away"), everlog.RunCancelled("stopped")):
             runs.end = asyncio.get_running_loop().create_future()
             await cron.run("daily")
             begun = kept["daily"]  # as another process finds it when this one is killed
@@ -499,7 +499,7 @@ def test_a_state_that_cannot_be_saved_stops_no_job() -> None:
         asyncio.get_running_loop().set_exception_handler(lambda *_: None)
 
         def full(_: Any) -> None:
-            raise holdfast.StoreFull("no room")
+            raise everlog.StoreFull("no room")
 
         cron = Cron([HOURLY], runs, clock=clock, save=full)
         cron.begin()

@@ -6,9 +6,9 @@ import asyncio
 
 import msgspec
 
-from holdfast.api import MessageStored, Status, StreamDelta, ToolStart
-from holdfast.engine.feed import Feed, Subscription
-from holdfast.model import OtherBlock, user
+from everlog.api import MessageStored, Status, StreamDelta, ToolStart
+from everlog.engine.feed import Feed, Subscription
+from everlog.model import OtherBlock, user
 
 
 async def _texts(subscription: Subscription, count: int) -> list[str]:

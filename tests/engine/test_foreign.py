@@ -9,16 +9,16 @@ from typing import Any, TypeVar
 
 import pytest
 
-import holdfast
-from holdfast.api import MessageStored, RunEvent, StreamDelta
-from holdfast.engine.agent import Agent
-from holdfast.engine.members import sub_turn
-from holdfast.engine.runtime import Runtime
-from holdfast.log.pairs import pair
-from holdfast.model import Event, Image, Message, Text, Thinking, ToolCall, assistant, user
-from holdfast.ports import Delta, Request, Told, Tool, ToolAnswer, unheard
-from holdfast.settings import SessionSettings, Settings, TurnSettings
-from holdfast.testing import ScriptedModel
+import everlog
+from everlog.api import MessageStored, RunEvent, StreamDelta
+from everlog.engine.agent import Agent
+from everlog.engine.members import sub_turn
+from everlog.engine.runtime import Runtime
+from everlog.log.pairs import pair
+from everlog.model import Event, Image, Message, Text, Thinking, ToolCall, assistant, user
+from everlog.ports import Delta, Request, Told, Tool, ToolAnswer, unheard
+from everlog.settings import SessionSettings, Settings, TurnSettings
+from everlog.testing import ScriptedModel
 
 T = TypeVar("T")
 QUIET = Settings(turn=TurnSettings(titles=False))
@@ -29,22 +29,22 @@ def _run(work: Coroutine[Any, Any, T]) -> T:
 
 
 @pytest.fixture
-def session(tmp_path: Path) -> holdfast.Session:
-    return holdfast.open_store(tmp_path, settings=QUIET).create()
+def session(tmp_path: Path) -> everlog.Session:
+    return everlog.open_store(tmp_path, settings=QUIET).create()
 
 
 class Panic(BaseException):
     """As extensions in other languages raise theirs: no Exception."""
 
 
-def _at_rest(session: holdfast.Session) -> None:
+def _at_rest(session: everlog.Session) -> None:
     """The lease is free, no turn is open, and no call is."""
     session.lease().release()
     assert session.metadata.run is None
     assert pair(session.messages()).open == ()
 
 
-def _ends(session: holdfast.Session) -> list[str]:
+def _ends(session: everlog.Session) -> list[str]:
     events = (one for one in session.records() if isinstance(one, Event))
     return [str(one.data.get("stop")) for one in events if one.kind == "turn_end"]
 
@@ -72,7 +72,7 @@ def _raises_later(error: BaseException) -> Any:
     "error", [asyncio.CancelledError(), TimeoutError("db"), SystemExit(2), Panic("rust")], ids=repr
 )
 def test_whatever_a_tool_raises_is_its_answer(
-    session: holdfast.Session, made: Any, error: BaseException, calls: int
+    session: everlog.Session, made: Any, error: BaseException, calls: int
 ) -> None:
     asked = [ToolCall(f"c{at}", "odd", {}) for at in range(calls)]
     model = ScriptedModel(assistant(asked), "went on")
@@ -101,7 +101,7 @@ async def _many() -> AsyncIterator[str]:
     ],
     ids=["object", "set", "bytes", "surrogate", "nan", "surrogates", "function"],
 )
-def test_whatever_a_tool_gives_back_can_be_stored(session: holdfast.Session, value: Any) -> None:
+def test_whatever_a_tool_gives_back_can_be_stored(session: everlog.Session, value: Any) -> None:
     model = ScriptedModel(assistant([ToolCall("c", "odd", {})]), "went on")
     agent = Agent(session.store, model, tools={"odd": lambda: value, "many": _many})
     assert _run(agent.run("go", session=session)).text == "went on"
@@ -129,7 +129,7 @@ def test_an_answer_that_cannot_be_kept_is_an_error_for_the_model(
     tmp_path: Path, value: Any
 ) -> None:
     settings = Settings(turn=QUIET.turn, session=SessionSettings(line_bytes=4_000))
-    session = holdfast.open_store(tmp_path, settings=settings).create()
+    session = everlog.open_store(tmp_path, settings=settings).create()
     model = ScriptedModel(assistant([ToolCall("c", "odd", {})]), "went on")
     agent = Agent(session.store, model, tools={"odd": lambda: value})
     assert _run(agent.run("go", session=session)).text == "went on"
@@ -138,7 +138,7 @@ def test_an_answer_that_cannot_be_kept_is_an_error_for_the_model(
 
 
 def test_a_tool_that_swallows_the_stop_does_not_keep_the_turn_going(
-    session: holdfast.Session,
+    session: everlog.Session,
 ) -> None:
     async def scenario() -> None:
         begun = asyncio.Event()
@@ -180,7 +180,7 @@ class Shelf:
     async def close(self) -> None: ...
 
 
-def test_no_server_takes_the_place_of_an_agents_own_tool(session: holdfast.Session) -> None:
+def test_no_server_takes_the_place_of_an_agents_own_tool(session: everlog.Session) -> None:
     model = ScriptedModel(assistant([ToolCall("c", "look", {})]), "done")
     tools = {"look": lambda: "ours"}
     agent = Agent(session.store, model, tools=tools, toolsets=[Shelf("evil", "look")])
@@ -189,7 +189,7 @@ def test_no_server_takes_the_place_of_an_agents_own_tool(session: holdfast.Sessi
 
 
 def test_calls_with_one_id_in_a_message_and_over_turns_all_get_their_results(
-    session: holdfast.Session,
+    session: everlog.Session,
 ) -> None:
     twice = assistant([ToolCall("c", "odd", {"n": 1}), ToolCall("c", "odd", {"n": 2})])
     model = ScriptedModel(twice, twice, "one", twice, "two")
@@ -225,7 +225,7 @@ class Odd(ScriptedModel):
 
 @pytest.mark.parametrize("error", [asyncio.CancelledError(), Panic("rust")], ids=repr)
 def test_a_model_that_raises_what_is_no_exception_fails_like_any_other(
-    session: holdfast.Session, error: BaseException
+    session: everlog.Session, error: BaseException
 ) -> None:
     with pytest.raises(RuntimeError, match=type(error).__name__):
         _run(Agent(session.store, Odd(error)).run("go", session=session))
@@ -245,7 +245,7 @@ def test_a_model_that_raises_what_is_no_exception_fails_like_any_other(
     ids=["nothing", "thinking", "empty", "surrogate", "both"],
 )
 def test_whatever_a_model_answers_the_next_turn_works(
-    session: holdfast.Session, reply: Message
+    session: everlog.Session, reply: Message
 ) -> None:
     agent = Agent(session.store, ScriptedModel(reply, "next"), max_steps=1)
     _run(agent.run("go", session=session))
@@ -254,7 +254,7 @@ def test_whatever_a_model_answers_the_next_turn_works(
 
 
 def test_what_a_model_tells_after_its_answer_is_not_taken_for_another(
-    session: holdfast.Session,
+    session: everlog.Session,
 ) -> None:
     async def scenario() -> list[RunEvent]:
         late: list[Told] = []
@@ -292,9 +292,9 @@ def test_what_a_model_tells_after_its_answer_is_not_taken_for_another(
 )
 @pytest.mark.parametrize("made", [_raises, _raises_later])
 def test_whatever_a_hook_raises_the_turn_goes_on(
-    session: holdfast.Session, made: Any, error: BaseException
+    session: everlog.Session, made: Any, error: BaseException
 ) -> None:
-    class Watching(holdfast.Hook):
+    class Watching(everlog.Hook):
         def on_message(self, *given: Any) -> Any:
             return made(error)()
 
@@ -306,11 +306,11 @@ def test_whatever_a_hook_raises_the_turn_goes_on(
 
 
 def test_what_a_hook_appends_before_a_run_is_in_its_first_context(
-    session: holdfast.Session,
+    session: everlog.Session,
 ) -> None:
-    class Adding(holdfast.Hook):
+    class Adding(everlog.Hook):
         def on_before_run(
-            self, agent: str, session: holdfast.Session, messages: Sequence[Message]
+            self, agent: str, session: everlog.Session, messages: Sequence[Message]
         ) -> list[Message]:
             session.append(user("by the way"))
             return [user("injected")]
@@ -321,9 +321,9 @@ def test_what_a_hook_appends_before_a_run_is_in_its_first_context(
     assert [one.text for one in session.messages()] == ["go", "by the way", "noted"]
 
 
-def test_a_hook_that_wants_the_lease_is_told_that_it_is_taken(session: holdfast.Session) -> None:
-    class Greedy(holdfast.Hook):
-        def on_message(self, agent: str, session: holdfast.Session, message: Message) -> None:
+def test_a_hook_that_wants_the_lease_is_told_that_it_is_taken(session: everlog.Session) -> None:
+    class Greedy(everlog.Hook):
+        def on_message(self, agent: str, session: everlog.Session, message: Message) -> None:
             session.lease()
 
     events: list[RunEvent] = []
@@ -338,7 +338,7 @@ def test_a_hook_that_wants_the_lease_is_told_that_it_is_taken(session: holdfast.
 
 @pytest.mark.parametrize("passes", range(0, 90, 3))
 def test_a_stop_that_is_repeated_at_any_moment_tells_all_that_was_stored(
-    session: holdfast.Session, passes: int
+    session: everlog.Session, passes: int
 ) -> None:
     async def scenario() -> None:
         events: list[RunEvent] = []
@@ -362,7 +362,7 @@ def test_a_stop_that_is_repeated_at_any_moment_tells_all_that_was_stored(
 
 
 def test_a_stop_of_the_one_who_asks_stops_who_was_asked_and_leaves_nothing(
-    session: holdfast.Session,
+    session: everlog.Session,
 ) -> None:
     async def scenario() -> None:
         begun, stopped = asyncio.Event(), list[bool]()
@@ -409,7 +409,7 @@ def test_a_model_that_breaks_its_word_for_a_title_leaves_the_first_words(tmp_pat
                 raise ValueError("no such thing")
             return await super().complete(request, told)
 
-    session = holdfast.open_store(tmp_path).create()
+    session = everlog.open_store(tmp_path).create()
 
     async def scenario() -> None:
         agent = Agent(session.store, Broken("fine"))
@@ -428,9 +428,9 @@ def test_a_title_that_takes_long_does_not_hold_up_the_end_of_a_runtime(tmp_path:
             return await super().complete(request, told)
 
     async def scenario() -> None:
-        port = holdfast.open_store(tmp_path).port
-        store = holdfast.session.Store(port, provider=lambda _: Dawdling("fine"))
-        runtime = Runtime(holdfast.AsyncStore(store))
+        port = everlog.open_store(tmp_path).port
+        store = everlog.session.Store(port, provider=lambda _: Dawdling("fine"))
+        runtime = Runtime(everlog.AsyncStore(store))
         session = await runtime.create()
         await (await runtime.submit(session, "hello")).answer()
         async with asyncio.timeout(20):
@@ -465,16 +465,14 @@ def test_who_is_asked_keeps_its_model_when_settings_change_meanwhile(tmp_path: P
             closed.append(self.name)
 
     async def scenario() -> None:
-        settings = holdfast.settings.parse(
+        settings = everlog.settings.parse(
             "[turn]\ntitles = false\nmodel = 'main'\n[agents.main]\nmembers = ['digger']\n"
             "[agents.digger]\nmodel = 'digging'\n",
             {},
         )
-        base = holdfast.open_store(tmp_path, settings=settings)
-        store = holdfast.session.Store(
-            base.port, settings, provider=Model, ephemeral=base.ephemeral
-        )
-        runtime = Runtime(holdfast.AsyncStore(store))
+        base = everlog.open_store(tmp_path, settings=settings)
+        store = everlog.session.Store(base.port, settings, provider=Model, ephemeral=base.ephemeral)
+        runtime = Runtime(everlog.AsyncStore(store))
         session = await runtime.create()
         run = await runtime.submit(session, "go")
         while not begun:

@@ -9,24 +9,24 @@ from typing import Any, TypeVar
 
 import pytest
 
-from holdfast import api
-from holdfast.aio import AsyncSession, AsyncStore
-from holdfast.engine.learning import asking
-from holdfast.engine.memory import project_memory
-from holdfast.engine.nights import Nights, seconds_until
-from holdfast.engine.runtime import Runtime
-from holdfast.engine.tools import Function
-from holdfast.errors import SessionBusy, SettingsError, StoreFailed
-from holdfast.memory import index, notes
-from holdfast.model import Message, Text, ToolCall, assistant, tool_result, user
-from holdfast.ports import Provider, Query, Request, Results, Told, unheard
-from holdfast.providers.offline import OfflineModel
-from holdfast.session import Store
-from holdfast.settings import MemorySettings, Settings, TurnSettings
-from holdfast.stores.file import FileStore
-from holdfast.stores.inmemory import InMemoryStore
-from holdfast.stores.memories import Memories, memory_path, project_key
-from holdfast.testing import FakeClock, ScriptedModel
+from everlog import api
+from everlog.aio import AsyncSession, AsyncStore
+from everlog.engine.learning import asking
+from everlog.engine.memory import project_memory
+from everlog.engine.nights import Nights, seconds_until
+from everlog.engine.runtime import Runtime
+from everlog.engine.tools import Function
+from everlog.errors import SessionBusy, SettingsError, StoreFailed
+from everlog.memory import index, notes
+from everlog.model import Message, Text, ToolCall, assistant, tool_result, user
+from everlog.ports import Provider, Query, Request, Results, Told, unheard
+from everlog.providers.offline import OfflineModel
+from everlog.session import Store
+from everlog.settings import MemorySettings, Settings, TurnSettings
+from everlog.stores.file import FileStore
+from everlog.stores.inmemory import InMemoryStore
+from everlog.stores.memories import Memories, memory_path, project_key
+from everlog.testing import FakeClock, ScriptedModel
 
 T = TypeVar("T")
 FACT = "The team deploys from the green pipeline on Fridays."

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.api import Error, MessageStored, RunEvent, SessionChanged, SessionRenamed
-from holdfast.app import open_store
-from holdfast.engine.news import MOST, News
-from holdfast.errors import NotFound
-from holdfast.model import assistant, user
-from holdfast.session import Session
+from everlog.api import Error, MessageStored, RunEvent, SessionChanged, SessionRenamed
+from everlog.app import open_store
+from everlog.engine.news import MOST, News
+from everlog.errors import NotFound
+from everlog.model import assistant, user
+from everlog.session import Session
 
 
 @pytest.fixture

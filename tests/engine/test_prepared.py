@@ -6,23 +6,23 @@ import asyncio
 from collections.abc import Sequence
 from pathlib import Path
 
-import holdfast
-from holdfast.aio import AsyncSession
-from holdfast.engine.agent import Agent, Prepared
-from holdfast.engine.hooks import Hook
-from holdfast.model import Message, user
-from holdfast.ports import Request
-from holdfast.testing import ScriptedModel
+import everlog
+from everlog.aio import AsyncSession
+from everlog.engine.agent import Agent, Prepared
+from everlog.engine.hooks import Hook
+from everlog.model import Message, user
+from everlog.ports import Request
+from everlog.testing import ScriptedModel
 
 
 class Knowing(Hook):
     """Says something in the system prompt and before the last message."""
 
-    def on_system(self, agent: str, session: holdfast.Session) -> str:
+    def on_system(self, agent: str, session: everlog.Session) -> str:
         return "the user likes tea"
 
     def on_before_run(
-        self, agent: str, session: holdfast.Session, messages: Sequence[Message]
+        self, agent: str, session: everlog.Session, messages: Sequence[Message]
     ) -> list[Message]:
         return [user("<environment>here</environment>")]
 
@@ -33,7 +33,7 @@ def brew(minutes: int) -> str:
 
 
 def test_what_is_prepared_is_what_is_sent(tmp_path: Path) -> None:
-    session = holdfast.open_store(tmp_path).create(system_prompt_override="In French.")
+    session = everlog.open_store(tmp_path).create(system_prompt_override="In French.")
     model = ScriptedModel("oui")
     agent = Agent(session.store, model, system="Be brief.", tools=[brew], hooks=[Knowing()])
 
@@ -51,7 +51,7 @@ def test_what_is_prepared_is_what_is_sent(tmp_path: Path) -> None:
 
 
 def test_its_tokens_count_the_system_prompt_and_the_tools(tmp_path: Path) -> None:
-    session = holdfast.open_store(tmp_path).create()
+    session = everlog.open_store(tmp_path).create()
     session.append(user("hello"))
     plain = Agent(session.store, ScriptedModel())
     more = Agent(session.store, ScriptedModel(), system="Be very brief.", tools=[brew])

@@ -13,14 +13,14 @@ from typing import Any, TypeVar
 
 import pytest
 
-import holdfast
-from holdfast.aio import AsyncSession, AsyncStore
-from holdfast.api import Error, MessageComplete, Queued, RunEvent
-from holdfast.app import open_runtime
-from holdfast.engine.runtime import Runtime
-from holdfast.errors import ProviderError, QueueFull, RunCancelled, SessionBusy
-from holdfast.model import Event, Message, ToolCall, assistant, user
-from holdfast.settings import Settings, TurnSettings
+import everlog
+from everlog.aio import AsyncSession, AsyncStore
+from everlog.api import Error, MessageComplete, Queued, RunEvent
+from everlog.app import open_runtime
+from everlog.engine.runtime import Runtime
+from everlog.errors import ProviderError, QueueFull, RunCancelled, SessionBusy
+from everlog.model import Event, Message, ToolCall, assistant, user
+from everlog.settings import Settings, TurnSettings
 
 T = TypeVar("T")
 QUIET = Settings(turn=TurnSettings(titles=False, waiting=3))
@@ -150,7 +150,7 @@ def test_a_model_that_cannot_be_had_is_an_error_of_the_turn_and_recorded(
         async with Scene(where) as scene:
             await scene.session.update(model="nowhere:nothing")
             run = await scene.submit("hello")
-            with pytest.raises(holdfast.SettingsError):
+            with pytest.raises(everlog.SettingsError):
                 await run.answer()
             assert (await scene.session.metadata()).run is None
             assert await _kinds(scene.session) == ["turn_end"]
@@ -274,7 +274,7 @@ def test_a_message_waits_for_a_turn_of_another_process(tmp_path: Path) -> None:
 
     async def scenario() -> None:
         async with Scene(tmp_path) as scene:
-            other = holdfast.open_store(tmp_path)
+            other = everlog.open_store(tmp_path)
             lease = other.session(scene.session.id).lease()
             run = await scene.submit("!say at last")
             assert run.position == 1
@@ -333,7 +333,7 @@ def test_a_queue_that_was_left_goes_on_in_order_at_the_next_start(tmp_path: Path
             assert again == []
 
     running = _killed(tmp_path, "!wait 50", "!say a", "!say b")
-    with holdfast.open_store(tmp_path) as store:  # its turn had called a tool
+    with everlog.open_store(tmp_path) as store:  # its turn had called a tool
         store.session(store.list()[0].id).append(assistant([ToolCall("c", "x", {})]))
     _run(scenario())
 
@@ -368,7 +368,7 @@ asyncio.run(main())
 
 
 def test_a_queued_event_that_nobody_can_read_is_withdrawn_and_told(tmp_path: Path) -> None:
-    with holdfast.open_store(tmp_path) as store:
+    with everlog.open_store(tmp_path) as store:
         session = store.create()
         session.append(Event(kind="queued", data={"id": "m1"}))
         session.append(Event(kind="queued", data={"id": "m2", "message": {"recordType": "odd"}}))
@@ -400,7 +400,7 @@ def test_a_fork_takes_neither_the_turn_nor_the_queue_with_it(where: Path | str) 
 
 
 def test_unfinished_sessions_are_found_without_looking_at_the_others(where: Path | str) -> None:
-    with holdfast.open_store(where) as store:
+    with everlog.open_store(where) as store:
         sessions = [store.create() for _ in range(5)]
         for one in sessions:
             one.append(user("hello"))
@@ -431,7 +431,7 @@ def test_a_queue_in_memory_alone_would_have_lost_what_waited(tmp_path: Path) -> 
             await self.session.append(user(text))
 
     async def scenario() -> list[Message]:
-        store = AsyncStore(holdfast.open_store(tmp_path))
+        store = AsyncStore(everlog.open_store(tmp_path))
         session = await store.create()
         naive = Naive(session)
         for text in ("!wait 50", "!say a", "!say b"):

@@ -10,24 +10,24 @@ from pathlib import Path
 
 import pytest
 
-import holdfast
-from holdfast.aio import AsyncStore
-from holdfast.api import RunEvent, Status
-from holdfast.app import open_runtime
-from holdfast.engine.run import Recovered
-from holdfast.engine.runtime import Runtime
-from holdfast.engine.setbacks import FIRST, LONGEST, MOST, Setbacks
-from holdfast.model import Event, user
-from holdfast.session import Store
-from holdfast.settings import Settings, TurnSettings
-from holdfast.stores.file import FileStore
-from holdfast.stores.leases import FileLease
+import everlog
+from everlog.aio import AsyncStore
+from everlog.api import RunEvent, Status
+from everlog.app import open_runtime
+from everlog.engine.run import Recovered
+from everlog.engine.runtime import Runtime
+from everlog.engine.setbacks import FIRST, LONGEST, MOST, Setbacks
+from everlog.model import Event, user
+from everlog.session import Store
+from everlog.settings import Settings, TurnSettings
+from everlog.stores.file import FileStore
+from everlog.stores.leases import FileLease
 
 QUIET = Settings(turn=TurnSettings(titles=False))
 # Begins a turn that takes long, with another message behind it.
 OTHER = """
 import asyncio, sys
-from holdfast.app import open_runtime
+from everlog.app import open_runtime
 
 async def main():
     runtime = open_runtime(sys.argv[1])
@@ -96,7 +96,7 @@ def test_a_turn_that_runs_here_is_left_alone(tmp_path: Path) -> None:
 def test_a_store_that_fails_is_told_and_looked_at_again(tmp_path: Path) -> None:
     async def scenario() -> None:
         runtime = open_runtime(tmp_path, settings=QUIET)
-        told: list[holdfast.HoldfastError] = []
+        told: list[everlog.EverlogError] = []
         runtime.when_rescue_fails = told.append
         runtime._rescue._every = 0.01
         runtime._rescue.begin()
@@ -105,7 +105,7 @@ def test_a_store_that_fails_is_told_and_looked_at_again(tmp_path: Path) -> None:
             while len(told) < 2:
                 await asyncio.sleep(0.01)
         await runtime._rescue.end()
-        assert isinstance(told[0], holdfast.StoreFailed)
+        assert isinstance(told[0], everlog.StoreFailed)
 
     asyncio.run(scenario())
 
@@ -147,7 +147,7 @@ def test_a_session_that_cannot_be_repaired_is_tried_ever_more_rarely_and_told_of
                 tried.append(second)
         assert tried == [5, 15, 35, 75, 155, 315, 635, 1235, 1835]
         (told,) = [one for one in events if isinstance(one, Status)]
-        assert told.session_id == session and "newer holdfast" in told.message
+        assert told.session_id == session and "newer everlog" in told.message
         await runtime.drain(5)
         await runtime.store.close()
 

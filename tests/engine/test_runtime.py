@@ -10,16 +10,16 @@ from typing import Any, TypeVar
 
 import pytest
 
-import holdfast
-from holdfast.aio import THREADS, AsyncStore
-from holdfast.app import open_runtime
-from holdfast.engine.runtime import Runtime
-from holdfast.engine.surroundings import agents, environment, instructions
-from holdfast.identity.scope import Inbound
-from holdfast.model import Text, user
-from holdfast.ports import Page, Tool, ToolAnswer
-from holdfast.session import Store
-from holdfast.settings import (
+import everlog
+from everlog.aio import THREADS, AsyncStore
+from everlog.app import open_runtime
+from everlog.engine.runtime import Runtime
+from everlog.engine.surroundings import agents, environment, instructions
+from everlog.identity.scope import Inbound
+from everlog.model import Text, user
+from everlog.ports import Page, Tool, ToolAnswer
+from everlog.session import Store
+from everlog.settings import (
     AgentSettings,
     McpSettings,
     PostgresSettings,
@@ -27,7 +27,7 @@ from holdfast.settings import (
     TurnSettings,
     parse,
 )
-from holdfast.stores.inmemory import InMemoryStore
+from everlog.stores.inmemory import InMemoryStore
 
 T = TypeVar("T")
 QUIET = TurnSettings(titles=False)
@@ -137,7 +137,7 @@ def test_other_settings_count_from_the_next_turn_and_wrong_ones_not_at_all(tmp_p
         session = await runtime.create()
         assert runtime.agents.named("main").system == "You are main."
         wrong = parse('[[cron.jobs]]\nid = "a"\nschedule = "x"\nprompt = "p"\n', {})
-        with pytest.raises(holdfast.SettingsError):
+        with pytest.raises(everlog.SettingsError):
             await runtime.reload(wrong)
         assert runtime.agents.named("main").system == "You are main."
         await runtime.reload(Settings(agents={"main": AgentSettings(system_prompt="Other.")}))
@@ -157,7 +157,7 @@ class Shelf:
 
     async def tools(self) -> list[Tool]:
         if self.away:
-            raise holdfast.ProviderUnavailable("it is not there")
+            raise everlog.ProviderUnavailable("it is not there")
         return [Tool(f"{self.name}__take", "Take.", {"type": "object"})]
 
     async def call(self, name: str, arguments: dict[str, Any]) -> ToolAnswer:
@@ -180,7 +180,7 @@ def test_tools_of_servers_are_used_and_one_that_is_away_is_told(tmp_path: Path) 
                 "private": McpSettings(command="x", agents=("other",)),
             },
         )
-        store = holdfast.AsyncStore(holdfast.open_store(tmp_path, settings=settings))
+        store = everlog.AsyncStore(everlog.open_store(tmp_path, settings=settings))
         toolsets = {one.name: one for one in (shelf, away, private)}
         runtime = Runtime(store, toolsets=lambda _: toolsets)
         events: list[Any] = []
@@ -225,7 +225,7 @@ def test_compacting_right_after_an_answer_is_never_refused(tmp_path: Path) -> No
                     break
             await runtime.compact(session)
         run = await runtime.submit(session, "!wait 30")
-        with pytest.raises(holdfast.SessionBusy):
+        with pytest.raises(everlog.SessionBusy):
             await runtime.compact(session)
         assert await runtime.cancel(session.id, run.id)
         await _closed(runtime)
@@ -240,7 +240,7 @@ def test_health_counts(tmp_path: Path) -> None:
         session = await runtime.create()
         await (await runtime.submit(session, "!say ok")).answer()
         failing = await runtime.submit(session, "!fail denied")
-        with pytest.raises(holdfast.ProviderDenied):
+        with pytest.raises(everlog.ProviderDenied):
             await failing.answer()
         await runtime.submit(session, "!wait 30")
         await runtime.submit(session, "!say later")
@@ -299,7 +299,7 @@ def test_servers_stay_connected_and_turns_end_as_they_began_when_settings_change
     async def scenario() -> None:
         servers = {"kept": McpSettings(command="a"), "changed": McpSettings(command="b")}
         settings = Settings(turn=QUIET, mcp=servers)
-        store = holdfast.AsyncStore(holdfast.open_store(tmp_path, settings=settings))
+        store = everlog.AsyncStore(everlog.open_store(tmp_path, settings=settings))
         runtime = Runtime(store, toolsets=toolsets)
         await runtime.start()
         session = await runtime.create()
@@ -322,12 +322,12 @@ def test_servers_stay_connected_and_turns_end_as_they_began_when_settings_change
 def test_what_a_memory_recalls_stands_between_agents_and_environment(tmp_path: Path) -> None:
     asked: list[str] = []
 
-    def recall(agent: str, session: holdfast.Session, messages: Any) -> str:
+    def recall(agent: str, session: everlog.Session, messages: Any) -> str:
         asked.append(messages[-1].text)
         return "they like tea"
 
     async def scenario() -> None:
-        store = holdfast.AsyncStore(holdfast.open_store(tmp_path, settings=parse(CONFIG, {})))
+        store = everlog.AsyncStore(everlog.open_store(tmp_path, settings=parse(CONFIG, {})))
         runtime = Runtime(store, recall=recall)
         await runtime.start()
         session = await runtime.create()

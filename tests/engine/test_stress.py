@@ -15,28 +15,28 @@ from typing import Any, TypeVar
 import pytest
 from msgspec.structs import replace
 
-import holdfast
-from holdfast import ports
-from holdfast.aio import AsyncSession, AsyncStore
-from holdfast.api import RunEvent, Status, ignore
-from holdfast.app import open_runtime
-from holdfast.engine.backlog import How, from_log, queued
-from holdfast.engine.queue import Queue
-from holdfast.engine.run import Run
-from holdfast.engine.runtime import Runtime
-from holdfast.engine.turn import Answer
-from holdfast.errors import (
-    HoldfastError,
+import everlog
+from everlog import ports
+from everlog.aio import AsyncSession, AsyncStore
+from everlog.api import RunEvent, Status, ignore
+from everlog.app import open_runtime
+from everlog.engine.backlog import How, from_log, queued
+from everlog.engine.queue import Queue
+from everlog.engine.run import Run
+from everlog.engine.runtime import Runtime
+from everlog.engine.turn import Answer
+from everlog.errors import (
+    EverlogError,
     QueueFull,
     RunCancelled,
     SessionBusy,
     StoreFailed,
     StoreFull,
 )
-from holdfast.log.pairs import pair
-from holdfast.model import QUEUED, WITHDRAWN, Event, Message, assistant, user
-from holdfast.ports import Lease
-from holdfast.settings import Settings, TurnSettings
+from everlog.log.pairs import pair
+from everlog.model import QUEUED, WITHDRAWN, Event, Message, assistant, user
+from everlog.ports import Lease
+from everlog.settings import Settings, TurnSettings
 
 T = TypeVar("T")
 QUIET = Settings(turn=TurnSettings(titles=False, waiting=3))
@@ -126,7 +126,7 @@ async def _play(dice: random.Random, runtimes: list[Runtime], names: list[str]) 
     return told
 
 
-def _checked(session: holdfast.Session, told: list[Told], answers: dict[str, Any]) -> None:
+def _checked(session: everlog.Session, told: list[Told], answers: dict[str, Any]) -> None:
     """The log and what was told are one story."""
     known = session.metadata
     assert known.run is None and known.waiting == ()
@@ -184,7 +184,7 @@ def test_every_message_that_was_taken_has_one_end(
         for one in told:
             try:
                 answers[one.run.id] = await one.run.answer()
-            except HoldfastError as error:
+            except EverlogError as error:
                 answers[one.run.id] = error
         for name in names:
             _checked((await runtimes[0].store.session(name)).sync, told, answers)
@@ -205,7 +205,7 @@ def test_every_message_that_was_taken_has_one_end(
 class Failing:
     """A store whose n-th call of some kind fails, once."""
 
-    def __init__(self, port: ports.Store, verb: str, at: int, error: HoldfastError) -> None:
+    def __init__(self, port: ports.Store, verb: str, at: int, error: EverlogError) -> None:
         self._port, self._verb, self._at, self._error = port, verb, at, error
         self.failed = self.mended = False
 
@@ -226,11 +226,11 @@ class Failing:
 
 @pytest.mark.parametrize("verb", ["append", "metadata", "lease", "tail"])
 @pytest.mark.parametrize("error", [StoreFull("x"), SessionBusy("x"), StoreFailed("x")], ids=repr)
-def test_a_store_that_fails_once_anywhere_holds_up_nobody(verb: str, error: HoldfastError) -> None:
+def test_a_store_that_fails_once_anywhere_holds_up_nobody(verb: str, error: EverlogError) -> None:
     async def scenario(at: int) -> bool:
-        base = holdfast.open_store("memory:", settings=QUIET)
+        base = everlog.open_store("memory:", settings=QUIET)
         port = Failing(base.port, verb, at, error)
-        made = holdfast.session.Store(port, QUIET, provider=base.provider)
+        made = everlog.session.Store(port, QUIET, provider=base.provider)
         runtime = Runtime(AsyncStore(made))
         session = await runtime.create()
         runs = []
@@ -243,7 +243,7 @@ def test_a_store_that_fails_once_anywhere_holds_up_nobody(verb: str, error: Hold
         for run in runs:
             try:
                 await run.answer()
-            except HoldfastError:
+            except EverlogError:
                 pass
         port.mended = True
         last = await runtime.submit(session, "!say at last")
@@ -276,7 +276,7 @@ async def _answer(
         session_id=session.id,
         reply=reply,
         messages=(message, reply),
-        usage=holdfast.Usage(),
+        usage=everlog.Usage(),
         duration_ms=0,
         tool_calls=0,
         stop="end",
@@ -292,7 +292,7 @@ def test_a_turn_that_raises_what_is_no_exception_leaves_nobody_waiting(
     error: BaseException,
 ) -> None:
     async def scenario() -> None:
-        store = AsyncStore(holdfast.open_store("memory:"))
+        store = AsyncStore(everlog.open_store("memory:"))
 
         async def breaking(
             session: AsyncSession, message: Message, lease: Lease, emit: Any, how: How
@@ -305,7 +305,7 @@ def test_a_turn_that_raises_what_is_no_exception_leaves_nobody_waiting(
         queue = Queue(store, breaking, waiting=3, emit=ignore)
         session = await store.create()
         runs = [await queue.submit(session, user(text)) for text in ("odd", "next")]
-        with pytest.raises(HoldfastError):
+        with pytest.raises(EverlogError):
             await runs[0].answer()
         assert (await runs[1].answer()).reply.text == "re: next"
         assert (await session.metadata()).run is None
@@ -318,7 +318,7 @@ def test_a_turn_that_raises_what_is_no_exception_leaves_nobody_waiting(
 
 def test_a_listener_that_raises_leaves_nobody_waiting() -> None:
     async def scenario() -> None:
-        store = AsyncStore(holdfast.open_store("memory:"))
+        store = AsyncStore(everlog.open_store("memory:"))
         loop = asyncio.get_running_loop()
         loop.set_exception_handler(lambda *_: None)
 
@@ -327,7 +327,7 @@ def test_a_listener_that_raises_leaves_nobody_waiting() -> None:
 
         async def slow(*given: Any) -> Answer:
             await asyncio.sleep(0.02)
-            raise holdfast.ProviderError("no")
+            raise everlog.ProviderError("no")
 
         queue = Queue(store, slow, waiting=3, emit=raising)
         session = await store.create()
@@ -395,7 +395,7 @@ def test_a_turn_that_another_process_left_is_repaired_by_who_waited_for_it(
     async def scenario() -> None:
         runtime = open_runtime(tmp_path, settings=QUIET)
         session = await runtime.create()
-        other = holdfast.open_store(tmp_path)
+        other = everlog.open_store(tmp_path)
         there = other.session(session.id)
         lease = there.lease()
         run = await runtime.submit(session, "!say x")
@@ -413,11 +413,11 @@ def test_a_turn_that_another_process_left_is_repaired_by_who_waited_for_it(
 
 def test_an_end_without_an_answer_is_told_as_such() -> None:
     """A damaged line, or another program's turn: a wait for it must end."""
-    with holdfast.open_store("memory:") as store:
+    with everlog.open_store("memory:") as store:
         session = store.create()
         session.append(user("hello", id="m", run_id="r"))
         session.end_turn(duration_ms=1, run_id="r", stop="end")
-        assert isinstance(from_log(session, "r", "m"), HoldfastError)
+        assert isinstance(from_log(session, "r", "m"), EverlogError)
 
 
 def test_a_session_that_is_gone_leaves_no_line(where: Path | str) -> None:
@@ -425,7 +425,7 @@ def test_a_session_that_is_gone_leaves_no_line(where: Path | str) -> None:
         runtime = open_runtime(where, settings=QUIET)
         session = await runtime.create()
         await session.delete()
-        with pytest.raises(holdfast.NotFound):
+        with pytest.raises(everlog.NotFound):
             await runtime.submit(session, "hello")
         assert runtime.queue._lines == {}
         await _ended(runtime)
@@ -439,15 +439,15 @@ def test_a_session_that_is_gone_leaves_no_line(where: Path | str) -> None:
 def test_one_session_that_cannot_be_repaired_does_not_keep_the_others_from_it(
     tmp_path: Path,
 ) -> None:
-    with holdfast.open_store(tmp_path) as store:
+    with everlog.open_store(tmp_path) as store:
         sessions = [store.create() for _ in range(3)]
         for one in sessions:
             one.append(user("hello", run_id="01M7HA9T1PNDJZVY1PB3VHMHBD"))
 
     async def scenario() -> None:
-        base = holdfast.open_store(tmp_path, settings=QUIET)
+        base = everlog.open_store(tmp_path, settings=QUIET)
         port = Failing(base.port, "lease", 2, StoreFailed("turn.lock: permission denied"))
-        made = holdfast.session.Store(port, QUIET, provider=base.provider)
+        made = everlog.session.Store(port, QUIET, provider=base.provider)
         runtime = Runtime(AsyncStore(made))
         events: list[RunEvent] = []
         runtime.listeners.append(events.append)
@@ -490,7 +490,7 @@ def test_a_loop_that_ends_without_draining_is_not_held_up(tmp_path: Path) -> Non
             await runtime.submit(session, "!wait 60")
 
     _run(scenario(), 5)
-    with holdfast.open_store(tmp_path) as store:
+    with everlog.open_store(tmp_path) as store:
         session = store.session(store.list()[0].id)
         assert len(session.metadata.waiting) == 2
         session.lease().release()

@@ -15,15 +15,15 @@ from opentelemetry import trace
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
-import holdfast
+import everlog
 
 exported = InMemorySpanExporter()
 provider = TracerProvider()
 provider.add_span_processor(SimpleSpanProcessor(exported))
 trace.set_tracer_provider(provider)
-with holdfast.open_store("memory:") as store:
+with everlog.open_store("memory:") as store:
     session = store.create()
-    agent = holdfast.Agent(store, model="offline", tools={"now": lambda: "5"})
+    agent = everlog.Agent(store, model="offline", tools={"now": lambda: "5"})
     asyncio.run(agent.run('!call now {}', session=session))
     print(json.dumps({"session": session.id, "spans": [
         {"name": one.name, "parent": one.parent.span_id if one.parent else None,
@@ -61,9 +61,9 @@ def test_a_turn_its_calls_and_its_tools_are_spans_of_one_conversation() -> None:
 def test_without_the_package_nothing_is_missing() -> None:
     hidden = "import sys; sys.modules['opentelemetry'] = None\n"
     program = """
-import asyncio, holdfast
-with holdfast.open_store("memory:") as store:
-    agent = holdfast.Agent(store, model="offline")
+import asyncio, everlog
+with everlog.open_store("memory:") as store:
+    agent = everlog.Agent(store, model="offline")
     print(asyncio.run(agent.run("!say fine", session=store.create())).text)
 """
     assert _run(hidden + program) == "fine\n"

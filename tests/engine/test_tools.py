@@ -10,10 +10,10 @@ from typing import Annotated, Any, Literal
 import msgspec
 import pytest
 
-import holdfast
-from holdfast.engine.tools import answer_of, from_function, tool, usable
-from holdfast.model import Image, Text
-from holdfast.ports import ToolAnswer
+import everlog
+from everlog.engine.tools import answer_of, from_function, tool, usable
+from everlog.model import Image, Text
+from everlog.ports import ToolAnswer
 
 
 @dataclass
@@ -108,14 +108,14 @@ def test_two_tools_of_one_name_are_refused() -> None:
     def find() -> str:
         return ""
 
-    with pytest.raises(holdfast.SettingsError, match="two tools are called 'find'"):
+    with pytest.raises(everlog.SettingsError, match="two tools are called 'find'"):
         usable([find, globals()["find"]])
 
 
 def test_a_type_that_no_json_has_is_refused_when_the_tool_is_made() -> None:
     def wrong(a: threading.Thread) -> None: ...
 
-    with pytest.raises(holdfast.SettingsError, match="tool 'wrong'"):
+    with pytest.raises(everlog.SettingsError, match="tool 'wrong'"):
         from_function(wrong)
-    with pytest.raises(holdfast.SettingsError, match="tool 'str'"):
+    with pytest.raises(everlog.SettingsError, match="tool 'str'"):
         from_function(str)

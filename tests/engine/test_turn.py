@@ -11,8 +11,8 @@ from typing import Any
 import msgspec
 import pytest
 
-import holdfast
-from holdfast.api import (
+import everlog
+from everlog.api import (
     CompactEnd,
     CompactFailed,
     CompactStart,
@@ -20,12 +20,12 @@ from holdfast.api import (
     RunEvent,
     TokenWarning,
 )
-from holdfast.engine.agent import Agent
-from holdfast.errors import ContextOverflow, ProviderError
-from holdfast.model import Compaction, Event, Message, ToolCall, Usage, assistant, tool_result, user
-from holdfast.ports import Request, Told, unheard
-from holdfast.settings import CompactionSettings
-from holdfast.testing import ScriptedModel
+from everlog.engine.agent import Agent
+from everlog.errors import ContextOverflow, ProviderError
+from everlog.model import Compaction, Event, Message, ToolCall, Usage, assistant, tool_result, user
+from everlog.ports import Request, Told, unheard
+from everlog.settings import CompactionSettings
+from everlog.testing import ScriptedModel
 
 SUMMARY = (
     "## Goal\nfinish\n\n## Constraints & Preferences\n- none\n\n## Progress\n### Done\n- [x] some\n"
@@ -38,11 +38,11 @@ LONG = "many words of a long story " * 400  # about 2,700 tokens
 
 
 @pytest.fixture
-def session(tmp_path: Path) -> holdfast.Session:
-    return holdfast.open_store(tmp_path).create()
+def session(tmp_path: Path) -> everlog.Session:
+    return everlog.open_store(tmp_path).create()
 
 
-def _run(agent: Agent, session: holdfast.Session, prompt: str = "go", **more: Any) -> Message:
+def _run(agent: Agent, session: everlog.Session, prompt: str = "go", **more: Any) -> Message:
     return asyncio.run(agent.run(prompt, session=session, **more))
 
 
@@ -54,13 +54,13 @@ def _texts(messages: Sequence[Message]) -> list[str]:
     return [message.text for message in messages]
 
 
-def _fill(session: holdfast.Session, rounds: int = 9) -> None:
+def _fill(session: everlog.Session, rounds: int = 9) -> None:
     for number in range(rounds):
         session.append(user(f"question {number}"))
         session.append(assistant(LONG))
 
 
-def test_each_step_is_appended_as_it_happens(session: holdfast.Session) -> None:
+def test_each_step_is_appended_as_it_happens(session: everlog.Session) -> None:
     seen: list[list[str]] = []
 
     def look(n: int) -> str:
@@ -84,7 +84,7 @@ def test_each_step_is_appended_as_it_happens(session: holdfast.Session) -> None:
     assert session.metadata.metrics.total_tool_calls == 1
 
 
-def test_a_tool_that_fails_or_is_unknown_is_told_to_the_model(session: holdfast.Session) -> None:
+def test_a_tool_that_fails_or_is_unknown_is_told_to_the_model(session: everlog.Session) -> None:
     def broken() -> str:
         raise ValueError("no luck")
 
@@ -98,13 +98,13 @@ def test_a_tool_that_fails_or_is_unknown_is_told_to_the_model(session: holdfast.
     assert "ValueError: no luck" in results[0].text
 
 
-def test_only_one_turn_runs_at_a_time(session: holdfast.Session) -> None:
-    with session.lease(), pytest.raises(holdfast.SessionBusy):
+def test_only_one_turn_runs_at_a_time(session: everlog.Session) -> None:
+    with session.lease(), pytest.raises(everlog.SessionBusy):
         _run(Agent(session.store, ScriptedModel("x")), session)
     assert session.messages() == []
 
 
-def test_the_lease_is_given_back_when_a_model_fails(session: holdfast.Session) -> None:
+def test_the_lease_is_given_back_when_a_model_fails(session: everlog.Session) -> None:
     with pytest.raises(ProviderError):
         _run(Agent(session.store, ScriptedModel(ProviderError("down"))), session)
     assert _texts(session.messages()) == ["go"]
@@ -114,7 +114,7 @@ def test_the_lease_is_given_back_when_a_model_fails(session: holdfast.Session) -
 # --- compaction inside a turn
 
 
-def test_a_full_context_is_compacted_before_the_model_is_called(session: holdfast.Session) -> None:
+def test_a_full_context_is_compacted_before_the_model_is_called(session: everlog.Session) -> None:
     _fill(session)
     events: list[RunEvent] = []
     model = ScriptedModel(SUMMARY, "answer")
@@ -129,7 +129,7 @@ def test_a_full_context_is_compacted_before_the_model_is_called(session: holdfas
     assert end.summariser == "model"
 
 
-def test_the_size_is_checked_between_the_steps_of_a_turn(session: holdfast.Session) -> None:
+def test_the_size_is_checked_between_the_steps_of_a_turn(session: everlog.Session) -> None:
     model = ScriptedModel(
         assistant([ToolCall("c1", "dump", {})]),
         assistant([ToolCall("c2", "dump", {})]),
@@ -146,7 +146,7 @@ def test_the_size_is_checked_between_the_steps_of_a_turn(session: holdfast.Sessi
     assert "breaks off in the middle of a turn" in model.requests[2].messages[0].text
 
 
-def test_the_size_is_checked_once_more_after_the_turn(session: holdfast.Session) -> None:
+def test_the_size_is_checked_once_more_after_the_turn(session: everlog.Session) -> None:
     _fill(session, 6)
     model = ScriptedModel(LONG * 4, SUMMARY)
     _run(Agent(session.store, model, settings=SMALL), session)
@@ -155,7 +155,7 @@ def test_the_size_is_checked_once_more_after_the_turn(session: holdfast.Session)
 
 
 def test_the_providers_count_triggers_what_the_estimate_would_not(
-    session: holdfast.Session,
+    session: everlog.Session,
 ) -> None:
     for number in range(8):
         session.append(user(f"question {number} " + "word " * 300))
@@ -167,7 +167,7 @@ def test_the_providers_count_triggers_what_the_estimate_would_not(
     assert [_is_summary(request) for request in model.requests] == [True, False]
 
 
-def test_usage_from_before_a_compaction_is_not_counted(session: holdfast.Session) -> None:
+def test_usage_from_before_a_compaction_is_not_counted(session: everlog.Session) -> None:
     session.append(user("a " * 1500))
     session.append(assistant("b", usage=Usage(total_tokens=7_900)))
     session.append(Compaction(first_kept_seq=2, summary="S"))
@@ -175,7 +175,7 @@ def test_usage_from_before_a_compaction_is_not_counted(session: holdfast.Session
 
 
 def test_without_compaction_the_oldest_rounds_are_left_out_and_named(
-    session: holdfast.Session,
+    session: everlog.Session,
 ) -> None:
     _fill(session, 4)
     off = CompactionSettings(enabled=False, window=8_000, reserve_tokens=2_000)
@@ -195,7 +195,7 @@ def test_without_compaction_the_oldest_rounds_are_left_out_and_named(
     assert len(trimmed) == 1
 
 
-def test_one_round_larger_than_the_window_is_a_typed_error(session: holdfast.Session) -> None:
+def test_one_round_larger_than_the_window_is_a_typed_error(session: everlog.Session) -> None:
     model = ScriptedModel("never")
     agent = Agent(session.store, model, settings=SMALL)
     with pytest.raises(ContextOverflow):
@@ -204,7 +204,7 @@ def test_one_round_larger_than_the_window_is_a_typed_error(session: holdfast.Ses
     assert len(session.messages()) == 1
 
 
-def test_a_refused_context_is_compacted_and_sent_once_more(session: holdfast.Session) -> None:
+def test_a_refused_context_is_compacted_and_sent_once_more(session: everlog.Session) -> None:
     _fill(session, 2)
     model = ScriptedModel(ContextOverflow("too long"), SUMMARY, "answer")
     settings = CompactionSettings(window=100_000)
@@ -216,7 +216,7 @@ def test_a_refused_context_is_compacted_and_sent_once_more(session: holdfast.Ses
         _run(Agent(session.store, twice, settings=settings), session)
 
 
-def test_warnings_come_at_80_and_95_percent_once_each(session: holdfast.Session) -> None:
+def test_warnings_come_at_80_and_95_percent_once_each(session: everlog.Session) -> None:
     events: list[RunEvent] = []
     off = CompactionSettings(enabled=False, window=200_000, reserve_tokens=1_024)
     used = [150_000, 165_000, 166_000, 191_000, 192_000]
@@ -232,7 +232,7 @@ def test_warnings_come_at_80_and_95_percent_once_each(session: holdfast.Session)
 # --- the breaker, through the engine
 
 
-def _failing(session: holdfast.Session, *errors: Any, **settings: Any) -> list[RunEvent]:
+def _failing(session: everlog.Session, *errors: Any, **settings: Any) -> list[RunEvent]:
     """One turn on a full session whose summary calls go wrong; returns what was told."""
     _fill(session)
     events: list[RunEvent] = []
@@ -251,7 +251,7 @@ def _asked(events: list[RunEvent]) -> int:
 
 
 def test_the_breaker_opens_after_the_third_failure_and_not_before(tmp_path: Path) -> None:
-    session = holdfast.open_store(tmp_path).create()
+    session = everlog.open_store(tmp_path).create()
     down = ProviderError("down")
     for failures in (1, 2, 3):
         events = _failing(session, down)
@@ -261,7 +261,7 @@ def test_the_breaker_opens_after_the_third_failure_and_not_before(tmp_path: Path
         breaker = [r for r in session.records() if isinstance(r, Event) and r.kind == "breaker"]
         assert breaker[-1].data["failures"] == failures
     # Another process, the same session: the model is not asked any more, compaction goes on.
-    session = holdfast.open_store(tmp_path).session(session.id)
+    session = everlog.open_store(tmp_path).session(session.id)
     for _ in range(3):
         events = _failing(session)
         assert _asked(events) == 0, "the breaker did not hold"
@@ -274,7 +274,7 @@ def test_the_breaker_opens_after_the_third_failure_and_not_before(tmp_path: Path
     assert _asked(_failing(session, SUMMARY)) == 1
 
 
-def test_a_success_between_failures_starts_the_count_again(session: holdfast.Session) -> None:
+def test_a_success_between_failures_starts_the_count_again(session: everlog.Session) -> None:
     down = ProviderError("down")
     for reply in (down, down, SUMMARY, down, down):
         assert _asked(_failing(session, reply)) == 1
@@ -283,7 +283,7 @@ def test_a_success_between_failures_starts_the_count_again(session: holdfast.Ses
 
 
 def test_without_fallback_nothing_is_summarised_and_the_failure_is_told(
-    session: holdfast.Session,
+    session: everlog.Session,
 ) -> None:
     for failures in (1, 2, 3):
         session.rewind(0)
@@ -296,7 +296,7 @@ def test_without_fallback_nothing_is_summarised_and_the_failure_is_told(
     assert _asked(_failing(session, fallback=False)) == 0
 
 
-def test_a_summary_twice_without_headings_counts_as_one_failure(session: holdfast.Session) -> None:
+def test_a_summary_twice_without_headings_counts_as_one_failure(session: everlog.Session) -> None:
     events = _failing(session, "just prose", "more prose")
     assert _asked(events) == 2
     end = next(event for event in events if isinstance(event, CompactEnd))
@@ -306,7 +306,7 @@ def test_a_summary_twice_without_headings_counts_as_one_failure(session: holdfas
     assert session.live().breaker["failures"] == 0
 
 
-def test_a_summary_that_takes_too_long_counts_as_a_failure(session: holdfast.Session) -> None:
+def test_a_summary_that_takes_too_long_counts_as_a_failure(session: everlog.Session) -> None:
     class Slow(ScriptedModel):
         async def complete(self, request: Request, told: Told = unheard) -> Message:
             if _is_summary(request):
@@ -322,7 +322,7 @@ def test_a_summary_that_takes_too_long_counts_as_a_failure(session: holdfast.Ses
 # --- a history that is given
 
 
-def test_a_given_history_is_the_context_and_is_not_appended(session: holdfast.Session) -> None:
+def test_a_given_history_is_the_context_and_is_not_appended(session: everlog.Session) -> None:
     session.append(user("logged before"))
     session.append(assistant("yes"))
     given = [user("from elsewhere"), assistant("indeed")]
@@ -342,7 +342,7 @@ def test_a_given_history_is_the_context_and_is_not_appended(session: holdfast.Se
 
 
 def test_the_context_itself_can_be_given_without_doubling_anything(
-    session: holdfast.Session,
+    session: everlog.Session,
 ) -> None:
     _run(Agent(session.store, ScriptedModel("one")), session, "first")
     history = session.context().messages
@@ -363,7 +363,7 @@ class Recall:
         self.turn = 0
 
     def on_before_run(
-        self, agent: str, session: holdfast.Session, messages: Sequence[Message]
+        self, agent: str, session: everlog.Session, messages: Sequence[Message]
     ) -> list[Message]:
         self.turn += 1
         return [user(f"<recall>{n}</recall>") for n in range(self.finds[self.turn - 1])]
@@ -371,7 +371,7 @@ class Recall:
 
 @pytest.mark.parametrize("finds", [(1, 0, 1), (2, 0, 0), (3, 0, 2), (0, 3, 0)])
 def test_a_hook_that_injects_on_one_turn_and_not_on_the_next_loses_no_message(
-    session: holdfast.Session, finds: tuple[int, ...]
+    session: everlog.Session, finds: tuple[int, ...]
 ) -> None:
     model = ScriptedModel("answer 0", "answer 1", "answer 2")
     agent = Agent(session.store, model, hooks=[Recall(*finds)])
@@ -390,7 +390,7 @@ def test_a_hook_that_injects_on_one_turn_and_not_on_the_next_loses_no_message(
 
 
 def test_injections_stay_in_one_place_through_the_steps_of_a_turn(
-    session: holdfast.Session,
+    session: everlog.Session,
 ) -> None:
     model = ScriptedModel(assistant([ToolCall("c", "now", {})]), "done")
     hook = Recall(1)
@@ -400,7 +400,7 @@ def test_injections_stay_in_one_place_through_the_steps_of_a_turn(
     assert hook.turn == 1
 
 
-def test_a_hook_that_fails_or_dawdles_is_told_and_skipped(session: holdfast.Session) -> None:
+def test_a_hook_that_fails_or_dawdles_is_told_and_skipped(session: everlog.Session) -> None:
     class Broken:
         def on_before_run(self, *_: Any) -> list[Message]:
             raise RuntimeError("no memory")
@@ -431,7 +431,7 @@ def test_a_hook_that_fails_or_dawdles_is_told_and_skipped(session: holdfast.Sess
 
 
 def test_a_hook_that_hangs_holds_up_neither_the_turn_nor_the_end(
-    session: holdfast.Session,
+    session: everlog.Session,
 ) -> None:
     hanging = threading.Event()
 
@@ -446,14 +446,14 @@ def test_a_hook_that_hangs_holds_up_neither_the_turn_nor_the_end(
 
 
 def test_a_compaction_that_cannot_be_written_does_not_take_the_answer_away(
-    session: holdfast.Session, monkeypatch: pytest.MonkeyPatch
+    session: everlog.Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     _fill(session, 6)
     append = session.store.port.append
 
     def full(name: str, records: Sequence[Any], **more: Any) -> Any:
         if any(isinstance(record, Compaction) for record in records):
-            raise holdfast.StoreFull("the disk is full")
+            raise everlog.StoreFull("the disk is full")
         return append(name, records, **more)
 
     monkeypatch.setattr(session.store.port, "append", full)
@@ -466,10 +466,10 @@ def test_a_compaction_that_cannot_be_written_does_not_take_the_answer_away(
     assert session.metadata.metrics.total_turns == 1
 
 
-def test_a_hook_cannot_change_the_messages(session: holdfast.Session) -> None:
+def test_a_hook_cannot_change_the_messages(session: everlog.Session) -> None:
     class Meddler:
         def on_before_run(
-            self, agent: str, session: holdfast.Session, messages: Sequence[Message]
+            self, agent: str, session: everlog.Session, messages: Sequence[Message]
         ) -> list[Message]:
             for message in messages:
                 for call in message.tool_calls:
@@ -488,7 +488,7 @@ def test_a_hook_cannot_change_the_messages(session: holdfast.Session) -> None:
 # --- calls that never got their result
 
 
-def test_the_next_turn_closes_an_open_call_once_and_for_all(session: holdfast.Session) -> None:
+def test_the_next_turn_closes_an_open_call_once_and_for_all(session: everlog.Session) -> None:
     session.append(user("look"))
     session.append(assistant([ToolCall("c1", "look", {}), ToolCall("c2", "look", {})]))
     session.append(tool_result("c2", "seen"))
@@ -505,7 +505,7 @@ def test_the_next_turn_closes_an_open_call_once_and_for_all(session: holdfast.Se
     assert [m.tool_call_id for m in model.requests[0].messages[2:4]] == ["c2", "c1"]
 
 
-def test_calls_with_one_id_are_all_closed(session: holdfast.Session) -> None:
+def test_calls_with_one_id_are_all_closed(session: everlog.Session) -> None:
     session.append(assistant([ToolCall("c", "look", {"n": 1}), ToolCall("c", "look", {"n": 2})]))
     with session.lease() as lease:
         assert len({one.id for one in session.close_calls(lease=lease)}) == 2
@@ -513,7 +513,7 @@ def test_calls_with_one_id_are_all_closed(session: holdfast.Session) -> None:
     assert len(session.messages()) == 3
 
 
-def test_a_call_that_a_rewind_opened_again_is_closed_again(session: holdfast.Session) -> None:
+def test_a_call_that_a_rewind_opened_again_is_closed_again(session: everlog.Session) -> None:
     session.append(assistant([ToolCall("c1", "look", {})]))
     with session.lease() as lease:
         assert len(session.close_calls(lease=lease)) == 1

@@ -9,17 +9,17 @@ from typing import Any
 
 import pytest
 
-import holdfast
-from holdfast.aio import AsyncStore
-from holdfast.api import RunEvent, Status
-from holdfast.daemon.board import Board
-from holdfast.engine import taking_in
-from holdfast.engine.runtime import Runtime
-from holdfast.engine.setbacks import FIRST, Setbacks
-from holdfast.model import Metadata, user
-from holdfast.ports import Page, Progress
-from holdfast.session import Store
-from holdfast.stores.file import FileStore
+import everlog
+from everlog.aio import AsyncStore
+from everlog.api import RunEvent, Status
+from everlog.daemon.board import Board
+from everlog.engine import taking_in
+from everlog.engine.runtime import Runtime
+from everlog.engine.setbacks import FIRST, Setbacks
+from everlog.model import Metadata, user
+from everlog.ports import Page, Progress
+from everlog.session import Store
+from everlog.stores.file import FileStore
 
 
 class Breaking(FileStore):
@@ -89,7 +89,7 @@ def test_one_bad_session_does_not_keep_the_others_from_being_taken_over(port: Br
 def test_looking_for_what_others_left_goes_on(port: Breaking) -> None:
     async def scenario() -> None:
         runtime = Runtime(AsyncStore(Store(port)))
-        told: list[holdfast.HoldfastError] = []
+        told: list[everlog.EverlogError] = []
         runtime.when_rescue_fails = told.append
         unfinished(port)
         port.breaks = True

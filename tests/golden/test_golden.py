@@ -5,9 +5,9 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
-import holdfast
-from holdfast.log import lines
-from holdfast.model import OtherBlock, Unknown
+import everlog
+from everlog.log import lines
+from everlog.model import OtherBlock, Unknown
 
 GOLDEN = Path(__file__).parent / "session_v1.jsonl"
 
@@ -23,10 +23,10 @@ def test_every_line_is_checked_and_written_again_byte_for_byte() -> None:
 
 
 def test_the_log_means_what_it_meant(tmp_path: Path) -> None:
-    store = holdfast.open_store(tmp_path / "root")
+    store = everlog.open_store(tmp_path / "root")
     session = store.create()
     shutil.copy(GOLDEN, tmp_path / "root" / "sessions" / session.id / "session.jsonl")
-    session = holdfast.open_store(tmp_path / "root").session(session.id)
+    session = everlog.open_store(tmp_path / "root").session(session.id)
     assert session.verify() == ()
     assert [message.seq for message in session.messages()] == [1, 2, 3, 4]
     context = session.context()
@@ -41,4 +41,4 @@ def test_the_log_means_what_it_meant(tmp_path: Path) -> None:
     assert (metadata.uptime_secs, metadata.metrics.total_tokens.total_tokens) == (1, 12)
     assert isinstance(session.messages()[3].content[2], OtherBlock)
     assert isinstance(session.record(11), Unknown)
-    assert session.append(holdfast.user("next")).seq == 12
+    assert session.append(everlog.user("next")).seq == 12

@@ -1,4 +1,4 @@
-"""Lines as `holdfast route` takes them, for tests: asked of the library, and made up at random."""
+"""Lines as `everlog route` takes them, for tests: asked of the library, and made up at random."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from typing import Any
 import msgspec
 from hypothesis import strategies as st
 
-from holdfast.cli.asked import Line
-from holdfast.identity.route import Router, Routing
+from everlog.cli.asked import Line
+from everlog.identity.route import Router, Routing
 
 FIELDS = ("channel", "account", "chat_id", "chat_type", "topic_id", "space_id", "space_type")
 STRINGS = (*FIELDS, "sender_id")

@@ -6,8 +6,8 @@ from typing import Any
 
 from hypothesis import given, settings
 
-from holdfast.errors import SettingsError
-from holdfast.identity.text import plain
+from everlog.errors import SettingsError
+from everlog.identity.text import plain
 from tests.identity import naive
 from tests.identity.lines import ask, lines
 

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-import holdfast
-from holdfast.identity.key import is_explicit, main_alias, main_key, session_key
+import everlog
+from everlog.identity.key import is_explicit, main_alias, main_key, session_key
 from tests.identity.lines import ask
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "identity_vectors.json"
@@ -35,7 +35,7 @@ def test_empty_text_has_no_key() -> None:
 
 
 def test_text_that_is_no_unicode_is_refused() -> None:
-    with pytest.raises(holdfast.FormatError, match="not valid text"):
+    with pytest.raises(everlog.FormatError, match="not valid text"):
         session_key("chat=\ud800")
 
 

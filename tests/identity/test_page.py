@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from holdfast.identity.route import Router, Routing
-from holdfast.settings import convert
+from everlog.identity.route import Router, Routing
+from everlog.settings import convert
 from tests.identity.lines import ask
 
 PAGE = (Path(__file__).parents[2] / "docs" / "identity.md").read_text(encoding="utf-8")

@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-import holdfast
-from holdfast.identity.explain import explain
-from holdfast.identity.route import ListedAgent, Routed, Router, Routing, claims
-from holdfast.identity.scope import Inbound
-from holdfast.settings import DispatchRule, DispatchWhen, Settings, parse
+import everlog
+from everlog.identity.explain import explain
+from everlog.identity.route import ListedAgent, Routed, Router, Routing, claims
+from everlog.identity.scope import Inbound
+from everlog.settings import DispatchRule, DispatchWhen, Settings, parse
 from tests.identity.lines import ask, context
 
 TELEGRAM = Inbound(channel="telegram", chat_id="42", chat_type="direct", sender_id="42")
@@ -227,7 +227,7 @@ def test_links_count_for_rules_and_for_keys() -> None:
 
 @pytest.mark.parametrize("second", ["tg:1", " TG:1\u3000"])
 def test_an_id_under_two_names_is_an_error_that_names_both(second: str) -> None:
-    with pytest.raises(holdfast.SettingsError) as caught:
+    with pytest.raises(everlog.SettingsError) as caught:
         Router(Routing(identity_links={"alice": ("x", "tg:1"), "bob": (second,)}))
     assert "'alice'" in str(caught.value) and "'bob'" in str(caught.value)
     assert "identity_links" in str(caught.value) and "tg:1" in str(caught.value).lower()

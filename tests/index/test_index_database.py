@@ -10,13 +10,13 @@ from pathlib import Path
 
 import pytest
 
-import holdfast
-from holdfast.index.database import Database
+import everlog
+from everlog.index.database import Database
 
 OTHER = """
-import sys, holdfast
-with holdfast.open_store(sys.argv[1]) as store:
-    store.create(sender="other").append(holdfast.user("hello"))
+import sys, everlog
+with everlog.open_store(sys.argv[1]) as store:
+    store.create(sender="other").append(everlog.user("hello"))
     store.list()
 """
 
@@ -24,7 +24,7 @@ with holdfast.open_store(sys.argv[1]) as store:
 def test_a_question_that_an_error_broke_off_does_not_keep_others_changes_away(
     tmp_path: Path,
 ) -> None:
-    with holdfast.open_store(tmp_path) as store:
+    with everlog.open_store(tmp_path) as store:
         for number in range(3):
             store.create(sender=f"{number}")
         store.list()

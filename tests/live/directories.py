@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-from holdfast.dialects import picoclaw
+from everlog.dialects import picoclaw
 from tests.dialects.trips import golden
 
 

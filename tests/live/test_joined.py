@@ -9,12 +9,12 @@ from typing import cast
 
 import pytest
 
-import holdfast
-from holdfast.app import open_store
-from holdfast.errors import NotFound, SettingsError, StoreFailed
-from holdfast.ports import Order
-from holdfast.session import Store
-from holdfast.settings import Settings, StoreSettings
+import everlog
+from everlog.app import open_store
+from everlog.errors import NotFound, SettingsError, StoreFailed
+from everlog.ports import Order
+from everlog.session import Store
+from everlog.settings import Settings, StoreSettings
 from tests.live.directories import cersei_file, crabtalk_file, made
 
 ULID = "01ARZ3NDEKTSV4RRFFQ69G5FAV"
@@ -35,7 +35,7 @@ def stores(tmp_path: Path) -> Iterator[Store]:
     places = [made(tmp_path / f"at-{hour}", numbered(hour)) for hour in (8, 9)]
     with joined(tmp_path, *places) as store:
         for number in range(3):
-            store.create(title=f"ours {number}").append(holdfast.user("hi"))
+            store.create(title=f"ours {number}").append(everlog.user("hi"))
         yield store
 
 
@@ -47,7 +47,7 @@ def joined(tmp_path: Path, *places: Path) -> Store:
 @pytest.mark.parametrize("limit", [1, 2, 3, 5, 50])
 @pytest.mark.parametrize("order", ["active", "created"])
 def test_pages_have_every_session_once(stores: Store, order: str, limit: int) -> None:
-    rows: list[holdfast.Listed] = []
+    rows: list[everlog.Listed] = []
     cursor = None
     for _ in range(20):
         page = stores.port.list(limit=limit, cursor=cursor, order=cast(Order, order))
@@ -85,7 +85,7 @@ def test_an_id_that_two_directories_have_is_that_of_the_first(tmp_path: Path) ->
     second = made(tmp_path / "second", {**files, "crab_user_2.jsonl": crabtalk_file()})
     with joined(tmp_path, first, second) as store:
         assert sorted(row.id for row in store.list()) == ["crab_user_1", "crab_user_2"]
-        store.session("crab_user_1").append(holdfast.user("here"))
+        store.session("crab_user_1").append(everlog.user("here"))
     assert (second / "crab_user_1.jsonl").read_bytes() == crabtalk_file()
 
 

@@ -13,15 +13,15 @@ from typing import Any
 
 import pytest
 
-from holdfast.dialects import cersei, crabtalk, picoclaw
-from holdfast.errors import Conflict, FormatError, HoldfastError, NotFound, StoreFailed, StoreFull
-from holdfast.importing import BATCH
-from holdfast.live.mirror import TRIES
-from holdfast.live.store import LiveStore
-from holdfast.model import AnyRecord, Compaction, assistant, user
-from holdfast.session import Store
-from holdfast.stores.file import FileStore
-from holdfast.testing.live import live_store
+from everlog.dialects import cersei, crabtalk, picoclaw
+from everlog.errors import Conflict, EverlogError, FormatError, NotFound, StoreFailed, StoreFull
+from everlog.importing import BATCH
+from everlog.live.mirror import TRIES
+from everlog.live.store import LiveStore
+from everlog.model import AnyRecord, Compaction, assistant, user
+from everlog.session import Store
+from everlog.stores.file import FileStore
+from everlog.testing.live import live_store
 from tests.live.directories import SESSIONS, cersei_file, crabtalk_file, made, picoclaw_files
 
 EVERY = pytest.mark.parametrize("dialect", sorted(SESSIONS))
@@ -71,7 +71,7 @@ def on_failing(
 
 
 def module(dialect: str) -> Any:
-    return import_module(f"holdfast.dialects.{dialect}")
+    return import_module(f"everlog.dialects.{dialect}")
 
 
 def said(store: Store, session: str) -> list[str]:
@@ -200,7 +200,7 @@ def test_a_line_is_taken_back_if_the_file_beside_it_cannot_be_written(tmp_path: 
     dialect = Meddled(picoclaw, "extend", spoil)
     with live_store(root, tmp_path / "home", dialect) as store:
         said(store, "agent_main_main")
-        with pytest.raises(HoldfastError):
+        with pytest.raises(EverlogError):
             store.session("agent_main_main").append(user("ours"))
     assert transcript(root, "picoclaw").read_bytes() == before
 

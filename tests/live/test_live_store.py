@@ -10,12 +10,12 @@ from pathlib import Path
 
 import pytest
 
-import holdfast
-from holdfast.app import open_runtime, open_store
-from holdfast.dialects.claude import project_directory
-from holdfast.errors import InvalidId, NotFound, SettingsError, StoreFailed, Unsupported
-from holdfast.ports import Query
-from holdfast.settings import Settings, StoreSettings
+import everlog
+from everlog.app import open_runtime, open_store
+from everlog.dialects.claude import project_directory
+from everlog.errors import InvalidId, NotFound, SettingsError, StoreFailed, Unsupported
+from everlog.ports import Query
+from everlog.settings import Settings, StoreSettings
 from tests.cli.runner import run_process
 from tests.dialects.trips import golden
 from tests.live.directories import (
@@ -84,7 +84,7 @@ def test_what_one_dialect_knew_of_a_directory_does_not_bind_another(
 
 def test_a_root_of_ours_is_never_taken_for_a_foreign_one(tmp_path: Path, home: Path) -> None:
     with open_store(tmp_path / "ours") as store:
-        store.create().append(holdfast.user("hi"))
+        store.create().append(everlog.user("hi"))
     made(tmp_path / "ours", {"crab_user_1.jsonl": crabtalk_file()})
     with open_store(tmp_path / "ours", home=home) as store:
         assert [len(row.id) for row in store.list()] == [26]
@@ -112,10 +112,10 @@ def test_a_session_that_its_program_renames_stays_the_same(tmp_path: Path, home:
     root = made(tmp_path / "c", {"crab_user_1.jsonl": crabtalk_file()})
     with open_store(root, dialect="crabtalk", home=home) as store:
         session = store.session("crab_user_1")
-        session.append(holdfast.user("one"))
+        session.append(everlog.user("one"))
         session.end_turn(duration_ms=10)
         (root / "crab_user_1.jsonl").rename(root / "crab_user_1_some-title.jsonl")
-        session.append(holdfast.user("two"))
+        session.append(everlog.user("two"))
         assert [m.text for m in session.messages()][-2:] == ["one", "two"]
         assert session.metadata.metrics.total_turns == 1
         assert os.listdir(root) == ["crab_user_1_some-title.jsonl"]
@@ -128,7 +128,7 @@ def test_files_of_one_name_in_two_projects_stay_apart(tmp_path: Path, home: Path
     os.utime(root / "-a-b" / name, ns=(1, 1))
     with open_store(root, dialect="claude", home=home) as store:
         assert {row.id for row in store.list()} == {CLAUDE, f"-a-b:{CLAUDE}"}
-        store.session(f"-a-b:{CLAUDE}").append(holdfast.user("here"))
+        store.session(f"-a-b:{CLAUDE}").append(everlog.user("here"))
         assert (root / "-c" / name).read_bytes() == files[name]
         assert len((root / "-a-b" / name).read_bytes()) > len(files[name])
         assert store.list().total == 2  # now it is the newer one, and has the name for its own
@@ -156,7 +156,7 @@ def test_an_agent_is_found_under_the_session_that_asked_it(tmp_path: Path, home:
         assert agents and all(one.startswith(f"{CLAUDE}:agent-") for one in agents)
         session = store.session(agents[0])
         assert session.messages()
-        session.append(holdfast.user("go on"))
+        session.append(everlog.user("go on"))
         assert session.messages()[-1].text == "go on"
         with pytest.raises(NotFound):
             store.session(f"{CLAUDE}:agent-nobody")
@@ -174,7 +174,7 @@ def test_what_was_said_in_foreign_files_is_found(tmp_path: Path) -> None:
     settings = Settings(stores=(StoreSettings(str(root)),))
     with open_store(tmp_path / "root", dialect="native", settings=settings) as store:
         own = store.create(title="Ours")
-        own.append(holdfast.user("hello from us"))
+        own.append(everlog.user("hello from us"))
         found = {one.session: one for one in store.search("hello").results}
         assert {own.id, "crab_user_1", "s-1", "agent_main_main"} <= set(found)
         assert found["s-1"].hits[0].snippet == "«hello»"
@@ -222,8 +222,8 @@ def test_a_new_session_is_one_of_its_program(
     with open_store(root, dialect=dialect, home=home) as store:
         session = store.create(**facts)
         assert session.messages() == []
-        assert session.append(holdfast.user("first")).seq == 1
-        session.append(holdfast.assistant("second", model="m"))
+        assert session.append(everlog.user("first")).seq == 1
+        session.append(everlog.assistant("second", model="m"))
     with open_store(root, dialect="auto", home=tmp_path / "other") as store:
         (row,) = store.list()
         assert (row.id, row.metadata.source) == (session.id, dialect)
@@ -242,7 +242,7 @@ def test_a_new_session_of_claude_code_lies_in_the_folder_of_its_project(
     monkeypatch.chdir(work)
     with open_store(projects, dialect="claude", home=home) as store:
         session = store.create()
-        session.append(holdfast.user("hi"))
+        session.append(everlog.user("hi"))
     folder = project_directory(str(work))[0]
     (file,) = (projects / folder).iterdir()
     record = json.loads(file.read_bytes())
@@ -275,7 +275,7 @@ def test_the_uptime_of_a_crabtalk_session_is_told_when_it_is_closed(
     root = made(tmp_path / "c", {"crab_user_1.jsonl": head})
     with open_store(root, dialect="crabtalk", home=home) as store:
         session = store.session("crab_user_1")
-        session.append(holdfast.user("one"))
+        session.append(everlog.user("one"))
         session.end_turn(duration_ms=2400)
         assert b'"uptime_secs":40' in (root / "crab_user_1.jsonl").read_bytes()
     first, *rest = (root / "crab_user_1.jsonl").read_bytes().splitlines()
@@ -297,7 +297,7 @@ def test_directories_of_the_settings_stand_beside_the_root(tmp_path: Path) -> No
     settings = Settings(stores=(StoreSettings(str(claude), "claude"), StoreSettings(str(crab))))
     with open_store(tmp_path / "root", dialect="native", settings=settings) as store:
         own = store.create(title="Ours")
-        own.append(holdfast.user("hi"))
+        own.append(everlog.user("hi"))
         rows = [row.id for row in store.walk()]
         assert set(rows) == {own.id, CLAUDE, "crab_user_1"}
         assert rows[0] == own.id  # the newest
@@ -310,7 +310,7 @@ def test_directories_of_the_settings_stand_beside_the_root(tmp_path: Path) -> No
             if cursor is None:
                 break
         assert paged == rows
-        store.session("crab_user_1").append(holdfast.user("and now?"))
+        store.session("crab_user_1").append(everlog.user("and now?"))
         assert store.session(CLAUDE[:8]).messages()
         assert store.session(own.id).messages()[0].text == "hi"
         with pytest.raises(NotFound):
@@ -368,11 +368,11 @@ def test_no_command_puts_anything_of_ours_into_a_foreign_directory(
         result = run_process(
             tmp_path / named,
             *("--root", str(root), "sessions", *arguments),
-            HOLDFAST_ROOT=f"{tmp_path}/{named}",
+            EVERLOG_ROOT=f"{tmp_path}/{named}",
             HOME=str(tmp_path / "person"),
         )
         assert result.code == 0, result.err
     for place in (root, other):
         assert os.listdir(place) == ["crab_user_1.jsonl"]
-    home = tmp_path / "person" / ".holdfast"
+    home = tmp_path / "person" / ".everlog"
     assert home.stat().st_mode & 0o077 == 0

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-import holdfast
-from holdfast.app import open_store
-from holdfast.log.spending import total
-from holdfast.model import Usage
-from holdfast.settings import Settings, StoreSettings
+import everlog
+from everlog.app import open_store
+from everlog.log.spending import total
+from everlog.model import Usage
+from everlog.settings import Settings, StoreSettings
 from tests.dialects.trips import golden
 from tests.live.directories import CLAUDE, PI, made
 
@@ -85,7 +85,7 @@ def test_the_usage_of_several_stores_is_their_sum(tmp_path: Path) -> None:
     with open_store(tmp_path / "root", dialect="native", settings=settings) as store:
         own = store.create(title="ours")
         usage = Usage(input_tokens=7, output_tokens=3)
-        own.append(holdfast.assistant("x", model="m", usage=usage))
+        own.append(everlog.assistant("x", model="m", usage=usage))
         assert store.usage(fresh=False).behind == 2
         used = store.usage(spenders=2)
         assert (used.sessions, used.behind, len(used.spenders)) == (3, 0, 2)

@@ -16,16 +16,16 @@ from typing import TypeVar
 
 import pytest
 
-from holdfast.errors import ContextOverflow, ProviderUnavailable
-from holdfast.model import Text, assistant, tool_result, user
-from holdfast.ports import Delta, Request, Tool
-from holdfast.providers.models import Models, connect
-from holdfast.settings import ProviderSettings, Settings
+from everlog.errors import ContextOverflow, ProviderUnavailable
+from everlog.model import Text, assistant, tool_result, user
+from everlog.ports import Delta, Request, Tool
+from everlog.providers.models import Models, connect
+from everlog.settings import ProviderSettings, Settings
 from tests.llm.serve import WINDOW
 
 pytestmark = pytest.mark.llm
 
-MODEL = Path(os.environ.get("HOLDFAST_TEST_GGUF", ""))
+MODEL = Path(os.environ.get("EVERLOG_TEST_GGUF", ""))
 Result = TypeVar("Result")
 
 
@@ -35,7 +35,7 @@ def address() -> Iterator[str]:
     if importlib.util.find_spec("xllamacpp") is None:
         pytest.skip("xllamacpp is not installed: make test-llm")
     if not MODEL.is_file():
-        pytest.skip("HOLDFAST_TEST_GGUF names no model file: make test-llm")
+        pytest.skip("EVERLOG_TEST_GGUF names no model file: make test-llm")
     command = [sys.executable, "-m", "tests.llm.serve", str(MODEL)]
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
     with subprocess.Popen(command, text=True, stderr=subprocess.DEVNULL, **pipes) as server:  # type: ignore[call-overload]

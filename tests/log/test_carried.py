@@ -5,9 +5,9 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.log import lines
-from holdfast.log.carried import LEFT_OUT, Found, Line, numbered
-from holdfast.model import Damaged, user
+from everlog.log import lines
+from everlog.log.carried import LEFT_OUT, Found, Line, numbered
+from everlog.model import Damaged, user
 
 
 def _line(seq: int) -> bytes:

@@ -8,10 +8,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from holdfast.context.build import build, summary_message
-from holdfast.log.fold import View, apply, fold, from_builtins, to_builtins
-from holdfast.log.live import read
-from holdfast.model import (
+from everlog.context.build import build, summary_message
+from everlog.log.fold import View, apply, fold, from_builtins, to_builtins
+from everlog.log.live import read
+from everlog.model import (
     AnyRecord,
     Compaction,
     Damaged,

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from holdfast.errors import FormatError
-from holdfast.log import admit, lines
-from holdfast.model import (
+from everlog.errors import FormatError
+from everlog.log import admit, lines
+from everlog.model import (
     AnyRecord,
     Compaction,
     Event,

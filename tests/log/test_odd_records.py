@@ -11,11 +11,11 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from holdfast.errors import FormatError
-from holdfast.log.fold import Tally
-from holdfast.log.lines import encode_read
-from holdfast.log.spending import day_of, used
-from holdfast.model import (
+from everlog.errors import FormatError
+from everlog.log.fold import Tally
+from everlog.log.lines import encode_read
+from everlog.log.spending import day_of, used
+from everlog.model import (
     REREAD,
     SETTABLE,
     TURN_END,
@@ -28,8 +28,8 @@ from holdfast.model import (
     ToolCall,
     Usage,
 )
-from holdfast.ports import Query
-from holdfast.stores.file import FileStore
+from everlog.ports import Query
+from everlog.stores.file import FileStore
 
 ID = "01KGE3H97TGVVEZJ8D2YTM5SQ1"
 numbers: st.SearchStrategy[Any] = st.sampled_from(

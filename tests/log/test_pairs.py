@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from holdfast.log.pairs import arrange, exchange, pair, rounds
-from holdfast.model import Message, ToolCall, assistant, tool_result, user
+from everlog.log.pairs import arrange, exchange, pair, rounds
+from everlog.model import Message, ToolCall, assistant, tool_result, user
 
 
 def _call(seq: int, *names: str) -> Message:

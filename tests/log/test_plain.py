@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from holdfast.log.plain import flat
-from holdfast.model import (
+from everlog.log.plain import flat
+from everlog.model import (
     AnyBlock,
     File,
     Image,

@@ -6,9 +6,9 @@ from datetime import date, timedelta
 
 import pytest
 
-from holdfast.log.reckoning import LINES, By, reckon
-from holdfast.model import Spent
-from holdfast.ports import Spender, Used
+from everlog.log.reckoning import LINES, By, reckon
+from everlog.model import Spent
+from everlog.ports import Spender, Used
 
 
 def _price(spent: Spent) -> float | None:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from holdfast.log import lines, scan
-from holdfast.log.parts import part_name, part_number, split_at_boundary
-from holdfast.model import Event
+from everlog.log import lines, scan
+from everlog.log.parts import part_name, part_number, split_at_boundary
+from everlog.model import Event
 
 
 def _pread(data: bytes) -> scan.Pread:

@@ -11,9 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from holdfast.log.fold import Tally, from_builtins, to_builtins
-from holdfast.log.spending import day_of, summed, total, used, weight
-from holdfast.model import (
+from everlog.log.fold import Tally, from_builtins, to_builtins
+from everlog.log.spending import day_of, summed, total, used, weight
+from everlog.model import (
     TURN_END,
     TURN_INTERRUPTED,
     AnyRecord,

@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.memory import conflicts
-from holdfast.memory.conflicts import claim, handles
-from holdfast.memory.facts import Category
+from everlog.memory import conflicts
+from everlog.memory.conflicts import claim, handles
+from everlog.memory.facts import Category
 
 
 def contradict(one: str, other: str, kinds: tuple[Category, Category]) -> bool:

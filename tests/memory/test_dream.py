@@ -10,12 +10,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from holdfast.memory import extracted, notes
-from holdfast.memory.dream import State, gate, gather, make_plan, orient, prune
-from holdfast.memory.facts import CATEGORIES, Fact, Source
-from holdfast.memory.files import MemoryFile
-from holdfast.memory.notes import compose, parse
-from holdfast.memory.plan import Draft, Plan, Summary
+from everlog.memory import extracted, notes
+from everlog.memory.dream import State, gate, gather, make_plan, orient, prune
+from everlog.memory.facts import CATEGORIES, Fact, Source
+from everlog.memory.files import MemoryFile
+from everlog.memory.notes import compose, parse
+from everlog.memory.plan import Draft, Plan, Summary
 
 NOW = 1_775_000_000.0
 DAY, NEXT, LATER = date(2026, 4, 3), date(2026, 4, 4), date(2026, 4, 9)

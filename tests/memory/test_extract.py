@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from holdfast.memory.extract import (
+from everlog.memory.extract import (
     SYSTEM,
     Seen,
     State,
@@ -17,8 +17,8 @@ from holdfast.memory.extract import (
     request,
     unseen,
 )
-from holdfast.memory.facts import Fact, Source
-from holdfast.model import Message, ToolCall, assistant, tool_result, user
+from everlog.memory.facts import Fact, Source
+from everlog.model import Message, ToolCall, assistant, tool_result, user
 
 OPEN = Seen(messages=20, tool_calls=3, first=False, pending=False)
 

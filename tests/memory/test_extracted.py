@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.memory import extracted
-from holdfast.memory.extracted import add, read, without
-from holdfast.memory.facts import CATEGORIES, Fact, Source, inert
+from everlog.memory import extracted
+from everlog.memory.extracted import add, read, without
+from everlog.memory.facts import CATEGORIES, Fact, Source, inert
 
 DAY, NEXT = date(2026, 4, 3), date(2026, 4, 4)
 TABS = Fact("preference", "The user prefers tabs", 0.8)

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.memory.facts import Fact, fresh, inert, is_command, same
+from everlog.memory.facts import Fact, fresh, inert, is_command, same
 
 WORDS = ("the", "user", "prefers", "tabs", "spaces", "over", "not", "3.11", "Python", "uses")
 TEXTS = st.lists(

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.memory import files
-from holdfast.memory.files import file_name
+from everlog.memory import files
+from everlog.memory.files import file_name
 
 
 @pytest.mark.parametrize(

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.memory import index
-from holdfast.memory.index import cut, extended, fits, pointer, pointers, replaced, without
+from everlog.memory import index
+from everlog.memory.index import cut, extended, fits, pointer, pointers, replaced, without
 
 HAND = "# Memory\n\nRead this first.\n\n- [A](a.md) — about a\n- [B](b.md)\n\nThe end.\n"
 

@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.memory import notes
-from holdfast.memory.facts import Source
-from holdfast.memory.notes import Note, compose, edited, parse
+from everlog.memory import notes
+from everlog.memory.facts import Source
+from everlog.memory.notes import Note, compose, edited, parse
 
 HAND = """---
 # my own comment

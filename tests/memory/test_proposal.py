@@ -7,12 +7,12 @@ from datetime import date
 
 import pytest
 
-from holdfast.memory import extracted, proposal
-from holdfast.memory.dream import make_plan
-from holdfast.memory.facts import Fact, Source
-from holdfast.memory.files import MemoryFile
-from holdfast.memory.notes import compose, parse
-from holdfast.memory.plan import Draft, Summary
+from everlog.memory import extracted, proposal
+from everlog.memory.dream import make_plan
+from everlog.memory.facts import Fact, Source
+from everlog.memory.files import MemoryFile
+from everlog.memory.notes import compose, parse
+from everlog.memory.plan import Draft, Summary
 
 TODAY = date(2026, 4, 9)
 

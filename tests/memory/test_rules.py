@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from holdfast.memory.facts import Source
-from holdfast.memory.rules import SURE, extract, facts_in
-from holdfast.model import assistant, tool_result, user
+from everlog.memory.facts import Source
+from everlog.memory.rules import SURE, extract, facts_in
+from everlog.model import assistant, tool_result, user
 
 
 @pytest.mark.parametrize(

@@ -7,12 +7,12 @@ from collections.abc import Sequence
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import holdfast
-from holdfast.log.fold import fold
-from holdfast.model import Compaction, Damaged, Entry, Event, Message, Unknown
-from holdfast.pages.leaf import Fold, Gone, Leaf, Note, Span, between, turn_back, turn_on
-from holdfast.pages.script import Said, script
-from holdfast.pages.sketch import Sketch
+import everlog
+from everlog.log.fold import fold
+from everlog.model import Compaction, Damaged, Entry, Event, Message, Unknown
+from everlog.pages.leaf import Fold, Gone, Leaf, Note, Span, between, turn_back, turn_on
+from everlog.pages.script import Said, script
+from everlog.pages.sketch import Sketch
 from tests import histories
 
 
@@ -43,8 +43,8 @@ def said(leaves: Sequence[Leaf]) -> list[Said]:
     return [part for leaf in leaves for part in leaf.parts if isinstance(part, Said)]
 
 
-def log_of(steps: list[histories.Step]) -> tuple[holdfast.Session, list[Entry]]:
-    session = holdfast.open_store("memory:").create()
+def log_of(steps: list[histories.Step]) -> tuple[everlog.Session, list[Entry]]:
+    session = everlog.open_store("memory:").create()
     for step in steps:
         histories.append(session, step)
     return session, list(session.entries())
@@ -101,11 +101,11 @@ def test_going_on_from_any_place_shows_what_the_whole_log_has_behind_it(
 
 
 def test_the_newest_page_of_a_long_session_is_all_that_is_read() -> None:
-    session = holdfast.open_store("memory:").create()
+    session = everlog.open_store("memory:").create()
     session.append_many(
         one
         for number in range(5_000)
-        for one in (holdfast.user(f"ask {number}"), holdfast.assistant(f"say {number}"))
+        for one in (everlog.user(f"ask {number}"), everlog.assistant(f"say {number}"))
     )
     span, read = spans(list(session.entries()))
     sketch = Sketch(10_000)
@@ -117,10 +117,10 @@ def test_the_newest_page_of_a_long_session_is_all_that_is_read() -> None:
 
 
 def test_a_page_ends_where_a_summary_stands_for_what_came_before() -> None:
-    session = holdfast.open_store("memory:").create()
-    session.append_many(holdfast.user(f"ask {number}") for number in range(50))
+    session = everlog.open_store("memory:").create()
+    session.append_many(everlog.user(f"ask {number}") for number in range(50))
     session.append(Compaction(first_kept_seq=41, summary="All of it."))
-    session.append(holdfast.user("and now"))
+    session.append(everlog.user("and now"))
     span, read = spans(list(session.entries()))
     sketch = Sketch(52)
     leaf = turn_back(span, sketch, 53)
@@ -137,7 +137,7 @@ def test_a_page_ends_where_a_summary_stands_for_what_came_before() -> None:
 
 def test_what_happened_between_messages_stands_in_its_place() -> None:
     entries: list[Entry] = [
-        holdfast.user("go", seq=1),
+        everlog.user("go", seq=1),
         Event(kind="turn_end", data={"stop": "cancelled"}, seq=2),
         Event(kind="turn_end", data={"stop": "error", "error": "ProviderDenied: no key"}, seq=3),
         Event(kind="turn_end", data={"stop": "end"}, seq=4),

@@ -8,43 +8,43 @@ from pathlib import Path
 
 import pytest
 
-import holdfast
-from holdfast.exporting import document, native, plain
-from holdfast.pages.markdown import fenced
+import everlog
+from everlog.exporting import document, native, plain
+from everlog.pages.markdown import fenced
 
 EVIL = "<script>alert(1)</script> <img src=x onerror=alert(1)> \"' & \x1b[31m"
 SECRET = "ghp_" + "a1B2" * 9
 
 
 @pytest.fixture
-def session(tmp_path: Path) -> holdfast.Session:
-    with holdfast.open_store(tmp_path) as store:
+def session(tmp_path: Path) -> everlog.Session:
+    with everlog.open_store(tmp_path) as store:
         made = store.create(title=f"Fix it {EVIL}")
-        made.append(holdfast.user(f"The login test fails. {EVIL} {SECRET}"))
+        made.append(everlog.user(f"The login test fails. {EVIL} {SECRET}"))
         made.append(
-            holdfast.assistant(
+            everlog.assistant(
                 [
-                    holdfast.Thinking(f"hm {EVIL}"),
-                    holdfast.Text(
+                    everlog.Thinking(f"hm {EVIL}"),
+                    everlog.Text(
                         f"See **this**:\n\n```python\nx = 1  # {EVIL}\n```\n{EVIL}\n![p](http://evil.example/p.png)"
                     ),
-                    holdfast.ToolCall("c1", f"read{EVIL}", {"path": f"a {EVIL}"}),
-                    holdfast.ToolCall("c2", "bash", {"command": "pytest"}),
-                    holdfast.ToolCall("c3", "never", {}),
-                    holdfast.OtherBlock({"type": EVIL}),
+                    everlog.ToolCall("c1", f"read{EVIL}", {"path": f"a {EVIL}"}),
+                    everlog.ToolCall("c2", "bash", {"command": "pytest"}),
+                    everlog.ToolCall("c3", "never", {}),
+                    everlog.OtherBlock({"type": EVIL}),
                 ]
             )
         )
-        made.append(holdfast.tool_result("c2", "1 failed", is_error=True))
+        made.append(everlog.tool_result("c2", "1 failed", is_error=True))
         made.append(
-            holdfast.tool_result(
-                "c1", [holdfast.Text(EVIL), holdfast.Image(mime_type="image/png", data="aGk=")]
+            everlog.tool_result(
+                "c1", [everlog.Text(EVIL), everlog.Image(mime_type="image/png", data="aGk=")]
             )
         )
-        made.append(holdfast.Compaction(first_kept_seq=5, summary=f"## Goal\n{EVIL}"))
-        made.append(holdfast.user("gone"))
+        made.append(everlog.Compaction(first_kept_seq=5, summary=f"## Goal\n{EVIL}"))
+        made.append(everlog.user("gone"))
         made.tombstone(6)
-        made.append(holdfast.assistant([holdfast.Image(mime_type="image/svg+xml", data="aGk=")]))
+        made.append(everlog.assistant([everlog.Image(mime_type="image/svg+xml", data="aGk=")]))
         return made
 
 
@@ -66,13 +66,13 @@ class Seen(HTMLParser):
         self.text += data
 
 
-def _page(session: holdfast.Session, kind: str, **how: bool) -> tuple[str, int]:
+def _page(session: everlog.Session, kind: str, **how: bool) -> tuple[str, int]:
     written, covered = document(session, kind, **how)
     (data,) = written.files.values()
     return data.decode(), covered
 
 
-def test_nothing_that_was_said_becomes_markup(session: holdfast.Session) -> None:
+def test_nothing_that_was_said_becomes_markup(session: everlog.Session) -> None:
     page, _ = _page(session, "html")
     seen = Seen(page)
     assert "script" not in seen.tags and not any(
@@ -87,14 +87,14 @@ def test_nothing_that_was_said_becomes_markup(session: holdfast.Session) -> None
     assert "img" in seen.tags and "image/svg" not in page
 
 
-def test_the_page_needs_nothing_from_elsewhere(session: holdfast.Session) -> None:
+def test_the_page_needs_nothing_from_elsewhere(session: everlog.Session) -> None:
     page, _ = _page(session, "html")
     assert not re.search(r"""(?:src|@import|url\()\s*[=(]?\s*["']?https?:""", page)
     assert "<link" not in page and "default-src 'none'" in page
     assert "viewport" in page and "prefers-color-scheme" in page
 
 
-def test_calls_are_folded_with_their_results(session: holdfast.Session) -> None:
+def test_calls_are_folded_with_their_results(session: everlog.Session) -> None:
     page, _ = _page(session, "html")
     folds = re.findall(r'<details class="call (\w+)">.*?</details>', page, re.DOTALL)
     assert folds == ["done", "failed", "failed"]
@@ -103,7 +103,7 @@ def test_calls_are_folded_with_their_results(session: holdfast.Session) -> None:
 
 
 def test_what_was_summarised_is_shown_with_its_summary_in_its_place(
-    session: holdfast.Session,
+    session: everlog.Session,
 ) -> None:
     for kind in ("html", "md"):
         page, _ = _page(session, kind)
@@ -112,7 +112,7 @@ def test_what_was_summarised_is_shown_with_its_summary_in_its_place(
         )
 
 
-def test_secrets_are_covered_up_unless_asked_otherwise(session: holdfast.Session) -> None:
+def test_secrets_are_covered_up_unless_asked_otherwise(session: everlog.Session) -> None:
     for kind in ("html", "md"):
         page, covered = _page(session, kind)
         assert SECRET not in page and covered == 1
@@ -120,7 +120,7 @@ def test_secrets_are_covered_up_unless_asked_otherwise(session: holdfast.Session
         assert SECRET in page and covered == 0
 
 
-def test_markdown_is_readable_as_it_is(session: holdfast.Session) -> None:
+def test_markdown_is_readable_as_it_is(session: everlog.Session) -> None:
     page, _ = _page(session, "md")
     assert page.startswith("# Fix it ")
     assert "\x1b" not in page.split("\n")[0]
@@ -132,7 +132,7 @@ def test_a_fence_is_longer_than_any_in_the_code() -> None:
     assert fenced("a\n````\nb") == ["`````", "a\n````\nb", "`````"]
 
 
-def test_native_and_json_hold_everything(session: holdfast.Session) -> None:
+def test_native_and_json_hold_everything(session: everlog.Session) -> None:
     (lines,) = native(session).files.values()
     assert lines.count(b"\n") == len(session.records()) + 1, "with the birth record"
     (data,) = plain(session).files.values()

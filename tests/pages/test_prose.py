@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from holdfast.pages import prose, wording
+from everlog.pages import prose, wording
 
 NOW = datetime(2026, 11, 16, 5, 33, 20, tzinfo=UTC).timestamp()
 

@@ -8,12 +8,12 @@ import sys
 
 import pytest
 
-from holdfast.errors import SettingsError
-from holdfast.model import user
-from holdfast.ports import Provider, Request
-from holdfast.providers.models import Models, connect
-from holdfast.providers.offline import OfflineModel
-from holdfast.settings import ProviderSettings, Settings
+from everlog.errors import SettingsError
+from everlog.model import user
+from everlog.ports import Provider, Request
+from everlog.providers.models import Models, connect
+from everlog.providers.offline import OfflineModel
+from everlog.settings import ProviderSettings, Settings
 from tests.providers.fakes import FakeServer, chat
 
 KEY = "a-very-secret-key-of-the-tests"
@@ -40,9 +40,9 @@ def run(code: str) -> str:
 
 def test_the_modules_load_without_pydantic_ai_and_without_mcp() -> None:
     loaded = run(
-        "import sys, holdfast.providers.models, holdfast.providers.mcp, holdfast.providers.offline\n"
-        "from holdfast.settings import Settings\n"
-        "holdfast.providers.models.connect('offline', Settings())\n"
+        "import sys, everlog.providers.models, everlog.providers.mcp, everlog.providers.offline\n"
+        "from everlog.settings import Settings\n"
+        "everlog.providers.models.connect('offline', Settings())\n"
         "print([n for n in ('pydantic_ai', 'mcp', 'openai', 'anthropic', 'httpx2') if n in sys.modules])"
     )
     assert loaded.strip() == "[]"
@@ -51,13 +51,13 @@ def test_the_modules_load_without_pydantic_ai_and_without_mcp() -> None:
 def test_without_the_extra_the_error_says_what_to_install() -> None:
     said = run(
         "import sys; sys.modules['pydantic_ai'] = None\n"
-        "from holdfast.providers.models import connect\n"
-        "from holdfast.settings import Settings\n"
-        "from holdfast.errors import SettingsError\n"
+        "from everlog.providers.models import connect\n"
+        "from everlog.settings import Settings\n"
+        "from everlog.errors import SettingsError\n"
         "try: connect('openai:gpt-5', Settings())\n"
         "except SettingsError as error: print(error)"
     )
-    assert "pip install 'holdfast[agent]'" in said
+    assert "pip install 'everlog[agent]'" in said
 
 
 def test_offline_is_the_model_that_needs_nothing() -> None:

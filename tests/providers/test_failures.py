@@ -14,16 +14,16 @@ from typing import Any
 
 import pytest
 
-from holdfast.errors import (
+from everlog.errors import (
     ContextOverflow,
-    HoldfastError,
+    EverlogError,
     ProviderDenied,
     ProviderError,
     ProviderRefused,
     ProviderUnavailable,
 )
-from holdfast.providers import failures
-from holdfast.providers.failures import mapped
+from everlog.providers import failures
+from everlog.providers.failures import mapped
 
 Made = Callable[[], Exception]
 
@@ -110,7 +110,7 @@ GOOGLE = {"error": {"message": "no"}}
         (made("builtins.ValueError", "odd"), ProviderError),
     ],
 )
-def test_an_error_means_what_its_provider_meant(error: Made, expected: type[HoldfastError]) -> None:
+def test_an_error_means_what_its_provider_meant(error: Made, expected: type[EverlogError]) -> None:
     assert type(mapped(error())) is expected
 
 

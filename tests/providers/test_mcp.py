@@ -15,11 +15,11 @@ from typing import Any
 
 import pytest
 
-from holdfast.errors import ProviderUnavailable, SettingsError
-from holdfast.model import Image
-from holdfast.ports import Toolset
-from holdfast.providers.mcp import TOOLS, McpServer, _Names
-from holdfast.settings import McpSettings
+from everlog.errors import ProviderUnavailable, SettingsError
+from everlog.model import Image
+from everlog.ports import Toolset
+from everlog.providers.mcp import TOOLS, McpServer, _Names
+from everlog.settings import McpSettings
 
 SERVER = Path(__file__).with_name("mcp_server.py")
 STDIO = McpSettings(command=sys.executable, args=(str(SERVER),), env={"GIVEN": "a-value"})

@@ -6,17 +6,17 @@ import asyncio
 
 import pytest
 
-from holdfast.errors import (
+from everlog.errors import (
     ContextOverflow,
-    HoldfastError,
+    EverlogError,
     ProviderDenied,
     ProviderRefused,
     ProviderUnavailable,
 )
-from holdfast.model import Message, Thinking, ToolCall, assistant, tool_result, user
-from holdfast.ports import Delta, Provider, Request
-from holdfast.providers.offline import NOTICE, WINDOW, OfflineModel
-from holdfast.tokens import estimate
+from everlog.model import Message, Thinking, ToolCall, assistant, tool_result, user
+from everlog.ports import Delta, Provider, Request
+from everlog.providers.offline import NOTICE, WINDOW, OfflineModel
+from everlog.tokens import estimate
 
 
 def say(*messages: Message, told: list[Delta] | None = None) -> Message:
@@ -154,7 +154,7 @@ def test_a_wait_can_be_cancelled() -> None:
         ("denied", ProviderDenied),
     ],
 )
-def test_it_fails_as_it_is_told(word: str, kind: type[HoldfastError]) -> None:
+def test_it_fails_as_it_is_told(word: str, kind: type[EverlogError]) -> None:
     with pytest.raises(kind):
         say(user(f"!fail {word}"))
 

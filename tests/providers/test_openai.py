@@ -9,16 +9,16 @@ from typing import Any
 import msgspec
 import pytest
 
-from holdfast.errors import (
+from everlog.errors import (
     ContextOverflow,
-    HoldfastError,
+    EverlogError,
     ProviderDenied,
     ProviderError,
     ProviderRefused,
     ProviderUnavailable,
 )
-from holdfast.log.lines import encode
-from holdfast.model import (
+from everlog.log.lines import encode
+from everlog.model import (
     File,
     Image,
     Message,
@@ -31,9 +31,9 @@ from holdfast.model import (
     tool_result,
     user,
 )
-from holdfast.ports import Delta, Request, Tool, unheard
-from holdfast.providers.models import Models, connect
-from holdfast.settings import ProviderSettings, Settings
+from everlog.ports import Delta, Request, Tool, unheard
+from everlog.providers.models import Models, connect
+from everlog.settings import ProviderSettings, Settings
 from tests.providers.fakes import Answer, FakeServer, chat, chunk, refusal
 
 KEY = "a-very-secret-key-of-the-tests"
@@ -360,7 +360,7 @@ def test_reasoning_is_told_as_thinking_and_goes_back_to_its_provider_alone() -> 
     ],
 )
 def test_each_failure_is_one_of_ours_and_is_not_tried_again(
-    answer: Answer, kind: type[HoldfastError]
+    answer: Answer, kind: type[EverlogError]
 ) -> None:
     with FakeServer(answer, chat("never asked")) as server:
         with pytest.raises(kind) as raised:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from holdfast.model import Spent
-from holdfast.providers.prices import estimate, rates_of
+from everlog.model import Spent
+from everlog.providers.prices import estimate, rates_of
 
 
 def test_a_known_model_has_a_price_with_and_without_its_provider() -> None:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 
-from holdfast.model import user
-from holdfast.ports import Delta, Provider, Request
-from holdfast.testing import ScriptedModel
+from everlog.model import user
+from everlog.ports import Delta, Provider, Request
+from everlog.testing import ScriptedModel
 
 
 def test_a_reply_is_told_in_words_that_make_up_the_text() -> None:

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from holdfast.errors import ProviderRefused, ProviderUnavailable
-from holdfast.model import (
+from everlog.errors import ProviderRefused, ProviderUnavailable
+from everlog.model import (
     Message,
     Text,
     Thinking,
@@ -19,9 +19,9 @@ from holdfast.model import (
     tool_result,
     user,
 )
-from holdfast.ports import Delta, Request, Tool, unheard
-from holdfast.providers.models import connect
-from holdfast.settings import ProviderSettings, Settings
+from everlog.ports import Delta, Request, Tool, unheard
+from everlog.providers.models import connect
+from everlog.settings import ProviderSettings, Settings
 from tests.providers.fakes import Answer, FakeServer, chat, claude, event
 
 # Models grow old, and the vendors' libraries say so.

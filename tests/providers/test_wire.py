@@ -7,8 +7,8 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from holdfast.model import AnyBlock, Image, Text, Thinking, ToolCall, Usage, assistant, user
-from holdfast.ports import Request
+from everlog.model import AnyBlock, Image, Text, Thinking, ToolCall, Usage, assistant, user
+from everlog.ports import Request
 
 words = st.text(st.characters(codec="utf-8"), min_size=1).filter(lambda text: bool(text.strip()))
 signatures = st.none() | st.from_regex(r"[A-Za-z0-9+/_]{1,20}", fullmatch=True)
@@ -36,7 +36,7 @@ blocks: st.SearchStrategy[AnyBlock] = st.one_of(
 def test_blocks_of_ones_own_survive_the_way_there_and_back(content: list[Any]) -> None:
     from pydantic_ai.messages import ModelResponse
 
-    from holdfast.providers import wire
+    from everlog.providers import wire
 
     message = assistant(content, model="own:m")
     request = Request(messages=(user("go"), message))
@@ -53,7 +53,7 @@ def test_blocks_of_ones_own_survive_the_way_there_and_back(content: list[Any]) -
 def test_nothing_that_was_signed_reaches_another(content: list[Any]) -> None:
     from pydantic_ai.messages import ModelResponse, ThinkingPart, ToolCallPart
 
-    from holdfast.providers import wire
+    from everlog.providers import wire
 
     request = Request(messages=(user("go"), assistant(content, model="other:m")))
     for message in wire.messages(request, "own", "own"):
@@ -66,7 +66,7 @@ def test_nothing_that_was_signed_reaches_another(content: list[Any]) -> None:
 
 
 def test_nothing_of_a_request_is_changed() -> None:
-    from holdfast.providers import wire
+    from everlog.providers import wire
 
     arguments = {"a": ["\ud800"]}
     request = Request(messages=(user("go"), assistant([ToolCall("c", "look", arguments)])))

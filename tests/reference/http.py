@@ -6,17 +6,17 @@ import asyncio
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from holdfast.app import open_runtime
-from holdfast.daemon.board import Board
-from holdfast.daemon.http import build
-from holdfast.daemon.limits import Bucket
-from holdfast.daemon.live import Live
+from everlog.app import open_runtime
+from everlog.daemon.board import Board
+from everlog.daemon.http import build
+from everlog.daemon.limits import Bucket
+from everlog.daemon.live import Live
 
 INTRODUCTION = """\
 # The HTTP API
 
 Made by `make docs` from the OpenAPI document that the daemon serves at `/docs/openapi.json`; a test holds the two
-together. Who gets in, the statuses, and the WebSocket are in [daemon.md](daemon.md); `holdfast.client.Client` has a
+together. Who gets in, the statuses, and the WebSocket are in [daemon.md](daemon.md); `everlog.client.Client` has a
 method for each route.
 
 An `{id}` is a session's id, its key, an alias, or the first 6 or more characters of the id, percent-encoded as one

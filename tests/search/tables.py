@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import apsw
 
-from holdfast.search.ranking import WEIGHTS
-from holdfast.search.words import grams, identifiers
+from everlog.search.ranking import WEIGHTS
+from everlog.search.words import grams, identifiers
 
 
 class Table:

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.search.ranking import (
+from everlog.search.ranking import (
     RECALL_WEIGHTS,
     WEIGHTS,
     Hit,

@@ -19,9 +19,9 @@ from typing import Any
 
 import msgspec
 
-from holdfast.memory.plan import Change, Plan
-from holdfast.stores import disk
-from holdfast.stores.memories import Memories
+from everlog.memory.plan import Change, Plan
+from everlog.stores import disk
+from everlog.stores.memories import Memories
 
 CALLS = ("write", "rename", "unlink", "mkdir", "rmdir", "open", "link")
 

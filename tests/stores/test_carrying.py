@@ -11,17 +11,17 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.log.carried import Line
-from holdfast.model import Damaged, user
-from holdfast.moving import copy
-from holdfast.settings import SessionSettings, Settings
-from holdfast.stores.file import FileStore
+from everlog.log.carried import Line
+from everlog.model import Damaged, user
+from everlog.moving import copy
+from everlog.settings import SessionSettings, Settings
+from everlog.stores.file import FileStore
 
 PROGRAM = """
 import sys
 from pathlib import Path
-from holdfast.moving import copy
-from holdfast.stores.file import FileStore
+from everlog.moving import copy
+from everlog.stores.file import FileStore
 
 try:
     copy(FileStore(Path(sys.argv[1])), FileStore(Path(sys.argv[2])))

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.errors import SessionBusy
-from holdfast.memory.dream import State
-from holdfast.stores.dreaming import Consolidation, new_sessions
-from holdfast.testing import FakeClock
+from everlog.errors import SessionBusy
+from everlog.memory.dream import State
+from everlog.stores.dreaming import Consolidation, new_sessions
+from everlog.testing import FakeClock
 
 NOW = 1_775_000_000.0
 ROOT = Path(__file__).parents[2]
@@ -130,8 +130,8 @@ def test_a_lock_that_is_not_ours_any_more_is_left_to_its_holder(tmp_path: Path) 
 
 RACER = """
 import sys, time
-from holdfast.errors import SessionBusy
-from holdfast.stores.dreaming import Consolidation
+from everlog.errors import SessionBusy
+from everlog.stores.dreaming import Consolidation
 sys.stdin.readline()
 held = Consolidation(sys.argv[1])
 try:

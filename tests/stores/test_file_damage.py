@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-import holdfast
-from holdfast.log import lines
-from holdfast.model import AnyRecord, Damaged, Event, Message, Unknown, user
-from holdfast.settings import SessionSettings, Settings
+import everlog
+from everlog.log import lines
+from everlog.model import AnyRecord, Damaged, Event, Message, Unknown, user
+from everlog.settings import SessionSettings, Settings
 from tests.log.test_lines import HOSTILE
 
 QUICK = Settings(session=SessionSettings(durability="os"))
@@ -23,14 +23,14 @@ def root(tmp_path: Path) -> Path:
     return tmp_path / "root"
 
 
-def _session(root: Path, count: int = 5, **facts: str) -> tuple[holdfast.Session, Path]:
-    session = holdfast.open_store(root, settings=QUICK).create(**facts)
+def _session(root: Path, count: int = 5, **facts: str) -> tuple[everlog.Session, Path]:
+    session = everlog.open_store(root, settings=QUICK).create(**facts)
     session.append_many([user(f"message {number}") for number in range(1, count + 1)])
     return session, root / "sessions" / session.id / "session.jsonl"
 
 
-def _again(root: Path, session: holdfast.Session) -> holdfast.Session:
-    return holdfast.open_store(root, settings=QUICK).session(session.id)
+def _again(root: Path, session: everlog.Session) -> everlog.Session:
+    return everlog.open_store(root, settings=QUICK).session(session.id)
 
 
 def _line(record: AnyRecord, seq: int) -> bytes:
@@ -106,7 +106,7 @@ def test_a_damaged_line_is_named_and_its_number_not_given_away(root: Path) -> No
     (damage,) = session.verify()
     assert (damage.file, damage.start, damage.end) == ("session.jsonl", start, len(whole) - 1)
     assert damage.seq == 5
-    with pytest.raises(holdfast.LogDamaged):
+    with pytest.raises(everlog.LogDamaged):
         session.record(5)
     assert session.append(user("next")).seq == 6
     assert [message.seq for message in session.messages()] == [1, 2, 3, 4, 6]
@@ -202,7 +202,7 @@ def test_a_newer_schema_version_makes_a_session_read_only(root: Path, where: str
         lambda: session.rewind(1),
         session.fork,
     ):
-        with pytest.raises(holdfast.FormatError):
+        with pytest.raises(everlog.FormatError):
             attempt()
     assert log.read_bytes() == before
     assert [row.id for row in session.store.list()] == [session.id]
@@ -210,7 +210,7 @@ def test_a_newer_schema_version_makes_a_session_read_only(root: Path, where: str
 
 def test_a_missing_part_is_reported_and_the_rest_is_read(root: Path) -> None:
     settings = Settings(session=SessionSettings(durability="os", part_bytes=1000))
-    session = holdfast.open_store(root, settings=settings).create()
+    session = everlog.open_store(root, settings=settings).create()
     session.append_many([user(f"{number} " + "x" * 300) for number in range(1, 10)])
     assert len(session.parts) >= 4
     folder = root / "sessions" / session.id
@@ -218,7 +218,7 @@ def test_a_missing_part_is_reported_and_the_rest_is_read(root: Path) -> None:
         range(session.parts[1].first_seq or 0, (session.parts[1].last_seq or 0) + 1)
     )
     os.unlink(folder / "session_part2.jsonl")
-    session = holdfast.open_store(root, settings=settings).session(session.id)
+    session = everlog.open_store(root, settings=settings).session(session.id)
     assert {message.seq for message in session.messages()} == set(range(1, 10)) - lost
     assert session.verify()[0].problem == "the part is missing"
     assert session.append(user("next")).seq == 10
@@ -236,7 +236,7 @@ def test_a_log_shorter_than_its_metadata_is_reported(root: Path) -> None:
 
 @pytest.mark.parametrize("name", ["a program that wrote a whole line", "one that died in a line"])
 def test_a_writer_without_locks_between_our_look_and_our_write(root: Path, name: str) -> None:
-    from holdfast.stores.tail import Tail
+    from everlog.stores.tail import Tail
 
     session, log = _session(root, 2)
     size = log.stat().st_size
@@ -251,7 +251,7 @@ def test_a_writer_without_locks_between_our_look_and_our_write(root: Path, name:
         assert tail.put(ours, size) == log.stat().st_size
         assert "ours" in [message.text for message in _again(root, session).messages()]
     else:
-        with pytest.raises(holdfast.StoreFailed):
+        with pytest.raises(everlog.StoreFailed):
             tail.put(ours, size)
         assert log.read_bytes().startswith(log.read_bytes()[:size] + foreign)
     assert reports
@@ -299,7 +299,7 @@ def test_a_second_torn_tail_at_the_same_place_replaces_no_copy(root: Path) -> No
     for number, torn in enumerate((b"first torn", b"second torn")):
         with open(log, "ab") as file:
             file.write(torn)
-        with holdfast.open_store(root, settings=QUICK) as store:
+        with everlog.open_store(root, settings=QUICK) as store:
             store.session(session.id).repair()
         assert log.stat().st_size == size
         name = f"torn.1.{size}" + (".2" if number else "")
@@ -308,13 +308,13 @@ def test_a_second_torn_tail_at_the_same_place_replaces_no_copy(root: Path) -> No
 
 def test_a_session_begun_by_another_program_keeps_its_facts_durably(root: Path) -> None:
     settings = Settings(session=SessionSettings(durability="always"))
-    with holdfast.open_store(root, settings=settings) as store:
+    with everlog.open_store(root, settings=settings) as store:
         session = store.create()
         folder = root / "sessions" / session.id
         line = b'{"recordType":"message","schemaVersion":1,"seq":1,"role":"user","content":[]}\n'
         (folder / "session.jsonl").write_bytes(line)
         (folder / "metadata.json").write_bytes(b'{"id":"x","name":"Theirs","colour":"red"}')
-    with holdfast.open_store(root, settings=settings) as store:
+    with everlog.open_store(root, settings=settings) as store:
         store.session(session.id).append(user("ours"))
     metadata = _again(root, session).metadata
     assert (metadata.name, metadata.extra) == ("Theirs", {"colour": "red"})
@@ -323,8 +323,8 @@ def test_a_session_begun_by_another_program_keeps_its_facts_durably(root: Path) 
 
 def test_a_full_session_still_takes_the_result_that_closes_a_call(root: Path) -> None:
     settings = Settings(session=SessionSettings(durability="os", total_bytes=1500))
-    session = holdfast.open_store(root, settings=settings).create()
+    session = everlog.open_store(root, settings=settings).create()
     session.append(user("x" * 900))
-    with pytest.raises(holdfast.StoreFull):
-        session.append(holdfast.tool_result("c", "y" * 900))
-    session.append(holdfast.tool_result("c", "the turn was cut off " * 40, is_error=True))
+    with pytest.raises(everlog.StoreFull):
+        session.append(everlog.tool_result("c", "y" * 900))
+    session.append(everlog.tool_result("c", "the turn was cut off " * 40, is_error=True))

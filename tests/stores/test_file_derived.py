@@ -12,25 +12,25 @@ import apsw
 import msgspec
 import pytest
 
-import holdfast
-from holdfast.log import lines
-from holdfast.model import Meta, user
-from holdfast.ports import Listed
-from holdfast.settings import SessionSettings, Settings
-from holdfast.stores.file import FileStore
+import everlog
+from everlog.log import lines
+from everlog.model import Meta, user
+from everlog.ports import Listed
+from everlog.settings import SessionSettings, Settings
+from everlog.stores.file import FileStore
 
 QUICK = Settings(session=SessionSettings(durability="os"))
 
 
-def _store(root: Path) -> holdfast.Store:
-    return holdfast.open_store(root, settings=QUICK)
+def _store(root: Path) -> everlog.Store:
+    return everlog.open_store(root, settings=QUICK)
 
 
 def _file(root: Path, session: str, name: str) -> Path:
     return root / "sessions" / session / name
 
 
-def _populate(store: holdfast.Store, count: int) -> None:
+def _populate(store: everlog.Store, count: int) -> None:
     for number in range(count):
         session = store.create(
             agent=f"a{number % 3}",
@@ -47,7 +47,7 @@ def _populate(store: holdfast.Store, count: int) -> None:
         session.end_turn(duration_ms=1000 + number)
 
 
-def _state(store: holdfast.Store) -> tuple[list[Listed], dict[str, list[int]], dict[str, str]]:
+def _state(store: everlog.Store) -> tuple[list[Listed], dict[str, list[int]], dict[str, str]]:
     rows = list(store.walk())
     live = {
         row.id: [message.seq for message in store.session(row.id).messages()] for row in rows[::10]
@@ -182,11 +182,11 @@ def test_appends_of_another_process_are_listed_at_once(tmp_path: Path) -> None:
     new.append(user("x"))
     assert store.list()[0].id == new.id
     program = (
-        "import sys, holdfast, os\n"
-        "store = holdfast.open_store(sys.argv[1])\n"
-        "store.session(sys.argv[2]).append(holdfast.user('from elsewhere'))\n"
+        "import sys, everlog, os\n"
+        "store = everlog.open_store(sys.argv[1])\n"
+        "store.session(sys.argv[2]).append(everlog.user('from elsewhere'))\n"
         "made = store.create(agent='elsewhere')\n"
-        "made.append(holdfast.user('y'))\n"
+        "made.append(everlog.user('y'))\n"
         "os._exit(0)\n"  # as if killed: nothing is saved or closed
     )
     subprocess.run([sys.executable, "-c", program, str(root), old.id], check=True)
@@ -202,8 +202,8 @@ def test_marks_of_a_dead_process_are_settled_once(tmp_path: Path) -> None:
     store = _store(root)
     session = store.create()
     program = (
-        "import sys, holdfast, os\n"
-        "holdfast.open_store(sys.argv[1]).session(sys.argv[2]).append(holdfast.user('x'))\n"
+        "import sys, everlog, os\n"
+        "everlog.open_store(sys.argv[1]).session(sys.argv[2]).append(everlog.user('x'))\n"
         "os._exit(0)\n"
     )
     subprocess.run([sys.executable, "-c", program, str(root), session.id], check=True)

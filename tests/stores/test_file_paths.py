@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-import holdfast
-from holdfast.model import user
-from holdfast.settings import SessionSettings, Settings
-from holdfast.stores.file import FileStore
-from holdfast.stores.layout import Root
-from holdfast.stores.pool import OPEN_SESSIONS
+import everlog
+from everlog.model import user
+from everlog.settings import SessionSettings, Settings
+from everlog.stores.file import FileStore
+from everlog.stores.layout import Root
+from everlog.stores.pool import OPEN_SESSIONS
 
 QUICK = Settings(session=SessionSettings(durability="os", part_bytes=2000))
 BAD_IDS = [
@@ -34,7 +34,7 @@ def _tree(path: Path) -> set[str]:
 
 @pytest.mark.parametrize("bad", BAD_IDS)
 def test_a_hostile_id_is_refused_and_touches_nothing(root: Path, bad: str) -> None:
-    store = holdfast.open_store(root, settings=QUICK)
+    store = everlog.open_store(root, settings=QUICK)
     store.create().append(user("x"))
     before = _tree(root.parent)
     port = store.port
@@ -52,13 +52,13 @@ def test_a_hostile_id_is_refused_and_touches_nothing(root: Path, bad: str) -> No
         lambda: port.repair(bad),
         lambda: port.resolve(bad),
     ):
-        with pytest.raises(holdfast.InvalidId):
+        with pytest.raises(everlog.InvalidId):
             verb()
     assert _tree(root.parent) == before
 
 
 def test_a_symlinked_session_directory_is_refused(root: Path, tmp_path: Path) -> None:
-    store = holdfast.open_store(root, settings=QUICK)
+    store = everlog.open_store(root, settings=QUICK)
     real = store.create()
     real.append(user("secret"))
     elsewhere = tmp_path / "elsewhere"
@@ -73,7 +73,7 @@ def test_a_symlinked_session_directory_is_refused(root: Path, tmp_path: Path) ->
         lambda: list(store.port.read(link)),
         lambda: store.port.delete(link),
     ):
-        with pytest.raises(holdfast.InvalidId):
+        with pytest.raises(everlog.InvalidId):
             verb()
     assert [row.id for row in store.list()] == [real.id]
     assert _tree(elsewhere) == {path for path in before if path.startswith(str(elsewhere))}
@@ -81,7 +81,7 @@ def test_a_symlinked_session_directory_is_refused(root: Path, tmp_path: Path) ->
 
 @pytest.mark.parametrize("name", ["session.jsonl", "lock", "turn.lock", "metadata.json"])
 def test_a_link_planted_in_a_session_is_not_followed(root: Path, tmp_path: Path, name: str) -> None:
-    with holdfast.open_store(root, settings=QUICK) as store:
+    with everlog.open_store(root, settings=QUICK) as store:
         session = store.create()
         session.append(user("x"))
         with session.lease():
@@ -91,7 +91,7 @@ def test_a_link_planted_in_a_session_is_not_followed(root: Path, tmp_path: Path,
     planted = root / "sessions" / session.id / name
     planted.unlink(missing_ok=True)
     planted.symlink_to(victim)
-    with holdfast.open_store(root, settings=QUICK) as store:
+    with everlog.open_store(root, settings=QUICK) as store:
         for verb in (
             lambda: store.session(session.id).append(user("y")),
             lambda: store.session(session.id).rename("z"),
@@ -99,7 +99,7 @@ def test_a_link_planted_in_a_session_is_not_followed(root: Path, tmp_path: Path,
         ):
             try:
                 verb()
-            except holdfast.HoldfastError:
+            except everlog.EverlogError:
                 pass
     assert victim.read_bytes() == b"untouched\n"
 
@@ -110,26 +110,26 @@ def test_a_link_in_place_of_a_directory_of_the_root_is_not_followed(
 ) -> None:
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir()
-    holdfast.open_store(root, settings=QUICK).create()
+    everlog.open_store(root, settings=QUICK).create()
     os.rename(root / name, root / f"{name}.old")
     os.symlink(elsewhere, root / name)
     try:
-        store = holdfast.open_store(root, settings=QUICK)
+        store = everlog.open_store(root, settings=QUICK)
         store.create().delete()
-    except holdfast.HoldfastError:
+    except everlog.EverlogError:
         pass
     assert list(elsewhere.iterdir()) == []
 
 
 def test_a_fifo_in_place_of_a_part_is_refused_at_once(root: Path) -> None:
-    store = holdfast.open_store(root, settings=QUICK)
+    store = everlog.open_store(root, settings=QUICK)
     session = store.create()
     session.append(user("x"))
     os.mkfifo(root / "sessions" / session.id / "session_part2.jsonl")
-    fresh = holdfast.open_store(root, settings=QUICK).session(session.id)
-    with pytest.raises(holdfast.StoreFailed):
+    fresh = everlog.open_store(root, settings=QUICK).session(session.id)
+    with pytest.raises(everlog.StoreFailed):
         fresh.messages()
-    with pytest.raises(holdfast.StoreFailed):
+    with pytest.raises(everlog.StoreFailed):
         fresh.append(user("y"))
     assert fresh.delete() == 2
 
@@ -137,7 +137,7 @@ def test_a_fifo_in_place_of_a_part_is_refused_at_once(root: Path) -> None:
 def test_nothing_is_open_to_others_whatever_the_umask(root: Path) -> None:
     old = os.umask(0)
     try:
-        with holdfast.open_store(root, settings=QUICK) as store:
+        with everlog.open_store(root, settings=QUICK) as store:
             session = store.create(key="sk_v1_x")
             session.append_many([user("x" * 900) for _ in range(5)])
             with session.lease():
@@ -160,22 +160,22 @@ def test_nothing_is_open_to_others_whatever_the_umask(root: Path) -> None:
 
 
 def test_a_loose_sessions_directory_is_tightened_and_the_root_left_alone(root: Path) -> None:
-    holdfast.open_store(root, settings=QUICK).create()
+    everlog.open_store(root, settings=QUICK).create()
     os.chmod(root, 0o755)
     os.chmod(root / "sessions", 0o755)
-    holdfast.open_store(root, settings=QUICK)
+    everlog.open_store(root, settings=QUICK)
     assert stat.S_IMODE(root.stat().st_mode) == 0o755
     assert stat.S_IMODE((root / "sessions").stat().st_mode) == 0o700
 
 
 def test_looking_makes_nothing(root: Path) -> None:
     root.mkdir(parents=True)
-    store = holdfast.open_store(root, settings=QUICK)
+    store = everlog.open_store(root, settings=QUICK)
     assert len(store.list()) == 0
     assert store.latest() is None
-    with pytest.raises(holdfast.NotFound):
+    with pytest.raises(everlog.NotFound):
         store.session("0" * 26)
-    with pytest.raises(holdfast.NotFound):
+    with pytest.raises(everlog.NotFound):
         store.session("sk_v1_x")
     assert list(root.iterdir()) == []
 
@@ -184,19 +184,19 @@ def test_looking_makes_nothing(root: Path) -> None:
 def test_a_root_of_another_user_is_refused(root: Path) -> None:
     root.mkdir(parents=True)
     os.chown(root, 12345, 12345)
-    with pytest.raises(holdfast.StoreFailed, match="another user"):
-        holdfast.open_store(root, settings=QUICK)
+    with pytest.raises(everlog.StoreFailed, match="another user"):
+        everlog.open_store(root, settings=QUICK)
 
 
 def test_a_file_as_root_is_refused(root: Path) -> None:
     root.parent.mkdir(parents=True)
     root.write_text("x")
-    with pytest.raises(holdfast.StoreFailed):
-        holdfast.open_store(root, settings=QUICK)
+    with pytest.raises(everlog.StoreFailed):
+        everlog.open_store(root, settings=QUICK)
 
 
 def test_at_most_64_sessions_keep_descriptors(root: Path) -> None:
-    store = holdfast.open_store(root, settings=QUICK)
+    store = everlog.open_store(root, settings=QUICK)
     sessions = [store.create() for _ in range(OPEN_SESSIONS + 20)]
     before = len(os.listdir("/proc/self/fd")) if os.path.isdir("/proc/self/fd") else 0
     for round_number in range(2):
@@ -211,7 +211,7 @@ def test_at_most_64_sessions_keep_descriptors(root: Path) -> None:
 
 
 def test_unfinished_reads_give_their_descriptors_back(root: Path) -> None:
-    store = holdfast.open_store(root, settings=QUICK)
+    store = everlog.open_store(root, settings=QUICK)
     session = store.create()
     session.append_many([user("x" * 500) for _ in range(20)])
     if not os.path.isdir("/proc/self/fd"):
@@ -225,23 +225,23 @@ def test_unfinished_reads_give_their_descriptors_back(root: Path) -> None:
 
 
 def test_a_session_deleted_under_another_store_is_gone_for_it_too(root: Path) -> None:
-    one, two = holdfast.open_store(root, settings=QUICK), holdfast.open_store(root, settings=QUICK)
+    one, two = everlog.open_store(root, settings=QUICK), everlog.open_store(root, settings=QUICK)
     session = one.create()
     session.append(user("a"))
     there = two.session(session.id)
     there.append(user("b"))
     assert session.append(user("c")).seq == 3
     session.delete()
-    with pytest.raises(holdfast.NotFound):
+    with pytest.raises(everlog.NotFound):
         there.append(user("d"))
-    with pytest.raises(holdfast.NotFound):
+    with pytest.raises(everlog.NotFound):
         there.metadata  # noqa: B018
     assert os.listdir(root / "sessions") == []
     assert os.listdir(root / "trash") == []
 
 
 def test_two_stores_in_one_process_share_a_dense_numbering(root: Path) -> None:
-    one, two = holdfast.open_store(root, settings=QUICK), holdfast.open_store(root, settings=QUICK)
+    one, two = everlog.open_store(root, settings=QUICK), everlog.open_store(root, settings=QUICK)
     session = one.create()
     other = two.session(session.id)
     for number in range(30):
@@ -251,7 +251,7 @@ def test_two_stores_in_one_process_share_a_dense_numbering(root: Path) -> None:
     assert session.verify() == ()
     with (
         session.lease(),
-        pytest.raises(holdfast.SessionBusy, match="a turn of this session is running"),
+        pytest.raises(everlog.SessionBusy, match="a turn of this session is running"),
     ):
         other.lease()
 
@@ -262,13 +262,13 @@ def test_network_file_systems_are_refused(root: Path, tmp_path: Path) -> None:
     table = tmp_path / "mountinfo"
     device = os.stat(root).st_dev
     table.write_text(f"1 0 {os.major(device)}:{os.minor(device)} / / rw - nfs4 server:/x rw\n")
-    with pytest.raises(holdfast.StoreFailed, match="network"):
+    with pytest.raises(everlog.StoreFailed, match="network"):
         here.check(mounts=str(table))
     here.check()
 
 
 def test_leftovers_of_a_crash_are_named(root: Path) -> None:
-    store = holdfast.open_store(root, settings=QUICK)
+    store = everlog.open_store(root, settings=QUICK)
     store.create()
     (root / "tmp" / ("0" * 26)).mkdir()
     port = store.port

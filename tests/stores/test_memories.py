@@ -16,13 +16,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from holdfast.errors import Conflict, InvalidId, NotFound, SessionBusy
-from holdfast.memory import dream, extract, rules
-from holdfast.memory.facts import Fact, Source
-from holdfast.memory.plan import Change, Plan
-from holdfast.model import assistant, user
-from holdfast.stores import disk
-from holdfast.stores.memories import Memories, memory_path
+from everlog.errors import Conflict, InvalidId, NotFound, SessionBusy
+from everlog.memory import dream, extract, rules
+from everlog.memory.facts import Fact, Source
+from everlog.memory.plan import Change, Plan
+from everlog.model import assistant, user
+from everlog.stores import disk
+from everlog.stores.memories import Memories, memory_path
 
 DAY = date(2026, 4, 3)
 OLD = {"a.md": "old a\n", "b.md": "old b\n", "sub/c.md": "old c\n", "MEMORY.md": "- [a](a.md)\n"}
@@ -401,9 +401,9 @@ WRITER = """
 import sys
 from datetime import date
 from pathlib import Path
-from holdfast.memory.extract import State
-from holdfast.memory.facts import Fact
-from holdfast.stores.memories import Memories
+from everlog.memory.extract import State
+from everlog.memory.facts import Fact
+from everlog.stores.memories import Memories
 memory = Memories(sys.argv[1])
 sys.stdin.readline()
 for n in range(20):

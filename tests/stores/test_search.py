@@ -7,14 +7,14 @@ from pathlib import Path
 
 import pytest
 
-import holdfast
-from holdfast.app import open_store
-from holdfast.model import Compaction, Entry, Tombstone
-from holdfast.ports import Found, Query
-from holdfast.session import Store
-from holdfast.settings import SearchSettings, SessionSettings, Settings
-from holdfast.stores.file import FileStore
-from holdfast.stores.searching import Searching
+import everlog
+from everlog.app import open_store
+from everlog.model import Compaction, Entry, Tombstone
+from everlog.ports import Found, Query
+from everlog.session import Store
+from everlog.settings import SearchSettings, SessionSettings, Settings
+from everlog.stores.file import FileStore
+from everlog.stores.searching import Searching
 from tests.stores.postgres.stores import Stores, shared_server
 
 SECRET = "ghp_" + "a1B2" * 9
@@ -35,10 +35,10 @@ def found(store: Store, text: str, **how: object) -> list[str]:
     return [one.title for one in store.search(text, **how).results]  # type: ignore[arg-type]
 
 
-def talk(store: Store, title: str, *texts: str, **facts: str) -> holdfast.Session:
+def talk(store: Store, title: str, *texts: str, **facts: str) -> everlog.Session:
     session = store.create(title=title, **facts)
     for number, text in enumerate(texts):
-        session.append(holdfast.assistant(text) if number % 2 else holdfast.user(text))
+        session.append(everlog.assistant(text) if number % 2 else everlog.user(text))
     return session
 
 
@@ -57,7 +57,7 @@ def test_words_are_found_in_any_form_with_a_snippet_and_a_place_to_go_to(store: 
 def test_what_was_said_is_found_at_once(store: Store) -> None:
     session = talk(store, "One", "apples")
     assert found(store, "pears") == []
-    session.append(holdfast.user("and pears"))
+    session.append(everlog.user("and pears"))
     assert found(store, "pears") == ["One"]
     session.rename("About quinces")
     assert found(store, "quinces") == ["About quinces"]
@@ -98,8 +98,8 @@ def test_what_tools_answered_is_found_only_if_that_is_set_and_no_secret(tmp_path
     for place, settings in (("a", None), ("b", Settings(search=SearchSettings(tool_output=True)))):
         with open_store(tmp_path / place, settings=settings) as store:
             session = store.create(title="One")
-            session.append(holdfast.assistant([holdfast.ToolCall("c", "bash", {})]))
-            session.append(holdfast.tool_result("c", f"listing: kumquat {SECRET}"))
+            session.append(everlog.assistant([everlog.ToolCall("c", "bash", {})]))
+            session.append(everlog.tool_result("c", f"listing: kumquat {SECRET}"))
             assert found(store, "kumquat") == (["One"] if settings else [])
             assert found(store, SECRET) == []
             assert found(store, SECRET[:12] + "*") == []
@@ -189,7 +189,7 @@ def test_a_message_finds_what_it_is_about(store: Store) -> None:
 def test_a_session_that_says_it_once_is_found_beside_those_that_say_it_always(store: Store) -> None:
     talk(store, "Needle", f"{'a long answer about other things ' * 20} question")
     for title in ("One", "Two"):
-        store.create(title=title).append_many(holdfast.user(f"question {n}") for n in range(2_100))
+        store.create(title=title).append_many(everlog.user(f"question {n}") for n in range(2_100))
     every = store.search("question")
     assert ([one.title for one in every.results][-1], every.total) == ("Needle", 3)
     assert sorted(one.title for one in every.results) == ["Needle", "One", "Two"]
@@ -199,7 +199,7 @@ def test_a_session_that_says_it_once_is_found_beside_those_that_say_it_always(st
 
 def test_a_part_of_a_name_is_found_beside_those_that_have_it_always(store: Store) -> None:
     talk(store, "Needle", "call getUserName(id)")
-    store.create(title="One").append_many(holdfast.user(f"getUserName{n}") for n in range(2_100))
+    store.create(title="One").append_many(everlog.user(f"getUserName{n}") for n in range(2_100))
     assert sorted(found(store, "serNam")) == ["Needle", "One"]
 
 
@@ -207,7 +207,7 @@ def test_more_passages_than_are_scored_at_once_are_all_looked_at(tmp_path: Path)
     with open_store(tmp_path, settings=Settings(session=SessionSettings(durability="os"))) as store:
         for title in "abc":
             texts = (f"apples {'and pears ' * (n != 6_800)}" for n in range(6_900))
-            store.create(title=title).append_many(map(holdfast.user, texts))
+            store.create(title=title).append_many(map(everlog.user, texts))
         best = store.search("apples")
         assert [one.title for one in best.results] == ["c", "b", "a"]
         # The shortest is the best, then the newest.
@@ -272,9 +272,9 @@ def test_only_what_has_gone_on_is_looked_at_to_be_taken_in(tmp_path: Path) -> No
         store.list()
         assert sorted(ahead()) == sorted([first.id, second.id])
         assert found(store, "apples") == ["One"] and ahead() == []
-        second.append(holdfast.user("and apples"))
+        second.append(everlog.user("and apples"))
         assert sorted(found(store, "apples")) == ["One", "Two"] and ahead() == []
-        first.append(holdfast.user("more"))
+        first.append(everlog.user("more"))
         first.delete()
         second.rename("Three")
         store.list()
@@ -284,13 +284,13 @@ def test_only_what_has_gone_on_is_looked_at_to_be_taken_in(tmp_path: Path) -> No
 
 def test_a_tombstone_may_restore_what_is_still_to_come(store: Store) -> None:
     session = talk(store, "One", "zebra")
-    session.append_many([Tombstone(restores=(3,)), holdfast.user("another zebra")])
+    session.append_many([Tombstone(restores=(3,)), everlog.user("another zebra")])
     talk(store, "Two", "zebra")
     (one, two) = sorted(store.search("zebra").results, key=lambda result: result.title)
     assert [hit.seq for hit in one.hits] == [1, 3] and len(two.hits) == 1
     session.append_many([Tombstone(deletes=(3,)), Tombstone(restores=(3, 8))])
     assert store.search("another").total == 1
-    session.append_many([holdfast.user("a"), holdfast.user("b"), holdfast.user("later zebra")])
+    session.append_many([everlog.user("a"), everlog.user("b"), everlog.user("later zebra")])
     assert store.search("later").total == 1
 
 

@@ -9,17 +9,17 @@ from zlib import crc32
 import apsw
 import pytest
 
-import holdfast
-from holdfast.app import open_store
-from holdfast.errors import FormatError
-from holdfast.model import Event, Usage, assistant, user
-from holdfast.ports import Used
-from holdfast.stores.inmemory import InMemoryStore
+import everlog
+from everlog.app import open_store
+from everlog.errors import FormatError
+from everlog.model import Event, Usage, assistant, user
+from everlog.ports import Used
+from everlog.stores.inmemory import InMemoryStore
 
 STAMPS = ("2026-11-14T10:00:00.000Z", "2026-11-16T10:00:00.000Z")
 
 
-def _populate(store: holdfast.Store) -> None:
+def _populate(store: everlog.Store) -> None:
     for number in range(30):
         session = store.create(agent=f"a{number % 3}", title=f"T{number}")
         usage = Usage(input_tokens=10 * number, output_tokens=3, cost=0.1 * (number % 4))
@@ -32,7 +32,7 @@ def _populate(store: holdfast.Store) -> None:
             session.fork().append(assistant("y", model="f", usage=usage, timestamp=STAMPS[0]))
 
 
-def _asked(store: holdfast.Store) -> list[Used]:
+def _asked(store: everlog.Store) -> list[Used]:
     return [
         store.usage(spenders=50),
         store.usage(agent="a1", since="2026-11-15"),
@@ -59,9 +59,7 @@ def test_files_and_memory_answer_the_same(tmp_path: Path) -> None:
         for row in store.walk():
             entries = store.port.read(row.id)
             same = memory.create({"agent": row.metadata.agent})
-            memory.append(
-                same.id, [one for one in entries if not isinstance(one, holdfast.Damaged)]
-            )
+            memory.append(same.id, [one for one in entries if not isinstance(one, everlog.Damaged)])
         here, there = store.usage(), memory.usage()
         assert [one.day for one in here.spent] == [one.day for one in there.spent]
         for one, other in zip(here.spent, there.spent, strict=True):

@@ -12,4 +12,4 @@ import sys
 import termios
 
 fcntl.ioctl(0, termios.TIOCSCTTY, 0)
-os.execv(sys.executable, [sys.executable, "-W", "error", "-m", "holdfast", *sys.argv[1:]])
+os.execv(sys.executable, [sys.executable, "-W", "error", "-m", "everlog", *sys.argv[1:]])

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-from holdfast.session import Session, Store
+from everlog.session import Session, Store
 from tests.providers.fakes import FakeServer
 from tests.terminal.conftest import CONFIG
 from tests.terminal.terminal import Terminal

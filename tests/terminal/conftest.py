@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from holdfast.app import open_store
-from holdfast.session import Store
+from everlog.app import open_store
+from everlog.session import Store
 from tests.daemon.running import Daemon
 from tests.providers.fakes import Answer, chunk
 from tests.terminal.terminal import Terminal
@@ -48,7 +48,7 @@ def store(root: Path) -> Iterator[Store]:
 
 @pytest.fixture
 def terminal(root: Path) -> Iterator[Callable[..., Terminal]]:
-    """Start `holdfast …` on terminals of the test's own."""
+    """Start `everlog …` on terminals of the test's own."""
     made: list[Terminal] = []
 
     def begin(*arguments: str, **how: Any) -> Terminal:

@@ -93,7 +93,7 @@ class Screen(pyte.HistoryScreen):
 
 
 class Terminal:
-    """`holdfast …` on a terminal of its own."""
+    """`everlog …` on a terminal of its own."""
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""`holdfast sessions browse` on a real terminal."""
+"""`everlog sessions browse` on a real terminal."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.model import ToolCall, assistant, tool_result, user
-from holdfast.session import Session, Store
+from everlog.model import ToolCall, assistant, tool_result, user
+from everlog.session import Session, Store
 from tests.cli.runner import run_process
 from tests.terminal.terminal import Terminal
 
@@ -273,7 +273,7 @@ def test_an_empty_root_says_how_to_begin(terminal: Begin) -> None:
 def test_without_a_terminal_there_is_one_line_that_names_the_list(root: Path) -> None:
     done = run_process(root, "sessions", "browse")
     assert done.code == 2 and done.out == "" and done.err.count("\n") == 1
-    assert "holdfast sessions list" in done.err
+    assert "everlog sessions list" in done.err
 
 
 def test_a_session_that_somebody_else_deleted_leaves_the_list(

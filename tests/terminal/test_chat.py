@@ -1,4 +1,4 @@
-"""`holdfast chat` as a person meets it: on a terminal, with and without a daemon."""
+"""`everlog chat` as a person meets it: on a terminal, with and without a daemon."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-import holdfast
-from holdfast.session import Store
+import everlog
+from everlog.session import Store
 from tests.daemon.running import Daemon
 from tests.providers.fakes import Answer, FakeServer, chat
 from tests.terminal.chatting import (
@@ -42,8 +42,8 @@ def test_a_message_is_answered_and_the_next_chat_goes_on_with_it(
     first = begin(terminal)
     assert "A new session" in first.everything
     assert place in first.everything
-    first.say("tell me of **holdfast**")
-    first.wait_for("› tell me of **holdfast**", "holdfast's offline model", "tokens in")
+    first.say("tell me of **everlog**")
+    first.wait_for("› tell me of **everlog**", "everlog's offline model", "tokens in")
     wait_for_prompt(first)
     first.press("ctrl d")
     assert first.wait_for_end() == 0
@@ -215,9 +215,9 @@ def test_pasted_lines_are_one_message_and_the_history_is_kept_for_its_owner(
 
 def test_new_and_resume_choose_the_session(terminal: Start, store: Store) -> None:
     old = store.create(title="The old one")
-    old.append(holdfast.user("about the old one"))
+    old.append(everlog.user("about the old one"))
     other = store.create(agent="other", sender="somebody", title="Of another pair")
-    other.append(holdfast.user("about another pair"))
+    other.append(everlog.user("about another pair"))
 
     screen = begin(terminal)
     assert "The old one" in screen.everything

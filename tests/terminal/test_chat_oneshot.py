@@ -1,4 +1,4 @@
-"""`holdfast chat` in scripts: one prompt, one answer, an exit code."""
+"""`everlog chat` in scripts: one prompt, one answer, an exit code."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.session import Store
+from everlog.session import Store
 from tests.cli.runner import environment, run_process
 from tests.daemon.running import Daemon
 from tests.terminal.chatting import Start, only_session, stops
@@ -90,7 +90,7 @@ def test_what_goes_wrong_is_one_line_and_a_code(
     done = run_process(root, "chat", *arguments)
     assert done.code == code
     assert done.out == ""
-    assert done.err.startswith("holdfast: ")
+    assert done.err.startswith("everlog: ")
     assert problem in done.err
     assert done.err.count("\n") == 1
 
@@ -106,7 +106,7 @@ def test_an_interrupt_stops_the_turn_and_ends_with_130(
     if served:
         daemon()
     with subprocess.Popen(
-        [sys.executable, "-m", "holdfast", "chat", "-p", "!wait 60"],
+        [sys.executable, "-m", "everlog", "chat", "-p", "!wait 60"],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -116,14 +116,14 @@ def test_an_interrupt_stops_the_turn_and_ends_with_130(
         process.send_signal(signal.SIGINT)
         out, err = process.communicate(timeout=60)
     assert process.returncode == 130
-    assert (out, err) == (b"", b"holdfast: interrupted\n")
+    assert (out, err) == (b"", b"everlog: interrupted\n")
     assert stops(only_session(store)) == ["cancelled"]
 
 
 def test_a_daemon_that_dies_during_one_is_one_line(root: Path, store: Store, daemon: Serve) -> None:
     serving = daemon()
     with subprocess.Popen(
-        [sys.executable, "-m", "holdfast", "chat", "-p", "!wait 60"],
+        [sys.executable, "-m", "everlog", "chat", "-p", "!wait 60"],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -134,13 +134,13 @@ def test_a_daemon_that_dies_during_one_is_one_line(root: Path, store: Store, dae
         out, err = process.communicate(timeout=60)
     assert process.returncode == 1
     assert out == b""
-    assert err.startswith(b"holdfast: the daemon ")
+    assert err.startswith(b"everlog: the daemon ")
     assert err.count(b"\n") == 1
 
 
 def test_other_commands_do_not_load_what_only_a_conversation_needs(root: Path) -> None:
     check = (
-        "import sys; from holdfast.cli.main import main\n"
+        "import sys; from everlog.cli.main import main\n"
         "for given in (['--version'], ['sessions', 'list'], ['--help']): main(given)\n"
         "assert not {'prompt_toolkit', 'asyncio'} & set(sys.modules), 'loaded'\n"
         "print(main(['chat', '-p', '!say x']), 'prompt_toolkit' in sys.modules)"
@@ -153,7 +153,7 @@ def test_other_commands_do_not_load_what_only_a_conversation_needs(root: Path) -
         text=True,
         check=False,
     )
-    assert done.stderr in ("", "no sessions (holdfast sessions new)\n")
+    assert done.stderr in ("", "no sessions (everlog sessions new)\n")
     assert done.stdout.endswith("x\n0 False\n")
 
 

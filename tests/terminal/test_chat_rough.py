@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-import holdfast
-from holdfast.app import open_store
-from holdfast.session import Store
+import everlog
+from everlog.app import open_store
+from everlog.session import Store
 from tests.cli.runner import environment, run_process
 from tests.daemon.running import Daemon
 from tests.terminal.chatting import Start, begin, only_session, wait_for_prompt
@@ -135,20 +135,20 @@ def test_a_session_is_not_resumed_for_a_model_that_cannot_be_used(
 
 def test_words_that_are_not_utf_8_are_one_line(root: Path) -> None:
     done = subprocess.run(
-        [sys.executable, "-m", "holdfast", "chat", "--agent", b"\xff", "-p", "hello"],
+        [sys.executable, "-m", "everlog", "chat", "--agent", b"\xff", "-p", "hello"],
         env=environment(root),
         stdin=subprocess.DEVNULL,
         capture_output=True,
         timeout=60,
         check=False,
     )
-    assert (done.returncode, done.stderr) == (2, b"holdfast: what was given is not UTF-8\n")
+    assert (done.returncode, done.stderr) == (2, b"everlog: what was given is not UTF-8\n")
 
 
 def test_a_terminal_without_a_keyboard_is_no_conversation(root: Path) -> None:
     outer, inner = os.openpty()
     done = subprocess.run(
-        ["sh", "-c", f"exec '{sys.executable}' -m holdfast chat <&-"],
+        ["sh", "-c", f"exec '{sys.executable}' -m everlog chat <&-"],
         env=environment(root),
         stdout=inner,
         stderr=subprocess.PIPE,
@@ -164,13 +164,13 @@ def test_a_terminal_without_a_keyboard_is_no_conversation(root: Path) -> None:
 def test_the_files_of_another_program_are_gone_on_with_where_they_lie(
     root: Path, store: Store, tmp_path: Path
 ) -> None:
-    store.create(title="Of our own").append(holdfast.user("not this one"))
+    store.create(title="Of our own").append(everlog.user("not this one"))
     theirs = tmp_path / "theirs"
     theirs.mkdir()
     with open_store(theirs, dialect="claude", home=root) as live:
         session = live.create()
-        session.append(holdfast.user("from over there"))
-        session.append(holdfast.assistant("indeed"))
+        session.append(everlog.user("from over there"))
+        session.append(everlog.assistant("indeed"))
     there = ("--root", str(theirs), "--dialect")
     for options in ((), ("--resume",), ("--resume", session.id)):
         done = run_process(root, "chat", *there, "auto", *options, "-p", "!say hello")

@@ -1,4 +1,4 @@
-"""Slash commands of `holdfast chat`: each does what /help says of it."""
+"""Slash commands of `everlog chat`: each does what /help says of it."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from pathlib import Path
 
 import pytest
 
-import holdfast
-from holdfast import api
-from holdfast.cli.chat.slash import VERBS
-from holdfast.client import stream
-from holdfast.memory.notes import INDEX
-from holdfast.model import Compaction, Usage
-from holdfast.session import Session, Store
-from holdfast.stores.memories import Memories, memory_path
+import everlog
+from everlog import api
+from everlog.cli.chat.slash import VERBS
+from everlog.client import stream
+from everlog.memory.notes import INDEX
+from everlog.model import Compaction, Usage
+from everlog.session import Session, Store
+from everlog.stores.memories import Memories, memory_path
 from tests.cli.runner import run_process
 from tests.daemon.running import Daemon
 from tests.terminal.chatting import Start, begin, only_session, wait_for_prompt
@@ -28,8 +28,8 @@ def session(store: Store) -> Session:
     """One with two exchanges."""
     made = store.create(title="Fix the tests")
     for question, answer in (("why is it red?", "the clock"), ("and blue?", "the sky")):
-        made.append(holdfast.user(question))
-        made.append(holdfast.assistant(answer))
+        made.append(everlog.user(question))
+        made.append(everlog.assistant(answer))
     return made
 
 
@@ -84,8 +84,8 @@ def test_resume_goes_on_with_a_session_by_the_first_of_its_id(
     screen: Terminal, store: Store
 ) -> None:
     other = store.create(agent="poet", title="Verses")
-    other.append(holdfast.user("a rhyme on holdfast"))
-    do(screen, f"/resume {other.id[:20]}", "› a rhyme on holdfast", "poet with user")
+    other.append(everlog.user("a rhyme on everlog"))
+    do(screen, f"/resume {other.id[:20]}", "› a rhyme on everlog", "poet with user")
     do(screen, "/resume 01ZZZZZZ", "✗ ")
 
 
@@ -109,19 +109,19 @@ def test_ids_are_completed_after_resume_and_names_after_a_slash(
 
 def test_resume_alone_opens_the_picker(screen: Terminal, store: Store) -> None:
     other = store.create(title="Verses")
-    other.append(holdfast.user("a rhyme on holdfast"))
+    other.append(everlog.user("a rhyme on everlog"))
     screen.say("/resume")
     screen.wait_until(lambda: screen.screen.is_alternate and "Verses" in screen.text)
     screen.type("verses")
     screen.wait_until(lambda: "Fix the tests" not in screen.text)
     screen.press("enter")
     screen.wait_until(lambda: not screen.screen.is_alternate)
-    screen.wait_for("› a rhyme on holdfast")
+    screen.wait_for("› a rhyme on everlog")
     wait_for_prompt(screen)
 
 
 def test_sessions_are_listed_and_filtered(screen: Terminal, store: Store) -> None:
-    store.create(title="Verses").append(holdfast.user("hm"))
+    store.create(title="Verses").append(everlog.user("hm"))
     do(screen, "/sessions", "TITLE", "Verses")
     do(screen, "/sessions nothing like it", "no session matches")
 
@@ -134,8 +134,8 @@ def test_a_title_is_shown_and_set(screen: Terminal, session: Session) -> None:
 
 def test_compact_records_a_summary(screen: Terminal, session: Session) -> None:
     for number in range(30):
-        session.append(holdfast.user(f"question {number}: " + "why " * 400))
-        session.append(holdfast.assistant(f"answer {number}: " + "because " * 400))
+        session.append(everlog.user(f"question {number}: " + "why " * 400))
+        session.append(everlog.assistant(f"answer {number}: " + "because " * 400))
     do(screen, "/compact the clock", "compacted ", "tokens")
     assert any(isinstance(one, Compaction) for one in session.records())
 
@@ -204,7 +204,7 @@ def test_search_finds_what_was_said(screen: Terminal, session: Session) -> None:
 
 def test_memory_shows_what_the_agent_remembers(screen: Terminal, root: Path) -> None:
     do(screen, "/memory", "main remembers nothing")
-    from holdfast.cli.main import main
+    from everlog.cli.main import main
 
     assert main(["--root", str(root), "memory", "add", "The clock is five minutes slow."]) == 0
     assert any(one.path == INDEX for one in Memories(memory_path(root, agent="main")).files())
@@ -221,8 +221,8 @@ def test_usage_is_what_the_statistics_tell_also_of_what_was_not_said_here(
     screen: Terminal, root: Path, session: Session
 ) -> None:
     taken = Usage(input_tokens=1_200, output_tokens=345, cache_read_tokens=6_789)
-    session.append(holdfast.user("and green?"))
-    session.append(holdfast.assistant("the grass", model="house-1", usage=taken))
+    session.append(everlog.user("and green?"))
+    session.append(everlog.assistant("the grass", model="house-1", usage=taken))
     screen.wait_for("› and green?")
     do(screen, "/usage", "  turns ", "  tokens in ", "  tokens out ", "  from the cache ")
     shown = dict(

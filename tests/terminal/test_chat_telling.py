@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from holdfast import api
-from holdfast.cli.chat.telling import AGAIN, Line, Markdown, Shown, Teller
-from holdfast.model import Text, Thinking, assistant, user
+from everlog import api
+from everlog.cli.chat.telling import AGAIN, Line, Markdown, Shown, Teller
+from everlog.model import Text, Thinking, assistant, user
 
 RUN = {"session_id": "s", "run_id": "r"}
 

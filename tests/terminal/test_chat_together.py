@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-import holdfast
-from holdfast.session import Store
+import everlog
+from everlog.session import Store
 from tests.terminal.chatting import Start, begin, only_session, stops, wait_for_prompt
 from tests.terminal.conftest import CONFIG
 from tests.terminal.terminal import Terminal
@@ -55,11 +55,11 @@ def test_a_message_that_waited_and_was_answered_elsewhere_is_shown_in_order_and_
 
 def test_what_a_program_changes_is_shown_and_the_bar_follows(terminal: Start, store: Store) -> None:
     session = store.create(title="Fix the tests")
-    session.append(holdfast.user("why is it red?"))
-    session.append(holdfast.assistant("the clock"))
+    session.append(everlog.user("why is it red?"))
+    session.append(everlog.assistant("the clock"))
     screen = begin(terminal)
     before = bar(screen)
-    session.append(holdfast.user("and blue? " * 200))
+    session.append(everlog.user("and blue? " * 200))
     screen.wait_for("› and blue?")
     screen.wait_until(lambda: bar(screen) > before, "more tokens")
     session.rewind(2)
@@ -70,8 +70,8 @@ def test_what_a_program_changes_is_shown_and_the_bar_follows(terminal: Start, st
 def test_the_bar_follows_a_rewind_and_a_compaction(terminal: Start, store: Store) -> None:
     session = store.create(title="Fix the tests")
     for number in range(30):
-        session.append(holdfast.user(f"question {number}: " + "why " * 400))
-        session.append(holdfast.assistant(f"answer {number}: " + "because " * 400))
+        session.append(everlog.user(f"question {number}: " + "why " * 400))
+        session.append(everlog.assistant(f"answer {number}: " + "because " * 400))
     screen = begin(terminal)
     full = bar(screen)
     screen.say("/rewind #58")
@@ -158,7 +158,7 @@ def test_a_listing_has_a_row_for_each_session_however_narrow(
 ) -> None:
     for number in range(3):
         session = store.create(title=f"{number}: a title of some length, 日本語 too", agent="poet")
-        session.append(holdfast.user("hello"))
+        session.append(everlog.user("hello"))
     listing = terminal("sessions", "list", columns=columns)
     assert listing.wait_for_end() == 0
     head, *rows = listing.everything.rstrip().split("\n")

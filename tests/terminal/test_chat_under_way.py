@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.session import Store
+from everlog.session import Store
 from tests.daemon.running import Daemon
 from tests.providers.fakes import Answer, FakeServer
 from tests.terminal.chatting import Start, begin, only_session, stops, use_server, wait_for_prompt

@@ -11,17 +11,17 @@ from pathlib import Path
 import pexpect
 import pytest
 
-from holdfast.session import Store
+from everlog.session import Store
 from tests.cli.runner import Result, environment, run_process
 
 PROMPT = "ready> "
 
 
 def surroundings(root: Path, folder: Path) -> dict[str, str]:
-    """An environment with `holdfast` on the path."""
-    command = folder / "bin" / "holdfast"
+    """An environment with `everlog` on the path."""
+    command = folder / "bin" / "everlog"
     command.parent.mkdir()
-    command.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m holdfast "$@"\n')
+    command.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m everlog "$@"\n')
     command.chmod(0o700)
     path = os.pathsep.join((str(command.parent), os.environ.get("PATH", os.defpath)))
     return environment(root, PATH=path, HOME=str(folder), INPUTRC="/dev/null", TERM="dumb")
@@ -43,7 +43,7 @@ def bash(root: Path, tmp_path: Path) -> Iterator[pexpect.spawn[str]]:
     )
     shell.sendline(f"PS1=re'{PROMPT[2:]}'; bind 'set enable-bracketed-paste off'")
     shell.expect_exact(PROMPT)
-    shell.sendline('eval "$(holdfast completion bash)"; echo do"ne"')
+    shell.sendline('eval "$(everlog completion bash)"; echo do"ne"')
     shell.expect_exact("done")
     shell.expect_exact(PROMPT)
     yield shell
@@ -56,14 +56,14 @@ def test_bash_completes_commands_options_ids_and_agents(
     made = store.create(title="Fix the tests", agent="researcher")
     store.close()
     for typed, completed in (
-        ("holdfast sess\t", "ions "),
-        ("holdfast sessions sho\t", "w "),
-        ("holdfast sessions list --ag\t", "ent "),
-        ("holdfast sessions list --agent res\t", "earcher "),
-        (f"holdfast sessions show {made.id[:6]}\t", f"{made.id[6:]} "),
-        (f"holdfast sessions rename {made.id[:6]}\t", f"{made.id[6:]} "),
-        ("holdfast archive ver\t", "ify "),
-        (f"holdfast chat --resume {made.id[:6]}\t", f"{made.id[6:]} "),
+        ("everlog sess\t", "ions "),
+        ("everlog sessions sho\t", "w "),
+        ("everlog sessions list --ag\t", "ent "),
+        ("everlog sessions list --agent res\t", "earcher "),
+        (f"everlog sessions show {made.id[:6]}\t", f"{made.id[6:]} "),
+        (f"everlog sessions rename {made.id[:6]}\t", f"{made.id[6:]} "),
+        ("everlog archive ver\t", "ify "),
+        (f"everlog chat --resume {made.id[:6]}\t", f"{made.id[6:]} "),
     ):
         bash.send(typed)
         bash.expect_exact(typed.rstrip("\t") + completed)
@@ -75,7 +75,7 @@ def test_completion_on_a_root_that_is_no_root_leaves_the_line_clean(
     bash: pexpect.spawn[str], tmp_path: Path
 ) -> None:
     (tmp_path / "file").write_text("not a directory")
-    bash.send(f"holdfast --root {tmp_path}/file sessions show 01\t")
+    bash.send(f"everlog --root {tmp_path}/file sessions show 01\t")
     bash.send("x\x15echo al'l well'\n")
     bash.expect_exact("all well")
     assert "rror" not in (bash.before or "") and "Traceback" not in (bash.before or "")
@@ -83,11 +83,11 @@ def test_completion_on_a_root_that_is_no_root_leaves_the_line_clean(
 
 def ask(root: Path, shell: str, *words: str, incomplete: str = "") -> Result:
     """Ask as the script of a shell does."""
-    line = " ".join(("holdfast", *words))
+    line = " ".join(("everlog", *words))
     number = incomplete if shell == "fish" else str(len(words) + 1)
     return run_process(
         root,
-        _HOLDFAST_COMPLETE=f"{shell}_complete",
+        _EVERLOG_COMPLETE=f"{shell}_complete",
         COMP_WORDS=f"{line} {incomplete}",
         COMP_CWORD=number,
     )
@@ -121,10 +121,10 @@ def test_nothing_goes_wrong_aloud(root: Path, tmp_path: Path) -> None:
     (root / "config.toml").write_text("[session\n")
     done = ask(root, "bash", "sessions", "show")
     assert done.out == "" and done.err == ""
-    done = run_process(root, _HOLDFAST_COMPLETE="nonsense")
+    done = run_process(root, _EVERLOG_COMPLETE="nonsense")
     assert done.out == "" and done.err == ""
     done = run_process(
-        root, _HOLDFAST_COMPLETE="bash_complete", COMP_WORDS="holdfast '", COMP_CWORD="many"
+        root, _EVERLOG_COMPLETE="bash_complete", COMP_WORDS="everlog '", COMP_CWORD="many"
     )
     assert done.out == "" and done.err == ""
 
@@ -133,8 +133,8 @@ def test_the_script_names_how_to_install_it_and_an_unknown_shell_is_refused(root
     for shell in ("bash", "zsh", "fish"):
         done = run_process(root, "completion", shell)
         assert done.code == 0 and done.err == ""
-        assert done.out.startswith("# ") and f"holdfast completion {shell}" in done.out
-        assert f"_HOLDFAST_COMPLETE={shell}_complete" in done.out
+        assert done.out.startswith("# ") and f"everlog completion {shell}" in done.out
+        assert f"_EVERLOG_COMPLETE={shell}_complete" in done.out
         assert run_process(root, "completion", shell, "--json").json["script"] in f"{done.out}\n"
     refused = run_process(root, "completion", "tcsh")
     assert refused.code == 2 and refused.err.count("\n") == 1

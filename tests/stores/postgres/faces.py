@@ -15,13 +15,13 @@ from zlib import crc32
 
 import psycopg
 
-from holdfast.errors import Conflict, SessionBusy, StoreFailed
-from holdfast.log import lines
-from holdfast.model import Message, user
-from holdfast.settings import PostgresSettings, SessionSettings, Settings
-from holdfast.stores.postgres.ids import sid_of
-from holdfast.stores.postgres.store import PostgresStore
-from holdfast.ulid import Ulids
+from everlog.errors import Conflict, SessionBusy, StoreFailed
+from everlog.log import lines
+from everlog.model import Message, user
+from everlog.settings import PostgresSettings, SessionSettings, Settings
+from everlog.stores.postgres.ids import sid_of
+from everlog.stores.postgres.store import PostgresStore
+from everlog.ulid import Ulids
 
 Link = psycopg.Connection[tuple[Any, ...]]
 WORD = "cargo"  # is in every text, so that a wire can tell an append
@@ -84,7 +84,7 @@ def text_of(name: str) -> str:
     return f"{WORD} of {name}: " + "x" * int(chance.random() ** 4 * 20_000)
 
 
-class Holdfast:
+class Everlog:
     """Our store."""
 
     def __init__(self, url: str, schema: str, lease: float = 15.0) -> None:
@@ -327,12 +327,12 @@ TWINS = {kind.__name__: kind for kind in _all(Careful)}  # and the control
 
 def open_face(kind: str, url: str, schema: str, lease: float = 15.0) -> Face:
     """Our store, the control or a twin."""
-    return (TWINS.get(kind) or Holdfast)(url, schema, lease)
+    return (TWINS.get(kind) or Everlog)(url, schema, lease)
 
 
 def new_sessions(kind: str, url: str, schema: str, count: int) -> list[str]:
     """Tables, and empty sessions in them."""
-    face: Face = Careful(url, schema) if kind in TWINS else Holdfast(url, schema)
+    face: Face = Careful(url, schema) if kind in TWINS else Everlog(url, schema)
     try:
         if isinstance(face, Careful):  # whatever the twin does later, it has sessions to begin with
             face.make()

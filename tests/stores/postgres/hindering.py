@@ -47,7 +47,7 @@ def _withholds(server: Server) -> bool:
     """
     with closing(server.connect()) as other, server.connect() as looking:
         commit, pid = other.pgconn, other.info.backend_pid
-        commit.send_query(b"SELECT pg_logical_emit_message(true, 'holdfast', 'a commit')")
+        commit.send_query(b"SELECT pg_logical_emit_message(true, 'everlog', 'a commit')")
         while commit.is_busy():
             if looking.execute(WAITS, [pid]).fetchone() == ("SyncRep",):
                 looking.execute("SELECT pg_terminate_backend(%s)", [pid])

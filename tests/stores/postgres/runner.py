@@ -11,10 +11,10 @@ import random
 import sys
 import time
 
-from holdfast.errors import Conflict, SessionBusy, StoreFailed
-from holdfast.model import user
-from holdfast.settings import PostgresSettings, Settings
-from holdfast.stores.postgres.store import PostgresStore
+from everlog.errors import Conflict, SessionBusy, StoreFailed
+from everlog.model import user
+from everlog.settings import PostgresSettings, Settings
+from everlog.stores.postgres.store import PostgresStore
 
 
 def main(url: str, schema: str, session: str, name: str, times: tuple[float, float]) -> None:

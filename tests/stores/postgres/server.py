@@ -34,7 +34,7 @@ from typing import Any, Self
 
 import psycopg
 
-USER = "holdfast"
+USER = "everlog"
 PATIENCE = 60.0  # seconds for anything a server does
 # Nothing is lost with a killed process when the kernel holds it, and only few tests cut the power.
 QUICK = {"fsync": "off", "shared_buffers": "32MB", "max_connections": "120"}
@@ -58,7 +58,7 @@ class Server:
         self._inside = inside
         self._as: dict[str, Any] = {}
         self._binaries = _installed()
-        self.directory = Path(tempfile.mkdtemp(prefix="holdfast-pg-"))
+        self.directory = Path(tempfile.mkdtemp(prefix="everlog-pg-"))
         if os.geteuid() == 0:
             other = pwd.getpwnam("nobody")
             self._as = {"user": other.pw_uid, "group": other.pw_gid, "extra_groups": []}

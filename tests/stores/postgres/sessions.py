@@ -6,8 +6,8 @@ import os
 import random
 from pathlib import Path
 
-from holdfast.log import lines
-from holdfast.model import (
+from everlog.log import lines
+from everlog.model import (
     Compaction,
     Event,
     Rewind,
@@ -15,8 +15,8 @@ from holdfast.model import (
     assistant,
     user,
 )
-from holdfast.settings import SessionSettings, Settings
-from holdfast.stores.file import FileStore
+from everlog.settings import SessionSettings, Settings
+from everlog.stores.file import FileStore
 
 SMALL = Settings(session=SessionSettings(part_bytes=3000, durability="os"))
 DAMAGES = 5  # kinds of it

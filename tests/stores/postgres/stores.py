@@ -9,8 +9,8 @@ from typing import Any, Self
 
 from msgspec.structs import replace
 
-from holdfast.settings import PostgresSettings, Settings
-from holdfast.stores.postgres.store import PostgresStore
+from everlog.settings import PostgresSettings, Settings
+from everlog.stores.postgres.store import PostgresStore
 from tests.stores.postgres.server import Server
 
 _numbers = count(1)

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.app import migrate_database, open_home, open_runtime, open_store
-from holdfast.cli.main import main
-from holdfast.errors import SettingsError, StoreFailed
-from holdfast.settings import PostgresSettings, Settings, convert
-from holdfast.stores.postgres.failures import Address
-from holdfast.stores.postgres.store import PostgresStore
+from everlog.app import migrate_database, open_home, open_runtime, open_store
+from everlog.cli.main import main
+from everlog.errors import SettingsError, StoreFailed
+from everlog.settings import PostgresSettings, Settings, convert
+from everlog.stores.postgres.failures import Address
+from everlog.stores.postgres.store import PostgresStore
 from tests.stores.postgres.server import USER, Server
 
 QUICK = Settings(postgres=PostgresSettings(wait_seconds=0.5))
@@ -122,7 +122,7 @@ def test_seconds_that_no_clock_counts_are_refused(key: str, value: float) -> Non
     with pytest.raises(SettingsError, match=key):
         convert({"postgres": {key: value}}, {})
     with pytest.raises(SettingsError, match=key.upper()):
-        convert({}, {f"HOLDFAST_POSTGRES_{key.upper()}": str(value)})
+        convert({}, {f"EVERLOG_POSTGRES_{key.upper()}": str(value)})
 
 
 @pytest.mark.parametrize("key", ["wait_seconds", "statement_seconds"])
@@ -153,7 +153,7 @@ def test_such_an_address_is_refused_on_the_command_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("HOLDFAST_ROOT", str(tmp_path / "root"))
+    monkeypatch.setenv("EVERLOG_ROOT", str(tmp_path / "root"))
     (tmp_path / "there").mkdir()
     for command in (
         ("store", "copy", WORDS, "there"),

@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.errors import Conflict, FormatError, StoreFailed
-from holdfast.model import Event, Meta, Tombstone, assistant, user
-from holdfast.ports import Store
-from holdfast.settings import PostgresSettings, SessionSettings, Settings
-from holdfast.stores.file import FileStore
-from holdfast.stores.postgres.store import PostgresStore
+from everlog.errors import Conflict, FormatError, StoreFailed
+from everlog.model import Event, Meta, Tombstone, assistant, user
+from everlog.ports import Store
+from everlog.settings import PostgresSettings, SessionSettings, Settings
+from everlog.stores.file import FileStore
+from everlog.stores.postgres.store import PostgresStore
 from tests.stores.postgres.proxy import Proxy
 from tests.stores.postgres.server import USER, Server
 from tests.stores.postgres.stores import Stores
@@ -93,7 +93,7 @@ def test_connections_that_are_killed_during_appends_cost_nothing_and_double_noth
             while not done.is_set():
                 rows = other.execute(
                     """SELECT pg_terminate_backend(pid) FROM pg_stat_activity
-                    WHERE application_name = 'holdfast' AND query LIKE %s""",
+                    WHERE application_name = 'everlog' AND query LIKE %s""",
                     (f'%"{store.database.settings.schema}".rec%',),
                 ).fetchall()
                 killed += len(rows)
@@ -243,12 +243,12 @@ def test_a_guard_and_an_expect_hold_against_other_processes(stores: Stores) -> N
     assert one.append(session, [user("c")], expect=4, guard=3)[0].seq == 5
 
 
-def test_a_newer_holdfast_makes_a_session_read_only(stores: Stores) -> None:
+def test_a_newer_everlog_makes_a_session_read_only(stores: Stores) -> None:
     store = stores.new()
     session = store.create().id
     store.append(session, [user("a")])
     with stores.server.connect() as connection:
         connection.execute(f"UPDATE {store.database.settings.schema}.session SET newest = 2")
-    with pytest.raises(FormatError, match="newer holdfast"):
+    with pytest.raises(FormatError, match="newer everlog"):
         store.append(session, [user("b")])
     assert texts(store, session) == ["a"]

@@ -1,4 +1,4 @@
-"""`holdfast store copy`: the same bytes wherever a session lives."""
+"""`everlog store copy`: the same bytes wherever a session lives."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
-from holdfast.errors import Conflict, FormatError, StoreFailed
-from holdfast.log.carried import Line
-from holdfast.log.lines import decode
-from holdfast.model import Damaged, Event, Metadata, assistant, user
-from holdfast.moving import Moved, copy
-from holdfast.settings import Settings
-from holdfast.stores.file import FileStore
-from holdfast.stores.postgres.store import PostgresStore
+from everlog.errors import Conflict, FormatError, StoreFailed
+from everlog.log.carried import Line
+from everlog.log.lines import decode
+from everlog.model import Damaged, Event, Metadata, assistant, user
+from everlog.moving import Moved, copy
+from everlog.settings import Settings
+from everlog.stores.file import FileStore
+from everlog.stores.postgres.store import PostgresStore
 from tests.stores.postgres.sessions import SMALL, fill, logs
 from tests.stores.postgres.stores import Stores
 
@@ -431,8 +431,8 @@ def test_a_copy_that_is_killed_goes_on_with_the_next_run(
     first, second, _ = roots
     database = stores.new(SMALL)
     settings = {
-        "HOLDFAST_POSTGRES_SCHEMA": database.database.settings.schema,
-        "HOLDFAST_SESSION_DURABILITY": "os",
+        "EVERLOG_POSTGRES_SCHEMA": database.database.settings.schema,
+        "EVERLOG_SESSION_DURABILITY": "os",
     }
     there: FileStore | PostgresStore
     if way == "to files":
@@ -440,8 +440,8 @@ def test_a_copy_that_is_killed_goes_on_with_the_next_run(
         source, target, there = stores.server.url, str(tmp_path / "second"), second
     else:
         source, target, there = str(tmp_path / "first"), stores.server.url, database
-    command = [sys.executable, "-m", "holdfast", "store", "copy", source, target]
-    environment = {**os.environ, **settings, "HOLDFAST_ROOT": str(tmp_path / "home")}
+    command = [sys.executable, "-m", "everlog", "store", "copy", source, target]
+    environment = {**os.environ, **settings, "EVERLOG_ROOT": str(tmp_path / "home")}
     counts = [0]
     for goal in (5, 20, 40):
         with subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL) as running:

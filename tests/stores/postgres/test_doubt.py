@@ -8,11 +8,11 @@ from collections.abc import Callable, Iterator
 import psycopg.errors
 import pytest
 
-from holdfast.errors import Conflict, StoreFailed
-from holdfast.model import Message, Meta, user
-from holdfast.settings import SessionSettings, Settings
-from holdfast.stores.postgres.failures import Address, ConnectionLost, mapped
-from holdfast.stores.postgres.store import PostgresStore
+from everlog.errors import Conflict, StoreFailed
+from everlog.model import Message, Meta, user
+from everlog.settings import SessionSettings, Settings
+from everlog.stores.postgres.failures import Address, ConnectionLost, mapped
+from everlog.stores.postgres.store import PostgresStore
 from tests.stores.postgres.crew import until
 from tests.stores.postgres.hindering import unacknowledged
 from tests.stores.postgres.server import Server

@@ -6,11 +6,11 @@ from collections.abc import Iterator
 
 import pytest
 
-from holdfast.errors import SettingsError
-from holdfast.model import user
-from holdfast.ports import Query
-from holdfast.settings import Settings
-from holdfast.stores.postgres.store import PostgresStore
+from everlog.errors import SettingsError
+from everlog.model import user
+from everlog.ports import Query
+from everlog.settings import Settings
+from everlog.stores.postgres.store import PostgresStore
 from tests.stores.postgres.server import USER, Server
 from tests.stores.postgres.stores import Stores
 
@@ -67,6 +67,6 @@ def test_a_database_of_another_encoding_is_refused_and_nothing_is_made_in_it(
         with pytest.raises(SettingsError, match=r"LATIN1|SQL_ASCII") as raised:
             verb()
         assert "createdb -E UTF8" in raised.value.hint
-    there = "SELECT 1 FROM pg_namespace WHERE nspname = 'holdfast'"
+    there = "SELECT 1 FROM pg_namespace WHERE nspname = 'everlog'"
     found = store.database.prepared(lambda link: link.execute(there).fetchall())
     assert found == []

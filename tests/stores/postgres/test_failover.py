@@ -16,7 +16,7 @@ from tests.stores.postgres.server import USER, Server, both
 
 pytestmark = pytest.mark.crash
 
-FAILOVERS = int(os.environ.get("HOLDFAST_TEST_FAILOVERS", "1"))
+FAILOVERS = int(os.environ.get("EVERLOG_TEST_FAILOVERS", "1"))
 
 
 class Pair(NamedTuple):
@@ -53,7 +53,7 @@ def replicated() -> Iterator[Pair]:
 
 def test_a_failover_to_a_synchronous_standby_costs_nothing_and_doubles_nothing() -> None:
     for _ in range(FAILOVERS):
-        with replicated() as pair, Crew("Holdfast", pair.url) as crew:
+        with replicated() as pair, Crew("Everlog", pair.url) as crew:
             crew.more(50)
             pair.fail_over()
             crew.more(50)
@@ -78,7 +78,7 @@ def _behind() -> dict[str, Outcome]:
     with replicated() as pair, ExitStack() as stack:
         crews = {
             kind: stack.enter_context(Crew(kind, pair.url, processes=1, sessions=3))
-            for kind in ("Holdfast", "CommitsHere", "TrustsWarnings")
+            for kind in ("Everlog", "CommitsHere", "TrustsWarnings")
         }
         for crew in crews.values():
             crew.more(10)
@@ -106,7 +106,7 @@ def _behind() -> dict[str, Outcome]:
 def test_an_ended_wait_for_the_standby_is_no_acknowledgement(
     behind: dict[str, list[Outcome]],
 ) -> None:
-    for found in behind["Holdfast"]:
+    for found in behind["Everlog"]:
         print(f"waiting ended {found}")
         assert found.wrong == []
         assert found.stored == found.acknowledged >= 20

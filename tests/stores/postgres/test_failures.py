@@ -10,19 +10,19 @@ import psycopg
 import pytest
 from psycopg import errors
 
-from holdfast.app import open_store
-from holdfast.errors import (
+from everlog.app import open_store
+from everlog.errors import (
+    EverlogError,
     FormatError,
-    HoldfastError,
     SessionBusy,
     SettingsError,
     StoreFailed,
     StoreFull,
 )
-from holdfast.model import user
-from holdfast.settings import PostgresSettings, Settings
-from holdfast.stores.postgres.failures import Address, ConnectionLost, Contended, ReadOnly, mapped
-from holdfast.stores.postgres.store import PostgresStore
+from everlog.model import user
+from everlog.settings import PostgresSettings, Settings
+from everlog.stores.postgres.failures import Address, ConnectionLost, Contended, ReadOnly, mapped
+from everlog.stores.postgres.store import PostgresStore
 from tests.stores.postgres.server import Server
 from tests.stores.postgres.stores import Stores
 
@@ -47,7 +47,7 @@ def test_every_error_of_the_driver_is_one_of_ours(lost: bool) -> None:
     for kind in ALL:
         assert issubclass(kind, psycopg.Error)
         found = mapped(kind(f"said with {PASSWORD} and {QUOTED}\n in {URL}"), address, lost=lost)
-        assert isinstance(found, HoldfastError)
+        assert isinstance(found, EverlogError)
         assert PASSWORD not in str(found) and QUOTED not in str(found)
         assert "\n" not in str(found)
         assert "127.0.0.1" in found.message
@@ -74,7 +74,7 @@ def test_every_error_of_the_driver_is_one_of_ours(lost: bool) -> None:
     ],
 )
 def test_errors_are_told_apart_and_say_what_to_do(
-    kind: type[psycopg.Error], ours: type[HoldfastError]
+    kind: type[psycopg.Error], ours: type[EverlogError]
 ) -> None:
     found = mapped(kind("said"), Address(URL))
     assert type(found) is ours
@@ -105,7 +105,7 @@ def test_a_password_is_in_no_error_and_in_no_repr(url: str) -> None:
         ) as store:
             shown.append(repr(store.port))
             store.list()
-    except HoldfastError as error:
+    except EverlogError as error:
         while error is not None:
             shown += [str(error), repr(error), repr(error.__dict__)]
             error = error.__cause__  # type: ignore[assignment]
@@ -133,7 +133,7 @@ def test_a_wrong_password_and_a_missing_database_are_settings_to_mend() -> None:
                 store.create()
             assert PASSWORD not in str(raised.value)
         with server.connect() as connection:
-            connection.execute("CREATE SCHEMA holdfast AUTHORIZATION someone")
+            connection.execute("CREATE SCHEMA everlog AUTHORIZATION someone")
         store.create()
         store.close()
 
@@ -198,7 +198,7 @@ def test_a_database_that_takes_no_changes_can_still_be_read(stores: Stores) -> N
     store.append(session, [user("before")])
     store.close()
     with stores.server.connect() as connection:
-        connection.execute("ALTER ROLE holdfast SET default_transaction_read_only = on")
+        connection.execute("ALTER ROLE everlog SET default_transaction_read_only = on")
         try:
             with pytest.raises(StoreFailed, match="takes no changes") as raised:
                 store.append(session, [user("refused")])
@@ -207,7 +207,7 @@ def test_a_database_that_takes_no_changes_can_still_be_read(stores: Stores) -> N
             assert store.metadata(session).message_count == 1
         finally:
             connection.execute("SET default_transaction_read_only = off")
-            connection.execute("ALTER ROLE holdfast RESET default_transaction_read_only")
+            connection.execute("ALTER ROLE everlog RESET default_transaction_read_only")
     store.close()
     assert store.append(session, [user("after")])[0].seq == 2
 
@@ -217,7 +217,7 @@ def test_a_standby_is_refused_since_it_may_lag_behind() -> None:
         store = PostgresStore(standby.url)
         with pytest.raises(StoreFailed, match="cannot be reached"):
             store.list()
-        both = f"postgresql://holdfast@127.0.0.1:{standby.port},127.0.0.1:{primary.port}/postgres"
+        both = f"postgresql://everlog@127.0.0.1:{standby.port},127.0.0.1:{primary.port}/postgres"
         store = PostgresStore(both)
         store.append(store.create().id, [user("on the primary")])
         store.close()
@@ -262,11 +262,11 @@ def test_a_statement_that_takes_too_long_is_ended(stores: Stores) -> None:
 
 def test_a_server_that_forgets_what_it_acknowledged_is_told_not_to(stores: Stores) -> None:
     with stores.server.connect() as connection:
-        connection.execute("ALTER ROLE holdfast SET synchronous_commit = off")
+        connection.execute("ALTER ROLE everlog SET synchronous_commit = off")
         try:
             store = stores.new()
             asked = "SELECT current_setting('synchronous_commit')"
             found = store.database.reading(lambda link: link.execute(asked).fetchone())
         finally:
-            connection.execute("ALTER ROLE holdfast RESET synchronous_commit")
+            connection.execute("ALTER ROLE everlog RESET synchronous_commit")
     assert found == ("on",)

@@ -13,7 +13,7 @@ from tests.stores.postgres.stores import shared_server
 
 pytestmark = pytest.mark.crash
 
-STOPS = int(os.environ.get("HOLDFAST_TEST_STOPS", "6"))
+STOPS = int(os.environ.get("EVERLOG_TEST_STOPS", "6"))
 LEASE = 0.3
 TRIES = 10
 
@@ -39,7 +39,7 @@ def overtaken(kind: str) -> tuple[list[str], int]:
 
 
 def test_what_a_stopped_runner_writes_after_its_turn_was_taken_is_refused() -> None:
-    wrong, late = overtaken("Holdfast")
+    wrong, late = overtaken("Everlog")
     assert wrong == [] and late
 
 
@@ -55,7 +55,7 @@ def test_a_twin_that_forgets_the_epoch_writes_it() -> None:
 
 def test_a_storm_of_stops_among_four_runners_breaks_nothing() -> None:
     with Crew(
-        "Holdfast",
+        "Everlog",
         shared_server().url,
         processes=4,
         threads=1,

@@ -9,14 +9,14 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from holdfast.model import assistant, user
-from holdfast.ports import Query
-from holdfast.search import ranking
-from holdfast.search.query import parse
-from holdfast.stores.postgres import words
-from holdfast.stores.postgres.fulltext import Texts
-from holdfast.stores.postgres.snippets import cut_out
-from holdfast.stores.postgres.store import PostgresStore
+from everlog.model import assistant, user
+from everlog.ports import Query
+from everlog.search import ranking
+from everlog.search.query import parse
+from everlog.stores.postgres import words
+from everlog.stores.postgres.fulltext import Texts
+from everlog.stores.postgres.snippets import cut_out
+from everlog.stores.postgres.store import PostgresStore
 from tests.search import test_query as examples
 from tests.stores.postgres.server import Server
 from tests.stores.postgres.stores import Stores, shared_server

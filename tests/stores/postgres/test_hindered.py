@@ -15,14 +15,14 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from holdfast.errors import HoldfastError, SettingsError, StoreFailed, StoreFull
-from holdfast.model import user
-from holdfast.ports import Query
-from holdfast.settings import PostgresSettings, Settings
-from holdfast.stores.postgres.appending import Appending
-from holdfast.stores.postgres.failures import Address, ReadOnly, mapped
-from holdfast.stores.postgres.ids import rid_of
-from holdfast.stores.postgres.store import PostgresStore
+from everlog.errors import EverlogError, SettingsError, StoreFailed, StoreFull
+from everlog.model import user
+from everlog.ports import Query
+from everlog.settings import PostgresSettings, Settings
+from everlog.stores.postgres.appending import Appending
+from everlog.stores.postgres.failures import Address, ReadOnly, mapped
+from everlog.stores.postgres.ids import rid_of
+from everlog.stores.postgres.store import PostgresStore
 from tests.crash.material import mounted
 from tests.stores.postgres.crew import until
 from tests.stores.postgres.hindering import change, unacknowledged
@@ -31,7 +31,7 @@ from tests.stores.postgres.stores import Stores
 
 pytestmark = pytest.mark.crash
 
-OUTAGE = float(os.environ.get("HOLDFAST_TEST_OUTAGE", "2"))  # seconds
+OUTAGE = float(os.environ.get("EVERLOG_TEST_OUTAGE", "2"))  # seconds
 
 
 @pytest.fixture(scope="module")
@@ -89,12 +89,12 @@ def test_a_user_who_may_write_again_does_so_without_a_restart(own: Server) -> No
     """What a user may do holds for a connection, for as long as that lasts."""
     with Stores(own) as stores, own.connect() as other:
         store = stores.new()
-        other.execute("ALTER ROLE holdfast SET default_transaction_read_only = on")
+        other.execute("ALTER ROLE everlog SET default_transaction_read_only = on")
         try:
             with pytest.raises(ReadOnly):
                 store.create()
         finally:
-            other.execute("ALTER ROLE holdfast RESET default_transaction_read_only")
+            other.execute("ALTER ROLE everlog RESET default_transaction_read_only")
         session = store.create().id
         assert store.append(session, [user("after")])[0].seq == 1
 
@@ -311,7 +311,7 @@ def test_a_password_is_in_no_log_whatever_happens(
 ) -> None:
     caplog.set_level(logging.DEBUG)
     for at in (own.port, 1):
-        url = f"postgresql://holdfast:s3cret-w0rd@127.0.0.1:{at}/postgres"
+        url = f"postgresql://everlog:s3cret-w0rd@127.0.0.1:{at}/postgres"
         settings = Settings(postgres=PostgresSettings(wait_seconds=0.5, schema="secrets"))
         store = PostgresStore(url, settings)
         try:
@@ -319,10 +319,10 @@ def test_a_password_is_in_no_log_whatever_happens(
             with own.connect() as other:
                 other.execute(
                     """SELECT pg_terminate_backend(pid) FROM pg_stat_activity
-                    WHERE application_name = 'holdfast'"""
+                    WHERE application_name = 'everlog'"""
                 )
             store.list()
-        except HoldfastError as error:
+        except EverlogError as error:
             logging.getLogger("test").exception("it failed: %r", error)
         store.close()
     assert "it failed" in caplog.text

@@ -8,9 +8,9 @@ from contextlib import contextmanager
 
 import pytest
 
-from holdfast.model import user
-from holdfast.ports import Query
-from holdfast.stores.postgres.store import PostgresStore
+from everlog.model import user
+from everlog.ports import Query
+from everlog.stores.postgres.store import PostgresStore
 from tests.stores.postgres.crew import until
 from tests.stores.postgres.server import USER
 from tests.stores.postgres.stores import Stores
@@ -51,12 +51,12 @@ def test_a_stricter_default_keeps_no_turn_taken(stores: Stores, level: str) -> N
 
 def refuse_once(stores: Stores, store: PostgresStore, what: str) -> None:
     """The next such change is one that the database wants again."""
-    ask(stores, store, "CREATE SEQUENCE holdfast.tries")
+    ask(stores, store, "CREATE SEQUENCE everlog.tries")
     ask(
         stores,
         store,
-        """CREATE FUNCTION holdfast.once() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
-            IF nextval('holdfast.tries') = 1 THEN
+        """CREATE FUNCTION everlog.once() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
+            IF nextval('everlog.tries') = 1 THEN
                 RAISE EXCEPTION 'others were first' USING ERRCODE = '40001';
             END IF;
             IF TG_OP = 'DELETE' THEN RETURN OLD; END IF;
@@ -66,19 +66,19 @@ def refuse_once(stores: Stores, store: PostgresStore, what: str) -> None:
     ask(
         stores,
         store,
-        f"CREATE TRIGGER once BEFORE {what} FOR EACH ROW EXECUTE FUNCTION holdfast.once()",
+        f"CREATE TRIGGER once BEFORE {what} FOR EACH ROW EXECUTE FUNCTION everlog.once()",
     )
 
 
 def tries(stores: Stores, store: PostgresStore) -> int:
-    return int(ask(stores, store, "SELECT last_value FROM holdfast.tries")[0][0])
+    return int(ask(stores, store, "SELECT last_value FROM everlog.tries")[0][0])
 
 
 def test_a_turn_that_cannot_be_given_back_at_once_is_given_back_then(stores: Stores) -> None:
     store = stores.new()
     session = store.create().id
     lease = store.lease(session)
-    refuse_once(stores, store, "UPDATE ON holdfast.session")
+    refuse_once(stores, store, "UPDATE ON everlog.session")
     lease.release()
     assert tries(stores, store) == 2 and not store.reports
     stores.again(store).lease(session).release()
@@ -90,8 +90,8 @@ def test_a_search_goes_on_though_rows_cannot_be_removed_at_once(stores: Stores) 
     for session in (gone, there):
         store.append(session, [user("apples")])
     delete_only(store, gone)
-    refuse_once(stores, store, "DELETE ON holdfast.rec")
+    refuse_once(stores, store, "DELETE ON everlog.rec")
     (found,) = store.search(Query(text="apples")).results
     assert found.session == there
     assert tries(stores, store) > 1
-    assert ask(stores, store, "SELECT 1 FROM holdfast.session WHERE deleted_at IS NOT NULL") == []
+    assert ask(stores, store, "SELECT 1 FROM everlog.session WHERE deleted_at IS NOT NULL") == []

@@ -10,11 +10,11 @@ from contextlib import contextmanager
 
 import pytest
 
-from holdfast.errors import StoreFailed
-from holdfast.model import TURN_END, Event, user
-from holdfast.stores.postgres.ids import sid_of
-from holdfast.stores.postgres.keeper import Keeper
-from holdfast.stores.postgres.store import PostgresStore
+from everlog.errors import StoreFailed
+from everlog.model import TURN_END, Event, user
+from everlog.stores.postgres.ids import sid_of
+from everlog.stores.postgres.keeper import Keeper
+from everlog.stores.postgres.store import PostgresStore
 from tests.stores.postgres.crew import until
 from tests.stores.postgres.server import Server
 from tests.stores.postgres.stores import Stores

@@ -18,7 +18,7 @@ from tests.stores.postgres.stores import shared_server
 
 pytestmark = pytest.mark.crash
 
-KILLS = int(os.environ.get("HOLDFAST_TEST_KILLS", "3"))
+KILLS = int(os.environ.get("EVERLOG_TEST_KILLS", "3"))
 LOSSES = 3 * KILLS
 TRIES = 4  # a twin may be lucky
 
@@ -37,7 +37,7 @@ def killed(kind: str, kills: int) -> Outcome:
 
 
 def test_a_killed_server_costs_nothing_that_was_acknowledged_and_doubles_nothing() -> None:
-    found = killed("Holdfast", KILLS)
+    found = killed("Everlog", KILLS)
     print(f"kills={KILLS} {found}")
     assert found.wrong == []
     assert found.stored == found.acknowledged > 30 * KILLS
@@ -69,7 +69,7 @@ def answers_lost(kind: str, losses: int) -> Outcome:
 
 
 def test_lost_answers_cost_nothing_and_double_nothing() -> None:
-    found = answers_lost("Holdfast", LOSSES)
+    found = answers_lost("Everlog", LOSSES)
     print(f"answers lost={LOSSES} {found}")
     assert found.wrong == []
     assert found.stored == found.acknowledged > 20 * LOSSES

@@ -11,9 +11,9 @@ from contextlib import contextmanager
 
 import pytest
 
-from holdfast.errors import SessionBusy
-from holdfast.log.fold import Tally
-from holdfast.stores.postgres.known import Known, Memory
+from everlog.errors import SessionBusy
+from everlog.log.fold import Tally
+from everlog.stores.postgres.known import Known, Memory
 
 SESSION = "01ARZ3NDEKTSV4RRFFQ69G5FAV"
 

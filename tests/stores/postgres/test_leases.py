@@ -13,11 +13,11 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.errors import Conflict, SessionBusy
-from holdfast.log.carried import Line
-from holdfast.model import user
-from holdfast.stores.postgres.leases import PostgresLease
-from holdfast.stores.postgres.store import PostgresStore
+from everlog.errors import Conflict, SessionBusy
+from everlog.log.carried import Line
+from everlog.model import user
+from everlog.stores.postgres.leases import PostgresLease
+from everlog.stores.postgres.store import PostgresStore
 from tests.stores.postgres.crew import until
 from tests.stores.postgres.stores import Stores
 

@@ -6,12 +6,12 @@ import threading
 
 import pytest
 
-from holdfast.errors import StoreFailed
-from holdfast.model import user
-from holdfast.settings import PostgresSettings, Settings
-from holdfast.stores.postgres.database import Link
-from holdfast.stores.postgres.links import Links
-from holdfast.stores.postgres.store import PostgresStore
+from everlog.errors import StoreFailed
+from everlog.model import user
+from everlog.settings import PostgresSettings, Settings
+from everlog.stores.postgres.database import Link
+from everlog.stores.postgres.links import Links
+from everlog.stores.postgres.store import PostgresStore
 from tests.stores.postgres.crew import until
 from tests.stores.postgres.server import USER
 from tests.stores.postgres.stores import Stores
@@ -98,9 +98,7 @@ def test_a_closed_store_has_no_connection_and_can_be_used_again(stores: Stores) 
     assert mine.closed
     with stores.server.connect() as admin:
         schema = store.database.settings.schema
-        left = (
-            "SELECT 1 FROM pg_stat_activity WHERE application_name = 'holdfast' AND query LIKE %s"
-        )
+        left = "SELECT 1 FROM pg_stat_activity WHERE application_name = 'everlog' AND query LIKE %s"
         until(lambda: not admin.execute(left, (f'%"{schema}"%',)).fetchall(), "all are closed")
     assert store.metadata(session).message_count == 0
 

@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.errors import NotFound
-from holdfast.model import user
-from holdfast.moving import copy
-from holdfast.settings import SessionSettings, Settings
-from holdfast.stores.file import FileStore
-from holdfast.stores.postgres.failures import ConnectionLost
-from holdfast.stores.postgres.store import PostgresStore
+from everlog.errors import NotFound
+from everlog.model import user
+from everlog.moving import copy
+from everlog.settings import SessionSettings, Settings
+from everlog.stores.file import FileStore
+from everlog.stores.postgres.failures import ConnectionLost
+from everlog.stores.postgres.store import PostgresStore
 from tests.stores.postgres.crew import until
 from tests.stores.postgres.proxy import Proxy
 from tests.stores.postgres.server import USER

@@ -11,15 +11,15 @@ from typing import Any
 import psycopg
 import pytest
 
-from holdfast.model import TURN_END, Event, Meta, Usage, assistant, user
-from holdfast.ports import Filter, Query
-from holdfast.settings import PostgresSettings, Settings
-from holdfast.stores.postgres import words
-from holdfast.stores.postgres.ids import sid_of
-from holdfast.stores.postgres.rows import AT_ONCE
-from holdfast.stores.postgres.schema import statements
-from holdfast.stores.postgres.statements import FOLDER, in_schema
-from holdfast.stores.postgres.store import PostgresStore
+from everlog.model import TURN_END, Event, Meta, Usage, assistant, user
+from everlog.ports import Filter, Query
+from everlog.settings import PostgresSettings, Settings
+from everlog.stores.postgres import words
+from everlog.stores.postgres.ids import sid_of
+from everlog.stores.postgres.rows import AT_ONCE
+from everlog.stores.postgres.schema import statements
+from everlog.stores.postgres.statements import FOLDER, in_schema
+from everlog.stores.postgres.store import PostgresStore
 from tests.stores.postgres.crew import PATIENCE, until
 from tests.stores.postgres.stores import Stores
 from tests.stores.postgres.test_rows import ask
@@ -80,7 +80,7 @@ def test_a_session_that_is_deleted_while_it_is_taken_in_is_not_found(stores: Sto
     assert store.search(Query(text="xylophone")).total == 0
     assert store.search(Query(text="harmless")).total == 1
     for table in ("passage", "taken", "pending"):
-        rows = ask(stores, store, f"SELECT sid FROM holdfast.{table} WHERE sid = %s", sid)
+        rows = ask(stores, store, f"SELECT sid FROM everlog.{table} WHERE sid = %s", sid)
         assert rows == [], table
     assert store.texts.total() == 1
 
@@ -104,7 +104,7 @@ def test_a_mark_that_goes_with_its_session_leaves_nothing_to_be_taken_in(stores:
         until(lambda: waiting(stores) == 1)
         unmarking.start()
         until(lambda: waiting(stores) == 2)
-    assert ask(stores, store, "SELECT sid FROM holdfast.pending") == []
+    assert ask(stores, store, "SELECT sid FROM everlog.pending") == []
 
 
 # --- odd
@@ -198,7 +198,7 @@ def test_a_row_in_which_somebody_wrote_nonsense_is_made_from_the_log(stores: Sto
         ask(
             stores,
             store,
-            "UPDATE holdfast.listing SET metadata = %s WHERE sid = ANY(%s)",
+            "UPDATE everlog.listing SET metadata = %s WHERE sid = ANY(%s)",
             nonsense,
             [sid_of(session), sid_of(empty)],
         )
@@ -220,7 +220,7 @@ def test_such_a_row_is_also_mended_by_who_knows_the_session(stores: Stores) -> N
     session = store.create({"name": "one"}).id
     store.append(session, [user("x")])
     row = store.list()[0]
-    ask(stores, store, "UPDATE holdfast.listing SET metadata = ''")
+    ask(stores, store, "UPDATE everlog.listing SET metadata = ''")
     assert store.list()[0] == row
     assert stores.again(store)._rows.metadata(session) == row.metadata
 
@@ -230,7 +230,7 @@ def test_a_log_whose_last_record_is_missing_is_listed_and_searched(stores: Store
     session = store.create().id
     store.append(session, [user("a"), user("b"), user("c")])
     store.close()
-    ask(stores, store, "DELETE FROM holdfast.rec WHERE seq = 3")
+    ask(stores, store, "DELETE FROM everlog.rec WHERE seq = 3")
     again = stores.again(store)
     assert again.catch_up() == 1
     assert again.search(Query(text="b")).total == 1
@@ -242,7 +242,7 @@ def test_a_log_whose_last_record_is_missing_is_listed_and_searched(stores: Store
 def test_one_session_that_cannot_be_listed_does_not_hide_the_others(stores: Stores) -> None:
     store = without_keeper(stores.new())
     bad, good = store.create().id, store.create().id
-    ask(stores, store, "ALTER TABLE holdfast.spent ALTER COLUMN model TYPE varchar(20)")
+    ask(stores, store, "ALTER TABLE everlog.spent ALTER COLUMN model TYPE varchar(20)")
     for session in (good, bad, good):
         spent = Usage(input_tokens=1)
         name = "m" * 30 if session == bad else "m"
@@ -253,21 +253,21 @@ def test_one_session_that_cannot_be_listed_does_not_hide_the_others(stores: Stor
     (report,) = reader.reports
     assert bad in report and "too long" in report
     assert reader.usage().spent[0].input_tokens == 2
-    ask(stores, store, "ALTER TABLE holdfast.spent ALTER COLUMN model TYPE text")
+    ask(stores, store, "ALTER TABLE everlog.spent ALTER COLUMN model TYPE text")
     assert {row.metadata.message_count for row in reader.list()} == {1, 2}
 
 
 def test_one_session_that_cannot_be_taken_in_does_not_hide_the_others(stores: Stores) -> None:
     store = stores.new()
     bad, good = store.create().id, store.create().id
-    ask(stores, store, "ALTER TABLE holdfast.passage ALTER COLUMN kind TYPE varchar(5)")
+    ask(stores, store, "ALTER TABLE everlog.passage ALTER COLUMN kind TYPE varchar(5)")
     store.append(bad, [assistant("apples")])
     store.append(good, [user("apples")])
     (found,) = store.search(Query(text="apples")).results
     assert found.session == good
     (report,) = store.reports
     assert bad in report and "too long" in report
-    ask(stores, store, "ALTER TABLE holdfast.passage ALTER COLUMN kind TYPE text")
+    ask(stores, store, "ALTER TABLE everlog.passage ALTER COLUMN kind TYPE text")
     assert store.search(Query(text="apples")).total == 2
 
 
@@ -304,7 +304,7 @@ def test_of_what_was_spent_only_what_changed_is_written(stores: Stores) -> None:
         said = assistant("x", model="m", usage=Usage(input_tokens=1), timestamp=stamp)
         store.append(session, [user("?", timestamp=stamp), said])
         store.list()
-        rows = ask(stores, store, "SELECT day, xmin::text, input_tokens FROM holdfast.spent")
+        rows = ask(stores, store, "SELECT day, xmin::text, input_tokens FROM everlog.spent")
         return {row[0]: row[1:] for row in rows}
 
     spend(1)
@@ -363,7 +363,7 @@ def test_older_tables_with_names_that_no_index_holds_are_migrated(stores: Stores
             (gen_random_uuid(), 0, 0, 0, 1, false, 'a', 'b', %s, '', '{{}}')""",
             (long(1),),
         )
-    with pytest.raises(Exception, match="holdfast store migrate"):
+    with pytest.raises(Exception, match="everlog store migrate"):
         store.list()
     assert store.migrate()[0] == 2
     with pytest.raises(psycopg.errors.UndefinedObject), stores.server.connect() as connection:

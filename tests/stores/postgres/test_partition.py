@@ -45,12 +45,12 @@ def test_a_primary_that_is_cut_off_acknowledges_nothing_and_nothing_is_lost(
             host=machines.other.address,
             inside=machines.other.entered,
         ) as standby,
-        Crew("Holdfast", both(primary, standby), threads=4) as crew,
+        Crew("Everlog", both(primary, standby), threads=4) as crew,
     ):
         crew.more(50)
         local = primary.url.replace(primary.host, "127.0.0.1")
         with (
-            _left_behind("Holdfast", primary, local, machines) as ours,
+            _left_behind("Everlog", primary, local, machines) as ours,
             _left_behind("CommitsHere", primary, local, machines) as twin,
         ):
             ours.more(10)

@@ -6,8 +6,8 @@ import re
 
 import pytest
 
-from holdfast.stores.postgres.schema import statements
-from holdfast.stores.postgres.statements import FOLDER, load
+from everlog.stores.postgres.schema import statements
+from everlog.stores.postgres.statements import FOLDER, load
 
 STATEMENTS = {
     f"{file.stem}.{name}": text
@@ -19,7 +19,7 @@ TABLES = [
     for file in sorted((FOLDER / "migrations").glob("*.sql"))
     for one in statements(file.read_text(encoding="utf-8"))
 ]
-_CHANGE = re.compile(r"\b(?:UPDATE|INSERT INTO|DELETE FROM)\s+holdfast\.(\w+)")
+_CHANGE = re.compile(r"\b(?:UPDATE|INSERT INTO|DELETE FROM)\s+everlog\.(\w+)")
 _VOLATILE = re.compile(r"\b(?:clock_timestamp|random|gen_random_uuid|nextval|timeofday)\(")
 
 
@@ -27,7 +27,7 @@ _VOLATILE = re.compile(r"\b(?:clock_timestamp|random|gen_random_uuid|nextval|tim
 def test_an_update_has_no_volatile_function(name: str) -> None:
     """Citus refuses it: which machine would say what the time is?"""
     text = STATEMENTS[name]
-    assert not (re.search(r"\bUPDATE\s+holdfast\.|DO UPDATE", text) and _VOLATILE.search(text))
+    assert not (re.search(r"\bUPDATE\s+everlog\.|DO UPDATE", text) and _VOLATILE.search(text))
 
 
 @pytest.mark.parametrize("name", STATEMENTS)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import threading
 
-from holdfast.model import user
-from holdfast.settings import SessionSettings, Settings
+from everlog.model import user
+from everlog.settings import SessionSettings, Settings
 from tests.stores.postgres.stores import Stores
 from tests.stores.postgres.test_rows import ask
 
@@ -18,7 +18,7 @@ def test_a_part_that_is_counted_nowhere_is_found_and_counted_again(stores: Store
     for _ in range(9):
         store.append(session, [user("x" * 200)])
     before = store.parts(session)
-    ask(stores, store, "DELETE FROM holdfast.part WHERE part = 2")
+    ask(stores, store, "DELETE FROM everlog.part WHERE part = 2")
     (wrong,) = store.verify(session)
     assert wrong.file == before[1].file and f"{before[1].bytes} bytes" in wrong.problem
     (told,) = store.repair(session)
@@ -50,6 +50,6 @@ def test_repair_beside_another_who_appends_changes_nothing_that_is_right(stores:
         done.set()
         writing.join()
     assert not wrong and not told
-    (size,) = ask(stores, store, "SELECT bytes FROM holdfast.session")[0]
+    (size,) = ask(stores, store, "SELECT bytes FROM everlog.session")[0]
     assert sum(one.bytes for one in store.parts(session)) == size
     assert store.verify(session) == ()

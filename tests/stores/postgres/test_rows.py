@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
-from holdfast.errors import FormatError, InvalidId, NotFound
-from holdfast.model import Damaged, Event, Meta, Tombstone, assistant, user
-from holdfast.ports import Filter, Query
-from holdfast.settings import SessionSettings, Settings
-from holdfast.stores.postgres.ids import sid_of
-from holdfast.stores.postgres.store import PostgresStore
+from everlog.errors import FormatError, InvalidId, NotFound
+from everlog.model import Damaged, Event, Meta, Tombstone, assistant, user
+from everlog.ports import Filter, Query
+from everlog.settings import SessionSettings, Settings
+from everlog.stores.postgres.ids import sid_of
+from everlog.stores.postgres.store import PostgresStore
 from tests.stores.postgres.crew import until
 from tests.stores.postgres.stores import Stores
 
@@ -22,7 +22,7 @@ from tests.stores.postgres.stores import Stores
 def ask(stores: Stores, store: PostgresStore, statement: str, *values: object) -> list[Any]:
     schema = store.database.settings.schema
     with stores.server.connect() as connection:
-        done = connection.execute(statement.replace("holdfast.", f"{schema}."), values or None)
+        done = connection.execute(statement.replace("everlog.", f"{schema}."), values or None)
         return done.fetchall() if done.description else []
 
 
@@ -30,13 +30,13 @@ def test_a_row_follows_its_session_without_anybody_asking(stores: Stores) -> Non
     store = stores.new()
     session = store.create().id
     store.append(session, [user("x", timestamp="2031-01-01T00:00:00Z")])
-    assert ask(stores, store, "SELECT seq FROM holdfast.listing") == [(0,)]
-    until(lambda: ask(stores, store, "SELECT seq FROM holdfast.listing") == [(1,)])
+    assert ask(stores, store, "SELECT seq FROM everlog.listing") == [(0,)]
+    until(lambda: ask(stores, store, "SELECT seq FROM everlog.listing") == [(1,)])
     store.append(session, [Event(kind="turn_end")])
     store.close()
-    assert ask(stores, store, "SELECT seq FROM holdfast.listing") == [(2,)]
-    assert ask(stores, store, "SELECT * FROM holdfast.mark") == []
-    assert ask(stores, store, "SELECT marked FROM holdfast.session") == [(False,)]
+    assert ask(stores, store, "SELECT seq FROM everlog.listing") == [(2,)]
+    assert ask(stores, store, "SELECT * FROM everlog.mark") == []
+    assert ask(stores, store, "SELECT marked FROM everlog.session") == [(False,)]
 
 
 def test_a_process_that_was_killed_leaves_a_mark_by_which_its_records_are_listed(
@@ -49,10 +49,10 @@ def test_a_process_that_was_killed_leaves_a_mark_by_which_its_records_are_listed
         store.append(session, [user("said and killed", timestamp="2031-01-01T00:00:00Z")])
         os.kill(os.getpid(), signal.SIGKILL)
     os.waitpid(child, 0)
-    assert ask(stores, store, "SELECT seq FROM holdfast.listing") == [(0,)]
+    assert ask(stores, store, "SELECT seq FROM everlog.listing") == [(0,)]
     (row,) = store.list(Filter(since="2030-01-01"))
     assert row.metadata.message_count == 1
-    assert ask(stores, store, "SELECT seq FROM holdfast.listing") == [(1,)]
+    assert ask(stores, store, "SELECT seq FROM everlog.listing") == [(1,)]
 
 
 def test_a_mark_that_another_took_away_is_put_again_by_the_next_append(stores: Stores) -> None:
@@ -60,11 +60,11 @@ def test_a_mark_that_another_took_away_is_put_again_by_the_next_append(stores: S
     session = one.create().id
     one.append(session, [user("a")])
     other = stores.again(one)
-    ask(stores, one, "UPDATE holdfast.mark SET at = 'epoch'")
+    ask(stores, one, "UPDATE everlog.mark SET at = 'epoch'")
     other.list()
-    assert ask(stores, one, "SELECT * FROM holdfast.mark") == []
+    assert ask(stores, one, "SELECT * FROM everlog.mark") == []
     assert one.append(session, [user("b")])[0].seq == 2
-    assert len(ask(stores, one, "SELECT * FROM holdfast.mark")) == 1
+    assert len(ask(stores, one, "SELECT * FROM everlog.mark")) == 1
     assert other.list()[0].metadata.message_count == 2
 
 
@@ -123,9 +123,9 @@ def test_verify_finds_what_is_wrong_and_reading_goes_on_around_it(stores: Stores
     session = store.create().id
     store.append(session, [user(str(n)) for n in range(1, 7)])
     sid = sid_of(session)
-    ask(stores, store, "UPDATE holdfast.rec SET body = body || 'x' WHERE sid = %s AND seq = 2", sid)
-    ask(stores, store, "DELETE FROM holdfast.rec WHERE sid = %s AND seq = 4", sid)
-    ask(stores, store, "UPDATE holdfast.rec SET epoch = 9 WHERE sid = %s AND seq = 5", sid)
+    ask(stores, store, "UPDATE everlog.rec SET body = body || 'x' WHERE sid = %s AND seq = 2", sid)
+    ask(stores, store, "DELETE FROM everlog.rec WHERE sid = %s AND seq = 4", sid)
+    ask(stores, store, "UPDATE everlog.rec SET epoch = 9 WHERE sid = %s AND seq = 5", sid)
     entries = list(store.read(session))
     assert [one.seq for one in entries] == [1, 2, 3, 5, 6]
     damaged = entries[1]
@@ -151,8 +151,8 @@ def test_everything_derived_can_be_made_again(stores: Stores) -> None:
     store.update(session, {"aliases": ["agent:x"]})
     before = (store.metadata(session), store.parts(session))
     for table in ("part", "claim", "spent"):
-        ask(stores, store, f"DELETE FROM holdfast.{table}")
-    ask(stores, store, "UPDATE holdfast.session SET bytes = 7, part_bytes = 7, marker = 0")
+        ask(stores, store, f"DELETE FROM everlog.{table}")
+    ask(stores, store, "UPDATE everlog.session SET bytes = 7, part_bytes = 7, marker = 0")
     again = stores.again(store)
     again.repair(session)
     assert (again.metadata(session), again.parts(session)) == before
@@ -169,7 +169,7 @@ def test_a_deletion_that_was_broken_off_is_gone_at_once_and_removed_later(stores
     ask(
         stores,
         store,
-        "UPDATE holdfast.session SET deleted_at = now() WHERE sid = %s",
+        "UPDATE everlog.session SET deleted_at = now() WHERE sid = %s",
         sid_of(session),
     )
     for verb in (store.metadata, store.parts, store.lease, store.verify, store.resolve, store.fork):
@@ -178,8 +178,8 @@ def test_a_deletion_that_was_broken_off_is_gone_at_once_and_removed_later(stores
     with pytest.raises(NotFound):
         store.append(session, [user("more")])
     store.catch_up()
-    assert ask(stores, store, "SELECT count(*) FROM holdfast.rec") == [(2,)]
-    assert ask(stores, store, "SELECT count(*) FROM holdfast.session") == [(1,)]
+    assert ask(stores, store, "SELECT count(*) FROM everlog.rec") == [(2,)]
+    assert ask(stores, store, "SELECT count(*) FROM everlog.session") == [(1,)]
 
 
 def test_a_fork_of_the_beginning_and_of_a_fork_are_whole(stores: Stores) -> None:
@@ -215,8 +215,8 @@ def test_what_is_taken_in_already_does_not_wait_to_be_when_its_mark_goes(stores:
         store.append(store.create().id, [user(f"word {number}")])
     assert store.catch_up() == 3
     store.close()  # marks go
-    assert ask(stores, store, "SELECT * FROM holdfast.mark") == []
-    assert ask(stores, store, "SELECT * FROM holdfast.pending") == []
+    assert ask(stores, store, "SELECT * FROM everlog.mark") == []
+    assert ask(stores, store, "SELECT * FROM everlog.pending") == []
 
 
 def test_what_came_after_it_was_taken_in_waits_and_is_found(stores: Stores) -> None:
@@ -226,9 +226,9 @@ def test_what_came_after_it_was_taken_in_waits_and_is_found(stores: Stores) -> N
     store.catch_up()
     store.append(session, [user("second")])
     store.close()
-    assert ask(stores, store, "SELECT seq FROM holdfast.pending") == [(2,)]
+    assert ask(stores, store, "SELECT seq FROM everlog.pending") == [(2,)]
     assert store.search(Query(text="second")).total == 1
-    assert ask(stores, store, "SELECT * FROM holdfast.pending") == []
+    assert ask(stores, store, "SELECT * FROM everlog.pending") == []
 
 
 def test_what_an_older_version_left_waiting_goes_with_the_next_taking_in(stores: Stores) -> None:
@@ -238,11 +238,11 @@ def test_what_an_older_version_left_waiting_goes_with_the_next_taking_in(stores:
         store.append(one, [user("word")])
     store.catch_up()
     store.close()
-    ask(stores, store, "INSERT INTO holdfast.pending (sid, seq) VALUES (%s, 1)", sid_of(done))
+    ask(stores, store, "INSERT INTO everlog.pending (sid, seq) VALUES (%s, 1)", sid_of(done))
     # As if another process had just appended to it, and taken its mark away.
-    ask(stores, store, "INSERT INTO holdfast.pending (sid, seq) VALUES (%s, 2)", sid_of(open_))
+    ask(stores, store, "INSERT INTO everlog.pending (sid, seq) VALUES (%s, 2)", sid_of(open_))
     store._rows.tidy()
-    assert ask(stores, store, "SELECT sid, seq FROM holdfast.pending") == [(sid_of(open_), 2)]
+    assert ask(stores, store, "SELECT sid, seq FROM everlog.pending") == [(sid_of(open_), 2)]
 
 
 def test_a_mark_that_goes_while_its_session_is_taken_in_loses_nothing(stores: Stores) -> None:
@@ -273,10 +273,10 @@ def test_a_mark_that_goes_while_its_session_is_taken_in_loses_nothing(stores: St
     one.close()
     fresh = stores.again(one)
     fresh.catch_up()
-    assert ask(stores, one, "SELECT seq FROM holdfast.taken") == [(40,)]
-    assert ask(stores, one, "SELECT count(*) FROM holdfast.passage") == [(40,)]
+    assert ask(stores, one, "SELECT seq FROM everlog.taken") == [(40,)]
+    assert ask(stores, one, "SELECT count(*) FROM everlog.passage") == [(40,)]
     fresh.catch_up()
-    assert ask(stores, one, "SELECT * FROM holdfast.pending") == []
+    assert ask(stores, one, "SELECT * FROM everlog.pending") == []
 
 
 def test_a_cursor_with_an_id_that_none_can_have_is_no_cursor(stores: Stores) -> None:

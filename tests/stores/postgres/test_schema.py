@@ -7,12 +7,12 @@ from itertools import pairwise
 
 import pytest
 
-from holdfast.errors import SettingsError, StoreFailed
-from holdfast.model import user
-from holdfast.settings import Settings
-from holdfast.stores.postgres import schema
-from holdfast.stores.postgres.statements import FOLDER, in_schema, load
-from holdfast.stores.postgres.store import PostgresStore
+from everlog.errors import SettingsError, StoreFailed
+from everlog.model import user
+from everlog.settings import Settings
+from everlog.stores.postgres import schema
+from everlog.stores.postgres.statements import FOLDER, in_schema, load
+from everlog.stores.postgres.store import PostgresStore
 from tests.stores.postgres.proxy import Proxy
 from tests.stores.postgres.server import USER
 from tests.stores.postgres.stores import Stores
@@ -64,14 +64,14 @@ def test_older_tables_are_changed_only_on_demand_and_newer_ones_are_refused(
             f"INSERT INTO {name}.version (version) VALUES (%s)", (schema.VERSION + 1,)
         )
         for verb in (store.list, store.migrate):
-            with pytest.raises(SettingsError, match="this holdfast knows") as raised:
+            with pytest.raises(SettingsError, match="this everlog knows") as raised:
                 verb()
-            assert raised.value.hint == "upgrade holdfast"
+            assert raised.value.hint == "upgrade everlog"
         connection.execute(f"DELETE FROM {name}.version WHERE version > 0")
         connection.execute(f"INSERT INTO {name}.version (version) VALUES (0)")
     with pytest.raises(SettingsError, match="have version 0") as raised:
         store.list()
-    assert "holdfast store migrate" in raised.value.hint
+    assert "everlog store migrate" in raised.value.hint
 
 
 def test_a_schema_of_ones_own_keeps_sessions_apart(stores: Stores) -> None:
@@ -87,12 +87,12 @@ def test_every_statement_names_its_tables_with_their_schema() -> None:
               "taken", "passage")  # fmt: skip
     for file in FOLDER.glob("*.sql"):
         for name, text in load(file.stem, "elsewhere").items():
-            assert "holdfast." not in text, name
+            assert "everlog." not in text, name
             words = text.replace("\n", " ").split()
             for before, word in pairwise(words):
                 if before in ("FROM", "INTO", "JOIN", "UPDATE") and word.strip("(),") in tables:
                     raise AssertionError(f"{file.name}: {name}: {word}")
-    assert in_schema("FROM holdfast.rec", "order") == 'FROM "order".rec'
+    assert in_schema("FROM everlog.rec", "order") == 'FROM "order".rec'
 
 
 def test_migrations_have_only_what_other_engines_take_too() -> None:

@@ -10,14 +10,14 @@ from contextlib import contextmanager
 
 import pytest
 
-from holdfast.errors import Conflict, SessionBusy
-from holdfast.model import Event, user
-from holdfast.ports import Fleeting
-from holdfast.session import Store
-from holdfast.settings import Settings
-from holdfast.stores.postgres.news import CHANNELS, SOONEST, Listening, shard_of
-from holdfast.stores.postgres.store import PostgresStore
-from holdfast.tokens import estimate_text
+from everlog.errors import Conflict, SessionBusy
+from everlog.model import Event, user
+from everlog.ports import Fleeting
+from everlog.session import Store
+from everlog.settings import Settings
+from everlog.stores.postgres.news import CHANNELS, SOONEST, Listening, shard_of
+from everlog.stores.postgres.store import PostgresStore
+from everlog.tokens import estimate_text
 from tests.stores.postgres.crew import until
 from tests.stores.postgres.stores import Stores
 
@@ -297,7 +297,7 @@ def test_who_is_not_let_in_for_a_while_hears_again_afterwards(stores: Stores) ->
         connection.execute(f"CREATE ROLE {role} LOGIN")
         connection.execute(f"GRANT ALL ON SCHEMA {schema} TO {role}")
         connection.execute(f"GRANT ALL ON ALL TABLES IN SCHEMA {schema} TO {role}")
-        url = stores.server.url.replace("//holdfast@", f"//{role}@")
+        url = stores.server.url.replace("//everlog@", f"//{role}@")
         there = PostgresStore(url, Settings(postgres=here.database.settings))
         stores.opened.append(there)
         there._news.latest = 0.1

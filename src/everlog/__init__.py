@@ -1,0 +1,165 @@
+"""everlog: the durable session layer for AI agents.
+
+    import everlog
+
+    store = everlog.open_store("~/.everlog")
+    session = store.create(agent="main", sender="user")
+    session.append(everlog.user("fix the tests"))     # durable on return
+    session.context().messages                          # what the model is sent next
+    await everlog.Agent(store, model="…").run("go on", session=session)
+
+Names are loaded on first use, so that `import everlog` costs next to nothing.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from everlog.aio import AsyncSession, AsyncStore
+    from everlog.app import load_settings, open_async_store, open_store
+    from everlog.context.build import Context
+    from everlog.engine.agent import Agent
+    from everlog.engine.hooks import Hook
+    from everlog.engine.tools import tool
+    from everlog.errors import (
+        Conflict,
+        ContextOverflow,
+        EverlogError,
+        FormatError,
+        InvalidId,
+        LogDamaged,
+        NotFound,
+        ProviderDenied,
+        ProviderError,
+        ProviderRefused,
+        ProviderUnavailable,
+        QueueFull,
+        RunCancelled,
+        SessionBusy,
+        SettingsError,
+        StoreFailed,
+        StoreFull,
+        Unsupported,
+    )
+    from everlog.log.fold import View
+    from everlog.model import (
+        Compaction,
+        Damaged,
+        Event,
+        File,
+        Image,
+        Message,
+        Meta,
+        Metadata,
+        OtherBlock,
+        Part,
+        Rewind,
+        Spent,
+        Text,
+        Thinking,
+        Tombstone,
+        ToolCall,
+        Unknown,
+        Usage,
+        assistant,
+        tool_result,
+        user,
+    )
+    from everlog.ports import Lease, Listed, Page, Used
+    from everlog.session import Session, Store
+    from everlog.settings import Settings
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "Agent",
+    "AsyncSession",
+    "AsyncStore",
+    "Compaction",
+    "Conflict",
+    "Context",
+    "ContextOverflow",
+    "Damaged",
+    "Event",
+    "EverlogError",
+    "File",
+    "FormatError",
+    "Hook",
+    "Image",
+    "InvalidId",
+    "Lease",
+    "Listed",
+    "LogDamaged",
+    "Message",
+    "Meta",
+    "Metadata",
+    "NotFound",
+    "OtherBlock",
+    "Page",
+    "Part",
+    "ProviderDenied",
+    "ProviderError",
+    "ProviderRefused",
+    "ProviderUnavailable",
+    "QueueFull",
+    "Rewind",
+    "RunCancelled",
+    "Session",
+    "SessionBusy",
+    "Settings",
+    "SettingsError",
+    "Spent",
+    "Store",
+    "StoreFailed",
+    "StoreFull",
+    "Text",
+    "Thinking",
+    "Tombstone",
+    "ToolCall",
+    "Unknown",
+    "Unsupported",
+    "Usage",
+    "Used",
+    "View",
+    "__version__",
+    "assistant",
+    "load_settings",
+    "open_async_store",
+    "open_store",
+    "tool",
+    "tool_result",
+    "user",
+]
+
+_HOMES = (
+    "model",
+    "errors",
+    "app",
+    "session",
+    "context.build",
+    "settings",
+    "ports",
+    "log.fold",
+    "aio",
+    "engine.agent",
+    "engine.hooks",
+    "engine.tools",
+)
+
+
+def __getattr__(name: str) -> Any:
+    if name not in __all__:
+        raise AttributeError(f"module 'everlog' has no attribute {name!r}")
+    from importlib import import_module  # noqa: PLC0415 - the point of loading lazily
+
+    for home in _HOMES:
+        module = import_module(f"everlog.{home}")
+        if name in vars(module):
+            globals()[name] = vars(module)[name]
+            return globals()[name]
+    raise AttributeError(f"module 'everlog' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

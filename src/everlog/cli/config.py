@@ -1,0 +1,88 @@
+"""`everlog config show`: the settings in force, and where each comes from."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from typing import Any
+
+import click
+
+from everlog.cli import render
+from everlog.cli.options import chosen_root, json_option, root_option
+
+HIDDEN = "(hidden)"
+
+
+@click.group()
+@root_option()
+def config() -> None:
+    """Look at the configuration."""
+
+
+@config.command("show")
+@json_option
+@root_option()
+def show(as_json: bool) -> None:
+    """Show every setting with its origin: default, file or environment."""
+    import msgspec
+
+    from everlog.app import load_settings
+
+    root = chosen_root()
+    settings = _without_secrets(msgspec.to_builtins(load_settings(root)))
+    file = root / "config.toml"
+    written = dict(_leaves(_tables(file)))
+    origins = {key: _origin(key, written) for key, _ in _leaves(settings)}
+    if as_json:
+        path = str(file) if file.exists() else None
+        answer = {"root": str(root), "file": path, "settings": settings, "origins": origins}
+        render.put_json(answer)
+        return
+    rows = []
+    for key, value in _leaves(settings):
+        origin = {"file": str(file), "environment": _variable(key)}.get(origins[key], "default")
+        rows.append((key, msgspec.json.encode(value).decode(), origin))
+    render.put_table(("SETTING", "VALUE", "FROM"), rows)
+
+
+def _without_secrets(settings: dict[str, Any]) -> dict[str, Any]:
+    """The settings with what nobody else should see covered up."""
+    for provider in settings["provider"].values():
+        provider["api_key"] = HIDDEN if provider["api_key"] else ""
+    for server in settings["mcp"].values():
+        for table in ("env", "headers"):
+            server[table] = dict.fromkeys(server[table], HIDDEN)
+    return settings
+
+
+def _tables(file: os.PathLike[str]) -> dict[str, Any]:
+    import tomllib
+
+    try:
+        with open(file, "rb") as stream:
+            return tomllib.load(stream)
+    except FileNotFoundError:
+        return {}
+
+
+def _leaves(tables: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Dotted keys and their values."""
+    for key, value in tables.items():
+        if isinstance(value, dict) and value:
+            yield from _leaves(value, f"{prefix}{key}.")
+        else:
+            yield prefix + key, value
+
+
+def _variable(key: str) -> str:
+    """The variable that sets a key, or the table that the key is in."""
+    parts = key.upper().split(".")
+    names = ["_".join(("EVERLOG", *parts[:end])) for end in range(len(parts), 1, -1)]
+    return next((name for name in names if name in os.environ), "")
+
+
+def _origin(key: str, written: dict[str, Any]) -> str:
+    if _variable(key):
+        return "environment"
+    return "file" if key in written else "default"

@@ -1,0 +1,173 @@
+"""The main job, shown on a temporary root: `make run` until there is a daemon.
+
+A session is made and written to, its writer is killed in the middle of a write, the log is taken
+up again by appending to it, and its context is compacted. Everything printed is read from the disk.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from everlog.app import open_store
+from everlog.cli import render
+from everlog.cli.main import main as everlog
+from everlog.model import ToolCall, assistant, tool_result, user
+from everlog.session import Session
+
+ATTEMPTS = 20  # to hit a write; the first nearly always does
+PATIENCE = 20.0  # seconds for one of them
+RESULT_BYTES = 6_000_000
+
+
+def main() -> int:
+    """Show it and clean up."""
+    if sys.argv[1:2] == ["--writer"]:
+        return write_until_killed(*sys.argv[2:4])
+    with tempfile.TemporaryDirectory(prefix="everlog-demo-") as root:
+        return tell(Path(root))
+
+
+def tell(root: Path) -> int:
+    """The whole story, on an empty root."""
+    print("everlog keeps the sessions of AI agents: every message, durably, in plain files.")
+    print(f"This runs on a temporary root, {root}, which is removed at the end.")
+
+    _chapter("A session, and three messages that are on disk before append() returns")
+    with open_store(root) as store:
+        session = store.create(title="Fix the flaky test")
+        first = session.append(user("The login test fails every third run. Please fix it."))
+        session.append(assistant("I'll read the log of the last runs first."), expect=first.seq)
+        session.append(user("Good. Mind the time zones."))
+        directory = root / "sessions" / session.id
+        _run(root, "sessions", "show", session.id)
+
+        _chapter("A writer appends 6 MB tool results in a loop, and is killed with kill -9")
+        torn = _kill_a_writer(root, session, directory)
+
+    _chapter("What the crash left on disk")
+    _describe(directory)
+    if not torn:
+        print("No kill hit a write this time, so there is no torn tail: the log is whole.")
+
+    _chapter("Recovery: just append again")
+    _run(root, "sessions", "append", session.id, "Are you still there?")
+    aside = sorted(directory.glob("torn.*"))
+    for path in aside:
+        print(f"set aside, not deleted: {path.name} ({render.size(path.stat().st_size)})")
+    if torn and not aside:
+        print("the torn bytes were not set aside: this is a bug")
+        return 1
+
+    _chapter("Everything that was acknowledged is there")
+    for command in ("verify", "parts", "show"):
+        _run(root, "sessions", command, session.id)
+
+    _chapter("Six megabytes fit no model: compact what it is sent, not the log")
+    kept = _size(directory)
+    _run(root, "sessions", "compact", session.id)
+    _run(root, "sessions", "context", session.id)
+    grown = _size(directory) - kept
+    print(f"\nThe log has every byte that it had, and {render.size(grown)} more.")
+    _run(root, "sessions", "list")
+    print("\nThe root is removed now. Your own: everlog sessions new, everlog --help")
+    return 0
+
+
+def _chapter(title: str) -> None:
+    print(f"\n── {title} ".ljust(80, "─"))
+
+
+def _run(root: Path, *arguments: str) -> None:
+    """Run a command as a user would, and show its line."""
+    shown = [f'"{one}"' if " " in one else one for one in arguments]
+    print(f"\n$ everlog {' '.join(shown)}", flush=True)
+    code = everlog(["--root", str(root), *arguments])
+    if code:
+        raise SystemExit(code)
+
+
+def write_until_killed(root: str, session_id: str) -> int:
+    """The victim: appends a tool call with a large result for ever, telling each seq."""
+    rows = "2026-01-01T00:00:00Z GET /login 200 17ms worker-3 request=8f2c\n"
+    result = rows * (RESULT_BYTES // len(rows))
+    with open_store(root) as store:
+        session = store.session(session_id)
+        while True:
+            call = f"tc_{time.monotonic_ns()}"
+            asked = session.append(assistant([ToolCall(call, "read_file", {"path": "runs.log"})]))
+            print(asked.seq, flush=True)
+            print(session.append(tool_result(call, result)).seq, flush=True)
+
+
+def _kill_a_writer(root: Path, session: Session, directory: Path) -> bool:
+    """Kill writers until one leaves an unfinished line; whether one did."""
+    command = [sys.executable, "-m", "everlog.cli.demo", "--writer", str(root), session.id]
+    for attempt in range(1, ATTEMPTS + 1):
+        with subprocess.Popen(command, stdout=subprocess.PIPE) as writer:
+            assert writer.stdout is not None
+            acknowledged = [writer.stdout.readline(), writer.stdout.readline()]
+            _await_write(directory, writer)
+            os.kill(writer.pid, signal.SIGKILL)
+            acknowledged += writer.stdout.readlines()
+        last = acknowledged[-1].decode().strip()
+        print(f"kill {attempt}: the last seq it was promised is {last or 'none'}", flush=True)
+        if _unfinished(directory):
+            return True
+    return False
+
+
+def _await_write(directory: Path, writer: subprocess.Popen[bytes]) -> None:
+    """Return in the middle of a write, as far as can be told from outside."""
+    size = _size(directory)
+    deadline = time.monotonic() + PATIENCE
+    while time.monotonic() < deadline and writer.poll() is None:
+        grown = _size(directory)
+        if grown != size and _unfinished(directory):
+            return
+        size = grown
+
+
+def _parts(directory: Path) -> list[Path]:
+    return sorted(directory.glob("session*.jsonl"), key=lambda path: (len(path.name), path.name))
+
+
+def _size(directory: Path) -> int:
+    return sum(path.stat().st_size for path in _parts(directory))
+
+
+def _unfinished(directory: Path) -> bool:
+    """Whether the log ends in the middle of a line."""
+    with open(_parts(directory)[-1], "rb") as log:
+        return log.seek(0, os.SEEK_END) > 0 and os.pread(log.fileno(), 1, log.tell() - 1) != b"\n"
+
+
+def _torn(directory: Path) -> int:
+    """How many bytes follow the last newline of the log."""
+    with open(_parts(directory)[-1], "rb") as log:
+        end = log.seek(0, os.SEEK_END)
+        log.seek(max(0, end - 2 * RESULT_BYTES))
+        data = log.read(end - log.tell())
+    return len(data) - data.rfind(b"\n") - 1
+
+
+def _describe(directory: Path) -> None:
+    for path in _parts(directory):
+        print(f"{path.name}: {path.stat().st_size:,} bytes")
+    torn = _torn(directory)
+    if torn:
+        path = _parts(directory)[-1]
+        with open(path, "rb") as log:
+            log.seek(-torn, os.SEEK_END)
+            beginning = log.read(100).decode("utf-8", "replace")
+        print(f"its last {torn:,} bytes are a line without an end, never acknowledged:")
+        print(f"  {beginning}…")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

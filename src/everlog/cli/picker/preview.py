@@ -1,0 +1,62 @@
+"""The newest messages of a session, read from the end of its log and no further than needed."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+
+from everlog.cli import render
+from everlog.cli.lines import Folded, Line
+from everlog.log.live import read
+from everlog.model import Entry, Message
+from everlog.ports import Listed
+from everlog.session import Store
+
+MESSAGES = 20
+RECORDS = 200  # looked at to find them: most may be deleted, or no messages
+BYTES = 2_000_000  # likewise
+TEXT_LINES = 8  # of one text
+
+
+def head(listed: Listed) -> list[Line]:
+    """What is known of a session without reading it."""
+    metadata = listed.metadata
+    facts = [
+        render.plural(metadata.message_count, "message"),
+        render.size(listed.bytes),
+        render.ago(metadata.last_message_at, time.time()),
+    ]
+    who = f"{render.one_line(metadata.agent)} with {render.one_line(metadata.sender)}"
+    model = f" · {render.one_line(metadata.model)}" if metadata.model else ""
+    return [
+        ("bold", render.one_line(metadata.title)),
+        ("dim", metadata.id),
+        ("dim", who + model),
+        ("dim", " · ".join(facts)),
+    ]
+
+
+def newest(store: Store, session: str) -> list[Line]:
+    """The last things that were said, oldest of them first."""
+    live = read(_some(store, session))
+    folded = Folded(live.messages)
+    lines: list[Line] = []
+    if live.summary is not None:
+        lines += [
+            ("", ""),
+            ("blue", f"── summary of what came before #{live.summary.first_kept_seq}"),
+        ]
+    for message in live.messages:
+        lines += folded.lines(message, most=TEXT_LINES)
+    return lines or [("", ""), ("dim", "nothing was said yet")]
+
+
+def _some(store: Store, session: str) -> Iterator[Entry]:
+    messages = size = 0
+    for number, entry in enumerate(store.port.tail(session), 1):
+        yield entry
+        if isinstance(entry, Message):
+            messages += 1
+            size += len(entry.line)
+        if messages >= MESSAGES or number >= RECORDS or size >= BYTES:
+            return

@@ -1,0 +1,165 @@
+"""`everlog sessions import`, `export` and `migrate`: from and to the files of other programs."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from everlog.cli import render
+from everlog.cli.options import json_option, open_root, root_option, session_argument
+
+if TYPE_CHECKING:
+    from everlog.dialects.form import Written
+    from everlog.importing import Imported
+
+READABLE = ("auto", "claude", "codex", "cersei", "crabtalk", "gemini", "picoclaw", "pi")
+WRITABLE = ("native", "claude", "cersei", "crabtalk", "picoclaw", "pi", "md", "html", "json")
+
+
+@click.command("import")
+@click.argument(
+    "paths", metavar="PATH…", nargs=-1, required=True, type=click.Path(exists=True, path_type=Path)
+)
+@click.option(
+    "--format", "name", type=click.Choice(READABLE), default="auto", help="Only this format."
+)
+@json_option
+@root_option()
+def import_(paths: tuple[Path, ...], name: str, as_json: bool) -> int:
+    """Import the sessions of other programs: files, or folders that are searched for them.
+
+    Which format a file has is seen by its content. The source is not changed; nothing of a
+    session is left out, and what is damaged is kept and named. Importing again adds only what is
+    new.
+    """
+    from everlog.app import dialects
+    from everlog.importing import find_files, import_files
+
+    files = find_files(paths)
+    known = dialects() if name == "auto" else dialects(name)
+    with open_root() as store, render.progress("importing files") as tell:
+        done = list(import_files(store.port, files, known, progress=tell))
+    left = [one for one in done if one.problem]
+    if as_json:
+        render.put_json({"files": done})
+    else:
+        for one in done:
+            if not one.problem:
+                _put(one)
+        if not files:
+            render.note("no files were found")
+    sys.stdout.flush()
+    for one in left:
+        render.warn(f"left {render.one_line(one.path)}: {render.one_line(one.problem)}")
+    return 1 if left else 0
+
+
+def _put(one: Imported) -> None:
+    name = render.one_line(Path(one.path).name)
+    new = f"{one.added} new" if one.added != one.records_out else "all new"
+    print(f"{name} → {one.id}, {one.format}: {render.plural(one.records_out, 'record')}, {new}")
+    for child in one.children:
+        count = render.plural(child.records_out, "record")
+        print(f"  {render.one_line(child.path)} → {child.id}, {count}")
+    for text in (*one.lost, *(text for child in one.children for text in child.lost)):
+        render.warn(f"{name}: {render.one_line(text)}")
+
+
+@click.command()
+@session_argument
+@click.option("--format", "name", type=click.Choice(WRITABLE), required=True, help="Which format.")
+@click.option(
+    "--output",
+    "-o",
+    "folder",
+    type=click.Path(file_okay=False, path_type=Path),
+    default=Path(),
+    help="The folder to write to; default: this one.",
+)
+@click.option(
+    "--redact/--no-redact",
+    default=True,
+    help="Cover up tokens and passwords in md and html (default), or keep them.",
+)
+@json_option
+@root_option()
+def export(*, session_id: str, name: str, folder: Path, redact: bool, as_json: bool) -> None:
+    """Write a session as files of another program, or as a page to read (md, html).
+
+    A session that came from that program goes back as it was, with what was added. What the
+    format cannot hold is named. Files that are there already are not written over.
+    """
+    from everlog import exporting
+    from everlog.app import dialects
+    from everlog.errors import Conflict
+
+    with open_root() as store:
+        session = store.session(session_id)
+        written: Written
+        if name == "native":
+            written = exporting.native(session)
+        elif name == "json":
+            written = exporting.plain(session)
+        elif name in ("md", "html"):
+            written, covered = exporting.document(session, name, redacted=redact)
+            if covered:
+                render.note(
+                    f"{render.plural(covered, 'secret')} covered up (--no-redact keeps them)"
+                )
+        else:
+            written = exporting.export(session, *dialects(name))
+    there = [path for path in written.files if (folder / path).exists()]
+    if there:
+        raise Conflict(f"{folder / there[0]} is there already", hint="give another --output")
+    for path, data in written.files.items():
+        target = folder / path
+        target.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        with target.open("xb") as opened:
+            opened.write(data)
+        target.chmod(0o600)
+    files = [str(folder / path) for path in written.files]
+    if as_json:
+        render.put_json({"files": files, "lost": written.lost})
+        return
+    for file in files:
+        print(render.one_line(file))
+    sys.stdout.flush()
+    for text in written.lost:
+        render.warn(f"left out: {render.one_line(text)}")
+
+
+@click.command()
+@click.argument(
+    "directory", metavar="DIR", type=click.Path(exists=True, file_okay=False, path_type=Path)
+)
+@json_option
+@root_option()
+def migrate(directory: Path, as_json: bool) -> int:
+    """Import the old session files of a directory, one JSON document each.
+
+    Each x.json is renamed to x.json.migrated when its session is on the disk and was read back
+    equal; a file that cannot be imported is left and named. Running it again changes nothing.
+    """
+    from everlog.migration import migrate as run
+    from everlog.stores.layout import legacy_files
+
+    files = legacy_files(directory)
+    with open_root() as store, render.progress("importing files") as tell:
+        done = run(store.port, files, progress=tell)
+    left = [one for one in done if one.problem]
+    if as_json:
+        render.put_json({"files": done})
+    else:
+        for one in done:
+            if not one.problem:
+                name = render.one_line(Path(one.path).name)
+                print(f"{name} → {one.id}, {render.plural(one.records_out, 'record')}")
+        if not files:
+            render.note(f"no old session files in {directory}")
+    sys.stdout.flush()
+    for one in left:
+        render.warn(f"left {render.one_line(one.path)}: {render.one_line(one.problem)}")
+    return 1 if left else 0

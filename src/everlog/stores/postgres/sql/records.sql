@@ -1,0 +1,133 @@
+-- one: append a record to a session that is marked; 0 rows mean that what we know of it is old
+WITH s AS (
+    UPDATE everlog.session
+    SET head = head + 1, marker = $4, bytes = bytes + $5, part_bytes = part_bytes + $5
+    WHERE sid = $1 AND head = $2 AND bytes = $3 AND marked AND newest <= 1
+        AND deleted_at IS NULL AND epoch = coalesce($6, epoch)
+    RETURNING sid, head, epoch, part
+)
+INSERT INTO everlog.rec (sid, seq, rid, epoch, part, kind, body)
+SELECT s.sid, s.head, $7, s.epoch, s.part, $8, $9 FROM s
+
+-- many: append records, fill parts, put the mark: all of it or nothing
+WITH s AS (
+    UPDATE everlog.session
+    SET head = %(head)s, marker = %(marker)s, bytes = %(bytes)s, part_bytes = %(part_bytes)s,
+        part = %(part)s, part_first = %(part_first)s, marked = true
+    WHERE sid = %(sid)s AND head = %(before)s AND bytes = %(bytes_before)s AND marked = %(marked)s
+        AND newest <= 1 AND deleted_at IS NULL AND epoch = coalesce(%(epoch)s, epoch)
+    RETURNING sid, epoch
+), m AS (
+    INSERT INTO everlog.mark (sid) SELECT s.sid FROM s WHERE NOT %(marked)s ON CONFLICT (sid) DO NOTHING
+), p AS (
+    INSERT INTO everlog.part (sid, part, bytes, first_seq, last_seq)
+    SELECT s.sid, u.* FROM s, unnest(
+        %(full)s::integer[], %(full_bytes)s::bigint[], %(full_first)s::bigint[], %(full_last)s::bigint[]
+    ) AS u (part, bytes, first_seq, last_seq)
+)
+INSERT INTO everlog.rec (sid, epoch, seq, rid, part, kind, body)
+SELECT s.sid, s.epoch, u.* FROM s, unnest(
+    %(seqs)s::bigint[], %(rids)s::uuid[], %(parts)s::integer[], %(kinds)s::smallint[], %(bodies)b::bytea[]
+) AS u (seq, rid, part, kind, body)
+
+-- state: what an append must know of a session, with those records that are there already: at one moment, since what is
+-- not there may still come, but only behind the head that was seen with it
+SELECT s.head, s.marker, s.bytes, s.part, s.part_bytes, s.part_first, s.newest, s.marked, s.epoch, s.owner,
+    CASE WHEN s.bytes = 0 THEN l.metadata END, r.rid, r.seq, r.body
+FROM everlog.session s
+LEFT JOIN everlog.listing l ON l.sid = s.sid
+LEFT JOIN everlog.rec r ON r.sid = s.sid AND r.rid = ANY(%(rids)s::uuid[])
+WHERE s.sid = %(sid)s AND s.deleted_at IS NULL
+
+-- stored: records by what makes them unique
+SELECT rid, seq, body FROM everlog.rec WHERE sid = %(sid)s AND rid = ANY(%(rids)s)
+
+-- barrier: a commit behind another one, so that both are where they must be when this one is acknowledged; 0 rows mean
+-- that this server does not have what another one had
+UPDATE everlog.session SET head = head WHERE sid = %(sid)s AND deleted_at IS NULL AND (
+    SELECT count(*) FROM everlog.rec WHERE sid = %(sid)s AND rid = ANY(%(rids)s::uuid[])
+) = %(count)s
+
+-- opened: the head of a session and its first records above a seq
+SELECT s.head, s.bytes, r.seq, r.part, r.body
+FROM everlog.session s LEFT JOIN LATERAL (
+    SELECT seq, part, body FROM everlog.rec
+    WHERE sid = s.sid AND seq > %(after)s ORDER BY seq LIMIT %(limit)s
+) r ON true
+WHERE s.sid = %(sid)s AND s.deleted_at IS NULL ORDER BY r.seq
+
+-- above: further records in order; no row means that the session is gone, since its records go behind it
+SELECT r.seq, r.part, r.body
+FROM everlog.session s LEFT JOIN LATERAL (
+    SELECT seq, part, body FROM everlog.rec
+    WHERE sid = s.sid AND seq > %(after)s AND seq <= %(head)s ORDER BY seq LIMIT %(limit)s
+) r ON true
+WHERE s.sid = %(sid)s AND s.deleted_at IS NULL ORDER BY r.seq
+
+-- ended: the head of a session and its last records
+SELECT s.head, s.bytes, r.seq, r.part, r.body
+FROM everlog.session s LEFT JOIN LATERAL (
+    SELECT seq, part, body FROM everlog.rec WHERE sid = s.sid ORDER BY seq DESC LIMIT %(limit)s
+) r ON true
+WHERE s.sid = %(sid)s AND s.deleted_at IS NULL ORDER BY r.seq DESC
+
+-- below: further records, newest first; no row means that the session is gone
+SELECT r.seq, r.part, r.body
+FROM everlog.session s LEFT JOIN LATERAL (
+    SELECT seq, part, body FROM everlog.rec
+    WHERE sid = s.sid AND seq < %(before)s ORDER BY seq DESC LIMIT %(limit)s
+) r ON true
+WHERE s.sid = %(sid)s AND s.deleted_at IS NULL ORDER BY r.seq DESC
+
+-- offset: where in its part a record begins
+SELECT coalesce(sum(octet_length(body) + 1), 0)::bigint FROM everlog.rec
+WHERE sid = %(sid)s AND part = %(part)s AND seq < %(seq)s
+
+-- full_parts: those that are full
+SELECT part, bytes, first_seq, last_seq FROM everlog.part WHERE sid = %(sid)s ORDER BY part
+
+-- current_part: the one that is written to
+SELECT part, part_bytes, part_first, head, bytes FROM everlog.session
+WHERE sid = %(sid)s AND deleted_at IS NULL
+
+-- epochs: where the epoch goes back
+SELECT seq, part FROM (
+    SELECT seq, part, epoch, lag(epoch) OVER (ORDER BY seq) AS before FROM everlog.rec WHERE sid = %(sid)s
+) e WHERE epoch < before ORDER BY seq
+
+-- hold: nobody appends to a session until the transaction ends
+SELECT head, epoch FROM everlog.session WHERE sid = %(sid)s AND deleted_at IS NULL FOR UPDATE
+
+-- measured: the parts as the records are
+SELECT part, sum(octet_length(body) + 1)::bigint, coalesce(min(nullif(seq, 0)), 0), max(seq),
+    coalesce(max(CASE WHEN kind BETWEEN 2 AND 4 THEN seq END), 0)
+FROM everlog.rec WHERE sid = %(sid)s GROUP BY part ORDER BY part
+
+-- drop_parts: before they are written anew
+DELETE FROM everlog.part WHERE sid = %(sid)s
+
+-- put_part: one that is full
+INSERT INTO everlog.part (sid, part, bytes, first_seq, last_seq)
+VALUES (%(sid)s, %(part)s, %(bytes)s, %(first)s, %(last)s)
+
+-- correct: what a session's row says of its log, counted anew
+UPDATE everlog.session SET head = %(head)s, marker = %(marker)s, bytes = %(bytes)s, part = %(part)s,
+    part_bytes = %(part_bytes)s, part_first = %(part_first)s
+WHERE sid = %(sid)s AND head = %(before)s AND deleted_at IS NULL
+
+-- copy: the records of a session up to one, for another; none if it is deleted, when some of them may be gone
+INSERT INTO everlog.rec (sid, seq, rid, epoch, part, kind, body)
+SELECT %(copy)s, r.seq, r.rid, 0, r.part, r.kind, r.body
+FROM everlog.session s JOIN everlog.rec r ON r.sid = s.sid
+WHERE s.sid = %(sid)s AND s.deleted_at IS NULL AND r.seq <= %(at)s
+
+-- has: whether there is a record
+SELECT 1 FROM everlog.rec WHERE sid = %(sid)s AND seq = %(at)s
+
+-- birth: what a session was made with, as a record; a log from elsewhere may have none
+SELECT body FROM everlog.rec WHERE sid = %(sid)s AND seq = 0
+
+-- drop_some: remove records of a session that is deleted, some at a time; under `hold_deleted`
+DELETE FROM everlog.rec WHERE sid = %(sid)s AND seq <= (
+    SELECT max(seq) FROM (SELECT seq FROM everlog.rec WHERE sid = %(sid)s ORDER BY seq LIMIT 5000) few
+)

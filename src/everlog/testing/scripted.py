@@ -1,0 +1,47 @@
+"""A model that says what it was told to say, for tests of everything around it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+
+from everlog.errors import ProviderError
+from everlog.model import Message, assistant
+from everlog.ports import Delta, Request, Told, unheard
+
+Reply = str | Message | Exception | Callable[[Request], str | Message]
+
+
+class ScriptedModel:
+    """A provider that gives its replies in order and remembers what it was asked.
+
+    A reply is a text, a message, an exception to raise, or a function of the request. Titles are
+    asked for in the background, at no certain time: they take no reply, but all are `title`.
+    """
+
+    def __init__(self, *replies: Reply, window: int | None = None, title: str = "") -> None:
+        self.replies = list(replies)
+        self.requests: list[Request] = []
+        self._window = window
+        self._title = title
+
+    async def complete(self, request: Request, told: Told = unheard) -> Message:
+        """The next reply, told in words; ProviderError when there are no more."""
+        if request.purpose == "title":
+            return assistant(self._title)
+        self.requests.append(request)
+        if not self.replies:
+            raise ProviderError("the script has no more replies")
+        reply = self.replies.pop(0)
+        if isinstance(reply, Exception):
+            raise reply
+        if callable(reply):
+            reply = reply(request)
+        message = assistant(reply) if isinstance(reply, str) else reply
+        for word in re.findall(r"\S+\s*|\s+", message.text):
+            told(Delta(word))
+        return message
+
+    def window(self, model: str) -> int | None:
+        """The window that it was given."""
+        return self._window

@@ -1,1 +1,0 @@
-"""`holdfast chat`: a conversation on a terminal, through the daemon or in this process."""
