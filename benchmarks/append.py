@@ -15,8 +15,8 @@ import msgspec
 
 import everlog
 from benchmarks.report import Figure, middle
+from everlog.ids import Stamps, Uuids
 from everlog.settings import SessionSettings, Settings
-from everlog.stamps import Stamps, Uuids
 
 KILOBYTE = 806  # characters of text that make a line of 1 KB
 BLOCKS, BLOCK = 40, 50

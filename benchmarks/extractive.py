@@ -17,8 +17,8 @@ from pathlib import Path
 import everlog
 from benchmarks.corpus import claude_code, pi
 from benchmarks.report import Figure, middle
-from everlog.compaction.extractive import summarise
-from everlog.compaction.fileops import file_ops
+from everlog.context.compaction.extractive import summarise
+from everlog.context.compaction.file_operations import file_ops
 from everlog.model import Message, ToolCall
 
 CORPUS = Path(__file__).parents[2] / "shared" / "corpus"

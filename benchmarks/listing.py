@@ -9,12 +9,12 @@ from pathlib import Path
 
 import everlog
 from benchmarks.report import Figure, middle
-from everlog.log import lines
+from everlog.ids import Ulids
+from everlog.log import line_codec
 from everlog.log.fold import Tally
 from everlog.model import AnyRecord, Meta
 from everlog.settings import SessionSettings, Settings
 from everlog.stores import sidecar
-from everlog.ulid import Ulids
 
 SESSIONS = 100_000
 
@@ -40,8 +40,8 @@ def populate(folder: Path, count: int) -> None:
         ]
         data = b""
         for seq, record in enumerate(records):
-            line = lines.seal(lines.encode(record)[1], record.record_type, seq)
-            tally.add(lines.stored(record, seq, line, plain=False))
+            line = line_codec.seal(line_codec.encode(record)[1], record.record_type, seq)
+            tally.add(line_codec.stored(record, seq, line, plain=False))
             data += line + b"\n"
         directory = folder / "sessions" / session
         os.mkdir(directory, 0o700)

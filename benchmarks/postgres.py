@@ -22,7 +22,8 @@ import psycopg
 import everlog
 from benchmarks.report import Figure, middle
 from everlog.app import open_store
-from everlog.log import lines
+from everlog.ids import Ulids
+from everlog.log import line_codec
 from everlog.log.fold import Tally
 from everlog.model import AnyRecord, Compaction, Meta
 from everlog.ports import Listed
@@ -32,7 +33,6 @@ from everlog.stores.postgres.claims import _claims
 from everlog.stores.postgres.ids import rid_of, sid_of
 from everlog.stores.postgres.placing import KINDS
 from everlog.stores.postgres.rows import _values
-from everlog.ulid import Ulids
 from tests.stores.postgres.server import Server
 
 SESSIONS = 1_000_000
@@ -266,8 +266,8 @@ def _made(count: int) -> Iterator[tuple[Tally, list[bytes], list[AnyRecord]]]:
         rows: list[bytes] = []
         records: list[AnyRecord] = [birth, said]
         for seq, record in enumerate(records):
-            rows.append(lines.seal(lines.encode(record)[1], record.record_type, seq))
-            tally.add(lines.stored(record, seq, rows[-1], plain=False))
+            rows.append(line_codec.seal(line_codec.encode(record)[1], record.record_type, seq))
+            tally.add(line_codec.stored(record, seq, rows[-1], plain=False))
         yield tally, rows, records
 
 

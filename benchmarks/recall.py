@@ -25,11 +25,11 @@ import msgspec
 
 from benchmarks.report import middle
 from everlog.app import open_store
+from everlog.ids import timestamp
 from everlog.model import assistant, user
 from everlog.ports import Query
 from everlog.session import Session
 from everlog.settings import SessionSettings, Settings
-from everlog.stamps import timestamp
 
 Dialogue = dict[str, Any]
 Recall = Callable[[str], list[int]]  # a question, and the numbers of the sessions in order

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from benchmarks import corpus
 from benchmarks.report import Figure
-from everlog.tokens import Counter, estimate_text, exact
+from everlog.context.tokens import Counter, estimate_text, exact
 
 CORPUS = Path(__file__).resolve().parents[2] / "shared" / "corpus"
 LOW, HIGH = -0.10, 0.35

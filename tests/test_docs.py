@@ -23,11 +23,12 @@ import everlog
 from everlog import api, errors, model
 from everlog.aio import AsyncStore
 from everlog.cli import tree
+from everlog.context.tokens import estimate
 from everlog.engine.agent import Agent
 from everlog.engine.backlog import How, queued
 from everlog.engine.runtime import Runtime
 from everlog.index.database import SCHEMA
-from everlog.log import lines
+from everlog.log import line_codec
 from everlog.log.fold import Tally
 from everlog.ports import Request, Told, unheard
 from everlog.settings import (
@@ -45,7 +46,6 @@ from everlog.settings import (
 )
 from everlog.stores import sidecar
 from everlog.testing import ScriptedModel
-from everlog.tokens import estimate
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
@@ -568,16 +568,16 @@ LINES = [
 
 @pytest.mark.parametrize("line", LINES)
 def test_an_example_line_decodes_and_is_what_would_be_written(line: bytes) -> None:
-    record, problem, checked = lines.decode(line)
+    record, problem, checked = line_codec.decode(line)
     assert record is not None, problem
-    assert checked == lines.has_crc(line)
+    assert checked == line_codec.has_crc(line)
     if not checked or record.schema_version != model.SCHEMA_VERSION:
         return
     fresh = record
     if not isinstance(record, model.Unknown):
         fresh = msgspec.structs.replace(record, seq=0, line=b"")
-    _, body = lines.encode(fresh)
-    assert lines.seal(body, record.record_type, record.seq) == line
+    _, body = line_codec.encode(fresh)
+    assert line_codec.seal(body, record.record_type, record.seq) == line
 
 
 def test_every_record_type_has_an_example_line() -> None:

@@ -10,13 +10,13 @@ import pytest
 
 import everlog
 from everlog.api import CompactEnd, CompactStart, RunEvent
+from everlog.context.tokens import choose_window
 from everlog.engine.agent import Agent
 from everlog.errors import ProviderError
 from everlog.model import Compaction, Message, ToolCall, Usage, assistant, tool_result, user
 from everlog.ports import Request
 from everlog.settings import CompactionSettings, parse
 from everlog.testing import ScriptedModel
-from everlog.tokens import choose_window
 
 STORY = "a story of many words " * 60
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import everlog
-from everlog.compaction.prompts import HEADINGS
+from everlog.context.compaction.prompts import HEADINGS
 from everlog.engine.agent import Agent
 from everlog.engine.compact import Outcome
 from everlog.model import Compaction, ToolCall, assistant, tool_result, user

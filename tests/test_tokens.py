@@ -17,6 +17,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from everlog.context.tokens import (
+    WINDOW,
+    Counter,
+    choose_window,
+    counted,
+    estimate,
+    estimate_text,
+    exact,
+    known_window,
+)
 from everlog.errors import SettingsError
 from everlog.model import (
     File,
@@ -29,16 +39,6 @@ from everlog.model import (
     assistant,
     tool_result,
     user,
-)
-from everlog.tokens import (
-    WINDOW,
-    Counter,
-    choose_window,
-    counted,
-    estimate,
-    estimate_text,
-    exact,
-    known_window,
 )
 
 ENGLISH = """\

@@ -5,32 +5,32 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from everlog import ulid
-from everlog.stamps import Stamps, Uuids, epoch_ms, timestamp
+from everlog import ids
+from everlog.ids import Stamps, Uuids, epoch_ms, timestamp
 from everlog.testing import FakeClock
 
 
 def test_ids_grow_strictly_whatever_the_clock_does() -> None:
     clock = FakeClock()
-    new = ulid.Ulids(clock)
+    new = ids.Ulids(clock)
     made = []
     for jump in (0, 0, -7200, 0, 400_000_000, -400_000_000, 1, 0):
         clock.now += jump
         made += [new() for _ in range(50)]
     assert made == sorted(set(made))
-    assert all(ulid.is_ulid(one) for one in made)
+    assert all(ids.is_ulid(one) for one in made)
 
 
 @given(st.integers(0, 2**48 - 1))
 def test_the_time_is_in_the_id(ms: int) -> None:
-    assert ulid.milliseconds(ulid.encode(ms << 80)) == ms
+    assert ids.milliseconds(ids.encode(ms << 80)) == ms
 
 
 def test_only_the_canonical_form_is_an_id() -> None:
-    good = ulid.encode(123 << 80)
-    assert ulid.is_ulid(good)
+    good = ids.encode(123 << 80)
+    assert ids.is_ulid(good)
     for bad in (good.lower()[:-1] + "a", good[:-1], good + "0", good[:-1] + "U", good + "\n", ""):
-        assert not ulid.is_ulid(bad)
+        assert not ids.is_ulid(bad)
 
 
 def test_uuids_are_distinct_and_of_version_4() -> None:

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any, ParamSpec, Self, TypeVar
 
 from everlog.context.build import Context
 from everlog.errors import StoreFailed
+from everlog.log.backward_read import Live
 from everlog.log.fold import View
-from everlog.log.live import Live
 from everlog.model import (
     AnyRecord,
     Damaged,

@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, cast
 from msgspec.structs import replace
 
 from everlog import ports
+from everlog.context.tokens import Counter, estimate_text, exact
 from everlog.errors import FormatError, SettingsError, StoreFailed, StoreFull
 from everlog.session import Store
 from everlog.settings import Settings, convert, parse
-from everlog.tokens import Counter, estimate_text, exact
 
 if TYPE_CHECKING:
     from everlog.aio import AsyncStore

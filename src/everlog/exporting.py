@@ -9,7 +9,7 @@ import msgspec
 
 from everlog.dialects.form import Dialect, Written
 from everlog.log.fold import to_builtins
-from everlog.log.lines import to_object
+from everlog.log.line_codec import to_object
 from everlog.log.parts import part_name
 from everlog.model import Damaged
 from everlog.redaction import redact

@@ -30,8 +30,8 @@ from everlog.dialects.form import (
     made_id,
 )
 from everlog.errors import EverlogError, FormatError, StoreFull
-from everlog.log.facts import is_name
-from everlog.log.lines import extended, from_object
+from everlog.log.line_codec import extended, from_object
+from everlog.log.metadata_changes import is_name
 from everlog.model import (
     SETTABLE,
     AnyRecord,

@@ -19,7 +19,7 @@ from msgspec.structs import replace
 
 from everlog.dialects.picoclaw.document import Document, read_document
 from everlog.errors import Conflict, EverlogError, FormatError, StoreFailed, StoreFull
-from everlog.log.lines import same
+from everlog.log.line_codec import same
 from everlog.model import AnyRecord, Damaged
 from everlog.ports import Store
 

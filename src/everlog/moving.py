@@ -21,8 +21,8 @@ from typing import Protocol
 import msgspec
 
 from everlog.errors import Conflict, FormatError, InvalidId, LogDamaged, NotFound, SessionBusy
-from everlog.log.carried import LEFT_OUT, Line
 from everlog.log.fold import given_facts
+from everlog.log.raw_lines import LEFT_OUT, Line
 from everlog.model import Damaged, Metadata
 from everlog.ports import Progress
 

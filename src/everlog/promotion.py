@@ -23,8 +23,8 @@ from msgspec.structs import replace
 from everlog.errors import Conflict, InvalidId, NotFound, SessionBusy
 from everlog.identity.key import PREFIX
 from everlog.identity.route import Routed, claims
-from everlog.log.facts import is_name
 from everlog.log.fold import fold
+from everlog.log.metadata_changes import is_name
 from everlog.model import AnyRecord, Compaction, Message, Meta, Metadata
 from everlog.ports import Store
 

@@ -14,10 +14,11 @@ from msgspec.structs import replace
 
 from everlog import ports
 from everlog.context.build import Context, build
+from everlog.context.tokens import WINDOW, Counter, estimate_text
 from everlog.errors import Conflict, LogDamaged, NotFound, SettingsError, Unsupported
+from everlog.log.backward_read import Live, read
 from everlog.log.fold import View, fold
-from everlog.log.live import Live, read
-from everlog.log.pairs import closing, exchange, pair
+from everlog.log.tool_pairs import closing, exchange, pair
 from everlog.model import (
     TURN_END,
     AnyRecord,
@@ -46,7 +47,6 @@ from everlog.ports import (
     days_of,
 )
 from everlog.settings import Settings
-from everlog.tokens import WINDOW, Counter, estimate_text
 
 if TYPE_CHECKING:
     from everlog.identity.route import Routed

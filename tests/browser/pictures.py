@@ -17,6 +17,7 @@ from typing import Any
 from playwright.sync_api import Browser, Page, sync_playwright
 
 import everlog
+from everlog.ids import timestamp
 from everlog.model import (
     AnyRecord,
     Compaction,
@@ -30,7 +31,6 @@ from everlog.model import (
     user,
 )
 from everlog.session import Session, Store
-from everlog.stamps import timestamp
 from tests.browser.conftest import NAMES, QUIET
 from tests.daemon.running import Daemon
 
@@ -75,7 +75,7 @@ def expires(token: Token, now: datetime) -> bool:
 | 43 | UTC | passed |
 
 1. `tests/test_login.py` builds `now` with `datetime.now()`; it must be aware.
-2. `auth/tokens.py` should refuse naive times altogether.
+2. `auth/context/tokens.py` should refuse naive times altogether.
 
 Shall I change both, and add a test that runs at 23:59?
 """
@@ -85,10 +85,10 @@ Make the login test reliable.
 
 ## Decided
 - Times are stored in UTC; naive ones are refused at the border.
-- The fix goes into `auth/tokens.py`, not into the test.
+- The fix goes into `auth/context/tokens.py`, not into the test.
 
 ## Files
-Read `auth/tokens.py`, `tests/test_login.py`; changed `auth/tokens.py`.
+Read `auth/context/tokens.py`, `tests/test_login.py`; changed `auth/context/tokens.py`.
 
 ## Open
 - A test that runs at 23:59.
@@ -122,7 +122,10 @@ def conversation(clock: Clock) -> Iterator[AnyRecord]:
     for number, (path, text) in enumerate(
         (
             ("tests/test_login.py", "def test_login_expires():\n    now = datetime.now()\n    …"),
-            ("auth/tokens.py", "def expires(token, now):\n    return token.expires_at <= now\n"),
+            (
+                "auth/context/tokens.py",
+                "def expires(token, now):\n    return token.expires_at <= now\n",
+            ),
         )
     ):
         call = ToolCall(f"c{number}", "read_file", {"path": path})

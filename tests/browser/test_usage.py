@@ -9,7 +9,7 @@ import pytest
 from playwright.sync_api import Page, expect
 
 import everlog
-from everlog.stamps import timestamp
+from everlog.ids import timestamp
 from tests.daemon.running import Daemon
 
 HOSTILE = '<img src=x onerror="alert(1)">\u202e'

@@ -10,6 +10,7 @@ import click
 import pytest
 
 from everlog.cli.sessions_context import compact
+from everlog.context.tokens import choose_window, estimate
 from everlog.model import (
     Compaction,
     Message,
@@ -22,7 +23,6 @@ from everlog.model import (
 )
 from everlog.session import Session, Store
 from everlog.settings import Strategy
-from everlog.tokens import choose_window, estimate
 from tests.cli.runner import Cli, run_on_terminal, run_process
 from tests.engine.test_turn import SUMMARY
 from tests.providers.fakes import FakeServer, chat

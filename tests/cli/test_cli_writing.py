@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from everlog.ids import is_ulid
 from everlog.model import Compaction, ToolCall, assistant, tool_result, user
 from everlog.session import Session, Store
-from everlog.ulid import is_ulid
 from tests.cli.runner import Cli, run_on_terminal, run_process
 
 

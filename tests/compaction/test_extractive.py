@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from everlog.compaction.extractive import summarise
-from everlog.compaction.fileops import FileOps, file_ops, tags
-from everlog.compaction.prompts import (
+from everlog.context.compaction.extractive import summarise
+from everlog.context.compaction.file_operations import FileOps, file_ops, tags
+from everlog.context.compaction.prompts import (
     BLOCKED,
     CONSTRAINTS,
     CRITICAL,
@@ -22,6 +22,7 @@ from everlog.compaction.prompts import (
     IN_PROGRESS,
     NEXT_STEPS,
 )
+from everlog.context.tokens import estimate_text
 from everlog.model import (
     Image,
     Message,
@@ -33,7 +34,6 @@ from everlog.model import (
     tool_result,
     user,
 )
-from everlog.tokens import estimate_text
 
 STRATEGIES = ("structured", "rounds", "prose")
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from everlog.compaction.fileops import FileOps, file_ops, tags, without_tags
+from everlog.context.compaction.file_operations import FileOps, file_ops, tags, without_tags
 from everlog.model import Message, OtherBlock, ToolCall, assistant, tool_result, user
 
 

@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 import pytest
 
-from everlog.compaction.plan import (
+from everlog.context.compaction.plan import (
     Plan,
     budget,
     cut_at_open_round,
@@ -16,11 +16,11 @@ from everlog.compaction.plan import (
     plan,
     trigger,
 )
-from everlog.log.live import Live
-from everlog.log.pairs import arrange, pair
+from everlog.context.tokens import estimate
+from everlog.log.backward_read import Live
+from everlog.log.tool_pairs import arrange, pair
 from everlog.model import Compaction, Message, ToolCall, assistant, tool_result, user
 from everlog.settings import CompactionSettings
-from everlog.tokens import estimate
 from tests.histories import check_order
 
 SETTINGS = CompactionSettings(keep_recent_tokens=1024)

@@ -8,9 +8,10 @@ from msgspec.structs import replace
 
 import everlog
 from everlog.context.build import Context, build, context_tokens
+from everlog.context.tokens import estimate
 from everlog.errors import ContextOverflow
-from everlog.log.live import Live, read
-from everlog.log.pairs import arrange, pair
+from everlog.log.backward_read import Live, read
+from everlog.log.tool_pairs import arrange, pair
 from everlog.model import (
     Compaction,
     Event,
@@ -22,7 +23,6 @@ from everlog.model import (
     tool_result,
     user,
 )
-from everlog.tokens import estimate
 from tests.histories import Step, append, check_order, steps
 
 

@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 import everlog
+from everlog.ids import epoch_ms
 from everlog.model import Event, Message
-from everlog.stamps import epoch_ms
 from tests.daemon.many import Many, Sent, check, send_all
 from tests.daemon.running import Daemon, receive, say, until
 from tests.stores.postgres.server import Server

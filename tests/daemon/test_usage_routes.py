@@ -10,7 +10,7 @@ import pytest
 
 import everlog
 from everlog.client import Client
-from everlog.stamps import timestamp
+from everlog.ids import timestamp
 from tests.daemon.running import Daemon
 
 

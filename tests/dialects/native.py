@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from everlog.dialects.form import Hidden, Item, Read, Summary
-from everlog.log.lines import decode, encode, from_object, seal
+from everlog.log.line_codec import decode, encode, from_object, seal
 from everlog.model import AnyRecord
 
 

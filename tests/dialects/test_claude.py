@@ -12,7 +12,7 @@ import pytest
 from everlog.context.build import build
 from everlog.dialects import claude
 from everlog.dialects.form import Given, Hidden, Read, Summary, kept
-from everlog.log import live
+from everlog.log import backward_read
 from everlog.model import (
     Event,
     File,
@@ -65,7 +65,7 @@ def test_the_golden_file_goes_back_out_equal_with_its_large_result() -> None:
 
 def test_the_context_of_the_golden_file_begins_with_what_the_summary_keeps() -> None:
     records = through_native(claude.read(golden()))
-    context = build(live.read(reversed(records)))
+    context = build(backward_read.read(reversed(records)))
     assert [message.text for message in context.messages][-4:] == [
         "Name them",
         "Heron, wren, owl.",

@@ -12,7 +12,7 @@ import pytest
 from everlog.context.build import build
 from everlog.dialects import claude, form
 from everlog.dialects.form import Given, Read, Summary
-from everlog.log import live
+from everlog.log import backward_read
 from everlog.log.fold import fold
 from everlog.model import Event, Message, Metadata, Tombstone, user
 from tests.dialects.claude_session import ID, Session, encode, hidden, read, shown, uuid
@@ -154,7 +154,7 @@ def test_four_parallel_calls_keep_all_their_results(order: tuple[int, ...]) -> N
     session.answer("done")
     made = session.read()
     assert hidden(made) == set()
-    context = build(live.read(reversed(through_native(made))))
+    context = build(backward_read.read(reversed(through_native(made))))
     assert sorted(one.text for one in context.messages if one.role == "toolResult") == [
         "result 1",
         "result 2",
@@ -340,7 +340,7 @@ def test_two_compactions_are_crossed_by_the_viewer_and_honoured_by_the_context()
     assert [one.tokens_before for one in summaries] == [99, 99]
     records = through_native(made)
     assert [one.text for one in fold(records).messages] == shown(made)
-    context = build(live.read(reversed(records)))
+    context = build(backward_read.read(reversed(records)))
     assert [one.text for one in context.messages] == ["the second summary", "five"]
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from everlog.dialects import claude
 from everlog.dialects.form import Given, Summary, Written
-from everlog.log.lines import decode, encode, seal
+from everlog.log.line_codec import decode, encode, seal
 from everlog.model import (
     AnyRecord,
     Compaction,

@@ -12,7 +12,7 @@ from everlog.context.build import build
 from everlog.dialects import codex
 from everlog.dialects.form import Given, Hidden, Read, Summary, kept
 from everlog.errors import FormatError
-from everlog.log import live
+from everlog.log import backward_read
 from everlog.log.fold import fold
 from everlog.model import Event, Image, Message, Metadata, Text, Thinking, ToolCall, Usage
 from everlog.testing.dialects import DialectConformance
@@ -116,7 +116,7 @@ def test_a_rollout_becomes_a_conversation_with_its_tools() -> None:
         "codex.event_msg.user_message",
         "codex.response_item.web_search_call",
     ]
-    context = build(live.read(reversed(through_native(made))))
+    context = build(backward_read.read(reversed(through_native(made))))
     assert context.left_out == () and len(context.messages) == 9
 
 
@@ -152,7 +152,7 @@ def test_a_compaction_is_a_summary_for_all_before_it() -> None:
     )
     (summary,) = [one for one in made.items if isinstance(one, Summary)]
     assert (summary.text, summary.first_kept) == ("what was done", None)
-    context = build(live.read(reversed(through_native(made))))
+    context = build(backward_read.read(reversed(through_native(made))))
     assert [one.text for one in context.messages] == ["what was done", "new"]
     assert [one.text for one in fold(through_native(made)).messages] == ["old", "new"]
 

@@ -12,7 +12,7 @@ from everlog.context.build import build
 from everlog.dialects import gemini
 from everlog.dialects.form import Given, Read, kept
 from everlog.errors import FormatError
-from everlog.log import live
+from everlog.log import backward_read
 from everlog.log.fold import fold
 from everlog.model import Event, File, Image, Message, Metadata, Text, Thinking, ToolCall, Usage
 from everlog.testing.dialects import DialectConformance
@@ -102,7 +102,7 @@ def test_a_chat_becomes_a_conversation_with_its_tools() -> None:
     assert kept(answer, "gemini")["toolCalls"] == ANSWER["toolCalls"]
     kinds = [one.kind for one in made.items if isinstance(one, Event)]
     assert kinds == ["gemini.session", "gemini.info", "gemini.error"]
-    assert build(live.read(reversed(through_native(made)))).left_out == ()
+    assert build(backward_read.read(reversed(through_native(made)))).left_out == ()
 
 
 def test_the_summary_of_a_chat_is_its_name() -> None:
@@ -183,7 +183,7 @@ def test_a_checkpoint_is_read_and_its_calls_are_paired_by_their_order() -> None:
     assert [results[name] for name in calls] == ["first", "second", '{"a":1}']
     assert made.facts["name"] == "go"
     assert isinstance(made.items[0], Event) and made.items[0].kind == "gemini.setup"
-    context = build(live.read(reversed(through_native(made))))
+    context = build(backward_read.read(reversed(through_native(made))))
     assert context.left_out == ()
 
 

@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from everlog.dialects.form import DERIVED, Dialect, Given, Hidden, Read, Summary, Written
 from everlog.dialects.jsonl import parse
 from everlog.log.fold import View, apply, fold
-from everlog.log.lines import decode, encode, seal
+from everlog.log.line_codec import decode, encode, seal
 from everlog.model import (
     AnyRecord,
     Message,

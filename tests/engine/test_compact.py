@@ -13,7 +13,7 @@ import pytest
 import everlog
 from everlog.aio import AsyncSession, AsyncStore
 from everlog.api import CompactFailed, CompactStart, RunEvent
-from everlog.compaction.prompts import HEADINGS
+from everlog.context.compaction.prompts import HEADINGS
 from everlog.engine.compact import Compactor, Outcome
 from everlog.errors import ProviderError
 from everlog.model import Compaction, Event, Message, ToolCall, assistant, tool_result, user

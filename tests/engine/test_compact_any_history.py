@@ -78,6 +78,6 @@ def _compact_and_check(session: everlog.Session, strategy: Strategy) -> None:
 
 
 def _estimated(context: everlog.Context) -> int:
-    from everlog.tokens import estimate
+    from everlog.context.tokens import estimate
 
     return sum(estimate(message) for message in context.messages)

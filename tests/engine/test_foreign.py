@@ -14,7 +14,7 @@ from everlog.api import MessageStored, RunEvent, StreamDelta
 from everlog.engine.agent import Agent
 from everlog.engine.members import sub_turn
 from everlog.engine.runtime import Runtime
-from everlog.log.pairs import pair
+from everlog.log.tool_pairs import pair
 from everlog.model import Event, Image, Message, Text, Thinking, ToolCall, assistant, user
 from everlog.ports import Delta, Request, Told, Tool, ToolAnswer, unheard
 from everlog.settings import SessionSettings, Settings, TurnSettings

@@ -9,13 +9,13 @@ from datetime import datetime
 import pytest
 
 from everlog.aio import AsyncStore
+from everlog.context.tokens import estimate_text
 from everlog.engine.cron import Cron
 from everlog.engine.jobs import SharedJobs
 from everlog.model import Event, user
 from everlog.session import Store
 from everlog.settings import CronJob, Settings
 from everlog.stores.postgres.store import PostgresStore
-from everlog.tokens import estimate_text
 from tests.stores.postgres.stores import Stores, shared_server
 
 DAILY = CronJob(id="daily", schedule="0 9 * * *", prompt="!say good morning", timezone="UTC")

@@ -33,7 +33,7 @@ from everlog.errors import (
     StoreFailed,
     StoreFull,
 )
-from everlog.log.pairs import pair
+from everlog.log.tool_pairs import pair
 from everlog.model import QUEUED, WITHDRAWN, Event, Message, assistant, user
 from everlog.ports import Lease
 from everlog.settings import Settings, TurnSettings

@@ -6,7 +6,7 @@ import shutil
 from pathlib import Path
 
 import everlog
-from everlog.log import lines
+from everlog.log import line_codec
 from everlog.model import OtherBlock, Unknown
 
 GOLDEN = Path(__file__).parent / "session_v1.jsonl"
@@ -14,12 +14,12 @@ GOLDEN = Path(__file__).parent / "session_v1.jsonl"
 
 def test_every_line_is_checked_and_written_again_byte_for_byte() -> None:
     for seq, line in enumerate(GOLDEN.read_bytes().split(b"\n")[:-1]):
-        reading = lines.decode(line)
+        reading = line_codec.decode(line)
         assert reading.checked
         assert reading.record is not None
         assert reading.record.seq == seq
-        again = lines.encode(reading.record)[1]
-        assert lines.seal(again, reading.record.record_type, seq) == line
+        again = line_codec.encode(reading.record)[1]
+        assert line_codec.seal(again, reading.record.record_type, seq) == line
 
 
 def test_the_log_means_what_it_meant(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 from hypothesis import given, settings
 
 from everlog.errors import SettingsError
-from everlog.identity.text import plain
+from everlog.identity.key_text import plain
 from tests.identity import naive
 from tests.identity.lines import ask, lines
 

@@ -6,7 +6,7 @@ from hashlib import sha256
 
 import pytest
 
-from everlog.identity.text import account_id, agent_id, lower, plain, trim
+from everlog.identity.key_text import account_id, agent_id, lower, plain, trim
 from tests.identity import naive
 
 CODE_POINTS = [code for code in range(0x110000) if not 0xD800 <= code < 0xE000]

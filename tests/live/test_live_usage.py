@@ -9,7 +9,7 @@ import pytest
 
 import everlog
 from everlog.app import open_store
-from everlog.log.spending import total
+from everlog.log.usage_fold import total
 from everlog.model import Usage
 from everlog.settings import Settings, StoreSettings
 from tests.dialects.trips import golden

@@ -5,13 +5,13 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from everlog.log import lines
-from everlog.log.carried import LEFT_OUT, Found, Line, numbered
+from everlog.log import line_codec
+from everlog.log.raw_lines import LEFT_OUT, Found, Line, numbered
 from everlog.model import Damaged, user
 
 
 def _line(seq: int) -> bytes:
-    return lines.seal(lines.encode(user("x"))[1], "message", seq)
+    return line_codec.seal(line_codec.encode(user("x"))[1], "message", seq)
 
 
 def _found(*bodies: bytes | None) -> list[Found]:

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from everlog.context.build import build, summary_message
+from everlog.log.backward_read import read
 from everlog.log.fold import View, apply, fold, from_builtins, to_builtins
-from everlog.log.live import read
 from everlog.model import (
     AnyRecord,
     Compaction,

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from everlog.errors import FormatError
-from everlog.log import admit, lines
+from everlog.log import append_rules, line_codec
 from everlog.model import (
     AnyRecord,
     Compaction,
@@ -67,7 +67,7 @@ records: st.SearchStrategy[AnyRecord] = st.one_of(
 
 
 def _line(record: AnyRecord, seq: int = 7) -> bytes:
-    return lines.seal(lines.encode(record)[1], record.record_type, seq)
+    return line_codec.seal(line_codec.encode(record)[1], record.record_type, seq)
 
 
 @given(records, st.integers(0, 2**53))
@@ -77,17 +77,17 @@ def test_what_is_written_is_read_back_and_written_again_the_same(
 ) -> None:
     line = _line(record, seq)
     assert b"\n" not in line
-    assert lines.peek_seq(line) == seq
-    reading = lines.decode(line)
+    assert line_codec.peek_seq(line) == seq
+    reading = line_codec.decode(line)
     assert reading.problem == ""
     assert reading.checked
     assert reading.record is not None
     assert type(reading.record) is type(record)
     assert reading.record.seq == seq
     assert _line(reading.record, seq) == line
-    assert lines.stored(record, seq, line, plain=False) == reading.record
-    if lines.encode_plain(record) is not None:
-        assert lines.stored(record, seq, line, plain=True) == reading.record
+    assert line_codec.stored(record, seq, line, plain=False) == reading.record
+    if line_codec.encode_plain(record) is not None:
+        assert line_codec.stored(record, seq, line, plain=True) == reading.record
 
 
 @given(st.dictionaries(st.text(min_size=1), json_values, max_size=5), st.text(min_size=1))
@@ -96,15 +96,15 @@ def test_kinds_and_keys_that_we_do_not_know_survive(extra: dict[str, object], ki
     given_object = {**extra, "recordType": f"x-{kind}"}
     for key in ("schemaVersion", "seq", "crc", "id", "timestamp"):
         given_object.pop(key, None)
-    record = lines.from_object(given_object)
+    record = line_codec.from_object(given_object)
     assert isinstance(record, Unknown)
     line = _line(record)
-    read = lines.decode(line).record
+    read = line_codec.decode(line).record
     assert read is not None
     again = msgspec.json.decode(_line(read))
     for key in ("schemaVersion", "seq", "crc"):
         del again[key]
-    assert again == msgspec.json.decode(msgspec.json.encode(lines.clean(given_object)))
+    assert again == msgspec.json.decode(msgspec.json.encode(line_codec.clean(given_object)))
 
 
 kept_values = st.recursive(  # what a parser gives
@@ -135,20 +135,20 @@ kept_values = st.recursive(  # what a parser gives
 def test_a_record_with_a_key_of_another_is_written_as_if_its_line_came_from_anywhere(
     record: Message | Event, value: object
 ) -> None:
-    made = lines.with_key(record, "claude", value)
+    made = line_codec.with_key(record, "claude", value)
     elsewhere = msgspec.structs.replace(made, line=bytes(made.line))
-    assert lines.as_kept(elsewhere) is None
-    _, body = lines.encode(elsewhere)
-    (one,) = admit.prepare([made], lambda: "now", lambda: "id")
+    assert line_codec.as_kept(elsewhere) is None
+    _, body = line_codec.encode(elsewhere)
+    (one,) = append_rules.prepare([made], lambda: "now", lambda: "id")
     assert one.body == body
-    line = lines.seal(body, record.record_type, 7)
-    assert lines.stored(one.record, 7, line, plain=one.plain) == lines.decode(line).record
+    line = line_codec.seal(body, record.record_type, 7)
+    assert line_codec.stored(one.record, 7, line, plain=one.plain) == line_codec.decode(line).record
     assert made.seq == 0  # it stays as it was
 
 
 def test_a_record_that_was_changed_since_is_written_as_it_is_now() -> None:
-    made = lines.with_key(user("first", id="a", timestamp="t"), "claude", {"x": 1})
-    assert lines.as_kept(made) == made
+    made = line_codec.with_key(user("first", id="a", timestamp="t"), "claude", {"x": 1})
+    assert line_codec.as_kept(made) == made
     for changed in (
         msgspec.structs.replace(made, content=user("second").content),
         msgspec.structs.replace(made, id="b"),
@@ -156,37 +156,37 @@ def test_a_record_that_was_changed_since_is_written_as_it_is_now() -> None:
         msgspec.structs.replace(made, sender="x"),
         msgspec.structs.replace(made, role="assistant"),
     ):
-        assert lines.as_kept(changed) is None
-        (one,) = admit.prepare([changed], lambda: "now", lambda: "id")
+        assert line_codec.as_kept(changed) is None
+        (one,) = append_rules.prepare([changed], lambda: "now", lambda: "id")
         body = msgspec.json.decode(one.body)
         assert body.pop("claude") == {"x": 1}
-        assert lines.from_object(body).id == changed.id
+        assert line_codec.from_object(body).id == changed.id
         assert isinstance(one.record, Message)
-        assert lines.bare(one.record) == lines.bare(changed)
+        assert line_codec.bare(one.record) == line_codec.bare(changed)
 
 
 @pytest.mark.parametrize(
     "key", ["id", "seq", "crc", "content", "recordType", "timestamp", "ä", 'a"']
 )
 def test_a_key_that_is_ours_or_needs_escapes_is_looked_at(key: str) -> None:
-    made = lines.with_key(user("x", id="a", timestamp="t"), key, "y")
-    assert lines.as_kept(made) is None
+    made = line_codec.with_key(user("x", id="a", timestamp="t"), key, "y")
+    assert line_codec.as_kept(made) is None
 
 
 def test_what_a_record_keeps_may_not_be_deeper_than_a_reader_goes() -> None:
     deep: list[object] = []
-    for _ in range(lines.MAX_DEPTH):
+    for _ in range(line_codec.MAX_DEPTH):
         deep = [deep]
-    made = lines.with_key(user("x", id="a", timestamp="t"), "claude", deep)
+    made = line_codec.with_key(user("x", id="a", timestamp="t"), "claude", deep)
     with pytest.raises(FormatError, match="nested deeper"):
-        admit.prepare([made], lambda: "now", lambda: "id")
+        append_rules.prepare([made], lambda: "now", lambda: "id")
 
 
 def test_a_value_that_a_field_cannot_hold_is_refused_however_its_line_was_made() -> None:
     usage = Usage(input_tokens=True)
-    made = lines.with_key(assistant("x", id="a", timestamp="t", usage=usage), "claude", 1)
+    made = line_codec.with_key(assistant("x", id="a", timestamp="t", usage=usage), "claude", 1)
     with pytest.raises(FormatError, match="usage"):
-        admit.prepare([made], lambda: "now", lambda: "id")
+        append_rules.prepare([made], lambda: "now", lambda: "id")
 
 
 def test_every_flipped_bit_is_noticed() -> None:
@@ -197,7 +197,7 @@ def test_every_flipped_bit_is_noticed() -> None:
             bad[index] ^= 1 << bit
             if bytes(bad[index : index + 1]) == b"\n":
                 continue  # two lines then, and neither is whole
-            reading = lines.decode(bytes(bad))
+            reading = line_codec.decode(bytes(bad))
             assert reading.record is None or not reading.checked
 
 
@@ -240,7 +240,7 @@ HOSTILE = {
 @pytest.mark.parametrize("name", HOSTILE)
 def test_hostile_lines_are_refused_with_a_reason_quickly(name: str) -> None:
     start = time.process_time()
-    reading = lines.decode(HOSTILE[name])
+    reading = line_codec.decode(HOSTILE[name])
     assert reading.record is None
     assert reading.problem
     assert len(reading.problem) < 250
@@ -265,7 +265,7 @@ def test_hostile_lines_are_refused_with_a_reason_quickly(name: str) -> None:
     ],
 )
 def test_odd_but_valid_lines_are_read(line: str, text: str) -> None:
-    record = lines.decode(line.encode()).record
+    record = line_codec.decode(line.encode()).record
     assert isinstance(record, Message)
     assert record.text == text
 
@@ -273,7 +273,7 @@ def test_odd_but_valid_lines_are_read(line: str, text: str) -> None:
 def test_three_hundred_thousand_keys_are_read_or_refused_within_a_second() -> None:
     keys = b",".join(b'"%d":0' % number for number in range(300_000))
     start = time.process_time()
-    lines.decode(b'{"recordType":"x",' + keys + b"}")
+    line_codec.decode(b'{"recordType":"x",' + keys + b"}")
     assert time.process_time() - start < 5
 
 
@@ -282,7 +282,7 @@ def test_a_newer_schema_version_is_kept_as_unknown() -> None:
         b'{"recordType":"message","schemaVersion":2,"seq":4,"role":"user","content":[]}',
         b'{"recordType":"hologram","schemaVersion":2,"seq":4}',
     ):
-        record = lines.decode(line).record
+        record = line_codec.decode(line).record
         assert isinstance(record, Unknown)
         assert (record.schema_version, record.seq, record.line) == (2, 4, line)
 
@@ -293,19 +293,19 @@ def test_values_that_json_cannot_hold_are_refused() -> None:
         deep = [deep]
     for data in ({"x": object()}, {"x": 10**5000}, {"x": deep}, {"x": 1j}):
         with pytest.raises(FormatError):
-            lines.encode(Event(kind="x", data=data))
+            line_codec.encode(Event(kind="x", data=data))
 
 
 def test_integers_and_depths_at_the_limit_come_back() -> None:
     deep: list[object] = []
-    for _ in range(lines.MAX_DEPTH - 5):
+    for _ in range(line_codec.MAX_DEPTH - 5):
         deep = [deep]
     event = Event(kind="x", data={"big": 2**200, "small": -(2**63), "deep": deep})
-    assert lines.decode(_line(event)).record is not None
+    assert line_codec.decode(_line(event)).record is not None
 
 
 def test_a_changed_record_keeps_what_it_does_not_know() -> None:
-    record = lines.from_object(
+    record = line_codec.from_object(
         {
             "recordType": "message",
             "role": "user",
@@ -314,7 +314,7 @@ def test_a_changed_record_keeps_what_it_does_not_know() -> None:
         }
     )
     changed = msgspec.structs.replace(record, role="assistant")
-    body = msgspec.json.decode(lines.encode(changed)[1])
+    body = msgspec.json.decode(line_codec.encode(changed)[1])
     assert body["role"] == "assistant"
     assert body["k"] == 1
     assert body["content"] == [{"type": "text", "text": "a", "z": 1}]
@@ -323,11 +323,11 @@ def test_a_changed_record_keeps_what_it_does_not_know() -> None:
 def test_from_object_names_what_is_wrong() -> None:
     for bad in ({"role": "user"}, {"recordType": "message", "role": "god", "content": []}):
         with pytest.raises(FormatError):
-            lines.from_object(bad)
+            line_codec.from_object(bad)
 
 
 def test_tool_calls_are_typed() -> None:
     line = _line(assistant((ToolCall("c", "ls", {"path": "."}),)))
-    record = lines.decode(line).record
+    record = line_codec.decode(line).record
     assert isinstance(record, Message)
     assert record.tool_calls == (ToolCall("c", "ls", {"path": "."}),)

@@ -13,8 +13,8 @@ from msgspec.structs import replace
 
 from everlog.errors import FormatError
 from everlog.log.fold import Tally
-from everlog.log.lines import encode_read
-from everlog.log.spending import day_of, used
+from everlog.log.line_codec import encode_read
+from everlog.log.usage_fold import day_of, used
 from everlog.model import (
     REREAD,
     SETTABLE,

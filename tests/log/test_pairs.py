@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from everlog.log.pairs import arrange, exchange, pair, rounds
+from everlog.log.tool_pairs import arrange, exchange, pair, rounds
 from everlog.model import Message, ToolCall, assistant, tool_result, user
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from everlog.log.plain import flat
+from everlog.log.plain_text import flat
 from everlog.model import (
     AnyBlock,
     File,

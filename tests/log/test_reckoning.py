@@ -6,7 +6,7 @@ from datetime import date, timedelta
 
 import pytest
 
-from everlog.log.reckoning import LINES, By, reckon
+from everlog.log.usage_report import LINES, By, reckon
 from everlog.model import Spent
 from everlog.ports import Spender, Used
 

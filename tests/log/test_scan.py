@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from everlog.log import lines, scan
+from everlog.log import line_codec, scan
 from everlog.log.parts import part_name, part_number, split_at_boundary
 from everlog.model import Event
 
@@ -44,7 +44,7 @@ def test_a_line_over_the_cap_is_named_and_not_held() -> None:
 @settings(max_examples=100, deadline=None)
 def test_bisection_never_starts_behind_the_record(sizes: list[int], data: st.DataObject) -> None:
     rows = [
-        lines.seal(lines.encode(Event(kind="x" * size, timestamp="t"))[1], "event", seq)
+        line_codec.seal(line_codec.encode(Event(kind="x" * size, timestamp="t"))[1], "event", seq)
         for seq, size in enumerate(sizes, 1)
     ]
     log = b"".join(row + b"\n" for row in rows)
@@ -52,7 +52,8 @@ def test_bisection_never_starts_behind_the_record(sizes: list[int], data: st.Dat
     start = scan.seek(_pread(log), len(log), wanted)
     assert start == 0 or log[start - 1 : start] == b"\n"
     found = [
-        lines.peek_seq(line or b"") for _, _, line in scan.forward(_pread(log), start, len(log))
+        line_codec.peek_seq(line or b"")
+        for _, _, line in scan.forward(_pread(log), start, len(log))
     ]
     assert found == list(range(found[0] or 0, len(sizes) + 1)) if found else wanted > len(sizes)
     if wanted <= len(sizes):

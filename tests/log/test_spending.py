@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from everlog.log.fold import Tally, from_builtins, to_builtins
-from everlog.log.spending import day_of, summed, total, used, weight
+from everlog.log.usage_fold import day_of, summed, total, used, weight
 from everlog.model import (
     TURN_END,
     TURN_INTERRUPTED,

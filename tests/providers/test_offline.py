@@ -6,6 +6,7 @@ import asyncio
 
 import pytest
 
+from everlog.context.tokens import estimate
 from everlog.errors import (
     ContextOverflow,
     EverlogError,
@@ -16,7 +17,6 @@ from everlog.errors import (
 from everlog.model import Message, Thinking, ToolCall, assistant, tool_result, user
 from everlog.ports import Delta, Provider, Request
 from everlog.providers.offline import NOTICE, WINDOW, OfflineModel
-from everlog.tokens import estimate
 
 
 def say(*messages: Message, told: list[Delta] | None = None) -> Message:

@@ -17,7 +17,7 @@ from everlog.errors import (
     ProviderRefused,
     ProviderUnavailable,
 )
-from everlog.log.lines import encode
+from everlog.log.line_codec import encode
 from everlog.model import (
     File,
     Image,

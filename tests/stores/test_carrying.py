@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from everlog.log.carried import Line
+from everlog.log.raw_lines import Line
 from everlog.model import Damaged, user
 from everlog.moving import copy
 from everlog.settings import SessionSettings, Settings

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import everlog
-from everlog.log import lines
+from everlog.log import line_codec
 from everlog.model import AnyRecord, Damaged, Event, Message, Unknown, user
 from everlog.settings import SessionSettings, Settings
 from tests.log.test_lines import HOSTILE
@@ -34,7 +34,7 @@ def _again(root: Path, session: everlog.Session) -> everlog.Session:
 
 
 def _line(record: AnyRecord, seq: int) -> bytes:
-    return lines.seal(lines.encode(record)[1], record.record_type, seq) + b"\n"
+    return line_codec.seal(line_codec.encode(record)[1], record.record_type, seq) + b"\n"
 
 
 def test_hostile_lines_cost_only_themselves(root: Path) -> None:

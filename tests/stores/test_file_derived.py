@@ -13,7 +13,7 @@ import msgspec
 import pytest
 
 import everlog
-from everlog.log import lines
+from everlog.log import line_codec
 from everlog.model import Meta, user
 from everlog.ports import Listed
 from everlog.settings import SessionSettings, Settings
@@ -334,8 +334,10 @@ def test_a_claim_whose_process_died_before_its_row_is_found(tmp_path: Path) -> N
     session = store.create()
     session.append(user("x"))
     store.list()
-    line = lines.seal(
-        lines.encode(Meta(set={"aliases": ["agent:late"], "generations": {"agent:late": 1}}))[1],
+    line = line_codec.seal(
+        line_codec.encode(Meta(set={"aliases": ["agent:late"], "generations": {"agent:late": 1}}))[
+            1
+        ],
         "meta",
         2,
     )

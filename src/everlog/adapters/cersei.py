@@ -21,11 +21,11 @@ from everlog.dialects.cersei import is_id, project_directory
 from everlog.dialects.cersei.entries import member_id, message_entry, messages_in
 from everlog.dialects.following import Added
 from everlog.errors import FormatError, InvalidId, NotFound
+from everlog.ids import Stamps, Uuids
 from everlog.live.mirror import Mirror
 from everlog.live.store import LiveStore
 from everlog.model import Message, assistant, user
 from everlog.session import Session, Store
-from everlog.stamps import Stamps, Uuids
 
 PROJECTS = "~/.claude/projects"
 MEMBERS = 100  # messages of one entry, at the most

@@ -23,11 +23,11 @@ from everlog.dialects.picoclaw.document import read_message
 from everlog.dialects.picoclaw.go import go_time
 from everlog.errors import Conflict, FormatError, InvalidId, NotFound
 from everlog.identity.key import main_alias, main_key
+from everlog.ids import Stamps
 from everlog.live.mirror import Mirror
 from everlog.live.store import LiveStore
 from everlog.model import Message, assistant, user
 from everlog.session import Session
-from everlog.stamps import Stamps
 from everlog.stores.notebook import Notebook
 
 Given = Message | Mapping[str, Any]  # a message of ours, or an object of PicoClaw's

@@ -23,7 +23,7 @@ from everlog.archive.manifest import Entry, File, Gone, Link, Piece, Source, nam
 from everlog.archive.reading import Taken, keep_block, take
 from everlog.archive.state import Known, Version
 from everlog.errors import EverlogError, NotFound
-from everlog.stamps import timestamp
+from everlog.ids import timestamp
 from everlog.stores.disk import errors_mapped
 
 COMMIT_BYTES = 256 << 20

@@ -135,7 +135,7 @@ def _settings(root: Path) -> Check:
 
 def _sessions(root: Path) -> Check:
     """Every entry must be a session's directory that nobody else can open."""
-    from everlog.ulid import is_ulid
+    from everlog.ids import is_ulid
 
     count, strange, open_to_others = 0, [], []
     try:

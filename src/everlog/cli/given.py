@@ -14,7 +14,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from everlog.errors import FormatError
-from everlog.log.lines import DuplicateKey, from_object, refuse_duplicates
+from everlog.log.line_codec import DuplicateKey, from_object, refuse_duplicates
 from everlog.model import AnyRecord, Message, assistant, user
 
 _TEXT_HINT = "with --text it is stored as text"

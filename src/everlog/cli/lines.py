@@ -12,9 +12,9 @@ from typing import Any
 import msgspec
 
 from everlog.cli import render
-from everlog.log.pairs import pair
+from everlog.ids import epoch_ms
+from everlog.log.tool_pairs import pair
 from everlog.model import AnyBlock, File, Image, Message, OtherBlock, Text, Thinking, ToolCall
-from everlog.stamps import epoch_ms
 
 CALL_WIDTH = 100  # of a tool call's arguments
 BRIEF_WIDTH = 60  # of the one that tells what it is about

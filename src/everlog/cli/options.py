@@ -174,7 +174,7 @@ def age(ctx: click.Context, param: click.Parameter, value: str | None) -> float 
 
 def moment(ctx: click.Context, param: click.Parameter, value: str | None) -> str | None:
     """A time as the files write it, out of ISO 8601 (UTC unless it says otherwise) or an age."""
-    from everlog.stamps import epoch_ms, timestamp
+    from everlog.ids import epoch_ms, timestamp
 
     if value is None:
         return None

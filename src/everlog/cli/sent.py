@@ -15,10 +15,10 @@ import msgspec
 from everlog.cli import lines, render, transcript
 from everlog.cli.lines import Line
 from everlog.context.build import Context
-from everlog.log.lines import encode, seal
-from everlog.log.live import LeftOut
+from everlog.context.tokens import Counter, estimate
+from everlog.log.backward_read import LeftOut
+from everlog.log.line_codec import encode, seal
 from everlog.model import Compaction, Message, Metadata
-from everlog.tokens import Counter, estimate
 
 if TYPE_CHECKING:
     from everlog.engine.compact import Outcome  # loads asyncio, which a context does not need

@@ -186,7 +186,7 @@ def prune(older_than: float, yes: bool, as_json: bool) -> int:
 
 def _idle(last: str, before: float) -> bool:
     """Whether the last activity is older; an unreadable time is no reason to delete."""
-    from everlog.stamps import epoch_ms
+    from everlog.ids import epoch_ms
 
     at = epoch_ms(last)
     return at is not None and at / 1000 < before

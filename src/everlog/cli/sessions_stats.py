@@ -13,7 +13,7 @@ from everlog.cli.known import complete_agent, complete_session
 from everlog.cli.options import json_option, moment, open_root, root_option
 
 if TYPE_CHECKING:
-    from everlog.log.reckoning import By, Line, Reckoning
+    from everlog.log.usage_report import By, Line, Reckoning
 
 SHOWN = 10  # sessions
 CANDIDATES = 100  # sessions that are priced to find those
@@ -51,7 +51,7 @@ def stats(
     lists, where none was stated. Days are those of UTC.
     """
     from everlog.app import price
-    from everlog.log.reckoning import reckon
+    from everlog.log.usage_report import reckon
 
     if session_id is not None and any(which.values()):
         raise click.UsageError("one session is of one agent, sender and source: give no option")

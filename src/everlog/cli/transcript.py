@@ -18,9 +18,9 @@ import msgspec
 
 from everlog.cli import render
 from everlog.cli.lines import MARKDOWN, Folded, Line
+from everlog.log.backward_read import stands
 from everlog.log.fold import View, fold, to_builtins
-from everlog.log.lines import has_crc
-from everlog.log.live import stands
+from everlog.log.line_codec import has_crc
 from everlog.model import (
     SCHEMA_VERSION,
     Compaction,

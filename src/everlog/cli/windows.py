@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from everlog.context.tokens import choose_window
 from everlog.settings import Settings
-from everlog.tokens import choose_window
 
 
 def window_of(settings: Settings, agent: str, model: str) -> int:

@@ -14,8 +14,8 @@ from everlog.api import Error, MessageComplete, RunEvent
 from everlog.client import answers, stream
 from everlog.client.failures import failure
 from everlog.errors import InvalidId, NotFound, SettingsError, StoreFailed
-from everlog.log.lines import clean
-from everlog.log.reckoning import Reckoning
+from everlog.log.line_codec import clean
+from everlog.log.usage_report import Reckoning
 from everlog.model import AnyBlock
 from everlog.ports import Results
 

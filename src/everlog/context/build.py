@@ -18,9 +18,9 @@ from msgspec.structs import replace
 
 from everlog.context.fit import TOOL_RESULT_BUDGET, leave_out_rounds, shorten_results
 from everlog.context.inject import marked, place, within_budget
-from everlog.log.live import LeftOut, Live, arranged
+from everlog.context.tokens import WINDOW, Counter, counted, estimate, estimate_text
+from everlog.log.backward_read import LeftOut, Live, arranged
 from everlog.model import Compaction, Message, user
-from everlog.tokens import WINDOW, Counter, counted, estimate, estimate_text
 
 SUMMARY_SENTENCE = (
     "The conversation history before this point was compacted into the following summary:"

@@ -9,11 +9,11 @@ from collections.abc import Sequence
 
 from msgspec.structs import replace
 
+from everlog.context.tokens import Counter, estimate
 from everlog.errors import ContextOverflow
-from everlog.log.live import LeftOut
-from everlog.log.pairs import rounds
+from everlog.log.backward_read import LeftOut
+from everlog.log.tool_pairs import rounds
 from everlog.model import AnyBlock, Message, Text, user
-from everlog.tokens import Counter, estimate
 
 TOOL_RESULT_BUDGET = 50_000  # characters
 UNTOUCHED = 6  # newest messages that are sent whole

@@ -6,9 +6,9 @@ from collections.abc import Iterable, Sequence
 
 from msgspec.structs import replace
 
-from everlog.log.live import LeftOut
+from everlog.context.tokens import Counter, estimate
+from everlog.log.backward_read import LeftOut
 from everlog.model import Message
-from everlog.tokens import Counter, estimate
 
 SHARE = 8  # injections may take this part of the window
 

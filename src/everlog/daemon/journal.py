@@ -10,8 +10,8 @@ from typing import Literal
 import msgspec
 
 from everlog.api import CompactEnd, CompactFailed, Error, HookFailed, MessageComplete, RunEvent
-from everlog.log.lines import clean
-from everlog.stamps import timestamp
+from everlog.ids import timestamp
+from everlog.log.line_codec import clean
 
 Level = Literal["info", "warning", "error"]
 

@@ -27,12 +27,12 @@ from everlog.engine import notes
 from everlog.engine.learning import today
 from everlog.engine.runtime import Runtime
 from everlog.errors import NotFound
-from everlog.log.lines import clean
+from everlog.ids import timestamp
+from everlog.log.line_codec import clean
 from everlog.memory.facts import Category
 from everlog.memory.files import MemoryFile
 from everlog.memory.notes import parse
 from everlog.memory.plan import Plan
-from everlog.stamps import timestamp
 from everlog.stores.changes import Entry
 from everlog.stores.memories import Memories
 

@@ -13,7 +13,7 @@ from everlog.app import price
 from everlog.daemon.problems import PROBLEMS
 from everlog.daemon.wire import find
 from everlog.engine.runtime import Runtime
-from everlog.log.reckoning import By, Reckoning, reckon
+from everlog.log.usage_report import By, Reckoning, reckon
 
 CANDIDATES = 100  # sessions that are priced to find the most expensive ones
 Most = Annotated[int, QueryParameter(ge=0, le=CANDIDATES)]

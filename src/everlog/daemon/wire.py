@@ -20,7 +20,7 @@ from everlog.daemon.problems import Refused
 from everlog.engine.runtime import Runtime
 from everlog.errors import InvalidId, NotFound
 from everlog.identity.scope import Inbound
-from everlog.log.lines import encode, has_crc, seal
+from everlog.log.line_codec import encode, has_crc, seal
 from everlog.model import AnyRecord, File, Image, Metadata, Text, Unknown
 
 LARGEST = 2**53 - 1  # the whole numbers that every client can hold

@@ -20,6 +20,7 @@ from msgspec.structs import replace
 from everlog.dialects.form import Hidden, Item, Read, Source, Summary, Written, made_id, split
 from everlog.dialects.jsonl import Row, keeping, lost, parse, records
 from everlog.errors import FormatError
+from everlog.ids import epoch_ms
 from everlog.model import (
     AnyBlock,
     AnyRecord,
@@ -33,7 +34,6 @@ from everlog.model import (
     ToolCall,
     Usage,
 )
-from everlog.stamps import epoch_ms
 
 NAME = "codex"
 _WRAPPED = frozenset({"session_meta", "response_item", "event_msg", "turn_context", "compacted"})

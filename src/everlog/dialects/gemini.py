@@ -21,7 +21,8 @@ import msgspec
 from everlog.dialects.form import Hidden, Item, Lost, Read, Source, Written, made_id, split
 from everlog.dialects.jsonl import as_text, keeping, lost, parse, records, too_deep
 from everlog.errors import FormatError
-from everlog.log.lines import clean
+from everlog.ids import epoch_ms
+from everlog.log.line_codec import clean
 from everlog.model import (
     AnyBlock,
     AnyRecord,
@@ -36,7 +37,6 @@ from everlog.model import (
     ToolCall,
     Usage,
 )
-from everlog.stamps import epoch_ms
 
 NAME = "gemini"
 _SETUP = "This is the Gemini CLI. We are setting up the context for our chat"

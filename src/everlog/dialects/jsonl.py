@@ -19,7 +19,7 @@ import msgspec
 
 from everlog.dialects.form import LONGEST, Line, Lost, made_id, split
 from everlog.errors import FormatError
-from everlog.log.lines import clean, decode, encode_other, seal, with_key
+from everlog.log.line_codec import clean, decode, encode_other, seal, with_key
 from everlog.model import AnyRecord, Event, Message
 
 DEEPEST = 150  # levels; a record of ours may have log.lines.MAX_DEPTH, and wraps what it keeps

@@ -18,7 +18,7 @@ from everlog.engine.leasing import leased
 from everlog.engine.threads import foreign
 from everlog.engine.tools import Function, Usable, served, usable
 from everlog.engine.turn import Answer, Turn, new_run_id, repair
-from everlog.log.live import Live
+from everlog.log.backward_read import Live
 from everlog.model import Content, Message, Metadata, user
 from everlog.ports import Lease, Provider, Tool, Toolset
 from everlog.session import Session, Store

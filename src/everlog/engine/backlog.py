@@ -11,7 +11,7 @@ from everlog.aio import AsyncSession
 from everlog.engine.leasing import is_lost
 from everlog.engine.turn import Answer
 from everlog.errors import Conflict, EverlogError, ProviderError, RunCancelled, SessionBusy
-from everlog.log.lines import from_object, to_object
+from everlog.log.line_codec import from_object, to_object
 from everlog.model import (
     QUEUED,
     TURN_END,

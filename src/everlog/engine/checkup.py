@@ -18,8 +18,8 @@ from everlog.aio import AsyncStore
 from everlog.api import RunEvent, SessionChanged
 from everlog.engine.leasing import leased
 from everlog.errors import EverlogError, NotFound
+from everlog.ids import timestamp
 from everlog.model import Damaged
-from everlog.stamps import timestamp
 
 
 class Problem(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):

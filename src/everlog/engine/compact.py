@@ -15,21 +15,21 @@ import msgspec
 
 from everlog.aio import AsyncSession
 from everlog.api import CompactEnd, CompactFailed, CompactStart, Sink, ignore
-from everlog.compaction import prompts
-from everlog.compaction.breaker import Breaker, breaker
-from everlog.compaction.extractive import summarise
-from everlog.compaction.fileops import FileOps, file_ops, tags, without_tags
-from everlog.compaction.plan import Plan, budget, plan, trigger
-from everlog.compaction.summary import NEXT_BLOCK, cleaned, pieces
 from everlog.context.build import Context, assemble
+from everlog.context.compaction import prompts
+from everlog.context.compaction.breaker import Breaker, breaker
+from everlog.context.compaction.extractive import summarise
+from everlog.context.compaction.file_operations import FileOps, file_ops, tags, without_tags
+from everlog.context.compaction.plan import Plan, budget, plan, trigger
+from everlog.context.compaction.summary import NEXT_BLOCK, cleaned, pieces
+from everlog.context.tokens import Counter, choose_window, estimate, estimate_text
 from everlog.engine.threads import foreign
 from everlog.errors import Conflict, EverlogError
-from everlog.log.live import Live, closed, compacted
+from everlog.log.backward_read import Live, closed, compacted
 from everlog.model import Compaction, Event, Message, user
 from everlog.ports import Lease, Provider, Request
 from everlog.session import Session
 from everlog.settings import CompactionSettings
-from everlog.tokens import Counter, choose_window, estimate, estimate_text
 
 ATTEMPTS = 5  # plans, if the session changes under every one of them
 SUMMARY_SECONDS = 180.0

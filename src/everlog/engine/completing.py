@@ -15,18 +15,18 @@ import msgspec
 from msgspec.structs import replace
 
 from everlog.api import CompactFailed, Status, StreamDelta, ThinkingDelta
-from everlog.compaction.plan import budget
 from everlog.context.build import Context, fit
+from everlog.context.compaction.plan import budget
+from everlog.context.tokens import counted, estimate
 from everlog.engine.compact import Outcome
 from everlog.engine.ground import Ground
 from everlog.engine.telemetry import span
 from everlog.engine.threads import foreign
 from everlog.errors import ContextOverflow, EverlogError, ProviderError, ProviderUnavailable
-from everlog.log.live import TRIMMED, Live
-from everlog.log.pairs import pair
+from everlog.log.backward_read import TRIMMED, Live
+from everlog.log.tool_pairs import pair
 from everlog.model import Event, Message, Usage
 from everlog.ports import Delta, Request, Tool
-from everlog.tokens import counted, estimate
 
 REFUSED_SHARE = 0.75  # of a context that a provider refused: how much the second try may have
 LONGEST_WAIT = 30.0  # seconds between two tries of a call

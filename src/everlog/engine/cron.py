@@ -26,8 +26,8 @@ from everlog.errors import (
     SessionBusy,
     SettingsError,
 )
+from everlog.ids import timestamp
 from everlog.settings import CronJob
-from everlog.stamps import timestamp
 
 SNIPPET = 200  # characters of an error that are kept
 _LONGEST_SLEEP = 60.0  # seconds: a clock that is set, or a machine that slept, is noticed by then

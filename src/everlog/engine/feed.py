@@ -13,7 +13,7 @@ from functools import cached_property
 import msgspec
 
 from everlog.api import RunEvent
-from everlog.log.lines import clean, encode_other
+from everlog.log.line_codec import clean, encode_other
 
 LIMIT = 1_000  # events that may wait for one who watches
 

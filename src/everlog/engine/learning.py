@@ -15,13 +15,13 @@ from typing import Literal, NamedTuple
 from everlog.aio import AsyncStore
 from everlog.engine.threads import foreign
 from everlog.errors import Conflict
+from everlog.ids import epoch_ms, timestamp
 from everlog.memory import dream, extract, proposal, rules
 from everlog.memory.facts import Fact
 from everlog.memory.plan import Plan, Summary
 from everlog.model import Message, user
 from everlog.ports import Provider, Request
 from everlog.session import Session, Store
-from everlog.stamps import epoch_ms, timestamp
 from everlog.stores.dreaming import Consolidation
 from everlog.stores.memories import Memories
 

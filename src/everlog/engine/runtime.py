@@ -43,9 +43,9 @@ from everlog.engine.tools import Function
 from everlog.engine.turn import Answer
 from everlog.errors import EverlogError, StoreFailed
 from everlog.identity.key import main_alias, main_key
+from everlog.identity.key_text import agent_id
 from everlog.identity.route import Router, Routing
 from everlog.identity.scope import Inbound
-from everlog.identity.text import agent_id
 from everlog.model import Content, Message, user
 from everlog.ports import Lease, Page, sharing_of
 from everlog.session import Session

@@ -37,10 +37,9 @@ from everlog.engine.threads import stops, to_its_end
 from everlog.engine.titles import entitle
 from everlog.engine.using import Using
 from everlog.errors import EverlogError, RunCancelled
+from everlog.ids import made_at, timestamp
 from everlog.model import TURN_INTERRUPTED, Event, Message, Metadata, Usage, assistant
 from everlog.ports import Lease
-from everlog.stamps import timestamp
-from everlog.ulid import made_at
 
 if TYPE_CHECKING:
     from everlog.engine.agent import Agent

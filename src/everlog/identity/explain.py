@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from everlog.identity.key import is_explicit
+from everlog.identity.key_text import account_id, agent_id, lower, trim
 from everlog.identity.route import Router, Routing, Way
 from everlog.identity.scope import RULE_FIELDS, Facts, Inbound, Scope, folds_topic
-from everlog.identity.text import account_id, agent_id, lower, trim
 from everlog.settings import DispatchRule
 
 _IDS = ("channel", "account", "chat_id", "topic_id", "space_id", "sender_id")

@@ -5,8 +5,8 @@ from __future__ import annotations
 from hashlib import sha256
 
 from everlog.errors import FormatError
+from everlog.identity.key_text import agent_id, plain
 from everlog.identity.scope import UNKNOWN, Facts
-from everlog.identity.text import agent_id, plain
 
 PREFIX = "sk_v1_"
 LEGACY = "agent:"

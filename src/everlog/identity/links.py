@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from everlog.errors import SettingsError
-from everlog.identity.text import plain, trim
+from everlog.identity.key_text import plain, trim
 
 
 class Owner(NamedTuple):

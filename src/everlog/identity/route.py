@@ -13,6 +13,7 @@ from typing import NamedTuple
 import msgspec
 
 from everlog.identity.key import is_explicit, legacy_aliases, main_alias, main_key, session_key
+from everlog.identity.key_text import DEFAULT_AGENT, account_id, agent_id, plain, trim
 from everlog.identity.links import Links
 from everlog.identity.scope import (
     DEFAULT_DIMENSIONS,
@@ -26,7 +27,6 @@ from everlog.identity.scope import (
     normalise,
     signature,
 )
-from everlog.identity.text import DEFAULT_AGENT, account_id, agent_id, plain, trim
 from everlog.settings import DispatchRule, DispatchWhen, Settings
 
 

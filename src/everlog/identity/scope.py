@@ -7,8 +7,8 @@ from typing import NamedTuple
 
 import msgspec
 
+from everlog.identity.key_text import account_id, plain, trim
 from everlog.identity.links import Links
-from everlog.identity.text import account_id, plain, trim
 from everlog.settings import DIMENSIONS, DmScope
 
 VERSION = 1

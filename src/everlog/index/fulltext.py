@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from everlog.index.database import Database
-from everlog.log.lines import clean
+from everlog.log.line_codec import clean
 from everlog.model import Metadata
 from everlog.ports import Filter, Query, since_ms
 from everlog.search.passages import KINDS, Change, Passage

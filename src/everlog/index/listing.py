@@ -16,7 +16,7 @@ from msgspec.structs import replace
 
 from everlog.index import spending
 from everlog.index.database import Database
-from everlog.log.lines import clean
+from everlog.log.line_codec import clean
 from everlog.model import Metadata
 from everlog.ports import Filter, Listed, Order, Page, Used, days_of, parse_cursor, since_ms
 

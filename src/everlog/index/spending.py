@@ -10,8 +10,8 @@ from typing import Any
 
 import msgspec
 
-from everlog.log.spending import WEIGHTS
-from everlog.log.spending import used as used_by
+from everlog.log.usage_fold import WEIGHTS
+from everlog.log.usage_fold import used as used_by
 from everlog.model import Metadata, Spent
 from everlog.ports import Spender, Used
 

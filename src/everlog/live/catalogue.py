@@ -20,12 +20,12 @@ from msgspec.structs import replace
 
 from everlog.dialects.following import Glance, LiveDialect
 from everlog.errors import EverlogError, StoreFailed
+from everlog.ids import epoch_ms, timestamp
 from everlog.index.transcripts import Transcripts
 from everlog.live.files import Files
 from everlog.live.transcript import ENDING, Signature, Stamp, Trail, signature
 from everlog.model import Metadata
 from everlog.ports import Listed
-from everlog.stamps import epoch_ms, timestamp
 from everlog.stores.disk import errors_mapped
 from everlog.stores.tail import Report
 

@@ -31,8 +31,8 @@ from everlog.live.marks import (
     without_place,
 )
 from everlog.live.transcript import START, Landed, Signature
-from everlog.log.admit import REMEMBERED
-from everlog.log.lines import extended, from_object
+from everlog.log.append_rules import REMEMBERED
+from everlog.log.line_codec import extended, from_object
 from everlog.model import (
     MARKERS,
     QUEUED,

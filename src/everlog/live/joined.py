@@ -16,6 +16,7 @@ from typing import Any, TypeVar
 from msgspec.structs import replace
 
 from everlog.errors import EverlogError, InvalidId, NotFound, StoreFailed, Unsupported
+from everlog.ids import is_ulid, made_at
 from everlog.live.paging import cursor_of, place
 from everlog.model import AnyRecord, Damaged, Entry, Metadata, Part
 from everlog.ports import (
@@ -32,7 +33,6 @@ from everlog.ports import (
     parse_cursor,
 )
 from everlog.stores import spending
-from everlog.ulid import is_ulid, made_at
 
 T = TypeVar("T")
 

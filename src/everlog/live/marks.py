@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from everlog.dialects.following import Notes
 from everlog.dialects.form import Summary, kept
 from everlog.live.transcript import Trail
-from everlog.log.lines import extended, from_object, to_object
+from everlog.log.line_codec import extended, from_object, to_object
 from everlog.model import AnyRecord, Compaction, Damaged, Entry, Image, Message
 
 LIVE = "live"

@@ -18,8 +18,8 @@ from everlog.errors import EverlogError, Unsupported
 from everlog.live.following import Following
 from everlog.live.marks import id_in_file, is_alike, merged, without_place
 from everlog.live.transcript import Landed
-from everlog.log import admit
-from everlog.log.admit import REMEMBERED, Prepared
+from everlog.log import append_rules
+from everlog.log.append_rules import REMEMBERED, Prepared
 from everlog.model import MARKERS, TURN_END, AnyRecord, Event, Message, Meta, Metadata
 from everlog.stores.tail import Report
 
@@ -57,9 +57,9 @@ class Mirror(Following):
             if not new:
                 break
             if expect is not None:
-                admit.check_expect(self.name, self._head, expect, len(there))
+                append_rules.check_expect(self.name, self._head, expect, len(there))
             if guard is not None:
-                admit.check_guard(self.name, self._newest_marker(guard), guard)
+                append_rules.check_guard(self.name, self._newest_marker(guard), guard)
             plan = self._planned(new)
             if left == 1 or self.files.signature() == self._signature:
                 break
@@ -74,7 +74,7 @@ class Mirror(Following):
             if seq is not None and seq > self._head - REMEMBERED:
                 stored = without_place(self.record(seq))
                 if not is_alike(one.record, stored):  # read from the file, it may have less
-                    stored = admit.checked_retry(self.name, one.record, stored, seq)
+                    stored = append_rules.checked_retry(self.name, one.record, stored, seq)
                 there[number] = stored
         return there
 

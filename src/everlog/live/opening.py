@@ -14,12 +14,12 @@ from pathlib import Path
 from everlog.dialects.following import LiveDialect
 from everlog.dialects.form import made_id
 from everlog.errors import InvalidId, LogDamaged, NotFound, SessionBusy
+from everlog.ids import Stamps, Uuids
 from everlog.live.catalogue import Catalogue, Progress, Row
 from everlog.live.mirror import Mirror
 from everlog.live.transcript import ENDING, Signature
-from everlog.log.facts import is_name
+from everlog.log.metadata_changes import is_name
 from everlog.ports import Store
-from everlog.stamps import Stamps, Uuids
 from everlog.stores import disk
 from everlog.stores.processes import mind_forks
 

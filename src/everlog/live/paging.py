@@ -6,8 +6,8 @@ not known: in another store that is listed together with this one.
 
 from __future__ import annotations
 
+from everlog.ids import epoch_ms
 from everlog.ports import Listed, Order, Page, parse_cursor
-from everlog.stamps import epoch_ms
 
 Place = tuple[int, str]  # time in milliseconds, id
 

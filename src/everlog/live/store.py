@@ -25,7 +25,7 @@ from everlog.live.mirror import Mirror, working_directory
 from everlog.live.opening import Opening, key_of
 from everlog.live.paging import page
 from everlog.live.transcript import ENDING
-from everlog.log.admit import lasting, prepare
+from everlog.log.append_rules import lasting, prepare
 from everlog.model import AnyRecord, Damaged, Entry, Metadata, Part, pair
 from everlog.ports import (
     Chats,

@@ -20,7 +20,8 @@ from typing import Any
 import msgspec
 from msgspec.structs import replace
 
-from everlog.log.spending import Purse, price, whole
+from everlog.ids import LAST, milliseconds, timestamp
+from everlog.log.usage_fold import Purse, price, whole
 from everlog.model import (
     QUEUED,
     REREAD,
@@ -44,8 +45,6 @@ from everlog.model import (
     Tombstone,
     Unknown,
 )
-from everlog.stamps import LAST, timestamp
-from everlog.ulid import milliseconds
 
 
 class View(msgspec.Struct, frozen=True):

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from everlog.log.lines import peek_seq
+from everlog.log.line_codec import peek_seq
 
 Pread = Callable[[int, int], bytes]  # (length, offset); shorter only at the end of the file
 Line = tuple[int, int, bytes | None]  # start, end without newline, the bytes (None: too long)

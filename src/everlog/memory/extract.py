@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from everlog.log.plain import flat
+from everlog.log.plain_text import flat
 from everlog.memory.facts import Category, Fact, Source, inert, is_command, words
 from everlog.model import Message
 from everlog.redaction import redact

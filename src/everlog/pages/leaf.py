@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 import msgspec
 
-from everlog.log.pairs import Pairs, pair
+from everlog.log.tool_pairs import Pairs, pair
 from everlog.model import (
     SCHEMA_VERSION,
     TURN_END,

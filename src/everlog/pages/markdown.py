@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator
 
-from everlog.log.plain import call_text
+from everlog.log.plain_text import call_text
 from everlog.model import (
     Compaction,
     Entry,

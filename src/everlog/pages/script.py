@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 import msgspec
 
 from everlog.log.fold import fold
-from everlog.log.pairs import pair
+from everlog.log.tool_pairs import pair
 from everlog.model import AnyBlock, Compaction, Entry, Message, ToolCall
 
 Cover = Callable[[str], str]  # what is done to every text that is shown

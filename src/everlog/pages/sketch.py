@@ -16,7 +16,7 @@ from typing import Literal
 import msgspec
 from msgspec.structs import replace
 
-from everlog.log.live import stands
+from everlog.log.backward_read import stands
 from everlog.model import Compaction, Entry, Message, Rewind, Tombstone
 from everlog.pages.markdown import one_line
 from everlog.pages.prose import readable

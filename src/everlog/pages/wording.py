@@ -19,7 +19,7 @@ def size(count: int) -> str:
 
 def ago(iso: str, now: float) -> str:
     """How long ago a time was; the date when it is long ago; nothing for what is no time."""
-    from everlog.stamps import epoch_ms  # noqa: PLC0415 - loads datetime, which few commands need
+    from everlog.ids import epoch_ms  # noqa: PLC0415 - loads datetime, which few commands need
 
     then = epoch_ms(iso)
     if then is None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from everlog.ports.answers import Chats, Found, Hit, Query, Results, Spender, Used
+from everlog.ports.capabilities import Fleeting, Lease, Listening, Sharing, sharing_of
 from everlog.ports.listing import (
     Filter,
     Listed,
@@ -23,7 +23,7 @@ from everlog.ports.provider import (
     Toolset,
     unheard,
 )
-from everlog.ports.sharing import Fleeting, Lease, Listening, Sharing, sharing_of
+from everlog.ports.queries import Chats, Found, Hit, Query, Results, Spender, Used
 from everlog.ports.store import Progress, Store
 
 __all__ = [

@@ -8,8 +8,8 @@ from typing import Literal, overload
 import msgspec
 
 from everlog.errors import FormatError
+from everlog.ids import epoch_ms, timestamp
 from everlog.model import Metadata
-from everlog.stamps import epoch_ms, timestamp
 
 Order = Literal["active", "created"]  # newest message first, or newest session first
 

@@ -10,9 +10,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
 from everlog.model import AnyRecord, Damaged, Entry, Metadata, Part
-from everlog.ports.answers import Chats, Query, Results, Used
+from everlog.ports.capabilities import Lease
 from everlog.ports.listing import Filter, Order, Page
-from everlog.ports.sharing import Lease
+from everlog.ports.queries import Chats, Query, Results, Used
 
 Progress = Callable[[int, int], None]  # done, of so many
 

@@ -23,6 +23,7 @@ from collections.abc import Sequence
 import msgspec
 from msgspec.structs import replace
 
+from everlog.context.tokens import estimate, estimate_text
 from everlog.errors import (
     ContextOverflow,
     EverlogError,
@@ -32,7 +33,6 @@ from everlog.errors import (
 )
 from everlog.model import AnyBlock, Message, Text, Thinking, ToolCall, Usage, assistant
 from everlog.ports import Delta, Request, Told, unheard
-from everlog.tokens import estimate, estimate_text
 
 NAME = "offline"
 WINDOW = 128_000

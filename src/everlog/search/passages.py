@@ -12,6 +12,7 @@ from typing import NamedTuple
 import msgspec
 from msgspec import UNSET, UnsetType
 
+from everlog.ids import epoch_ms
 from everlog.model import (
     AnyRecord,
     Compaction,
@@ -24,7 +25,6 @@ from everlog.model import (
 )
 from everlog.redaction import redact
 from everlog.search.words import grams
-from everlog.stamps import epoch_ms
 
 # In the order of their weight; `grams` stand behind them.
 KINDS = ("summary", "title", "user", "assistant", "tool")

@@ -13,10 +13,10 @@ from zlib import crc32
 import msgspec
 
 from everlog.log import scan
-from everlog.log.admit import prepare
-from everlog.log.lines import decode
+from everlog.log.append_rules import prepare
+from everlog.log.line_codec import decode
 from everlog.log.parts import part_number
-from everlog.log.recover import examine
+from everlog.log.tail_recovery import examine
 from everlog.model import SCHEMA_VERSION, AnyRecord, Damaged, Event, Meta
 from everlog.stores import sidecar
 from everlog.stores.reading import OpenLog, OpenPart

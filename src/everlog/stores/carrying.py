@@ -13,9 +13,9 @@ from itertools import groupby
 from operator import attrgetter
 
 from everlog.errors import Conflict
-from everlog.log import carried, scan
-from everlog.log.carried import Found, Line
+from everlog.log import raw_lines, scan
 from everlog.log.parts import part_name
+from everlog.log.raw_lines import Found, Line
 from everlog.model import Damaged, Metadata
 from everlog.ports import Listed
 from everlog.stores import disk, sidecar
@@ -28,7 +28,7 @@ _PIECE = 1 << 20  # bytes of one write, about
 def lines_of(log: OpenLog) -> Iterator[Line | Damaged]:
     """The lines of a log as they can be carried; closes the log."""
     with disk.errors_mapped("reading a session"), log:
-        yield from carried.numbered(_found(log))
+        yield from raw_lines.numbered(_found(log))
 
 
 def _found(log: OpenLog) -> Iterator[Found]:
@@ -51,11 +51,11 @@ def settle_in(directory: int, source: Metadata, lines: Iterable[Line], *, durabl
                 _finish(full, durable=durable, sealed=True)
             descriptor, size = _new_part(part, directory), 0
             for line, data in _pieces(group):
-                tally = tally or carried.opening(line, source)
+                tally = tally or raw_lines.opening(line, source)
                 if data:
                     disk.write_all(descriptor, data)
                 size += len(line.body) + 1
-                carried.add(tally, line)
+                raw_lines.add(tally, line)
             total += size
         if descriptor < 0:
             descriptor = _new_part(1, directory)
@@ -64,7 +64,7 @@ def settle_in(directory: int, source: Metadata, lines: Iterable[Line], *, durabl
     finally:
         if descriptor >= 0:
             os.close(descriptor)
-    metadata = (tally or carried.opening(None, source)).metadata(part, size)
+    metadata = (tally or raw_lines.opening(None, source)).metadata(part, size)
     sidecar.save(metadata, directory, durable=durable)
     return Listed(metadata, total, part)
 

@@ -25,11 +25,12 @@ from everlog.errors import (
     StoreFailed,
     StoreFull,
 )
-from everlog.log.admit import lasting, prepare
-from everlog.log.carried import Line
-from everlog.log.facts import check_facts
+from everlog.ids import Stamps, Ulids, Uuids, is_ulid, made_at
+from everlog.log.append_rules import lasting, prepare
 from everlog.log.fold import Tally, apply, given_facts
+from everlog.log.metadata_changes import check_facts
 from everlog.log.parts import part_name
+from everlog.log.raw_lines import Line
 from everlog.model import AnyRecord, Damaged, Entry, Meta, Metadata, Part, pair
 from everlog.ports import (
     Chats,
@@ -45,7 +46,6 @@ from everlog.ports import (
     days_of,
 )
 from everlog.settings import Settings
-from everlog.stamps import Stamps, Uuids
 from everlog.stores import audit, carrying, disk, names, sidecar
 from everlog.stores.catalogue import Catalogue, Sweep, new_owner
 from everlog.stores.forking import copy_log
@@ -64,7 +64,6 @@ from everlog.stores.reading import (
 )
 from everlog.stores.watching import watch_sessions
 from everlog.stores.writer import Writer
-from everlog.ulid import Ulids, is_ulid, made_at
 
 if TYPE_CHECKING:
     from everlog.index.listing import Index

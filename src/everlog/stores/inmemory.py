@@ -16,10 +16,11 @@ from typing import TYPE_CHECKING, Any, Self
 from msgspec.structs import replace
 
 from everlog.errors import Conflict, FormatError, NotFound
-from everlog.log import admit, lines
-from everlog.log.admit import REMEMBERED, Prepared, lasting, prepare
-from everlog.log.facts import check_facts
+from everlog.ids import Stamps, Ulids, Uuids, is_ulid, made_at
+from everlog.log import append_rules, line_codec
+from everlog.log.append_rules import REMEMBERED, Prepared, lasting, prepare
 from everlog.log.fold import Tally, apply, given_facts
+from everlog.log.metadata_changes import check_facts
 from everlog.log.parts import part_name, split_at_boundary
 from everlog.model import MARKERS, AnyRecord, Damaged, Entry, Meta, Metadata, Part, pair
 from everlog.ports import (
@@ -38,12 +39,10 @@ from everlog.ports import (
     parse_cursor,
 )
 from everlog.settings import SessionSettings, Settings
-from everlog.stamps import Stamps, Uuids
 from everlog.stores import names, spending
 from everlog.stores.layout import check_id
 from everlog.stores.leases import taken
 from everlog.stores.reading import is_birth
-from everlog.ulid import Ulids, is_ulid, made_at
 
 if TYPE_CHECKING:
     from everlog.stores.searching import Searching
@@ -80,19 +79,19 @@ class MemoryLog:
         for index, one in enumerate(prepared):
             stored = self.ids.get(one.record.id) if one.retriable else None
             if stored is not None and stored.seq > head - REMEMBERED:
-                there[index] = admit.checked_retry(session, one.record, stored, stored.seq)
+                there[index] = append_rules.checked_retry(session, one.record, stored, stored.seq)
         new = [one for index, one in enumerate(prepared) if index not in there]
         if not new:
             return [there[index] for index in range(len(prepared))]
         if expect is not None:
-            admit.check_expect(session, head, expect, len(there))
+            append_rules.check_expect(session, head, expect, len(there))
         if guard is not None:
-            admit.check_guard(session, self.marker, guard)
-        rows = [] if self.records else [admit.birth(self.tally)]
+            append_rules.check_guard(session, self.marker, guard)
+        rows = [] if self.records else [append_rules.birth(self.tally)]
         first = len(rows)
         for number, one in enumerate(new, head + 1):
-            rows.append(lines.seal(one.body, one.record.record_type, number))
-        admit.check_limits(session, rows, new, sum(self.sizes), self.settings)
+            rows.append(line_codec.seal(one.body, one.record.record_type, number))
+        append_rules.check_limits(session, rows, new, sum(self.sizes), self.settings)
         kept = [_decoded(row) for row in rows]
         self.keep(kept)
         del kept[:first]
@@ -119,7 +118,7 @@ class MemoryLog:
 
 
 def _decoded(row: bytes) -> AnyRecord:
-    record = lines.decode(row).record
+    record = line_codec.decode(row).record
     if record is None:
         raise FormatError("the record could not be read back")
     return record

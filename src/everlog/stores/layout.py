@@ -18,8 +18,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from everlog.errors import Conflict, InvalidId, NotFound, StoreFailed
+from everlog.ids import is_ulid
 from everlog.stores.disk import errors_mapped, mapped, open_directory, open_file, sync_directory
-from everlog.ulid import is_ulid
 
 MOUNTS = "/proc/self/mountinfo"
 _DIRECTORIES = ("sessions", "tmp", "trash")

@@ -15,14 +15,13 @@ from pathlib import Path
 from typing import Any
 
 from everlog.dialects.picoclaw.document import Document, write_document
+from everlog.ids import made_at, timestamp
 from everlog.log.fold import Tally, apply, fold
 from everlog.model import AnyRecord, Metadata
 from everlog.ports import Lease
 from everlog.settings import Settings
-from everlog.stamps import timestamp
 from everlog.stores import disk
 from everlog.stores.inmemory import InMemoryStore
-from everlog.ulid import made_at
 
 _UNSAFE = str.maketrans(":/\\", "___")
 

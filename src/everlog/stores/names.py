@@ -12,8 +12,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from everlog.errors import Conflict, InvalidId, NotFound
-from everlog.log.facts import is_name
 from everlog.log.fold import apply
+from everlog.log.metadata_changes import is_name
 from everlog.model import Metadata
 
 Holder = Callable[[str], tuple[str, int] | None]  # session and generation

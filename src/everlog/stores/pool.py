@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from typing import TypeVar
 
 from everlog.errors import EverlogError
-from everlog.log.admit import Prepared
+from everlog.log.append_rules import Prepared
 from everlog.model import AnyRecord, Metadata
 from everlog.settings import SessionSettings
 from everlog.stores.catalogue import Catalogue

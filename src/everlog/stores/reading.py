@@ -12,7 +12,7 @@ from itertools import islice
 from typing import Self
 
 from everlog.log import scan
-from everlog.log.lines import decode, decode_fast, peek_seq
+from everlog.log.line_codec import decode, decode_fast, peek_seq
 from everlog.log.parts import part_name, part_number
 from everlog.model import MARKERS, AnyRecord, Damaged, Entry, Meta
 from everlog.stores.disk import errors_mapped, open_file

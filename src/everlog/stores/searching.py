@@ -10,14 +10,14 @@ from typing import Any, Protocol
 from msgspec import UNSET
 
 from everlog.errors import NotFound, SettingsError, StoreFailed, StoreFull
+from everlog.ids import timestamp
 from everlog.index.fulltext import Behind, FullText, News, Shown
 from everlog.index.listing import Index
-from everlog.log.lines import clean
+from everlog.log.line_codec import clean
 from everlog.model import AnyRecord, Entry, Metadata
 from everlog.ports import Filter, Found, Hit, Progress, Query, Results
 from everlog.search import passages, ranking
 from everlog.search.query import parse
-from everlog.stamps import timestamp
 from everlog.stores.tail import Report
 
 MARKS = ("«", "»")

@@ -12,7 +12,7 @@ from zlib import crc32
 import msgspec
 
 from everlog.log.fold import Tally, from_builtins, to_builtins
-from everlog.log.lines import crc_matches, has_crc
+from everlog.log.line_codec import crc_matches, has_crc
 from everlog.model import SETTABLE, Damaged, Metadata, Through
 from everlog.stores.disk import get, put
 from everlog.stores.reading import OpenLog

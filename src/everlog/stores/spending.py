@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from everlog.log.spending import total, weight
-from everlog.log.spending import used as used_by
+from everlog.log.usage_fold import total, weight
+from everlog.log.usage_fold import used as used_by
 from everlog.model import Metadata, Spent
 from everlog.ports import Spender, Used
 

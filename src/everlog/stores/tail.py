@@ -14,7 +14,7 @@ from collections.abc import Callable
 from contextlib import suppress
 
 from everlog.errors import StoreFailed
-from everlog.log.recover import examine
+from everlog.log.tail_recovery import examine
 from everlog.stores import disk
 
 Report = Callable[[str], None]

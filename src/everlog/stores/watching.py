@@ -7,9 +7,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from everlog.errors import SettingsError
+from everlog.ids import is_ulid
 from everlog.log.parts import part_number
 from everlog.stores.layout import Root
-from everlog.ulid import is_ulid
 
 _STEP, _DEBOUNCE = 10, 50  # milliseconds; the defaults of the library are ten times as slow
 

@@ -18,8 +18,8 @@ from fcntl import LOCK_EX, LOCK_NB, LOCK_UN, flock
 from itertools import chain, count
 
 from everlog.errors import EverlogError, SessionBusy
-from everlog.log import admit, lines
-from everlog.log.admit import REMEMBERED, Prepared
+from everlog.log import append_rules, line_codec
+from everlog.log.append_rules import REMEMBERED, Prepared
 from everlog.log.fold import Tally
 from everlog.log.parts import part_name, split_at_boundary
 from everlog.model import (
@@ -152,7 +152,7 @@ class Writer:
             self._catch_up()
         tally = self._tally
         if tally.newest_schema > SCHEMA_VERSION:
-            admit.refuse_newer(self.session, tally.newest_schema)
+            append_rules.refuse_newer(self.session, tally.newest_schema)
         there: dict[int, AnyRecord] = {}
         for one in prepared:
             if one.retriable:
@@ -161,7 +161,7 @@ class Writer:
         if there and len(there) == len(prepared):
             return [there[index] for index in range(len(prepared))]
         if expect is not None:
-            admit.check_expect(self.session, tally.seq, expect, len(there))
+            append_rules.check_expect(self.session, tally.seq, expect, len(there))
         if guard is not None:
             self._check_guard(guard)
         if not there:
@@ -304,7 +304,7 @@ class Writer:
                 seq = self._ids.get(one.record.id) if one.retriable else None
                 if seq is not None and seq > self._tally.seq - REMEMBERED:
                     stored = record_at(log, seq)
-                    there[index] = admit.checked_retry(self.session, one.record, stored, seq)
+                    there[index] = append_rules.checked_retry(self.session, one.record, stored, seq)
         return there
 
     def _check_guard(self, guard: int) -> None:
@@ -315,7 +315,7 @@ class Writer:
                 OpenLog(os.dup(self._directory)) as log,
             ):
                 marker = last_marker(log, guard)
-        admit.check_guard(self.session, marker, guard)
+        append_rules.check_guard(self.session, marker, guard)
 
     # --- writing
 
@@ -323,14 +323,14 @@ class Writer:
         head = seq = self._tally.seq
         size, before, limits = self._size, self._before, self._settings
         blank = size + before == 0
-        rows = [admit.birth(self._tally)] if blank else []
+        rows = [append_rules.birth(self._tally)] if blank else []
         for one in new:
             seq += 1
-            rows.append(lines.seal(one.body, one.record.record_type, seq))
+            rows.append(line_codec.seal(one.body, one.record.record_type, seq))
         data = b"%b\n" % b"\n".join(rows)
         total = before + size + len(data)
         if len(data) > limits.line_bytes or total > limits.total_bytes:  # worth a closer look
-            admit.check_limits(self.session, rows, new, before + size, limits)
+            append_rules.check_limits(self.session, rows, new, before + size, limits)
         tail = self._tail
         assert tail is not None
         if size + len(data) <= limits.part_bytes and not (self._full or tail.suspect):
@@ -338,14 +338,14 @@ class Writer:
         else:
             self._put_in_parts(rows, tail)
         if blank:
-            born = lines.decode(rows.pop(0)).record
+            born = line_codec.decode(rows.pop(0)).record
             assert born is not None
             self._tally.add(born)
             self._born = True
         stored = []
         for one, row in zip(new, rows, strict=True):
             head += 1
-            record = lines.stored(one.record, head, row, plain=one.plain)
+            record = line_codec.stored(one.record, head, row, plain=one.plain)
             if self._ids is None and isinstance(record, Message):
                 self._tally.add(record)
             else:

@@ -16,12 +16,12 @@ from zlib import crc32
 import psycopg
 
 from everlog.errors import Conflict, SessionBusy, StoreFailed
-from everlog.log import lines
+from everlog.ids import Ulids
+from everlog.log import line_codec
 from everlog.model import Message, user
 from everlog.settings import PostgresSettings, SessionSettings, Settings
 from everlog.stores.postgres.ids import sid_of
 from everlog.stores.postgres.store import PostgresStore
-from everlog.ulid import Ulids
 
 Link = psycopg.Connection[tuple[Any, ...]]
 WORD = "cargo"  # is in every text, so that a wire can tell an append
@@ -123,7 +123,7 @@ class Everlog:
         def ask(link: Link) -> list[Row]:
             found = []
             for seq, epoch, body in link.execute(asked, (sid_of(session),)):
-                record = lines.decode(bytes(body)).record
+                record = line_codec.decode(bytes(body)).record
                 if isinstance(record, Message):
                     found.append(Row(seq, epoch, record.id, record.text))
                 else:

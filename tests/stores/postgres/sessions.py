@@ -6,7 +6,7 @@ import os
 import random
 from pathlib import Path
 
-from everlog.log import lines
+from everlog.log import line_codec
 from everlog.model import (
     Compaction,
     Event,
@@ -83,12 +83,14 @@ def _damage(folder: Path, kind: int) -> str:
         what = "left out"
     elif kind == 3:
         record = assistant("from elsewhere")
-        seq = max(lines.peek_seq(row) or 0 for row in _rows(folder)) + 1
+        seq = max(line_codec.peek_seq(row) or 0 for row in _rows(folder)) + 1
         body = b'{"recordType":"message","schemaVersion":1,"seq":%d,' % seq
         last = sorted(folder.glob("session*.jsonl"), key=_number)[-1]
         last.chmod(0o600)
         with open(last, "ab") as file:
-            file.write(body + lines.encode(record)[1][len(b'{"recordType":"message",') :] + b"\n")
+            file.write(
+                body + line_codec.encode(record)[1][len(b'{"recordType":"message",') :] + b"\n"
+            )
         return "no crc"
     else:
         last = sorted(folder.glob("session*.jsonl"), key=_number)[-1]

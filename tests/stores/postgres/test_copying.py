@@ -16,8 +16,8 @@ import pytest
 from msgspec.structs import replace
 
 from everlog.errors import Conflict, FormatError, StoreFailed
-from everlog.log.carried import Line
-from everlog.log.lines import decode
+from everlog.log.line_codec import decode
+from everlog.log.raw_lines import Line
 from everlog.model import Damaged, Event, Metadata, assistant, user
 from everlog.moving import Moved, copy
 from everlog.settings import Settings

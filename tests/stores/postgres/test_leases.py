@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from everlog.errors import Conflict, SessionBusy
-from everlog.log.carried import Line
+from everlog.log.raw_lines import Line
 from everlog.model import user
 from everlog.stores.postgres.leases import PostgresLease
 from everlog.stores.postgres.store import PostgresStore

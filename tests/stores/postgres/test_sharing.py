@@ -10,6 +10,7 @@ from contextlib import contextmanager
 
 import pytest
 
+from everlog.context.tokens import estimate_text
 from everlog.errors import Conflict, SessionBusy
 from everlog.model import Event, user
 from everlog.ports import Fleeting
@@ -17,7 +18,6 @@ from everlog.session import Store
 from everlog.settings import Settings
 from everlog.stores.postgres.news import CHANNELS, SOONEST, Listening, shard_of
 from everlog.stores.postgres.store import PostgresStore
-from everlog.tokens import estimate_text
 from tests.stores.postgres.crew import until
 from tests.stores.postgres.stores import Stores
 

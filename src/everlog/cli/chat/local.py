@@ -20,7 +20,7 @@ from everlog.context.build import Context
 from everlog.engine.news import News
 from everlog.engine.runtime import Runtime
 from everlog.errors import EverlogError, NotFound
-from everlog.log.lines import to_object
+from everlog.log.line_codec import to_object
 
 LOOK = 1.0  # seconds between two looks at what others append
 GRACE = 3.0  # seconds for titles and notes when the program ends

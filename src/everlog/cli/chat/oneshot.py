@@ -13,7 +13,7 @@ from everlog.api import Error, MessageComplete, MessageStored
 from everlog.cli import render, transcript
 from everlog.cli.chat.partner import Away, Partner
 from everlog.errors import EverlogError, ProviderError, RunCancelled, StoreFailed
-from everlog.log.lines import encode, seal
+from everlog.log.line_codec import encode, seal
 from everlog.model import Message
 
 

@@ -21,8 +21,8 @@ from everlog.client import Client, stream
 from everlog.client.answers import Accepted, Compacted
 from everlog.context.build import Context
 from everlog.errors import EverlogError, NotFound
-from everlog.log.lines import from_object
-from everlog.log.live import LeftOut
+from everlog.log.backward_read import LeftOut
+from everlog.log.line_codec import from_object
 from everlog.model import Message
 
 if TYPE_CHECKING:

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING
 from everlog.cli import render
 from everlog.cli.chat import opening
 from everlog.cli.chat.telling import Line
+from everlog.context.tokens import estimate
 from everlog.errors import Conflict, FormatError, NotFound, StoreFailed
 from everlog.model import Message
-from everlog.tokens import estimate
 
 if TYPE_CHECKING:
     from everlog.cli.chat.repl import Chat
@@ -240,7 +240,7 @@ def _usage(session: Session) -> Iterator[Line]:
     """What `sessions stats` tells of it too: also what other programs spent in it."""
     from everlog.app import price
     from everlog.cli.sessions_stats import cost_of
-    from everlog.log.reckoning import line
+    from everlog.log.usage_report import line
 
     metadata = session.metadata
     spent = line(session.usage().spent, price)

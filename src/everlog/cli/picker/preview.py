@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from everlog.cli import render
 from everlog.cli.lines import Folded, Line
-from everlog.log.live import read
+from everlog.log.backward_read import read
 from everlog.model import Entry, Message
 from everlog.ports import Listed
 from everlog.session import Store

@@ -15,7 +15,6 @@ class AgentEventKind(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     TOOL_RESULT: _ClassVar[AgentEventKind]
     TOOLS_COMPLETE: _ClassVar[AgentEventKind]
     DONE: _ClassVar[AgentEventKind]
-
 TEXT_DELTA: AgentEventKind
 THINKING_DELTA: AgentEventKind
 TOOL_START: AgentEventKind
@@ -24,47 +23,7 @@ TOOLS_COMPLETE: AgentEventKind
 DONE: AgentEventKind
 
 class ClientMessage(_message.Message):
-    __slots__ = (
-        "send",
-        "stream",
-        "reply_to_ask",
-        "sessions",
-        "kill",
-        "compact",
-        "list_conversations",
-        "list_providers",
-        "set_provider",
-        "delete_provider",
-        "set_active_model",
-        "list_provider_presets",
-        "list_mcps",
-        "set_local_mcps",
-        "list_agents",
-        "get_agent",
-        "create_agent",
-        "update_agent",
-        "delete_agent",
-        "install_package",
-        "uninstall_package",
-        "list_packages",
-        "list_skills",
-        "start_service",
-        "stop_service",
-        "service_logs",
-        "create_cron",
-        "delete_cron",
-        "list_crons",
-        "ping",
-        "get_config",
-        "reload",
-        "get_stats",
-        "subscribe_events",
-        "set_enabled",
-        "list_models",
-        "search_hub",
-        "get_conversation_history",
-        "delete_conversation",
-    )
+    __slots__ = ("send", "stream", "reply_to_ask", "sessions", "kill", "compact", "list_conversations", "list_providers", "set_provider", "delete_provider", "set_active_model", "list_provider_presets", "list_mcps", "set_local_mcps", "list_agents", "get_agent", "create_agent", "update_agent", "delete_agent", "install_package", "uninstall_package", "list_packages", "list_skills", "start_service", "stop_service", "service_logs", "create_cron", "delete_cron", "list_crons", "ping", "get_config", "reload", "get_stats", "subscribe_events", "set_enabled", "list_models", "search_hub", "get_conversation_history", "delete_conversation")
     SEND_FIELD_NUMBER: _ClassVar[int]
     STREAM_FIELD_NUMBER: _ClassVar[int]
     REPLY_TO_ASK_FIELD_NUMBER: _ClassVar[int]
@@ -143,76 +102,10 @@ class ClientMessage(_message.Message):
     search_hub: SearchHubMsg
     get_conversation_history: GetConversationHistoryMsg
     delete_conversation: DeleteConversationMsg
-    def __init__(
-        self,
-        send: _Optional[_Union[SendMsg, _Mapping]] = ...,
-        stream: _Optional[_Union[StreamMsg, _Mapping]] = ...,
-        reply_to_ask: _Optional[_Union[ReplyToAsk, _Mapping]] = ...,
-        sessions: _Optional[_Union[Sessions, _Mapping]] = ...,
-        kill: _Optional[_Union[KillMsg, _Mapping]] = ...,
-        compact: _Optional[_Union[CompactMsg, _Mapping]] = ...,
-        list_conversations: _Optional[_Union[ListConversationsMsg, _Mapping]] = ...,
-        list_providers: _Optional[_Union[ListProviders, _Mapping]] = ...,
-        set_provider: _Optional[_Union[SetProviderMsg, _Mapping]] = ...,
-        delete_provider: _Optional[_Union[DeleteProviderMsg, _Mapping]] = ...,
-        set_active_model: _Optional[_Union[SetActiveModelMsg, _Mapping]] = ...,
-        list_provider_presets: _Optional[_Union[ListProviderPresets, _Mapping]] = ...,
-        list_mcps: _Optional[_Union[ListMcps, _Mapping]] = ...,
-        set_local_mcps: _Optional[_Union[SetLocalMcpsMsg, _Mapping]] = ...,
-        list_agents: _Optional[_Union[ListAgents, _Mapping]] = ...,
-        get_agent: _Optional[_Union[GetAgentMsg, _Mapping]] = ...,
-        create_agent: _Optional[_Union[CreateAgentMsg, _Mapping]] = ...,
-        update_agent: _Optional[_Union[UpdateAgentMsg, _Mapping]] = ...,
-        delete_agent: _Optional[_Union[DeleteAgentMsg, _Mapping]] = ...,
-        install_package: _Optional[_Union[InstallPackageMsg, _Mapping]] = ...,
-        uninstall_package: _Optional[_Union[UninstallPackageMsg, _Mapping]] = ...,
-        list_packages: _Optional[_Union[ListPackages, _Mapping]] = ...,
-        list_skills: _Optional[_Union[ListSkills, _Mapping]] = ...,
-        start_service: _Optional[_Union[StartServiceMsg, _Mapping]] = ...,
-        stop_service: _Optional[_Union[StopServiceMsg, _Mapping]] = ...,
-        service_logs: _Optional[_Union[ServiceLogsMsg, _Mapping]] = ...,
-        create_cron: _Optional[_Union[CreateCronMsg, _Mapping]] = ...,
-        delete_cron: _Optional[_Union[DeleteCronMsg, _Mapping]] = ...,
-        list_crons: _Optional[_Union[ListCrons, _Mapping]] = ...,
-        ping: _Optional[_Union[Ping, _Mapping]] = ...,
-        get_config: _Optional[_Union[GetConfig, _Mapping]] = ...,
-        reload: _Optional[_Union[Reload, _Mapping]] = ...,
-        get_stats: _Optional[_Union[GetStats, _Mapping]] = ...,
-        subscribe_events: _Optional[_Union[SubscribeEvents, _Mapping]] = ...,
-        set_enabled: _Optional[_Union[SetEnabledMsg, _Mapping]] = ...,
-        list_models: _Optional[_Union[ListModels, _Mapping]] = ...,
-        search_hub: _Optional[_Union[SearchHubMsg, _Mapping]] = ...,
-        get_conversation_history: _Optional[_Union[GetConversationHistoryMsg, _Mapping]] = ...,
-        delete_conversation: _Optional[_Union[DeleteConversationMsg, _Mapping]] = ...,
-    ) -> None: ...
+    def __init__(self, send: _Optional[_Union[SendMsg, _Mapping]] = ..., stream: _Optional[_Union[StreamMsg, _Mapping]] = ..., reply_to_ask: _Optional[_Union[ReplyToAsk, _Mapping]] = ..., sessions: _Optional[_Union[Sessions, _Mapping]] = ..., kill: _Optional[_Union[KillMsg, _Mapping]] = ..., compact: _Optional[_Union[CompactMsg, _Mapping]] = ..., list_conversations: _Optional[_Union[ListConversationsMsg, _Mapping]] = ..., list_providers: _Optional[_Union[ListProviders, _Mapping]] = ..., set_provider: _Optional[_Union[SetProviderMsg, _Mapping]] = ..., delete_provider: _Optional[_Union[DeleteProviderMsg, _Mapping]] = ..., set_active_model: _Optional[_Union[SetActiveModelMsg, _Mapping]] = ..., list_provider_presets: _Optional[_Union[ListProviderPresets, _Mapping]] = ..., list_mcps: _Optional[_Union[ListMcps, _Mapping]] = ..., set_local_mcps: _Optional[_Union[SetLocalMcpsMsg, _Mapping]] = ..., list_agents: _Optional[_Union[ListAgents, _Mapping]] = ..., get_agent: _Optional[_Union[GetAgentMsg, _Mapping]] = ..., create_agent: _Optional[_Union[CreateAgentMsg, _Mapping]] = ..., update_agent: _Optional[_Union[UpdateAgentMsg, _Mapping]] = ..., delete_agent: _Optional[_Union[DeleteAgentMsg, _Mapping]] = ..., install_package: _Optional[_Union[InstallPackageMsg, _Mapping]] = ..., uninstall_package: _Optional[_Union[UninstallPackageMsg, _Mapping]] = ..., list_packages: _Optional[_Union[ListPackages, _Mapping]] = ..., list_skills: _Optional[_Union[ListSkills, _Mapping]] = ..., start_service: _Optional[_Union[StartServiceMsg, _Mapping]] = ..., stop_service: _Optional[_Union[StopServiceMsg, _Mapping]] = ..., service_logs: _Optional[_Union[ServiceLogsMsg, _Mapping]] = ..., create_cron: _Optional[_Union[CreateCronMsg, _Mapping]] = ..., delete_cron: _Optional[_Union[DeleteCronMsg, _Mapping]] = ..., list_crons: _Optional[_Union[ListCrons, _Mapping]] = ..., ping: _Optional[_Union[Ping, _Mapping]] = ..., get_config: _Optional[_Union[GetConfig, _Mapping]] = ..., reload: _Optional[_Union[Reload, _Mapping]] = ..., get_stats: _Optional[_Union[GetStats, _Mapping]] = ..., subscribe_events: _Optional[_Union[SubscribeEvents, _Mapping]] = ..., set_enabled: _Optional[_Union[SetEnabledMsg, _Mapping]] = ..., list_models: _Optional[_Union[ListModels, _Mapping]] = ..., search_hub: _Optional[_Union[SearchHubMsg, _Mapping]] = ..., get_conversation_history: _Optional[_Union[GetConversationHistoryMsg, _Mapping]] = ..., delete_conversation: _Optional[_Union[DeleteConversationMsg, _Mapping]] = ...) -> None: ...
 
 class ServerMessage(_message.Message):
-    __slots__ = (
-        "error",
-        "pong",
-        "response",
-        "stream",
-        "sessions",
-        "compact",
-        "conversation_list",
-        "provider_list",
-        "provider_preset_list",
-        "mcp_list",
-        "agent_info",
-        "agent_list",
-        "hub_event",
-        "package_list",
-        "skill_list",
-        "service_log_output",
-        "cron_info",
-        "cron_list",
-        "config",
-        "stats",
-        "agent_event",
-        "model_list",
-        "hub_package_list",
-        "conversation_history",
-    )
+    __slots__ = ("error", "pong", "response", "stream", "sessions", "compact", "conversation_list", "provider_list", "provider_preset_list", "mcp_list", "agent_info", "agent_list", "hub_event", "package_list", "skill_list", "service_log_output", "cron_info", "cron_list", "config", "stats", "agent_event", "model_list", "hub_package_list", "conversation_history")
     ERROR_FIELD_NUMBER: _ClassVar[int]
     PONG_FIELD_NUMBER: _ClassVar[int]
     RESPONSE_FIELD_NUMBER: _ClassVar[int]
@@ -261,33 +154,7 @@ class ServerMessage(_message.Message):
     model_list: ModelList
     hub_package_list: HubPackageList
     conversation_history: ConversationHistory
-    def __init__(
-        self,
-        error: _Optional[_Union[ErrorMsg, _Mapping]] = ...,
-        pong: _Optional[_Union[Pong, _Mapping]] = ...,
-        response: _Optional[_Union[SendResponse, _Mapping]] = ...,
-        stream: _Optional[_Union[StreamEvent, _Mapping]] = ...,
-        sessions: _Optional[_Union[SessionList, _Mapping]] = ...,
-        compact: _Optional[_Union[CompactResponse, _Mapping]] = ...,
-        conversation_list: _Optional[_Union[ConversationList, _Mapping]] = ...,
-        provider_list: _Optional[_Union[ProviderList, _Mapping]] = ...,
-        provider_preset_list: _Optional[_Union[ProviderPresetList, _Mapping]] = ...,
-        mcp_list: _Optional[_Union[McpList, _Mapping]] = ...,
-        agent_info: _Optional[_Union[AgentInfo, _Mapping]] = ...,
-        agent_list: _Optional[_Union[AgentList, _Mapping]] = ...,
-        hub_event: _Optional[_Union[HubEvent, _Mapping]] = ...,
-        package_list: _Optional[_Union[PackageList, _Mapping]] = ...,
-        skill_list: _Optional[_Union[SkillList, _Mapping]] = ...,
-        service_log_output: _Optional[_Union[ServiceLogOutput, _Mapping]] = ...,
-        cron_info: _Optional[_Union[CronInfo, _Mapping]] = ...,
-        cron_list: _Optional[_Union[CronList, _Mapping]] = ...,
-        config: _Optional[_Union[Config, _Mapping]] = ...,
-        stats: _Optional[_Union[DaemonStats, _Mapping]] = ...,
-        agent_event: _Optional[_Union[AgentEventMsg, _Mapping]] = ...,
-        model_list: _Optional[_Union[ModelList, _Mapping]] = ...,
-        hub_package_list: _Optional[_Union[HubPackageList, _Mapping]] = ...,
-        conversation_history: _Optional[_Union[ConversationHistory, _Mapping]] = ...,
-    ) -> None: ...
+    def __init__(self, error: _Optional[_Union[ErrorMsg, _Mapping]] = ..., pong: _Optional[_Union[Pong, _Mapping]] = ..., response: _Optional[_Union[SendResponse, _Mapping]] = ..., stream: _Optional[_Union[StreamEvent, _Mapping]] = ..., sessions: _Optional[_Union[SessionList, _Mapping]] = ..., compact: _Optional[_Union[CompactResponse, _Mapping]] = ..., conversation_list: _Optional[_Union[ConversationList, _Mapping]] = ..., provider_list: _Optional[_Union[ProviderList, _Mapping]] = ..., provider_preset_list: _Optional[_Union[ProviderPresetList, _Mapping]] = ..., mcp_list: _Optional[_Union[McpList, _Mapping]] = ..., agent_info: _Optional[_Union[AgentInfo, _Mapping]] = ..., agent_list: _Optional[_Union[AgentList, _Mapping]] = ..., hub_event: _Optional[_Union[HubEvent, _Mapping]] = ..., package_list: _Optional[_Union[PackageList, _Mapping]] = ..., skill_list: _Optional[_Union[SkillList, _Mapping]] = ..., service_log_output: _Optional[_Union[ServiceLogOutput, _Mapping]] = ..., cron_info: _Optional[_Union[CronInfo, _Mapping]] = ..., cron_list: _Optional[_Union[CronList, _Mapping]] = ..., config: _Optional[_Union[Config, _Mapping]] = ..., stats: _Optional[_Union[DaemonStats, _Mapping]] = ..., agent_event: _Optional[_Union[AgentEventMsg, _Mapping]] = ..., model_list: _Optional[_Union[ModelList, _Mapping]] = ..., hub_package_list: _Optional[_Union[HubPackageList, _Mapping]] = ..., conversation_history: _Optional[_Union[ConversationHistory, _Mapping]] = ...) -> None: ...
 
 class SendMsg(_message.Message):
     __slots__ = ("agent", "content", "session", "sender", "cwd", "new_chat", "resume_file")
@@ -305,16 +172,7 @@ class SendMsg(_message.Message):
     cwd: str
     new_chat: bool
     resume_file: str
-    def __init__(
-        self,
-        agent: _Optional[str] = ...,
-        content: _Optional[str] = ...,
-        session: _Optional[int] = ...,
-        sender: _Optional[str] = ...,
-        cwd: _Optional[str] = ...,
-        new_chat: _Optional[bool] = ...,
-        resume_file: _Optional[str] = ...,
-    ) -> None: ...
+    def __init__(self, agent: _Optional[str] = ..., content: _Optional[str] = ..., session: _Optional[int] = ..., sender: _Optional[str] = ..., cwd: _Optional[str] = ..., new_chat: _Optional[bool] = ..., resume_file: _Optional[str] = ...) -> None: ...
 
 class StreamMsg(_message.Message):
     __slots__ = ("agent", "content", "session", "sender", "cwd", "new_chat", "resume_file")
@@ -332,16 +190,7 @@ class StreamMsg(_message.Message):
     cwd: str
     new_chat: bool
     resume_file: str
-    def __init__(
-        self,
-        agent: _Optional[str] = ...,
-        content: _Optional[str] = ...,
-        session: _Optional[int] = ...,
-        sender: _Optional[str] = ...,
-        cwd: _Optional[str] = ...,
-        new_chat: _Optional[bool] = ...,
-        resume_file: _Optional[str] = ...,
-    ) -> None: ...
+    def __init__(self, agent: _Optional[str] = ..., content: _Optional[str] = ..., session: _Optional[int] = ..., sender: _Optional[str] = ..., cwd: _Optional[str] = ..., new_chat: _Optional[bool] = ..., resume_file: _Optional[str] = ...) -> None: ...
 
 class Sessions(_message.Message):
     __slots__ = ()
@@ -396,14 +245,7 @@ class Pong(_message.Message):
     def __init__(self) -> None: ...
 
 class TokenUsage(_message.Message):
-    __slots__ = (
-        "prompt_tokens",
-        "completion_tokens",
-        "total_tokens",
-        "cache_hit_tokens",
-        "cache_miss_tokens",
-        "reasoning_tokens",
-    )
+    __slots__ = ("prompt_tokens", "completion_tokens", "total_tokens", "cache_hit_tokens", "cache_miss_tokens", "reasoning_tokens")
     PROMPT_TOKENS_FIELD_NUMBER: _ClassVar[int]
     COMPLETION_TOKENS_FIELD_NUMBER: _ClassVar[int]
     TOTAL_TOKENS_FIELD_NUMBER: _ClassVar[int]
@@ -416,15 +258,7 @@ class TokenUsage(_message.Message):
     cache_hit_tokens: int
     cache_miss_tokens: int
     reasoning_tokens: int
-    def __init__(
-        self,
-        prompt_tokens: _Optional[int] = ...,
-        completion_tokens: _Optional[int] = ...,
-        total_tokens: _Optional[int] = ...,
-        cache_hit_tokens: _Optional[int] = ...,
-        cache_miss_tokens: _Optional[int] = ...,
-        reasoning_tokens: _Optional[int] = ...,
-    ) -> None: ...
+    def __init__(self, prompt_tokens: _Optional[int] = ..., completion_tokens: _Optional[int] = ..., total_tokens: _Optional[int] = ..., cache_hit_tokens: _Optional[int] = ..., cache_miss_tokens: _Optional[int] = ..., reasoning_tokens: _Optional[int] = ...) -> None: ...
 
 class SendResponse(_message.Message):
     __slots__ = ("agent", "content", "session", "provider", "model", "usage")
@@ -440,27 +274,10 @@ class SendResponse(_message.Message):
     provider: str
     model: str
     usage: TokenUsage
-    def __init__(
-        self,
-        agent: _Optional[str] = ...,
-        content: _Optional[str] = ...,
-        session: _Optional[int] = ...,
-        provider: _Optional[str] = ...,
-        model: _Optional[str] = ...,
-        usage: _Optional[_Union[TokenUsage, _Mapping]] = ...,
-    ) -> None: ...
+    def __init__(self, agent: _Optional[str] = ..., content: _Optional[str] = ..., session: _Optional[int] = ..., provider: _Optional[str] = ..., model: _Optional[str] = ..., usage: _Optional[_Union[TokenUsage, _Mapping]] = ...) -> None: ...
 
 class StreamEvent(_message.Message):
-    __slots__ = (
-        "start",
-        "chunk",
-        "thinking",
-        "tool_start",
-        "tool_result",
-        "tools_complete",
-        "end",
-        "ask_user",
-    )
+    __slots__ = ("start", "chunk", "thinking", "tool_start", "tool_result", "tools_complete", "end", "ask_user")
     START_FIELD_NUMBER: _ClassVar[int]
     CHUNK_FIELD_NUMBER: _ClassVar[int]
     THINKING_FIELD_NUMBER: _ClassVar[int]
@@ -477,17 +294,7 @@ class StreamEvent(_message.Message):
     tools_complete: ToolsCompleteEvent
     end: StreamEnd
     ask_user: AskUserEvent
-    def __init__(
-        self,
-        start: _Optional[_Union[StreamStart, _Mapping]] = ...,
-        chunk: _Optional[_Union[StreamChunk, _Mapping]] = ...,
-        thinking: _Optional[_Union[StreamThinking, _Mapping]] = ...,
-        tool_start: _Optional[_Union[ToolStartEvent, _Mapping]] = ...,
-        tool_result: _Optional[_Union[ToolResultEvent, _Mapping]] = ...,
-        tools_complete: _Optional[_Union[ToolsCompleteEvent, _Mapping]] = ...,
-        end: _Optional[_Union[StreamEnd, _Mapping]] = ...,
-        ask_user: _Optional[_Union[AskUserEvent, _Mapping]] = ...,
-    ) -> None: ...
+    def __init__(self, start: _Optional[_Union[StreamStart, _Mapping]] = ..., chunk: _Optional[_Union[StreamChunk, _Mapping]] = ..., thinking: _Optional[_Union[StreamThinking, _Mapping]] = ..., tool_start: _Optional[_Union[ToolStartEvent, _Mapping]] = ..., tool_result: _Optional[_Union[ToolResultEvent, _Mapping]] = ..., tools_complete: _Optional[_Union[ToolsCompleteEvent, _Mapping]] = ..., end: _Optional[_Union[StreamEnd, _Mapping]] = ..., ask_user: _Optional[_Union[AskUserEvent, _Mapping]] = ...) -> None: ...
 
 class StreamStart(_message.Message):
     __slots__ = ("agent", "session")
@@ -521,9 +328,7 @@ class ToolStartEvent(_message.Message):
     __slots__ = ("calls",)
     CALLS_FIELD_NUMBER: _ClassVar[int]
     calls: _containers.RepeatedCompositeFieldContainer[ToolCallInfo]
-    def __init__(
-        self, calls: _Optional[_Iterable[_Union[ToolCallInfo, _Mapping]]] = ...
-    ) -> None: ...
+    def __init__(self, calls: _Optional[_Iterable[_Union[ToolCallInfo, _Mapping]]] = ...) -> None: ...
 
 class ToolResultEvent(_message.Message):
     __slots__ = ("call_id", "output", "duration_ms")
@@ -533,12 +338,7 @@ class ToolResultEvent(_message.Message):
     call_id: str
     output: str
     duration_ms: int
-    def __init__(
-        self,
-        call_id: _Optional[str] = ...,
-        output: _Optional[str] = ...,
-        duration_ms: _Optional[int] = ...,
-    ) -> None: ...
+    def __init__(self, call_id: _Optional[str] = ..., output: _Optional[str] = ..., duration_ms: _Optional[int] = ...) -> None: ...
 
 class ToolsCompleteEvent(_message.Message):
     __slots__ = ()
@@ -556,14 +356,7 @@ class StreamEnd(_message.Message):
     provider: str
     model: str
     usage: TokenUsage
-    def __init__(
-        self,
-        agent: _Optional[str] = ...,
-        error: _Optional[str] = ...,
-        provider: _Optional[str] = ...,
-        model: _Optional[str] = ...,
-        usage: _Optional[_Union[TokenUsage, _Mapping]] = ...,
-    ) -> None: ...
+    def __init__(self, agent: _Optional[str] = ..., error: _Optional[str] = ..., provider: _Optional[str] = ..., model: _Optional[str] = ..., usage: _Optional[_Union[TokenUsage, _Mapping]] = ...) -> None: ...
 
 class SessionInfo(_message.Message):
     __slots__ = ("id", "agent", "created_by", "message_count", "alive_secs", "active", "title")
@@ -581,24 +374,13 @@ class SessionInfo(_message.Message):
     alive_secs: int
     active: bool
     title: str
-    def __init__(
-        self,
-        id: _Optional[int] = ...,
-        agent: _Optional[str] = ...,
-        created_by: _Optional[str] = ...,
-        message_count: _Optional[int] = ...,
-        alive_secs: _Optional[int] = ...,
-        active: _Optional[bool] = ...,
-        title: _Optional[str] = ...,
-    ) -> None: ...
+    def __init__(self, id: _Optional[int] = ..., agent: _Optional[str] = ..., created_by: _Optional[str] = ..., message_count: _Optional[int] = ..., alive_secs: _Optional[int] = ..., active: _Optional[bool] = ..., title: _Optional[str] = ...) -> None: ...
 
 class SessionList(_message.Message):
     __slots__ = ("sessions",)
     SESSIONS_FIELD_NUMBER: _ClassVar[int]
     sessions: _containers.RepeatedCompositeFieldContainer[SessionInfo]
-    def __init__(
-        self, sessions: _Optional[_Iterable[_Union[SessionInfo, _Mapping]]] = ...
-    ) -> None: ...
+    def __init__(self, sessions: _Optional[_Iterable[_Union[SessionInfo, _Mapping]]] = ...) -> None: ...
 
 class CompactResponse(_message.Message):
     __slots__ = ("summary",)
@@ -607,16 +389,7 @@ class CompactResponse(_message.Message):
     def __init__(self, summary: _Optional[str] = ...) -> None: ...
 
 class ConversationInfo(_message.Message):
-    __slots__ = (
-        "agent",
-        "sender",
-        "seq",
-        "title",
-        "file_path",
-        "message_count",
-        "alive_secs",
-        "date",
-    )
+    __slots__ = ("agent", "sender", "seq", "title", "file_path", "message_count", "alive_secs", "date")
     AGENT_FIELD_NUMBER: _ClassVar[int]
     SENDER_FIELD_NUMBER: _ClassVar[int]
     SEQ_FIELD_NUMBER: _ClassVar[int]
@@ -633,25 +406,13 @@ class ConversationInfo(_message.Message):
     message_count: int
     alive_secs: int
     date: str
-    def __init__(
-        self,
-        agent: _Optional[str] = ...,
-        sender: _Optional[str] = ...,
-        seq: _Optional[int] = ...,
-        title: _Optional[str] = ...,
-        file_path: _Optional[str] = ...,
-        message_count: _Optional[int] = ...,
-        alive_secs: _Optional[int] = ...,
-        date: _Optional[str] = ...,
-    ) -> None: ...
+    def __init__(self, agent: _Optional[str] = ..., sender: _Optional[str] = ..., seq: _Optional[int] = ..., title: _Optional[str] = ..., file_path: _Optional[str] = ..., message_count: _Optional[int] = ..., alive_secs: _Optional[int] = ..., date: _Optional[str] = ...) -> None: ...
 
 class ConversationList(_message.Message):
     __slots__ = ("conversations",)
     CONVERSATIONS_FIELD_NUMBER: _ClassVar[int]
     conversations: _containers.RepeatedCompositeFieldContainer[ConversationInfo]
-    def __init__(
-        self, conversations: _Optional[_Iterable[_Union[ConversationInfo, _Mapping]]] = ...
-    ) -> None: ...
+    def __init__(self, conversations: _Optional[_Iterable[_Union[ConversationInfo, _Mapping]]] = ...) -> None: ...
 
 class ConversationMessage(_message.Message):
     __slots__ = ("role", "content")
@@ -669,12 +430,7 @@ class ConversationHistory(_message.Message):
     messages: _containers.RepeatedCompositeFieldContainer[ConversationMessage]
     title: str
     agent: str
-    def __init__(
-        self,
-        messages: _Optional[_Iterable[_Union[ConversationMessage, _Mapping]]] = ...,
-        title: _Optional[str] = ...,
-        agent: _Optional[str] = ...,
-    ) -> None: ...
+    def __init__(self, messages: _Optional[_Iterable[_Union[ConversationMessage, _Mapping]]] = ..., title: _Optional[str] = ..., agent: _Optional[str] = ...) -> None: ...
 
 class ReplyToAsk(_message.Message):
     __slots__ = ("session", "content")
@@ -702,21 +458,13 @@ class AskQuestion(_message.Message):
     header: str
     options: _containers.RepeatedCompositeFieldContainer[AskOption]
     multi_select: bool
-    def __init__(
-        self,
-        question: _Optional[str] = ...,
-        header: _Optional[str] = ...,
-        options: _Optional[_Iterable[_Union[AskOption, _Mapping]]] = ...,
-        multi_select: _Optional[bool] = ...,
-    ) -> None: ...
+    def __init__(self, question: _Optional[str] = ..., header: _Optional[str] = ..., options: _Optional[_Iterable[_Union[AskOption, _Mapping]]] = ..., multi_select: _Optional[bool] = ...) -> None: ...
 
 class AskUserEvent(_message.Message):
     __slots__ = ("questions",)
     QUESTIONS_FIELD_NUMBER: _ClassVar[int]
     questions: _containers.RepeatedCompositeFieldContainer[AskQuestion]
-    def __init__(
-        self, questions: _Optional[_Iterable[_Union[AskQuestion, _Mapping]]] = ...
-    ) -> None: ...
+    def __init__(self, questions: _Optional[_Iterable[_Union[AskQuestion, _Mapping]]] = ...) -> None: ...
 
 class DaemonStats(_message.Message):
     __slots__ = ("uptime_secs", "active_sessions", "registered_agents", "active_model")
@@ -728,13 +476,7 @@ class DaemonStats(_message.Message):
     active_sessions: int
     registered_agents: int
     active_model: str
-    def __init__(
-        self,
-        uptime_secs: _Optional[int] = ...,
-        active_sessions: _Optional[int] = ...,
-        registered_agents: _Optional[int] = ...,
-        active_model: _Optional[str] = ...,
-    ) -> None: ...
+    def __init__(self, uptime_secs: _Optional[int] = ..., active_sessions: _Optional[int] = ..., registered_agents: _Optional[int] = ..., active_model: _Optional[str] = ...) -> None: ...
 
 class AgentEventMsg(_message.Message):
     __slots__ = ("agent", "session", "kind", "content", "timestamp")
@@ -748,14 +490,7 @@ class AgentEventMsg(_message.Message):
     kind: AgentEventKind
     content: str
     timestamp: str
-    def __init__(
-        self,
-        agent: _Optional[str] = ...,
-        session: _Optional[int] = ...,
-        kind: _Optional[_Union[AgentEventKind, str]] = ...,
-        content: _Optional[str] = ...,
-        timestamp: _Optional[str] = ...,
-    ) -> None: ...
+    def __init__(self, agent: _Optional[str] = ..., session: _Optional[int] = ..., kind: _Optional[_Union[AgentEventKind, str]] = ..., content: _Optional[str] = ..., timestamp: _Optional[str] = ...) -> None: ...
 
 class ListProviders(_message.Message):
     __slots__ = ()

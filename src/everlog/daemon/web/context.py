@@ -12,16 +12,16 @@ from litestar import Request, Response, get
 from litestar.di import NamedDependency
 from litestar.params import FromPath
 
+from everlog.context.tokens import estimate
 from everlog.daemon.web.listing import address_of
 from everlog.daemon.web.rendering import answer
 from everlog.daemon.wire import find
 from everlog.engine.agent import Agent, Prepared
 from everlog.engine.runtime import Runtime
-from everlog.log.live import LeftOut
-from everlog.log.plain import call_text
+from everlog.log.backward_read import LeftOut
+from everlog.log.plain_text import call_text
 from everlog.model import AnyBlock, File, Image, Message, OtherBlock, Text, Thinking, ToolCall
 from everlog.pages.prose import readable
-from everlog.tokens import estimate
 
 SHORT = 400  # characters that are shown unfolded
 SHOWN = 20_000  # of one message; its place in the session has the rest

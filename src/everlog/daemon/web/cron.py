@@ -15,9 +15,9 @@ from everlog.daemon.web.listing import address_of
 from everlog.daemon.web.rendering import answer
 from everlog.engine.cron import JobStatus
 from everlog.engine.runtime import Runtime
+from everlog.ids import epoch_ms
 from everlog.pages.prose import readable
 from everlog.settings import CronJob
-from everlog.stamps import epoch_ms
 
 REFRESH = 3  # seconds, while a job runs, for who has no scripts
 

@@ -21,14 +21,14 @@ from everlog.engine.memory import Remembering
 from everlog.engine.notes import LONGEST
 from everlog.engine.runtime import Runtime
 from everlog.errors import EverlogError, InvalidId
-from everlog.log.lines import clean
+from everlog.ids import timestamp
+from everlog.log.line_codec import clean
 from everlog.memory import extracted
 from everlog.memory.facts import CATEGORIES, Fact
 from everlog.memory.files import is_note
 from everlog.memory.index import cut
 from everlog.memory.notes import INDEX
 from everlog.pages.prose import readable, rendered
-from everlog.stamps import timestamp
 from everlog.stores.memories import LISTED, Memories
 
 CHANGES = 20  # that are shown

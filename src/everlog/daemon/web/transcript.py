@@ -13,6 +13,7 @@ import re
 import msgspec
 from markupsafe import Markup
 
+from everlog.ids import epoch_ms
 from everlog.model import (
     AnyBlock,
     Compaction,
@@ -29,7 +30,6 @@ from everlog.pages.html import arguments, brief
 from everlog.pages.leaf import Fold, Gone, Leaf, Note, Part
 from everlog.pages.markdown import one_line
 from everlog.pages.script import Call, Said
-from everlog.stamps import epoch_ms
 
 LONG = 12_000  # characters of a text
 RESULT = 5_000  # characters of arguments and of a result

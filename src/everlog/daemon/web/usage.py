@@ -18,7 +18,7 @@ from everlog.daemon.web.listing import address_of
 from everlog.daemon.web.rendering import answer
 from everlog.daemon.wire import find
 from everlog.engine.runtime import Runtime
-from everlog.log.reckoning import Reckoning, reckon
+from everlog.log.usage_report import Reckoning, reckon
 from everlog.pages.charts import Chart, Series, figure
 from everlog.pages.wording import money, short
 from everlog.ports import Used

@@ -15,7 +15,7 @@ from everlog.dialects.cersei.entries import messages_in
 from everlog.dialects.following import Glance
 from everlog.dialects.form import Line
 from everlog.dialects.jsonl import parse, text_of
-from everlog.stamps import epoch_ms
+from everlog.ids import epoch_ms
 
 _TITLE = 80  # characters
 

@@ -24,8 +24,8 @@ from everlog.dialects.jsonl import (
     text_of,
 )
 from everlog.errors import FormatError
+from everlog.ids import epoch_ms, timestamp
 from everlog.model import Message
-from everlog.stamps import epoch_ms, timestamp
 
 _PART = re.compile(r"_part([0-9]{1,9})\.jsonl$")
 _encoder = msgspec.json.Encoder()

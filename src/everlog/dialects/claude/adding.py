@@ -17,6 +17,7 @@ from uuid import UUID
 from everlog.dialects.claude.blocks import Result, give_block, give_result
 from everlog.dialects.claude.chain import is_chain
 from everlog.dialects.form import made_id
+from everlog.ids import epoch_ms, timestamp
 from everlog.model import (
     AnyBlock,
     Compaction,
@@ -29,7 +30,6 @@ from everlog.model import (
     Thinking,
     ToolCall,
 )
-from everlog.stamps import epoch_ms, timestamp
 
 VERSION = "2.1.325"  # of the Claude Code whose form this is, where no record names another
 UNSIGNED = "thoughts without a signature"  # which is what the API knows them by

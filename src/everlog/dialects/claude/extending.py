@@ -19,8 +19,8 @@ from everlog.dialects.claude.tip import Tip
 from everlog.dialects.following import Added, Begun, Log, Notes
 from everlog.errors import Unsupported
 from everlog.log.fold import fold
-from everlog.log.lines import clean
-from everlog.log.pairs import closing
+from everlog.log.line_codec import clean
+from everlog.log.tool_pairs import closing
 from everlog.model import AnyRecord, Compaction, Event, Message, Rewind, Tombstone, ToolCall
 
 _AGENT = re.compile(r"[A-Za-z0-9_-]+")

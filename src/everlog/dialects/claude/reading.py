@@ -34,9 +34,9 @@ from everlog.dialects.claude.said import (
 from everlog.dialects.claude.titles import title
 from everlog.dialects.form import Hidden, Item, Lost, Read, Source, made_id
 from everlog.dialects.jsonl import Row, as_text, keeping, lost, records
-from everlog.log.lines import clean
+from everlog.ids import epoch_ms
+from everlog.log.line_codec import clean
 from everlog.model import Event, Message, Usage
-from everlog.stamps import epoch_ms
 
 NAME = "claude"
 

@@ -20,7 +20,7 @@ from everlog.dialects.claude.titles import title
 from everlog.dialects.form import Written, kept, made_id
 from everlog.dialects.jsonl import as_bytes, parse
 from everlog.log.fold import fold
-from everlog.log.pairs import Pairs, closing, pair
+from everlog.log.tool_pairs import Pairs, closing, pair
 from everlog.model import AnyRecord, Compaction, Event, Message, Metadata, Rewind, ToolCall
 
 NAME = "claude"

@@ -57,6 +57,7 @@ from everlog.dialects.jsonl import (
     text_of,
 )
 from everlog.errors import FormatError
+from everlog.ids import epoch_ms, timestamp
 from everlog.model import (
     AnyRecord,
     Compaction,
@@ -69,7 +70,6 @@ from everlog.model import (
     Thinking,
     ToolCall,
 )
-from everlog.stamps import epoch_ms, timestamp
 
 __all__ = [
     "BESIDE",

@@ -16,7 +16,7 @@ from everlog.dialects.crabtalk.names import parse_name, slug, with_title
 from everlog.dialects.following import Added, Begun, Log, Notes
 from everlog.dialects.jsonl import text_of
 from everlog.errors import FormatError, Unsupported
-from everlog.log.lines import clean
+from everlog.log.line_codec import clean
 from everlog.model import AnyRecord, Compaction, Event, File, Image, Message, OtherBlock
 
 _IMPORT = "import it (everlog sessions import) and go on in a store of ours"

@@ -9,8 +9,8 @@ import msgspec
 
 from everlog.dialects.jsonl import parse, text_of
 from everlog.errors import FormatError
+from everlog.ids import epoch_ms, timestamp
 from everlog.model import AnyBlock, Message, Role, Text, Thinking, ToolCall
-from everlog.stamps import epoch_ms, timestamp
 
 NAME = "crabtalk"
 ROLES: dict[str, Role] = {"user": "user", "assistant": "assistant", "tool": "toolResult"}

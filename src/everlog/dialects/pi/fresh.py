@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from everlog.ids import epoch_ms
 from everlog.model import (
     AnyBlock,
     Compaction,
@@ -14,7 +15,6 @@ from everlog.model import (
     ToolCall,
     Usage,
 )
-from everlog.stamps import epoch_ms
 
 # In the details of a compaction of ours: that the first entry it keeps is a message. Those that pi
 # makes may begin with an entry that is none.

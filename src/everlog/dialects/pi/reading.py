@@ -9,8 +9,8 @@ from everlog.dialects.form import Item, Read, Source
 from everlog.dialects.jsonl import Row, aside, event, event_kind, lost, rows, text_of
 from everlog.dialects.pi.entries import NAME, SESSION, compact
 from everlog.dialects.pi.tree import Tree
+from everlog.ids import epoch_ms
 from everlog.model import Event, Message
-from everlog.stamps import epoch_ms
 
 
 def read(source: Source) -> Read:

@@ -14,8 +14,8 @@ from typing import Any
 from everlog.dialects.form import Hidden, Summary, made_id
 from everlog.dialects.jsonl import Row, place, remains, text_of
 from everlog.dialects.pi.entries import NAME, read_message, read_summary
+from everlog.ids import timestamp
 from everlog.model import Message
-from everlog.stamps import timestamp
 
 
 class Tree:

@@ -8,7 +8,7 @@ from typing import Any
 
 from everlog.dialects.jsonl import parse, text_of
 from everlog.dialects.picoclaw.go import TIME, dump
-from everlog.stamps import epoch_ms
+from everlog.ids import epoch_ms
 
 ENDING = ".meta.json"
 NEVER = "0001-01-01T00:00:00Z"

@@ -12,7 +12,7 @@ from everlog.dialects.picoclaw.go import go_time
 from everlog.dialects.picoclaw.lines import READABLE, is_thought, message_line
 from everlog.dialects.picoclaw.notes import State, number_of
 from everlog.errors import Conflict, FormatError, StoreFull, Unsupported
-from everlog.log.lines import clean
+from everlog.log.line_codec import clean
 from everlog.model import (
     AnyBlock,
     AnyRecord,

@@ -15,7 +15,8 @@ import msgspec
 
 from everlog.dialects.jsonl import built, parse
 from everlog.errors import FormatError
-from everlog.log.lines import from_object
+from everlog.ids import epoch_ms, timestamp
+from everlog.log.line_codec import from_object
 from everlog.model import (
     AnyRecord,
     Compaction,
@@ -25,7 +26,6 @@ from everlog.model import (
     Message,
     Thinking,
 )
-from everlog.stamps import epoch_ms, timestamp
 
 _ROLES = {"user": "user", "assistant": "assistant", "tool": "toolResult"}
 _BACK = {ours: theirs for theirs, ours in _ROLES.items()}

@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from everlog.stamps import epoch_ms, timestamp
+from everlog.ids import epoch_ms, timestamp
 
 TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?(Z|[+-]\d\d:\d\d)")
 # None of these bytes can be part of another character, or stand outside a string.

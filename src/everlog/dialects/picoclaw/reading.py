@@ -32,8 +32,8 @@ from everlog.dialects.picoclaw.lines import (
     message_in,
     message_line,
 )
+from everlog.ids import epoch_ms, timestamp
 from everlog.model import Event, Message
-from everlog.stamps import epoch_ms, timestamp
 
 META = f"{NAME}.meta"
 

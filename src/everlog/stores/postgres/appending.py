@@ -22,8 +22,8 @@ from typing import Any, NamedTuple
 from uuid import UUID
 
 from everlog.errors import Conflict, EverlogError, NotFound, SessionBusy
-from everlog.log import admit, lines
-from everlog.log.admit import REMEMBERED, Prepared
+from everlog.log import append_rules, line_codec
+from everlog.log.append_rules import REMEMBERED, Prepared
 from everlog.log.fold import Tally
 from everlog.model import MARKERS, SCHEMA_VERSION, AnyRecord
 from everlog.settings import SessionSettings
@@ -183,7 +183,7 @@ class Appending:
         ):
             return None
         record, seq, limits = new.given.record, known.head + 1, self._settings
-        line = lines.seal(new.given.body, record.record_type, seq)
+        line = line_codec.seal(new.given.body, record.record_type, seq)
         size = len(line) + 1
         if (
             not known.part_first
@@ -204,7 +204,7 @@ class Appending:
         if not done:
             known.seen = False  # whatever it was, look first
             return None
-        record = lines.stored(record, seq, line, plain=new.given.plain)
+        record = line_codec.stored(record, seq, line, plain=new.given.plain)
         known.head, known.marker = seq, marker
         known.bytes += size
         known.part_bytes += size
@@ -296,8 +296,10 @@ class Appending:
                     again.append(one._replace(rid=rid_of(one.given.record.id, seq)))
                     moved = True
                 else:
-                    there = lines.decode(body).record
-                    checked = admit.checked_retry(known.session, one.given.record, there, seq)
+                    there = line_codec.decode(body).record
+                    checked = append_rules.checked_retry(
+                        known.session, one.given.record, there, seq
+                    )
                     stored[one.place] = _Found(one.rid, checked)
                     taken.add(one.rid)
             left = again
@@ -327,9 +329,9 @@ class Appending:
                 session=session,
             )
         if call.expect is not None:
-            admit.check_expect(session, known.head, call.expect, there)
+            append_rules.check_expect(session, known.head, call.expect, there)
         if call.guard is not None:
-            admit.check_guard(session, known.marker, call.guard)
+            append_rules.check_guard(session, known.marker, call.guard)
 
     def _store(
         self, known: Known, placed: Placed, epoch: int | None, also: Callable[[Link], None] | None
@@ -379,7 +381,7 @@ def take(known: Known, row: Sequence[Any] | None) -> None:
         raise NotFound(f"there is no session {session}", session=session)
     head, marker, size, part, part_bytes, part_first, newest, marked, epoch, owner, data, *_ = row
     if newest > SCHEMA_VERSION:
-        admit.refuse_newer(session, newest)
+        append_rules.refuse_newer(session, newest)
     # The same number of bytes too: another log of as many records may be here under its id.
     if known.tally is not None and (known.tally.seq, known.bytes) != (head, size):
         known.tally = None

@@ -12,9 +12,9 @@ from typing import NamedTuple
 from uuid import UUID
 
 from everlog.errors import Conflict, NotFound
-from everlog.log import carried
-from everlog.log.carried import Line
+from everlog.log import raw_lines
 from everlog.log.fold import Tally
+from everlog.log.raw_lines import Line
 from everlog.model import SCHEMA_VERSION, Damaged, Metadata
 from everlog.ports import Listed
 from everlog.stores.postgres.claims import Claims, names_of
@@ -87,7 +87,7 @@ class Carrying:
 
     def _settle_in(self, link: Link, source: Metadata, lines: Iterator[Line]) -> None:
         first = next(lines, None)
-        tally = carried.opening(first, source)
+        tally = raw_lines.opening(first, source)
         blank, sid = tally.metadata(1, 0), sid_of(source.id)
         link.execute(self._sessions["insert_session"], {"sid": sid})
         self._rows.insert(link, blank)
@@ -135,7 +135,7 @@ class Carrying:
             }
             link.execute(self._sql["insert"], values)
             for line in batch:
-                carried.add(tally, line)
+                raw_lines.add(tally, line)
         parts = self._making.measure(link, place.sid, before)
         part, size = parts[-1][0], parts[-1][1]
         metadata = tally.metadata(part, size)

@@ -8,8 +8,8 @@ from hashlib import blake2b, sha256
 from uuid import UUID
 
 from everlog.errors import NotFound
+from everlog.ids import ALPHABET, encode
 from everlog.stores.layout import check_id
-from everlog.ulid import ALPHABET, encode
 
 _VALUES = {char: value for value, char in enumerate(ALPHABET)}
 _HIGHEST = (1 << 128) - 1

@@ -10,7 +10,7 @@ from typing import Any
 from uuid import UUID
 
 from everlog.errors import Conflict, EverlogError, NotFound
-from everlog.log.admit import Prepared, refuse_newer
+from everlog.log.append_rules import Prepared, refuse_newer
 from everlog.log.fold import Tally, apply, given_facts
 from everlog.model import SCHEMA_VERSION, Meta, Metadata, Part, pair
 from everlog.ports import Listed

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 from everlog.errors import EverlogError, SessionBusy
-from everlog.log.admit import Prepared
+from everlog.log.append_rules import Prepared
 from everlog.log.fold import Tally, apply
 from everlog.model import AnyRecord, Meta, Metadata
 from everlog.ports import Listed

@@ -7,8 +7,8 @@ from typing import Any, NamedTuple
 from uuid import UUID
 
 from everlog.errors import NotFound
-from everlog.log import admit, lines
-from everlog.log.admit import Prepared
+from everlog.log import append_rules, line_codec
+from everlog.log.append_rules import Prepared
 from everlog.log.parts import split_at_boundary
 from everlog.model import MARKERS, AnyRecord
 from everlog.settings import SessionSettings
@@ -46,19 +46,19 @@ def place(known: Known, new: Sequence[New], settings: SessionSettings) -> Placed
     if not known.bytes:
         if known.tally is None:
             raise NotFound(f"there is no session {known.session}", session=known.session)
-        rows.append(admit.birth(known.tally))
+        rows.append(append_rules.birth(known.tally))
         seqs[rid_of("")] = 0
         kinds.append(KINDS["meta"])
     marker = known.marker
     for seq, one in enumerate(new, known.head + 1):
         record = one.given.record
-        rows.append(lines.seal(one.given.body, record.record_type, seq))
+        rows.append(line_codec.seal(one.given.body, record.record_type, seq))
         seqs[_rid(one, seqs)] = seq
         kinds.append(KINDS.get(record.record_type, 0))
         if isinstance(record, MARKERS):
             marker = seq
     given = [one.given for one in new]
-    admit.check_limits(known.session, rows, given, known.bytes, settings)
+    append_rules.check_limits(known.session, rows, given, known.bytes, settings)
     numbers = list(seqs.values())
     parts, full, after = _laid(known, rows, numbers, settings.part_bytes)
     return Placed(rows, numbers, list(seqs), kinds, parts, full, {**after, "marker": marker})
@@ -68,7 +68,7 @@ def written(new: Sequence[New], placed: Placed) -> dict[int, AnyRecord]:
     """The records as they are stored, by their places in the call."""
     first = len(placed.rows) - len(new)  # behind the line that a session begins with
     return {
-        one.place: lines.stored(
+        one.place: line_codec.stored(
             one.given.record,
             placed.seqs[first + at],
             placed.rows[first + at],

@@ -11,9 +11,9 @@ from typing import Any
 from uuid import UUID
 
 from everlog.errors import NotFound
-from everlog.log.carried import Line
-from everlog.log.lines import decode, decode_fast
+from everlog.log.line_codec import decode, decode_fast
 from everlog.log.parts import part_name
+from everlog.log.raw_lines import Line
 from everlog.model import SCHEMA_VERSION, Damaged, Entry, Part
 from everlog.stores.postgres.database import Database, Link
 from everlog.stores.postgres.ids import session_of, sid_of

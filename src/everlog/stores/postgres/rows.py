@@ -25,11 +25,11 @@ from everlog.errors import (
     StoreFailed,
     StoreFull,
 )
-from everlog.log import lines
-from everlog.log.carried import opening
+from everlog.log import line_codec
 from everlog.log.fold import Tally
-from everlog.log.spending import summed
-from everlog.log.spending import used as used_by
+from everlog.log.raw_lines import opening
+from everlog.log.usage_fold import summed
+from everlog.log.usage_fold import used as used_by
 from everlog.model import Meta, Metadata, Spent, Through
 from everlog.ports import Filter, Listed, Order, Page, parse_cursor, since_ms
 from everlog.stores.postgres.database import Database, Link
@@ -88,7 +88,7 @@ class Rows:
         else:  # made from the log, but for what it was made with: that is in this row alone
             tally = opening(None, replace(old, id=session))
         for number, _, body in self._above(link, sid, seq, head):
-            record = lines.decode(body).record
+            record = line_codec.decode(body).record
             if record is None:
                 tally.seq = max(tally.seq, number)  # damaged: its number is not given away again
             else:
@@ -111,7 +111,7 @@ class Rows:
     def has_birth(self, link: Link, sid: UUID) -> bool:
         """Whether a log begins with the record that says what its session was made with."""
         body = one(link, self._records["birth"], {"sid": sid})
-        return body is not None and isinstance(lines.decode(bytes(body)).record, Meta)
+        return body is not None and isinstance(line_codec.decode(bytes(body)).record, Meta)
 
     # --- upkeep
 
@@ -310,7 +310,7 @@ def one(link: Link, statement: str, values: dict[str, Any] | None = None) -> Any
 
 def text(value: str) -> str:
     """A text as a column can hold it: without NUL and without halves of characters."""
-    return lines.clean(value.replace("\0", "\ufffd"))  # type: ignore[no-any-return]  # text in, text out
+    return line_codec.clean(value.replace("\0", "\ufffd"))  # type: ignore[no-any-return]  # text in, text out
 
 
 def indexed(value: str) -> str:

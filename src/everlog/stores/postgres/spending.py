@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from everlog.log.spending import WEIGHTS
+from everlog.log.usage_fold import WEIGHTS
 from everlog.model import Metadata, Spent
 from everlog.ports import Filter, Spender, Used
 from everlog.stores.postgres.database import Link

@@ -16,9 +16,10 @@ from typing import Any
 from msgspec.structs import replace
 
 from everlog.errors import Conflict, FormatError, NotFound, StoreFull
-from everlog.log.admit import Prepared, lasting, prepare
-from everlog.log.carried import Line
-from everlog.log.facts import check_facts
+from everlog.ids import Stamps, Ulids, Uuids, is_ulid, made_at
+from everlog.log.append_rules import Prepared, lasting, prepare
+from everlog.log.metadata_changes import check_facts
+from everlog.log.raw_lines import Line
 from everlog.model import TURN_END, AnyRecord, Damaged, Entry, Event, Meta, Metadata, Part
 from everlog.ports import (
     Chats,
@@ -33,7 +34,6 @@ from everlog.ports import (
     days_of,
 )
 from everlog.settings import Settings
-from everlog.stamps import Stamps, Uuids
 from everlog.stores import names
 from everlog.stores.holdings import Holdings
 from everlog.stores.postgres import schema
@@ -58,7 +58,6 @@ from everlog.stores.postgres.spending import used
 from everlog.stores.postgres.statements import load
 from everlog.stores.processes import mind_forks
 from everlog.stores.searching import Searching
-from everlog.ulid import Ulids, is_ulid, made_at
 
 
 class PostgresStore:

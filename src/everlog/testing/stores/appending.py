@@ -13,7 +13,7 @@ from everlog.errors import (
     NotFound,
     StoreFull,
 )
-from everlog.log import lines
+from everlog.log import line_codec
 from everlog.model import (
     AnyRecord,
     Compaction,
@@ -199,7 +199,7 @@ class AppendingConformance(Suite):
             Tombstone(deletes=("1",)),  # type: ignore[arg-type]
             Compaction(first_kept_seq=1, summary=None),  # type: ignore[arg-type]
             Event(kind=3),  # type: ignore[arg-type]
-            lines.from_object({"recordType": "message", "schemaVersion": 2, "content": []}),
+            line_codec.from_object({"recordType": "message", "schemaVersion": 2, "content": []}),
         ]
         for record in wrong:
             with raises(FormatError):
@@ -221,8 +221,8 @@ class AppendingConformance(Suite):
 
     def test_unknown_kinds_keys_and_blocks_survive(self) -> None:
         session = self._store().create()
-        strange = lines.from_object({"recordType": "zebra", "stripes": [1, {"a": None}]})
-        odd = lines.from_object(
+        strange = line_codec.from_object({"recordType": "zebra", "stripes": [1, {"a": None}]})
+        odd = line_codec.from_object(
             {
                 "recordType": "message",
                 "role": "user",

@@ -11,7 +11,7 @@ from typing import Literal
 
 import msgspec
 
-from everlog.log.spending import total
+from everlog.log.usage_fold import total
 from everlog.model import Spent
 from everlog.ports import Used
 

@@ -12,10 +12,10 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple, Protocol
 
-from everlog.compaction import prompts
-from everlog.compaction.clues import sentences
-from everlog.compaction.fileops import FileOps, shown_path, tags, without_tags
-from everlog.compaction.prompts import (
+from everlog.context.compaction import prompts
+from everlog.context.compaction.clues import sentences
+from everlog.context.compaction.file_operations import FileOps, shown_path, tags, without_tags
+from everlog.context.compaction.prompts import (
     BLOCKED,
     CONSTRAINTS,
     DECISIONS,
@@ -24,7 +24,7 @@ from everlog.compaction.prompts import (
     IN_PROGRESS,
     NEXT_STEPS,
 )
-from everlog.compaction.quoting import CLOSE, OPEN, plain, verbatim
+from everlog.context.compaction.quoting import CLOSE, OPEN, plain, verbatim
 
 FACTS = prompts.CRITICAL
 # Kinds without a heading of their own: who is who stands with the constraints, errors and what

@@ -15,8 +15,8 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from everlog.ids import epoch_ms, timestamp
 from everlog.model import Message, Metadata, Spent, ToolCall
-from everlog.stamps import epoch_ms, timestamp
 
 Key = tuple[str, str]  # day and model
 Numbers = list[Any]  # turns, tool calls, tokens in, out, from the cache, to the cache; cost

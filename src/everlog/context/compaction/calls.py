@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
-from everlog.compaction.failures import (
+from everlog.context.compaction.failure_signs import (
     DULL,
     MARK,
     SCANNED,
@@ -25,8 +25,8 @@ from everlog.compaction.failures import (
     quotes_others,
     suspicious,
 )
-from everlog.compaction.fileops import MODIFYING, path_of, shown_path
-from everlog.compaction.outline import (
+from everlog.context.compaction.file_operations import MODIFYING, path_of, shown_path
+from everlog.context.compaction.outline import (
     COMMAND,
     EDITS,
     ERRORS,
@@ -36,8 +36,8 @@ from everlog.compaction.outline import (
     UNANSWERED,
     Item,
 )
-from everlog.compaction.prompts import BLOCKED, DONE, IN_PROGRESS
-from everlog.compaction.quoting import clean, cut, lines, plain, verbatim
+from everlog.context.compaction.prompts import BLOCKED, DONE, IN_PROGRESS
+from everlog.context.compaction.quoting import clean, cut, lines, plain, verbatim
 from everlog.model import Message
 
 MOST_ERRORS = 30

@@ -13,8 +13,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 from typing import NamedTuple
 
-from everlog.compaction import clues
-from everlog.compaction.calls import (
+from everlog.context.compaction import clues
+from everlog.context.compaction.calls import (
     Call,
     calls_of,
     errors,
@@ -24,9 +24,9 @@ from everlog.compaction.calls import (
     shown,
     tasks,
 )
-from everlog.compaction.failures import ends_of
-from everlog.compaction.fileops import shown_path
-from everlog.compaction.outline import (
+from everlog.context.compaction.failure_signs import ends_of
+from everlog.context.compaction.file_operations import shown_path
+from everlog.context.compaction.outline import (
     ABOUT,
     ANSWER,
     ANSWER_IT,
@@ -43,7 +43,7 @@ from everlog.compaction.outline import (
     WORKING,
     Item,
 )
-from everlog.compaction.prompts import (
+from everlog.context.compaction.prompts import (
     BLOCKED,
     CONSTRAINTS,
     DECISIONS,
@@ -52,7 +52,7 @@ from everlog.compaction.prompts import (
     IN_PROGRESS,
     NEXT_STEPS,
 )
-from everlog.compaction.quoting import cut, plain, quote
+from everlog.context.compaction.quoting import cut, plain, quote
 from everlog.model import Message
 
 _SCANNED_IN_ALL = 1_000_000

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from everlog.errors import Conflict, FormatError, StoreFull
 from everlog.log.fold import Tally, given_facts
-from everlog.log.lines import as_kept, encode, encode_plain, encode_read, same, seal
+from everlog.log.line_codec import as_kept, encode, encode_plain, encode_read, same, seal
 from everlog.log.parts import MARKER_BYTES
 from everlog.model import AnyRecord, Message, Meta
 from everlog.settings import SessionSettings

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from everlog.compaction.prompts import without_wrappers
-from everlog.log.pairs import rounds
-from everlog.log.plain import flat
+from everlog.context.compaction.prompts import without_wrappers
+from everlog.context.tokens import Counter
+from everlog.log.plain_text import flat
+from everlog.log.tool_pairs import rounds
 from everlog.model import Message
 from everlog.settings import Strategy
-from everlog.tokens import Counter
 
 PROSE_RESULT_BYTES = 1_024  # of a tool result in a request of `prose`
 NEXT_BLOCK = "\n</context_summary>\n<context_summary>\n"

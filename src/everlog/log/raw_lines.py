@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 from everlog.log.fold import Tally, from_builtins, given_facts, to_builtins
-from everlog.log.lines import decode, decode_fast
+from everlog.log.line_codec import decode, decode_fast
 from everlog.log.parts import part_name
 from everlog.model import AnyRecord, Damaged, Entry, Meta, Metadata
 

@@ -15,10 +15,10 @@ from collections.abc import Sequence
 
 import msgspec
 
-from everlog.log.live import Live, arranged
+from everlog.context.tokens import Counter, estimate, estimate_text
+from everlog.log.backward_read import Live, arranged
 from everlog.model import Compaction, Message
 from everlog.settings import CompactionSettings, Strategy
-from everlog.tokens import Counter, estimate, estimate_text
 
 KEPT_MESSAGES = 10  # by `rounds`
 

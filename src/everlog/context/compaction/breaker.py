@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import msgspec
 
-from everlog.log.live import BREAKER, Live
+from everlog.log.backward_read import BREAKER, Live
 from everlog.model import Event
 
 FAILURES = 3

@@ -13,7 +13,7 @@ from typing import NamedTuple
 import msgspec
 from msgspec.structs import replace
 
-from everlog.log.pairs import arrange, closing, pair
+from everlog.log.tool_pairs import arrange, closing, pair
 from everlog.model import (
     MARKERS,
     SCHEMA_VERSION,

@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from typing import NamedTuple
 
-from everlog.compaction.quoting import clean
+from everlog.context.compaction.quoting import clean
 
 SCANNED = 20_000  # characters at each end of a tool result
 

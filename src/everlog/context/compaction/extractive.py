@@ -18,12 +18,12 @@ import re
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from everlog.compaction.calls import MOST_ERRORS
-from everlog.compaction.clues import is_rule
-from everlog.compaction.failures import error_key
-from everlog.compaction.fileops import LISTED_READS, NO_OPS, FileOps
-from everlog.compaction.gather import WISH, Findings, about, gather, words
-from everlog.compaction.outline import (
+from everlog.context.compaction.calls import MOST_ERRORS
+from everlog.context.compaction.clues import is_rule
+from everlog.context.compaction.failure_signs import error_key
+from everlog.context.compaction.file_operations import LISTED_READS, NO_OPS, FileOps
+from everlog.context.compaction.gather import WISH, Findings, about, gather, words
+from everlog.context.compaction.outline import (
     ABOUT,
     ANSWER,
     ANSWER_IT,
@@ -50,7 +50,7 @@ from everlog.compaction.outline import (
     Shape,
     parse,
 )
-from everlog.compaction.prompts import (
+from everlog.context.compaction.prompts import (
     BLOCKED,
     CONSTRAINTS,
     DECISIONS,
@@ -59,9 +59,9 @@ from everlog.compaction.prompts import (
     IN_PROGRESS,
     NEXT_STEPS,
 )
-from everlog.compaction.quoting import CLOSE, OPEN, shorten
+from everlog.context.compaction.quoting import CLOSE, OPEN, shorten
+from everlog.context.tokens import Counter, estimate_text
 from everlog.model import Message
-from everlog.tokens import Counter, estimate_text
 
 # Rank of the newest item of a kind, and how much each older one is behind it. Tuned by reading
 # summaries of real sessions; at 4,000 tokens items up to about rank 20 find room.

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import msgspec
 
-from everlog.log.lines import crc_matches, decode
+from everlog.log.line_codec import crc_matches, decode
 from everlog.log.scan import READ_CAP, Pread, backward, unterminated
 
 

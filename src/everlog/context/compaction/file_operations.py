@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 
-from everlog.compaction.quoting import inert
+from everlog.context.compaction.quoting import inert
 from everlog.model import Message
 
 READING = frozenset({"read", "read_file"})

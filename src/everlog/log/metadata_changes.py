@@ -10,7 +10,7 @@ import msgspec
 
 from everlog.errors import FormatError
 from everlog.log.fold import from_builtins
-from everlog.log.lines import clean
+from everlog.log.line_codec import clean
 from everlog.model import SETTABLE
 
 # The others are the store's to count.
