@@ -25,7 +25,7 @@ from benchmarks import (
     tokens,
 )
 from benchmarks.report import Figure, table
-from everlog.cli.render import progress
+from everlog.cli.output import progress
 
 SECTIONS: dict[str, Callable[[Path], list[Figure]]] = {
     "append": append.measure,

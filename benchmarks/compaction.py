@@ -12,9 +12,9 @@ from pathlib import Path
 
 import everlog
 from benchmarks.report import Figure, middle
+from everlog.agent.compactor import Compactor, Outcome
 from everlog.aio import AsyncSession, AsyncStore
 from everlog.context.compaction.plan import Plan, plan
-from everlog.engine.compact import Compactor, Outcome
 from everlog.log.backward_read import Live
 from everlog.model import Compaction, Message, ToolCall, assistant, tool_result, user
 from everlog.settings import CompactionSettings

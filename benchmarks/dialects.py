@@ -14,7 +14,7 @@ from uuid import UUID, uuid4
 
 from benchmarks.report import Figure, middle
 from everlog.app import dialects, open_store
-from everlog.importing import FileSource, bring
+from everlog.interop.importer import FileSource, bring
 from everlog.model import user
 from everlog.session import Session
 from everlog.settings import SessionSettings, Settings
@@ -136,7 +136,7 @@ def _write_claude(file: Path, size: int) -> None:
 
 def _archive(folder: Path) -> tuple[float, float, int]:
     """Seconds of the first and second run over a tree, and the bytes that the second wrote."""
-    from everlog.archive.copying import copy
+    from everlog.interop.archive.backup import copy
 
     tree = folder / "tree"
     tree.mkdir()

@@ -14,7 +14,7 @@ from everlog.log import line_codec
 from everlog.log.fold import Tally
 from everlog.model import AnyRecord, Meta
 from everlog.settings import SessionSettings, Settings
-from everlog.stores import sidecar
+from everlog.stores.file import metadata_file
 
 SESSIONS = 100_000
 
@@ -47,7 +47,7 @@ def populate(folder: Path, count: int) -> None:
         os.mkdir(directory, 0o700)
         for name, content in (
             ("session.jsonl", data),
-            (sidecar.NAME, sidecar.encode(tally.metadata(1, len(data)))),
+            (metadata_file.NAME, metadata_file.encode(tally.metadata(1, len(data)))),
         ):
             descriptor = os.open(directory / name, os.O_WRONLY | os.O_CREAT, 0o600)
             os.write(descriptor, content)

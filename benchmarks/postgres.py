@@ -29,10 +29,10 @@ from everlog.model import AnyRecord, Compaction, Meta
 from everlog.ports import Listed
 from everlog.session import Store
 from everlog.settings import PostgresSettings, SessionSettings, Settings
-from everlog.stores.postgres.claims import _claims
-from everlog.stores.postgres.ids import rid_of, sid_of
-from everlog.stores.postgres.placing import KINDS
-from everlog.stores.postgres.rows import _values
+from everlog.stores.postgres.id_columns import rid_of, sid_of
+from everlog.stores.postgres.metadata_rows import _values
+from everlog.stores.postgres.name_claims import _claims
+from everlog.stores.postgres.part_layout import KINDS
 from tests.stores.postgres.server import Server
 
 SESSIONS = 1_000_000

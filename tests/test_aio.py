@@ -11,7 +11,7 @@ import pytest
 import everlog
 from everlog.model import AnyRecord
 from everlog.ports import Store as Port
-from everlog.stores.inmemory import InMemoryStore
+from everlog.stores.in_memory import InMemoryStore
 
 
 def test_the_verbs_are_there_and_do_the_same(tmp_path: Path) -> None:

@@ -20,17 +20,17 @@ import msgspec
 import pytest
 
 import everlog
-from everlog import api, errors, model
+from everlog import errors, model
+from everlog.agent.agent import Agent
 from everlog.aio import AsyncStore
-from everlog.cli import tree
+from everlog.cli import command_tree
 from everlog.context.tokens import estimate
-from everlog.engine.agent import Agent
-from everlog.engine.backlog import How, queued
-from everlog.engine.runtime import Runtime
 from everlog.index.database import SCHEMA
 from everlog.log import line_codec
 from everlog.log.fold import Tally
 from everlog.ports import Request, Told, unheard
+from everlog.runtime.queue_log import How, queued
+from everlog.runtime.runtime import Runtime
 from everlog.settings import (
     AgentSettings,
     CompactionSettings,
@@ -44,8 +44,9 @@ from everlog.settings import (
     Strategy,
     TurnSettings,
 )
-from everlog.stores import sidecar
+from everlog.stores.file import metadata_file
 from everlog.testing import ScriptedModel
+from everlog.wire import events
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
@@ -274,7 +275,7 @@ def _commands(command: click.Command, path: str) -> Iterator[tuple[str, click.Co
                 yield from _commands(inner, f"{path} {name}")
 
 
-COMMANDS = dict(_commands(tree.root, "everlog"))
+COMMANDS = dict(_commands(command_tree.root, "everlog"))
 
 
 def _options(command: click.Command) -> set[str]:
@@ -398,10 +399,12 @@ def test_every_event_and_every_method_of_a_hook_is_documented() -> None:
     }
     kinds = {
         kind.__struct_config__.tag: kind
-        for kind in vars(api).values()
-        if isinstance(kind, type) and issubclass(kind, api.RunEvent) and kind is not api.RunEvent
+        for kind in vars(events).values()
+        if isinstance(kind, type)
+        and issubclass(kind, events.RunEvent)
+        and kind is not events.RunEvent
     }
-    common = set(api.RunEvent.__struct_encode_fields__)
+    common = set(events.RunEvent.__struct_encode_fields__)
     made = {tag: set(kind.__struct_encode_fields__) - common for tag, kind in kinds.items()}
     assert told == made
     assert all(f"`{kind.__name__}`" in sections["Events"] for kind in kinds.values())
@@ -532,7 +535,7 @@ async def _restart(store: everlog.Store, session: everlog.Session) -> None:
     assert len(await runtime.start()) == 1
     ends = 0
     async for notice in watching:
-        ends += isinstance(notice.event, api.MessageComplete)
+        ends += isinstance(notice.event, events.MessageComplete)
         if ends == 2:
             break
     await runtime.at_rest(session.id)
@@ -604,7 +607,7 @@ def test_the_example_lines_are_one_log_without_damage(tmp_path: Path) -> None:
         sent = ", ".join(str(message.seq) for message in session.context().messages[1:])
         told = " ".join(PAGE.split())
         assert f"the view is {view} and the context is the summary, {sent}." in told
-        assert sidecar.encode(session.metadata) == block.text.encode()
+        assert metadata_file.encode(session.metadata) == block.text.encode()
 
 
 def test_the_byte_table_is_right() -> None:

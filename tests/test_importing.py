@@ -10,8 +10,8 @@ import pytest
 
 import everlog
 from everlog.app import dialects
-from everlog.dialects.form import LONGEST, Given, Hidden, Read, Summary, split
-from everlog.importing import FileSource, bring, find_files, import_files, recognise
+from everlog.interop.formats.format_types import LONGEST, Given, Hidden, Read, Summary, split
+from everlog.interop.importer import FileSource, bring, find_files, import_files, recognise
 from everlog.model import Event, Tombstone, assistant, user
 from everlog.settings import SessionSettings, Settings
 
@@ -249,7 +249,7 @@ def test_files_are_imported_by_their_content_and_others_are_named(tmp_path: Path
 def test_every_real_session_comes_in_whole_and_goes_back_out_equal() -> None:
     if not CORPUS.is_dir():
         pytest.skip("no corpus")
-    from everlog.exporting import export
+    from everlog.interop.exporter import export
 
     files = find_files([CORPUS / "claude-code", CORPUS / "pi"])
     with everlog.open_store("memory:") as store:

@@ -13,9 +13,9 @@ import pytest
 import everlog
 from everlog.identity.route import Router
 from everlog.identity.scope import Inbound
-from everlog.migration import migrate
-from everlog.stores.layout import legacy_files
-from everlog.stores.legacy import LegacyStore
+from everlog.interop.legacy_import import migrate
+from everlog.interop.legacy_json import LegacyStore
+from everlog.stores.file.layout import legacy_files
 
 CREATED, UPDATED = "2025-03-04T05:06:07.5Z", "2025-04-05T06:07:08+02:00"
 
@@ -141,7 +141,7 @@ def test_a_run_that_was_cut_short_is_taken_up(
     document = _document()
     document["messages"] = [{"role": "user", "content": f"line {n}"} for n in range(30)]
     _write(old, "x.json", document)
-    monkeypatch.setattr("everlog.migration.BATCH", 7)
+    monkeypatch.setattr("everlog.interop.legacy_import.BATCH", 7)
     store = everlog.open_store(root)
     append, calls = store.port.append, iter([1, 2])
 
@@ -232,7 +232,7 @@ def test_if_nothing_can_be_written_the_old_files_are_used(
     def full(*_: Any, **__: Any) -> Any:
         raise everlog.StoreFull("the disk is full")
 
-    monkeypatch.setattr("everlog.stores.file.FileStore.create", full)
+    monkeypatch.setattr("everlog.stores.file.file_store.FileStore.create", full)
     store = everlog.open_store(root)
     assert isinstance(store.port, LegacyStore)
     assert "disk is full" in store.port.reports[0]

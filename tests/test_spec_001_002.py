@@ -9,14 +9,14 @@ from typing import Any
 import pytest
 
 import everlog
-from everlog.api import CompactEnd, CompactStart, RunEvent
+from everlog.agent.agent import Agent
 from everlog.context.tokens import choose_window
-from everlog.engine.agent import Agent
 from everlog.errors import ProviderError
 from everlog.model import Compaction, Message, ToolCall, Usage, assistant, tool_result, user
 from everlog.ports import Request
 from everlog.settings import CompactionSettings, parse
 from everlog.testing import ScriptedModel
+from everlog.wire.events import CompactEnd, CompactStart, RunEvent
 
 STORY = "a story of many words " * 60
 

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 import everlog
+from everlog.agent.agent import Agent
+from everlog.agent.compactor import Outcome
 from everlog.context.compaction.prompts import HEADINGS
-from everlog.engine.agent import Agent
-from everlog.engine.compact import Outcome
 from everlog.model import Compaction, ToolCall, assistant, tool_result, user
 from everlog.settings import CompactionSettings
 from everlog.testing import ScriptedModel

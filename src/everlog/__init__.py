@@ -16,12 +16,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from everlog.agent.agent import Agent
+    from everlog.agent.hooks import Hook
+    from everlog.agent.tools import tool
     from everlog.aio import AsyncSession, AsyncStore
     from everlog.app import load_settings, open_async_store, open_store
     from everlog.context.build import Context
-    from everlog.engine.agent import Agent
-    from everlog.engine.hooks import Hook
-    from everlog.engine.tools import tool
     from everlog.errors import (
         Conflict,
         ContextOverflow,
@@ -142,9 +142,9 @@ _HOMES = (
     "ports",
     "log.fold",
     "aio",
-    "engine.agent",
-    "engine.hooks",
-    "engine.tools",
+    "agent.agent",
+    "agent.hooks",
+    "agent.tools",
 )
 
 

@@ -20,13 +20,13 @@ from everlog.settings import Settings, convert, parse
 
 if TYPE_CHECKING:
     from everlog.aio import AsyncStore
-    from everlog.dialects.following import LiveDialect
-    from everlog.dialects.form import Dialect
-    from everlog.engine.runtime import Runtime
+    from everlog.interop.formats.format_types import Dialect
+    from everlog.interop.formats.live_format import LiveDialect
     from everlog.model import Spent
     from everlog.ports import Provider, Toolset
-    from everlog.stores.file import FileStore
-    from everlog.stores.postgres.store import PostgresStore
+    from everlog.runtime.runtime import Runtime
+    from everlog.stores.file.file_store import FileStore
+    from everlog.stores.postgres.postgres_store import PostgresStore
 
 DEFAULT_ROOT = "~/.everlog"
 DATABASES = ("postgresql", "postgres")  # what the address of one begins with
@@ -52,7 +52,7 @@ def open_store(
     address = os.fspath(where)
     check_address(address)
     if address == "memory:":
-        from everlog.stores.inmemory import InMemoryStore  # noqa: PLC0415
+        from everlog.stores.in_memory import InMemoryStore  # noqa: PLC0415
 
         chosen = settings or convert({}, os.environ)
         return _store(InMemoryStore(chosen), chosen)
@@ -67,7 +67,7 @@ def open_store(
             )
         return _store(_database(address, chosen), chosen)
     try:
-        from everlog.stores.file import FileStore  # noqa: PLC0415
+        from everlog.stores.file.file_store import FileStore  # noqa: PLC0415
     except ModuleNotFoundError as error:
         if error.name == "fcntl":
             raise SettingsError("everlog keeps files on Linux and macOS only") from error
@@ -146,7 +146,7 @@ def _database(address: str, settings: Settings) -> PostgresStore:
             hint="give a directory, postgresql://… or memory:",
         )
     try:
-        from everlog.stores.postgres.store import PostgresStore  # noqa: PLC0415 - an extra
+        from everlog.stores.postgres.postgres_store import PostgresStore  # noqa: PLC0415 - an extra
     except ModuleNotFoundError as error:
         raise SettingsError(
             f"a store on PostgreSQL needs {error.name}", hint="pip install 'everlog[postgres]'"
@@ -171,9 +171,9 @@ def _live(
     """The store on a directory of another program; what is derived lies below `home`."""
     from hashlib import sha256  # noqa: PLC0415 - few stores are foreign
 
-    from everlog.live.store import LiveStore  # noqa: PLC0415
-    from everlog.stores.disk import errors_mapped  # noqa: PLC0415
-    from everlog.stores.file import FileStore  # noqa: PLC0415
+    from everlog.interop.foreign.foreign_store import LiveStore  # noqa: PLC0415
+    from everlog.stores.file.disk import errors_mapped  # noqa: PLC0415
+    from everlog.stores.file.file_store import FileStore  # noqa: PLC0415
 
     known = LIVE if dialect == "auto" else (dialect,)
     if unknown := set(known) - set(LIVE):
@@ -196,7 +196,7 @@ def _live(
     formats = cast("list[LiveDialect]", dialects(*known))
 
     def keep(paths: Sequence[Path]) -> object:
-        from everlog.archive.copying import copy  # noqa: PLC0415 - only before lines go
+        from everlog.interop.archive.backup import copy  # noqa: PLC0415 - only before lines go
 
         return copy(home, paths)
 
@@ -207,7 +207,7 @@ def is_foreign(root: Path) -> bool:
     """Whether a directory holds sessions of another program, and nothing of ours."""
     if not root.is_dir() or any((root / name).exists() for name in _OURS):
         return False
-    from everlog.importing import find_files, recognise  # noqa: PLC0415 - not for every store
+    from everlog.interop.importer import find_files, recognise  # noqa: PLC0415 - not for every store
 
     formats = dialects(*LIVE)
     files = (file for file in find_files([root]) if file.suffix == ".jsonl")
@@ -223,7 +223,7 @@ def _joined(
     progress: Callable[[int, int], None] | None,
 ) -> ports.Store:
     """A root with the directories of others that its settings name."""
-    from everlog.live.joined import JoinedStore  # noqa: PLC0415 - few settings name any
+    from everlog.interop.joined_store import JoinedStore  # noqa: PLC0415 - few settings name any
 
     others = [
         _live(_directory(one.path), one.dialect, root, settings, progress)
@@ -248,7 +248,7 @@ def _store(port: ports.Store, settings: Settings) -> Store:
 def provider(model: str, settings: Settings) -> Provider:
     """What completes contexts with a model, named `provider:name`, or `offline`."""
     if model == "offline":
-        from everlog.providers.offline import OfflineModel  # noqa: PLC0415 - one of several
+        from everlog.providers.offline_model import OfflineModel  # noqa: PLC0415 - one of several
 
         return OfflineModel()
     from everlog.providers.models import connect  # noqa: PLC0415 - likewise
@@ -268,7 +268,7 @@ def toolsets(settings: Settings) -> dict[str, Toolset]:
     enabled = {name: one for name, one in settings.mcp.items() if one.enabled}
     if not enabled:
         return {}
-    from everlog.providers.mcp import McpServer  # noqa: PLC0415 - few have any
+    from everlog.providers.mcp_tools import McpServer  # noqa: PLC0415 - few have any
 
     return {name: McpServer(name, one) for name, one in enabled.items()}
 
@@ -287,9 +287,9 @@ def open_runtime(
     that has the sessions in place of the root.
     """
     from everlog.aio import AsyncStore  # noqa: PLC0415 - asyncio takes 50 ms to load
-    from everlog.engine.cron import Fared  # noqa: PLC0415
-    from everlog.engine.runtime import Runtime  # noqa: PLC0415
-    from everlog.stores.notebook import Notebook  # noqa: PLC0415
+    from everlog.runtime.cron import Fared  # noqa: PLC0415
+    from everlog.runtime.runtime import Runtime  # noqa: PLC0415
+    from everlog.stores.file.json_file import Notebook  # noqa: PLC0415
 
     opened = AsyncStore(
         open_store(store or root, dialect=dialect, home=root, settings=settings, progress=progress)
@@ -314,7 +314,7 @@ def _legacy_files(root: Path) -> list[Path]:
 
     Also among the sessions, but only the first time: looking there costs by their number.
     """
-    from everlog.stores.layout import legacy_files  # noqa: PLC0415 - as the store itself
+    from everlog.stores.file.layout import legacy_files  # noqa: PLC0415 - as the store itself
 
     known = (root / "index.db").exists()
     return legacy_files(root) if known else legacy_files(root, root / "sessions")
@@ -322,9 +322,9 @@ def _legacy_files(root: Path) -> list[Path]:
 
 def _with_legacy(port: FileStore, files: list[Path], settings: Settings) -> ports.Store:
     """The store with old files brought into it, or, if it cannot be written, those files."""
-    from everlog.dialects.picoclaw.document import NoSession  # noqa: PLC0415
-    from everlog.migration import migrate, read_file  # noqa: PLC0415 - few roots have such files
-    from everlog.stores.legacy import LegacyStore  # noqa: PLC0415
+    from everlog.interop.formats.picoclaw.messages import NoSession  # noqa: PLC0415
+    from everlog.interop.legacy_import import migrate, read_file  # noqa: PLC0415 - few roots have such files
+    from everlog.interop.legacy_json import LegacyStore  # noqa: PLC0415
 
     documents = {}
     for file in files:
@@ -369,7 +369,8 @@ def dialects(*names: str) -> list[Dialect]:
     from importlib import import_module  # noqa: PLC0415 - each is loaded when it is needed
 
     return [
-        cast("Dialect", import_module(f"everlog.dialects.{name}")) for name in names or DIALECTS
+        cast("Dialect", import_module(f"everlog.interop.formats.{name}"))
+        for name in names or DIALECTS
     ]
 
 

@@ -263,7 +263,7 @@ class Session:
 
     def usage(self, *, since: str | None = None, until: str | None = None) -> Used:
         """What it spent, by day (UTC) and model."""
-        from everlog.stores.spending import used  # noqa: PLC0415 - not for every session
+        from everlog.stores.usage_query import used  # noqa: PLC0415 - not for every session
 
         return used([self.metadata], days_of(Filter(since=since), until), 1)
 

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from everlog.adapters.cersei import MemoryManager
-from everlog.dialects.cersei import project_directory
 from everlog.errors import FormatError, InvalidId, NotFound, StoreFull
+from everlog.integrations.cersei import MemoryManager
+from everlog.interop.formats.cersei import project_directory
 from everlog.model import Compaction, assistant, tool_result, user
 from everlog.session import Session
 from tests.dialects.trips import golden

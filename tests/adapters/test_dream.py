@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from everlog.adapters.dream import AutoDream
 from everlog.errors import SessionBusy
+from everlog.integrations.cersei_dream import AutoDream
 from everlog.testing import FakeClock, ScriptedModel
 
 LINES = """## Auto-extracted memories

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from everlog.adapters.picoclaw import SessionStore
-from everlog.archive.listing import listing
 from everlog.errors import Conflict, FormatError, NotFound, StoreFull, Unsupported
 from everlog.identity.key import session_key
+from everlog.integrations.picoclaw import SessionStore
+from everlog.interop.archive.archive_listing import listing
 from everlog.model import Image, assistant, user
 
 KEY = "agent:main:direct:42"

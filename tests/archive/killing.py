@@ -14,11 +14,11 @@ import signal
 import sys
 from pathlib import Path
 
-from everlog.archive import folder
-from everlog.archive.checking import verify
-from everlog.archive.copying import copy
-from everlog.archive.objects import Objects, path_of
-from everlog.archive.restoring import restore
+from everlog.interop.archive import archive_folder
+from everlog.interop.archive.backup import copy
+from everlog.interop.archive.objects import Objects, path_of
+from everlog.interop.archive.restore import restore
+from everlog.interop.archive.verify import verify
 from tests.archive.trees import log, restored, tree
 
 CALLS = frozenset({"open", "os.rename", "os.mkdir", "os.remove"})
@@ -104,5 +104,5 @@ def main(work: Path, source: Path) -> None:
 
 if __name__ == "__main__":
     if sys.argv[3:] == ["twin"]:
-        folder.Objects = Direct  # type: ignore[attr-defined]
+        archive_folder.Objects = Direct  # type: ignore[attr-defined]
     main(Path(sys.argv[1]), Path(sys.argv[2]))

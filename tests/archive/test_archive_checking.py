@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from everlog.archive.checking import verify
-from everlog.archive.listing import listing
-from everlog.archive.restoring import restore
 from everlog.errors import NotFound
+from everlog.interop.archive.archive_listing import listing
+from everlog.interop.archive.restore import restore
+from everlog.interop.archive.verify import verify
 from tests.archive.trees import log, objects, restored, run, tree
 
 

@@ -10,14 +10,14 @@ from pathlib import Path
 
 import pytest
 
-from everlog.archive.checking import verify
-from everlog.archive.copying import copy
-from everlog.archive.folder import opened_for_writing
-from everlog.archive.listing import ListedFile, listing
-from everlog.archive.objects import BLOCK
-from everlog.archive.places import usual_places
-from everlog.archive.restoring import restore
 from everlog.errors import NotFound, SessionBusy
+from everlog.interop.archive.archive_folder import opened_for_writing
+from everlog.interop.archive.archive_listing import ListedFile, listing
+from everlog.interop.archive.backup import copy
+from everlog.interop.archive.objects import BLOCK
+from everlog.interop.archive.program_directories import usual_places
+from everlog.interop.archive.restore import restore
+from everlog.interop.archive.verify import verify
 from tests.archive.trees import (
     log,
     needs_user,

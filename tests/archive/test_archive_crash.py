@@ -14,11 +14,11 @@ from typing import Any
 
 import pytest
 
-from everlog.archive.checking import verify
-from everlog.archive.copying import copy
-from everlog.archive.listing import listing
-from everlog.archive.restoring import restore
 from everlog.errors import StoreFull
+from everlog.interop.archive.archive_listing import listing
+from everlog.interop.archive.backup import copy
+from everlog.interop.archive.restore import restore
+from everlog.interop.archive.verify import verify
 from tests.archive.trees import log, plant, restored, run, tree
 from tests.crash.material import mounted
 
@@ -71,7 +71,7 @@ def test_a_run_killed_in_a_system_call_is_completed_by_the_next(
     if shutil.which("strace") is None:
         pytest.skip("strace is missing (apt-get install strace)")
     program = (
-        "import sys; from pathlib import Path; from everlog.archive.copying import copy;"
+        "import sys; from pathlib import Path; from everlog.interop.archive.backup import copy;"
         "copy(Path(sys.argv[1]), [Path(sys.argv[2])])"
     )
     inject = f"inject={call}:signal=SIGKILL:when={number}"

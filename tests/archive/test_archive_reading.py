@@ -13,10 +13,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from everlog.archive.manifest import Piece
-from everlog.archive.objects import BLOCK
-from everlog.archive.reading import TRIES, Taken, cut, keep_block, take
 from everlog.errors import Conflict, StoreFailed
+from everlog.interop.archive.chunks import TRIES, Taken, cut, keep_block, take
+from everlog.interop.archive.manifest import Piece
+from everlog.interop.archive.objects import BLOCK
 
 
 class Meanwhile:

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from everlog.archive.copying import copy
-from everlog.archive.folder import opened_for_writing
-from everlog.archive.manifest import File, named
-from everlog.archive.restoring import restore
 from everlog.errors import Conflict, InvalidId, NotFound
+from everlog.interop.archive.archive_folder import opened_for_writing
+from everlog.interop.archive.backup import copy
+from everlog.interop.archive.manifest import File, named
+from everlog.interop.archive.restore import restore
 from tests.archive.trees import objects, restored, run, tree
 
 EMPTY = "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from everlog.archive.copying import Copied, copy
+from everlog.interop.archive.backup import Copied, copy
 
 
 def log(lines: int, seed: int = 1) -> bytes:

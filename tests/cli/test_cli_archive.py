@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from everlog.archive.folder import opened_for_writing
+from everlog.interop.archive.archive_folder import opened_for_writing
 from tests.cli.runner import SRC, Cli, run_on_terminal, run_process
 
 

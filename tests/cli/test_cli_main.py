@@ -186,7 +186,7 @@ def test_interrupt_is_exit_130_and_one_line(root: Path, session: Session) -> Non
     ) as process:
         assert process.stderr is not None
         for row in process.stderr:  # the last import before it reads
-            if row.split(b"|")[-1].strip() == b"everlog.cli.given":
+            if row.split(b"|")[-1].strip() == b"everlog.cli.append_input":
                 break
         process.send_signal(signal.SIGINT)
         rest = process.stderr.read()
@@ -198,10 +198,10 @@ def test_interrupt_is_exit_130_and_one_line(root: Path, session: Session) -> Non
 
 
 def test_every_command_has_help(cli: Cli) -> None:
-    from everlog.cli import tree
+    from everlog.cli import command_tree
 
-    with tree.root.make_context("everlog", ["doctor"]) as context:
-        names = tree.sessions.list_commands(context)
+    with command_tree.root.make_context("everlog", ["doctor"]) as context:
+        names = command_tree.sessions.list_commands(context)
     for command in (("sessions",), ("config",), ("config", "show"), ("doctor",)):
         assert cli(*command, "--help").code == 0
     for name in names:

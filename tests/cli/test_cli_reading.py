@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from everlog.cli.transcript import FORMATTED
+from everlog.cli.transcript_output import FORMATTED
 from everlog.model import (
     Compaction,
     File,

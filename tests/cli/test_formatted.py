@@ -7,7 +7,7 @@ import io
 import pytest
 from rich.console import Console
 
-from everlog.cli.formatted import Formatted, is_plain
+from everlog.cli.terminal_markdown import Formatted, is_plain
 
 
 def drawn(text: str, *, indent: int = 0, width: int = 40, color: bool = False) -> str:

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from everlog.memory.notes import parse
+from everlog.memory.memory_directory import Memories, memory_path, project_key
+from everlog.memory.note_text import parse
 from everlog.model import user
 from everlog.session import Session
-from everlog.stores.memories import Memories, memory_path, project_key
 from tests.cli.runner import Cli, run_on_terminal
 
 

@@ -22,10 +22,10 @@ from prompt_toolkit.utils import get_cwidth
 from benchmarks.listing import populate
 from everlog.app import open_store
 from everlog.cli.picker import pick_async
-from everlog.cli.picker.finding import AHEAD, LARGEST, PAGE, query
-from everlog.cli.picker.newest import Newest
+from everlog.cli.picker.newest_task import Newest
 from everlog.cli.picker.preview import MESSAGES
-from everlog.cli.picker.table import cut, fill, wrap
+from everlog.cli.picker.session_filter import AHEAD, LARGEST, PAGE, query
+from everlog.cli.picker.session_table import cut, fill, wrap
 from everlog.errors import EverlogError, NotFound
 from everlog.model import Entry, user
 from everlog.ports import Filter, Order, Page, Progress, Query, Results

@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from everlog.cli import render
+from everlog.cli import output
 
 
 def drawn(
@@ -20,7 +20,7 @@ def drawn(
     monkeypatch.setenv("NO_COLOR", no_color)
     with os.fdopen(inner, "w") as terminal, monkeypatch.context() as patch:
         patch.setattr(sys, "stderr", terminal)
-        with render.progress("verifying", after=after) as tell:
+        with output.progress("verifying", after=after) as tell:
             for done in steps:
                 tell(done, 3)
         terminal.write("end")
@@ -65,4 +65,4 @@ def test_no_color_has_a_line_without_any_escape_sequence(monkeypatch: pytest.Mon
     ],
 )
 def test_a_span_of_time_is_told_in_a_readable_unit(milliseconds: int, told: str) -> None:
-    assert render.duration(milliseconds) == told
+    assert output.duration(milliseconds) == told

@@ -9,9 +9,9 @@ import pytest
 
 from everlog.ports import Store
 from everlog.settings import Settings
-from everlog.stores.file import FileStore
-from everlog.stores.inmemory import InMemoryStore
-from everlog.stores.postgres.store import PostgresStore
+from everlog.stores.file.file_store import FileStore
+from everlog.stores.in_memory import InMemoryStore
+from everlog.stores.postgres.postgres_store import PostgresStore
 from everlog.testing import StoreConformance
 from tests.stores.postgres.stores import Stores, shared_server
 

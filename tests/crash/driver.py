@@ -243,7 +243,7 @@ def _import_everything() -> None:
     """So that a child's system calls are those of its job."""
     for name in everlog.__all__:
         getattr(everlog, name)
-    import_module("everlog.stores.file")
+    import_module("everlog.stores.file.file_store")
     codecs.lookup("utf-16-le")
 
 

@@ -21,7 +21,7 @@ from pathlib import Path
 
 import msgspec
 
-from everlog.cli.render import on_terminal, progress
+from everlog.cli.output import on_terminal, progress
 from tests.crash.checker import tell_apart, violations
 from tests.crash.control import Options
 from tests.crash.faces import name_of, open_log, payload

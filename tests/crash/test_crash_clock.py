@@ -11,7 +11,7 @@ import pytest
 
 import everlog
 from everlog.session import Store
-from everlog.stores.file import FileStore
+from everlog.stores.file.file_store import FileStore
 from tests.crash.control import Options
 from tests.crash.faces import Log
 from tests.crash.twin import TWINS

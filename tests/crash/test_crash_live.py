@@ -13,10 +13,10 @@ from pathlib import Path
 import pytest
 
 from everlog.app import open_runtime
-from everlog.dialects.form import Given
+from everlog.interop.formats.format_types import Given
 from everlog.model import Message, user
 from everlog.settings import Settings, StoreSettings, TurnSettings
-from everlog.testing.live import live_store
+from everlog.testing.foreign_store_suite import live_store
 from tests.live.directories import SESSIONS, cersei_file, crabtalk_file, made, picoclaw_files
 
 WRITES = 30
@@ -31,7 +31,7 @@ import itertools, os, signal, sys
 from importlib import import_module
 from pathlib import Path
 from everlog.model import user
-from everlog.testing.live import live_store
+from everlog.testing.foreign_store_suite import live_store
 
 root, home, dialect, session, at, share = sys.argv[1:]
 write, numbers = os.write, itertools.count(1)
@@ -42,7 +42,7 @@ def cut(descriptor, data):
         os.kill(os.getpid(), signal.SIGKILL)
     return write(descriptor, data)
 
-with live_store(Path(root), Path(home), import_module(f"everlog.dialects.{dialect}")) as store:
+with live_store(Path(root), Path(home), import_module(f"everlog.interop.formats.{dialect}")) as store:
     os.write = cut
     for number in range(8):
         store.session(session).append(user(f"number {number}"))
@@ -55,7 +55,7 @@ def said(root: Path, dialect: str) -> list[str]:
     files, _ = DIRECTORIES[dialect]
     found = {name: (root / name).read_bytes() for name in files}
     stem = next(iter(found)).removesuffix(".jsonl")
-    read = import_module(f"everlog.dialects.{dialect}").read(Given(stem, found))
+    read = import_module(f"everlog.interop.formats.{dialect}").read(Given(stem, found))
     return [item.text for item in read.items if isinstance(item, Message)]
 
 
@@ -66,7 +66,7 @@ def test_a_kill_in_any_write_loses_nothing_that_was_acknowledged(
     tmp_path: Path, dialect: str, share: float
 ) -> None:
     files, session = DIRECTORIES[dialect]
-    module = import_module(f"everlog.dialects.{dialect}")
+    module = import_module(f"everlog.interop.formats.{dialect}")
     killed = 0
     for at in range(1, WRITES, 3):
         root = made(tmp_path / f"root-{at}", files)
@@ -130,7 +130,7 @@ TURNS = """
 import asyncio, itertools, os, signal, sys
 from pathlib import Path
 from everlog.app import open_runtime
-from everlog.stores.file import FileStore
+from everlog.stores.file.file_store import FileStore
 from tests.crash.test_crash_live import PROMPTS, settings
 
 root, home, session, at = sys.argv[1:]
@@ -201,5 +201,7 @@ def test_a_kill_between_file_and_mirror_says_nothing_twice(
     calls = [call.id for one in messages for call in one.tool_calls]
     results = [one.tool_call_id for one in messages if one.role == "toolResult"]
     assert len(set(results)) == len(results) and set(calls) == set(results)
-    with live_store(root, tmp_path / "fresh", import_module(f"everlog.dialects.{dialect}")) as one:
+    with live_store(
+        root, tmp_path / "fresh", import_module(f"everlog.interop.formats.{dialect}")
+    ) as one:
         assert [m.text for m in one.session(session).messages()] == [m.text for m in messages]

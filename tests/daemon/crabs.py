@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-from everlog.daemon.proto import crabtalk_pb2 as pb
+from everlog.daemon.crabtalk.proto import crabtalk_pb2 as pb
 
 SECONDS = 60.0  # for any answer: far more than any takes
 

@@ -6,7 +6,7 @@ import json
 import sys
 from pathlib import Path
 
-from everlog.daemon.serve import Served, run
+from everlog.daemon.server import Served, run
 from everlog.errors import EverlogError
 
 

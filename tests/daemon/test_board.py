@@ -9,7 +9,7 @@ import pytest
 
 import everlog
 from everlog.client import Client
-from everlog.daemon.board import NEWEST
+from everlog.daemon.listing_events import NEWEST
 from everlog.errors import EverlogError
 from everlog.session import Store
 from tests.daemon.running import Daemon, receive, say

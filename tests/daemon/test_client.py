@@ -11,13 +11,14 @@ from collections.abc import Callable
 import pytest
 from websockets.exceptions import ConnectionClosed
 
-from everlog import api, errors
+from everlog import errors
 from everlog.client import Client
-from everlog.client.failures import failure
-from everlog.client.stream import decode, subscribe
-from everlog.daemon.problems import STATUS, refused
+from everlog.client.error_decoding import failure
+from everlog.client.websocket import decode, subscribe
+from everlog.daemon.error_responses import STATUS, refused
 from everlog.errors import ProviderUnavailable, StoreFailed
 from everlog.model import OtherBlock
+from everlog.wire import events as wire_events
 from tests.daemon.running import REPOSITORY, Daemon
 
 
@@ -33,7 +34,9 @@ def test_a_stream_ends_with_its_own_run_though_others_wait_too(client: Client) -
     made = client.create()
     client.submit(made.id, "!wait 0.2\n!say first")
     events = list(client.stream(made.id, "!say second"))
-    assert isinstance(events[0], api.Queued) and isinstance(events[-1], api.MessageComplete)
+    assert isinstance(events[0], wire_events.Queued) and isinstance(
+        events[-1], wire_events.MessageComplete
+    )
     assert events[-1].content == "second"
     assert len({event.run_id for event in events}) == 1
 
@@ -41,7 +44,7 @@ def test_a_stream_ends_with_its_own_run_though_others_wait_too(client: Client) -
 def test_a_stream_of_a_run_that_fails_ends_with_the_error(client: Client) -> None:
     made = client.create()
     last = list(client.stream(made.id, "!fail refused"))[-1]
-    assert isinstance(last, api.Error) and last.code == "ProviderRefused"
+    assert isinstance(last, wire_events.Error) and last.code == "ProviderRefused"
 
 
 def test_events_tell_the_log_and_then_what_happens(daemon: Daemon, client: Client) -> None:
@@ -49,7 +52,7 @@ def test_events_tell_the_log_and_then_what_happens(daemon: Daemon, client: Clien
     client.send(made.id, "!say one")
     told = client.events(made.id, after=0)
     stored = [next(told), next(told)]
-    assert all(isinstance(event, api.MessageStored) for event in stored)
+    assert all(isinstance(event, wire_events.MessageStored) for event in stored)
 
     def speak() -> None:
         with daemon.client() as other:
@@ -60,11 +63,11 @@ def test_events_tell_the_log_and_then_what_happens(daemon: Daemon, client: Clien
     kinds = []
     for event in told:
         kinds.append(type(event))
-        if isinstance(event, api.MessageComplete):
+        if isinstance(event, wire_events.MessageComplete):
             break
     speaking.join()
     told.close()  # type: ignore[attr-defined]
-    assert api.RunStart in kinds
+    assert wire_events.RunStart in kinds
 
 
 @pytest.mark.parametrize(
@@ -124,14 +127,14 @@ def test_events_that_are_not_known_are_skipped_and_blocks_are_not() -> None:
         "seq": 3,
     }
     event = decode({"type": "message", "sessionId": "s", "seq": 3, "message": message})
-    assert isinstance(event, api.MessageStored)
+    assert isinstance(event, wire_events.MessageStored)
     assert event.message.content == (OtherBlock({"type": "hologram", "data": 1}),)
 
 
 def test_the_client_loads_neither_engine_nor_store_nor_server() -> None:
     code = (
         "import sys, everlog.client; "
-        "print([m for m in sys.modules if m.startswith(('everlog.engine', 'everlog.stores', "
+        "print([m for m in sys.modules if m.startswith(('everlog.runtime', 'everlog.stores', "
         "'everlog.daemon', 'litestar', 'httpx2', 'websockets'))])"
     )
     done = subprocess.run(

@@ -14,11 +14,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from everlog.app import open_runtime
-from everlog.daemon.crab import SERVED, CrabSocket, serve_socket
-from everlog.daemon.frames import Limits
-from everlog.daemon.proto import crabtalk_pb2 as pb
-from everlog.engine.runtime import Runtime
+from everlog.daemon.crabtalk.frames import Limits
+from everlog.daemon.crabtalk.handler import SERVED, CrabSocket, serve_socket
+from everlog.daemon.crabtalk.proto import crabtalk_pb2 as pb
 from everlog.model import Compaction, Event, Message
+from everlog.runtime.runtime import Runtime
 from everlog.settings import CompactionSettings, SessionSettings, Settings, TurnSettings
 from tests.daemon.crabs import Crab, connected
 

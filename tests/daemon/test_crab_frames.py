@@ -16,8 +16,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from everlog.daemon.frames import Connection, FrameServer, Limits, listen
-from everlog.daemon.proto import crabtalk_pb2 as pb
+from everlog.daemon.crabtalk.frames import Connection, FrameServer, Limits, listen
+from everlog.daemon.crabtalk.proto import crabtalk_pb2 as pb
 from everlog.errors import StoreFailed
 from tests.daemon.crabs import Crab, connected
 

@@ -8,10 +8,10 @@ import pytest
 from google.protobuf.descriptor import Descriptor, FieldDescriptor
 from google.protobuf.descriptor_pb2 import FileDescriptorProto, FileDescriptorSet
 
-from everlog.daemon.proto import crabtalk_pb2 as pb
+from everlog.daemon.crabtalk.proto import crabtalk_pb2 as pb
 
 SOURCE = Path(__file__).parents[2] / "src"
-PROTO = "everlog/daemon/proto/crabtalk.proto"
+PROTO = "everlog/daemon/crabtalk/proto/crabtalk.proto"
 
 CLIENT = """send=1, stream=2, reply_to_ask=3, sessions=4, kill=5, compact=6, list_conversations=7,
 list_providers=8, set_provider=9, delete_provider=10, set_active_model=11, list_provider_presets=12,

@@ -10,7 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from everlog.api import (
+from everlog.daemon.crabtalk.event_messages import Told, day, split_model, token_usage
+from everlog.daemon.crabtalk.handler import SERVED, Numbers, code_of
+from everlog.daemon.crabtalk.proto import crabtalk_pb2 as pb
+from everlog.errors import EverlogError, FormatError, InvalidId, NotFound, QueueFull, SessionBusy
+from everlog.model import AnyBlock, Text, ToolCall, Usage, assistant, user
+from everlog.wire.events import (
     MessageStored,
     RunEvent,
     StreamDelta,
@@ -18,11 +23,6 @@ from everlog.api import (
     ToolResult,
     ToolStart,
 )
-from everlog.daemon.crab import SERVED, Numbers, code_of
-from everlog.daemon.crabwords import Told, day, split_model, token_usage
-from everlog.daemon.proto import crabtalk_pb2 as pb
-from everlog.errors import EverlogError, FormatError, InvalidId, NotFound, QueueFull, SessionBusy
-from everlog.model import AnyBlock, Text, ToolCall, Usage, assistant, user
 
 S = "01J00000000000000000000000"
 

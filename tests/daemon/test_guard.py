@@ -22,12 +22,12 @@ from websockets.exceptions import InvalidStatus
 
 from everlog.app import open_runtime
 from everlog.daemon.auth import Keys
-from everlog.daemon.board import Board
 from everlog.daemon.connection import CONNECTIONS, HEAD_BYTES
-from everlog.daemon.guard import Guard
-from everlog.daemon.http import build
-from everlog.daemon.limits import Bucket
-from everlog.daemon.live import Live
+from everlog.daemon.event_stream import Live
+from everlog.daemon.http_app import build
+from everlog.daemon.listing_events import Board
+from everlog.daemon.request_guard import Guard
+from everlog.daemon.request_limits import Bucket
 from everlog.settings import DaemonSettings
 from tests.daemon.running import FAST, Daemon
 

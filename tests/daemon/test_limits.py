@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from everlog.daemon.auth import LINK_SECONDS, LINKS, Keys
-from everlog.daemon.limits import DEPTH, Bucket, text_problem
+from everlog.daemon.request_limits import DEPTH, Bucket, text_problem
 from everlog.testing import FakeClock
 
 

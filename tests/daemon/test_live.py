@@ -18,14 +18,14 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from websockets.exceptions import ConnectionClosed
 
-from everlog.api import MessageStored
 from everlog.app import open_runtime
 from everlog.client import Client
-from everlog.daemon.board import Board
-from everlog.daemon.limits import Bucket
-from everlog.daemon.live import Client as LiveClient
-from everlog.daemon.live import Live
+from everlog.daemon.event_stream import Client as LiveClient
+from everlog.daemon.event_stream import Live
+from everlog.daemon.listing_events import Board
+from everlog.daemon.request_limits import Bucket
 from everlog.model import user
+from everlog.wire.events import MessageStored
 from tests.daemon.running import PATIENCE, Daemon, receive, say
 
 NOBODY = "01ARZ3NDEKTSV4RRFFQ69G5FAV"

@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 
 import everlog
-from everlog.api import MessageStored, StreamDelta
-from everlog.daemon.web.sketches import KEPT, Sketches
-from everlog.daemon.web.unfinished import MOST, Unfinished
+from everlog.daemon.web.marker_cache import KEPT, Sketches
+from everlog.daemon.web.partial_answers import MOST, Unfinished
 from everlog.model import Compaction, Damaged, Entry, Message
-from everlog.pages.leaf import SIZE, Leaf, turn_back
-from everlog.pages.script import Said
+from everlog.render.page_window import SIZE, Leaf, turn_back
+from everlog.render.transcript_items import Said
+from everlog.wire.events import MessageStored, StreamDelta
 from tests.daemon.running import Daemon, receive, say
 
 

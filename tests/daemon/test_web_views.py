@@ -11,10 +11,11 @@ from typing import Any
 import pytest
 
 import everlog
-from everlog.client import Client, answers
+from everlog.client import Client
 from everlog.errors import Conflict, FormatError, NotFound, SessionBusy
+from everlog.memory.dream_state import Consolidation
 from everlog.model import ToolCall, assistant, tool_result
-from everlog.stores.dreaming import Consolidation
+from everlog.wire import responses
 from tests.daemon.running import FAST, Daemon, until
 from tests.engine.test_checkup import damage
 
@@ -63,7 +64,7 @@ def test_what_else_the_front_matter_says_survives_a_revision(
     assert "mood: calm" in text and "source: {session: 01J, seq: 4}" in text
     assert text.endswith("\n\nBlack.\n\nNever with milk.\n")
     (read,) = client.memory("keeper").notes
-    assert read.sources == [answers.SaidAt(session="01J", seq=4)]
+    assert read.sources == [responses.SaidAt(session="01J", seq=4)]
 
 
 def test_a_note_that_is_forgotten_is_brought_back(client: Client) -> None:
@@ -103,7 +104,7 @@ def test_a_dream_is_told_before_it_is_dreamt(daemon: Daemon, client: Client) -> 
     done = client.dream(agent="dreamer", force=True)
     assert done.dreamed and done.changes == told.changes
     (note,) = client.memory("dreamer").notes
-    assert note.sources == [answers.SaidAt(session=session, seq=1)] and not note.by_person
+    assert note.sources == [responses.SaidAt(session=session, seq=1)] and not note.by_person
     shown = view(daemon, "/memory?agent=dreamer")
     assert "A dream</b>" in shown and f'href="/sessions/{session}?at=1#m1"' in shown
 
@@ -291,7 +292,7 @@ def test_damage_is_found_shown_and_repaired(start: Callable[..., Daemon]) -> Non
         page = view(daemon, "/health")
         assert f'data-call="POST /api/sessions/{sick}/repair"' in page
         assert "1 problem</b>" in page and "session.jsonl" in page
-        assert client.verify(sound) == answers.Verified(ok=True, damage=[])
+        assert client.verify(sound) == responses.Verified(ok=True, damage=[])
         repaired = client.repair(sick)
         assert repaired.left == checked.damage and "a copy is in" in repaired.done[0]
         page = view(daemon, "/health")

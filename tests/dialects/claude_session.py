@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from everlog.dialects import claude
-from everlog.dialects.form import Given, Hidden, Read
+from everlog.interop.formats import claude
+from everlog.interop.formats.format_types import Given, Hidden, Read
 from everlog.model import Message
 
 ID = "7c0ffee0-0000-4000-8000-00000000cafe"

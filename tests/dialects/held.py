@@ -7,8 +7,8 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from everlog.dialects.following import Added, LiveDialect, Notes, Said, Where
-from everlog.dialects.form import Given, Hidden, Line, Read, Summary, split
+from everlog.interop.formats.format_types import Given, Hidden, Line, Read, Summary, split
+from everlog.interop.formats.live_format import Added, LiveDialect, Notes, Said, Where
 from everlog.log.fold import View, fold
 from everlog.model import AnyRecord, Compaction, Message, Metadata, Tombstone
 

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from everlog.agent.agent import Agent
 from everlog.app import open_store
-from everlog.engine.agent import Agent
 from everlog.model import Message
 from everlog.session import Session, Store
 from everlog.settings import CompactionSettings

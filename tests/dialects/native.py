@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from everlog.dialects.form import Hidden, Item, Read, Summary
+from everlog.interop.formats.format_types import Hidden, Item, Read, Summary
 from everlog.log.line_codec import decode, encode, from_object, seal
 from everlog.model import AnyRecord
 

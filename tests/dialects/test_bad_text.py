@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from everlog.dialects import cersei, crabtalk, pi, picoclaw
-from everlog.dialects.form import Dialect, Given
-from everlog.importing import bring
+from everlog.interop.formats import cersei, crabtalk, pi, picoclaw
+from everlog.interop.formats.format_types import Dialect, Given
+from everlog.interop.importer import bring
 from everlog.model import Message
 from everlog.session import Store
-from everlog.stores.inmemory import InMemoryStore
+from everlog.stores.in_memory import InMemoryStore
 
 UUID = "11111111-1111-4111-8111-111111111111"
 SESSIONS: dict[str, tuple[Dialect, str, bytes]] = {

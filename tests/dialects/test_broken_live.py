@@ -15,8 +15,8 @@ from uuid import NAMESPACE_URL, uuid5
 
 import pytest
 
-from everlog.dialects.form import LONGEST
 from everlog.errors import FormatError, Unsupported
+from everlog.interop.formats.format_types import LONGEST
 from everlog.model import user
 from everlog.session import Store
 from tests.dialects.living import Place, texts

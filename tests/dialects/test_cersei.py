@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from everlog.dialects import cersei, crabtalk, pi, picoclaw
-from everlog.dialects.form import Given, Hidden, Summary
+from everlog.interop.formats import cersei, crabtalk, pi, picoclaw
+from everlog.interop.formats.format_types import Given, Hidden, Summary
 from everlog.model import (
     Compaction,
     Event,
@@ -31,7 +31,7 @@ from everlog.model import (
     tool_result,
     user,
 )
-from everlog.testing.dialects import DialectConformance
+from everlog.testing.format_suite import DialectConformance
 from tests.dialects.trips import (
     ID,
     Damage,

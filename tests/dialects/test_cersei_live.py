@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from everlog.dialects import cersei
-from everlog.dialects.following import Glance, LiveDialect
-from everlog.dialects.form import Given, Hidden, Summary
 from everlog.errors import Conflict, Unsupported
+from everlog.interop.formats import cersei
+from everlog.interop.formats.format_types import Given, Hidden, Summary
+from everlog.interop.formats.live_format import Glance, LiveDialect
 from everlog.model import (
     AnyBlock,
     AnyRecord,

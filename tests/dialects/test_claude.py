@@ -10,8 +10,8 @@ from typing import Any, ClassVar
 import pytest
 
 from everlog.context.build import build
-from everlog.dialects import claude
-from everlog.dialects.form import Given, Hidden, Read, Summary, kept
+from everlog.interop.formats import claude
+from everlog.interop.formats.format_types import Given, Hidden, Read, Summary, kept
 from everlog.log import backward_read
 from everlog.model import (
     Event,
@@ -25,7 +25,7 @@ from everlog.model import (
     ToolCall,
     Usage,
 )
-from everlog.testing.dialects import DialectConformance
+from everlog.testing.format_suite import DialectConformance
 from tests.dialects.claude_session import ID, Session, encode, hidden, read, shown, uuid
 from tests.dialects.native import through_native
 

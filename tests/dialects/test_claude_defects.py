@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from everlog.context.build import build
-from everlog.dialects import claude, form
-from everlog.dialects.form import Given, Read, Summary
+from everlog.interop.formats import claude, format_types
+from everlog.interop.formats.format_types import Given, Read, Summary
 from everlog.log import backward_read
 from everlog.log.fold import fold
 from everlog.model import Event, Message, Metadata, Tombstone, user
@@ -280,10 +280,10 @@ def test_any_flipped_bit_costs_one_record_at_most() -> None:
 
 
 def test_a_line_over_the_limit_is_kept_and_named() -> None:
-    assert form.LONGEST == 64_000_000
+    assert format_types.LONGEST == 64_000_000
     session = Session()
     session.user("one")
-    data = session.data() + b'{"type":"x","a":"' + b"a" * form.LONGEST + b'"}\n'
+    data = session.data() + b'{"type":"x","a":"' + b"a" * format_types.LONGEST + b'"}\n'
     session.answer("two")
     made = read(data + session.data().splitlines(keepends=True)[1])
     assert shown(made) == ["one", "two"]

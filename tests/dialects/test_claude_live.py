@@ -13,9 +13,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from everlog.dialects import claude
-from everlog.dialects.following import Followed, Glance, LiveDialect, Notes, Said, Where
-from everlog.dialects.form import Given, Hidden, Item, Line, Read, Summary, split
+from everlog.interop.formats import claude
+from everlog.interop.formats.format_types import Given, Hidden, Item, Line, Read, Summary, split
+from everlog.interop.formats.live_format import Followed, Glance, LiveDialect, Notes, Said, Where
 from everlog.model import (
     AnyRecord,
     Message,

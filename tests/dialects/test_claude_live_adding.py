@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from everlog.dialects import claude
-from everlog.dialects.form import Summary
 from everlog.errors import Unsupported
+from everlog.interop.formats import claude
+from everlog.interop.formats.format_types import Summary
 from everlog.log.fold import fold
 from everlog.model import (
     AnyRecord,

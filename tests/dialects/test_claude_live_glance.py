@@ -10,9 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from everlog.dialects import claude
-from everlog.dialects.following import Glance
-from everlog.dialects.form import Line, split
+from everlog.interop.formats import claude
+from everlog.interop.formats.format_types import Line, split
+from everlog.interop.formats.live_format import Glance
 from everlog.model import (
     Message,
 )

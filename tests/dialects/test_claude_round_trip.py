@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from everlog.dialects import claude
-from everlog.dialects.form import Given, Hidden, Read, Summary, split
-from everlog.dialects.jsonl import records
+from everlog.interop.formats import claude
+from everlog.interop.formats.format_types import Given, Hidden, Read, Summary, split
+from everlog.interop.formats.jsonl import records
 from everlog.log.fold import fold
 from everlog.model import Message, Metadata, user
 from tests.dialects.claude_session import ID, encode, read, uuid

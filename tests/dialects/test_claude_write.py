@@ -6,8 +6,8 @@ import json
 import re
 from typing import Any
 
-from everlog.dialects import claude
-from everlog.dialects.form import Given, Summary, Written
+from everlog.interop.formats import claude
+from everlog.interop.formats.format_types import Given, Summary, Written
 from everlog.log.line_codec import decode, encode, seal
 from everlog.model import (
     AnyRecord,

@@ -9,13 +9,13 @@ from typing import Any, ClassVar
 import pytest
 
 from everlog.context.build import build
-from everlog.dialects import codex
-from everlog.dialects.form import Given, Hidden, Read, Summary, kept
 from everlog.errors import FormatError
+from everlog.interop.formats import codex
+from everlog.interop.formats.format_types import Given, Hidden, Read, Summary, kept
 from everlog.log import backward_read
 from everlog.log.fold import fold
 from everlog.model import Event, Image, Message, Metadata, Text, Thinking, ToolCall, Usage
-from everlog.testing.dialects import DialectConformance
+from everlog.testing.format_suite import DialectConformance
 from tests.dialects.native import through_native
 
 NAME = "rollout-2026-01-02T03-04-05-019a2d7a-41c4-78b1-b7cc-a45d62a89cd5"

@@ -11,9 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from everlog.dialects import cersei, crabtalk, pi, picoclaw
-from everlog.dialects.crabtalk import file_name, parse_name, slug
-from everlog.dialects.form import Given, Summary
+from everlog.interop.formats import cersei, crabtalk, pi, picoclaw
+from everlog.interop.formats.crabtalk import file_name, parse_name, slug
+from everlog.interop.formats.format_types import Given, Summary
 from everlog.log.fold import apply
 from everlog.model import (
     Compaction,
@@ -29,7 +29,7 @@ from everlog.model import (
     tool_result,
     user,
 )
-from everlog.testing.dialects import DialectConformance
+from everlog.testing.format_suite import DialectConformance
 from tests.dialects.trips import (
     ID,
     Damage,

@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from everlog.dialects import crabtalk
-from everlog.dialects.following import Glance, LiveDialect, Where
-from everlog.dialects.form import Given, Line, Summary, split
 from everlog.errors import FormatError, Unsupported
+from everlog.interop.formats import crabtalk
+from everlog.interop.formats.format_types import Given, Line, Summary, split
+from everlog.interop.formats.live_format import Glance, LiveDialect, Where
 from everlog.model import (
     Compaction,
     Event,

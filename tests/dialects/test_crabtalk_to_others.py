@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
-from everlog.dialects import cersei, crabtalk, pi, picoclaw
-from everlog.dialects.form import Given
-from everlog.exporting import export
-from everlog.importing import bring
+from everlog.interop.exporter import export
+from everlog.interop.formats import cersei, crabtalk, pi, picoclaw
+from everlog.interop.formats.format_types import Given
+from everlog.interop.importer import bring
 from everlog.session import Session, Store
-from everlog.stores.inmemory import InMemoryStore
+from everlog.stores.in_memory import InMemoryStore
 from tests.dialects.trips import golden
 
 DIALECTS: tuple[Any, ...] = (cersei, crabtalk, pi, picoclaw)

@@ -29,24 +29,24 @@ import pytest
 from msgspec.structs import replace
 
 import everlog
-from everlog.adapters.picoclaw import SessionStore
-from everlog.api import CompactEnd, MessageComplete, RunEvent
+from everlog.agent.agent import Agent
 from everlog.app import dialects
-from everlog.archive.checking import verify
-from everlog.archive.copying import copy
-from everlog.archive.restoring import restore
-from everlog.engine.agent import Agent
 from everlog.errors import InvalidId, NotFound, ProviderError, SessionBusy
 from everlog.identity.route import ListedAgent, Router, Routing
 from everlog.identity.scope import Inbound
-from everlog.importing import find_files, import_files
-from everlog.live.store import LiveStore
+from everlog.integrations.picoclaw import SessionStore
+from everlog.interop.archive.backup import copy
+from everlog.interop.archive.restore import restore
+from everlog.interop.archive.verify import verify
+from everlog.interop.foreign.foreign_store import LiveStore
+from everlog.interop.importer import find_files, import_files
 from everlog.model import Compaction, Message, ToolCall, assistant, tool_result, user
 from everlog.ports import Request
 from everlog.session import Session, Store
 from everlog.settings import CompactionSettings, DispatchRule, DispatchWhen
-from everlog.stores.file import FileStore
+from everlog.stores.file.file_store import FileStore
 from everlog.testing import FakeClock, ScriptedModel
+from everlog.wire.events import CompactEnd, MessageComplete, RunEvent
 from tests.archive.trees import restored, tree
 from tests.dialects import claude_session as claude
 from tests.dialects.living import LONG, SMALL, SUMMARY, Place, run, texts

@@ -9,13 +9,13 @@ from typing import Any, ClassVar
 import pytest
 
 from everlog.context.build import build
-from everlog.dialects import gemini
-from everlog.dialects.form import Given, Read, kept
 from everlog.errors import FormatError
+from everlog.interop.formats import gemini
+from everlog.interop.formats.format_types import Given, Read, kept
 from everlog.log import backward_read
 from everlog.log.fold import fold
 from everlog.model import Event, File, Image, Message, Metadata, Text, Thinking, ToolCall, Usage
-from everlog.testing.dialects import DialectConformance
+from everlog.testing.format_suite import DialectConformance
 from tests.dialects.native import through_native
 
 NAME = "session-2026-01-02T03-04-0a1b2c3d"

@@ -11,11 +11,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from everlog.dialects import cersei, crabtalk, pi, picoclaw
-from everlog.dialects.form import Given, Summary
-from everlog.dialects.picoclaw import stem
-from everlog.dialects.picoclaw.go import dump, go_time
 from everlog.errors import FormatError
+from everlog.interop.formats import cersei, crabtalk, pi, picoclaw
+from everlog.interop.formats.format_types import Given, Summary
+from everlog.interop.formats.picoclaw import stem
+from everlog.interop.formats.picoclaw.go_json import dump, go_time
 from everlog.model import (
     Compaction,
     Event,
@@ -28,7 +28,7 @@ from everlog.model import (
     tool_result,
     user,
 )
-from everlog.testing.dialects import DialectConformance
+from everlog.testing.format_suite import DialectConformance
 from tests.dialects.trips import (
     ID,
     Damage,

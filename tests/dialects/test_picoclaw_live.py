@@ -11,13 +11,13 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from everlog.dialects import picoclaw
-from everlog.dialects.following import Glance, LiveDialect, Where
-from everlog.dialects.form import Hidden, Line, Summary, split
-from everlog.dialects.picoclaw.go import dump
-from everlog.dialects.picoclaw.live import TAKEN_BACK
-from everlog.dialects.picoclaw.notes import MOST, number_of
 from everlog.errors import Conflict, FormatError, StoreFull, Unsupported
+from everlog.interop.formats import picoclaw
+from everlog.interop.formats.format_types import Hidden, Line, Summary, split
+from everlog.interop.formats.live_format import Glance, LiveDialect, Where
+from everlog.interop.formats.picoclaw.go_json import dump
+from everlog.interop.formats.picoclaw.line_numbers import MOST, number_of
+from everlog.interop.formats.picoclaw.tail_reader import TAKEN_BACK
 from everlog.model import (
     AnyRecord,
     Compaction,

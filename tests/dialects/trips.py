@@ -11,8 +11,16 @@ import msgspec
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from everlog.dialects.form import DERIVED, Dialect, Given, Hidden, Read, Summary, Written
-from everlog.dialects.jsonl import parse
+from everlog.interop.formats.format_types import (
+    DERIVED,
+    Dialect,
+    Given,
+    Hidden,
+    Read,
+    Summary,
+    Written,
+)
+from everlog.interop.formats.jsonl import parse
 from everlog.log.fold import View, apply, fold
 from everlog.log.line_codec import decode, encode, seal
 from everlog.model import (

@@ -10,7 +10,15 @@ from typing import Any, TypeVar
 import pytest
 
 import everlog
-from everlog.api import (
+from everlog.agent.agent import Agent
+from everlog.agent.builtin_tools import asking, sub_turn
+from everlog.agent.hooks import Hook
+from everlog.errors import ProviderDenied, ProviderUnavailable, RunCancelled
+from everlog.model import Event, Message, ToolCall, assistant, user
+from everlog.ports import Delta, Request, Told, unheard
+from everlog.settings import TurnSettings
+from everlog.testing import ScriptedModel
+from everlog.wire.events import (
     Error,
     MessageComplete,
     MessageStored,
@@ -22,14 +30,6 @@ from everlog.api import (
     ToolResult,
     ToolStart,
 )
-from everlog.engine.agent import Agent
-from everlog.engine.hooks import Hook
-from everlog.engine.members import asking, sub_turn
-from everlog.errors import ProviderDenied, ProviderUnavailable, RunCancelled
-from everlog.model import Event, Message, ToolCall, assistant, user
-from everlog.ports import Delta, Request, Told, unheard
-from everlog.settings import TurnSettings
-from everlog.testing import ScriptedModel
 
 T = TypeVar("T")
 QUICK = TurnSettings(retry_seconds=0.0, tool_seconds=5.0, titles=False)

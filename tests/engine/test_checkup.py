@@ -12,8 +12,8 @@ import pytest
 import everlog
 from everlog.aio import AsyncStore
 from everlog.app import open_runtime
-from everlog.engine.checkup import Checkup, Progress
 from everlog.errors import NotFound, SessionBusy
+from everlog.runtime.integrity_check import Checkup, Progress
 
 T = TypeVar("T")
 

@@ -11,15 +11,15 @@ from typing import Any, Literal
 import pytest
 
 import everlog
+from everlog.agent.compactor import Compactor, Outcome
 from everlog.aio import AsyncSession, AsyncStore
-from everlog.api import CompactFailed, CompactStart, RunEvent
 from everlog.context.compaction.prompts import HEADINGS
-from everlog.engine.compact import Compactor, Outcome
 from everlog.errors import ProviderError
 from everlog.model import Compaction, Event, Message, ToolCall, assistant, tool_result, user
 from everlog.ports import Request
 from everlog.settings import CompactionSettings
 from everlog.testing import ScriptedModel
+from everlog.wire.events import CompactFailed, CompactStart, RunEvent
 from tests.engine.test_turn import SUMMARY
 
 LONG = "many words of a long story " * 100

@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import everlog
+from everlog.agent.compactor import Compactor, Outcome
 from everlog.aio import AsyncSession, AsyncStore
-from everlog.engine.compact import Compactor, Outcome
 from everlog.settings import CompactionSettings
 from tests.histories import Step, append, check_order, steps
 

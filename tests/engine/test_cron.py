@@ -14,8 +14,8 @@ from msgspec.structs import replace
 
 import everlog
 from everlog.app import open_runtime
-from everlog.engine.cron import Cron, Fared, check, next_time
 from everlog.errors import NotFound, SessionBusy, SettingsError
+from everlog.runtime.cron import Cron, Fared, check, next_time
 from everlog.settings import CronJob, CronPolicy, CronSettings, Settings, TurnSettings
 
 T = TypeVar("T")

@@ -6,9 +6,9 @@ import asyncio
 
 import msgspec
 
-from everlog.api import MessageStored, Status, StreamDelta, ToolStart
-from everlog.engine.feed import Feed, Subscription
 from everlog.model import OtherBlock, user
+from everlog.runtime.feed import Feed, Subscription
+from everlog.wire.events import MessageStored, Status, StreamDelta, ToolStart
 
 
 async def _texts(subscription: Subscription, count: int) -> list[str]:

@@ -10,15 +10,15 @@ from typing import Any, TypeVar
 import pytest
 
 import everlog
-from everlog.api import MessageStored, RunEvent, StreamDelta
-from everlog.engine.agent import Agent
-from everlog.engine.members import sub_turn
-from everlog.engine.runtime import Runtime
+from everlog.agent.agent import Agent
+from everlog.agent.builtin_tools import sub_turn
 from everlog.log.tool_pairs import pair
 from everlog.model import Event, Image, Message, Text, Thinking, ToolCall, assistant, user
 from everlog.ports import Delta, Request, Told, Tool, ToolAnswer, unheard
+from everlog.runtime.runtime import Runtime
 from everlog.settings import SessionSettings, Settings, TurnSettings
 from everlog.testing import ScriptedModel
+from everlog.wire.events import MessageStored, RunEvent, StreamDelta
 
 T = TypeVar("T")
 QUIET = Settings(turn=TurnSettings(titles=False))

@@ -10,12 +10,12 @@ import pytest
 
 from everlog.aio import AsyncStore
 from everlog.context.tokens import estimate_text
-from everlog.engine.cron import Cron
-from everlog.engine.jobs import SharedJobs
 from everlog.model import Event, user
+from everlog.runtime.cron import Cron
+from everlog.runtime.shared_jobs import SharedJobs
 from everlog.session import Store
 from everlog.settings import CronJob, Settings
-from everlog.stores.postgres.store import PostgresStore
+from everlog.stores.postgres.postgres_store import PostgresStore
 from tests.stores.postgres.stores import Stores, shared_server
 
 DAILY = CronJob(id="daily", schedule="0 9 * * *", prompt="!say good morning", timezone="UTC")

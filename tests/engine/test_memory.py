@@ -9,24 +9,24 @@ from typing import Any, TypeVar
 
 import pytest
 
-from everlog import api
+from everlog.agent.tools import Function
 from everlog.aio import AsyncSession, AsyncStore
-from everlog.engine.learning import asking
-from everlog.engine.memory import project_memory
-from everlog.engine.nights import Nights, seconds_until
-from everlog.engine.runtime import Runtime
-from everlog.engine.tools import Function
 from everlog.errors import SessionBusy, SettingsError, StoreFailed
-from everlog.memory import index, notes
+from everlog.memory import index_file, note_text
+from everlog.memory.extraction_run import asking
+from everlog.memory.memory_directory import Memories, memory_path, project_key
+from everlog.memory.memory_hook import project_memory
 from everlog.model import Message, Text, ToolCall, assistant, tool_result, user
 from everlog.ports import Provider, Query, Request, Results, Told, unheard
-from everlog.providers.offline import OfflineModel
+from everlog.providers.offline_model import OfflineModel
+from everlog.runtime.dream_schedule import Nights, seconds_until
+from everlog.runtime.runtime import Runtime
 from everlog.session import Store
 from everlog.settings import MemorySettings, Settings, TurnSettings
-from everlog.stores.file import FileStore
-from everlog.stores.inmemory import InMemoryStore
-from everlog.stores.memories import Memories, memory_path, project_key
+from everlog.stores.file.file_store import FileStore
+from everlog.stores.in_memory import InMemoryStore
 from everlog.testing import FakeClock, ScriptedModel
+from everlog.wire import events
 
 T = TypeVar("T")
 FACT = "The team deploys from the green pipeline on Fridays."
@@ -95,7 +95,7 @@ class World:
             ephemeral=lambda: Store(InMemoryStore(settings), settings),
         )
         self.runtime = Runtime(AsyncStore(self.sync), root=root, tools=tools, clock=clock)
-        self.events: list[api.RunEvent] = []
+        self.events: list[events.RunEvent] = []
         self.runtime.listeners.append(self.events.append)
         self.memories = Memories(memory_path(root, agent="main"), clock)
 
@@ -122,8 +122,8 @@ class World:
             await session.append(user(f"go on with step {number}"))
         return session
 
-    def dreams(self) -> list[api.MemoryDreamed]:
-        return [one for one in self.events if isinstance(one, api.MemoryDreamed)]
+    def dreams(self) -> list[events.MemoryDreamed]:
+        return [one for one in self.events if isinstance(one, events.MemoryDreamed)]
 
     async def close(self) -> None:
         await self.runtime.drain(5)
@@ -140,7 +140,7 @@ def sent(request: Request) -> str:
 
 
 def note(name: str, fact: str, day: str = "2025-10-01") -> str:
-    made = notes.compose(
+    made = note_text.compose(
         name=name, description=fact, body=fact, category="decision", confidence=0.8, created=day
     )
     return made.text
@@ -157,7 +157,7 @@ def test_what_is_said_is_extracted_recalled_put_in_order_and_restored(tmp_path: 
         session = await world.long_session()
         await world.say(session, "And that is how we do it.")
         assert (await session.metadata()).message_count == 25
-        (extracted,) = [one for one in world.events if isinstance(one, api.MemoryExtracted)]
+        (extracted,) = [one for one in world.events if isinstance(one, events.MemoryExtracted)]
         assert (extracted.facts, extracted.finder) == (1, "model")
         text = world.memories.read("extracted.md")
         assert text is not None and FACT in text and f"session:{session.id}" in text
@@ -187,11 +187,11 @@ def test_what_is_said_is_extracted_recalled_put_in_order_and_restored(tmp_path: 
         (told,) = world.dreams()
         assert told.agent == "main" and told.changes and told.maker == "model"
 
-        said = [notes.parse(one.text).fact.lower() for one in world.memories.listed()]
+        said = [note_text.parse(one.text).fact.lower() for one in world.memories.listed()]
         assert sum("xdist" in one for one in said) == 1, "doubles are one note"
         assert sum("green pipeline" in one for one in said) == 1
         listing = world.memories.read("MEMORY.md")
-        assert listing is not None and index.fits(listing)
+        assert listing is not None and index_file.fits(listing)
         await world.say(fresh, "thanks")
         assert len(world.dreams()) == 1, "not again on the same day"
         assert "[memory/main/MEMORY.md]" in model.answered().system
@@ -288,7 +288,7 @@ def test_without_a_model_and_with_one_that_fails_rules_find_the_facts(tmp_path: 
         session = await world.long_session("I prefer tabs over spaces.")
         await world.say(session, "!say done")
         assert world.memories.known() == ["The user prefers tabs over spaces."]
-        (event,) = [one for one in world.events if isinstance(one, api.MemoryExtracted)]
+        (event,) = [one for one in world.events if isinstance(one, events.MemoryExtracted)]
         assert (event.finder, event.problem) == ("rules", problem)
         await world.close()
 
@@ -433,7 +433,7 @@ def test_an_index_that_fails_is_told_and_the_run_goes_on(
 
         monkeypatch.setattr(world.sync.port, "recall", recall)
         assert await world.say(await world.runtime.create(), "How do we run pytest?") == "noted"
-        told = [one.message for one in world.events if isinstance(one, api.Status)]
+        told = [one.message for one in world.events if isinstance(one, events.Status)]
         assert "nothing is recalled: the index is gone" in told
         assert "xdist" in sent(model.answered()), "the notes are there all the same"
         await world.close()
@@ -485,7 +485,7 @@ def test_an_agent_remembers_recalls_and_forgets(tmp_path: Path) -> None:
         model.replies = [call("remember", fact=FACT, category="decision"), "done"]
         await world.say(session, "Remember how we deploy.")
         (kept,) = world.memories.listed()
-        made = notes.parse(kept.text)
+        made = note_text.parse(kept.text)
         assert (made.fact, made.category) == (FACT, "decision")
         assert [one.session for one in made.sources] == [session.id]
         assert kept.path in (world.memories.read("MEMORY.md") or "")
@@ -618,7 +618,7 @@ def test_a_dream_does_not_begin_while_a_turn_runs(tmp_path: Path) -> None:
         world.memories.put("a.md", note("Tests", "We run pytest with xdist."))
         model.replies = [call("slow")]
         busy = await world.runtime.submit(await world.runtime.create(), "go")
-        while not any(isinstance(one, api.ToolStart) for one in world.events):
+        while not any(isinstance(one, events.ToolStart) for one in world.events):
             await asyncio.sleep(0)
         await world.say(await world.runtime.create(), "hello")
         assert world.dreams() == []

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from everlog.api import Error, MessageStored, RunEvent, SessionChanged, SessionRenamed
 from everlog.app import open_store
-from everlog.engine.news import MOST, News
 from everlog.errors import NotFound
 from everlog.model import assistant, user
+from everlog.runtime.remote_events import MOST, News
 from everlog.session import Session
+from everlog.wire.events import Error, MessageStored, RunEvent, SessionChanged, SessionRenamed
 
 
 @pytest.fixture

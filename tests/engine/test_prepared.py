@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import everlog
+from everlog.agent.agent import Agent, Prepared
+from everlog.agent.hooks import Hook
 from everlog.aio import AsyncSession
-from everlog.engine.agent import Agent, Prepared
-from everlog.engine.hooks import Hook
 from everlog.model import Message, user
 from everlog.ports import Request
 from everlog.testing import ScriptedModel

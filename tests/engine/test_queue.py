@@ -15,12 +15,12 @@ import pytest
 
 import everlog
 from everlog.aio import AsyncSession, AsyncStore
-from everlog.api import Error, MessageComplete, Queued, RunEvent
 from everlog.app import open_runtime
-from everlog.engine.runtime import Runtime
 from everlog.errors import ProviderError, QueueFull, RunCancelled, SessionBusy
 from everlog.model import Event, Message, ToolCall, assistant, user
+from everlog.runtime.runtime import Runtime
 from everlog.settings import Settings, TurnSettings
+from everlog.wire.events import Error, MessageComplete, Queued, RunEvent
 
 T = TypeVar("T")
 QUIET = Settings(turn=TurnSettings(titles=False, waiting=3))

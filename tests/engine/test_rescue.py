@@ -12,16 +12,16 @@ import pytest
 
 import everlog
 from everlog.aio import AsyncStore
-from everlog.api import RunEvent, Status
 from everlog.app import open_runtime
-from everlog.engine.run import Recovered
-from everlog.engine.runtime import Runtime
-from everlog.engine.setbacks import FIRST, LONGEST, MOST, Setbacks
 from everlog.model import Event, user
+from everlog.runtime.retry_backoff import FIRST, LONGEST, MOST, Setbacks
+from everlog.runtime.run import Recovered
+from everlog.runtime.runtime import Runtime
 from everlog.session import Store
 from everlog.settings import Settings, TurnSettings
-from everlog.stores.file import FileStore
-from everlog.stores.leases import FileLease
+from everlog.stores.file.file_store import FileStore
+from everlog.stores.file.turn_lock import FileLease
+from everlog.wire.events import RunEvent, Status
 
 QUIET = Settings(turn=TurnSettings(titles=False))
 # Begins a turn that takes long, with another message behind it.

@@ -11,13 +11,13 @@ from typing import Any, TypeVar
 import pytest
 
 import everlog
+from everlog.agent.environment import agents, environment, instructions
 from everlog.aio import THREADS, AsyncStore
 from everlog.app import open_runtime
-from everlog.engine.runtime import Runtime
-from everlog.engine.surroundings import agents, environment, instructions
 from everlog.identity.scope import Inbound
 from everlog.model import Text, user
 from everlog.ports import Page, Tool, ToolAnswer
+from everlog.runtime.runtime import Runtime
 from everlog.session import Store
 from everlog.settings import (
     AgentSettings,
@@ -27,7 +27,7 @@ from everlog.settings import (
     TurnSettings,
     parse,
 )
-from everlog.stores.inmemory import InMemoryStore
+from everlog.stores.in_memory import InMemoryStore
 
 T = TypeVar("T")
 QUIET = TurnSettings(titles=False)

@@ -17,14 +17,9 @@ from msgspec.structs import replace
 
 import everlog
 from everlog import ports
+from everlog.agent.turn import Answer
 from everlog.aio import AsyncSession, AsyncStore
-from everlog.api import RunEvent, Status, ignore
 from everlog.app import open_runtime
-from everlog.engine.backlog import How, from_log, queued
-from everlog.engine.queue import Queue
-from everlog.engine.run import Run
-from everlog.engine.runtime import Runtime
-from everlog.engine.turn import Answer
 from everlog.errors import (
     EverlogError,
     QueueFull,
@@ -36,7 +31,12 @@ from everlog.errors import (
 from everlog.log.tool_pairs import pair
 from everlog.model import QUEUED, WITHDRAWN, Event, Message, assistant, user
 from everlog.ports import Lease
+from everlog.runtime.queue import Queue
+from everlog.runtime.queue_log import How, from_log, queued
+from everlog.runtime.run import Run
+from everlog.runtime.runtime import Runtime
 from everlog.settings import Settings, TurnSettings
+from everlog.wire.events import RunEvent, Status, ignore
 
 T = TypeVar("T")
 QUIET = Settings(turn=TurnSettings(titles=False, waiting=3))

@@ -11,7 +11,7 @@ import msgspec
 import pytest
 
 import everlog
-from everlog.engine.tools import answer_of, from_function, tool, usable
+from everlog.agent.tools import answer_of, from_function, tool, usable
 from everlog.model import Image, Text
 from everlog.ports import ToolAnswer
 

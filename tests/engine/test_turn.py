@@ -12,7 +12,13 @@ import msgspec
 import pytest
 
 import everlog
-from everlog.api import (
+from everlog.agent.agent import Agent
+from everlog.errors import ContextOverflow, ProviderError
+from everlog.model import Compaction, Event, Message, ToolCall, Usage, assistant, tool_result, user
+from everlog.ports import Request, Told, unheard
+from everlog.settings import CompactionSettings
+from everlog.testing import ScriptedModel
+from everlog.wire.events import (
     CompactEnd,
     CompactFailed,
     CompactStart,
@@ -20,12 +26,6 @@ from everlog.api import (
     RunEvent,
     TokenWarning,
 )
-from everlog.engine.agent import Agent
-from everlog.errors import ContextOverflow, ProviderError
-from everlog.model import Compaction, Event, Message, ToolCall, Usage, assistant, tool_result, user
-from everlog.ports import Request, Told, unheard
-from everlog.settings import CompactionSettings
-from everlog.testing import ScriptedModel
 
 SUMMARY = (
     "## Goal\nfinish\n\n## Constraints & Preferences\n- none\n\n## Progress\n### Done\n- [x] some\n"

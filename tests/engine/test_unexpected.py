@@ -11,15 +11,15 @@ import pytest
 
 import everlog
 from everlog.aio import AsyncStore
-from everlog.api import RunEvent, Status
-from everlog.daemon.board import Board
-from everlog.engine import taking_in
-from everlog.engine.runtime import Runtime
-from everlog.engine.setbacks import FIRST, Setbacks
+from everlog.daemon.listing_events import Board
 from everlog.model import Metadata, user
 from everlog.ports import Page, Progress
+from everlog.runtime import index_worker
+from everlog.runtime.retry_backoff import FIRST, Setbacks
+from everlog.runtime.runtime import Runtime
 from everlog.session import Store
-from everlog.stores.file import FileStore
+from everlog.stores.file.file_store import FileStore
+from everlog.wire.events import RunEvent, Status
 
 
 class Breaking(FileStore):
@@ -106,13 +106,13 @@ def test_looking_for_what_others_left_goes_on(port: Breaking) -> None:
 
 
 def test_taking_in_goes_on(port: Breaking, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(taking_in, "PAUSE", 0.0)
+    monkeypatch.setattr(index_worker, "PAUSE", 0.0)
 
     async def scenario() -> None:
         told: list[dict[str, Any]] = []
         asyncio.get_running_loop().set_exception_handler(lambda _, what: told.append(what))
         port.breaks = True
-        taking = taking_in.TakingIn(AsyncStore(Store(port)))
+        taking = index_worker.TakingIn(AsyncStore(Store(port)))
         taking.begin()
         await until(lambda: told)
         assert isinstance(told[0]["exception"], OverflowError)

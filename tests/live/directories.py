@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-from everlog.dialects import picoclaw
+from everlog.interop.formats import picoclaw
 from tests.dialects.trips import golden
 
 

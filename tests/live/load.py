@@ -19,9 +19,9 @@ from collections.abc import Mapping
 from importlib import import_module
 from pathlib import Path
 
-from everlog.importing import FileSource
+from everlog.interop.importer import FileSource
 from everlog.model import Message, assistant, user
-from everlog.testing.live import live_store
+from everlog.testing.foreign_store_suite import live_store
 from tests.live.directories import cersei_file, crabtalk_file, made, picoclaw_files
 
 PROCESSES = 4
@@ -52,7 +52,9 @@ def write(work: Work) -> list[tuple[str, str]]:
     names = directory(dialect)[1]
     chosen = random.Random(writer)
     done = []
-    with live_store(Path(root), Path(home), import_module(f"everlog.dialects.{dialect}")) as store:
+    with live_store(
+        Path(root), Path(home), import_module(f"everlog.interop.formats.{dialect}")
+    ) as store:
         for number in range(appends):
             name, text = chosen.choice(names), f"{writer}:{number} 漢字 <&>"
             say = user if number % 2 else assistant
@@ -63,7 +65,7 @@ def write(work: Work) -> list[tuple[str, str]]:
 
 def check(root: Path, dialect: str, done: list[list[tuple[str, str]]]) -> int:
     """Compare the files with what was acknowledged; returns how many messages were lost."""
-    module = import_module(f"everlog.dialects.{dialect}")
+    module = import_module(f"everlog.interop.formats.{dialect}")
     lost = 0
     for name in directory(dialect)[1]:
         read = module.read(FileSource(root / f"{name}.jsonl"))
@@ -90,7 +92,7 @@ def run(root: Path, home: Path, dialect: str, appends: int) -> float:
         done = pool.map(write, work)
     seconds = time.perf_counter() - start
     assert check(root, dialect, done) == 0
-    with live_store(root, home, import_module(f"everlog.dialects.{dialect}")) as store:
+    with live_store(root, home, import_module(f"everlog.interop.formats.{dialect}")) as store:
         listed = sum(row.metadata.message_count for row in store.list(limit=SESSIONS))
     assert listed == 2 * SESSIONS + each * PROCESSES, listed
     return seconds

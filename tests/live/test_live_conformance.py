@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
-from everlog.dialects import cersei, claude, crabtalk, pi, picoclaw
+from everlog.interop.formats import cersei, claude, crabtalk, pi, picoclaw
 from everlog.testing import LiveConformance
 from tests.dialects.trips import golden
 from tests.live.directories import cersei_file, crabtalk_file, picoclaw_files

@@ -13,15 +13,15 @@ from typing import Any
 
 import pytest
 
-from everlog.dialects import cersei, crabtalk, picoclaw
 from everlog.errors import Conflict, EverlogError, FormatError, NotFound, StoreFailed, StoreFull
-from everlog.importing import BATCH
-from everlog.live.mirror import TRIES
-from everlog.live.store import LiveStore
+from everlog.interop.foreign.foreign_store import LiveStore
+from everlog.interop.foreign.mirrored_session import TRIES
+from everlog.interop.formats import cersei, crabtalk, picoclaw
+from everlog.interop.importer import BATCH
 from everlog.model import AnyRecord, Compaction, assistant, user
 from everlog.session import Store
-from everlog.stores.file import FileStore
-from everlog.testing.live import live_store
+from everlog.stores.file.file_store import FileStore
+from everlog.testing.foreign_store_suite import live_store
 from tests.live.directories import SESSIONS, cersei_file, crabtalk_file, made, picoclaw_files
 
 EVERY = pytest.mark.parametrize("dialect", sorted(SESSIONS))
@@ -71,7 +71,7 @@ def on_failing(
 
 
 def module(dialect: str) -> Any:
-    return import_module(f"everlog.dialects.{dialect}")
+    return import_module(f"everlog.interop.formats.{dialect}")
 
 
 def said(store: Store, session: str) -> list[str]:

@@ -12,8 +12,8 @@ import pytest
 
 import everlog
 from everlog.app import open_runtime, open_store
-from everlog.dialects.claude import project_directory
 from everlog.errors import InvalidId, NotFound, SettingsError, StoreFailed, Unsupported
+from everlog.interop.formats.claude import project_directory
 from everlog.ports import Query
 from everlog.settings import Settings, StoreSettings
 from tests.cli.runner import run_process

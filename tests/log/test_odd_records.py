@@ -29,7 +29,7 @@ from everlog.model import (
     Usage,
 )
 from everlog.ports import Query
-from everlog.stores.file import FileStore
+from everlog.stores.file.file_store import FileStore
 
 ID = "01KGE3H97TGVVEZJ8D2YTM5SQ1"
 numbers: st.SearchStrategy[Any] = st.sampled_from(

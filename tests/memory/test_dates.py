@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from everlog.memory.dates import absolute
+from everlog.memory.relative_dates import absolute
 
 FRIDAY = date(2026, 4, 3)
 PIECES = (

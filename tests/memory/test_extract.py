@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from everlog.memory.extract import (
+from everlog.memory.extraction import (
     SYSTEM,
     Seen,
     State,

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from everlog.memory import extracted
-from everlog.memory.extracted import add, read, without
+from everlog.memory import extracted_file
+from everlog.memory.extracted_file import add, read, without
 from everlog.memory.facts import CATEGORIES, Fact, Source, inert
 
 DAY, NEXT = date(2026, 4, 3), date(2026, 4, 4)
@@ -27,21 +27,21 @@ def test_a_new_file_has_the_section_the_day_and_the_line() -> None:
 
 
 def test_the_source_stands_in_a_comment_at_the_end_of_the_line() -> None:
-    assert extracted.line(UV) == (
+    assert extracted_file.line(UV) == (
         "- **[project]** We use uv *(confidence: 50%)* <!-- session:01J seq:12 -->"
     )
 
 
 def test_the_same_day_gets_new_lines_directly_below_its_heading() -> None:
     assert add(FIRST, [UV], DAY) == FIRST.replace(
-        "- **[preference]**", f"{extracted.line(UV)}\n- **[preference]**"
+        "- **[preference]**", f"{extracted_file.line(UV)}\n- **[preference]**"
     )
 
 
 def test_a_new_day_goes_directly_below_the_heading_of_the_section() -> None:
     assert add(FIRST, [UV], NEXT) == (
         "## Auto-extracted memories\n\n"
-        f"### Session memories — 2026-04-04\n{extracted.line(UV)}\n\n"
+        f"### Session memories — 2026-04-04\n{extracted_file.line(UV)}\n\n"
         "### Session memories — 2026-04-03\n"
         "- **[preference]** The user prefers tabs *(confidence: 80%)*\n"
     )
@@ -50,7 +50,7 @@ def test_a_new_day_goes_directly_below_the_heading_of_the_section() -> None:
 def test_what_a_person_wrote_around_the_section_stays() -> None:
     text = f"# Mine\n\nwords\n\n{FIRST}\n## Other\n\n### Session memories — 2026-04-03\nmine\n"
     new = add(text, [UV], DAY)
-    assert new == text.replace("- **[pref", f"{extracted.line(UV)}\n- **[pref", 1)
+    assert new == text.replace("- **[pref", f"{extracted_file.line(UV)}\n- **[pref", 1)
     assert add("# Mine\nwords", [TABS], DAY) == f"# Mine\nwords\n\n{FIRST}"
 
 
@@ -58,7 +58,7 @@ def test_a_heading_that_is_quoted_in_a_fact_is_not_hit() -> None:
     quoted = Fact("pattern", "Blocks begin with ### Session memories — 2026-04-03", 0.9)
     section = Fact("pattern", "Its heading is ## Auto-extracted memories", 0.9)
     text = add(add("", [quoted, section], DAY), [UV], DAY)
-    assert text.count(extracted.line(UV)) == 1
+    assert text.count(extracted_file.line(UV)) == 1
     assert [one.fact.text for one in read(text)] == [UV.text, quoted.text, section.text]
 
 
@@ -84,7 +84,7 @@ def test_windows_line_ends_stay() -> None:
     [(0.0, 0), (0.005, 1), (0.333, 33), (0.125, 13), (0.996, 100), (2, 100)],
 )
 def test_percent_is_rounded(confidence: float, shown: int) -> None:
-    assert extracted.percent(confidence) == shown
+    assert extracted_file.percent(confidence) == shown
 
 
 @pytest.mark.parametrize("category", CATEGORIES)

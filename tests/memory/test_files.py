@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from everlog.memory import files
-from everlog.memory.files import file_name
+from everlog.memory import note_files
+from everlog.memory.note_files import file_name
 
 
 @pytest.mark.parametrize(
@@ -36,7 +36,7 @@ def test_any_name_gives_a_name_that_is_short_free_and_in_its_directory(
 ) -> None:
     taken = [file_name(one) for one in others]
     made = file_name(name, taken)
-    assert len(made) <= files.NAME_LENGTH and len(made.encode()) <= 255
+    assert len(made) <= note_files.NAME_LENGTH and len(made.encode()) <= 255
     assert (
         made.endswith(".md") and not made.startswith(".") and "/" not in made and "\0" not in made
     )
@@ -45,14 +45,14 @@ def test_any_name_gives_a_name_that_is_short_free_and_in_its_directory(
 
 @pytest.mark.parametrize(("days", "text"), [(0, "today"), (1, "yesterday"), (5, "5 days ago")])
 def test_age_in_words(days: int, text: str) -> None:
-    assert files.age(1_000_000.0, 1_000_000.0 + days * 86_400) == text
+    assert note_files.age(1_000_000.0, 1_000_000.0 + days * 86_400) == text
 
 
 def test_a_clock_that_went_back_makes_nothing_older_or_younger() -> None:
-    assert files.age(1_000_000.0, 1_000_000.0 - 7_200) == "today"
-    assert files.warning(1_000_000.0, 0.0) == ""
+    assert note_files.age(1_000_000.0, 1_000_000.0 - 7_200) == "today"
+    assert note_files.warning(1_000_000.0, 0.0) == ""
 
 
 def test_a_note_older_than_a_day_warns() -> None:
-    assert files.warning(0.0, 86_400.0) == ""
-    assert "2 days ago" in files.warning(0.0, 2 * 86_400.0)
+    assert note_files.warning(0.0, 86_400.0) == ""
+    assert "2 days ago" in note_files.warning(0.0, 2 * 86_400.0)

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from everlog.memory import index
-from everlog.memory.index import cut, extended, fits, pointer, pointers, replaced, without
+from everlog.memory import index_file
+from everlog.memory.index_file import cut, extended, fits, pointer, pointers, replaced, without
 
 HAND = "# Memory\n\nRead this first.\n\n- [A](a.md) — about a\n- [B](b.md)\n\nThe end.\n"
 
@@ -98,4 +98,4 @@ def test_whatever_is_shown_is_whole_lines_from_the_beginning_within_the_limits(
 
 def test_an_index_fits_below_200_lines() -> None:
     assert fits("- line\n" * 199) and not fits("- line\n" * 200)
-    assert not fits("x" * (index.MOST_BYTES + 1))
+    assert not fits("x" * (index_file.MOST_BYTES + 1))

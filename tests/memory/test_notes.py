@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from everlog.memory import notes
+from everlog.memory import note_text
 from everlog.memory.facts import Source
-from everlog.memory.notes import Note, compose, edited, parse
+from everlog.memory.note_text import Note, compose, edited, parse
 
 HAND = """---
 # my own comment
@@ -129,7 +129,7 @@ def test_unknown_types_and_categories_are_none_and_stay() -> None:
 
 
 def test_what_held_once_is_told_apart_from_what_holds() -> None:
-    body = f"{notes.struck('It was red.', '2026-04-03')}\n\nIt is blue."
+    body = f"{note_text.struck('It was red.', '2026-04-03')}\n\nIt is blue."
     note = parse(body)
     assert note.fact == "It is blue."
     assert note.former == (("It was red.", "2026-04-03"),)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from everlog.memory.files import MemoryFile
-from everlog.memory.recall import best, items
+from everlog.memory.note_files import MemoryFile
+from everlog.memory.note_ranking import best, items
 
 FILES = [
     MemoryFile("tabs.md", "The user prefers tabs for indentation."),

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from everlog.memory.extraction_rules import SURE, extract, facts_in
 from everlog.memory.facts import Source
-from everlog.memory.rules import SURE, extract, facts_in
 from everlog.model import assistant, tool_result, user
 
 

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from everlog.pages.charts import Chart, Series, ceiling, figure, svg
-from everlog.pages.wording import short
+from everlog.render.charts import Chart, Series, ceiling, figure, svg
+from everlog.render.humanize import short
 
 HOSTILE = '"><script>alert(1)</script><i onload=x>&'
 SVG = "{http://www.w3.org/2000/svg}"

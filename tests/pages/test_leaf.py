@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 import everlog
 from everlog.log.fold import fold
 from everlog.model import Compaction, Damaged, Entry, Event, Message, Unknown
-from everlog.pages.leaf import Fold, Gone, Leaf, Note, Span, between, turn_back, turn_on
-from everlog.pages.script import Said, script
-from everlog.pages.sketch import Sketch
+from everlog.render.marker_index import Sketch
+from everlog.render.page_window import Fold, Gone, Leaf, Note, Span, between, turn_back, turn_on
+from everlog.render.transcript_items import Said, script
 from tests import histories
 
 

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 import everlog
-from everlog.exporting import document, native, plain
-from everlog.pages.markdown import fenced
+from everlog.interop.exporter import document, native, plain
+from everlog.render.markdown_document import fenced
 
 EVIL = "<script>alert(1)</script> <img src=x onerror=alert(1)> \"' & \x1b[31m"
 SECRET = "ghp_" + "a1B2" * 9

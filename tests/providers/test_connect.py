@@ -12,7 +12,7 @@ from everlog.errors import SettingsError
 from everlog.model import user
 from everlog.ports import Provider, Request
 from everlog.providers.models import Models, connect
-from everlog.providers.offline import OfflineModel
+from everlog.providers.offline_model import OfflineModel
 from everlog.settings import ProviderSettings, Settings
 from tests.providers.fakes import FakeServer, chat
 
@@ -40,7 +40,7 @@ def run(code: str) -> str:
 
 def test_the_modules_load_without_pydantic_ai_and_without_mcp() -> None:
     loaded = run(
-        "import sys, everlog.providers.models, everlog.providers.mcp, everlog.providers.offline\n"
+        "import sys, everlog.providers.models, everlog.providers.mcp_tools, everlog.providers.offline_model\n"
         "from everlog.settings import Settings\n"
         "everlog.providers.models.connect('offline', Settings())\n"
         "print([n for n in ('pydantic_ai', 'mcp', 'openai', 'anthropic', 'httpx2') if n in sys.modules])"

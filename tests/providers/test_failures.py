@@ -22,8 +22,8 @@ from everlog.errors import (
     ProviderRefused,
     ProviderUnavailable,
 )
-from everlog.providers import failures
-from everlog.providers.failures import mapped
+from everlog.providers import provider_errors
+from everlog.providers.provider_errors import mapped
 
 Made = Callable[[], Exception]
 
@@ -207,5 +207,10 @@ def test_every_error_of_the_libraries_becomes_one_of_ours(library: str) -> None:
 
 
 def test_the_errors_that_are_told_apart_by_name_exist() -> None:
-    told = failures._OVERFLOW | failures._DENIED | failures._LATER | failures._REFUSED
+    told = (
+        provider_errors._OVERFLOW
+        | provider_errors._DENIED
+        | provider_errors._LATER
+        | provider_errors._REFUSED
+    )
     assert told <= {one.__name__ for one in kinds("pydantic_ai.exceptions")}

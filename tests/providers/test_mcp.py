@@ -18,7 +18,7 @@ import pytest
 from everlog.errors import ProviderUnavailable, SettingsError
 from everlog.model import Image
 from everlog.ports import Toolset
-from everlog.providers.mcp import TOOLS, McpServer, _Names
+from everlog.providers.mcp_tools import TOOLS, McpServer, _Names
 from everlog.settings import McpSettings
 
 SERVER = Path(__file__).with_name("mcp_server.py")

@@ -16,7 +16,7 @@ from everlog.errors import (
 )
 from everlog.model import Message, Thinking, ToolCall, assistant, tool_result, user
 from everlog.ports import Delta, Provider, Request
-from everlog.providers.offline import NOTICE, WINDOW, OfflineModel
+from everlog.providers.offline_model import NOTICE, WINDOW, OfflineModel
 
 
 def say(*messages: Message, told: list[Delta] | None = None) -> Message:

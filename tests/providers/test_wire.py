@@ -36,14 +36,14 @@ blocks: st.SearchStrategy[AnyBlock] = st.one_of(
 def test_blocks_of_ones_own_survive_the_way_there_and_back(content: list[Any]) -> None:
     from pydantic_ai.messages import ModelResponse
 
-    from everlog.providers import wire
+    from everlog.providers import message_conversion
 
     message = assistant(content, model="own:m")
     request = Request(messages=(user("go"), message))
-    _, said = wire.messages(request, "own", "own")
+    _, said = message_conversion.messages(request, "own", "own")
     assert isinstance(said, ModelResponse)
     said.finish_reason = "stop"
-    back = wire.received(said, "own:m")
+    back = message_conversion.received(said, "own:m")
     assert back.content == message.content
     assert back.usage == Usage()
 
@@ -53,10 +53,10 @@ def test_blocks_of_ones_own_survive_the_way_there_and_back(content: list[Any]) -
 def test_nothing_that_was_signed_reaches_another(content: list[Any]) -> None:
     from pydantic_ai.messages import ModelResponse, ThinkingPart, ToolCallPart
 
-    from everlog.providers import wire
+    from everlog.providers import message_conversion
 
     request = Request(messages=(user("go"), assistant(content, model="other:m")))
-    for message in wire.messages(request, "own", "own"):
+    for message in message_conversion.messages(request, "own", "own"):
         if isinstance(message, ModelResponse):
             assert message.provider_name is None
             for part in message.parts:
@@ -66,9 +66,9 @@ def test_nothing_that_was_signed_reaches_another(content: list[Any]) -> None:
 
 
 def test_nothing_of_a_request_is_changed() -> None:
-    from everlog.providers import wire
+    from everlog.providers import message_conversion
 
     arguments = {"a": ["\ud800"]}
     request = Request(messages=(user("go"), assistant([ToolCall("c", "look", arguments)])))
-    wire.messages(request, "own", "own")
+    message_conversion.messages(request, "own", "own")
     assert arguments == {"a": ["\ud800"]}

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import click
 
-from everlog.cli import tree
+from everlog.cli import command_tree
 
 BEGIN = "<!-- commands: made by make docs -->"
 END = "<!-- end of commands -->"
@@ -20,7 +20,7 @@ def within(page: str) -> str:
 
 
 def _rows() -> Iterator[str]:
-    for path, command in _commands(tree.root, "everlog"):
+    for path, command in _commands(command_tree.root, "everlog"):
         anchor = path.replace(" ", "-")
         brief = command.get_short_help_str(limit=200)
         yield f"| [`{path}`](#{anchor}) | {brief} |"

@@ -7,10 +7,10 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from everlog.app import open_runtime
-from everlog.daemon.board import Board
-from everlog.daemon.http import build
-from everlog.daemon.limits import Bucket
-from everlog.daemon.live import Live
+from everlog.daemon.event_stream import Live
+from everlog.daemon.http_app import build
+from everlog.daemon.listing_events import Board
+from everlog.daemon.request_limits import Bucket
 
 INTRODUCTION = """\
 # The HTTP API

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import apsw
 
-from everlog.search.ranking import WEIGHTS
-from everlog.search.words import grams, identifiers
+from everlog.index.ranking import WEIGHTS
+from everlog.index.words import grams, identifiers
 
 
 class Table:

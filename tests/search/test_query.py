@@ -6,7 +6,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from everlog.search.query import MOST, parse
+from everlog.index.query import MOST, parse
 from tests.search.tables import Table
 
 TEXTS = (

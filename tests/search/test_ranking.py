@@ -9,16 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from everlog.search.ranking import (
-    RECALL_WEIGHTS,
-    WEIGHTS,
-    Hit,
-    Question,
-    ask,
-    choose,
-    group,
-    recall,
-)
+from everlog.index.ranking import RECALL_WEIGHTS, WEIGHTS, Hit, Question, ask, choose, group, recall
 from tests.search.tables import Table
 
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from everlog.search.words import grams, identifiers, pairs, parts, segments
+from everlog.index.words import grams, identifiers, pairs, parts, segments
 
 
 @pytest.mark.parametrize(

@@ -19,9 +19,9 @@ from typing import Any
 
 import msgspec
 
-from everlog.memory.plan import Change, Plan
-from everlog.stores import disk
-from everlog.stores.memories import Memories
+from everlog.memory.dream_plan import Change, Plan
+from everlog.memory.memory_directory import Memories
+from everlog.stores.file import disk
 
 CALLS = ("write", "rename", "unlink", "mkdir", "rmdir", "open", "link")
 

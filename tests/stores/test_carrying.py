@@ -11,17 +11,17 @@ from pathlib import Path
 
 import pytest
 
+from everlog.interop.store_copy import copy
 from everlog.log.raw_lines import Line
 from everlog.model import Damaged, user
-from everlog.moving import copy
 from everlog.settings import SessionSettings, Settings
-from everlog.stores.file import FileStore
+from everlog.stores.file.file_store import FileStore
 
 PROGRAM = """
 import sys
 from pathlib import Path
-from everlog.moving import copy
-from everlog.stores.file import FileStore
+from everlog.interop.store_copy import copy
+from everlog.stores.file.file_store import FileStore
 
 try:
     copy(FileStore(Path(sys.argv[1])), FileStore(Path(sys.argv[2])))

@@ -11,7 +11,7 @@ import pytest
 
 from everlog.errors import SessionBusy
 from everlog.memory.dream import State
-from everlog.stores.dreaming import Consolidation, new_sessions
+from everlog.memory.dream_state import Consolidation, new_sessions
 from everlog.testing import FakeClock
 
 NOW = 1_775_000_000.0
@@ -131,7 +131,7 @@ def test_a_lock_that_is_not_ours_any_more_is_left_to_its_holder(tmp_path: Path) 
 RACER = """
 import sys, time
 from everlog.errors import SessionBusy
-from everlog.stores.dreaming import Consolidation
+from everlog.memory.dream_state import Consolidation
 sys.stdin.readline()
 held = Consolidation(sys.argv[1])
 try:

@@ -236,7 +236,7 @@ def test_a_log_shorter_than_its_metadata_is_reported(root: Path) -> None:
 
 @pytest.mark.parametrize("name", ["a program that wrote a whole line", "one that died in a line"])
 def test_a_writer_without_locks_between_our_look_and_our_write(root: Path, name: str) -> None:
-    from everlog.stores.tail import Tail
+    from everlog.stores.file.log_tail import Tail
 
     session, log = _session(root, 2)
     size = log.stat().st_size

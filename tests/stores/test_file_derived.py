@@ -17,7 +17,7 @@ from everlog.log import line_codec
 from everlog.model import Meta, user
 from everlog.ports import Listed
 from everlog.settings import SessionSettings, Settings
-from everlog.stores.file import FileStore
+from everlog.stores.file.file_store import FileStore
 
 QUICK = Settings(session=SessionSettings(durability="os"))
 

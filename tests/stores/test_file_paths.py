@@ -11,9 +11,9 @@ import pytest
 import everlog
 from everlog.model import user
 from everlog.settings import SessionSettings, Settings
-from everlog.stores.file import FileStore
-from everlog.stores.layout import Root
-from everlog.stores.pool import OPEN_SESSIONS
+from everlog.stores.file.file_store import FileStore
+from everlog.stores.file.layout import Root
+from everlog.stores.file.writer_pool import OPEN_SESSIONS
 
 QUICK = Settings(session=SessionSettings(durability="os", part_bytes=2000))
 BAD_IDS = [

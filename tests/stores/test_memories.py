@@ -17,12 +17,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from everlog.errors import Conflict, InvalidId, NotFound, SessionBusy
-from everlog.memory import dream, extract, rules
+from everlog.memory import dream, extraction, extraction_rules
+from everlog.memory.dream_plan import Change, Plan
 from everlog.memory.facts import Fact, Source
-from everlog.memory.plan import Change, Plan
+from everlog.memory.memory_directory import Memories, memory_path
 from everlog.model import assistant, user
-from everlog.stores import disk
-from everlog.stores.memories import Memories, memory_path
+from everlog.stores.file import disk
 
 DAY = date(2026, 4, 3)
 OLD = {"a.md": "old a\n", "b.md": "old b\n", "sub/c.md": "old c\n", "MEMORY.md": "- [a](a.md)\n"}
@@ -162,7 +162,7 @@ def test_facts_are_written_once_and_the_state_with_them(tmp_path: Path) -> None:
         Fact("preference", "user prefers tabs", 0.5),
         Fact("project", "We use uv", 0.5, Source("S", 3)),
     ]
-    state = extract.State(21, 0, 1)
+    state = extraction.State(21, 0, 1)
     assert memory.record("S", found, state, DAY) == found[1:]
     assert memory.record("S", found, state, DAY) == []
     assert memory.read("extracted.md") == (
@@ -170,7 +170,9 @@ def test_facts_are_written_once_and_the_state_with_them(tmp_path: Path) -> None:
         "- **[project]** We use uv *(confidence: 50%)* <!-- session:S seq:3 -->\n"
     )
     again = Memories(tmp_path)
-    assert again.extraction_state("S") == state and again.extraction_state("T") == extract.State()
+    assert (
+        again.extraction_state("S") == state and again.extraction_state("T") == extraction.State()
+    )
     assert again.known() == ["The user prefers tabs.", "We use uv"]
 
 
@@ -233,7 +235,9 @@ def test_the_history_is_kept_short(tmp_path: Path) -> None:
 def test_a_dream_is_ours_afterwards_and_its_undo_gives_back_whose_it_was(tmp_path: Path) -> None:
     memory = filled(tmp_path, {"ours.md": "The user prefers tabs."})
     memory.put("mine.md", "I like cats", by_person=True)
-    memory.record("S", [Fact("preference", "The user prefers spaces", 0.6)], extract.State(), DAY)
+    memory.record(
+        "S", [Fact("preference", "The user prefers spaces", 0.6)], extraction.State(), DAY
+    )
     before = texts(tmp_path)
     memory.apply(dream.make_plan(memory.files(), DAY))
     after = {one.path: one.ours for one in memory.files()}
@@ -252,10 +256,12 @@ def test_from_a_conversation_to_notes_and_back(tmp_path: Path) -> None:
         messages = [user(text, seq=n) for n, text in enumerate(words + ["go on"] * 20, 1)]
         messages.append(assistant("done", seq=len(messages) + 1))
         state = memory.extraction_state(name)
-        assert extract.gate(extract.observe(messages, state)).ready
-        found = rules.extract(extract.unseen(messages, state), name, memory.known())
-        memory.record(name, found, extract.extracted(messages, state), today)
-        assert not extract.gate(extract.observe(messages, memory.extraction_state(name))).ready
+        assert extraction.gate(extraction.observe(messages, state)).ready
+        found = extraction_rules.extract(extraction.unseen(messages, state), name, memory.known())
+        memory.record(name, found, extraction.extracted(messages, state), today)
+        assert not extraction.gate(
+            extraction.observe(messages, memory.extraction_state(name))
+        ).ready
     before = texts(tmp_path)
     memory.apply(dream.make_plan(memory.files(), date(2026, 4, 9)))
     after = texts(tmp_path)
@@ -401,9 +407,9 @@ WRITER = """
 import sys
 from datetime import date
 from pathlib import Path
-from everlog.memory.extract import State
+from everlog.memory.extraction import State
 from everlog.memory.facts import Fact
-from everlog.stores.memories import Memories
+from everlog.memory.memory_directory import Memories
 memory = Memories(sys.argv[1])
 sys.stdin.readline()
 for n in range(20):
@@ -427,7 +433,7 @@ def test_of_two_processes_that_write_at_once_nothing_is_lost(tmp_path: Path) -> 
     memory = Memories(tmp_path)
     said = {f"{name} found {n}" for name in ("one", "two") for n in range(20)}
     assert set(memory.known()) == said and len(memory.known()) == 40
-    assert memory.extraction_state("two-19") == extract.State(19, 0, 1)
+    assert memory.extraction_state("two-19") == extraction.State(19, 0, 1)
 
 
 def _begin(writer: subprocess.Popen[str]) -> None:

@@ -13,8 +13,8 @@ from everlog.model import Compaction, Entry, Tombstone
 from everlog.ports import Found, Query
 from everlog.session import Store
 from everlog.settings import SearchSettings, SessionSettings, Settings
-from everlog.stores.file import FileStore
-from everlog.stores.searching import Searching
+from everlog.stores.file.file_store import FileStore
+from everlog.stores.indexing import Searching
 from tests.stores.postgres.stores import Stores, shared_server
 
 SECRET = "ghp_" + "a1B2" * 9

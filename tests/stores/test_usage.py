@@ -14,7 +14,7 @@ from everlog.app import open_store
 from everlog.errors import FormatError
 from everlog.model import Event, Usage, assistant, user
 from everlog.ports import Used
-from everlog.stores.inmemory import InMemoryStore
+from everlog.stores.in_memory import InMemoryStore
 
 STAMPS = ("2026-11-14T10:00:00.000Z", "2026-11-16T10:00:00.000Z")
 

@@ -10,7 +10,7 @@ import pytest
 import everlog
 from everlog.model import user
 from everlog.settings import SessionSettings, Settings
-from everlog.stores.file import FileStore
+from everlog.stores.file.file_store import FileStore
 
 pytest.importorskip("watchfiles")
 

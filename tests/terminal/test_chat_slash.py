@@ -10,13 +10,13 @@ from pathlib import Path
 import pytest
 
 import everlog
-from everlog import api
-from everlog.cli.chat.slash import VERBS
-from everlog.client import stream
-from everlog.memory.notes import INDEX
+from everlog.cli.chat.slash_parser import VERBS
+from everlog.client import websocket
+from everlog.memory.memory_directory import Memories, memory_path
+from everlog.memory.note_text import INDEX
 from everlog.model import Compaction, Usage
 from everlog.session import Session, Store
-from everlog.stores.memories import Memories, memory_path
+from everlog.wire import events
 from tests.cli.runner import run_process
 from tests.daemon.running import Daemon
 from tests.terminal.chatting import Start, begin, only_session, wait_for_prompt
@@ -150,16 +150,21 @@ def test_what_others_must_hear_of_goes_through_the_daemon(
     serving = daemon()
     screen = begin(terminal)
     with serving.client() as client, client.connect() as socket:
-        stream.subscribe(socket, session.id, None)
+        websocket.subscribe(socket, session.id, None)
         do(screen, "/title Fix the clock", "the title is now: Fix the clock")
         do(screen, "/context", "of 128,000 tokens", "#1 user", "#4 assistant")
         do(screen, "/compact", "not compacted: ")
         screen.say("/rewind 1")
         screen.wait_for("went back to #2;")
         wait_for_prompt(screen, "and blue?")
-        told = stream.told(socket)
-        changes = (one for one in told if isinstance(one, api.SessionRenamed | api.SessionChanged))
-        assert [type(one) for one in islice(changes, 2)] == [api.SessionRenamed, api.SessionChanged]
+        told = websocket.told(socket)
+        changes = (
+            one for one in told if isinstance(one, events.SessionRenamed | events.SessionChanged)
+        )
+        assert [type(one) for one in islice(changes, 2)] == [
+            events.SessionRenamed,
+            events.SessionChanged,
+        ]
     screen.press("ctrl c")
     wait_for_prompt(screen)
     do(screen, "/new", "A new session")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from everlog.cli.chat.streaming import LONGEST, Blocks, Piece
+from everlog.cli.chat.markdown_stream import LONGEST, Blocks, Piece
 
 LINES = st.sampled_from(
     [

@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING
 
 import click
 
-from everlog.cli import render
+from everlog.cli import output
 from everlog.cli.options import chosen_root, json_option, moment, root_option
 
 if TYPE_CHECKING:
-    from everlog.archive.finding import Problem
-    from everlog.archive.listing import Listed
+    from everlog.interop.archive.archive_listing import Listed
+    from everlog.interop.archive.source_scan import Problem
 
 TOLD = 20  # problems that are told one by one
 
@@ -58,27 +58,27 @@ def add(sources: tuple[Path, ...], again: bool, as_json: bool) -> int:
     Every byte is kept; links are noted and not followed. A file that has gone stays in the
     archive, and one that was rewritten keeps what it was.
     """
-    from everlog.archive.copying import copy
-    from everlog.archive.places import usual_places
+    from everlog.interop.archive.backup import copy
+    from everlog.interop.archive.program_directories import usual_places
 
     chosen = list(sources) or usual_places(Path.home(), os.environ)
-    with render.progress("archiving") as tell:
+    with output.progress("archiving") as tell:
         done = copy(chosen_root(), chosen, usual=not sources, again=again, progress=tell)
     if as_json:
-        render.put_json(done)
+        output.put_json(done)
     elif not done.sources:
-        render.note("no folder of a known program was found (everlog archive DIR takes any)")
+        output.note("no folder of a known program was found (everlog archive DIR takes any)")
     else:
         told = (
-            f"{done.new:,} new and {done.changed:,} changed of {render.plural(done.files, 'file')}"
+            f"{done.new:,} new and {done.changed:,} changed of {output.plural(done.files, 'file')}"
         )
         told += f", {done.gone:,} gone" if done.gone else ""
-        read, written = render.size(done.bytes_read), render.size(done.bytes_written)
+        read, written = output.size(done.bytes_read), output.size(done.bytes_written)
         print(f"{told}: {read} read, {written} written")
         if done.links:
-            render.note(f"{render.plural(done.links, 'link')} noted and not followed")
+            output.note(f"{output.plural(done.links, 'link')} noted and not followed")
         if done.special:
-            render.note(f"{render.plural(done.special, 'special file')} skipped")
+            output.note(f"{output.plural(done.special, 'special file')} skipped")
     return _tell(done.problems)
 
 
@@ -95,21 +95,21 @@ def list_(patterns: tuple[str, ...], limit: int, as_json: bool) -> None:
     A PATTERN is a path, or the end of one or of a folder above it, with *, ? and [ ]: `*.jsonl`,
     `memory`, `~/.claude/projects/-work`.
     """
-    from everlog.archive.listing import listing
+    from everlog.interop.archive.archive_listing import listing
 
     found = listing(chosen_root(), patterns, limit=limit)
     if as_json:
-        render.put_json(found)
+        output.put_json(found)
     elif not found.sources:
-        render.note("nothing is archived yet (everlog archive does it)")
+        output.note("nothing is archived yet (everlog archive does it)")
     elif not patterns:
         _put_sources(found)
     else:
         rows = [
             (
                 version["sha256"][:12],
-                render.when(version["at"]),
-                render.size(version["size"]),
+                output.when(version["at"]),
+                output.size(version["size"]),
                 f"gone {file.gone[:10]}" if file.gone else "",
                 file.path,
             )
@@ -128,10 +128,10 @@ def list_(patterns: tuple[str, ...], limit: int, as_json: bool) -> None:
             if one.target is not None
         ]
         titles = ("VERSION", "ARCHIVED", "SIZE", "STATE", "PATH")
-        render.put_table(titles, rows, right=("SIZE",))
+        output.put_table(titles, rows, right=("SIZE",))
         if found.matching > len(found.files):
             more = found.matching - len(found.files)
-            render.note(f"{more:,} more match (--limit {found.matching})")
+            output.note(f"{more:,} more match (--limit {found.matching})")
 
 
 def _put_sources(found: Listed) -> None:
@@ -141,13 +141,13 @@ def _put_sources(found: Listed) -> None:
             f"{one.files:,}",
             f"{one.gone:,}",
             f"{one.versions:,}",
-            render.size(one.bytes),
-            render.when(one.since),
+            output.size(one.bytes),
+            output.when(one.since),
         )
         for one in found.sources
     ]
     titles = ("SOURCE", "FILES", "GONE", "VERSIONS", "SIZE", "SINCE")
-    render.put_table(titles, rows, right=titles[1:5])
+    output.put_table(titles, rows, right=titles[1:5])
 
 
 @archive.command()
@@ -155,25 +155,25 @@ def _put_sources(found: Listed) -> None:
 @root_option()
 def verify(as_json: bool) -> int:
     """Check every byte of the archive; names what is damaged, and exits 1."""
-    from everlog.archive.checking import verify as check
+    from everlog.interop.archive.verify import verify as check
 
-    with render.progress("verifying") as tell:
+    with output.progress("verifying") as tell:
         done = check(chosen_root(), progress=tell)
     if as_json:
-        render.put_json({"ok": not done.damage, **_plain(done)})
+        output.put_json({"ok": not done.damage, **_plain(done)})
     for one in () if as_json else done.damage:
         by = f" (needed by {one.needed_by[0]}" if one.needed_by else ""
         by += f" and {one.needed_by_count - 1:,} more" if one.needed_by_count > 1 else ""
-        print(render.one_line(f"{one.file}: {one.problem}{by}{')' if by else ''}"))
+        print(output.one_line(f"{one.file}: {one.problem}{by}{')' if by else ''}"))
     if not done.damage:
         if not as_json:
-            objects = render.plural(done.objects, "object")
-            manifests = render.plural(done.manifests, "manifest")
-            print(f"{objects} ({render.size(done.bytes)}) and {manifests} verified, no damage")
+            objects = output.plural(done.objects, "object")
+            manifests = output.plural(done.manifests, "manifest")
+            print(f"{objects} ({output.size(done.bytes)}) and {manifests} verified, no damage")
         return 0
     sys.stdout.flush()
-    render.warn(
-        f"{render.plural(len(done.damage), 'problem')} in the archive"
+    output.warn(
+        f"{output.plural(len(done.damage), 'problem')} in the archive"
         " (everlog archive --again writes anew what its sources still have)"
     )
     return 1
@@ -192,6 +192,7 @@ def _plain(value: object) -> dict[str, object]:
 @click.option(
     "--output",
     "-o",
+    "folder",
     required=True,
     type=click.Path(file_okay=False, path_type=Path),
     help="The folder to write to.",
@@ -201,22 +202,22 @@ def _plain(value: object) -> dict[str, object]:
 @json_option
 @root_option()
 def restore(
-    patterns: tuple[str, ...], output: Path, at: str | None, version: str, as_json: bool
+    patterns: tuple[str, ...], folder: Path, at: str | None, version: str, as_json: bool
 ) -> int:
     """Write files back as they were, also those that have gone.
 
     /home/me/x becomes OUTPUT/home/me/x, with its time and its mode for you alone. Nothing is
     written over, and links are not made.
     """
-    from everlog.archive.restoring import restore as run
+    from everlog.interop.archive.restore import restore as run
 
-    with render.progress("restoring") as tell:
-        done = run(chosen_root(), output, patterns, at=at, version=version, progress=tell)
+    with output.progress("restoring") as tell:
+        done = run(chosen_root(), folder, patterns, at=at, version=version, progress=tell)
     if as_json:
-        render.put_json(done)
+        output.put_json(done)
     else:
-        files = render.plural(len(done.files), "file")
-        print(f"{files} ({render.size(done.bytes)}) written below {render.one_line(str(output))}")
+        files = output.plural(len(done.files), "file")
+        print(f"{files} ({output.size(done.bytes)}) written below {output.one_line(str(folder))}")
     return _tell(done.problems)
 
 
@@ -224,7 +225,7 @@ def _tell(problems: Sequence[Problem]) -> int:
     """Name what was left, on stderr; the exit code."""
     sys.stdout.flush()
     for one in problems[:TOLD]:
-        render.warn(f"left {render.one_line(one.path)}: {render.one_line(one.problem)}")
+        output.warn(f"left {output.one_line(one.path)}: {output.one_line(one.problem)}")
     if len(problems) > TOLD:
-        render.warn(f"and {len(problems) - TOLD:,} more")
+        output.warn(f"and {len(problems) - TOLD:,} more")
     return 1 if problems else 0

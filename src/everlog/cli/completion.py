@@ -11,7 +11,7 @@ import sys
 import click
 from click.shell_completion import get_completion_class, shell_complete
 
-from everlog.cli import render
+from everlog.cli import output
 from everlog.cli.options import json_option, root_option
 
 VARIABLE = "_EVERLOG_COMPLETE"
@@ -28,24 +28,24 @@ INSTALL = {
 @root_option()
 def completion(shell: str, as_json: bool) -> None:
     """Print the script that makes Tab complete commands, options, sessions and agents."""
-    from everlog.cli.tree import root
+    from everlog.cli.command_tree import root
 
     made = get_completion_class(shell)
     assert made is not None
     # Not source(), which for bash would look for a bash to ask for its version.
     script = made.source_template % made(root, {}, "everlog", VARIABLE).source_vars()
     if as_json:
-        render.put_json({"shell": shell, "script": script, "install": INSTALL[shell]})
+        output.put_json({"shell": shell, "script": script, "install": INSTALL[shell]})
         return
     print(f"# {INSTALL[shell]}\n{script.strip()}")
-    if render.on_terminal(sys.stdout):
+    if output.on_terminal(sys.stdout):
         sys.stdout.flush()
-        render.note(f"to install it: {INSTALL[shell]}")
+        output.note(f"to install it: {INSTALL[shell]}")
 
 
 def answer(instruction: str) -> int:
     """Answer a shell; whatever goes wrong, the line that is being typed stays clean."""
-    from everlog.cli.tree import root
+    from everlog.cli.command_tree import root
 
     silent = os.open(os.devnull, os.O_WRONLY)
     os.dup2(silent, 2)  # warnings too would be written into the line

@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from everlog.cli import render
+from everlog.cli import output
 from everlog.cli.options import chosen_root, json_option, root_option
 
 HIDDEN = "(hidden)"
@@ -37,13 +37,13 @@ def show(as_json: bool) -> None:
     if as_json:
         path = str(file) if file.exists() else None
         answer = {"root": str(root), "file": path, "settings": settings, "origins": origins}
-        render.put_json(answer)
+        output.put_json(answer)
         return
     rows = []
     for key, value in _leaves(settings):
         origin = {"file": str(file), "environment": _variable(key)}.get(origins[key], "default")
         rows.append((key, msgspec.json.encode(value).decode(), origin))
-    render.put_table(("SETTING", "VALUE", "FROM"), rows)
+    output.put_table(("SETTING", "VALUE", "FROM"), rows)
 
 
 def _without_secrets(settings: dict[str, Any]) -> dict[str, Any]:

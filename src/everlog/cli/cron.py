@@ -6,7 +6,7 @@ import time
 
 import click
 
-from everlog.cli import render
+from everlog.cli import output
 from everlog.cli.options import chosen_root, json_option, root_option
 
 job_argument = click.argument("job")
@@ -28,7 +28,7 @@ def list_jobs(as_json: bool) -> None:
     with Client.of(chosen_root()) as client:
         jobs = client.cron()
     if as_json:
-        render.put_json({"jobs": jobs})
+        output.put_json({"jobs": jobs})
         return
     now = time.time()
     rows = [
@@ -36,7 +36,7 @@ def list_jobs(as_json: bool) -> None:
             job["id"],
             job["schedule"],
             _state(job),
-            render.ago(job["lastRunAt"], now) if job.get("lastRunAt") else "–",
+            output.ago(job["lastRunAt"], now) if job.get("lastRunAt") else "–",
             job.get("lastStatus") or "–",
             str(job["consecutiveFailures"]),
             job.get("nextRunAt") or "–",
@@ -44,7 +44,7 @@ def list_jobs(as_json: bool) -> None:
         for job in jobs
     ]
     head = ("JOB", "SCHEDULE", "STATE", "LAST RUN", "RESULT", "FAILURES", "NEXT RUN")
-    render.put_table(head, rows)
+    output.put_table(head, rows)
 
 
 @cron.command()
@@ -88,7 +88,7 @@ def run(job: str, as_json: bool) -> None:
 
 def _say(text: str, answer: dict[str, object], as_json: bool) -> None:
     if as_json:
-        render.put_json(answer)
+        output.put_json(answer)
     else:
         print(text)
 

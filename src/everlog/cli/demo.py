@@ -15,7 +15,7 @@ import time
 from pathlib import Path
 
 from everlog.app import open_store
-from everlog.cli import render
+from everlog.cli import output
 from everlog.cli.main import main as everlog
 from everlog.model import ToolCall, assistant, tool_result, user
 from everlog.session import Session
@@ -59,7 +59,7 @@ def tell(root: Path) -> int:
     _run(root, "sessions", "append", session.id, "Are you still there?")
     aside = sorted(directory.glob("torn.*"))
     for path in aside:
-        print(f"set aside, not deleted: {path.name} ({render.size(path.stat().st_size)})")
+        print(f"set aside, not deleted: {path.name} ({output.size(path.stat().st_size)})")
     if torn and not aside:
         print("the torn bytes were not set aside: this is a bug")
         return 1
@@ -73,7 +73,7 @@ def tell(root: Path) -> int:
     _run(root, "sessions", "compact", session.id)
     _run(root, "sessions", "context", session.id)
     grown = _size(directory) - kept
-    print(f"\nThe log has every byte that it had, and {render.size(grown)} more.")
+    print(f"\nThe log has every byte that it had, and {output.size(grown)} more.")
     _run(root, "sessions", "list")
     print("\nThe root is removed now. Your own: everlog sessions new, everlog --help")
     return 0

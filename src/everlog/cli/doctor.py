@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 import click
 
-from everlog.cli import render
+from everlog.cli import output
 from everlog.cli.options import chosen_root, chosen_store, json_option, open_root, root_option
 
 
@@ -53,13 +53,13 @@ def doctor(watch: bool, as_json: bool) -> int:
     wrong = [check for check in checks if not check.ok]
     if as_json:
         found = [check._asdict() for check in checks]
-        render.put_json({"root": str(root), "ok": not wrong, "checks": found})
+        output.put_json({"root": str(root), "ok": not wrong, "checks": found})
     else:
         for check in checks:
             print(f"{'ok   ' if check.ok else 'WRONG'}  {check.name:9}  {check.detail}")
     if wrong:
         sys.stdout.flush()
-        render.warn(f"wrong: {', '.join(check.name for check in wrong)}")
+        output.warn(f"wrong: {', '.join(check.name for check in wrong)}")
         return 1
     if watch:
         _watch()
@@ -86,7 +86,7 @@ def _guarded(name: str, look: Callable[[], Check]) -> Check:
     try:
         return look()
     except (EverlogError, OSError) as error:
-        return Check(name, False, render.one_line(str(error)))
+        return Check(name, False, output.one_line(str(error)))
 
 
 def _versions() -> Check:
@@ -105,7 +105,7 @@ def _versions() -> Check:
 
 
 def _root(root: Path) -> Check:
-    shown = render.one_line(str(root))
+    shown = output.one_line(str(root))
     try:
         status = os.stat(root)
     except OSError as error:
@@ -130,7 +130,7 @@ def _settings(root: Path) -> Check:
     load_settings(root)
     file = root / "config.toml"
     state = f"{file}: valid" if file.exists() else "defaults, there is no config.toml"
-    return Check("settings", True, render.one_line(state))
+    return Check("settings", True, output.one_line(state))
 
 
 def _sessions(root: Path) -> Check:
@@ -151,22 +151,22 @@ def _sessions(root: Path) -> Check:
             if entry.stat(follow_symlinks=False).st_mode & 0o077:
                 open_to_others.append(entry.name)
     problems = [
-        f"{render.plural(len(names), 'entry').replace('entrys', 'entries')} {what}, "
-        f"such as {render.one_line(min(names))[:60]}"
+        f"{output.plural(len(names), 'entry').replace('entrys', 'entries')} {what}, "
+        f"such as {output.one_line(min(names))[:60]}"
         for names, what in (
             (strange, "in sessions/ that are no session directories and are not used"),
             (open_to_others, "that others can open (chmod 700)"),
         )
         if names
     ]
-    return Check("sessions", not problems, "; ".join([render.plural(count, "session"), *problems]))
+    return Check("sessions", not problems, "; ".join([output.plural(count, "session"), *problems]))
 
 
 def _database() -> Check:
     """Whether it can be reached, with tables that this everlog understands."""
     with open_root() as store:
         count = store.list(limit=1).total
-        return Check("database", True, f"{store.port!r}: {render.plural(count, 'session')}")
+        return Check("database", True, f"{store.port!r}: {output.plural(count, 'session')}")
 
 
 def _index() -> Check:
@@ -174,13 +174,13 @@ def _index() -> Check:
         sweep = getattr(store.port, "sweep", None)
         if sweep is None:
             return Check("index", True, "this store has none")
-        with render.progress("reading sessions") as tell:
+        with output.progress("reading sessions") as tell:
             done = sweep(tell)
     mended = done.refreshed + done.removed
     state = "up to date"
     if mended:
         state = f"brought up to date ({done.refreshed} read again, {done.removed} gone)"
-    return Check("index", True, f"{render.plural(done.sessions, 'session')}, {state}")
+    return Check("index", True, f"{output.plural(done.sessions, 'session')}, {state}")
 
 
 def _leftovers() -> Check:
@@ -190,5 +190,5 @@ def _leftovers() -> Check:
         found: list[str] = list(leftovers()) if leftovers is not None else []
     if not found:
         return Check("leftovers", True, "none")
-    listed = render.one_line(", ".join(sorted(found)[:3]))
+    listed = output.one_line(", ".join(sorted(found)[:3]))
     return Check("leftovers", True, f"{len(found)}, safe to delete if nothing runs: {listed}")

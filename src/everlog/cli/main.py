@@ -57,16 +57,16 @@ def _run(given: list[str]) -> int:
     except ModuleNotFoundError:
         return _complain("the command line needs click and rich (pip install 'everlog[cli]')")
     try:
-        from everlog.cli import tree
-        from everlog.cli.render import tolerate_any_text
+        from everlog.cli import command_tree
+        from everlog.cli.output import tolerate_any_text
 
         tolerate_any_text()
         if instruction := os.environ.get("_EVERLOG_COMPLETE"):  # a shell asks
             from everlog.cli.completion import answer
 
             return answer(instruction)
-        with tree.root.make_context("everlog", list(given)) as context:
-            return tree.root.invoke(context) or 0
+        with command_tree.root.make_context("everlog", list(given)) as context:
+            return command_tree.root.invoke(context) or 0
     except click.exceptions.Exit as stop:
         return stop.exit_code
     except BrokenPipeError:
@@ -109,7 +109,7 @@ def _explain(error: BaseException) -> int:
 
 
 def _complain(message: str, code: int = FAILED) -> int:
-    from everlog.cli.render import one_line
+    from everlog.cli.output import one_line
 
     try:
         print(f"everlog: {one_line(message)}", file=sys.stderr)

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from everlog.cli import render
+from everlog.cli import output
 from everlog.cli.memory_options import chosen_memory, whose_options
 from everlog.cli.options import chosen_root, json_option, open_root, root_option
 
 if TYPE_CHECKING:
-    from everlog.memory.files import MemoryFile
+    from everlog.memory.note_files import MemoryFile
 
 CATEGORIES = ("preference", "project", "pattern", "decision", "constraint")
 
@@ -24,10 +24,10 @@ CATEGORIES = ("preference", "project", "pattern", "decision", "constraint")
 @root_option()
 def show(agent: str, project: str | None, as_json: bool) -> None:
     """Print MEMORY.md, as agents are shown it, and list the notes."""
-    from everlog.memory.extracted import FILE, read
-    from everlog.memory.files import is_note
-    from everlog.memory.index import cut
-    from everlog.memory.notes import INDEX
+    from everlog.memory.extracted_file import FILE, read
+    from everlog.memory.index_file import cut
+    from everlog.memory.note_files import is_note
+    from everlog.memory.note_text import INDEX
 
     memories = chosen_memory(agent, project)
     files = memories.files()
@@ -37,12 +37,12 @@ def show(agent: str, project: str | None, as_json: bool) -> None:
     found = [_note(one) for one in files if is_note(one.path)]
     if as_json:
         name = str(memories.path.relative_to(chosen_root()))
-        render.put_json({"memory": name, "index": index, "notes": found, "facts": waiting})
+        output.put_json({"memory": name, "index": index, "notes": found, "facts": waiting})
         return
     if index.strip():
-        print(render.safe(index.strip()), end="\n\n")
+        print(output.safe(index.strip()), end="\n\n")
     if not found and not waiting:
-        render.note("this memory is empty")
+        output.note("this memory is empty")
         return
     head = ("NOTE", "CATEGORY", "SURE", "AGE", "BY")
     rows = [
@@ -56,9 +56,9 @@ def show(agent: str, project: str | None, as_json: bool) -> None:
         for one in found
     ]
     if rows:
-        render.put_table(head, rows, right=("SURE",), elastic="NOTE")
+        output.put_table(head, rows, right=("SURE",), elastic="NOTE")
     if waiting:
-        render.note(f"{render.plural(waiting, 'extracted fact')} will be notes after a dream")
+        output.note(f"{output.plural(waiting, 'extracted fact')} will be notes after a dream")
 
 
 @click.command()
@@ -73,12 +73,12 @@ def search(
     """Find notes, extracted facts and what was said in sessions."""
     import msgspec
 
-    from everlog.memory.recall import best, items
+    from everlog.memory.note_ranking import best, items
 
     query = " ".join(words)
     known = items(chosen_memory(agent, project).files())
     found = best(known, query, limit)
-    with open_root() as store, render.progress("taking in what is new") as tell:
+    with open_root() as store, output.progress("taking in what is new") as tell:
         which: dict[str, Any] = {} if project else {"agent": agent}
         sessions = store.search(query, limit=limit, progress=tell, **which)
     if as_json:
@@ -86,16 +86,16 @@ def search(
             {"file": one.file, "text": one.text, "day": one.day, "session": one.session}
             for one in found
         ]
-        render.put_json({"notes": told, "sessions": msgspec.to_builtins(sessions)})
+        output.put_json({"notes": told, "sessions": msgspec.to_builtins(sessions)})
         return
     for one in found:
-        print(f"{one.file}  {one.day}  {render.one_line(one.text)}")
+        print(f"{one.file}  {one.day}  {output.one_line(one.text)}")
     for each in sessions.results:
         for hit in each.hits[:1]:
             place = f"{each.session} #{hit.seq}  {hit.timestamp[:10]}"
-            print(f"{place}  {render.one_line(hit.snippet)}")
+            print(f"{place}  {output.one_line(hit.snippet)}")
     if not found and not sessions.results:
-        render.note("nothing was found")
+        output.note("nothing was found")
 
 
 @click.command()
@@ -117,10 +117,10 @@ def add(
     as_json: bool,
 ) -> None:
     """Write a note. It counts as written by hand: no dream changes it."""
-    from everlog.engine import notes
-    from everlog.engine.learning import today
+    from everlog.memory import note_edits
+    from everlog.memory.extraction_run import today
 
-    file = notes.add(
+    file = note_edits.add(
         chosen_memory(agent, project),
         text,
         today(time.time),
@@ -139,12 +139,12 @@ def add(
 @root_option()
 def edit(note: str, agent: str, project: str | None, as_json: bool) -> None:
     """Change a note in your editor, or to what is piped in. Takes its file or its exact name."""
-    from everlog.engine import notes
     from everlog.errors import FormatError
+    from everlog.memory import note_edits
 
     memories = chosen_memory(agent, project)
-    found = notes.find(memories.files(), note)
-    if render.on_terminal(sys.stdin):
+    found = note_edits.find(memories.files(), note)
+    if output.on_terminal(sys.stdin):
         text = click.edit(found.text, extension=".md")
         if text is None:
             _say(f"{found.path} was not changed", {"file": found.path, "changed": False}, as_json)
@@ -153,7 +153,7 @@ def edit(note: str, agent: str, project: str | None, as_json: bool) -> None:
         text = "" if sys.stdin is None else sys.stdin.buffer.read().decode("utf-8", "replace")
     if not text.strip():
         raise FormatError("the note would be empty", hint="nothing was changed")
-    path = notes.change(memories, found.path, text, expect=found.text)
+    path = note_edits.change(memories, found.path, text, expect=found.text)
     _say(f"{path} was changed", {"file": path, "changed": text != found.text}, as_json)
 
 
@@ -168,10 +168,10 @@ def undo(agent: str, project: str | None, as_json: bool) -> None:
     """
     taken = chosen_memory(agent, project).undo()
     if as_json:
-        render.put_json({"id": taken.id, "files": taken.paths, "report": taken.report})
+        output.put_json({"id": taken.id, "files": taken.paths, "report": taken.report})
         return
     print("took back:")
-    print(render.safe(taken.report))
+    print(output.safe(taken.report))
 
 
 @click.command()
@@ -184,28 +184,28 @@ def clear(yes: bool, agent: str, project: str | None, as_json: bool) -> int:
     memories = chosen_memory(agent, project)
     paths = sorted(one.path for one in memories.files())
     if paths and not yes:
-        if not render.on_terminal(sys.stdin):
+        if not output.on_terminal(sys.stdin):
             raise click.UsageError("deleting for good needs --yes when nobody can be asked")
         for path in paths:
-            render.note(path)
-        what = f"{render.plural(len(paths), 'file')} of {memories.path}"
+            output.note(path)
+        what = f"{output.plural(len(paths), 'file')} of {memories.path}"
         if not click.confirm(f"Delete {what} for good?", err=True):
-            render.note("nothing was deleted")
+            output.note("nothing was deleted")
             return 1
     gone = memories.clear()
     if as_json:
-        render.put_json({"deleted": gone})
+        output.put_json({"deleted": gone})
         return 0
     for path in gone:
-        print(f"deleted {render.one_line(path)}")
+        print(f"deleted {output.one_line(path)}")
     if not gone:
-        render.note("this memory is empty")
+        output.note("this memory is empty")
     return 0
 
 
 def _note(one: MemoryFile) -> dict[str, Any]:
-    from everlog.memory.files import age
-    from everlog.memory.notes import parse
+    from everlog.memory.note_files import age
+    from everlog.memory.note_text import parse
 
     note = parse(one.text)
     return {
@@ -222,6 +222,6 @@ def _note(one: MemoryFile) -> dict[str, Any]:
 
 def _say(text: str, answer: dict[str, object], as_json: bool) -> None:
     if as_json:
-        render.put_json(answer)
+        output.put_json(answer)
     else:
-        print(render.one_line(text))
+        print(output.one_line(text))

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from everlog.cli.known import complete_agent
+from everlog.cli.completion_source import complete_agent
 from everlog.cli.options import chosen_root
 
 if TYPE_CHECKING:
-    from everlog.stores.memories import Memories
+    from everlog.memory.memory_directory import Memories
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -36,7 +36,7 @@ def chosen_memory(agent: str, project: str | None) -> Memories:
     """The memory that the user chose."""
     from pathlib import Path
 
-    from everlog.stores.memories import Memories, memory_path, project_key
+    from everlog.memory.memory_directory import Memories, memory_path, project_key
 
     if project is not None:
         key = project_key(str(Path(project).expanduser().absolute()))

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from everlog.cli.known import complete_session
-from everlog.cli.render import progress, warn
+from everlog.cli.completion_source import complete_session
+from everlog.cli.output import progress, warn
 
 if TYPE_CHECKING:
     from pathlib import Path

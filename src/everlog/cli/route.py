@@ -6,7 +6,7 @@ import sys
 
 import click
 
-from everlog.cli import render
+from everlog.cli import output
 from everlog.cli.options import chosen_root, json_option, root_option
 
 
@@ -24,16 +24,16 @@ def route(explained: bool, as_json: bool) -> None:
     from msgspec.structs import asdict
 
     from everlog.app import load_settings
-    from everlog.cli import asked
+    from everlog.cli import route_input
     from everlog.identity.explain import explain
     from everlog.identity.route import Routing
 
-    for router, inbound, key in asked.stdin(Routing.of(load_settings(chosen_root()))):
+    for router, inbound, key in route_input.stdin(Routing.of(load_settings(chosen_root()))):
         routed = router.route(inbound, key)
         if not explained:
-            render.put_json(routed)
+            output.put_json(routed)
         elif as_json:
-            render.put_json({**asdict(routed), "why": explain(router, inbound, key)})
+            output.put_json({**asdict(routed), "why": explain(router, inbound, key)})
         else:
-            print(render.one_line(" ".join(explain(router, inbound, key))))
+            print(output.one_line(" ".join(explain(router, inbound, key))))
         sys.stdout.flush()  # whoever asks line by line has the answer at once

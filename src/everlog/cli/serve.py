@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from everlog.cli import render
+from everlog.cli import output
 from everlog.cli.options import (
     chosen_foreign,
     chosen_root,
@@ -18,7 +18,7 @@ from everlog.cli.options import (
 )
 
 if TYPE_CHECKING:
-    from everlog.daemon.serve import Served
+    from everlog.daemon.server import Served
 
 EXAMPLE = "An example"
 
@@ -39,7 +39,7 @@ def serve(port: int | None, host: str | None, example: bool, as_json: bool) -> N
     from everlog.settings import StoreSettings
 
     try:
-        from everlog.daemon.serve import run
+        from everlog.daemon.server import run
     except ModuleNotFoundError as error:
         from everlog.errors import SettingsError
 
@@ -79,7 +79,7 @@ def _announce(served: Served, as_json: bool) -> None:
             "root": str(served.root),
             "socket": socket,
         }
-        render.put_json(answer)
+        output.put_json(answer)
         sys.stdout.flush()
         return
     rows = [
@@ -96,7 +96,7 @@ def _announce(served: Served, as_json: bool) -> None:
         rows.append(("CrabTalk", socket))
     print("everlog is running. The page's link works once; Ctrl-C stops it.\n")
     for name, text in rows:
-        print(f"  {name:<9} {render.one_line(text)}")
+        print(f"  {name:<9} {output.one_line(text)}")
     sys.stdout.flush()
 
 
@@ -123,7 +123,7 @@ def status(as_json: bool) -> None:
     with Client.of(chosen_root()) as client:
         health = client.health()
         if as_json:
-            render.put_json({"address": client.address, **health})
+            output.put_json({"address": client.address, **health})
         else:
             told = {"address": client.address, **health}
             words = {True: "yes", False: "no"}
@@ -132,7 +132,7 @@ def status(as_json: bool) -> None:
                 for key, value in told.items()
                 if value != ""
             ]
-            render.put_table(("WHAT", "VALUE"), rows)
+            output.put_table(("WHAT", "VALUE"), rows)
 
 
 @click.command()
@@ -145,6 +145,6 @@ def page(as_json: bool) -> None:
     with Client.of(chosen_root()) as client:
         url = client.link()
     if as_json:
-        render.put_json({"url": url})
+        output.put_json({"url": url})
     else:
         print(url)

@@ -8,8 +8,8 @@ from typing import Any
 
 import click
 
-from everlog.cli import render
-from everlog.cli.known import complete_agent
+from everlog.cli import output
+from everlog.cli.completion_source import complete_agent
 from everlog.cli.options import json_option, moment, open_root, root_option, session_argument
 
 
@@ -35,11 +35,11 @@ def list_sessions(limit: int, cursor: str | None, as_json: bool, **which: Any) -
         found = [
             {**to_builtins(one.metadata), "bytes": one.bytes, "parts": one.parts} for one in page
         ]
-        render.put_json({"sessions": found, "next": page.next, "total": page.total})
+        output.put_json({"sessions": found, "next": page.next, "total": page.total})
         return
     if not page:
         narrowed = any(which.values()) or cursor is not None
-        render.note("no session matches" if narrowed else "no sessions (everlog sessions new)")
+        output.note("no session matches" if narrowed else "no sessions (everlog sessions new)")
         return
     now = time.time()
     rows = [
@@ -49,18 +49,18 @@ def list_sessions(limit: int, cursor: str | None, as_json: bool, **which: Any) -
             one.metadata.agent,
             one.metadata.sender,
             str(one.metadata.message_count),
-            render.ago(one.metadata.last_message_at, now),
-            render.size(one.bytes),
+            output.ago(one.metadata.last_message_at, now),
+            output.size(one.bytes),
         )
         for one in page
     ]
     titles = ("ID", "TITLE", "AGENT", "SENDER", "MSGS", "ACTIVE", "SIZE")
     spare = ("SENDER", "AGENT", "SIZE", "MSGS")
     right = ("MSGS", "SIZE")
-    render.put_table(titles, rows, right=right, elastic="TITLE", spare=spare, last="ACTIVE")
+    output.put_table(titles, rows, right=right, elastic="TITLE", spare=spare, last="ACTIVE")
     if page.next is not None:
         sys.stdout.flush()
-        render.note(f"{len(page):,} of {page.total:,}; go on with --cursor {page.next}")
+        output.note(f"{len(page):,} of {page.total:,}; go on with --cursor {page.next}")
 
 
 @click.command()
@@ -74,18 +74,18 @@ def list_sessions(limit: int, cursor: str | None, as_json: bool, **which: Any) -
 @root_option()
 def show(session_id: str, everything: bool, full: bool, raw: bool, as_json: bool) -> None:
     """Show a session as a transcript."""
-    from everlog.cli import transcript
+    from everlog.cli import transcript_output
 
     if raw and (as_json or full):
         raise click.UsageError("--raw goes with neither --json nor --full")
     with open_root() as store:
         session = store.session(session_id)
         if raw:
-            transcript.put_lines(session)
+            transcript_output.put_lines(session)
         elif as_json:
-            transcript.put_objects(session, everything=everything)
+            transcript_output.put_objects(session, everything=everything)
         else:
-            transcript.put(session, everything=everything, full=full)
+            transcript_output.put(session, everything=everything, full=full)
 
 
 @click.command()
@@ -98,17 +98,17 @@ def parts(session_id: str, as_json: bool) -> None:
         found = store.session(session_id).parts
     total = sum(part.bytes for part in found)
     if as_json:
-        render.put_json({"parts": found, "bytes": total})
+        output.put_json({"parts": found, "bytes": total})
         return
     rows = [
         (
             part.file,
-            render.size(part.bytes),
+            output.size(part.bytes),
             *("-" if seq is None else str(seq) for seq in (part.first_seq, part.last_seq)),
         )
         for part in found
     ]
     titles = ("FILE", "SIZE", "FIRST SEQ", "LAST SEQ")
-    render.put_table(titles, rows, right=titles[1:])
+    output.put_table(titles, rows, right=titles[1:])
     sys.stdout.flush()
-    render.note(f"{render.plural(len(found), 'part')}, {render.size(total)}")
+    output.note(f"{output.plural(len(found), 'part')}, {output.size(total)}")

@@ -7,7 +7,7 @@ import sys
 
 import click
 
-from everlog.cli import render
+from everlog.cli import output
 from everlog.cli.options import json_option, open_root, root_option
 
 
@@ -21,8 +21,8 @@ def browse(ctx: click.Context, as_json: bool) -> int:
     Type to filter by title and by what was said; Enter opens, Ctrl-R renames, Ctrl-D deletes, Tab
     shows or hides the preview, Esc leaves. With --json the session that was picked is the answer.
     """
-    drawn_on = sys.stderr if as_json and not render.on_terminal(sys.stdout) else sys.stdout
-    if not (render.on_terminal(sys.stdin) and render.on_terminal(drawn_on)) or _is_dumb():
+    drawn_on = sys.stderr if as_json and not output.on_terminal(sys.stdout) else sys.stdout
+    if not (output.on_terminal(sys.stdin) and output.on_terminal(drawn_on)) or _is_dumb():
         raise click.UsageError("browse needs a terminal; everlog sessions list lists them", ctx)
     from everlog.cli.picker import pick
 
@@ -32,7 +32,7 @@ def browse(ctx: click.Context, as_json: bool) -> int:
         if as_json:
             from everlog.log.fold import to_builtins
 
-            render.put_json(
+            output.put_json(
                 {"session": to_builtins(store.session(picked).metadata) if picked else None}
             )
             return 0

@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING
 
 import click
 
-from everlog.cli import render
+from everlog.cli import output
 from everlog.cli.options import json_option, open_root, root_option, session_argument
 
 if TYPE_CHECKING:
+    from everlog.agent.compactor import Compactor, Outcome
     from everlog.aio import AsyncSession
-    from everlog.engine.compact import Compactor, Outcome
     from everlog.model import Metadata
     from everlog.ports import Provider
     from everlog.session import Session, Store
@@ -39,7 +39,7 @@ def context(session_id: str, window: int | None, full: bool, as_json: bool) -> N
     That is the summary, if there is one, and the messages behind it, each with its estimated
     tokens; then what was left out, and why. Nothing is written.
     """
-    from everlog.cli import sent
+    from everlog.cli import context_report
 
     with open_root() as store:
         session = store.session(session_id)
@@ -50,9 +50,9 @@ def context(session_id: str, window: int | None, full: bool, as_json: bool) -> N
             tool_result_budget=settings.tool_result_budget,
         )
         if as_json:
-            sent.put_objects(built, store.count)
+            context_report.put_objects(built, store.count)
         else:
-            sent.put(metadata, built, store.count, full=full)
+            context_report.put(metadata, built, store.count, full=full)
 
 
 @click.command()
@@ -85,8 +85,8 @@ def compact(
     """
     from msgspec.structs import replace
 
-    from everlog.cli import sent
-    from everlog.engine.compact import Compactor
+    from everlog.agent.compactor import Compactor
+    from everlog.cli import context_report
 
     with open_root() as store:
         session = store.session(session_id)
@@ -107,14 +107,14 @@ def compact(
         )
         outcome = (_previewed if dry_run else _compacted)(session, compactor, focus)
         if as_json:
-            sent.put_outcome_object(outcome)
+            context_report.put_outcome_object(outcome)
         else:
-            sent.put_outcome(outcome)
+            context_report.put_outcome(outcome)
 
 
 def _window(store: Store, metadata: Metadata) -> int:
     """The window of the model that would answer; without one, of that which answered last."""
-    from everlog.cli.windows import window_of
+    from everlog.cli.model_windows import window_of
 
     settings = store.settings
     model = metadata.model if metadata.model_chosen else settings.model_of(metadata.agent)
@@ -132,7 +132,7 @@ def _provider(store: Store, model: str) -> Provider | None:
     try:
         return store.provider(model)
     except SettingsError as error:
-        render.note(f"the summary is by the built-in summariser: {error}")
+        output.note(f"the summary is by the built-in summariser: {error}")
         return None
 
 
@@ -140,7 +140,7 @@ def _compacted(session: Session, compactor: Compactor, focus: str) -> Outcome:
     async def run(own: AsyncSession) -> Outcome:
         with await own.lease() as lease:
             if closed := await own.close_calls(lease=lease):
-                render.note(f"closed {render.plural(len(closed), 'tool call')} without a result")
+                output.note(f"closed {output.plural(len(closed), 'tool call')} without a result")
             return await compactor.run(own, lease, manual=True, focus=focus)
 
     return _watched(session, run)
@@ -160,7 +160,7 @@ def _watched(session: Session, work: Callable[[AsyncSession], Awaitable[Outcome]
     from everlog.aio import AsyncSession, AsyncStore
 
     async def run() -> Outcome:
-        with render.progress("summarising") as tell:
+        with output.progress("summarising") as tell:
             async with AsyncStore(session.store) as store:
                 later = asyncio.get_running_loop().call_later(PATIENCE, tell, 0, 1)
                 try:

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING
 
 import click
 
-from everlog.cli import render
+from everlog.cli import output
 from everlog.cli.options import json_option, open_root, root_option, session_argument
 
 if TYPE_CHECKING:
-    from everlog.dialects.form import Written
-    from everlog.importing import Imported
+    from everlog.interop.formats.format_types import Written
+    from everlog.interop.importer import Imported
 
 READABLE = ("auto", "claude", "codex", "cersei", "crabtalk", "gemini", "picoclaw", "pi")
 WRITABLE = ("native", "claude", "cersei", "crabtalk", "picoclaw", "pi", "md", "html", "json")
@@ -36,36 +36,36 @@ def import_(paths: tuple[Path, ...], name: str, as_json: bool) -> int:
     new.
     """
     from everlog.app import dialects
-    from everlog.importing import find_files, import_files
+    from everlog.interop.importer import find_files, import_files
 
     files = find_files(paths)
     known = dialects() if name == "auto" else dialects(name)
-    with open_root() as store, render.progress("importing files") as tell:
+    with open_root() as store, output.progress("importing files") as tell:
         done = list(import_files(store.port, files, known, progress=tell))
     left = [one for one in done if one.problem]
     if as_json:
-        render.put_json({"files": done})
+        output.put_json({"files": done})
     else:
         for one in done:
             if not one.problem:
                 _put(one)
         if not files:
-            render.note("no files were found")
+            output.note("no files were found")
     sys.stdout.flush()
     for one in left:
-        render.warn(f"left {render.one_line(one.path)}: {render.one_line(one.problem)}")
+        output.warn(f"left {output.one_line(one.path)}: {output.one_line(one.problem)}")
     return 1 if left else 0
 
 
 def _put(one: Imported) -> None:
-    name = render.one_line(Path(one.path).name)
+    name = output.one_line(Path(one.path).name)
     new = f"{one.added} new" if one.added != one.records_out else "all new"
-    print(f"{name} → {one.id}, {one.format}: {render.plural(one.records_out, 'record')}, {new}")
+    print(f"{name} → {one.id}, {one.format}: {output.plural(one.records_out, 'record')}, {new}")
     for child in one.children:
-        count = render.plural(child.records_out, "record")
-        print(f"  {render.one_line(child.path)} → {child.id}, {count}")
+        count = output.plural(child.records_out, "record")
+        print(f"  {output.one_line(child.path)} → {child.id}, {count}")
     for text in (*one.lost, *(text for child in one.children for text in child.lost)):
-        render.warn(f"{name}: {render.one_line(text)}")
+        output.warn(f"{name}: {output.one_line(text)}")
 
 
 @click.command()
@@ -92,25 +92,25 @@ def export(*, session_id: str, name: str, folder: Path, redact: bool, as_json: b
     A session that came from that program goes back as it was, with what was added. What the
     format cannot hold is named. Files that are there already are not written over.
     """
-    from everlog import exporting
     from everlog.app import dialects
     from everlog.errors import Conflict
+    from everlog.interop import exporter
 
     with open_root() as store:
         session = store.session(session_id)
         written: Written
         if name == "native":
-            written = exporting.native(session)
+            written = exporter.native(session)
         elif name == "json":
-            written = exporting.plain(session)
+            written = exporter.plain(session)
         elif name in ("md", "html"):
-            written, covered = exporting.document(session, name, redacted=redact)
+            written, covered = exporter.document(session, name, redacted=redact)
             if covered:
-                render.note(
-                    f"{render.plural(covered, 'secret')} covered up (--no-redact keeps them)"
+                output.note(
+                    f"{output.plural(covered, 'secret')} covered up (--no-redact keeps them)"
                 )
         else:
-            written = exporting.export(session, *dialects(name))
+            written = exporter.export(session, *dialects(name))
     there = [path for path in written.files if (folder / path).exists()]
     if there:
         raise Conflict(f"{folder / there[0]} is there already", hint="give another --output")
@@ -122,13 +122,13 @@ def export(*, session_id: str, name: str, folder: Path, redact: bool, as_json: b
         target.chmod(0o600)
     files = [str(folder / path) for path in written.files]
     if as_json:
-        render.put_json({"files": files, "lost": written.lost})
+        output.put_json({"files": files, "lost": written.lost})
         return
     for file in files:
-        print(render.one_line(file))
+        print(output.one_line(file))
     sys.stdout.flush()
     for text in written.lost:
-        render.warn(f"left out: {render.one_line(text)}")
+        output.warn(f"left out: {output.one_line(text)}")
 
 
 @click.command()
@@ -143,23 +143,23 @@ def migrate(directory: Path, as_json: bool) -> int:
     Each x.json is renamed to x.json.migrated when its session is on the disk and was read back
     equal; a file that cannot be imported is left and named. Running it again changes nothing.
     """
-    from everlog.migration import migrate as run
-    from everlog.stores.layout import legacy_files
+    from everlog.interop.legacy_import import migrate as run
+    from everlog.stores.file.layout import legacy_files
 
     files = legacy_files(directory)
-    with open_root() as store, render.progress("importing files") as tell:
+    with open_root() as store, output.progress("importing files") as tell:
         done = run(store.port, files, progress=tell)
     left = [one for one in done if one.problem]
     if as_json:
-        render.put_json({"files": done})
+        output.put_json({"files": done})
     else:
         for one in done:
             if not one.problem:
-                name = render.one_line(Path(one.path).name)
-                print(f"{name} → {one.id}, {render.plural(one.records_out, 'record')}")
+                name = output.one_line(Path(one.path).name)
+                print(f"{name} → {one.id}, {output.plural(one.records_out, 'record')}")
         if not files:
-            render.note(f"no old session files in {directory}")
+            output.note(f"no old session files in {directory}")
     sys.stdout.flush()
     for one in left:
-        render.warn(f"left {render.one_line(one.path)}: {render.one_line(one.problem)}")
+        output.warn(f"left {output.one_line(one.path)}: {output.one_line(one.problem)}")
     return 1 if left else 0

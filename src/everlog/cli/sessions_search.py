@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from everlog.cli import render
-from everlog.cli.known import complete_agent
+from everlog.cli import output
+from everlog.cli.completion_source import complete_agent
 from everlog.cli.options import json_option, moment, open_root, root_option
 
 if TYPE_CHECKING:
@@ -38,29 +38,29 @@ def search(words: tuple[str, ...], limit: int, as_json: bool, **which: Any) -> N
     The best sessions come first, each with its best passages and their seq. What was said since
     the last search is taken in first.
     """
-    with open_root() as store, render.progress("taking in what is new") as tell:
+    with open_root() as store, output.progress("taking in what is new") as tell:
         found = store.search(" ".join(words), limit=limit, progress=tell, **which)
     if as_json:
         import msgspec
 
-        render.put_json(msgspec.to_builtins(found))
+        output.put_json(msgspec.to_builtins(found))
         return
     if not found.results:
-        render.note("nothing was found")
+        output.note("nothing was found")
         return
-    console = render.console()
+    console = output.console()
     now = time.time()
     for one in found.results:
-        head = f"{render.one_line(one.title)}  {one.session}"
+        head = f"{output.one_line(one.title)}  {one.session}"
         console.print(head, style="bold", markup=False, soft_wrap=True)
         for hit in one.hits:
             seq = f"#{hit.seq}" if hit.seq else ""
-            place = f"  {seq:>6} {hit.role} · {render.ago(hit.timestamp, now)}  "
+            place = f"  {seq:>6} {hit.role} · {output.ago(hit.timestamp, now)}  "
             console.print(place, style="dim", end="", markup=False)
             console.print(_marked(hit), soft_wrap=True)
     if found.total > len(found.results):
         more = "--limit shows more" if limit < MOST else "--agent, --since … narrow it"
-        render.note(f"{len(found.results):,} of {found.total:,} sessions; {more}")
+        output.note(f"{len(found.results):,} of {found.total:,} sessions; {more}")
 
 
 def _marked(hit: Hit) -> Any:
@@ -69,5 +69,5 @@ def _marked(hit: Hit) -> Any:
 
     shown = Text()
     for piece, is_found in hit.pieces:
-        shown.append(render.one_line(piece), style="bold yellow" if is_found else "")
+        shown.append(output.one_line(piece), style="bold yellow" if is_found else "")
     return shown

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any, cast
 
 import click
 
-from everlog.cli import render
-from everlog.cli.known import complete_agent, complete_session
+from everlog.cli import output
+from everlog.cli.completion_source import complete_agent, complete_session
 from everlog.cli.options import json_option, moment, open_root, root_option
 
 if TYPE_CHECKING:
@@ -55,7 +55,7 @@ def stats(
 
     if session_id is not None and any(which.values()):
         raise click.UsageError("one session is of one agent, sender and source: give no option")
-    with open_root() as store, render.progress("reading what is new") as tell:
+    with open_root() as store, output.progress("reading what is new") as tell:
         if session_id is None:
             used = store.usage(
                 since=since, until=until, spenders=CANDIDATES, progress=tell, **which
@@ -64,11 +64,11 @@ def stats(
             used = store.session(session_id).usage(since=since, until=until)
     found = reckon(used, price, by=cast("By | None", by), most=SHOWN)
     if as_json:
-        render.put_json(found)
+        output.put_json(found)
         return
     if not found.sessions:
         narrowed = session_id or since or until or any(which.values())
-        render.note("nothing was spent there" if narrowed else "nothing was spent yet")
+        output.note("nothing was spent there" if narrowed else "nothing was spent yet")
     else:
         _put_totals(found, alone=session_id is not None)
         print()
@@ -79,17 +79,17 @@ def stats(
     sys.stdout.flush()
     if found.unpriced:
         names = ", ".join(name or "an unknown model" for name in found.unpriced)
-        render.note(f"no price is known for {names}")
+        output.note(f"no price is known for {names}")
     if found.behind:
-        behind = render.plural(found.behind, "session")
-        render.note(f"{behind} of other programs could not be read to the end and count in part")
+        behind = output.plural(found.behind, "session")
+        output.note(f"{behind} of other programs could not be read to the end and count in part")
 
 
 def _put_totals(found: Reckoning, *, alone: bool) -> None:
     total = found.total
-    sessions = "" if alone else f"{render.plural(found.sessions, 'session')}, "
-    turns = render.plural(total.turns, "turn")
-    calls = render.plural(total.tool_calls, "tool call")
+    sessions = "" if alone else f"{output.plural(found.sessions, 'session')}, "
+    turns = output.plural(total.turns, "turn")
+    calls = output.plural(total.tool_calls, "tool call")
     print(f"{sessions}{turns}, {calls}, {cost_of(total) or 'no cost known'}")
     print(
         f"{total.tokens:,} tokens: {total.input_tokens:,} in, {total.output_tokens:,} out, "
@@ -98,7 +98,7 @@ def _put_totals(found: Reckoning, *, alone: bool) -> None:
 
 
 def _put_lines(found: Reckoning) -> None:
-    from everlog.pages.wording import short
+    from everlog.render.humanize import short
 
     titles = [found.by.upper(), "TURNS", "CALLS", "TOKENS", "COST"]
     rows = [
@@ -126,16 +126,16 @@ def _put_lines(found: Reckoning) -> None:
         for row, bar in zip(rows, bar_chart(values, min(columns, 40)), strict=True):
             row.insert(place, bar)
     right = ("TURNS", "CALLS", "TOKENS", "COST")
-    render.put_table(titles, rows, right=right, elastic=titles[0], spare=("CALLS", "TURNS"))
+    output.put_table(titles, rows, right=right, elastic=titles[0], spare=("CALLS", "TURNS"))
 
 
 def _room(titles: Sequence[str], rows: Sequence[Sequence[str]]) -> int:
     """Columns of a terminal that a table leaves for two bars; none when it is piped."""
-    if not render.on_terminal(sys.stdout) or not _can_draw():
+    if not output.on_terminal(sys.stdout) or not _can_draw():
         return 0
     table = [titles, *rows]
-    taken = sum(max(render.columns(row[n]) for row in table) for n in range(len(titles)))
-    return render.console().width - taken - 2 * (len(titles) + 1)
+    taken = sum(max(output.columns(row[n]) for row in table) for n in range(len(titles)))
+    return output.console().width - taken - 2 * (len(titles) + 1)
 
 
 def _can_draw() -> bool:
@@ -159,7 +159,7 @@ def bar_chart(values: Sequence[float], width: int) -> list[str]:
 
 
 def _put_costliest(found: Reckoning) -> None:
-    from everlog.pages.wording import short
+    from everlog.render.humanize import short
 
     rows = [
         (
@@ -174,12 +174,12 @@ def _put_costliest(found: Reckoning) -> None:
     ]
     titles = ("ID", "TITLE", "AGENT", "TURNS", "TOKENS", "COST")
     right = ("TURNS", "TOKENS", "COST")
-    render.put_table(titles, rows, right=right, elastic="TITLE", spare=("AGENT", "TURNS", "TOKENS"))
+    output.put_table(titles, rows, right=right, elastic="TITLE", spare=("AGENT", "TURNS", "TOKENS"))
 
 
 def cost_of(line: Line) -> str:
     """Dollars; with ≈ if some of it is an estimate; empty if nothing is known."""
-    from everlog.pages.wording import money
+    from everlog.render.humanize import money
 
     if line.estimate:
         return f"≈ {money(line.dollars)}"

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from everlog.cli import render
-from everlog.cli.known import complete_agent
+from everlog.cli import output
+from everlog.cli.completion_source import complete_agent
 from everlog.cli.options import json_option, open_root, root_option, session_argument
 
 if TYPE_CHECKING:
@@ -58,14 +58,14 @@ def new(
 def _routed(context: str, aliases: tuple[str, ...], given: dict[str, Any]) -> Metadata:
     from click.core import ParameterSource
 
-    from everlog.cli import asked
+    from everlog.cli import route_input
     from everlog.identity.route import Router, Routing
 
     ctx = click.get_current_context()
     named = ctx.get_parameter_source("agent") is ParameterSource.COMMANDLINE
     if named or "key" in given or aliases:
         raise click.UsageError("--context goes with neither --agent, --key nor --alias")
-    inbound = asked.inbound(context)
+    inbound = route_input.inbound(context)
     del given["agent"]
     if ctx.get_parameter_source("sender") is not ParameterSource.COMMANDLINE:
         given["sender"] = inbound.sender_id or given["sender"]
@@ -100,24 +100,24 @@ def append(
     blocks; keys that everlog does not know are kept. All messages of one call are written
     together or not at all.
     """
-    from everlog.cli import given
+    from everlog.cli import append_input
 
     if text is None or text == "-":
-        records = given.records(given.stdin(), role=role, as_text=as_text)
+        records = append_input.records(append_input.stdin(), role=role, as_text=as_text)
     else:
-        records = [given.message(text, role)]
+        records = [append_input.message(text, role)]
     if record_id is not None:
-        records = [given.with_id(records, record_id)]
+        records = [append_input.with_id(records, record_id)]
     with open_root() as store:
         session = store.session(session_id)
         stored = session.append_many(records, expect=expect)
     if as_json:
-        render.put_json({"records": [{"seq": one.seq, "id": one.id} for one in stored]})
+        output.put_json({"records": [{"seq": one.seq, "id": one.id} for one in stored]})
     elif stored:
         print(f"appended {_numbers([one.seq for one in stored])} to {session.id}")
     if len(stored) < len(records):
         skipped = len(records) - len(stored)
-        render.note(f"{render.plural(skipped, 'auto-injected message')} not kept")
+        output.note(f"{output.plural(skipped, 'auto-injected message')} not kept")
 
 
 @click.command()
@@ -134,7 +134,7 @@ def rename(session_id: str, title: str, as_json: bool) -> None:
     if as_json:
         _put_session(metadata, as_json)
     else:
-        print(f"renamed {metadata.id} to {render.one_line(metadata.title)}")
+        print(f"renamed {metadata.id} to {output.one_line(metadata.title)}")
 
 
 @click.command("delete-message")
@@ -161,11 +161,11 @@ def delete_message(session_id: str, seqs: tuple[int, ...], undo: bool, as_json: 
         stale = sorted(set(session.context().stale) & set(marker.deletes))
     if stale:
         answer["stale"] = stale
-        render.warn(
+        output.warn(
             f"the summary still tells of {_numbers(stale)} (the next compaction leaves it out)"
         )
     if as_json:
-        render.put_json(answer)
+        output.put_json(answer)
     else:
         print(said)
 
@@ -183,7 +183,7 @@ def rewind(session_id: str, seq: int, as_json: bool) -> None:
     with open_root() as store:
         marker = store.session(session_id).rewind(seq)
     if as_json:
-        render.put_json({"seq": marker.seq, "toSeq": marker.to_seq})
+        output.put_json({"seq": marker.seq, "toSeq": marker.to_seq})
     else:
         print(f"rewound to {marker.to_seq}" if marker.to_seq else "rewound to the start")
 
@@ -206,7 +206,7 @@ def _put_session(metadata: Any, as_json: bool) -> None:
     if as_json:
         from everlog.log.fold import to_builtins
 
-        render.put_json(to_builtins(metadata))
+        output.put_json(to_builtins(metadata))
     else:
         print(metadata.id)
 

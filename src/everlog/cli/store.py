@@ -10,15 +10,15 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from everlog.cli import render
+from everlog.cli import output
 from everlog.cli.options import chosen_root, chosen_store, json_option, root_option
 
 if TYPE_CHECKING:
+    from everlog.interop.store_copy import Moved
     from everlog.model import Damaged
-    from everlog.moving import Moved
-    from everlog.stores.file import FileStore
-    from everlog.stores.holdings import Holdings
-    from everlog.stores.postgres.store import PostgresStore
+    from everlog.stores.disk_usage import Holdings
+    from everlog.stores.file.file_store import FileStore
+    from everlog.stores.postgres.postgres_store import PostgresStore
 
 
 @click.group()
@@ -44,7 +44,7 @@ def migrate(as_json: bool) -> None:
     if address is not None:
         before, after = migrate_database(address, home=chosen_root())
     if as_json:
-        render.put_json({"before": before, "after": after})
+        output.put_json({"before": before, "after": after})
     elif address is None:
         print("files need no migration")
     elif before == after:
@@ -72,9 +72,9 @@ def copy(source: str, target: str, sessions: tuple[str, ...], as_json: bool) -> 
     session that differs in DST is refused and left alone. Exits 1 if anything was damaged or
     refused.
     """
-    from everlog import moving
     from everlog.app import check_address
     from everlog.errors import EverlogError
+    from everlog.interop import store_copy
 
     for address in (source, target):
         check_address(address)
@@ -82,15 +82,15 @@ def copy(source: str, target: str, sessions: tuple[str, ...], as_json: bool) -> 
         raise click.UsageError("SRC and DST are the same")
     if "://" not in source and not os.path.isdir(os.path.expanduser(source)):
         raise click.UsageError(f"SRC: there is no directory {source}")
-    with _home(source) as here, _home(target) as there, render.progress("copying") as tell:
+    with _home(source) as here, _home(target) as there, output.progress("copying") as tell:
         try:
-            moved = moving.copy(here, there, sessions or None, tell)
+            moved = store_copy.copy(here, there, sessions or None, tell)
         except EverlogError as error:
             if not sessions:
                 error.hint = "; ".join(filter(None, (error.hint, "run it again to go on")))
             raise
     if as_json:
-        render.put_json(moved)
+        output.put_json(moved)
     else:
         _put_moved(moved)
     return 0 if moved.ok else 1
@@ -106,14 +106,14 @@ def _home(address: str | None = None) -> Iterator[FileStore | PostgresStore]:
     from everlog.app import open_home
 
     where = address or chosen_store() or str(chosen_root())
-    with render.progress("indexing sessions") as tell:
+    with output.progress("indexing sessions") as tell:
         opened = open_home(where, home=chosen_root(), progress=tell)
         try:
             yield opened
         finally:
             opened.close()
     for report in opened.reports:
-        render.warn(report)
+        output.warn(report)
 
 
 def _put_moved(moved: Moved) -> None:
@@ -121,17 +121,17 @@ def _put_moved(moved: Moved) -> None:
         seq = "" if one.seq is None else f" seq {one.seq}"
         left = ", left out" if one.left_out else ""
         place = f"{one.session}/{one.file} bytes {one.start} to {one.end}{seq}"
-        print(f"{place}: {render.one_line(one.problem)}{left}")
-    counts = f"{render.plural(moved.copied, 'session')} copied, {moved.grown:,} brought up to date"
-    written = f"{render.plural(moved.lines, 'line')}, {render.size(moved.bytes)}"
+        print(f"{place}: {output.one_line(one.problem)}{left}")
+    counts = f"{output.plural(moved.copied, 'session')} copied, {moved.grown:,} brought up to date"
+    written = f"{output.plural(moved.lines, 'line')}, {output.size(moved.bytes)}"
     print(f"{counts}, {moved.same:,} already there; {written}")
-    print(f"{render.plural(moved.compared, 'line')} read from both and found the same")
+    print(f"{output.plural(moved.compared, 'line')} read from both and found the same")
     sys.stdout.flush()
     for trouble in moved.refused:
-        render.warn(f"refused {trouble.session}: {trouble.problem}")
+        output.warn(f"refused {trouble.session}: {trouble.problem}")
     if moved.damage:
-        hurt = render.plural(len({one.session for one in moved.damage}), "session")
-        render.warn(f"{render.plural(len(moved.damage), 'problem')} in {hurt} of the source")
+        hurt = output.plural(len({one.session for one in moved.damage}), "session")
+        output.warn(f"{output.plural(len(moved.damage), 'problem')} in {hurt} of the source")
 
 
 # --- looking
@@ -151,7 +151,7 @@ def verify(as_json: bool) -> int:
 
     damage: list[tuple[str, Damaged]] = []
     verified = 0
-    with _home() as here, render.progress("verifying") as tell:
+    with _home() as here, output.progress("verifying") as tell:
         ids = list(here.ids())
         for number, session in enumerate(ids, 1):
             try:
@@ -167,7 +167,7 @@ def verify(as_json: bool) -> int:
             tell(number, len(ids))
     if as_json:
         found = [_damage(session, one) for session, one in damage]
-        render.put_json({"ok": not damage, "sessions": verified, "damage": found})
+        output.put_json({"ok": not damage, "sessions": verified, "damage": found})
     else:
         _put_verified(verified, damage)
     return 1 if damage else 0
@@ -181,13 +181,13 @@ def _damage(session: str, one: Damaged) -> dict[str, Any]:
 def _put_verified(verified: int, damage: list[tuple[str, Damaged]]) -> None:
     for session, one in damage:
         seq = "" if one.seq is None else f" seq {one.seq}"
-        print(f"{session}/{one.file}{seq}: {render.one_line(one.problem)}")
+        print(f"{session}/{one.file}{seq}: {output.one_line(one.problem)}")
     if not damage:
-        print(f"{render.plural(verified, 'session')} verified, no damage")
+        print(f"{output.plural(verified, 'session')} verified, no damage")
         return
     sys.stdout.flush()
-    hurt = render.plural(len({session for session, _ in damage}), "session")
-    render.warn(f"{render.plural(len(damage), 'problem')} in {hurt}")
+    hurt = output.plural(len({session for session, _ in damage}), "session")
+    output.warn(f"{output.plural(len(damage), 'problem')} in {hurt}")
 
 
 @store.command("stats")
@@ -201,21 +201,21 @@ def stats(limit: int, as_json: bool) -> None:
     with _home() as here:
         held = here.holdings(limit)
     if as_json:
-        render.put_json(held)
+        output.put_json(held)
     else:
         _put_stats(held)
 
 
 def _put_stats(held: Holdings) -> None:
-    records = render.plural(held.records, "record")
-    print(f"{render.plural(held.sessions, 'session')}, {records}, {render.size(held.bytes)}")
+    records = output.plural(held.records, "record")
+    print(f"{output.plural(held.sessions, 'session')}, {records}, {output.size(held.bytes)}")
     if held.version:
         print(f"tables of version {held.version}")
     for room in held.rooms:
-        indexes = f"  and {render.size(room.indexes)} of indexes" if room.indexes else ""
-        print(f"  {render.size(room.bytes):>9}  {render.one_line(room.name)}{indexes}")
+        indexes = f"  and {output.size(room.indexes)} of indexes" if room.indexes else ""
+        print(f"  {output.size(room.bytes):>9}  {output.one_line(room.name)}{indexes}")
     if held.biggest:
         print("biggest sessions")
     for one in held.biggest:
-        what = f"{one.session}  {render.plural(one.records, 'record')}"
-        print(f"  {render.size(one.bytes):>9}  {what}  {render.one_line(one.title)}")
+        what = f"{one.session}  {output.plural(one.records, 'record')}"
+        print(f"  {output.size(one.bytes):>9}  {what}  {output.one_line(one.title)}")

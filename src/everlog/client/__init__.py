@@ -8,6 +8,6 @@
 It loads neither the engine nor a store.
 """
 
-from everlog.client.calls import Client
+from everlog.client.http_client import Client
 
 __all__ = ["Client"]

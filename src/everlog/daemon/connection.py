@@ -13,8 +13,8 @@ from typing import Any
 import msgspec
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
-from everlog.client.answers import Problem
-from everlog.daemon.problems import JSON, SECURITY
+from everlog.daemon.error_responses import JSON, SECURITY
+from everlog.wire.responses import Problem
 
 HEAD_BYTES = 1 << 16  # of the request line and the headers
 HEAD_SECONDS = 30.0

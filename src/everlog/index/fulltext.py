@@ -18,12 +18,12 @@ from typing import Any, NamedTuple
 import msgspec
 
 from everlog.index.database import Database
+from everlog.index.passages import KINDS, Change, Passage
+from everlog.index.ranking import Hit
+from everlog.index.words import identifiers
 from everlog.log.line_codec import clean
 from everlog.model import Metadata
 from everlog.ports import Filter, Query, since_ms
-from everlog.search.passages import KINDS, Change, Passage
-from everlog.search.ranking import Hit
-from everlog.search.words import identifiers
 
 _COLUMNS = ", ".join(KINDS)
 _VALUES = ", ".join("?" * len(KINDS))

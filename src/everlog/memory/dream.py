@@ -19,12 +19,12 @@ from typing import NamedTuple
 
 import msgspec
 
-from everlog.memory import extracted, index, notes, proposal, rules
+from everlog.memory import dream_proposal, extracted_file, extraction_rules, index_file, note_text
+from everlog.memory.consolidation import Statement, consolidate
+from everlog.memory.dream_plan import Draft, Plan, Summary
 from everlog.memory.facts import Fact, Source, inert, is_command
-from everlog.memory.files import MemoryFile
-from everlog.memory.merging import Statement, consolidate
-from everlog.memory.notes import INDEX
-from everlog.memory.plan import Draft, Plan, Summary
+from everlog.memory.note_files import MemoryFile
+from everlog.memory.note_text import INDEX
 
 HOURS = 24
 SESSIONS = 5
@@ -82,7 +82,7 @@ class Oriented(NamedTuple):
     """What is there."""
 
     draft: Draft
-    lines: list[extracted.Line]
+    lines: list[extracted_file.Line]
     known: list[str]  # the facts of all notes
 
 
@@ -92,8 +92,8 @@ class Oriented(NamedTuple):
 def orient(files: Iterable[MemoryFile]) -> Oriented:
     """Read the index, the notes and the extracted lines."""
     draft = Draft(files)
-    known = [notes.parse(draft.text(path)).fact for path in draft.notes()]
-    return Oriented(draft, extracted.read(draft.text(extracted.FILE)), known)
+    known = [note_text.parse(draft.text(path)).fact for path in draft.notes()]
+    return Oriented(draft, extracted_file.read(draft.text(extracted_file.FILE)), known)
 
 
 _SECTION = re.compile(r"^#+\s+(.*\S)\s*$")
@@ -101,7 +101,9 @@ _NOTHING = re.compile(r"\W*(?:none|nothing|n/a|no\b.{0,20})\W*$|\S+$", re.IGNORE
 _ITEM = re.compile(r"^\s*(?:[-*+]|\d{1,3}[.)])\s+(?:\[[ xX]\]\s+)?(\S.*)$")
 
 
-def gather(lines: Sequence[extracted.Line], summaries: Iterable[Summary] = ()) -> list[Statement]:
+def gather(
+    lines: Sequence[extracted_file.Line], summaries: Iterable[Summary] = ()
+) -> list[Statement]:
     """What is new, oldest first."""
     found = [Statement(one.fact, one.day, one.number) for one in lines]
     for summary in summaries:
@@ -136,7 +138,7 @@ def _told(summary: Summary) -> list[Fact]:
             found.append(Fact("decision", inert(item[1].replace("**", "")), 0.4, source))
         elif "constraint" in section or "preference" in section:
             said = item[1].strip("“”\"' ")
-            for fact in rules.facts_in(said, source):
+            for fact in extraction_rules.facts_in(said, source):
                 found.append(msgspec.structs.replace(fact, confidence=min(fact.confidence, 0.4)))
     return found
 
@@ -149,25 +151,25 @@ def prune(draft: Draft, since: float = 0.0) -> None:
     """
     text = draft.text(INDEX)
     there = {path.casefold() for path in draft.texts}
-    stale = [one for one in index.pointers(text) if _is_stale(one.file, there)]
+    stale = [one for one in index_file.pointers(text) if _is_stale(one.file, there)]
     if stale:
-        text = index.without(text, {one.number for one in stale})
+        text = index_file.without(text, {one.number for one in stale})
         names = ", ".join(one.file for one in stale)
         draft.write(INDEX, text, f"pointers to files that are gone: {names}")
     added: list[str] = []
-    pointed = {one.file for one in index.pointers(text)}
+    pointed = {one.file for one in index_file.pointers(text)}
     for path in draft.notes():
         line = _line(draft.text(path), path)
         read = draft.read.get(path)
         if path in pointed:
             old = _line(read.text, path) if read else line
             if old != line:
-                text = index.replaced(text, old, line)
+                text = index_file.replaced(text, old, line)
                 draft.write(INDEX, text, f"{path} says something else now")
         elif read is None or read.modified > since:
             added.append(line)
     if added:
-        text = index.extended(text, added)
+        text = index_file.extended(text, added)
         draft.write(INDEX, text, f"new: {len(added)}")
     text, dropped = _fitted(text, draft)
     if dropped:
@@ -175,8 +177,8 @@ def prune(draft: Draft, since: float = 0.0) -> None:
 
 
 def _line(text: str, path: str) -> str:
-    note = notes.parse(text)
-    return index.pointer(note.name, path, note.description)
+    note = note_text.parse(text)
+    return index_file.pointer(note.name, path, note.description)
 
 
 def _is_stale(file: str, there: set[str]) -> bool:
@@ -186,21 +188,21 @@ def _is_stale(file: str, there: set[str]) -> bool:
 
 def _fitted(text: str, draft: Draft) -> tuple[str, int]:
     """The index without as many lines of ours as it takes to be below the limits."""
-    if index.fits(text):
+    if index_file.fits(text):
         return text, 0
     ours: list[tuple[float, str, str, int]] = []
-    for one in index.pointers(text):
+    for one in index_file.pointers(text):
         if one.file in draft.texts and draft.may_change(one.file):
-            note = notes.parse(draft.text(one.file))
-            if one.line == index.pointer(note.name, one.file, note.description):
+            note = note_text.parse(draft.text(one.file))
+            if one.line == index_file.pointer(note.name, one.file, note.description):
                 ours.append((note.confidence, note.updated, one.file, one.number))
     ours.sort()
     low, high = 0, len(ours)
     while low < high:  # the fewest that must go
         middle = (low + high) // 2
-        fits = index.fits(index.without(text, {one[3] for one in ours[:middle]}))
+        fits = index_file.fits(index_file.without(text, {one[3] for one in ours[:middle]}))
         low, high = (low, middle) if fits else (middle + 1, high)
-    return index.without(text, {one[3] for one in ours[:low]}), low
+    return index_file.without(text, {one[3] for one in ours[:low]}), low
 
 
 def make_plan(
@@ -216,7 +218,7 @@ def make_plan(
     draft = there.draft
     if answer is not None:
         proposed = Draft(files)
-        problem = proposal.take(proposed, answer, today)
+        problem = dream_proposal.take(proposed, answer, today)
         if problem:
             draft.remarks.append(f"the model's plan was not used: {problem}")
         else:
@@ -224,7 +226,7 @@ def make_plan(
     statements = gather(there.lines, summaries)
     done = consolidate(draft, statements)
     if done:
-        text = extracted.without(draft.text(extracted.FILE), done)
-        draft.write(extracted.FILE, text, f"{len(done)} lines are in notes now")
+        text = extracted_file.without(draft.text(extracted_file.FILE), done)
+        draft.write(extracted_file.FILE, text, f"{len(done)} lines are in notes now")
     prune(draft, since)
     return draft.plan("model" if draft is not there.draft else "rules")

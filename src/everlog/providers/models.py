@@ -19,9 +19,9 @@ import msgspec
 from everlog.errors import ProviderError, SettingsError
 from everlog.model import File, Image, Message
 from everlog.ports import Request, Told, unheard
-from everlog.providers.failures import mapped, without_keys
-from everlog.providers.offline import NAME as OFFLINE
-from everlog.providers.offline import OfflineModel
+from everlog.providers.offline_model import NAME as OFFLINE
+from everlog.providers.offline_model import OfflineModel
+from everlog.providers.provider_errors import mapped, without_keys
 from everlog.settings import ProviderSettings, Settings
 
 if TYPE_CHECKING:
@@ -91,19 +91,19 @@ class Models:
     async def _answer(self, link: _Link, name: str, request: Request, told: Told) -> Message:
         from pydantic_ai.direct import model_request_stream  # noqa: PLC0415 - see above
 
-        from everlog.providers import wire  # noqa: PLC0415 - see above
+        from everlog.providers import message_conversion  # noqa: PLC0415 - see above
 
-        provider, system = wire.provider_of(name), link.model.system
+        provider, system = message_conversion.provider_of(name), link.model.system
         try:
             async with model_request_stream(
                 link.model,
-                wire.messages(request, provider, system, blind=link.blind),
-                model_settings=wire.settings(request),
-                model_request_parameters=wire.parameters(request),
+                message_conversion.messages(request, provider, system, blind=link.blind),
+                model_settings=message_conversion.settings(request),
+                model_request_parameters=message_conversion.parameters(request),
             ) as stream:
                 size = 0
                 async for event in stream:
-                    delta = wire.heard(event)
+                    delta = message_conversion.heard(event)
                     if delta is not None:
                         told(delta)
                         size += len(delta.text)
@@ -114,7 +114,7 @@ class Models:
             # Where the server repeated the key, the original is not shown either.
             said = any(secret in str(error) for secret in link.secrets if secret)
             raise mapped(error, link.secrets) from (None if said else error)
-        return wire.received(response, name)
+        return message_conversion.received(response, name)
 
     def window(self, model: str) -> int | None:
         """What `[provider.NAME]` says of its models."""

@@ -11,7 +11,7 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from everlog.model import Spent
-from everlog.providers.offline import NAME as OFFLINE
+from everlog.providers.offline_model import NAME as OFFLINE
 
 # Prices are asked for so many tokens: above some size a single call costs more per token, and
 # the sum of a day is no single call.

@@ -1,9 +1,9 @@
 """For those who test with everlog, or write a store or a dialect: suites, a model, a clock."""
 
 from everlog.testing.clock import FakeClock
-from everlog.testing.dialects import DialectConformance
-from everlog.testing.live import LiveConformance
-from everlog.testing.scripted import ScriptedModel
+from everlog.testing.foreign_store_suite import LiveConformance
+from everlog.testing.format_suite import DialectConformance
+from everlog.testing.scripted_model import ScriptedModel
 from everlog.testing.stores import StoreConformance
 
 __all__ = [

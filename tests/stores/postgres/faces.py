@@ -20,8 +20,8 @@ from everlog.ids import Ulids
 from everlog.log import line_codec
 from everlog.model import Message, user
 from everlog.settings import PostgresSettings, SessionSettings, Settings
-from everlog.stores.postgres.ids import sid_of
-from everlog.stores.postgres.store import PostgresStore
+from everlog.stores.postgres.id_columns import sid_of
+from everlog.stores.postgres.postgres_store import PostgresStore
 
 Link = psycopg.Connection[tuple[Any, ...]]
 WORD = "cargo"  # is in every text, so that a wire can tell an append

@@ -14,7 +14,7 @@ import time
 from everlog.errors import Conflict, SessionBusy, StoreFailed
 from everlog.model import user
 from everlog.settings import PostgresSettings, Settings
-from everlog.stores.postgres.store import PostgresStore
+from everlog.stores.postgres.postgres_store import PostgresStore
 
 
 def main(url: str, schema: str, session: str, name: str, times: tuple[float, float]) -> None:

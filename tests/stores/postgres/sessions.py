@@ -16,7 +16,7 @@ from everlog.model import (
     user,
 )
 from everlog.settings import SessionSettings, Settings
-from everlog.stores.file import FileStore
+from everlog.stores.file.file_store import FileStore
 
 SMALL = Settings(session=SessionSettings(part_bytes=3000, durability="os"))
 DAMAGES = 5  # kinds of it

@@ -10,7 +10,7 @@ from typing import Any, Self
 from msgspec.structs import replace
 
 from everlog.settings import PostgresSettings, Settings
-from everlog.stores.postgres.store import PostgresStore
+from everlog.stores.postgres.postgres_store import PostgresStore
 from tests.stores.postgres.server import Server
 
 _numbers = count(1)

@@ -11,8 +11,8 @@ from everlog.app import migrate_database, open_home, open_runtime, open_store
 from everlog.cli.main import main
 from everlog.errors import SettingsError, StoreFailed
 from everlog.settings import PostgresSettings, Settings, convert
-from everlog.stores.postgres.failures import Address
-from everlog.stores.postgres.store import PostgresStore
+from everlog.stores.postgres.driver_errors import Address
+from everlog.stores.postgres.postgres_store import PostgresStore
 from tests.stores.postgres.server import USER, Server
 
 QUICK = Settings(postgres=PostgresSettings(wait_seconds=0.5))

@@ -12,8 +12,8 @@ from everlog.errors import Conflict, FormatError, StoreFailed
 from everlog.model import Event, Meta, Tombstone, assistant, user
 from everlog.ports import Store
 from everlog.settings import PostgresSettings, SessionSettings, Settings
-from everlog.stores.file import FileStore
-from everlog.stores.postgres.store import PostgresStore
+from everlog.stores.file.file_store import FileStore
+from everlog.stores.postgres.postgres_store import PostgresStore
 from tests.stores.postgres.proxy import Proxy
 from tests.stores.postgres.server import USER, Server
 from tests.stores.postgres.stores import Stores

@@ -16,13 +16,13 @@ import pytest
 from msgspec.structs import replace
 
 from everlog.errors import Conflict, FormatError, StoreFailed
+from everlog.interop.store_copy import Moved, copy
 from everlog.log.line_codec import decode
 from everlog.log.raw_lines import Line
 from everlog.model import Damaged, Event, Metadata, assistant, user
-from everlog.moving import Moved, copy
 from everlog.settings import Settings
-from everlog.stores.file import FileStore
-from everlog.stores.postgres.store import PostgresStore
+from everlog.stores.file.file_store import FileStore
+from everlog.stores.postgres.postgres_store import PostgresStore
 from tests.stores.postgres.sessions import SMALL, fill, logs
 from tests.stores.postgres.stores import Stores
 

@@ -11,8 +11,8 @@ import pytest
 from everlog.errors import Conflict, StoreFailed
 from everlog.model import Message, Meta, user
 from everlog.settings import SessionSettings, Settings
-from everlog.stores.postgres.failures import Address, ConnectionLost, mapped
-from everlog.stores.postgres.store import PostgresStore
+from everlog.stores.postgres.driver_errors import Address, ConnectionLost, mapped
+from everlog.stores.postgres.postgres_store import PostgresStore
 from tests.stores.postgres.crew import until
 from tests.stores.postgres.hindering import unacknowledged
 from tests.stores.postgres.server import Server

@@ -10,7 +10,7 @@ from everlog.errors import SettingsError
 from everlog.model import user
 from everlog.ports import Query
 from everlog.settings import Settings
-from everlog.stores.postgres.store import PostgresStore
+from everlog.stores.postgres.postgres_store import PostgresStore
 from tests.stores.postgres.server import USER, Server
 from tests.stores.postgres.stores import Stores
 

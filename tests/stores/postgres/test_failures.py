@@ -21,8 +21,14 @@ from everlog.errors import (
 )
 from everlog.model import user
 from everlog.settings import PostgresSettings, Settings
-from everlog.stores.postgres.failures import Address, ConnectionLost, Contended, ReadOnly, mapped
-from everlog.stores.postgres.store import PostgresStore
+from everlog.stores.postgres.driver_errors import (
+    Address,
+    ConnectionLost,
+    Contended,
+    ReadOnly,
+    mapped,
+)
+from everlog.stores.postgres.postgres_store import PostgresStore
 from tests.stores.postgres.server import Server
 from tests.stores.postgres.stores import Stores
 

@@ -9,14 +9,14 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from everlog.index import ranking
+from everlog.index.query import parse
 from everlog.model import assistant, user
 from everlog.ports import Query
-from everlog.search import ranking
-from everlog.search.query import parse
-from everlog.stores.postgres import words
-from everlog.stores.postgres.fulltext import Texts
+from everlog.stores.postgres import text_search_words
+from everlog.stores.postgres.passage_search import Texts
+from everlog.stores.postgres.postgres_store import PostgresStore
 from everlog.stores.postgres.snippets import cut_out
-from everlog.stores.postgres.store import PostgresStore
 from tests.search import test_query as examples
 from tests.stores.postgres.server import Server
 from tests.stores.postgres.stores import Stores, shared_server
@@ -83,7 +83,7 @@ def test_every_text_can_be_asked_for_and_taken_in(texts: Texts, text: str) -> No
         texts.places(match, 5)
     if parsed.inside:
         texts.inside(parsed.inside, Query(text=""), 5)
-    words.document(text, text)
+    text_search_words.document(text, text)
 
 
 def test_long_strange_and_repetitive_messages_are_taken_in(stores: Stores) -> None:

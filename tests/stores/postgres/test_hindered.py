@@ -19,10 +19,10 @@ from everlog.errors import EverlogError, SettingsError, StoreFailed, StoreFull
 from everlog.model import user
 from everlog.ports import Query
 from everlog.settings import PostgresSettings, Settings
-from everlog.stores.postgres.appending import Appending
-from everlog.stores.postgres.failures import Address, ReadOnly, mapped
-from everlog.stores.postgres.ids import rid_of
-from everlog.stores.postgres.store import PostgresStore
+from everlog.stores.postgres.append_statement import Appending
+from everlog.stores.postgres.driver_errors import Address, ReadOnly, mapped
+from everlog.stores.postgres.id_columns import rid_of
+from everlog.stores.postgres.postgres_store import PostgresStore
 from tests.crash.material import mounted
 from tests.stores.postgres.crew import until
 from tests.stores.postgres.hindering import change, unacknowledged

@@ -10,7 +10,7 @@ import pytest
 
 from everlog.model import user
 from everlog.ports import Query
-from everlog.stores.postgres.store import PostgresStore
+from everlog.stores.postgres.postgres_store import PostgresStore
 from tests.stores.postgres.crew import until
 from tests.stores.postgres.server import USER
 from tests.stores.postgres.stores import Stores

@@ -12,9 +12,9 @@ import pytest
 
 from everlog.errors import StoreFailed
 from everlog.model import TURN_END, Event, user
-from everlog.stores.postgres.ids import sid_of
-from everlog.stores.postgres.keeper import Keeper
-from everlog.stores.postgres.store import PostgresStore
+from everlog.stores.postgres.background import Keeper
+from everlog.stores.postgres.id_columns import sid_of
+from everlog.stores.postgres.postgres_store import PostgresStore
 from tests.stores.postgres.crew import until
 from tests.stores.postgres.server import Server
 from tests.stores.postgres.stores import Stores

@@ -13,7 +13,7 @@ import pytest
 
 from everlog.errors import SessionBusy
 from everlog.log.fold import Tally
-from everlog.stores.postgres.known import Known, Memory
+from everlog.stores.postgres.session_cache import Known, Memory
 
 SESSION = "01ARZ3NDEKTSV4RRFFQ69G5FAV"
 

@@ -17,7 +17,7 @@ from everlog.errors import Conflict, SessionBusy
 from everlog.log.raw_lines import Line
 from everlog.model import user
 from everlog.stores.postgres.leases import PostgresLease
-from everlog.stores.postgres.store import PostgresStore
+from everlog.stores.postgres.postgres_store import PostgresStore
 from tests.stores.postgres.crew import until
 from tests.stores.postgres.stores import Stores
 

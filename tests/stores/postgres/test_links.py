@@ -9,9 +9,9 @@ import pytest
 from everlog.errors import StoreFailed
 from everlog.model import user
 from everlog.settings import PostgresSettings, Settings
-from everlog.stores.postgres.database import Link
-from everlog.stores.postgres.links import Links
-from everlog.stores.postgres.store import PostgresStore
+from everlog.stores.postgres.connections import Link
+from everlog.stores.postgres.pool import Links
+from everlog.stores.postgres.postgres_store import PostgresStore
 from tests.stores.postgres.crew import until
 from tests.stores.postgres.server import USER
 from tests.stores.postgres.stores import Stores

@@ -10,12 +10,12 @@ from pathlib import Path
 import pytest
 
 from everlog.errors import NotFound
+from everlog.interop.store_copy import copy
 from everlog.model import user
-from everlog.moving import copy
 from everlog.settings import SessionSettings, Settings
-from everlog.stores.file import FileStore
-from everlog.stores.postgres.failures import ConnectionLost
-from everlog.stores.postgres.store import PostgresStore
+from everlog.stores.file.file_store import FileStore
+from everlog.stores.postgres.driver_errors import ConnectionLost
+from everlog.stores.postgres.postgres_store import PostgresStore
 from tests.stores.postgres.crew import until
 from tests.stores.postgres.proxy import Proxy
 from tests.stores.postgres.server import USER

@@ -13,8 +13,8 @@ from everlog.errors import FormatError, InvalidId, NotFound
 from everlog.model import Damaged, Event, Meta, Tombstone, assistant, user
 from everlog.ports import Filter, Query
 from everlog.settings import SessionSettings, Settings
-from everlog.stores.postgres.ids import sid_of
-from everlog.stores.postgres.store import PostgresStore
+from everlog.stores.postgres.id_columns import sid_of
+from everlog.stores.postgres.postgres_store import PostgresStore
 from tests.stores.postgres.crew import until
 from tests.stores.postgres.stores import Stores
 

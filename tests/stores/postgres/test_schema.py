@@ -11,8 +11,8 @@ from everlog.errors import SettingsError, StoreFailed
 from everlog.model import user
 from everlog.settings import Settings
 from everlog.stores.postgres import schema
+from everlog.stores.postgres.postgres_store import PostgresStore
 from everlog.stores.postgres.statements import FOLDER, in_schema, load
-from everlog.stores.postgres.store import PostgresStore
 from tests.stores.postgres.proxy import Proxy
 from tests.stores.postgres.server import USER
 from tests.stores.postgres.stores import Stores

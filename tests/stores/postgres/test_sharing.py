@@ -16,8 +16,8 @@ from everlog.model import Event, user
 from everlog.ports import Fleeting
 from everlog.session import Store
 from everlog.settings import Settings
-from everlog.stores.postgres.news import CHANNELS, SOONEST, Listening, shard_of
-from everlog.stores.postgres.store import PostgresStore
+from everlog.stores.postgres.notifications import CHANNELS, SOONEST, Listening, shard_of
+from everlog.stores.postgres.postgres_store import PostgresStore
 from tests.stores.postgres.crew import until
 from tests.stores.postgres.stores import Stores
 

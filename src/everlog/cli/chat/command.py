@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from everlog.cli import render
-from everlog.cli.known import complete_agent, complete_session
+from everlog.cli import output
+from everlog.cli.completion_source import complete_agent, complete_session
 from everlog.cli.options import (
     chosen_foreign,
     chosen_root,
@@ -18,7 +18,7 @@ from everlog.cli.options import (
 )
 
 if TYPE_CHECKING:
-    from everlog.cli.chat.opening import Wanted
+    from everlog.cli.chat.session_choice import Wanted
 
 
 @click.command()
@@ -68,11 +68,11 @@ def chat(
     said = _said(prompt)
     if said is None and as_json:
         raise click.UsageError("--json goes with -p, or with piped input")
-    if said is None and not (render.on_terminal(sys.stdin) and render.on_terminal(sys.stdout)):
+    if said is None and not (output.on_terminal(sys.stdin) and output.on_terminal(sys.stdout)):
         raise click.UsageError("a conversation needs a terminal: give -p TEXT")
     import asyncio  # 50 ms, which the list of commands does not need
 
-    from everlog.cli.chat.opening import Wanted
+    from everlog.cli.chat.session_choice import Wanted
 
     wanted = Wanted(is_new, resume, agent, sender, model)
     asyncio.run(_talk(wanted, said, as_json))
@@ -93,8 +93,8 @@ def _said(prompt: str | None) -> str | None:
 
 
 async def _talk(wanted: Wanted, said: str | None, as_json: bool) -> None:
-    from everlog.cli.chat.opening import choose
-    from everlog.cli.chat.partner import find_partner
+    from everlog.cli.chat.backend import find_partner
+    from everlog.cli.chat.session_choice import choose
 
     root = chosen_root()
     partner = await find_partner(root, chosen_foreign(), chosen_store())
@@ -114,5 +114,5 @@ async def _talk(wanted: Wanted, said: str | None, as_json: bool) -> None:
                 partner = talking.partner  # another one, if the daemon has gone
     finally:
         for report in getattr(partner.store.sync.port, "reports", ()):
-            render.warn(report)
+            output.warn(report)
         await partner.close()

@@ -9,12 +9,12 @@ import sys
 import msgspec
 
 from everlog import errors
-from everlog.api import Error, MessageComplete, MessageStored
-from everlog.cli import render, transcript
-from everlog.cli.chat.partner import Away, Partner
+from everlog.cli import output, transcript_output
+from everlog.cli.chat.backend import Away, Partner
 from everlog.errors import EverlogError, ProviderError, RunCancelled, StoreFailed
 from everlog.log.line_codec import encode, seal
 from everlog.model import Message
+from everlog.wire.events import Error, MessageComplete, MessageStored
 
 
 async def ask(partner: Partner, session: str, prompt: str, *, as_json: bool) -> None:
@@ -44,9 +44,9 @@ async def ask(partner: Partner, session: str, prompt: str, *, as_json: bool) -> 
             "messages": [_as_stored(one) for one in stored],
             "usage": end.usage,
         }
-        render.put_json(answer)
+        output.put_json(answer)
     else:
-        print(render.safe(end.content) if render.on_terminal(sys.stdout) else end.content)
+        print(output.safe(end.content) if output.on_terminal(sys.stdout) else end.content)
 
 
 async def _stop(partner: Partner, session: str, run: str, stop: asyncio.Event) -> None:
@@ -79,7 +79,7 @@ async def _ended(partner: Partner, run: str) -> tuple[list[Message], MessageComp
 def _as_stored(message: Message) -> msgspec.Raw:
     """A message as its line in the log has it, without the crc."""
     _, body = encode(message)
-    return msgspec.Raw(transcript.without_crc(seal(body, "message", message.seq)))
+    return msgspec.Raw(transcript_output.without_crc(seal(body, "message", message.seq)))
 
 
 def _error(event: Error) -> EverlogError:

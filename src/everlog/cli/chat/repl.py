@@ -12,7 +12,19 @@ from collections.abc import AsyncIterator, Awaitable, Iterable
 from pathlib import Path
 
 from everlog.aio import AsyncSession
-from everlog.api import (
+from everlog.cli import output
+from everlog.cli.chat import slash_parser
+from everlog.cli.chat.backend import Away, Back, Partner, Told, open_local
+from everlog.cli.chat.chat_screen import Paper, Screen, Terminal, columns, is_dumb
+from everlog.cli.chat.daemon_backend import running
+from everlog.cli.chat.event_printer import ELSEWHERE, JOINED, Line, Plain, Shown, Teller
+from everlog.cli.chat.input_history import KeptHistory
+from everlog.cli.chat.session_choice import introduce, model_of
+from everlog.cli.chat.slash_completion import SlashCompleter
+from everlog.cli.model_windows import window_of
+from everlog.errors import ContextOverflow, EverlogError, NotFound
+from everlog.session import Session
+from everlog.wire.events import (
     CompactEnd,
     Error,
     MessageComplete,
@@ -21,18 +33,6 @@ from everlog.api import (
     SessionChanged,
     SessionRenamed,
 )
-from everlog.cli import render
-from everlog.cli.chat import slash
-from everlog.cli.chat.completion import SlashCompleter
-from everlog.cli.chat.history import KeptHistory
-from everlog.cli.chat.opening import introduce, model_of
-from everlog.cli.chat.partner import Away, Back, Partner, Told, open_local
-from everlog.cli.chat.remote import running
-from everlog.cli.chat.screen import Paper, Screen, Terminal, columns, is_dumb
-from everlog.cli.chat.telling import ELSEWHERE, JOINED, Line, Plain, Shown, Teller
-from everlog.cli.windows import window_of
-from everlog.errors import ContextOverflow, EverlogError, NotFound
-from everlog.session import Session
 
 GOODBYE = "Ctrl+D or /exit leaves"
 CROWD = 500  # events that are taken in before something is drawn
@@ -80,7 +80,7 @@ class Chat:
             where = ""
             if one != self.session.id:
                 metadata = await (await self.partner.store.session(one)).metadata()
-                where = f"in “{render.shorten(render.one_line(metadata.title), 60)}” "
+                where = f"in “{output.shorten(output.one_line(metadata.title), 60)}” "
             yield f"the turn under way {where}is stopped"
 
     async def _talk(self, listening: asyncio.Task[None]) -> None:
@@ -135,13 +135,13 @@ class Chat:
             if self._is_away:
                 await self._find_partner()
             if is_command:
-                return await self._unless_interrupted(slash.run(self, text)) or ""
+                return await self._unless_interrupted(slash_parser.run(self, text)) or ""
             return await self._say(text[1:] if text.startswith("//") else text)
         except (EverlogError, OSError) as error:
             problem = str(error)
             if isinstance(error, NotFound) and not is_command:  # there is no session any more
                 problem = f"{error.message} ({ELSEWHERE})"
-            await self.show([Line(f"✗ {render.one_line(problem)}", "red")])
+            await self.show([Line(f"✗ {output.one_line(problem)}", "red")])
             return "" if is_command else text
 
     async def _say(self, text: str) -> str:
@@ -219,7 +219,7 @@ class Chat:
         try:
             self._bar = await self.partner.store.call(_facts, self.session.sync)
         except EverlogError as error:
-            self._bar = (render.one_line(error.message), "")
+            self._bar = (output.one_line(error.message), "")
 
     # --- for the screen
 
@@ -232,8 +232,8 @@ class Chat:
         who, full = self._bar
         waiting = f"queued: {len(self.teller.waiting)}" if self.teller.waiting else ""
         right = " · ".join(filter(None, (full, waiting, "daemon away" if self._is_away else "")))
-        room = columns - render.columns(right) - 3
-        return f"{render.shorten(who, room)} · {right}" if room > 10 else right[:columns]
+        room = columns - output.columns(right) - 3
+        return f"{output.shorten(who, room)} · {right}" if room > 10 else right[:columns]
 
     def interrupt(self, is_empty: bool) -> bool:
         """Ctrl+C: stop the turn; else give up what was typed; else say how to leave."""
@@ -246,13 +246,13 @@ class Chat:
 
     def unfold(self) -> None:
         """Ctrl+O: show in full what was folded in the last turn."""
-        self._start(self.show(slash.unfolded(self, 0)))
+        self._start(self.show(slash_parser.unfolded(self, 0)))
 
     async def _cancel(self, run: str) -> None:
         try:
             await self.partner.cancel(self.session.id, run)
         except EverlogError as error:
-            await self.show([Line(f"✗ {render.one_line(str(error))}", "red")])
+            await self.show([Line(f"✗ {output.one_line(str(error))}", "red")])
 
     def _start(self, work: Awaitable[None]) -> None:
         task = asyncio.ensure_future(work)
@@ -281,7 +281,7 @@ def _facts(session: Session) -> tuple[str, str]:
     except ContextOverflow:
         full = f"more than {window:,} tokens"
     who = (metadata.title, metadata.agent, model)
-    return " · ".join(map(render.one_line, who)), full
+    return " · ".join(map(output.one_line, who)), full
 
 
 def _joined(shown: list[Shown]) -> list[Shown]:

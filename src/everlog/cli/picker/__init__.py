@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 async def pick_async(store: Store) -> str | None:
     """Let the user pick a session; its id, or None if they left without one."""
-    from everlog.cli.picker.screen import Screen
+    from everlog.cli.picker.picker_screen import Screen
 
     return await Screen(store).run()
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 
-from everlog.cli import render
-from everlog.cli.lines import Folded, Line
+from everlog.cli import output
+from everlog.cli.message_lines import Folded, Line
 from everlog.log.backward_read import read
 from everlog.model import Entry, Message
 from everlog.ports import Listed
@@ -22,14 +22,14 @@ def head(listed: Listed) -> list[Line]:
     """What is known of a session without reading it."""
     metadata = listed.metadata
     facts = [
-        render.plural(metadata.message_count, "message"),
-        render.size(listed.bytes),
-        render.ago(metadata.last_message_at, time.time()),
+        output.plural(metadata.message_count, "message"),
+        output.size(listed.bytes),
+        output.ago(metadata.last_message_at, time.time()),
     ]
-    who = f"{render.one_line(metadata.agent)} with {render.one_line(metadata.sender)}"
-    model = f" · {render.one_line(metadata.model)}" if metadata.model else ""
+    who = f"{output.one_line(metadata.agent)} with {output.one_line(metadata.sender)}"
+    model = f" · {output.one_line(metadata.model)}" if metadata.model else ""
     return [
-        ("bold", render.one_line(metadata.title)),
+        ("bold", output.one_line(metadata.title)),
         ("dim", metadata.id),
         ("dim", who + model),
         ("dim", " · ".join(facts)),

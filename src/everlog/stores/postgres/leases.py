@@ -21,13 +21,13 @@ from typing import TYPE_CHECKING, Any, Self
 from psycopg.errors import QueryCanceled
 
 from everlog.errors import EverlogError, NotFound, StoreFailed
-from everlog.stores.leases import taken
-from everlog.stores.postgres.database import Database, Link
-from everlog.stores.postgres.ids import session_of, sid_of
+from everlog.stores.file.turn_lock import taken
+from everlog.stores.postgres.connections import Database, Link
+from everlog.stores.postgres.id_columns import session_of, sid_of
 from everlog.stores.postgres.statements import load
 
 if TYPE_CHECKING:
-    from everlog.stores.postgres.keeper import Keeper
+    from everlog.stores.postgres.background import Keeper
 
 _LEAST = 0.1  # seconds to wait for a row
 _PATIENCE = 1.0  # seconds, at least, for an answer

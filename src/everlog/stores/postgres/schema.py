@@ -14,7 +14,7 @@ import psycopg
 from psycopg import errors
 
 from everlog.errors import SettingsError
-from everlog.stores.postgres.database import Link
+from everlog.stores.postgres.connections import Link
 from everlog.stores.postgres.statements import FOLDER, in_schema
 
 _FILES = sorted((FOLDER / "migrations").glob("[0-9]*.sql"))

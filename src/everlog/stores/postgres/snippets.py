@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 
-from everlog.stores.postgres.words import plain, written
+from everlog.stores.postgres.text_search_words import plain, written
 
 _LONGEST, _AROUND = 400, 151  # characters of a piece; on either side, where it would be longer
 _WORD = re.compile(r"[^\W_]+")

@@ -9,10 +9,10 @@ Stores that can be closed and opened again override `reopen`, stores whose last 
 by a crash override `tear`.
 """
 
-from everlog.testing.stores.appending import AppendingConformance
-from everlog.testing.stores.naming import NamingConformance
-from everlog.testing.stores.reading import ReadingConformance
-from everlog.testing.stores.spending import SpendingConformance
+from everlog.testing.stores.append_suite import AppendingConformance
+from everlog.testing.stores.naming_suite import NamingConformance
+from everlog.testing.stores.read_suite import ReadingConformance
+from everlog.testing.stores.usage_suite import SpendingConformance
 
 
 class StoreConformance(

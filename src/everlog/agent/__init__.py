@@ -1,0 +1,1 @@
+"""One agent: a turn with its model calls, tools, hooks and compaction."""

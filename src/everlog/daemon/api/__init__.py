@@ -1,0 +1,1 @@
+"""The JSON routes of the daemon, one module per group."""

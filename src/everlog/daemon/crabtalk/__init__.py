@@ -1,0 +1,1 @@
+"""The Unix socket that speaks CrabTalk's protocol."""

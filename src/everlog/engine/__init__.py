@@ -1,1 +1,0 @@
-"""The orchestration: turns and compaction runs."""

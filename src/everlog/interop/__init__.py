@@ -1,0 +1,1 @@
+"""Sessions of other programs: their formats, foreign stores, import, export, copy and archive."""

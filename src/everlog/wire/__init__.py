@@ -1,0 +1,1 @@
+"""Every request, response and event type that crosses a process boundary."""
