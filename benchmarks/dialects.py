@@ -13,7 +13,7 @@ from typing import Any
 from uuid import UUID, uuid4
 
 from benchmarks.report import Figure, middle
-from everlog.app import dialects, open_store
+from everlog.app import load_formats, open_store
 from everlog.interop.importer import FileSource, bring
 from everlog.model import user
 from everlog.session import Session
@@ -30,7 +30,7 @@ def measure(folder: Path) -> list[Figure]:
     """All figures about foreign files."""
     session = folder / f"{uuid4()}.jsonl"
     _write_claude(session, 3 * MEGABYTE)
-    (dialect,) = dialects("claude")
+    (dialect,) = load_formats("claude")
     size = session.stat().st_size
     processor: list[float] = []
     reads = [_timed(lambda: dialect.read(FileSource(session)), processor) for _ in range(ROUNDS)]

@@ -26,7 +26,7 @@ from everlog.ids import Ulids
 from everlog.log import line_codec
 from everlog.log.fold import Tally
 from everlog.model import AnyRecord, Compaction, Meta
-from everlog.ports import Listed
+from everlog.ports import SessionRow
 from everlog.session import Store
 from everlog.settings import PostgresSettings, SessionSettings, Settings
 from everlog.stores.postgres.id_columns import rid_of, sid_of
@@ -293,7 +293,7 @@ def _rows(tally: Tally, bodies: list[bytes], records: list[AnyRecord]) -> dict[s
     size = sum(map(len, bodies)) + len(bodies)
     metadata = tally.metadata(1, size)
     sid: UUID = sid_of(metadata.id)
-    listed = _values(Listed(metadata, size, 1))
+    listed = _values(SessionRow(metadata, size, 1))
     return {
         "session": [(sid, 1, size, size, 1)],
         "rec": [

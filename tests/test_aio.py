@@ -19,7 +19,9 @@ def test_the_verbs_are_there_and_do_the_same(tmp_path: Path) -> None:
         async with everlog.open_async_store(tmp_path / "root") as store:
             session = await store.create(agent="a", sender="s")
             await session.append(everlog.user("one"))
-            await session.append_many([everlog.assistant("two"), everlog.user("three")], expect=1)
+            await session.append_many(
+                [everlog.assistant("two"), everlog.user("three")], expected_seq=1
+            )
             assert [message.text for message in await session.messages()] == ["one", "two", "three"]
             assert (await session.record(2)).seq == 2
             assert len((await session.context()).messages) == 3

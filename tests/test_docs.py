@@ -28,7 +28,7 @@ from everlog.context.tokens import estimate
 from everlog.index.database import SCHEMA
 from everlog.log import line_codec
 from everlog.log.fold import Tally
-from everlog.ports import Request, Told, unheard
+from everlog.ports import DeltaCallback, Request, ignore_delta
 from everlog.runtime.queue_log import How, queued
 from everlog.runtime.runtime import Runtime
 from everlog.settings import (
@@ -549,7 +549,9 @@ def _numbers(row: str) -> list[int]:
 class NoModel(ScriptedModel):
     """One that fails, so that the built-in summary is taken."""
 
-    async def complete(self, request: Request, told: Told = unheard) -> everlog.Message:
+    async def complete(
+        self, request: Request, told: DeltaCallback = ignore_delta
+    ) -> everlog.Message:
         raise everlog.ProviderError("there is none")
 
 
@@ -635,7 +637,14 @@ def test_the_crc_is_checked_by_hand_as_shown(tmp_path: Path) -> None:
 def test_every_field_and_block_is_in_the_format() -> None:
     known = set(re.findall(r"`([A-Za-z]+)`", PAGE))
     kinds: list[Any] = [*model.KnownRecord.__args__, *model.KnownBlock.__args__]
-    kinds += [model.Usage, model.Metadata, model.Metrics, model.Tokens, model.Through, model.Spent]
+    kinds += [
+        model.Usage,
+        model.Metadata,
+        model.Metrics,
+        model.Tokens,
+        model.Through,
+        model.UsageRow,
+    ]
     fields = {field for kind in kinds for field in kind.__struct_encode_fields__}
     fields |= {kind.__struct_config__.tag for kind in model.KnownBlock.__args__}
     ours = {"\x7fline", "extra"}  # the two that are not on the disk

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import everlog
-from everlog.app import dialects
+from everlog.app import load_formats
 from everlog.interop.formats.format_types import LONGEST, Given, Hidden, Read, Summary, split
 from everlog.interop.importer import FileSource, bring, find_files, import_files, recognise
 from everlog.model import Event, Tombstone, assistant, user
@@ -173,11 +173,11 @@ def test_a_run_that_was_cut_short_is_taken_up(tmp_path: Path) -> None:
             nonlocal calls
             calls += 1
             if calls == 2:
-                raise everlog.StoreFailed("power")
+                raise everlog.StoreFailedError("power")
             return append(*arguments, **named)  # type: ignore[arg-type]
 
         store.port.append = failing  # type: ignore[method-assign, assignment]
-        with pytest.raises(everlog.StoreFailed):
+        with pytest.raises(everlog.StoreFailedError):
             bring(store.port, "test", _read(*items))
         store.port.append = append  # type: ignore[method-assign]
         done = bring(store.port, "test", _read(*items))
@@ -233,7 +233,7 @@ def test_files_are_imported_by_their_content_and_others_are_named(tmp_path: Path
     with everlog.open_store("memory:") as store:
         told: list[tuple[int, int]] = []
         done = list(
-            import_files(store.port, files, dialects(), progress=lambda *one: told.append(one))
+            import_files(store.port, files, load_formats(), progress=lambda *one: told.append(one))
         )
         assert [(one.format, one.problem) for one in done] == [
             ("crabtalk", ""),
@@ -254,7 +254,7 @@ def test_every_real_session_comes_in_whole_and_goes_back_out_equal() -> None:
     files = find_files([CORPUS / "claude-code", CORPUS / "pi"])
     with everlog.open_store("memory:") as store:
         for file in files:
-            dialect = recognise(file, dialects())
+            dialect = recognise(file, load_formats())
             assert dialect is not None
             read = dialect.read(FileSource(file))
             done = bring(store.port, dialect.NAME, read)

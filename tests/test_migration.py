@@ -195,7 +195,7 @@ def test_then_the_first_routed_message_takes_the_history_over(root: Path) -> Non
     _write(root, "x.json", _document())
     with everlog.open_store(root) as store:
         inbound = Inbound(channel="telegram", chat_type="direct", chat_id="42", sender_id="42")
-        session = store.converse(Router().route(inbound))
+        session = store.route_to_session(Router().route(inbound))
         assert session.messages()[0].role == "user"
         assert session.context().messages[0].text == "earlier: greetings"
 
@@ -230,7 +230,7 @@ def test_if_nothing_can_be_written_the_old_files_are_used(
     file = _write(root, "x.json", _document())
 
     def full(*_: Any, **__: Any) -> Any:
-        raise everlog.StoreFull("the disk is full")
+        raise everlog.StoreFullError("the disk is full")
 
     monkeypatch.setattr("everlog.stores.file.file_store.FileStore.create", full)
     store = everlog.open_store(root)
@@ -260,7 +260,7 @@ def test_an_append_that_cannot_be_written_is_not_acknowledged(
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(os, "replace", refuse)
-    with pytest.raises(everlog.StoreFull):
+    with pytest.raises(everlog.StoreFullError):
         session.append(everlog.user("two"))
     monkeypatch.undo()
     assert [m.text for m in session.messages()] == ["one"]

@@ -129,9 +129,9 @@ def test_s7_7_cron_sessions_carry_their_job(store: everlog.Store) -> None:
     "bad", ["", "x", "../etc", "a" * 26, "0" * 25, "0" * 27, "0" * 26 + "\n", "I" * 26, "０" * 26]
 )
 def test_s7_8_what_is_no_ulid_is_refused(store: everlog.Store, bad: str) -> None:
-    with pytest.raises(everlog.InvalidId):
+    with pytest.raises(everlog.InvalidIdError):
         store.port.append(bad, [everlog.user("x")])
-    with pytest.raises(everlog.InvalidId):
+    with pytest.raises(everlog.InvalidIdError):
         store.port.metadata(bad)
 
 

@@ -12,7 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, ParamSpec, Self, TypeVar
 
 from everlog.context.build import Context
-from everlog.errors import StoreFailed
+from everlog.errors import StoreFailedError
 from everlog.log.backward_read import Live
 from everlog.log.fold import View
 from everlog.model import (
@@ -25,7 +25,7 @@ from everlog.model import (
     Rewind,
     Tombstone,
 )
-from everlog.ports import Lease, Page, Results, Used
+from everlog.ports import Lease, Page, Results, UsageReport
 from everlog.session import R, Session, Store
 
 if TYPE_CHECKING:
@@ -49,7 +49,7 @@ class AsyncStore:
         try:
             started = asyncio.wrap_future(self._threads.submit(verb, *args, **kwargs))
         except RuntimeError as error:  # the pool takes no more work
-            raise StoreFailed("the store is closed") from error
+            raise StoreFailedError("the store is closed") from error
         try:
             return await asyncio.shield(started)
         except asyncio.CancelledError as cancelled:
@@ -80,9 +80,9 @@ class AsyncStore:
         found = await self.call(self.sync.current, agent=agent, sender=sender, key=key)
         return None if found is None else AsyncSession(self, found)
 
-    async def converse(self, routed: Routed, **how: Any) -> AsyncSession:
+    async def route_to_session(self, routed: Routed, **how: Any) -> AsyncSession:
         """The session of a routed message: the current chat of its key, made if there is none."""
-        return AsyncSession(self, await self.call(self.sync.converse, routed, **how))
+        return AsyncSession(self, await self.call(self.sync.route_to_session, routed, **how))
 
     async def list(self, **which: Any) -> Page:
         """Sessions by their last message, newest first."""
@@ -92,7 +92,7 @@ class AsyncStore:
         """Sessions in which something was said, the best first."""
         return await self.call(self.sync.search, text, **how)
 
-    async def usage(self, **how: Any) -> Used:
+    async def usage(self, **how: Any) -> UsageReport:
         """What sessions spent, by day (UTC) and model, and which of them spent most."""
         return await self.call(self.sync.usage, **how)
 
@@ -121,24 +121,34 @@ class AsyncSession:
         self,
         record: R,
         *,
-        expect: int | None = None,
-        guard: int | None = None,
+        expected_seq: int | None = None,
+        no_marker_after: int | None = None,
         lease: Lease | None = None,
     ) -> R:
         """Add one record; durable on return."""
-        return await self._call(self.sync.append, record, expect=expect, guard=guard, lease=lease)
+        return await self._call(
+            self.sync.append,
+            record,
+            expected_seq=expected_seq,
+            no_marker_after=no_marker_after,
+            lease=lease,
+        )
 
     async def append_many(
         self,
         records: Iterable[AnyRecord],
         *,
-        expect: int | None = None,
-        guard: int | None = None,
+        expected_seq: int | None = None,
+        no_marker_after: int | None = None,
         lease: Lease | None = None,
     ) -> list[AnyRecord]:
         """Add several records in one write."""
         return await self._call(
-            self.sync.append_many, records, expect=expect, guard=guard, lease=lease
+            self.sync.append_many,
+            records,
+            expected_seq=expected_seq,
+            no_marker_after=no_marker_after,
+            lease=lease,
         )
 
     async def messages(self) -> list[Message]:
@@ -225,7 +235,7 @@ class AsyncSession:
         return await self._call(self.sync.end_turn, **facts)
 
     async def lease(self) -> Lease:
-        """The right to run a turn, at once or SessionBusy."""
+        """The right to run a turn, at once or SessionBusyError."""
         taken: list[Lease] = []
         try:
             await self._call(lambda: taken.append(self.sync.lease()))
@@ -239,7 +249,7 @@ class AsyncSession:
         """Take out of its files what its program skips, after archiving it; the bytes freed."""
         return await self._call(self.sync.reclaim)
 
-    async def usage(self, *, since: str | None = None, until: str | None = None) -> Used:
+    async def usage(self, *, since: str | None = None, until: str | None = None) -> UsageReport:
         """What it spent, by day (UTC) and model."""
         return await self._call(self.sync.usage, since=since, until=until)
 

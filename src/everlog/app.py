@@ -14,15 +14,14 @@ from msgspec.structs import replace
 
 from everlog import ports
 from everlog.context.tokens import Counter, estimate_text, exact
-from everlog.errors import FormatError, SettingsError, StoreFailed, StoreFull
+from everlog.errors import FormatError, SettingsError, StoreFailedError, StoreFullError
 from everlog.session import Store
 from everlog.settings import Settings, convert, parse
 
 if TYPE_CHECKING:
     from everlog.aio import AsyncStore
-    from everlog.interop.formats.format_types import Dialect
-    from everlog.interop.formats.live_format import LiveDialect
-    from everlog.model import Spent
+    from everlog.interop.formats.format_types import Format
+    from everlog.model import UsageRow
     from everlog.ports import Provider, Toolset
     from everlog.runtime.runtime import Runtime
     from everlog.stores.file.file_store import FileStore
@@ -75,7 +74,9 @@ def open_store(
     root = _directory(address)
     if dialect not in (None, "native") or (dialect is None and is_foreign(root)):
         if not root.is_dir():
-            raise StoreFailed(f"{root} is no directory", hint="sessions of others are only found")
+            raise StoreFailedError(
+                f"{root} is no directory", hint="sessions of others are only found"
+            )
         ours = _directory(os.fspath(home))
         chosen = settings or load_settings(ours)
         return _store(_live(root, dialect or "auto", ours, chosen, progress), chosen)
@@ -171,14 +172,15 @@ def _live(
     """The store on a directory of another program; what is derived lies below `home`."""
     from hashlib import sha256  # noqa: PLC0415 - few stores are foreign
 
-    from everlog.interop.foreign.foreign_store import LiveStore  # noqa: PLC0415
+    from everlog.interop.foreign.foreign_store import ForeignStore  # noqa: PLC0415
     from everlog.stores.file.disk import errors_mapped  # noqa: PLC0415
     from everlog.stores.file.file_store import FileStore  # noqa: PLC0415
 
-    known = LIVE if dialect == "auto" else (dialect,)
-    if unknown := set(known) - set(LIVE):
+    known = LIVE_FORMATS if dialect == "auto" else (dialect,)
+    if unknown := set(known) - set(LIVE_FORMATS):
         raise SettingsError(
-            f"no dialect is called {unknown.pop()!r}", hint=f"one of {', '.join(LIVE)}, auto"
+            f"no dialect is called {unknown.pop()!r}",
+            hint=f"one of {', '.join(LIVE_FORMATS)}, auto",
         )
     real = root.resolve()
     if home.resolve().is_relative_to(real):
@@ -193,14 +195,14 @@ def _live(
     # A mirror has no limits of its own: those of the format count.
     session = replace(settings.session, total_bytes=0, line_bytes=1 << 40)
     mirror = FileStore(ours, replace(settings, session=session))
-    formats = cast("list[LiveDialect]", dialects(*known))
+    formats = cast("list[LiveFormat]", load_formats(*known))
 
     def keep(paths: Sequence[Path]) -> object:
         from everlog.interop.archive.backup import copy  # noqa: PLC0415 - only before lines go
 
         return copy(home, paths)
 
-    return LiveStore(real, formats, mirror, ours, keep=keep, progress=progress)
+    return ForeignStore(real, formats, mirror, ours, keep=keep, progress=progress)
 
 
 def is_foreign(root: Path) -> bool:
@@ -209,7 +211,7 @@ def is_foreign(root: Path) -> bool:
         return False
     from everlog.interop.importer import find_files, recognise  # noqa: PLC0415 - not for every store
 
-    formats = dialects(*LIVE)
+    formats = load_formats(*LIVE_FORMATS)
     files = (file for file in find_files([root]) if file.suffix == ".jsonl")
     with suppress(OSError):
         return any(recognise(file, formats) for file in islice(files, 20))
@@ -256,7 +258,7 @@ def provider(model: str, settings: Settings) -> Provider:
     return connect(model, settings)
 
 
-def price(spent: Spent) -> float | None:
+def price(spent: UsageRow) -> float | None:
     """What tokens would cost by the providers' lists; None if the model is on none."""
     from everlog.providers.prices import estimate  # noqa: PLC0415 - only who shows costs
 
@@ -341,7 +343,7 @@ def _with_legacy(port: FileStore, files: list[Path], settings: Settings) -> port
             if one.problem:
                 port.reports.append(f"{Path(one.path).name} is left as it is: {one.problem}")
         return port
-    except (StoreFull, StoreFailed) as error:
+    except (StoreFullError, StoreFailedError) as error:
         port.close()
         left = {file: document for file, document in documents.items() if file.exists()}
         legacy = LegacyStore(files[0].parent, left, settings)
@@ -359,18 +361,18 @@ def open_async_store(
 
 
 # In the order in which a file is tried; each is told apart from the others by its content.
-DIALECTS = ("claude", "cersei", "pi", "crabtalk", "codex", "gemini", "picoclaw")
-LIVE = ("claude", "cersei", "pi", "crabtalk", "picoclaw")  # those whose files are used live
+FORMATS = ("claude", "cersei", "pi", "crabtalk", "codex", "gemini", "picoclaw")
+LIVE_FORMATS = ("claude", "cersei", "pi", "crabtalk", "picoclaw")  # those whose files are used live
 _OURS = ("sessions", "index.db", "config.toml", "run")  # by which a root of ours is known
 
 
-def dialects(*names: str) -> list[Dialect]:
+def load_formats(*names: str) -> list[Format]:
     """The formats of other programs, by name; without names, all."""
     from importlib import import_module  # noqa: PLC0415 - each is loaded when it is needed
 
     return [
-        cast("Dialect", import_module(f"everlog.interop.formats.{name}"))
-        for name in names or DIALECTS
+        cast("Format", import_module(f"everlog.interop.formats.{name}"))
+        for name in names or FORMATS
     ]
 
 

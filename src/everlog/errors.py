@@ -1,22 +1,22 @@
 """Everything everlog raises.
 
     EverlogError
-    ├── NotFound          no such session, record or name
-    ├── InvalidId         an id or name that must never become a path
-    ├── Conflict          expect, guard or id does not match what is stored
-    ├── SessionBusy       another writer or turn holds the session
-    │   └── QueueFull     too many messages wait for it already
-    ├── LogDamaged        an operation needs bytes that are damaged
+    ├── NotFoundError          no such session, record or name
+    ├── InvalidIdError         an id or name that must never become a path
+    ├── ConflictError          expect, guard or id does not match what is stored
+    ├── SessionBusyError       another writer or turn holds the session
+    │   └── QueueFullError     too many messages wait for it already
+    ├── LogDamagedError        an operation needs bytes that are damaged
     ├── FormatError       a value or a file that this version cannot represent
-    │   └── Unsupported   something that the session's own format has no place for
-    ├── StoreFull         a limit or the disk is reached; reading still works
-    ├── StoreFailed       the disk or the database refused; nothing was acknowledged
-    ├── ContextOverflow   a context that does not fit the model's window
+    │   └── UnsupportedError   something that the session's own format has no place for
+    ├── StoreFullError         a limit or the disk is reached; reading still works
+    ├── StoreFailedError       the disk or the database refused; nothing was acknowledged
+    ├── ContextOverflowError   a context that does not fit the model's window
     ├── ProviderError     a model call that failed
-    │   ├── ProviderUnavailable   for now: the same call may succeed later
-    │   ├── ProviderDenied        the key or the account is not accepted
-    │   └── ProviderRefused       the request is one that the provider will not answer
-    ├── RunCancelled      a turn was stopped before its end
+    │   ├── ProviderUnavailableError   for now: the same call may succeed later
+    │   ├── ProviderDeniedError        the key or the account is not accepted
+    │   └── ProviderRefusedError       the request is one that the provider will not answer
+    ├── RunCancelledError      a turn was stopped before its end
     └── SettingsError     a configuration that cannot be used
 
 Each carries facts (session, part, byte, seq …) and, where something can be done, a hint.
@@ -39,27 +39,27 @@ class EverlogError(Exception):
         return f"{self.message} ({self.hint})" if self.hint else self.message
 
 
-class NotFound(EverlogError):
+class NotFoundError(EverlogError):
     """There is no such session, record or name."""
 
 
-class InvalidId(EverlogError):
+class InvalidIdError(EverlogError):
     """The id or name is not one that may be used; nothing was touched."""
 
 
-class Conflict(EverlogError):
+class ConflictError(EverlogError):
     """What is stored is not what the caller expected; nothing was written."""
 
 
-class SessionBusy(EverlogError):
+class SessionBusyError(EverlogError):
     """Another writer or turn holds the session; nothing was written."""
 
 
-class QueueFull(SessionBusy):
+class QueueFullError(SessionBusyError):
     """As many messages as may wait for the session are waiting; this one was not taken."""
 
 
-class LogDamaged(EverlogError):
+class LogDamagedError(EverlogError):
     """The operation needs bytes of the log that are damaged."""
 
 
@@ -67,15 +67,15 @@ class FormatError(EverlogError):
     """This version cannot represent the value or the file; nothing was written."""
 
 
-class Unsupported(FormatError):
+class UnsupportedError(FormatError):
     """The format of the session's files has no place for it; nothing was written."""
 
 
-class StoreFull(EverlogError):
+class StoreFullError(EverlogError):
     """A size limit or the disk is reached; nothing was written and reading still works."""
 
 
-class StoreFailed(EverlogError):
+class StoreFailedError(EverlogError):
     """The disk or the database refused; nothing of the call was acknowledged."""
 
 
@@ -83,7 +83,7 @@ class SettingsError(EverlogError):
     """The configuration cannot be used."""
 
 
-class ContextOverflow(EverlogError):
+class ContextOverflowError(EverlogError):
     """The context does not fit the model's window, and nothing more can be left out."""
 
 
@@ -91,7 +91,7 @@ class ProviderError(EverlogError):
     """A model call failed; the session is as it was."""
 
 
-class ProviderUnavailable(ProviderError):
+class ProviderUnavailableError(ProviderError):
     """The provider cannot answer for now; `retry_after` is how long it asks to be left alone."""
 
     def __init__(
@@ -101,13 +101,13 @@ class ProviderUnavailable(ProviderError):
         self.retry_after = retry_after  # seconds
 
 
-class ProviderDenied(ProviderError):
+class ProviderDeniedError(ProviderError):
     """The provider does not accept the key or the account."""
 
 
-class ProviderRefused(ProviderError):
+class ProviderRefusedError(ProviderError):
     """The provider will not answer this request, however often it is asked."""
 
 
-class RunCancelled(EverlogError):
+class RunCancelledError(EverlogError):
     """The turn was stopped before its end; what was said until then is kept."""

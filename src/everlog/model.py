@@ -332,7 +332,7 @@ class Metrics(msgspec.Struct, frozen=True, rename="camel", gc=False):
     total_cost: float = 0.0
 
 
-class Spent(msgspec.Struct, frozen=True, rename="camel", gc=False):
+class UsageRow(msgspec.Struct, frozen=True, rename="camel", gc=False):
     """What was spent on one day with one model."""
 
     day: str  # of UTC, as 2026-11-16
@@ -375,8 +375,8 @@ class Metadata(msgspec.Struct, frozen=True, kw_only=True, rename="camel", gc=Fal
     current: Number | None = None  # claim counter of the pair: the highest is the current chat
     uptime_secs: int = 0
     metrics: Metrics = Metrics()
-    spent: tuple[Spent, ...] = ()  # by day and model, up to the last input
-    spending: tuple[Spent, ...] = ()  # since then; the end of a turn may count it better
+    spent: tuple[UsageRow, ...] = ()  # by day and model, up to the last input
+    spending: tuple[UsageRow, ...] = ()  # since then; the end of a turn may count it better
     forked_from: dict[str, Any] | None = None
     promoted_from: dict[str, Any] | None = None  # the session whose history was taken over
     promoted_to: dict[str, Any] | None = None  # the session that took this one's history over

@@ -20,7 +20,7 @@ from typing import Any
 import msgspec
 from msgspec.structs import replace
 
-from everlog.errors import Conflict, InvalidId, NotFound, SessionBusy
+from everlog.errors import ConflictError, InvalidIdError, NotFoundError, SessionBusyError
 from everlog.identity.key import PREFIX
 from everlog.identity.route import Routed, claims
 from everlog.log.fold import fold
@@ -32,7 +32,7 @@ BATCH = 500  # records of one write
 PATIENCE = 10.0  # seconds to wait while another process copies
 
 
-def converse(
+def route_to_session(
     port: Store,
     routed: Routed,
     facts: Mapping[str, Any],
@@ -79,7 +79,11 @@ def _goes_with(other: Metadata, held: Metadata) -> bool:
 def _holder(port: Store, name: str) -> Metadata | None:
     try:
         found = port.metadata(port.resolve(name))
-    except (NotFound, InvalidId, Conflict):  # nobody's; or like the beginning of some ids
+    except (
+        NotFoundError,
+        InvalidIdError,
+        ConflictError,
+    ):  # nobody's; or like the beginning of some ids
         return None
     return found if name in found.names else None
 
@@ -106,7 +110,7 @@ def _promote(port: Store, session: str, aliases: Sequence[str]) -> None:
             with port.lease(session):
                 _copy_first(port, session, aliases)
                 return
-        except SessionBusy:  # another process copies, or speaks: then it is empty no more
+        except SessionBusyError:  # another process copies, or speaks: then it is empty no more
             if time.monotonic() > deadline or not _is_open(port.metadata(session)):
                 return
             time.sleep(0.01)
@@ -147,8 +151,8 @@ def _copy(port: Store, old: Metadata, held: Metadata) -> None:
         rest.insert(0, Meta(set={"promotedFrom": source}))
     try:
         for at in range(0, len(rest), BATCH):
-            head = port.append(held.id, rest[at : at + BATCH], expect=head)[-1].seq
-    except Conflict:
+            head = port.append(held.id, rest[at : at + BATCH], expected_seq=head)[-1].seq
+    except ConflictError:
         return  # likewise
 
 

@@ -15,7 +15,13 @@ from msgspec.structs import replace
 from everlog import ports
 from everlog.context.build import Context, build
 from everlog.context.tokens import WINDOW, Counter, estimate_text
-from everlog.errors import Conflict, LogDamaged, NotFound, SettingsError, Unsupported
+from everlog.errors import (
+    ConflictError,
+    LogDamagedError,
+    NotFoundError,
+    SettingsError,
+    UnsupportedError,
+)
 from everlog.log.backward_read import Live, read
 from everlog.log.fold import View, fold
 from everlog.log.tool_pairs import closing, exchange, pair
@@ -36,14 +42,14 @@ from everlog.model import pair as pair_of
 from everlog.ports import (
     Filter,
     Lease,
-    Listed,
     Order,
     Page,
     Progress,
     Provider,
     Query,
     Results,
-    Used,
+    SessionRow,
+    UsageReport,
     days_of,
 )
 from everlog.settings import Settings
@@ -73,27 +79,39 @@ class Session:
         self,
         record: R,
         *,
-        expect: int | None = None,
-        guard: int | None = None,
+        expected_seq: int | None = None,
+        no_marker_after: int | None = None,
         lease: Lease | None = None,
     ) -> R:
         """Add one record; durable on return. Returns it as stored, with its seq and id.
 
         A message marked auto-injected is not kept and comes back as it was given.
         """
-        stored = self._port.append(self.id, (record,), expect=expect, guard=guard, lease=lease)
+        stored = self._port.append(
+            self.id,
+            (record,),
+            expected_seq=expected_seq,
+            no_marker_after=no_marker_after,
+            lease=lease,
+        )
         return stored[0] if stored else record  # type: ignore[return-value]  # the same kind
 
     def append_many(
         self,
         records: Iterable[AnyRecord],
         *,
-        expect: int | None = None,
-        guard: int | None = None,
+        expected_seq: int | None = None,
+        no_marker_after: int | None = None,
         lease: Lease | None = None,
     ) -> list[AnyRecord]:
         """Add several records in one write: an error leaves none of them behind."""
-        return self._port.append(self.id, list(records), expect=expect, guard=guard, lease=lease)
+        return self._port.append(
+            self.id,
+            list(records),
+            expected_seq=expected_seq,
+            no_marker_after=no_marker_after,
+            lease=lease,
+        )
 
     def tombstone(self, *seqs: int) -> Tombstone:
         """Hide messages, each with the tool calls and results it belongs to; nothing is lost."""
@@ -128,10 +146,10 @@ class Session:
         """A new session that shares everything up to a record, byte for byte."""
         try:
             made = self._port.fork(self.id, at)
-        except NotFound as error:
+        except NotFoundError as error:
             if "seq" not in error.facts:  # not the record: the session
                 raise
-            raise NotFound(error.message, hint=WHICH, **error.facts) from error
+            raise NotFoundError(error.message, hint=WHICH, **error.facts) from error
         return Session(self.store, made.id)
 
     def end_turn(
@@ -146,7 +164,7 @@ class Session:
     ) -> Event:
         """Record that a turn ended; uptime and metrics are the sums of these.
 
-        `facts`: run_id, model, stop, error. `lease`: Conflict if it is not held any more.
+        `facts`: run_id, model, stop, error. `lease`: ConflictError if it is not held any more.
         """
         data: dict[str, Any] = {"durationMs": duration_ms, "toolCalls": tool_calls} | camel(facts)
         if usage is not None:
@@ -170,8 +188,8 @@ class Session:
             if not results:
                 return []
             try:
-                return self._port.append(self.id, results, guard=live.marker, lease=lease)  # type: ignore[return-value]  # messages in, messages out
-            except Conflict:
+                return self._port.append(self.id, results, no_marker_after=live.marker, lease=lease)  # type: ignore[return-value]  # messages in, messages out
+            except ConflictError:
                 if self.live().marker == live.marker:
                     raise  # not a marker but the lease: reading again changes nothing
 
@@ -185,7 +203,7 @@ class Session:
         return str(uuid5(NAMESPACE_OID, f"{self.id} {live.head} {live.marker} {call}"))
 
     def lease(self) -> Lease:
-        """The right to run a turn, at once or SessionBusy."""
+        """The right to run a turn, at once or SessionBusyError."""
         return self._port.lease(self.id)
 
     # --- reading
@@ -209,14 +227,14 @@ class Session:
             if entry.seq != seq:
                 break
             if isinstance(entry, Damaged):
-                raise LogDamaged(
+                raise LogDamagedError(
                     f"record {seq} of session {self.id} is damaged: {entry.problem}",
                     hint=f"see bytes {entry.start} to {entry.end} of {entry.file}",
                     session=self.id,
                     seq=seq,
                 )
             return entry
-        raise NotFound(
+        raise NotFoundError(
             f"session {self.id} has no readable record {seq}",
             hint=WHICH,
             session=self.id,
@@ -242,7 +260,7 @@ class Session:
 
         Every tool result stands directly after its call. `inject` is put just before the last
         thing the user said. What does not fit is left out and named, oldest rounds first;
-        ContextOverflow if even the newest round is larger than the window, which is 200,000
+        ContextOverflowError if even the newest round is larger than the window, which is 200,000
         tokens unless `[compaction]` says otherwise: no metadata is read for a context.
         """
         settings = self.store.settings.compaction
@@ -261,7 +279,7 @@ class Session:
         """What is known of the session, up to its last record."""
         return self._port.metadata(self.id)
 
-    def usage(self, *, since: str | None = None, until: str | None = None) -> Used:
+    def usage(self, *, since: str | None = None, until: str | None = None) -> UsageReport:
         """What it spent, by day (UTC) and model."""
         from everlog.stores.usage_query import used  # noqa: PLC0415 - not for every session
 
@@ -289,7 +307,7 @@ class Session:
         """Take out of its files what its program skips, after archiving it; the bytes freed."""
         reclaim: Callable[[str], int] | None = getattr(self._port, "reclaim", None)
         if reclaim is None:
-            raise Unsupported(
+            raise UnsupportedError(
                 "a session of ours has nothing to reclaim: its log is never written anew",
                 hint="everlog sessions rm removes a session, prune old ones",
             )
@@ -301,7 +319,7 @@ class Session:
 
     def _exchanges(self, seqs: Sequence[int]) -> tuple[int, ...]:
         if not seqs:
-            raise NotFound("no message was named", session=self.id)
+            raise NotFoundError("no message was named", session=self.id)
         messages = [self._message(seq) for seq in seqs]
         if not any(message.role == "toolResult" or message.tool_calls for message in messages):
             return tuple(sorted(set(seqs)))
@@ -311,7 +329,7 @@ class Session:
     def _message(self, seq: int) -> Message:
         record = self.record(seq)
         if not isinstance(record, Message):
-            raise NotFound(
+            raise NotFoundError(
                 f"record {seq} of session {self.id} is no message but a {record.record_type}",
                 session=self.id,
                 seq=seq,
@@ -374,7 +392,7 @@ class Store:
         chats = self.port.chats(key or pair_of(agent, sender))
         return Session(self, chats.current) if chats else None
 
-    def converse(
+    def route_to_session(
         self,
         routed: Routed,
         *,
@@ -389,10 +407,10 @@ class Store:
         that came with the message; `new_chat` makes the next chat and makes it the current one.
         `facts` are those of a new session: sender, model, source …
         """
-        from everlog.promotion import converse  # noqa: PLC0415 - loads hashlib; few need it
+        from everlog.promotion import route_to_session  # noqa: PLC0415 - loads hashlib; few need it
 
         given = camel(facts) if title is None else {**camel(facts), "name": title}
-        made = converse(self.port, routed, given, incoming=incoming, new_chat=new_chat)
+        made = route_to_session(self.port, routed, given, incoming=incoming, new_chat=new_chat)
         return Session(self, made)
 
     def list(
@@ -449,7 +467,7 @@ class Store:
         fresh: bool = True,
         progress: Progress | None = None,
         **which: Any,
-    ) -> Used:
+    ) -> UsageReport:
         """What sessions spent, by day (UTC) and model, and which of them spent most.
 
         `which`: agent, sender, source, title, as in a listing; `since` and `until` are about the
@@ -459,7 +477,7 @@ class Store:
             Filter(**which), until=until, spenders=spenders, fresh=fresh, progress=progress
         )
 
-    def walk(self, **which: Any) -> Iterator[Listed]:
+    def walk(self, **which: Any) -> Iterator[SessionRow]:
         """All sessions of a listing, page by page."""
         cursor = None
         while True:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from everlog.errors import FormatError, InvalidId, NotFound, StoreFull
+from everlog.errors import FormatError, InvalidIdError, NotFoundError, StoreFullError
 from everlog.integrations.cersei import MemoryManager
 from everlog.interop.formats.cersei import project_directory
 from everlog.model import Compaction, assistant, tool_result, user
@@ -77,7 +77,7 @@ def test_a_tombstone_hides_an_entry_and_keeps_it_in_the_file(manager: MemoryMana
     assert [one.text for one in manager.load_session_messages("s-1")] == ["but not this"]
     assert loaded(manager, "s-1") == ["but not this"]
     assert b"forget this" in manager.session_path("s-1").read_bytes()
-    with pytest.raises(NotFound):
+    with pytest.raises(NotFoundError):
         manager.tombstone_entry("s-1", "00000000-0000-4000-8000-000000000000")
 
 
@@ -128,7 +128,7 @@ def test_a_session_rolls_over_and_is_refused_before_it_cannot_be_loaded(
     ]  # fmt: skip
     for name in ("s-1_part2.jsonl", "s-1_part3.jsonl", "s-1_part4.jsonl"):
         fill(name)
-    with pytest.raises(StoreFull, match="200000000"):
+    with pytest.raises(StoreFullError, match="200000000"):
         manager.write_user_message("s-1", "three")
     assert len(manager.all_part_paths("s-1")) == 4
     assert [one.text for one in manager.load_session_messages("s-1")] == ["one", "two"]
@@ -169,7 +169,7 @@ def test_the_directory_of_the_project_is_found_under_any_of_its_names(
 
 def test_nonsense_is_refused_and_writes_nothing(manager: MemoryManager) -> None:
     for bad in ("../x", "a/b", "", ".hidden", "x_part2"):
-        with pytest.raises((InvalidId, NotFound, FormatError)):
+        with pytest.raises((InvalidIdError, NotFoundError, FormatError)):
             manager.write_user_message(bad, "x")
     with pytest.raises(FormatError):
         manager.write_user_message("s-1", assistant("x"))
@@ -197,5 +197,5 @@ def test_an_id_that_another_begins_with_is_a_session_of_its_own(manager: MemoryM
     manager.write_user_message("session-1", "one")
     assert [one.text for one in manager.load_session_messages("session-10")] == ["ten"]
     assert [one.text for one in manager.load_session_messages("session-1")] == ["one"]
-    with pytest.raises(NotFound):
+    with pytest.raises(NotFoundError):
         manager.tombstone_entry("session", "nobody")

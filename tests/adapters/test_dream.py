@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from everlog.errors import SessionBusy
+from everlog.errors import SessionBusyError
 from everlog.integrations.cersei_dream import AutoDream
 from everlog.testing import FakeClock, ScriptedModel
 
@@ -37,7 +37,7 @@ def test_the_gates_the_lock_and_the_state(tmp_path: Path) -> None:
     dream.acquire_lock()
     other = AutoDream(tmp_path / "memory", tmp_path / "sessions", clock=clock)
     assert not other.should_consolidate()
-    with pytest.raises(SessionBusy):
+    with pytest.raises(SessionBusyError):
         other.run()
     dream.release_lock()
     assert other.update_state().last_consolidated_at == int(clock.now)

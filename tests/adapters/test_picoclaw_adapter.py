@@ -9,7 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from everlog.errors import Conflict, FormatError, NotFound, StoreFull, Unsupported
+from everlog.errors import (
+    ConflictError,
+    FormatError,
+    NotFoundError,
+    StoreFullError,
+    UnsupportedError,
+)
 from everlog.identity.key import session_key
 from everlog.integrations.picoclaw import SessionStore
 from everlog.interop.archive.archive_listing import listing
@@ -82,7 +88,7 @@ def test_a_summary_is_kept_and_stands_for_what_is_skipped(store: SessionStore) -
     assert texts(store) == ["4", "5"]
     store.save(KEY)
     assert (store.get_summary(KEY), texts(store)) == ("They counted.", ["4", "5"])
-    with pytest.raises(NotFound):
+    with pytest.raises(NotFoundError):
         store.set_summary("agent:main:nobody", "x")
 
 
@@ -101,10 +107,10 @@ def test_another_history_takes_the_place_of_the_old_one(
 
 def test_two_keys_that_would_share_a_file_are_told_apart(store: SessionStore) -> None:
     store.add_message("agent:main:-1/42", "user", "one")
-    with pytest.raises(Conflict):
+    with pytest.raises(ConflictError):
         store.add_message("agent:main:-1_42", "user", "two")
     assert texts(store, "agent:main:-1/42") == ["one"]
-    with pytest.raises((FormatError, Conflict)):
+    with pytest.raises((FormatError, ConflictError)):
         store.add_message("x" * 300, "user", "too long for a file name")
 
 
@@ -112,9 +118,9 @@ def test_a_line_that_picoclaw_could_not_read_is_refused(
     store: SessionStore, tmp_path: Path
 ) -> None:
     store.add_message(KEY, "user", "one")
-    with pytest.raises(StoreFull):
+    with pytest.raises(StoreFullError):
         store.add_message(KEY, "user", "x" * (11 << 20))
-    with pytest.raises(Unsupported):
+    with pytest.raises(UnsupportedError):
         store.add_full_message(KEY, user([Image(mime_type="image/png", data="aGk=")]))
     assert texts(store) == ["one"]
     path = tmp_path / "s" / "agent_main_direct_42.jsonl"

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from everlog.errors import NotFound
+from everlog.errors import NotFoundError
 from everlog.interop.archive.archive_listing import listing
 from everlog.interop.archive.restore import restore
 from everlog.interop.archive.verify import verify
@@ -115,7 +115,7 @@ def test_an_object_that_a_killed_run_left_is_counted_and_no_damage(
 
 
 def test_without_an_archive_there_is_nothing_to_verify(root: Path) -> None:
-    with pytest.raises(NotFound, match="nothing is archived"):
+    with pytest.raises(NotFoundError, match="nothing is archived"):
         verify(root)
     assert listing(root, limit=1).sources == []
     assert not root.exists()

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from everlog.errors import NotFound, SessionBusy
+from everlog.errors import NotFoundError, SessionBusyError
 from everlog.interop.archive.archive_folder import opened_for_writing
 from everlog.interop.archive.archive_listing import ListedFile, listing
 from everlog.interop.archive.backup import copy
@@ -298,7 +298,7 @@ def test_an_unreadable_folder_is_named_and_hides_no_other(root: Path, source: Pa
 def test_a_source_that_never_was_there_is_refused_and_nothing_is_made(
     root: Path, tmp_path: Path
 ) -> None:
-    with pytest.raises(NotFound, match="no such file"):
+    with pytest.raises(NotFoundError, match="no such file"):
         copy(root, [tmp_path / "none"])
     assert not root.exists()
     assert copy(root, [tmp_path / "none"], usual=True).sources == []
@@ -324,7 +324,7 @@ def test_times_and_inodes_beyond_64_bits_are_no_problem(root: Path, source: Path
 def test_a_second_run_at_the_same_time_is_refused(root: Path, source: Path) -> None:
     with (
         opened_for_writing(root),
-        pytest.raises(SessionBusy, match="the archive is held by this process"),
+        pytest.raises(SessionBusyError, match="the archive is held by this process"),
     ):
         copy(root, [source])
     run(root, source)

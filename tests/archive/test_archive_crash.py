@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from everlog.errors import StoreFull
+from everlog.errors import StoreFullError
 from everlog.interop.archive.archive_listing import listing
 from everlog.interop.archive.backup import copy
 from everlog.interop.archive.restore import restore
@@ -96,7 +96,7 @@ def test_a_full_disk_says_so_and_leaves_the_archive_valid(source: Path, tmp_path
         for number in range(5):
             (source / f"large{number}.jsonl").write_bytes(os.urandom(300_000))
             (source / f"small{number}.jsonl").write_bytes(log(3, number))
-        with pytest.raises(StoreFull, match="No space left"):
+        with pytest.raises(StoreFullError, match="No space left"):
             copy(root, [source])
         assert verify(root).damage == []
         assert list((root / "archive" / "tmp").iterdir()) == []

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from everlog.errors import Conflict, StoreFailed
+from everlog.errors import ConflictError, StoreFailedError
 from everlog.interop.archive.chunks import TRIES, Taken, cut, keep_block, take
 from everlog.interop.archive.manifest import Piece
 from everlog.interop.archive.objects import BLOCK
@@ -85,13 +85,13 @@ def test_a_file_that_becomes_shorter_is_taken_as_it_is_then(file: Path) -> None:
 
 def test_a_file_that_changes_every_time_is_left(file: Path) -> None:
     changes = [lambda: _write(file, 0, os.urandom(8))] * 3 * TRIES
-    with pytest.raises(Conflict, match="changed each time"):
+    with pytest.raises(ConflictError, match="changed each time"):
         _take(file, Meanwhile(*changes))
 
 
 def test_a_fifo_in_the_place_of_a_file_makes_nobody_wait(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "x")
-    with pytest.raises(StoreFailed, match="regular file"):
+    with pytest.raises(StoreFailedError, match="regular file"):
         take(os.fsencode(tmp_path / "x"), (), Meanwhile())
 
 

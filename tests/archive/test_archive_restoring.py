@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from everlog.errors import Conflict, InvalidId, NotFound
+from everlog.errors import ConflictError, InvalidIdError, NotFoundError
 from everlog.interop.archive.archive_folder import opened_for_writing
 from everlog.interop.archive.backup import copy
 from everlog.interop.archive.manifest import File, named
@@ -51,7 +51,7 @@ def test_a_pattern_is_the_end_of_a_path_or_of_a_folder_above(
 ) -> None:
     run(root, source)
     if not count:
-        with pytest.raises(NotFound, match="matches"):
+        with pytest.raises(NotFoundError, match="matches"):
             restore(root, tmp_path / "out", [pattern])
         assert not (tmp_path / "out").exists()
     else:
@@ -81,7 +81,7 @@ def test_a_time_chooses_what_was_archived_until_then(
     at = "1970-01-01T00:03:20.000Z"
     restore(root, tmp_path / "out", at=at)
     assert restored(tmp_path / "out", file).read_bytes() == b"two"
-    with pytest.raises(NotFound):
+    with pytest.raises(NotFoundError):
         restore(root, tmp_path / "none", at="1970-01-01T00:00:00.000Z")
 
 
@@ -90,7 +90,7 @@ def test_nothing_is_written_over(root: Path, source: Path, tmp_path: Path) -> No
     there = restored(tmp_path / "out", source / "-work-x" / "memory" / "MEMORY.md")
     there.parent.mkdir(parents=True)
     there.write_text("mine")
-    with pytest.raises(Conflict, match="there already"):
+    with pytest.raises(ConflictError, match="there already"):
         restore(root, tmp_path / "out")
     assert list(tree(tmp_path / "out").values()) == [b"mine"]
 
@@ -104,7 +104,7 @@ def test_a_path_that_leads_elsewhere_is_refused(root: Path, tmp_path: Path, path
         facts = {"size": 0, "mtime_ns": 0, "inode": 0, "mode": 0o600, "sha256": EMPTY}
         line = File(**named(path), **facts, pieces=())  # type: ignore[arg-type]
         opened.manifests.write(1, "2026-01-01T00:00:00.000Z", [line], "")
-    with pytest.raises((InvalidId, NotFound)):
+    with pytest.raises((InvalidIdError, NotFoundError)):
         restore(root, tmp_path / "deep" / "out")
     assert not (tmp_path / "escaped").exists() and not (tmp_path / "deep").exists()
 

@@ -142,7 +142,7 @@ def test_stopping_ends_the_turn_and_a_line_says_so(
     resting(page)
     say(page, "!fail denied")
     expect(page.locator(".toast.bad")).to_contain_text("not accepted")
-    expect(page.locator(".line.failed")).to_contain_text("ProviderDenied")
+    expect(page.locator(".line.failed")).to_contain_text("ProviderDeniedError")
 
 
 def test_what_waits_is_shown_and_can_be_withdrawn(
@@ -592,7 +592,7 @@ def test_a_session_is_renamed_exported_and_deleted(
     page.get_by_role("button", name="Delete session").click()
     page.get_by_role("dialog").get_by_role("button", name="Delete").click()
     page.wait_for_url(f"{daemon.address}/")
-    with pytest.raises(everlog.NotFound):
+    with pytest.raises(everlog.NotFoundError):
         store.session(session.id)
 
 
@@ -684,7 +684,7 @@ def test_a_session_is_without_barriers_in_light_and_dark(
     session.append(everlog.tool_result("d", "bad", is_error=True))
     session.append(everlog.user("gone"))
     session.tombstone(5)
-    session.end_turn(duration_ms=5, stop="error", error="ProviderDenied: no")
+    session.end_turn(duration_ms=5, stop="error", error="ProviderDeniedError: no")
     session.append(Compaction(first_kept_seq=2, summary="## Goal\n\ntests", read_files=("/a",)))
     page = opened(session.id, color_scheme=scheme)
     page.locator("h1").click()

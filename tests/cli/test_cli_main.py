@@ -127,9 +127,9 @@ def test_reading_commands_make_no_root(cli: Cli, root: Path) -> None:
 
 def test_debug_lets_the_error_through(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("EVERLOG_DEBUG", "1")
-    from everlog.errors import InvalidId
+    from everlog.errors import InvalidIdError
 
-    with pytest.raises(InvalidId):
+    with pytest.raises(InvalidIdError):
         cli("sessions", "show", "../x")
 
 

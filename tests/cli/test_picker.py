@@ -26,7 +26,7 @@ from everlog.cli.picker.newest_task import Newest
 from everlog.cli.picker.preview import MESSAGES
 from everlog.cli.picker.session_filter import AHEAD, LARGEST, PAGE, query
 from everlog.cli.picker.session_table import cut, fill, wrap
-from everlog.errors import EverlogError, NotFound
+from everlog.errors import EverlogError, NotFoundError
 from everlog.model import Entry, user
 from everlog.ports import Filter, Order, Page, Progress, Query, Results
 from everlog.session import Store
@@ -219,7 +219,7 @@ def test_a_failure_is_told_and_the_next_question_is_answered() -> None:
         taken: list[int] = []
 
         def fail() -> int:
-            raise NotFound("it is gone")
+            raise NotFoundError("it is gone")
 
         with ThreadPoolExecutor(1) as threads:
             newest = Newest(threads, told.append)

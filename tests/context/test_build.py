@@ -9,7 +9,7 @@ from msgspec.structs import replace
 import everlog
 from everlog.context.build import Context, build, context_tokens
 from everlog.context.tokens import estimate
-from everlog.errors import ContextOverflow
+from everlog.errors import ContextOverflowError
 from everlog.log.backward_read import Live, read
 from everlog.log.tool_pairs import arrange, pair
 from everlog.model import (
@@ -238,7 +238,7 @@ def _shift(message: Message, by: int) -> Message:
 
 def test_a_round_that_is_too_large_alone_is_an_error() -> None:
     live = _live(*_rounds(3), user("word " * 3_000, seq=7))
-    with pytest.raises(ContextOverflow, match="newest round"):
+    with pytest.raises(ContextOverflowError, match="newest round"):
         build(live, window=2_000)
 
 
@@ -339,5 +339,5 @@ def test_a_count_that_no_message_explains_is_not_believed() -> None:
     context = build(_live(*said), window=128_000)
     assert len(context.messages) == 2 and context.tokens < 100
     large = [replace(said[0], content=user("word " * 60_000).content), said[1]]
-    with pytest.raises(ContextOverflow):  # it may well be right
+    with pytest.raises(ContextOverflowError):  # it may well be right
         build(_live(*large), window=128_000)

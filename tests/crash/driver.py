@@ -112,7 +112,7 @@ def _append(log: Log, texts: list[str]) -> None:
     names = [name_of(text) for text in texts]
     try:
         seqs = [log.append(texts[0])] if len(texts) == 1 else log.append_many(texts)
-    except (everlog.SessionBusy, Busy) as error:
+    except (everlog.SessionBusyError, Busy) as error:
         tell(f"BUSY {error}")
     except REFUSALS as error:
         tell(f"ERR {type(error).__name__} {' '.join(names)}")
@@ -208,7 +208,7 @@ def _tell_turn(ours: Everlog | None) -> None:
         return
     try:
         ours.session.lease().release()
-    except everlog.SessionBusy:
+    except everlog.SessionBusyError:
         tell("TURN taken")
     else:
         tell("TURN free")

@@ -28,7 +28,7 @@ OPTIONS = Options(part_bytes=3_000_000)
 def test_what_was_acknowledged_before_a_disk_error_is_there_after_it(tmp_path: Path) -> None:
     found, refused = write_until_it_fails("everlog", tmp_path)
     assert not found, summary(found)
-    assert set(refused) == {"StoreFailed"}
+    assert set(refused) == {"StoreFailedError"}
 
 
 def test_the_control_keeps_what_it_acknowledged(tmp_path: Path) -> None:

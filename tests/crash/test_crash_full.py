@@ -26,7 +26,7 @@ def test_a_short_write_is_taken_back_and_writing_resumes(
 ) -> None:
     found, seen = with_limit("everlog", server, tmp_path, room)
     assert not found, summary(found)
-    assert seen.errors and set(seen.errors) == {"StoreFull"}
+    assert seen.errors and set(seen.errors) == {"StoreFullError"}
 
 
 def test_the_control_takes_a_short_write_back(server: Server, tmp_path: Path) -> None:
@@ -69,7 +69,7 @@ def test_a_short_write_that_cannot_be_taken_back_makes_the_session_read_only_unt
     plan = [f"limit:{size + 400}", "1*5000", "lift", "1*5000", "1*10"]
     job = Job("everlog", str(root), plan, session=newest(root))
     seen, _ = run_traced(server, job, tmp_path / "acks", "inject=ftruncate:error=EIO")
-    assert seen.errors == ["StoreFull", "StoreFailed", "StoreFailed"]
+    assert seen.errors == ["StoreFullError", "StoreFailedError", "StoreFailedError"]
     torn = log.read_bytes()[size:]
     assert len(torn) == 400
     found = violations("everlog", root, acked, torn=[torn], absent=seen.refused)
@@ -86,7 +86,7 @@ def test_a_write_that_lies_about_what_it_wrote_is_not_acknowledged(
 ) -> None:
     found, seen = with_lie("everlog", server, tmp_path, whole=part == "all")
     assert not found, summary(found)
-    assert seen.errors == ["StoreFailed"]
+    assert seen.errors == ["StoreFailedError"]
 
 
 @pytest.mark.usefixtures("strace")
@@ -120,7 +120,7 @@ def test_a_full_disk_is_a_typed_error_reading_works_and_writing_resumes(tmp_path
     with mounted(tmp_path / "disk", "-t", "tmpfs", "-o", "size=1m", "tmpfs"):
         found, refused = until_full("everlog", tmp_path / "disk")
         assert not found, summary(found)
-        assert len(refused) > 10 and set(refused) == {"StoreFull"}
+        assert len(refused) > 10 and set(refused) == {"StoreFullError"}
 
 
 @pytest.mark.usefixtures("as_root")
@@ -157,7 +157,7 @@ def test_on_a_full_disk_nothing_of_a_new_session_stays_and_old_ones_can_be_delet
             while True:
                 made.add(store.create().id)
 
-        with pytest.raises(everlog.StoreFull):
+        with pytest.raises(everlog.StoreFullError):
             make_for_ever()
         assert set(os.listdir(disk / "root" / "sessions")) == made
         assert os.listdir(disk / "root" / "tmp") == []

@@ -159,4 +159,4 @@ def test_titles_and_turns_that_failed_are_told_once_wherever_it_was(
     assert names == ["here", "elsewhere"]
     failures = [one for one in told if one["type"] == "error"]
     assert [one["runId"] for one in failures[1:]] == ["r1", "r2"]
-    assert [one["code"] for one in failures[1:]] == ["", "RunCancelled"]
+    assert [one["code"] for one in failures[1:]] == ["", "RunCancelledError"]

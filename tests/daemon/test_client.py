@@ -16,7 +16,7 @@ from everlog.client import Client
 from everlog.client.error_decoding import failure
 from everlog.client.websocket import decode, subscribe
 from everlog.daemon.error_responses import STATUS, refused
-from everlog.errors import ProviderUnavailable, StoreFailed
+from everlog.errors import ProviderUnavailableError, StoreFailedError
 from everlog.model import OtherBlock
 from everlog.wire import events as wire_events
 from tests.daemon.running import REPOSITORY, Daemon
@@ -44,7 +44,7 @@ def test_a_stream_ends_with_its_own_run_though_others_wait_too(client: Client) -
 def test_a_stream_of_a_run_that_fails_ends_with_the_error(client: Client) -> None:
     made = client.create()
     last = list(client.stream(made.id, "!fail refused"))[-1]
-    assert isinstance(last, wire_events.Error) and last.code == "ProviderRefused"
+    assert isinstance(last, wire_events.Error) and last.code == "ProviderRefusedError"
 
 
 def test_events_tell_the_log_and_then_what_happens(daemon: Daemon, client: Client) -> None:
@@ -73,13 +73,13 @@ def test_events_tell_the_log_and_then_what_happens(daemon: Daemon, client: Clien
 @pytest.mark.parametrize(
     ("call", "error"),
     [
-        (lambda client: client.session("x"), errors.InvalidId),
-        (lambda client: client.session("01ARZ3NDEKTSV4RRFFQ69G5FAV"), errors.NotFound),
+        (lambda client: client.session("x"), errors.InvalidIdError),
+        (lambda client: client.session("01ARZ3NDEKTSV4RRFFQ69G5FAV"), errors.NotFoundError),
         (lambda client: client.create(name=""), errors.FormatError),
-        (lambda client: client.run("nobody"), errors.NotFound),
+        (lambda client: client.run("nobody"), errors.NotFoundError),
         (lambda client: client.sessions(limit=0).sessions, errors.FormatError),
-        (lambda client: next(client.events("01ARZ3NDEKTSV4RRFFQ69G5FAV")), errors.NotFound),
-        (lambda client: next(client.stream("x", "x")), errors.InvalidId),
+        (lambda client: next(client.events("01ARZ3NDEKTSV4RRFFQ69G5FAV")), errors.NotFoundError),
+        (lambda client: next(client.stream("x", "x")), errors.InvalidIdError),
     ],
 )
 def test_what_the_daemon_refuses_is_raised(
@@ -93,7 +93,7 @@ def test_what_the_daemon_refuses_is_raised(
 def test_a_wrong_token_and_no_daemon_are_told_apart(daemon: Daemon) -> None:
     with Client(daemon.address, "x") as client, pytest.raises(errors.SettingsError, match="Unauth"):
         client.health()
-    with Client("http://127.0.0.1:1", "x") as client, pytest.raises(errors.StoreFailed):
+    with Client("http://127.0.0.1:1", "x") as client, pytest.raises(errors.StoreFailedError):
         client.health()
 
 
@@ -113,8 +113,10 @@ def test_every_error_of_ours_has_a_status_and_comes_back_as_itself() -> None:
 
 
 def test_an_answer_that_is_none_of_ours_is_an_error_too() -> None:
-    assert isinstance(failure(503, b"<html>"), errors.StoreFailed)
-    assert isinstance(failure(418, b'{"error":"teapot","code":"Exception"}'), errors.StoreFailed)
+    assert isinstance(failure(503, b"<html>"), errors.StoreFailedError)
+    assert isinstance(
+        failure(418, b'{"error":"teapot","code":"Exception"}'), errors.StoreFailedError
+    )
 
 
 def test_events_that_are_not_known_are_skipped_and_blocks_are_not() -> None:
@@ -177,7 +179,7 @@ def test_what_only_reads_is_asked_again_on_a_connection_that_was_hung_up() -> No
         thread.start()
         with Client(f"http://127.0.0.1:{listening.getsockname()[1]}", "t") as client:
             assert client.health() == client.health() == {"ok": True}
-            with pytest.raises(StoreFailed):
+            with pytest.raises(StoreFailedError):
                 client.cancel("x")  # what writes is not: it may have been done
         thread.join(60)
     assert asked == [b"GET", b"GET", b"GET", b"POST"]
@@ -192,7 +194,7 @@ def test_a_connection_that_ends_before_anything_was_asked_is_one_of_our_errors(
         assert daemon.stop() == 0
         with pytest.raises(ConnectionClosed):
             socket.recv(timeout=60)
-        with pytest.raises(ProviderUnavailable, match="the daemon is stopping"):
+        with pytest.raises(ProviderUnavailableError, match="the daemon is stopping"):
             subscribe(socket, session, None)
 
 
@@ -207,5 +209,5 @@ def test_what_was_said_is_found_and_what_is_remembered_is_kept(client: Client) -
     assert [one.file for one in client.memory("zoo").notes] == [noted.file]
     client.forget(noted.file, agent="zoo")
     assert client.memory("zoo").notes == []
-    with pytest.raises(errors.NotFound):
+    with pytest.raises(errors.NotFoundError):
         client.forget("nothing.md", agent="zoo")

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from everlog.daemon.crabtalk.frames import Connection, FrameServer, Limits, listen
 from everlog.daemon.crabtalk.proto import crabtalk_pb2 as pb
-from everlog.errors import StoreFailed
+from everlog.errors import StoreFailedError
 from tests.daemon.crabs import Crab, connected
 
 PONG = pb.ServerMessage(pong=pb.Pong())
@@ -119,7 +119,7 @@ def test_the_socket_of_a_dead_daemon_is_replaced(path: Path) -> None:
 def test_the_socket_of_a_living_daemon_is_not_touched(path: Path) -> None:
     async def main() -> None:
         async with serving(path):
-            with pytest.raises(StoreFailed, match="another daemon"):
+            with pytest.raises(StoreFailedError, match="another daemon"):
                 await FrameServer(path, Echo()).start()
             async with connected(path) as crab:
                 assert await crab.ping()
@@ -145,13 +145,13 @@ def test_nothing_but_a_socket_is_replaced(path: Path, kind: str) -> None:
                 dead.bind(str(other))
             path.symlink_to(other)
     before = os.lstat(path)
-    with pytest.raises(StoreFailed, match="not a socket"):
+    with pytest.raises(StoreFailedError, match="not a socket"):
         listen(path)
     assert os.lstat(path) == before
 
 
 def test_a_path_that_is_too_long_is_a_clear_error(tmp_path: Path) -> None:
-    with pytest.raises(StoreFailed, match="cannot listen"):
+    with pytest.raises(StoreFailedError, match="cannot listen"):
         listen(tmp_path / ("long" * 40) / "s")
 
 

@@ -13,7 +13,14 @@ import pytest
 from everlog.daemon.crabtalk.event_messages import Told, day, split_model, token_usage
 from everlog.daemon.crabtalk.handler import SERVED, Numbers, code_of
 from everlog.daemon.crabtalk.proto import crabtalk_pb2 as pb
-from everlog.errors import EverlogError, FormatError, InvalidId, NotFound, QueueFull, SessionBusy
+from everlog.errors import (
+    EverlogError,
+    FormatError,
+    InvalidIdError,
+    NotFoundError,
+    QueueFullError,
+    SessionBusyError,
+)
 from everlog.model import AnyBlock, Text, ToolCall, Usage, assistant, user
 from everlog.wire.events import (
     MessageStored,
@@ -167,7 +174,7 @@ def test_numbers_begin_at_one_and_none_is_given_twice() -> None:
     assert [numbers.open("a"), numbers.open("b"), numbers.open("a")] == [1, 2, 1]
     numbers.close("b")
     numbers.close("b")
-    with pytest.raises(NotFound):
+    with pytest.raises(NotFoundError):
         numbers.session(2)
     assert numbers.open("b") == 3
     assert list(numbers) == [(1, "a"), (3, "b")]
@@ -175,7 +182,13 @@ def test_numbers_begin_at_one_and_none_is_given_twice() -> None:
 
 @pytest.mark.parametrize(
     ("error", "code"),
-    [(InvalidId, 400), (FormatError, 400), (NotFound, 404), (SessionBusy, 500), (QueueFull, 500)],
+    [
+        (InvalidIdError, 400),
+        (FormatError, 400),
+        (NotFoundError, 404),
+        (SessionBusyError, 500),
+        (QueueFullError, 500),
+    ],
 )
 def test_errors_have_the_codes_that_crabtalk_knows(error: type[EverlogError], code: int) -> None:
     assert code_of(error("x")) == code

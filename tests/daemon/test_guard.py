@@ -553,7 +553,7 @@ def test_what_belongs_to_somebody_else_is_not_used(
     (root / "run" / "token").write_text("t" * 43)
     os.chown(root / name, 12345, 12345)
     refused = start()
-    assert refused.said["error"] == ("SettingsError" if "token" in name else "StoreFailed")
+    assert refused.said["error"] == ("SettingsError" if "token" in name else "StoreFailedError")
     assert not (root / "run" / "daemon.lock").exists() or "token" in name
 
 

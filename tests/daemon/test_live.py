@@ -118,7 +118,7 @@ def test_a_full_queue_is_told_to_the_sender_only(daemon: Daemon, client: Client)
         while client.cancel(made.id):
             pass
         told = [receive(other, "error") for _ in range(9)]
-        assert {event["code"] for event in told} == {"RunCancelled"}
+        assert {event["code"] for event in told} == {"RunCancelledError"}
 
 
 def test_all_who_watch_get_all_events_in_one_order(daemon: Daemon, client: Client) -> None:
@@ -282,7 +282,7 @@ def test_a_cancelled_run_is_told_and_the_next_one_works(daemon: Daemon, client: 
         assert receive(socket, "error")["message"] == "there is no such run"
         say(socket, type="cancel", sessionId=made.id, runId=run)
         error = receive(socket, "error")
-        assert (error["runId"], error["code"]) == (run, "RunCancelled")
+        assert (error["runId"], error["code"]) == (run, "RunCancelledError")
         say(socket, type="send_message", sessionId=made.id, content="!say next")
         assert receive(socket, "message_complete")["content"] == "next"
 

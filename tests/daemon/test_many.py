@@ -244,7 +244,7 @@ def test_a_daemon_that_was_paused_past_its_lease_writes_nothing_more(many: Many)
         finally:
             paused.process.send_signal(signal.SIGCONT)
         told = receive(socket, "error")
-        assert (told["runId"], told["code"]) == (run, "Conflict")
+        assert (told["runId"], told["code"]) == (run, "ConflictError")
         assert "the turn was lost" in told["message"] and "another process" in told["hint"]
     with paused.client() as client:  # and it goes on with what comes
         client.send(session, "!say again")

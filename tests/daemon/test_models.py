@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from everlog.errors import ProviderDenied
+from everlog.errors import ProviderDeniedError
 from tests.daemon.running import FAST, Daemon, receive, say
 from tests.providers.fakes import Answer, FakeServer, chat, chunk, claude, refusal
 
@@ -83,7 +83,7 @@ def test_a_key_that_is_not_accepted_is_told_and_not_tried_again(start: Start) ->
         daemon = start(config=config(server))
         with daemon.client() as client:
             session = client.create().id
-            with pytest.raises(ProviderDenied):
+            with pytest.raises(ProviderDeniedError):
                 client.send(session, "hello")
             assert len(server.sent) == 1
             assert client.send(session, "again").messages[-1]["content"][0]["text"] == "better"
@@ -143,7 +143,7 @@ def test_a_stop_in_the_middle_of_a_stream_keeps_what_was_said(start: Start) -> N
             say(socket, type="send_message", sessionId=session, content="go")
             delta = receive(socket, "stream_delta")
             say(socket, type="cancel", sessionId=session, runId=delta["runId"])
-            assert receive(socket, "error")["code"] == "RunCancelled"
+            assert receive(socket, "error")["code"] == "RunCancelledError"
             stopped.set()
             last = client.session(session).messages[-1]
             assert last["content"][0]["text"] == "the first half"

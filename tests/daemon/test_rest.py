@@ -234,7 +234,7 @@ def test_a_full_queue_is_429_and_the_message_is_not_kept(daemon: Daemon, client:
     codes = [daemon.call("POST", where, {"content": "!wait 30"}).status_code for _ in range(9)]
     assert codes == [202] * 8 + [429]
     answer = daemon.call("POST", where, {"content": "one too many"})
-    assert answer.json()["code"] == "QueueFull" and "retry-after" in answer.headers
+    assert answer.json()["code"] == "QueueFullError" and "retry-after" in answer.headers
     assert client.sessions(limit=1).sessions[0].waiting == 8
     while client.cancel(made.id):
         pass
@@ -277,7 +277,7 @@ def test_a_run_is_cancelled_and_whoever_waits_is_told(daemon: Daemon, client: Cl
         )
         until(lambda: client.cancel(made.id))
         answer = waiting.result()
-    assert answer.status_code == 409 and answer.json()["code"] == "RunCancelled"
+    assert answer.status_code == 409 and answer.json()["code"] == "RunCancelledError"
     assert texts(client.send(made.id, "!say next").messages)[1] == "next"
 
 
@@ -292,7 +292,7 @@ def test_what_cannot_happen_during_a_turn_is_409(daemon: Daemon, client: Client)
         ("POST", "/rewind", {"toSeq": 1}),
     ):
         answer = daemon.call(method, where + rest, said)
-        assert (answer.status_code, answer.json()["code"]) == (409, "SessionBusy"), rest
+        assert (answer.status_code, answer.json()["code"]) == (409, "SessionBusyError"), rest
     assert client.sessions(limit=1).sessions[0].running is True
     assert client.cancel(made.id) is True
 
@@ -300,10 +300,10 @@ def test_what_cannot_happen_during_a_turn_is_409(daemon: Daemon, client: Client)
 @pytest.mark.parametrize(
     ("script", "status", "code"),
     [
-        ("!fail transient", 503, "ProviderUnavailable"),
-        ("!fail denied", 502, "ProviderDenied"),
-        ("!fail refused", 422, "ProviderRefused"),
-        ("!fail overflow", 413, "ContextOverflow"),
+        ("!fail transient", 503, "ProviderUnavailableError"),
+        ("!fail denied", 502, "ProviderDeniedError"),
+        ("!fail refused", 422, "ProviderRefusedError"),
+        ("!fail overflow", 413, "ContextOverflowError"),
     ],
 )
 def test_a_provider_that_fails_has_its_status(

@@ -92,7 +92,7 @@ def test_messages_that_wait_survive_a_kill_and_are_answered(start: Start) -> Non
 def test_a_second_daemon_is_refused_and_told_where_the_first_is(start: Start) -> None:
     first = start()
     second = start()
-    assert second.said["error"] == "SessionBusy" and first.address in second.said["message"]
+    assert second.said["error"] == "SessionBusyError" and first.address in second.said["message"]
     assert second.stop() == 1
     assert first.call("GET", "/api/health").status_code == 200
     assert (first.root / "run" / "address").read_text().strip() == first.address
@@ -169,9 +169,9 @@ def test_the_configuration_is_taken_over_and_a_wrong_one_is_not(start: Start) ->
 
 
 def test_the_client_finds_the_daemon_of_a_root(start: Start, tmp_path: Path) -> None:
-    from everlog.errors import NotFound
+    from everlog.errors import NotFoundError
 
-    with pytest.raises(NotFound, match="no daemon is running"):
+    with pytest.raises(NotFoundError, match="no daemon is running"):
         Client.of(tmp_path)
     daemon = start()
     with Client.of(daemon.root) as client:
@@ -182,7 +182,7 @@ def test_the_client_finds_the_daemon_of_a_root(start: Start, tmp_path: Path) -> 
         thief.bind(("127.0.0.1", daemon.port))
         thief.listen()
         thief.setblocking(False)
-        with pytest.raises(NotFound, match="no daemon is running"):
+        with pytest.raises(NotFoundError, match="no daemon is running"):
             Client.of(daemon.root)
         with pytest.raises(BlockingIOError):
             thief.accept()  # it was not even asked
@@ -214,6 +214,8 @@ def test_what_libraries_warn_of_is_a_line_like_any_other(start: Start) -> None:
 
 def test_a_root_whose_name_is_too_long_for_a_socket_says_what_to_do(start: Start) -> None:
     refused = start(name="r" * 120)
-    assert refused.said["error"] == "StoreFailed" and "socket = false" in refused.said["message"]
+    assert (
+        refused.said["error"] == "StoreFailedError" and "socket = false" in refused.said["message"]
+    )
     quiet = start(name="r" * 120, config=FAST.replace("[daemon]", "[daemon]\nsocket = false"))
     assert quiet.call("GET", "/api/health").status_code == 200

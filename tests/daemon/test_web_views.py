@@ -12,7 +12,7 @@ import pytest
 
 import everlog
 from everlog.client import Client
-from everlog.errors import Conflict, FormatError, NotFound, SessionBusy
+from everlog.errors import ConflictError, FormatError, NotFoundError, SessionBusyError
 from everlog.memory.dream_state import Consolidation
 from everlog.model import ToolCall, assistant, tool_result
 from everlog.wire import responses
@@ -47,7 +47,7 @@ def test_a_note_is_revised_by_whoever_read_it_last(client: Client) -> None:
     assert (now.text, now.name, now.by_person) == ("The port is 8080.", "The port is 8080.", True)
     assert now.category is None, "what is not given is not kept"
     assert "8080" in client.memory("reviser").index
-    with pytest.raises(Conflict, match="changed by somebody else"):
+    with pytest.raises(ConflictError, match="changed by somebody else"):
         client.revise(file, "The port is 81.", agent="reviser", version=read.version)
     assert client.memory("reviser").notes == [now]
 
@@ -77,14 +77,14 @@ def test_a_note_that_is_forgotten_is_brought_back(client: Client) -> None:
     undo, forgotten, written = client.memory_changes("undoer")
     assert undo.undoes == forgotten.id and forgotten.undone and not written.undone
     client.undo("undoer")
-    with pytest.raises(NotFound, match="nothing to undo"):
+    with pytest.raises(NotFoundError, match="nothing to undo"):
         client.undo("undoer")
 
 
 def test_nothing_is_taken_back_from_under_an_edit(daemon: Daemon, client: Client) -> None:
     file = client.remember("The dog is called Al.", agent="edited").file
     (daemon.root / "memory" / "edited" / file).write_text("mine now")
-    with pytest.raises(Conflict, match="edited since"):
+    with pytest.raises(ConflictError, match="edited since"):
         client.undo("edited")
 
 
@@ -114,7 +114,7 @@ def test_two_dreams_at_once_are_refused(daemon: Daemon, client: Client) -> None:
     other = Consolidation(daemon.root / "memory" / "sleeper")
     other.acquire()
     try:
-        with pytest.raises(SessionBusy, match="another consolidation is under way"):
+        with pytest.raises(SessionBusyError, match="another consolidation is under way"):
             client.dream(agent="sleeper", force=True)
     finally:
         other.release()
@@ -304,7 +304,7 @@ def test_no_session_is_repaired_during_its_turn(client: Client) -> None:
     session = client.create().id
     run = client.submit(session, "!wait 60").run_id
     until(lambda: client.sessions(limit=500).sessions[0].running)
-    with pytest.raises(SessionBusy):
+    with pytest.raises(SessionBusyError):
         client.repair(session)
     assert client.cancel(session, run)
 

@@ -8,7 +8,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from everlog.interop.formats.format_types import Given, Hidden, Line, Read, Summary, split
-from everlog.interop.formats.live_format import Added, LiveDialect, Notes, Said, Where
+from everlog.interop.formats.live_format import Added, LiveFormat, Notes, Said, Where
 from everlog.log.fold import View, fold
 from everlog.model import AnyRecord, Compaction, Message, Metadata, Tombstone
 
@@ -25,7 +25,7 @@ class Held:
     """What a store does with a dialect, without the disk."""
 
     def __init__(
-        self, dialect: LiveDialect, stem: str, data: bytes = b"", about: bytes | None = None
+        self, dialect: LiveFormat, stem: str, data: bytes = b"", about: bytes | None = None
     ) -> None:
         self.dialect = dialect
         self.stem = stem

@@ -8,7 +8,7 @@ from itertools import pairwise
 from msgspec.structs import replace
 
 from everlog.interop.formats.format_types import Given, Hidden, Line, Summary
-from everlog.interop.formats.live_format import Glance, LiveDialect, Notes, Said, Where
+from everlog.interop.formats.live_format import Glance, LiveFormat, Notes, Said, Where
 from everlog.log.fold import View, fold
 from everlog.model import AnyRecord, Compaction, Message, Metadata, Tombstone
 
@@ -16,7 +16,7 @@ from everlog.model import AnyRecord, Compaction, Message, Metadata, Tombstone
 class Mirror:
     """What `follow` and `whole` said of a file so far; also what `extend` is given."""
 
-    def __init__(self, dialect: LiveDialect, name: str) -> None:
+    def __init__(self, dialect: LiveFormat, name: str) -> None:
         self.dialect = dialect
         self.where = Where(name)
         self.metadata = Metadata(id=name, created_at="2026-01-01T00:00:00.000Z")
@@ -148,7 +148,7 @@ def cut(lines: Sequence[bytes], places: Iterable[int]) -> list[list[bytes]]:
     return [list(lines[a:b]) for a, b in pairwise(ends)]
 
 
-def glanced(dialect: LiveDialect, pieces: Iterable[Sequence[bytes]]) -> Glance:
+def glanced(dialect: LiveFormat, pieces: Iterable[Sequence[bytes]]) -> Glance:
     """What a listing shows of a file that grew piece by piece."""
     seen = Glance()
     for piece in pieces:

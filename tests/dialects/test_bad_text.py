@@ -5,14 +5,14 @@ from __future__ import annotations
 import pytest
 
 from everlog.interop.formats import cersei, crabtalk, pi, picoclaw
-from everlog.interop.formats.format_types import Dialect, Given
+from everlog.interop.formats.format_types import Format, Given
 from everlog.interop.importer import bring
 from everlog.model import Message
 from everlog.session import Store
 from everlog.stores.in_memory import InMemoryStore
 
 UUID = "11111111-1111-4111-8111-111111111111"
-SESSIONS: dict[str, tuple[Dialect, str, bytes]] = {
+SESSIONS: dict[str, tuple[Format, str, bytes]] = {
     "crabtalk": (
         crabtalk,
         "crab_user_1",

@@ -15,7 +15,7 @@ from uuid import NAMESPACE_URL, uuid5
 
 import pytest
 
-from everlog.errors import FormatError, Unsupported
+from everlog.errors import FormatError, UnsupportedError
 from everlog.interop.formats.format_types import LONGEST
 from everlog.model import user
 from everlog.session import Store
@@ -290,7 +290,10 @@ def _goes_on(store: Store, name: str, broken: Broken) -> bool:
     session.context()
     try:
         session.append(user("on we go"))
-    except (FormatError, Unsupported):  # it does not say what it is, and that cannot be made up
+    except (
+        FormatError,
+        UnsupportedError,
+    ):  # it does not say what it is, and that cannot be made up
         assert broken.unknown, broken.how
         return False
     assert texts(session)[-1] == "on we go", broken.how

@@ -31,7 +31,7 @@ from everlog.model import (
     tool_result,
     user,
 )
-from everlog.testing.format_suite import DialectConformance
+from everlog.testing.format_suite import FormatConformance
 from tests.dialects.trips import (
     ID,
     Damage,
@@ -92,7 +92,7 @@ def said(source: Given) -> list[str]:
     return [one.text for one in view(cersei.read(source)).messages]
 
 
-class TestConformance(DialectConformance):
+class TestConformance(FormatConformance):
     dialect: ClassVar[Any] = cersei
     sessions: ClassVar[Sequence[Given]] = (WHOLE, BARE)
 

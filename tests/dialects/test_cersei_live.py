@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from everlog.errors import Conflict, Unsupported
+from everlog.errors import ConflictError, UnsupportedError
 from everlog.interop.formats import cersei
 from everlog.interop.formats.format_types import Given, Hidden, Summary
-from everlog.interop.formats.live_format import Glance, LiveDialect
+from everlog.interop.formats.live_format import Glance, LiveFormat
 from everlog.model import (
     AnyBlock,
     AnyRecord,
@@ -39,7 +39,7 @@ from everlog.model import (
 from tests.dialects.mirrored import Mirror, context, cut, glanced, placed, plain
 from tests.dialects.trips import golden, texts, values, view
 
-LIVE: LiveDialect = cersei
+LIVE: LiveFormat = cersei
 NAME = "7d1f0a52-58c1-4e0e-9d67-2b1f6f0e9a01"
 FULL, BARE = golden("cersei", NAME), golden("cersei", "bare", modified=0)
 NOW = "2026-04-03T10:00:00+00:00"
@@ -435,7 +435,7 @@ def test_an_event_needs_no_line() -> None:
 )
 def test_what_a_transcript_cannot_hold_is_refused_with_a_hint(record: AnyRecord) -> None:
     mirror = followed(entry("a", results(2)))
-    with pytest.raises(Unsupported) as refused:
+    with pytest.raises(UnsupportedError) as refused:
         mirror.append(record)
     assert "import" in refused.value.hint
     assert len(mirror.lines) == 1
@@ -445,7 +445,7 @@ def test_what_a_transcript_cannot_hold_is_refused_with_a_hint(record: AnyRecord)
     "record", [Tombstone(deletes=(1,)), Rewind(to_seq=0), Compaction(first_kept_seq=2, summary="s")]
 )
 def test_a_bare_file_holds_messages_only(record: AnyRecord) -> None:
-    with pytest.raises(Unsupported):
+    with pytest.raises(UnsupportedError):
         followed({"role": "user", "content": "x"}).append(record)
 
 
@@ -485,15 +485,15 @@ def test_a_session_begins_with_an_empty_file_called_like_its_key() -> None:
     assert (made.name, made.stem, made.added.lines) == ("mine", "mine", ())
     other = cersei.begin({"key": "a/b"}, NOW, nobody)
     assert UUID(other.name).version == 4 and other.stem == other.name
-    with pytest.raises(Conflict):
+    with pytest.raises(ConflictError):
         cersei.begin({"key": "mine"}, NOW, lambda stem: True)
 
 
 @pytest.mark.parametrize("facts", [{"agent": "other"}, {"sender": "bob"}, {"name": "A title"}])
 def test_a_session_with_facts_that_have_no_place_is_not_begun(facts: dict[str, Any]) -> None:
-    with pytest.raises(Unsupported):
+    with pytest.raises(UnsupportedError):
         cersei.begin(facts, NOW, nobody)
-    with pytest.raises(Unsupported):
+    with pytest.raises(UnsupportedError):
         cersei.change({}, Mirror(LIVE, "S"), facts)
 
 

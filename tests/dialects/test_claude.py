@@ -25,7 +25,7 @@ from everlog.model import (
     ToolCall,
     Usage,
 )
-from everlog.testing.format_suite import DialectConformance
+from everlog.testing.format_suite import FormatConformance
 from tests.dialects.claude_session import ID, Session, encode, hidden, read, shown, uuid
 from tests.dialects.native import through_native
 
@@ -490,7 +490,7 @@ def test_records_of_unknown_types_are_one_event_each_and_no_loss() -> None:
     }
 
 
-class TestConformance(DialectConformance):
+class TestConformance(FormatConformance):
     """What every dialect must do."""
 
     dialect: ClassVar[Any] = claude

@@ -15,7 +15,7 @@ from msgspec.structs import replace
 
 from everlog.interop.formats import claude
 from everlog.interop.formats.format_types import Given, Hidden, Item, Line, Read, Summary, split
-from everlog.interop.formats.live_format import Followed, Glance, LiveDialect, Notes, Said, Where
+from everlog.interop.formats.live_format import Followed, Glance, LiveFormat, Notes, Said, Where
 from everlog.model import (
     AnyRecord,
     Message,
@@ -28,7 +28,7 @@ from tests.dialects.test_claude_round_trip import transcripts
 
 CORPUS = Path(__file__).parents[3] / "shared" / "corpus" / "claude-code"
 WHERE = Where(ID)
-dialect: LiveDialect = claude
+dialect: LiveFormat = claude
 
 
 class Mirror:

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from everlog.errors import Unsupported
+from everlog.errors import UnsupportedError
 from everlog.interop.formats import claude
 from everlog.interop.formats.format_types import Summary
 from everlog.log.fold import fold
@@ -209,7 +209,7 @@ def test_a_thought_without_a_signature_is_left_out_and_an_event_is_no_line() -> 
 )
 def test_what_the_format_cannot_hold_is_refused_with_a_hint(record: AnyRecord) -> None:
     mirror = Mirror(conversation().data())
-    with pytest.raises(Unsupported) as caught:
+    with pytest.raises(UnsupportedError) as caught:
         mirror.append(record)
     assert caught.value.hint
     assert mirror.data == conversation().data()
@@ -226,7 +226,7 @@ def test_a_title_is_a_line_that_goes_through_to_the_listing() -> None:
     assert read(mirror.data).facts["name"] == "Birds \N{REPLACEMENT CHARACTER}"
     assert claude.change(mirror.notes, mirror, {}).lines == ()
     for changes in ({"name": " "}, {"name": None}, {"model": "x"}, {"name": "x", "agent": "y"}):
-        with pytest.raises(Unsupported) as caught:
+        with pytest.raises(UnsupportedError) as caught:
             claude.change(mirror.notes, mirror, changes)
         assert caught.value.hint
 
@@ -256,6 +256,6 @@ def test_a_new_session_may_have_a_title_and_nothing_that_has_no_place() -> None:
     (line,) = map(json.loads, begun.added.lines)
     assert line == {"type": "custom-title", "customTitle": "Birds", "sessionId": begun.name}
     for facts in ({"agent": "x"}, {"sender": "bob"}, {"key": "k"}, {"name": " "}):
-        with pytest.raises(Unsupported) as caught:
+        with pytest.raises(UnsupportedError) as caught:
             claude.begin(facts, "", lambda _: False)
         assert caught.value.hint

@@ -15,7 +15,7 @@ from everlog.interop.formats.format_types import Given, Hidden, Read, Summary, k
 from everlog.log import backward_read
 from everlog.log.fold import fold
 from everlog.model import Event, Image, Message, Metadata, Text, Thinking, ToolCall, Usage
-from everlog.testing.format_suite import DialectConformance
+from everlog.testing.format_suite import FormatConformance
 from tests.dialects.native import through_native
 
 NAME = "rollout-2026-01-02T03-04-05-019a2d7a-41c4-78b1-b7cc-a45d62a89cd5"
@@ -276,7 +276,7 @@ def test_a_rollout_cannot_be_written() -> None:
         codex.write(Metadata(id="x"), [])
 
 
-class TestConformance(DialectConformance):
+class TestConformance(FormatConformance):
     """What every dialect must do."""
 
     dialect: ClassVar[Any] = codex

@@ -29,7 +29,7 @@ from everlog.model import (
     tool_result,
     user,
 )
-from everlog.testing.format_suite import DialectConformance
+from everlog.testing.format_suite import FormatConformance
 from tests.dialects.trips import (
     ID,
     Damage,
@@ -68,7 +68,7 @@ def session(*lines: str, name: str = "crab_user_1") -> Given:
     return Given(name, {f"{name}.jsonl": META + "".join(f"{line}\n" for line in lines).encode()})
 
 
-class TestConformance(DialectConformance):
+class TestConformance(FormatConformance):
     dialect: ClassVar[Any] = crabtalk
     sessions: ClassVar[Sequence[Given]] = (FULL, NUMBERED, PLAIN)
     exact = True

@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from everlog.errors import FormatError, Unsupported
+from everlog.errors import FormatError, UnsupportedError
 from everlog.interop.formats import crabtalk
 from everlog.interop.formats.format_types import Given, Line, Summary, split
-from everlog.interop.formats.live_format import Glance, LiveDialect, Where
+from everlog.interop.formats.live_format import Glance, LiveFormat, Where
 from everlog.model import (
     Compaction,
     Event,
@@ -35,7 +35,7 @@ from tests.dialects.test_crabtalk import FULL, META
 from tests.dialects.test_crabtalk import lines as any_line
 from tests.dialects.trips import files
 
-DIALECT: LiveDialect = crabtalk
+DIALECT: LiveFormat = crabtalk
 HEAD = META.rstrip(b"\n")
 STEM = "crab_user_1"
 WHERE = Where(STEM, HEAD)
@@ -250,7 +250,7 @@ def test_an_event_is_nothing_to_be_done() -> None:
 )
 def test_what_has_no_place_is_refused_with_a_hint(record: Any) -> None:
     session = held('{"role":"user","content":"a"}')
-    with pytest.raises(Unsupported) as caught:
+    with pytest.raises(UnsupportedError) as caught:
         DIALECT.extend(session.notes, session, record)
     assert "everlog sessions import" in caught.value.hint
 
@@ -312,7 +312,7 @@ def test_other_metadata_has_no_place() -> None:
         {"uptimeSecs": True},
         {"name": 7},
     ):
-        with pytest.raises(Unsupported):
+        with pytest.raises(UnsupportedError):
             DIALECT.change(session.notes, session, changes)
     lost = held(head=b"{torn")
     with pytest.raises(FormatError):
@@ -373,7 +373,7 @@ def test_a_time_has_no_zeros_and_keeps_its_milliseconds() -> None:
     ],
 )
 def test_facts_without_a_place_are_refused(facts: dict[str, Any]) -> None:
-    with pytest.raises(Unsupported):
+    with pytest.raises(UnsupportedError):
         begin(**facts)
 
 

@@ -30,15 +30,15 @@ from msgspec.structs import replace
 
 import everlog
 from everlog.agent.agent import Agent
-from everlog.app import dialects
-from everlog.errors import InvalidId, NotFound, ProviderError, SessionBusy
+from everlog.app import load_formats
+from everlog.errors import InvalidIdError, NotFoundError, ProviderError, SessionBusyError
 from everlog.identity.route import ListedAgent, Router, Routing
 from everlog.identity.scope import Inbound
 from everlog.integrations.picoclaw import SessionStore
 from everlog.interop.archive.backup import copy
 from everlog.interop.archive.restore import restore
 from everlog.interop.archive.verify import verify
-from everlog.interop.foreign.foreign_store import LiveStore
+from everlog.interop.foreign.foreign_store import ForeignStore
 from everlog.interop.importer import find_files, import_files
 from everlog.model import Compaction, Message, ToolCall, assistant, tool_result, user
 from everlog.ports import Request
@@ -723,9 +723,9 @@ def test_a_thousand_records_of_unknown_kinds_are_no_thousand_warnings(tmp_path: 
         assert texts(session) == ["one", "two"]
         assert store.list().total == 1
         assert session.verify() == ()
-        assert isinstance(store.port, LiveStore) and not store.port.reports
+        assert isinstance(store.port, ForeignStore) and not store.port.reports
     with everlog.open_store("memory:") as store:
-        (done,) = import_files(store.port, find_files([place.root]), dialects("claude"))
+        (done,) = import_files(store.port, find_files([place.root]), load_formats("claude"))
         assert (done.records_in, done.records_out, done.lost) == (1002, 1002, ())
 
 
@@ -898,7 +898,7 @@ def test_three_parts_are_one_row_with_all_their_messages(tmp_path: Path) -> None
         assert (row.id, row.metadata.message_count, row.parts) == ("s-1", 4, 3)
         assert texts(store.session("s-1")) == [f"number {n}" for n in (1, 2, 3, 4)]
         for part in ("s-1_part2", "s-1_part3"):
-            with pytest.raises((InvalidId, NotFound)):
+            with pytest.raises((InvalidIdError, NotFoundError)):
                 store.session(part)
         assert store.session("s-1").delete() == 3
     assert os.listdir(place.root) == []
@@ -931,9 +931,9 @@ def test_a_byte_that_is_no_text_costs_no_session(tmp_path: Path) -> None:
 def test_a_clock_that_goes_back_two_hours_changes_no_order(tmp_path: Path) -> None:
     place = cersei_place(tmp_path)
     clock = FakeClock()
-    (dialect,) = dialects("cersei")
+    (dialect,) = load_formats("cersei")
     home = tmp_path / "home"
-    port = LiveStore(
+    port = ForeignStore(
         place.root,
         [dialect],  # type: ignore[list-item]  # one of those that are used live
         FileStore(home),
@@ -989,7 +989,7 @@ def test_of_two_processes_one_has_the_turn(tmp_path: Path) -> None:
     )
     with other, place.opened() as store:
         assert other.stdout is not None and other.stdout.readline() == b"held\n"
-        with pytest.raises(SessionBusy):
+        with pytest.raises(SessionBusyError):
             run(store.session("s-1"), ScriptedModel("no"))
         other.send_signal(signal.SIGKILL)
         other.wait()
@@ -1281,7 +1281,7 @@ def test_a_line_that_is_too_long_for_picoclaw_is_read_here_and_never_written(
         session = store.session("agent_main_direct_42")
         assert [len(one) for one in texts(session)] == [5, 8, 11 << 20]
         size = path.stat().st_size
-        with pytest.raises(everlog.StoreFull):
+        with pytest.raises(everlog.StoreFullError):
             session.append(user("y" * (11 << 20)))
         assert path.stat().st_size == size
         session.append(user("on"))
@@ -1411,7 +1411,7 @@ def test_two_agents_have_a_history_each(tmp_path: Path) -> None:
 
     def session(store: Store, chat: str) -> Session:
         given = Inbound(channel="telegram", chat_type="group", chat_id=chat, sender_id="42")
-        return store.converse(router.route(given), sender="42")
+        return store.route_to_session(router.route(given), sender="42")
 
     with everlog.open_store(tmp_path) as store:
         for chat in ("7", "8"):

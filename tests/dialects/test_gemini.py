@@ -15,7 +15,7 @@ from everlog.interop.formats.format_types import Given, Read, kept
 from everlog.log import backward_read
 from everlog.log.fold import fold
 from everlog.model import Event, File, Image, Message, Metadata, Text, Thinking, ToolCall, Usage
-from everlog.testing.format_suite import DialectConformance
+from everlog.testing.format_suite import FormatConformance
 from tests.dialects.native import through_native
 
 NAME = "session-2026-01-02T03-04-0a1b2c3d"
@@ -270,7 +270,7 @@ def test_a_chat_cannot_be_written() -> None:
         gemini.write(Metadata(id="x"), [])
 
 
-class TestConformance(DialectConformance):
+class TestConformance(FormatConformance):
     """What every dialect must do."""
 
     dialect: ClassVar[Any] = gemini

@@ -29,7 +29,7 @@ from everlog.model import (
     tool_result,
     user,
 )
-from everlog.testing.format_suite import DialectConformance
+from everlog.testing.format_suite import FormatConformance
 from tests.dialects.trips import (
     ID,
     Damage,
@@ -95,7 +95,7 @@ def context(source: Given) -> list[str]:
     return [shown.compaction.summary, *kept]
 
 
-class TestConformance(DialectConformance):
+class TestConformance(FormatConformance):
     dialect: ClassVar[Any] = pi
     sessions: ClassVar[Sequence[Given]] = (FULL, OLD)
 

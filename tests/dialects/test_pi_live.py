@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from everlog.errors import Unsupported
+from everlog.errors import UnsupportedError
 from everlog.interop.formats import pi
 from everlog.interop.formats.format_types import Given, Hidden, Summary
-from everlog.interop.formats.live_format import Glance, LiveDialect
+from everlog.interop.formats.live_format import Glance, LiveFormat
 from everlog.model import (
     AnyRecord,
     Compaction,
@@ -38,7 +38,7 @@ from everlog.model import (
 from tests.dialects.mirrored import Mirror, context, cut, glanced, placed, plain
 from tests.dialects.trips import golden, texts, values, view
 
-LIVE: LiveDialect = pi
+LIVE: LiveFormat = pi
 FULL = golden("pi", "2026-01-05T09-00-00-000Z_0198f3c2-7b6e-7d10-8a55-1f2e3d4c5b6a")
 OLD = golden("pi", "2025-11-20T09-00-00-000Z_v1")
 CORPUS = Path(__file__).parents[3] / "shared" / "corpus" / "pi" / "large-session.jsonl"
@@ -206,7 +206,7 @@ def test_what_is_noted_stays_small() -> None:
 def test_a_file_without_its_header_is_followed_all_the_same() -> None:
     mirror = followed(message("1", None, "a"), message("2", "1", "b"), header=b"{torn")
     assert mirror.texts == ["a", "b"]
-    with pytest.raises(Unsupported):
+    with pytest.raises(UnsupportedError):
         mirror.append(user("x"))
 
 
@@ -285,7 +285,7 @@ def test_a_real_session_is_followed_as_it_is_read() -> None:
     seen = glanced(LIVE, [lines])
     assert (seen.messages, seen.model) == (len(plain(read.items)), read.facts["model"])
     assert seen.title and seen.cwd == read.facts["cwd"]
-    with pytest.raises(Unsupported):
+    with pytest.raises(UnsupportedError):
         mirror.append(user("x"))
 
 
@@ -394,7 +394,7 @@ def test_an_event_needs_no_line() -> None:
 )
 def test_what_a_session_cannot_hold_is_refused_with_a_hint(record: AnyRecord) -> None:
     mirror = followed(message("1", None, "a"))
-    with pytest.raises(Unsupported) as refused:
+    with pytest.raises(UnsupportedError) as refused:
         mirror.append(record)
     assert "import" in refused.value.hint
     assert len(mirror.lines) == 2
@@ -404,16 +404,16 @@ def test_what_a_session_cannot_hold_is_refused_with_a_hint(record: AnyRecord) ->
 def test_a_file_of_another_version_is_not_added_to(version: Any) -> None:
     mirror = followed(message("1", None, "a"), header={**HEADER, "version": version})
     assert mirror.texts == ["a"]
-    with pytest.raises(Unsupported) as refused:
+    with pytest.raises(UnsupportedError) as refused:
         mirror.append(user("x", id=UUIDS[1]))
     assert "import" in refused.value.hint
-    with pytest.raises(Unsupported):
+    with pytest.raises(UnsupportedError):
         pi.change(mirror.notes, mirror, {"name": "x"})
 
 
 def test_nothing_is_chained_to_an_entry_without_an_id() -> None:
     mirror = followed({"type": "message", "message": {"role": "user", "content": "a"}})
-    with pytest.raises(Unsupported):
+    with pytest.raises(UnsupportedError):
         mirror.append(user("x", id=UUIDS[1]))
 
 
@@ -483,7 +483,7 @@ def test_a_session_may_begin_with_a_title() -> None:
 
 @pytest.mark.parametrize("facts", [{"agent": "other"}, {"sender": "bob"}, {"key": "k"}])
 def test_a_session_with_facts_that_have_no_place_is_not_begun(facts: dict[str, Any]) -> None:
-    with pytest.raises(Unsupported):
+    with pytest.raises(UnsupportedError):
         pi.begin(facts, NOW, lambda stem: False)
 
 

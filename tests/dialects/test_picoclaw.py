@@ -28,7 +28,7 @@ from everlog.model import (
     tool_result,
     user,
 )
-from everlog.testing.format_suite import DialectConformance
+from everlog.testing.format_suite import FormatConformance
 from tests.dialects.trips import (
     ID,
     Damage,
@@ -65,7 +65,7 @@ def session(lines: bytes = LINES, about: bytes | None = META) -> Given:
     return FULL._replace(files=found)
 
 
-class TestConformance(DialectConformance):
+class TestConformance(FormatConformance):
     dialect: ClassVar[Any] = picoclaw
     sessions: ClassVar[Sequence[Given]] = (FULL, session(about=meta(summary="")))
     exact = True

@@ -11,10 +11,10 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from everlog.errors import Conflict, FormatError, StoreFull, Unsupported
+from everlog.errors import ConflictError, FormatError, StoreFullError, UnsupportedError
 from everlog.interop.formats import picoclaw
 from everlog.interop.formats.format_types import Hidden, Line, Summary, split
-from everlog.interop.formats.live_format import Glance, LiveDialect, Where
+from everlog.interop.formats.live_format import Glance, LiveFormat, Where
 from everlog.interop.formats.picoclaw.go_json import dump
 from everlog.interop.formats.picoclaw.line_numbers import MOST, number_of
 from everlog.interop.formats.picoclaw.tail_reader import TAKEN_BACK
@@ -40,7 +40,7 @@ from tests.dialects.test_picoclaw import LINES, META, abouts, meta
 from tests.dialects.test_picoclaw import lines as any_line
 from tests.dialects.trips import files, view
 
-DIALECT: LiveDialect = picoclaw
+DIALECT: LiveFormat = picoclaw
 STEM = "agent_main_direct_42"
 AT = "2026-07-01T00:00:00.500Z"
 GO = "2026-07-01T00:00:00.5Z"
@@ -371,7 +371,7 @@ def test_an_event_is_nothing_to_be_done() -> None:
 )
 def test_what_has_no_place_is_refused_with_a_hint(record: AnyRecord) -> None:
     session = held()
-    with pytest.raises(Unsupported) as caught:
+    with pytest.raises(UnsupportedError) as caught:
         DIALECT.extend(session.notes, session, record)
     assert caught.value.hint
 
@@ -381,7 +381,7 @@ def test_a_line_that_picoclaw_could_not_read_is_refused() -> None:
     frame = len(picoclaw.message_line(user("", timestamp=AT)))
     most = picoclaw.LINE_BYTES - 1 - frame  # its newline counts
     session.append(user("x" * most, timestamp=AT))
-    with pytest.raises(StoreFull) as caught:
+    with pytest.raises(StoreFullError) as caught:
         session.append(user("x" * (most + 1), timestamp=AT))
     assert caught.value.hint
 
@@ -421,7 +421,7 @@ def test_a_key_may_change_if_the_files_are_named_the_same() -> None:
         {"aliases": [1]},
         {"scope": 7},
     ):
-        with pytest.raises(Unsupported):
+        with pytest.raises(UnsupportedError):
             DIALECT.change(session.notes, session, changes)
 
 
@@ -454,12 +454,12 @@ def test_a_session_that_cannot_be_is_not_made() -> None:
         return False
 
     for facts in ({}, {"key": ""}, {"key": "k", "name": "t"}):
-        with pytest.raises(Unsupported):
+        with pytest.raises(UnsupportedError):
             DIALECT.begin(facts, AT, free)
     for key in ("k" * 250, ".hidden", "a\0b"):
         with pytest.raises(FormatError):
             DIALECT.begin({"key": key}, AT, free)
-    with pytest.raises(Conflict):
+    with pytest.raises(ConflictError):
         DIALECT.begin({"key": "k"}, AT, lambda _: True)
 
 
@@ -584,7 +584,7 @@ def test_another_history_keeps_the_summary_and_the_keys() -> None:
     assert json.loads(made) == {
         "key": "k", "summary": "", "skip": 0, "count": 0, "created_at": GO, "updated_at": GO,
     }  # fmt: skip
-    with pytest.raises(Unsupported):
+    with pytest.raises(UnsupportedError):
         picoclaw.history_set([user([Image(data="AAAA")])], META, AT)
 
 

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from everlog.interop.formats.format_types import (
     DERIVED,
-    Dialect,
+    Format,
     Given,
     Hidden,
     Read,
@@ -62,7 +62,7 @@ def metadata_of(read: Read) -> Metadata:
     return apply(Metadata(id=ID, created_at="2026-01-01T00:00:00.000Z"), read.facts)
 
 
-def back(dialect: Dialect, source: Given) -> Written:
+def back(dialect: Format, source: Given) -> Written:
     """A session as it comes back from a log of ours."""
     read = dialect.read(source)
     return dialect.write(metadata_of(read), stored(read))
@@ -203,7 +203,7 @@ def said(records: Iterable[AnyRecord]) -> list[Any]:
     ]
 
 
-def there_and_back(dialect: Dialect, records: list[AnyRecord]) -> list[Any]:
+def there_and_back(dialect: Format, records: list[AnyRecord]) -> list[Any]:
     """What a session of ours says after it was written in a format and read again."""
     written = dialect.write(Metadata(id=ID, created_at="2026-01-01T00:00:00.000Z"), records)
     assert not written.lost

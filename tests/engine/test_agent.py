@@ -13,9 +13,9 @@ import everlog
 from everlog.agent.agent import Agent
 from everlog.agent.builtin_tools import asking, sub_turn
 from everlog.agent.hooks import Hook
-from everlog.errors import ProviderDenied, ProviderUnavailable, RunCancelled
+from everlog.errors import ProviderDeniedError, ProviderUnavailableError, RunCancelledError
 from everlog.model import Event, Message, ToolCall, assistant, user
-from everlog.ports import Delta, Request, Told, unheard
+from everlog.ports import Delta, DeltaCallback, Request, ignore_delta
 from everlog.settings import TurnSettings
 from everlog.testing import ScriptedModel
 from everlog.wire.events import (
@@ -60,7 +60,7 @@ def _end(session: everlog.Session) -> dict[str, Any]:
 class Waiting(ScriptedModel):
     """A model that says something and then never ends."""
 
-    async def complete(self, request: Request, told: Told = unheard) -> Message:
+    async def complete(self, request: Request, told: DeltaCallback = ignore_delta) -> Message:
         told(Delta("half an "))
         told(Delta("answer"))
         await asyncio.Event().wait()
@@ -126,17 +126,20 @@ def test_the_same_events_come_as_a_stream(session: everlog.Session) -> None:
 def test_a_stream_raises_what_went_wrong(session: everlog.Session) -> None:
     async def scenario() -> list[RunEvent]:
         events = []
-        agent = Agent(session.store, ScriptedModel(ProviderDenied("no key")), turn=QUICK)
+        agent = Agent(session.store, ScriptedModel(ProviderDeniedError("no key")), turn=QUICK)
         stream = agent.stream("go", session=session)
         try:
             async for event in stream:
                 events.append(event)
-        except ProviderDenied:
+        except ProviderDeniedError:
             return events
         raise AssertionError
 
     last = _run(scenario())[-1]
-    assert isinstance(last, Error) and (last.message, last.code) == ("no key", "ProviderDenied")
+    assert isinstance(last, Error) and (last.message, last.code) == (
+        "no key",
+        "ProviderDeniedError",
+    )
 
 
 def test_leaving_a_stream_stops_the_turn(session: everlog.Session) -> None:
@@ -198,7 +201,7 @@ def test_the_system_prompt_is_the_agents_then_stored_data_then_the_sessions(
 
 def test_a_call_that_may_succeed_later_is_made_again_and_told(session: everlog.Session) -> None:
     events: list[RunEvent] = []
-    down = ProviderUnavailable("busy", retry_after=0.0)
+    down = ProviderUnavailableError("busy", retry_after=0.0)
     agent = Agent(session.store, ScriptedModel(down, down, "ok"), turn=QUICK)
     assert _run(agent.run("go", session=session, emit=events.append)).text == "ok"
     told = [event for event in events if isinstance(event, Status)]
@@ -207,15 +210,15 @@ def test_a_call_that_may_succeed_later_is_made_again_and_told(session: everlog.S
 
 
 def test_it_is_given_up_after_the_set_number_of_tries(session: everlog.Session) -> None:
-    model = ScriptedModel(*[ProviderUnavailable("busy") for _ in range(9)])
+    model = ScriptedModel(*[ProviderUnavailableError("busy") for _ in range(9)])
     agent = Agent(session.store, model, turn=QUICK)
-    with pytest.raises(ProviderUnavailable):
+    with pytest.raises(ProviderUnavailableError):
         _run(agent.run("go", session=session))
     assert len(model.requests) == 1 + QUICK.retries
     assert _end(session)["stop"] == "error" and "busy" in _end(session)["error"]
 
 
-@pytest.mark.parametrize("error", [ProviderDenied("key"), everlog.ProviderError("odd")])
+@pytest.mark.parametrize("error", [ProviderDeniedError("key"), everlog.ProviderError("odd")])
 def test_no_other_failure_is_tried_again(
     session: everlog.Session, error: everlog.ProviderError
 ) -> None:
@@ -229,7 +232,7 @@ def test_no_other_failure_is_tried_again(
 
 def test_a_model_that_never_answers_is_given_up(session: everlog.Session) -> None:
     turn = TurnSettings(model_seconds=0.02, retries=1, retry_seconds=0, titles=False)
-    with pytest.raises(ProviderUnavailable, match=r"no answer within 0\.02 s"):
+    with pytest.raises(ProviderUnavailableError, match=r"no answer within 0\.02 s"):
         _run(Agent(session.store, Waiting(), turn=turn).run("go", session=session))
 
 
@@ -481,7 +484,9 @@ def test_a_session_is_named_after_its_first_exchange_and_only_once(
 def test_a_name_that_the_user_gave_stays(session: everlog.Session) -> None:
     async def scenario() -> None:
         class Renaming(ScriptedModel):
-            async def complete(self, request: Request, told: Told = unheard) -> Message:
+            async def complete(
+                self, request: Request, told: DeltaCallback = ignore_delta
+            ) -> Message:
                 if request.purpose == "title":
                     session.rename("Mine")  # while the model thinks of another
                 return await super().complete(request, told)
@@ -590,7 +595,7 @@ def test_a_stopped_run_is_told_as_such(session: everlog.Session) -> None:
 
     _stopped(Agent(session.store, Waiting(), turn=QUICK, emit=events.append), session, ready)
     last = events[-1]
-    assert isinstance(last, Error) and last.code == RunCancelled.__name__
+    assert isinstance(last, Error) and last.code == RunCancelledError.__name__
 
 
 # --- what is told of an end
@@ -646,8 +651,8 @@ def test_what_an_asked_agent_used_is_counted_with_the_turn(session: everlog.Sess
 def test_a_provider_that_wants_to_be_left_alone_for_long_is_given_up(
     session: everlog.Session,
 ) -> None:
-    model = ScriptedModel(ProviderUnavailable("come back tomorrow", retry_after=9000.0), "ok")
-    with pytest.raises(ProviderUnavailable):
+    model = ScriptedModel(ProviderUnavailableError("come back tomorrow", retry_after=9000.0), "ok")
+    with pytest.raises(ProviderUnavailableError):
         _run(Agent(session.store, model, turn=QUICK).run("go", session=session))
     assert len(model.requests) == 1
 
@@ -674,7 +679,9 @@ def test_a_store_that_is_closed_while_a_title_is_looked_for_is_no_noise(tmp_path
         waiting = asyncio.Event()
 
         class Slow(ScriptedModel):
-            async def complete(self, request: Request, told: Told = unheard) -> Message:
+            async def complete(
+                self, request: Request, told: DeltaCallback = ignore_delta
+            ) -> Message:
                 if request.purpose == "title":
                     await waiting.wait()
                 return await super().complete(request, told)

@@ -12,7 +12,7 @@ import pytest
 import everlog
 from everlog.aio import AsyncStore
 from everlog.app import open_runtime
-from everlog.errors import NotFound, SessionBusy
+from everlog.errors import NotFoundError, SessionBusyError
 from everlog.runtime.integrity_check import Checkup, Progress
 
 T = TypeVar("T")
@@ -131,7 +131,7 @@ def test_no_repair_during_a_turn(tmp_path: Path) -> None:
     with (
         everlog.open_store(tmp_path) as other,
         other.session(session).lease(),
-        pytest.raises(SessionBusy),
+        pytest.raises(SessionBusyError),
     ):
         on(tmp_path, lambda checkup: checkup.repair(session))
 
@@ -149,7 +149,7 @@ def test_a_session_that_was_deleted_has_nothing_wrong_with_it_any_more(tmp_path:
         await runtime.changes.delete(await runtime.store.session(here))
         assert {one.session for one in runtime.checkup.progress.problems} == {elsewhere}
         everlog.open_store(tmp_path).session(elsewhere).delete()
-        with pytest.raises(NotFound):
+        with pytest.raises(NotFoundError):
             await runtime.checkup.repair(elsewhere)
         assert runtime.checkup.progress.problems == ()
         await runtime.drain(5)

@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 import everlog
 from everlog.app import open_runtime
-from everlog.errors import NotFound, SessionBusy, SettingsError
+from everlog.errors import NotFoundError, SessionBusyError, SettingsError
 from everlog.runtime.cron import Cron, Fared, check, next_time
 from everlog.settings import CronJob, CronPolicy, CronSettings, Settings, TurnSettings
 
@@ -134,7 +134,7 @@ def test_runs_that_were_missed_or_overlap_do_not_pile_up() -> None:
         clock.set("2026-01-06T09:00:00")  # it is due, and the last one still runs
         await _pass(cron)
         assert len(runs.started) == 1
-        with pytest.raises(SessionBusy):
+        with pytest.raises(SessionBusyError):
             await cron.run("daily")
         runs.end.set_result(None)
         await _pass(cron)
@@ -180,7 +180,7 @@ def test_a_paused_job_does_not_run_until_it_is_resumed_and_that_is_kept() -> Non
         assert len(runs.started) == 1
         await cron.end()
         for verb in (cron.pause, cron.resume, cron.run):
-            with pytest.raises(NotFound):
+            with pytest.raises(NotFoundError):
                 await verb("nothing")
 
     _run(scenario())
@@ -260,7 +260,7 @@ def test_how_the_run_before_ended_is_not_told_of_one_that_was_broken_off() -> No
     async def scenario() -> None:
         runs, kept = Runs(), dict[str, Fared]()
         cron = Cron([DAILY], runs, save=kept.update, clock=Clock("2026-01-01T08:00:00"))
-        for ended in (None, everlog.ProviderError("away"), everlog.RunCancelled("stopped")):
+        for ended in (None, everlog.ProviderError("away"), everlog.RunCancelledError("stopped")):
             runs.end = asyncio.get_running_loop().create_future()
             await cron.run("daily")
             begun = kept["daily"]  # as another process finds it when this one is killed
@@ -442,7 +442,7 @@ def test_a_job_that_is_just_being_started_is_not_started_once_more() -> None:
         cron.begin()
         first = asyncio.create_task(cron.run("daily"))
         await asyncio.sleep(0)
-        with pytest.raises(SessionBusy):
+        with pytest.raises(SessionBusyError):
             await cron.run("daily")
         clock.set("2026-01-01T09:00:00")
         await _pass(cron)
@@ -499,7 +499,7 @@ def test_a_state_that_cannot_be_saved_stops_no_job() -> None:
         asyncio.get_running_loop().set_exception_handler(lambda *_: None)
 
         def full(_: Any) -> None:
-            raise everlog.StoreFull("no room")
+            raise everlog.StoreFullError("no room")
 
         cron = Cron([HOURLY], runs, clock=clock, save=full)
         cron.begin()

@@ -14,7 +14,7 @@ from everlog.agent.agent import Agent
 from everlog.agent.builtin_tools import sub_turn
 from everlog.log.tool_pairs import pair
 from everlog.model import Event, Image, Message, Text, Thinking, ToolCall, assistant, user
-from everlog.ports import Delta, Request, Told, Tool, ToolAnswer, unheard
+from everlog.ports import Delta, DeltaCallback, Request, Tool, ToolAnswer, ignore_delta
 from everlog.runtime.runtime import Runtime
 from everlog.settings import SessionSettings, Settings, TurnSettings
 from everlog.testing import ScriptedModel
@@ -218,7 +218,7 @@ class Odd(ScriptedModel):
         super().__init__()
         self.error = error
 
-    async def complete(self, request: Request, told: Told = unheard) -> Message:
+    async def complete(self, request: Request, told: DeltaCallback = ignore_delta) -> Message:
         told(Delta("half a "))
         raise self.error
 
@@ -257,11 +257,13 @@ def test_what_a_model_tells_after_its_answer_is_not_taken_for_another(
     session: everlog.Session,
 ) -> None:
     async def scenario() -> list[RunEvent]:
-        late: list[Told] = []
+        late: list[DeltaCallback] = []
         begun = asyncio.Event()
 
         class Late(ScriptedModel):
-            async def complete(self, request: Request, told: Told = unheard) -> Message:
+            async def complete(
+                self, request: Request, told: DeltaCallback = ignore_delta
+            ) -> Message:
                 late.append(told)
                 return await super().complete(request, told)
 
@@ -404,7 +406,7 @@ def test_a_stop_of_the_one_who_asks_stops_who_was_asked_and_leaves_nothing(
 
 def test_a_model_that_breaks_its_word_for_a_title_leaves_the_first_words(tmp_path: Path) -> None:
     class Broken(ScriptedModel):
-        async def complete(self, request: Request, told: Told = unheard) -> Message:
+        async def complete(self, request: Request, told: DeltaCallback = ignore_delta) -> Message:
             if request.purpose == "title":
                 raise ValueError("no such thing")
             return await super().complete(request, told)
@@ -422,7 +424,7 @@ def test_a_model_that_breaks_its_word_for_a_title_leaves_the_first_words(tmp_pat
 
 def test_a_title_that_takes_long_does_not_hold_up_the_end_of_a_runtime(tmp_path: Path) -> None:
     class Dawdling(ScriptedModel):
-        async def complete(self, request: Request, told: Told = unheard) -> Message:
+        async def complete(self, request: Request, told: DeltaCallback = ignore_delta) -> Message:
             if request.purpose == "title":
                 await asyncio.sleep(50)
             return await super().complete(request, told)
@@ -452,7 +454,7 @@ def test_who_is_asked_keeps_its_model_when_settings_change_meanwhile(tmp_path: P
             super().__init__()
             self.name = name
 
-        async def complete(self, request: Request, told: Told = unheard) -> Message:
+        async def complete(self, request: Request, told: DeltaCallback = ignore_delta) -> Message:
             if self.name == "digging":
                 begun.append(self.name)
                 await asyncio.sleep(0.2)

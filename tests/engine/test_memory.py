@@ -11,13 +11,13 @@ import pytest
 
 from everlog.agent.tools import Function
 from everlog.aio import AsyncSession, AsyncStore
-from everlog.errors import SessionBusy, SettingsError, StoreFailed
+from everlog.errors import SessionBusyError, SettingsError, StoreFailedError
 from everlog.memory import index_file, note_text
 from everlog.memory.extraction_run import asking
 from everlog.memory.memory_directory import Memories, memory_path, project_key
 from everlog.memory.memory_hook import project_memory
 from everlog.model import Message, Text, ToolCall, assistant, tool_result, user
-from everlog.ports import Provider, Query, Request, Results, Told, unheard
+from everlog.ports import DeltaCallback, Provider, Query, Request, Results, ignore_delta
 from everlog.providers.offline_model import OfflineModel
 from everlog.runtime.dream_schedule import Nights, seconds_until
 from everlog.runtime.runtime import Runtime
@@ -43,7 +43,7 @@ class Thinker(ScriptedModel):
         self.open = asyncio.Event()
         self.open.set()
 
-    async def complete(self, request: Request, told: Told = unheard) -> Message:
+    async def complete(self, request: Request, told: DeltaCallback = ignore_delta) -> Message:
         """The next answer."""
         self.requests.append(request)
         if request.purpose == "summary":
@@ -429,7 +429,7 @@ def test_an_index_that_fails_is_told_and_the_run_goes_on(
         world.memories.put("a.md", note("Tests", "We run pytest with xdist."))
 
         def recall(query: Query, now: int) -> Results:
-            raise StoreFailed("the index is gone")
+            raise StoreFailedError("the index is gone")
 
         monkeypatch.setattr(world.sync.port, "recall", recall)
         assert await world.say(await world.runtime.create(), "How do we run pytest?") == "noted"
@@ -553,10 +553,10 @@ def test_of_two_dreams_at_once_one_runs(tmp_path: Path) -> None:
         made = [world.runtime.memory.dream(world.memories, "main") for _ in range(2)]
         tasks = [asyncio.create_task(one.run(asking(model))) for one in made]
         done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-        assert [type(one.exception()) for one in done] == [SessionBusy]
+        assert [type(one.exception()) for one in done] == [SessionBusyError]
         model.open.set()
         results = await asyncio.gather(*tasks, return_exceptions=True)
-        assert sum(isinstance(one, SessionBusy) for one in results) == 1
+        assert sum(isinstance(one, SessionBusyError) for one in results) == 1
         assert made[0].files.holder() == ""
         await world.close()
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from everlog.app import open_store
-from everlog.errors import NotFound
+from everlog.errors import NotFoundError
 from everlog.model import assistant, user
 from everlog.runtime.remote_events import MOST, News
 from everlog.session import Session
@@ -76,5 +76,5 @@ def test_more_than_is_told_at_a_time_is_told_the_next_time(session: Session, new
 
 def test_a_session_that_has_gone_is_not_found(session: Session, news: News) -> None:
     session.delete()
-    with pytest.raises(NotFound):
+    with pytest.raises(NotFoundError):
         news.read()

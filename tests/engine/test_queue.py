@@ -16,7 +16,7 @@ import pytest
 import everlog
 from everlog.aio import AsyncSession, AsyncStore
 from everlog.app import open_runtime
-from everlog.errors import ProviderError, QueueFull, RunCancelled, SessionBusy
+from everlog.errors import ProviderError, QueueFullError, RunCancelledError, SessionBusyError
 from everlog.model import Event, Message, ToolCall, assistant, user
 from everlog.runtime.runtime import Runtime
 from everlog.settings import Settings, TurnSettings
@@ -108,7 +108,7 @@ def test_one_too_many_is_refused_and_the_others_are_not(where: Path | str) -> No
         async with Scene(where) as scene:
             runs = [await scene.submit("!wait 30")]
             runs += [await scene.submit(f"!say {at}") for at in range(3)]
-            with pytest.raises(QueueFull, match="3 messages wait"):
+            with pytest.raises(QueueFullError, match="3 messages wait"):
                 await scene.submit("!say too much")
             await scene.runtime.cancel(scene.session.id)
             assert [(await run.answer()).reply.text for run in runs[1:]] == ["0", "1", "2"]
@@ -189,7 +189,7 @@ def test_a_waiting_message_can_be_withdrawn(where: Path | str) -> None:
             second = await scene.submit("!say never")
             third = await scene.submit("!say three")
             assert await scene.runtime.cancel(scene.session.id, second.id)
-            with pytest.raises(RunCancelled):
+            with pytest.raises(RunCancelledError):
                 await second.answer()
             assert await scene.runtime.cancel(scene.session.id)
             assert (await third.answer()).reply.text == "three"
@@ -218,7 +218,7 @@ def test_a_stop_at_any_moment_ends_the_turn_and_no_other(passes: int, where: Pat
             for _ in range(passes):
                 await asyncio.sleep(0.0003)
             assert await scene.runtime.cancel(scene.session.id, first.id)
-            with pytest.raises(RunCancelled):
+            with pytest.raises(RunCancelledError):
                 await first.answer()
             assert (await second.answer()).reply.text == "on"
             assert (await scene.session.metadata()).run is None
@@ -233,9 +233,9 @@ def test_draining_lets_turns_end_keeps_what_waits_and_takes_nothing_more(tmp_pat
             second = await scene.submit("!say later")
             await scene.runtime.drain(5)
             assert (await first.answer()).reply.text == "in time"
-            with pytest.raises(SessionBusy, match="after the next start"):
+            with pytest.raises(SessionBusyError, match="after the next start"):
                 await second.answer()
-            with pytest.raises(SessionBusy, match="about to stop"):
+            with pytest.raises(SessionBusyError, match="about to stop"):
                 await scene.submit("!say no")
 
     async def after() -> None:
@@ -253,7 +253,7 @@ def test_draining_stops_what_does_not_end_in_time(tmp_path: Path) -> None:
         async with Scene(tmp_path) as scene:
             run = await scene.submit("!wait 60")
             await scene.runtime.drain(0.05)
-            with pytest.raises(RunCancelled):
+            with pytest.raises(RunCancelledError):
                 await run.answer()
             assert (await scene.session.metadata()).run is None
 
@@ -301,7 +301,7 @@ def test_whoever_has_the_lease_answers_in_the_order_of_the_log(tmp_path: Path) -
             assert answers == texts
             full = [await two.submit("!wait 0.2")]
             full += [await scene.submit("!say x") for scene in (one, two, one)]
-            with pytest.raises(QueueFull):
+            with pytest.raises(QueueFullError):
                 await two.submit("!say x")
             for run in full:
                 await run.answer()

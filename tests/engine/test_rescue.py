@@ -105,7 +105,7 @@ def test_a_store_that_fails_is_told_and_looked_at_again(tmp_path: Path) -> None:
             while len(told) < 2:
                 await asyncio.sleep(0.01)
         await runtime._rescue.end()
-        assert isinstance(told[0], everlog.StoreFailed)
+        assert isinstance(told[0], everlog.StoreFailedError)
 
     asyncio.run(scenario())
 

@@ -157,7 +157,7 @@ class Shelf:
 
     async def tools(self) -> list[Tool]:
         if self.away:
-            raise everlog.ProviderUnavailable("it is not there")
+            raise everlog.ProviderUnavailableError("it is not there")
         return [Tool(f"{self.name}__take", "Take.", {"type": "object"})]
 
     async def call(self, name: str, arguments: dict[str, Any]) -> ToolAnswer:
@@ -225,7 +225,7 @@ def test_compacting_right_after_an_answer_is_never_refused(tmp_path: Path) -> No
                     break
             await runtime.compact(session)
         run = await runtime.submit(session, "!wait 30")
-        with pytest.raises(everlog.SessionBusy):
+        with pytest.raises(everlog.SessionBusyError):
             await runtime.compact(session)
         assert await runtime.cancel(session.id, run.id)
         await _closed(runtime)
@@ -240,7 +240,7 @@ def test_health_counts(tmp_path: Path) -> None:
         session = await runtime.create()
         await (await runtime.submit(session, "!say ok")).answer()
         failing = await runtime.submit(session, "!fail denied")
-        with pytest.raises(everlog.ProviderDenied):
+        with pytest.raises(everlog.ProviderDeniedError):
             await failing.answer()
         await runtime.submit(session, "!wait 30")
         await runtime.submit(session, "!say later")

@@ -22,11 +22,11 @@ from everlog.aio import AsyncSession, AsyncStore
 from everlog.app import open_runtime
 from everlog.errors import (
     EverlogError,
-    QueueFull,
-    RunCancelled,
-    SessionBusy,
-    StoreFailed,
-    StoreFull,
+    QueueFullError,
+    RunCancelledError,
+    SessionBusyError,
+    StoreFailedError,
+    StoreFullError,
 )
 from everlog.log.tool_pairs import pair
 from everlog.model import QUEUED, WITHDRAWN, Event, Message, assistant, user
@@ -98,7 +98,7 @@ async def _play(dice: random.Random, runtimes: list[Runtime], names: list[str]) 
                     continue
                 try:
                     told.append(Told(text, await asking))
-                except QueueFull:
+                except QueueFullError:
                     if (current := runtime.current(session.id)) is not None:
                         await runtime.cancel(session.id, current.id)
             elif kind < 0.8:
@@ -151,13 +151,13 @@ def _checked(session: everlog.Session, told: list[Told], answers: dict[str, Any]
         ]
         answer = answers[one.run.id]
         if one.run.message_id in gone:
-            assert isinstance(answer, RunCancelled) and not mine and not ends
+            assert isinstance(answer, RunCancelledError) and not mine and not ends
         else:
             assert len(mine) == len(ends) == 1, (one.text, answer, mine, ends)
             if isinstance(answer, Answer):
                 assert answer.reply.text == one.text.split("!say ")[1]
             else:
-                assert isinstance(answer, RunCancelled) and ends[0].data["stop"] == "cancelled"
+                assert isinstance(answer, RunCancelledError) and ends[0].data["stop"] == "cancelled"
     # Taken is taken in order: the queued ones by their events, the others when they were stored.
     taken = [
         str(one.data["id"]) if isinstance(one, Event) else one.id
@@ -225,7 +225,9 @@ class Failing:
 
 
 @pytest.mark.parametrize("verb", ["append", "metadata", "lease", "tail"])
-@pytest.mark.parametrize("error", [StoreFull("x"), SessionBusy("x"), StoreFailed("x")], ids=repr)
+@pytest.mark.parametrize(
+    "error", [StoreFullError("x"), SessionBusyError("x"), StoreFailedError("x")], ids=repr
+)
 def test_a_store_that_fails_once_anywhere_holds_up_nobody(verb: str, error: EverlogError) -> None:
     async def scenario(at: int) -> bool:
         base = everlog.open_store("memory:", settings=QUIET)
@@ -238,7 +240,7 @@ def test_a_store_that_fails_once_anywhere_holds_up_nobody(verb: str, error: Ever
         for text in (script, "!say b", "!say c"):
             try:
                 runs.append(await runtime.submit(session, text))
-            except (type(error), QueueFull):
+            except (type(error), QueueFullError):
                 pass
         for run in runs:
             try:
@@ -355,7 +357,7 @@ def test_a_full_queue_that_nobody_works_on_is_worked_on_by_the_next_who_asks(
         for at in range(3):
             message = user(f"!say {at}", id=f"m{at}", run_id=f"01M7HA9T1PNDJZVY1PB3VHMHB{at}")
             await session.append(queued(message, How(), f"e{at}"))
-        with pytest.raises(QueueFull):
+        with pytest.raises(QueueFullError):
             await runtime.submit(session, "!say one too many")
         await _until(lambda: not runtime.queue._lines)
         said = [one.text for one in await session.messages() if one.role == "assistant"]
@@ -402,7 +404,7 @@ def test_a_turn_that_another_process_left_is_repaired_by_who_waited_for_it(
         message = next(e for e in there.records() if isinstance(e, Event)).data["id"]
         there.append(replace(user("!say x"), id=message, run_id=run.id), lease=lease)
         lease.release()  # as if it had been killed
-        with pytest.raises(RunCancelled):
+        with pytest.raises(RunCancelledError):
             await run.answer()
         assert (await session.metadata()).run is None
         other.close()
@@ -425,11 +427,11 @@ def test_a_session_that_is_gone_leaves_no_line(where: Path | str) -> None:
         runtime = open_runtime(where, settings=QUIET)
         session = await runtime.create()
         await session.delete()
-        with pytest.raises(everlog.NotFound):
+        with pytest.raises(everlog.NotFoundError):
             await runtime.submit(session, "hello")
         assert runtime.queue._lines == {}
         await _ended(runtime)
-        with pytest.raises(SessionBusy):
+        with pytest.raises(SessionBusyError):
             await runtime.submit(session, "hello")
         assert runtime.queue._lines == {}
 
@@ -446,7 +448,7 @@ def test_one_session_that_cannot_be_repaired_does_not_keep_the_others_from_it(
 
     async def scenario() -> None:
         base = everlog.open_store(tmp_path, settings=QUIET)
-        port = Failing(base.port, "lease", 2, StoreFailed("turn.lock: permission denied"))
+        port = Failing(base.port, "lease", 2, StoreFailedError("turn.lock: permission denied"))
         made = everlog.session.Store(port, QUIET, provider=base.provider)
         runtime = Runtime(AsyncStore(made))
         events: list[RunEvent] = []
@@ -472,7 +474,7 @@ def test_a_message_that_comes_while_draining_is_refused_or_seen_to_its_end(
         await runtime.drain(0.05)
         try:
             run = await asking
-        except SessionBusy:
+        except SessionBusyError:
             assert await session.messages() == []
         else:
             assert run.done

@@ -13,9 +13,9 @@ import pytest
 
 import everlog
 from everlog.agent.agent import Agent
-from everlog.errors import ContextOverflow, ProviderError
+from everlog.errors import ContextOverflowError, ProviderError
 from everlog.model import Compaction, Event, Message, ToolCall, Usage, assistant, tool_result, user
-from everlog.ports import Request, Told, unheard
+from everlog.ports import DeltaCallback, Request, ignore_delta
 from everlog.settings import CompactionSettings
 from everlog.testing import ScriptedModel
 from everlog.wire.events import (
@@ -99,7 +99,7 @@ def test_a_tool_that_fails_or_is_unknown_is_told_to_the_model(session: everlog.S
 
 
 def test_only_one_turn_runs_at_a_time(session: everlog.Session) -> None:
-    with session.lease(), pytest.raises(everlog.SessionBusy):
+    with session.lease(), pytest.raises(everlog.SessionBusyError):
         _run(Agent(session.store, ScriptedModel("x")), session)
     assert session.messages() == []
 
@@ -198,7 +198,7 @@ def test_without_compaction_the_oldest_rounds_are_left_out_and_named(
 def test_one_round_larger_than_the_window_is_a_typed_error(session: everlog.Session) -> None:
     model = ScriptedModel("never")
     agent = Agent(session.store, model, settings=SMALL)
-    with pytest.raises(ContextOverflow):
+    with pytest.raises(ContextOverflowError):
         _run(agent, session, "huge " * 100_000)
     assert model.requests == []
     assert len(session.messages()) == 1
@@ -206,13 +206,13 @@ def test_one_round_larger_than_the_window_is_a_typed_error(session: everlog.Sess
 
 def test_a_refused_context_is_compacted_and_sent_once_more(session: everlog.Session) -> None:
     _fill(session, 2)
-    model = ScriptedModel(ContextOverflow("too long"), SUMMARY, "answer")
+    model = ScriptedModel(ContextOverflowError("too long"), SUMMARY, "answer")
     settings = CompactionSettings(window=100_000)
     assert _run(Agent(session.store, model, settings=settings), session).text == "answer"
     assert len(model.requests[2].messages) < len(model.requests[0].messages)
-    twice = ScriptedModel(ContextOverflow("too long"), SUMMARY, ContextOverflow("still"))
+    twice = ScriptedModel(ContextOverflowError("too long"), SUMMARY, ContextOverflowError("still"))
     _fill(session, 2)
-    with pytest.raises(ContextOverflow):
+    with pytest.raises(ContextOverflowError):
         _run(Agent(session.store, twice, settings=settings), session)
 
 
@@ -308,7 +308,7 @@ def test_a_summary_twice_without_headings_counts_as_one_failure(session: everlog
 
 def test_a_summary_that_takes_too_long_counts_as_a_failure(session: everlog.Session) -> None:
     class Slow(ScriptedModel):
-        async def complete(self, request: Request, told: Told = unheard) -> Message:
+        async def complete(self, request: Request, told: DeltaCallback = ignore_delta) -> Message:
             if _is_summary(request):
                 await asyncio.Event().wait()
             return await super().complete(request, told)
@@ -453,7 +453,7 @@ def test_a_compaction_that_cannot_be_written_does_not_take_the_answer_away(
 
     def full(name: str, records: Sequence[Any], **more: Any) -> Any:
         if any(isinstance(record, Compaction) for record in records):
-            raise everlog.StoreFull("the disk is full")
+            raise everlog.StoreFullError("the disk is full")
         return append(name, records, **more)
 
     monkeypatch.setattr(session.store.port, "append", full)

@@ -11,7 +11,7 @@ import pytest
 
 import everlog
 from everlog.app import open_store
-from everlog.errors import NotFound, SettingsError, StoreFailed
+from everlog.errors import NotFoundError, SettingsError, StoreFailedError
 from everlog.ports import Order
 from everlog.session import Store
 from everlog.settings import Settings, StoreSettings
@@ -47,7 +47,7 @@ def joined(tmp_path: Path, *places: Path) -> Store:
 @pytest.mark.parametrize("limit", [1, 2, 3, 5, 50])
 @pytest.mark.parametrize("order", ["active", "created"])
 def test_pages_have_every_session_once(stores: Store, order: str, limit: int) -> None:
-    rows: list[everlog.Listed] = []
+    rows: list[everlog.SessionRow] = []
     cursor = None
     for _ in range(20):
         page = stores.port.list(limit=limit, cursor=cursor, order=cast(Order, order))
@@ -69,11 +69,11 @@ def test_a_directory_that_is_not_there_does_not_hide_the_others(tmp_path: Path) 
         assert {row.id for row in store.list()} == {own.id, "crab_user_1"}
         assert any("nowhere cannot be looked into" in one for one in store.port.reports)  # type: ignore[attr-defined]
         assert store.session("crab_user_1").messages()
-        with pytest.raises(NotFound):
+        with pytest.raises(NotFoundError):
             store.session("crab_user_9")
         place.rename(tmp_path / "away")
         assert [row.id for row in store.list()] == [own.id]
-        with pytest.raises(StoreFailed):
+        with pytest.raises(StoreFailedError):
             store.session("crab_user_9")
         made(tmp_path / "nowhere", {"crab_user_2.jsonl": crabtalk_file()})  # its program came
         assert {row.id for row in store.list()} == {own.id, "crab_user_2"}

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any, ClassVar
 
 from everlog.interop.formats import cersei, claude, crabtalk, pi, picoclaw
-from everlog.testing import LiveConformance
+from everlog.testing import ForeignStoreConformance
 from tests.dialects.trips import golden
 from tests.live.directories import cersei_file, crabtalk_file, picoclaw_files
 
@@ -15,7 +15,7 @@ CERSEI = "7d1f0a52-58c1-4e0e-9d67-2b1f6f0e9a01"
 PI = "2026-01-05T09-00-00-000Z_0198f3c2-7b6e-7d10-8a55-1f2e3d4c5b6a"
 
 
-class TestCrabtalk(LiveConformance):
+class TestCrabtalk(ForeignStoreConformance):
     dialect: ClassVar[Any] = crabtalk
     directory: ClassVar[Mapping[str, bytes]] = {
         "crab_user_1.jsonl": crabtalk_file(),
@@ -24,13 +24,13 @@ class TestCrabtalk(LiveConformance):
     session = "crab_user_1"
 
 
-class TestCrabtalkGolden(LiveConformance):
+class TestCrabtalkGolden(ForeignStoreConformance):
     dialect: ClassVar[Any] = crabtalk
     directory = golden("crabtalk", "crab_tg-12345_2_fix-the-build").files
     session = "crab_tg-12345_2"
 
 
-class TestCersei(LiveConformance):
+class TestCersei(ForeignStoreConformance):
     dialect: ClassVar[Any] = cersei
     directory: ClassVar[Mapping[str, bytes]] = {"s-1.jsonl": cersei_file("s-1")}
     session = "s-1"
@@ -38,27 +38,27 @@ class TestCersei(LiveConformance):
     tombstones = True
 
 
-class TestPicoclaw(LiveConformance):
+class TestPicoclaw(ForeignStoreConformance):
     dialect: ClassVar[Any] = picoclaw
     directory: ClassVar[Mapping[str, bytes]] = picoclaw_files("agent:main:main")
     session = "agent_main_main"
     titles = False
 
 
-class TestPicoclawGolden(LiveConformance):
+class TestPicoclawGolden(ForeignStoreConformance):
     dialect: ClassVar[Any] = picoclaw
     directory = golden("picoclaw", "agent_main_direct_42").files
     session = "agent_main_direct_42"
     titles = False
 
 
-class TestClaude(LiveConformance):
+class TestClaude(ForeignStoreConformance):
     dialect: ClassVar[Any] = claude
     directory = golden("claude", CLAUDE).files
     session = CLAUDE
 
 
-class TestPi(LiveConformance):
+class TestPi(ForeignStoreConformance):
     dialect: ClassVar[Any] = pi
     directory = golden("pi", PI).files
     session = PI

@@ -13,8 +13,15 @@ from typing import Any
 
 import pytest
 
-from everlog.errors import Conflict, EverlogError, FormatError, NotFound, StoreFailed, StoreFull
-from everlog.interop.foreign.foreign_store import LiveStore
+from everlog.errors import (
+    ConflictError,
+    EverlogError,
+    FormatError,
+    NotFoundError,
+    StoreFailedError,
+    StoreFullError,
+)
+from everlog.interop.foreign.foreign_store import ForeignStore
 from everlog.interop.foreign.mirrored_session import TRIES
 from everlog.interop.formats import cersei, crabtalk, picoclaw
 from everlog.interop.importer import BATCH
@@ -56,7 +63,7 @@ class Failing(FileStore):
     def append(self, *arguments: Any, **named: Any) -> list[AnyRecord]:
         self.count += 1
         if self.count in self.full:
-            raise StoreFull("no space left")
+            raise StoreFullError("no space left")
         return super().append(*arguments, **named)
 
 
@@ -66,7 +73,7 @@ def on_failing(
 ) -> Iterator[tuple[Store, Failing]]:
     mirror = Failing(home)
     mirror.full = full
-    with Store(LiveStore(root, [dialect], mirror, home, keep=lambda paths: None)) as store:
+    with Store(ForeignStore(root, [dialect], mirror, home, keep=lambda paths: None)) as store:
         yield store, mirror
 
 
@@ -140,10 +147,10 @@ def test_what_a_program_writes_while_lines_are_reclaimed_is_kept(tmp_path: Path)
             opened.write(line)
 
     mirror = FileStore(tmp_path / "home")
-    with Store(LiveStore(root, [picoclaw], mirror, tmp_path / "home", keep=keep)) as store:
+    with Store(ForeignStore(root, [picoclaw], mirror, tmp_path / "home", keep=keep)) as store:
         session = store.session("agent_main_main")
         session.append(Compaction(first_kept_seq=2, summary="They greeted."))
-        with pytest.raises(Conflict, match="meanwhile"):
+        with pytest.raises(ConflictError, match="meanwhile"):
             session.reclaim()
     assert line in file.read_bytes()
 
@@ -161,7 +168,7 @@ def test_what_could_not_be_mirrored_is_mirrored_the_next_time(tmp_path: Path, di
         with live_store(root, tmp_path / "other", module(dialect)) as other:
             other.session(session).append(user("theirs"))
         for _ in mirror.full:
-            with pytest.raises(StoreFull):
+            with pytest.raises(StoreFullError):
                 said(store, session)
         assert said(store, session) == [*known, "theirs"]
         mirror.full = (mirror.count + 1,)
@@ -182,7 +189,7 @@ def test_a_first_reading_that_was_cut_short_is_taken_up(tmp_path: Path, dialect:
         one.append_many([user(f"number {number}") for number in range(BATCH)])
         known = said(store, session)
     failing = on_failing(root, tmp_path / "home", module(dialect), (2, 3))
-    with failing as (store, _), pytest.raises(StoreFull):
+    with failing as (store, _), pytest.raises(StoreFullError):
         said(store, session)
     with live_store(root, tmp_path / "home", module(dialect)) as store:
         assert said(store, session) == known
@@ -214,9 +221,9 @@ def test_a_file_that_vanishes_while_it_is_read_is_not_found(tmp_path: Path, dial
     root = made(tmp_path / "root", files)
     vanish = Meddled(module(dialect), "follow", transcript(root, dialect).unlink)
     with live_store(root, tmp_path / "home", vanish) as store:
-        with suppress(NotFound):  # what was read before it went is as good
+        with suppress(NotFoundError):  # what was read before it went is as good
             assert said(store, session)[-1] == "hi there"
-        with pytest.raises(NotFound):
+        with pytest.raises(NotFoundError):
             said(store, session)
 
 
@@ -231,7 +238,7 @@ def test_a_folder_in_the_place_of_a_file_is_an_error_of_ours(tmp_path: Path) -> 
             lambda: store.session("s-1").append(user("x")),
             lambda: store.session("s-1").metadata,
         ):
-            with pytest.raises(StoreFailed):
+            with pytest.raises(StoreFailedError):
                 action()
 
 
@@ -241,7 +248,7 @@ def test_a_directory_that_vanished_is_told_and_not_made_again(tmp_path: Path) ->
         assert store.list().total == 1
         root.rename(tmp_path / "away")
         for action in (store.list, lambda: said(store, "crab_user_1"), store.create):
-            with pytest.raises(StoreFailed, match="cannot be looked into"):
+            with pytest.raises(StoreFailedError, match="cannot be looked into"):
                 action()
         assert not root.exists()
         (tmp_path / "away").rename(root)
@@ -331,7 +338,7 @@ def test_a_retry_is_known_by_its_id_in_the_file(tmp_path: Path, dialect: str) ->
     before = transcript(root, dialect).read_bytes()
     with live_store(root, tmp_path / "fresh", module(dialect)) as store:
         assert store.session(session).append(record).text == "once"
-        with pytest.raises(Conflict):
+        with pytest.raises(ConflictError):
             store.session(session).append(user("other", id=record.id))
     assert transcript(root, dialect).read_bytes() == before
 

@@ -12,7 +12,13 @@ import pytest
 
 import everlog
 from everlog.app import open_runtime, open_store
-from everlog.errors import InvalidId, NotFound, SettingsError, StoreFailed, Unsupported
+from everlog.errors import (
+    InvalidIdError,
+    NotFoundError,
+    SettingsError,
+    StoreFailedError,
+    UnsupportedError,
+)
 from everlog.interop.formats.claude import project_directory
 from everlog.ports import Query
 from everlog.settings import Settings, StoreSettings
@@ -104,7 +110,7 @@ def test_a_session_is_listed_when_it_comes_and_gone_when_it_goes(
         assert {row.metadata.title for row in store.list()} == {"New Session", "Second"}
         (root / "crab_user_1.jsonl").unlink()
         assert [row.id for row in store.list()] == ["crab_user_2"]
-        with pytest.raises(NotFound):
+        with pytest.raises(NotFoundError):
             store.session("crab_user_1").messages()
 
 
@@ -143,7 +149,7 @@ def test_no_link_is_followed(tmp_path: Path, home: Path) -> None:
     (root / "folder").symlink_to(secret)
     with open_store(root, dialect="crabtalk", home=home) as store:
         assert store.list().total == 0
-        with pytest.raises((NotFound, InvalidId)):
+        with pytest.raises((NotFoundError, InvalidIdError)):
             store.session("crab_user_1")
 
 
@@ -158,12 +164,12 @@ def test_an_agent_is_found_under_the_session_that_asked_it(tmp_path: Path, home:
         assert session.messages()
         session.append(everlog.user("go on"))
         assert session.messages()[-1].text == "go on"
-        with pytest.raises(NotFound):
+        with pytest.raises(NotFoundError):
             store.session(f"{CLAUDE}:agent-nobody")
 
 
 def test_a_directory_that_is_not_there_is_an_error(tmp_path: Path, home: Path) -> None:
-    with pytest.raises(StoreFailed):
+    with pytest.raises(StoreFailedError):
         open_store(tmp_path / "nowhere", dialect="claude", home=home)
     with pytest.raises(SettingsError):
         open_store(tmp_path, dialect="klingon", home=home)
@@ -228,7 +234,7 @@ def test_a_new_session_is_one_of_its_program(
         (row,) = store.list()
         assert (row.id, row.metadata.source) == (session.id, dialect)
         assert [m.text for m in store.session(row.id).messages()] == ["first", "second"]
-        with pytest.raises(Unsupported, match="format"):
+        with pytest.raises(UnsupportedError, match="format"):
             store.create()
 
 
@@ -313,12 +319,12 @@ def test_directories_of_the_settings_stand_beside_the_root(tmp_path: Path) -> No
         store.session("crab_user_1").append(everlog.user("and now?"))
         assert store.session(CLAUDE[:8]).messages()
         assert store.session(own.id).messages()[0].text == "hi"
-        with pytest.raises(NotFound):
+        with pytest.raises(NotFoundError):
             store.session("agent:main:nobody")
-        with pytest.raises(Unsupported):
+        with pytest.raises(UnsupportedError):
             store.session("crab_user_1").fork()
         forks = {store.session(own.id).fork().id}
-        with pytest.raises(Unsupported):
+        with pytest.raises(UnsupportedError):
             own.reclaim()
         store.session("crab_user_1").delete()
         assert {row.id for row in store.walk()} == {own.id, CLAUDE, *forks}

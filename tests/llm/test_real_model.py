@@ -16,7 +16,7 @@ from typing import TypeVar
 
 import pytest
 
-from everlog.errors import ContextOverflow, ProviderUnavailable
+from everlog.errors import ContextOverflowError, ProviderUnavailableError
 from everlog.model import Text, assistant, tool_result, user
 from everlog.ports import Delta, Request, Tool
 from everlog.providers.models import Models, connect
@@ -112,7 +112,7 @@ def test_what_does_not_fit_is_an_overflow(address: str) -> None:
 
     async def overflow(model: Models) -> None:
         assert model.window("local:smollm2") == WINDOW
-        with pytest.raises(ContextOverflow):
+        with pytest.raises(ContextOverflowError):
             await model.complete(request)
         reply = await model.complete(Request(messages=(user("Hello"),), max_tokens=4))
         assert reply.content  # and the next one is answered
@@ -137,7 +137,7 @@ def test_a_call_that_is_cancelled_leaves_the_model_free(address: str) -> None:
 
 def test_a_server_that_is_gone_is_unavailable() -> None:
     async def gone(model: Models) -> None:
-        with pytest.raises(ProviderUnavailable):
+        with pytest.raises(ProviderUnavailableError):
             await model.complete(Request(messages=(user("Hello"),)))
 
     with_model("http://127.0.0.1:9", gone)

@@ -21,9 +21,9 @@ from everlog.model import (
     Message,
     Meta,
     Metadata,
-    Spent,
     ToolCall,
     Usage,
+    UsageRow,
     assistant,
     tool_result,
     user,
@@ -191,6 +191,6 @@ def test_the_day_of_a_time_is_that_of_utc(stamp: str, day: str) -> None:
 
 
 def test_rows_are_summed_and_weighed() -> None:
-    rows = [Spent("2", "a", 1, 2, 3), Spent("1", "b", cost=0.5), Spent("2", "a", 1, 2, 3)]
-    assert summed(rows) == (Spent("1", "b", cost=0.5), Spent("2", "a", 2, 4, 6))
-    assert weight(Spent("1", "a", output_tokens=2)) == 10.0
+    rows = [UsageRow("2", "a", 1, 2, 3), UsageRow("1", "b", cost=0.5), UsageRow("2", "a", 1, 2, 3)]
+    assert summed(rows) == (UsageRow("1", "b", cost=0.5), UsageRow("2", "a", 2, 4, 6))
+    assert weight(UsageRow("1", "a", output_tokens=2)) == 10.0

@@ -139,7 +139,9 @@ def test_what_happened_between_messages_stands_in_its_place() -> None:
     entries: list[Entry] = [
         everlog.user("go", seq=1),
         Event(kind="turn_end", data={"stop": "cancelled"}, seq=2),
-        Event(kind="turn_end", data={"stop": "error", "error": "ProviderDenied: no key"}, seq=3),
+        Event(
+            kind="turn_end", data={"stop": "error", "error": "ProviderDeniedError: no key"}, seq=3
+        ),
         Event(kind="turn_end", data={"stop": "end"}, seq=4),
         Event(kind="turn_interrupted", data={}, seq=5),
         Damaged(file="session.jsonl", start=10, end=20, problem="crc", seq=6),

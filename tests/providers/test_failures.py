@@ -15,12 +15,12 @@ from typing import Any
 import pytest
 
 from everlog.errors import (
-    ContextOverflow,
+    ContextOverflowError,
     EverlogError,
-    ProviderDenied,
+    ProviderDeniedError,
     ProviderError,
-    ProviderRefused,
-    ProviderUnavailable,
+    ProviderRefusedError,
+    ProviderUnavailableError,
 )
 from everlog.providers import provider_errors
 from everlog.providers.provider_errors import mapped
@@ -79,34 +79,37 @@ GOOGLE = {"error": {"message": "no"}}
 @pytest.mark.parametrize(
     ("error", "expected"),
     [
-        (http(401), ProviderDenied),
-        (http(403), ProviderDenied),
-        (http(402), ProviderDenied),
-        (categorised("ModelQuotaExceededError", 429), ProviderDenied),
-        (categorised("ModelRequestRejectedError", 403), ProviderRefused),
-        (categorised("ModelOverloadedError", 503), ProviderUnavailable),
-        *[(http(code), ProviderUnavailable) for code in (408, 409, 429, 500, 502, 503, 504, 529)],
-        *[(http(code), ProviderRefused) for code in (400, 404, 405, 422)],
-        (agent("ModelConnectionError", "m", "refused"), ProviderUnavailable),
-        (agent("ModelAPIError", "m", "ended without a `finish_reason`"), ProviderUnavailable),
-        (agent("ContentFilterError", "filtered"), ProviderRefused),
-        (agent("UserError", "no such file type"), ProviderRefused),
+        (http(401), ProviderDeniedError),
+        (http(403), ProviderDeniedError),
+        (http(402), ProviderDeniedError),
+        (categorised("ModelQuotaExceededError", 429), ProviderDeniedError),
+        (categorised("ModelRequestRejectedError", 403), ProviderRefusedError),
+        (categorised("ModelOverloadedError", 503), ProviderUnavailableError),
+        *[
+            (http(code), ProviderUnavailableError)
+            for code in (408, 409, 429, 500, 502, 503, 504, 529)
+        ],
+        *[(http(code), ProviderRefusedError) for code in (400, 404, 405, 422)],
+        (agent("ModelConnectionError", "m", "refused"), ProviderUnavailableError),
+        (agent("ModelAPIError", "m", "ended without a `finish_reason`"), ProviderUnavailableError),
+        (agent("ContentFilterError", "filtered"), ProviderRefusedError),
+        (agent("UserError", "no such file type"), ProviderRefusedError),
         (agent("UnexpectedModelBehavior", "odd"), ProviderError),
-        (agent("FallbackExceptionGroup", "all", [TimeoutError()]), ProviderUnavailable),
-        (vendor("openai.AuthenticationError", 401), ProviderDenied),
-        (vendor("openai.RateLimitError", 429), ProviderUnavailable),
-        (vendor("openai.BadRequestError", 400), ProviderRefused),
-        (vendor("anthropic.PermissionDeniedError", 403), ProviderDenied),
-        (vendor("anthropic.InternalServerError", 529), ProviderUnavailable),
-        (lambda: kind("openai.APIConnectionError")(request=request()), ProviderUnavailable),
-        (lambda: kind("anthropic.APITimeoutError")(request=request()), ProviderUnavailable),
-        (made("google.genai.errors.ClientError", 403, GOOGLE), ProviderDenied),
-        (made("google.genai.errors.ClientError", 429, GOOGLE), ProviderUnavailable),
-        (made("google.genai.errors.ServerError", 503, GOOGLE), ProviderUnavailable),
-        (made("httpx2.ReadTimeout", "slow"), ProviderUnavailable),
-        (made("httpx2.RemoteProtocolError", "peer closed connection"), ProviderUnavailable),
-        (made("builtins.ConnectionResetError", "reset"), ProviderUnavailable),
-        (made("builtins.TimeoutError"), ProviderUnavailable),
+        (agent("FallbackExceptionGroup", "all", [TimeoutError()]), ProviderUnavailableError),
+        (vendor("openai.AuthenticationError", 401), ProviderDeniedError),
+        (vendor("openai.RateLimitError", 429), ProviderUnavailableError),
+        (vendor("openai.BadRequestError", 400), ProviderRefusedError),
+        (vendor("anthropic.PermissionDeniedError", 403), ProviderDeniedError),
+        (vendor("anthropic.InternalServerError", 529), ProviderUnavailableError),
+        (lambda: kind("openai.APIConnectionError")(request=request()), ProviderUnavailableError),
+        (lambda: kind("anthropic.APITimeoutError")(request=request()), ProviderUnavailableError),
+        (made("google.genai.errors.ClientError", 403, GOOGLE), ProviderDeniedError),
+        (made("google.genai.errors.ClientError", 429, GOOGLE), ProviderUnavailableError),
+        (made("google.genai.errors.ServerError", 503, GOOGLE), ProviderUnavailableError),
+        (made("httpx2.ReadTimeout", "slow"), ProviderUnavailableError),
+        (made("httpx2.RemoteProtocolError", "peer closed connection"), ProviderUnavailableError),
+        (made("builtins.ConnectionResetError", "reset"), ProviderUnavailableError),
+        (made("builtins.TimeoutError"), ProviderUnavailableError),
         (made("builtins.ValueError", "odd"), ProviderError),
     ],
 )
@@ -133,12 +136,12 @@ def test_an_error_means_what_its_provider_meant(error: Made, expected: type[Ever
     ],
 )  # fmt: skip
 def test_a_context_that_is_too_large_is_known_by_any_wording(status: int, message: str) -> None:
-    assert type(mapped(http(status, message)())) is ContextOverflow
+    assert type(mapped(http(status, message)())) is ContextOverflowError
 
 
 def test_a_rate_of_tokens_is_no_size() -> None:
     error = http(429, "Rate limit reached: maximum context length of tokens per min")()
-    assert type(mapped(error)) is ProviderUnavailable
+    assert type(mapped(error)) is ProviderUnavailableError
 
 
 @pytest.mark.parametrize(
@@ -154,14 +157,14 @@ def test_a_rate_of_tokens_is_no_size() -> None:
 )
 def test_how_long_to_wait_is_read_where_it_is_said(error: Made, seconds: float | None) -> None:
     found = mapped(error())
-    assert isinstance(found, ProviderUnavailable)
+    assert isinstance(found, ProviderUnavailableError)
     assert found.retry_after == seconds
 
 
 def test_a_date_to_wait_for_is_read_too() -> None:
     date = formatdate(time.time() + 30, usegmt=True)
     found = mapped(vendor("openai.RateLimitError", 429, retry_after=date)())
-    assert isinstance(found, ProviderUnavailable)
+    assert isinstance(found, ProviderUnavailableError)
     assert found.retry_after is not None and 20 < found.retry_after <= 30
 
 
@@ -202,7 +205,7 @@ def test_every_error_of_the_libraries_becomes_one_of_ours(library: str) -> None:
     assert len(every) > 2
     for one in every:
         found = mapped(bare(one))
-        assert isinstance(found, ProviderError | ContextOverflow), one
+        assert isinstance(found, ProviderError | ContextOverflowError), one
         assert found.message, one
 
 

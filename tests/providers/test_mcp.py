@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from everlog.errors import ProviderUnavailable, SettingsError
+from everlog.errors import ProviderUnavailableError, SettingsError
 from everlog.model import Image
 from everlog.ports import Toolset
 from everlog.providers.mcp_tools import TOOLS, McpServer, _Names
@@ -97,7 +97,7 @@ def test_a_server_that_is_started_lends_its_tools_until_it_is_closed(
 def test_a_server_that_died_is_started_again_and_its_last_call_is_not() -> None:
     async def run() -> None:
         async with connected(STDIO) as server:
-            with pytest.raises(ProviderUnavailable, match="things"):
+            with pytest.raises(ProviderUnavailableError, match="things"):
                 await server.call("things__die", {})
             assert (await server.call("things__add", {"a": 1, "b": 1})).content == "2"
 
@@ -116,7 +116,7 @@ def test_a_server_that_is_not_there_is_unavailable(settings: McpSettings) -> Non
     async def run() -> None:
         async with connected(settings) as server:
             for _ in range(2):
-                with pytest.raises(ProviderUnavailable) as raised:
+                with pytest.raises(ProviderUnavailableError) as raised:
                     await server.tools()
                 assert "secret-token" not in str(raised.value)
 
@@ -195,11 +195,11 @@ def test_a_server_that_hangs_is_given_up_and_then_left_alone(script: str, reason
             "odd", odd(script), start_seconds=2.0, list_seconds=0.5, clock=lambda: now[0]
         )
         try:
-            with pytest.raises(ProviderUnavailable, match=reason):
+            with pytest.raises(ProviderUnavailableError, match=reason):
                 await server.tools()
             async with asyncio.timeout(0.4):  # those who come next do not wait again
                 for _ in range(20):
-                    with pytest.raises(ProviderUnavailable, match=reason):
+                    with pytest.raises(ProviderUnavailableError, match=reason):
                         await server.tools()
             now[0] = 1_000.0
             with pytest.raises(TimeoutError):
@@ -220,7 +220,7 @@ serve(listed=page)"""
 
     async def run() -> None:
         async with connected(odd(script)) as server:
-            with pytest.raises(ProviderUnavailable, match=f"more than {TOOLS:,} tools"):
+            with pytest.raises(ProviderUnavailableError, match=f"more than {TOOLS:,} tools"):
                 await server.tools()
 
     asyncio.run(run())
@@ -317,7 +317,7 @@ def test_a_server_over_http_lends_its_tools_and_may_come_back() -> None:
             with _serving(port):
                 for check in CHECKS:
                     await check(server)
-            with pytest.raises(ProviderUnavailable):
+            with pytest.raises(ProviderUnavailableError):
                 await server.call("things__variable", {"name": "HOME"})
             with _serving(port):
                 assert (await server.call("things__add", {"a": 1, "b": 1})).content == "2"

@@ -8,11 +8,11 @@ import pytest
 
 from everlog.context.tokens import estimate
 from everlog.errors import (
-    ContextOverflow,
+    ContextOverflowError,
     EverlogError,
-    ProviderDenied,
-    ProviderRefused,
-    ProviderUnavailable,
+    ProviderDeniedError,
+    ProviderRefusedError,
+    ProviderUnavailableError,
 )
 from everlog.model import Message, Thinking, ToolCall, assistant, tool_result, user
 from everlog.ports import Delta, Provider, Request
@@ -148,10 +148,10 @@ def test_a_wait_can_be_cancelled() -> None:
 @pytest.mark.parametrize(
     ("word", "kind"),
     [
-        ("transient", ProviderUnavailable),
-        ("overflow", ContextOverflow),
-        ("refused", ProviderRefused),
-        ("denied", ProviderDenied),
+        ("transient", ProviderUnavailableError),
+        ("overflow", ContextOverflowError),
+        ("refused", ProviderRefusedError),
+        ("denied", ProviderDeniedError),
     ],
 )
 def test_it_fails_as_it_is_told(word: str, kind: type[EverlogError]) -> None:

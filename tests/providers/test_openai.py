@@ -10,12 +10,12 @@ import msgspec
 import pytest
 
 from everlog.errors import (
-    ContextOverflow,
+    ContextOverflowError,
     EverlogError,
-    ProviderDenied,
+    ProviderDeniedError,
     ProviderError,
-    ProviderRefused,
-    ProviderUnavailable,
+    ProviderRefusedError,
+    ProviderUnavailableError,
 )
 from everlog.log.line_codec import encode
 from everlog.model import (
@@ -31,7 +31,7 @@ from everlog.model import (
     tool_result,
     user,
 )
-from everlog.ports import Delta, Request, Tool, unheard
+from everlog.ports import Delta, Request, Tool, ignore_delta
 from everlog.providers.models import Models, connect
 from everlog.settings import ProviderSettings, Settings
 from tests.providers.fakes import Answer, FakeServer, chat, chunk, refusal
@@ -57,7 +57,7 @@ def ask(
         provider = models(server)
         try:
             request = Request(messages=messages or (user("hello"),), **fields)
-            return await provider.complete(request, unheard if told is None else told.append)
+            return await provider.complete(request, ignore_delta if told is None else told.append)
         finally:
             await provider.close()
 
@@ -342,21 +342,21 @@ def test_reasoning_is_told_as_thinking_and_goes_back_to_its_provider_alone() -> 
 @pytest.mark.parametrize(
     ("answer", "kind"),
     [
-        (refusal(401, f"Incorrect API key provided: {KEY}"), ProviderDenied),
-        (refusal(403, "not allowed"), ProviderDenied),
-        (refusal(404, "no such model"), ProviderRefused),
-        (refusal(400, "some parameter is wrong"), ProviderRefused),
-        (refusal(400, "This model's maximum context length is 8192 tokens."), ContextOverflow),
-        (refusal(413, "Request exceeds the maximum size"), ContextOverflow),
-        (refusal(429, "slow down", retry_after="7"), ProviderUnavailable),
-        (refusal(500, "oops"), ProviderUnavailable),
-        (refusal(503, "overloaded"), ProviderUnavailable),
-        (Answer(502, ["<html>Bad gateway</html>"]), ProviderUnavailable),
-        (Answer(200, [chunk({"content": "half a"})], cut=True), ProviderUnavailable),
-        (Answer(200, [chunk({"content": "half a"})]), ProviderUnavailable),
-        (Answer(200, ['data: {"error": {"message": "boom"}}\n\n']), ProviderUnavailable),
-        (chat("I will", finish="content_filter"), ProviderRefused),
-        (chat(), ProviderUnavailable),
+        (refusal(401, f"Incorrect API key provided: {KEY}"), ProviderDeniedError),
+        (refusal(403, "not allowed"), ProviderDeniedError),
+        (refusal(404, "no such model"), ProviderRefusedError),
+        (refusal(400, "some parameter is wrong"), ProviderRefusedError),
+        (refusal(400, "This model's maximum context length is 8192 tokens."), ContextOverflowError),
+        (refusal(413, "Request exceeds the maximum size"), ContextOverflowError),
+        (refusal(429, "slow down", retry_after="7"), ProviderUnavailableError),
+        (refusal(500, "oops"), ProviderUnavailableError),
+        (refusal(503, "overloaded"), ProviderUnavailableError),
+        (Answer(502, ["<html>Bad gateway</html>"]), ProviderUnavailableError),
+        (Answer(200, [chunk({"content": "half a"})], cut=True), ProviderUnavailableError),
+        (Answer(200, [chunk({"content": "half a"})]), ProviderUnavailableError),
+        (Answer(200, ['data: {"error": {"message": "boom"}}\n\n']), ProviderUnavailableError),
+        (chat("I will", finish="content_filter"), ProviderRefusedError),
+        (chat(), ProviderUnavailableError),
     ],
 )
 def test_each_failure_is_one_of_ours_and_is_not_tried_again(
@@ -376,7 +376,7 @@ def test_each_failure_is_one_of_ours_and_is_not_tried_again(
 def test_a_provider_that_asks_to_wait_is_heard() -> None:
     with (
         FakeServer(refusal(429, "slow down", retry_after="7")) as server,
-        pytest.raises(ProviderUnavailable) as raised,
+        pytest.raises(ProviderUnavailableError) as raised,
     ):
         ask(server)
     assert raised.value.retry_after == 7.0
@@ -385,7 +385,7 @@ def test_a_provider_that_asks_to_wait_is_heard() -> None:
 def test_a_server_that_is_not_there_is_unavailable() -> None:
     with FakeServer() as server:
         pass
-    with pytest.raises(ProviderUnavailable):
+    with pytest.raises(ProviderUnavailableError):
         ask(server)
 
 

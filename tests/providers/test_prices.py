@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from everlog.model import Spent
+from everlog.model import UsageRow
 from everlog.providers.prices import estimate, rates_of
 
 
@@ -16,13 +16,13 @@ def test_a_known_model_has_a_price_with_and_without_its_provider() -> None:
 
 
 def test_the_price_of_many_tokens_is_that_of_as_many_small_calls() -> None:
-    one = estimate(Spent("", "claude-sonnet-4-5", input_tokens=1_000))
-    many = estimate(Spent("", "claude-sonnet-4-5", input_tokens=1_000_000_000))
+    one = estimate(UsageRow("", "claude-sonnet-4-5", input_tokens=1_000))
+    many = estimate(UsageRow("", "claude-sonnet-4-5", input_tokens=1_000_000_000))
     assert one is not None and many == pytest.approx(one * 1_000_000)
 
 
 def test_each_kind_of_token_has_its_own_price() -> None:
-    spent = Spent("", "gpt-5", 0, 0, 10, 20, 30, 40)
+    spent = UsageRow("", "gpt-5", 0, 0, 10, 20, 30, 40)
     rates = rates_of("gpt-5")
     assert rates is not None
     expected = sum(n * each for n, each in zip((10, 20, 30, 40), rates, strict=True))
@@ -32,8 +32,8 @@ def test_each_kind_of_token_has_its_own_price() -> None:
 @pytest.mark.parametrize("model", ["", "house-1", "no:such", "a:b:c", "<synthetic>", "x" * 5000])
 def test_a_model_on_no_list_has_no_price(model: str) -> None:
     assert rates_of(model) is None
-    assert estimate(Spent("", model, input_tokens=5)) is None
+    assert estimate(UsageRow("", model, input_tokens=5)) is None
 
 
 def test_the_offline_model_costs_nothing() -> None:
-    assert estimate(Spent("", "offline", input_tokens=5)) == 0.0
+    assert estimate(UsageRow("", "offline", input_tokens=5)) == 0.0

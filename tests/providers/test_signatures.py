@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from everlog.errors import ProviderRefused, ProviderUnavailable
+from everlog.errors import ProviderRefusedError, ProviderUnavailableError
 from everlog.model import (
     Message,
     Text,
@@ -19,7 +19,7 @@ from everlog.model import (
     tool_result,
     user,
 )
-from everlog.ports import Delta, Request, Tool, unheard
+from everlog.ports import Delta, Request, Tool, ignore_delta
 from everlog.providers.models import connect
 from everlog.settings import ProviderSettings, Settings
 from tests.providers.fakes import Answer, FakeServer, chat, claude, event
@@ -49,7 +49,8 @@ def ask(
         provider = connect(model, settings, {})
         try:
             return await provider.complete(
-                Request(messages=messages, **fields), told.append if told is not None else unheard
+                Request(messages=messages, **fields),
+                told.append if told is not None else ignore_delta,
             )
         finally:
             await provider.close()
@@ -151,10 +152,10 @@ def test_an_answer_of_anthropic_that_is_cut_off_or_refused_is_no_answer() -> Non
     text = ({"type": "text", "text": "half"}, [{"type": "text_delta", "text": " a"}])
     overloaded = event("error", error={"type": "overloaded_error", "message": "Overloaded"})
     refused: list[tuple[Answer, type[Exception]]] = [
-        (claude(text, cut=True), ProviderUnavailable),
-        (claude(text, stop="refusal"), ProviderRefused),
-        (Answer(529, {"type": "error", "error": {"message": "busy"}}), ProviderUnavailable),
-        (Answer(200, [overloaded]), ProviderUnavailable),
+        (claude(text, cut=True), ProviderUnavailableError),
+        (claude(text, stop="refusal"), ProviderRefusedError),
+        (Answer(529, {"type": "error", "error": {"message": "busy"}}), ProviderUnavailableError),
+        (Answer(200, [overloaded]), ProviderUnavailableError),
     ]
     for answer, kind in refused:
         with FakeServer(answer) as server, pytest.raises(kind):

@@ -34,7 +34,7 @@ except Exception as error:
 @pytest.mark.parametrize("number", [1, 2, 3])  # full parts, and the last one
 @pytest.mark.parametrize(
     ("code", "told"),
-    [("ENOSPC", "StoreFull making session"), ("EIO", "StoreFailed making session")],
+    [("ENOSPC", "StoreFullError making session"), ("EIO", "StoreFailedError making session")],
 )
 def test_a_disk_that_fails_while_a_session_comes_in_is_told_as_what_it_is(
     tmp_path: Path, number: int, code: str, told: str

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from everlog.errors import SessionBusy
+from everlog.errors import SessionBusyError
 from everlog.memory.dream import State
 from everlog.memory.dream_state import Consolidation, new_sessions
 from everlog.testing import FakeClock
@@ -65,7 +65,7 @@ def test_the_lock_says_when_and_who(tmp_path: Path) -> None:
     rows = (tmp_path / ".consolidation_lock").read_text().splitlines()
     assert rows[:2] == ["1775000000", f"here {os.getpid()}"]
     assert ours(tmp_path).holder() == f"process {os.getpid()}"
-    with pytest.raises(SessionBusy):
+    with pytest.raises(SessionBusyError):
         ours(tmp_path).acquire()
     held.release()
     assert not (tmp_path / ".consolidation_lock").exists() and held.holder() == ""
@@ -75,7 +75,7 @@ def test_the_lock_says_when_and_who(tmp_path: Path) -> None:
 def test_a_lock_with_a_time_alone_counts_for_an_hour(tmp_path: Path) -> None:
     locked(tmp_path, str(int(NOW)))
     assert ours(tmp_path, NOW + 3_599).holder()
-    with pytest.raises(SessionBusy):
+    with pytest.raises(SessionBusyError):
         ours(tmp_path, NOW + 3_599).acquire()
     ours(tmp_path, NOW + 3_600).acquire()
     assert ours(tmp_path, NOW + 3_600).holder() == f"process {os.getpid()}"
@@ -130,14 +130,14 @@ def test_a_lock_that_is_not_ours_any_more_is_left_to_its_holder(tmp_path: Path) 
 
 RACER = """
 import sys, time
-from everlog.errors import SessionBusy
+from everlog.errors import SessionBusyError
 from everlog.memory.dream_state import Consolidation
 sys.stdin.readline()
 held = Consolidation(sys.argv[1])
 try:
     held.acquire()
     print("won", flush=True)
-except SessionBusy:
+except SessionBusyError:
     print("lost", flush=True)
 sys.stdin.readline()
 """

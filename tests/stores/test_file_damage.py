@@ -106,7 +106,7 @@ def test_a_damaged_line_is_named_and_its_number_not_given_away(root: Path) -> No
     (damage,) = session.verify()
     assert (damage.file, damage.start, damage.end) == ("session.jsonl", start, len(whole) - 1)
     assert damage.seq == 5
-    with pytest.raises(everlog.LogDamaged):
+    with pytest.raises(everlog.LogDamagedError):
         session.record(5)
     assert session.append(user("next")).seq == 6
     assert [message.seq for message in session.messages()] == [1, 2, 3, 4, 6]
@@ -251,7 +251,7 @@ def test_a_writer_without_locks_between_our_look_and_our_write(root: Path, name:
         assert tail.put(ours, size) == log.stat().st_size
         assert "ours" in [message.text for message in _again(root, session).messages()]
     else:
-        with pytest.raises(everlog.StoreFailed):
+        with pytest.raises(everlog.StoreFailedError):
             tail.put(ours, size)
         assert log.read_bytes().startswith(log.read_bytes()[:size] + foreign)
     assert reports
@@ -325,6 +325,6 @@ def test_a_full_session_still_takes_the_result_that_closes_a_call(root: Path) ->
     settings = Settings(session=SessionSettings(durability="os", total_bytes=1500))
     session = everlog.open_store(root, settings=settings).create()
     session.append(user("x" * 900))
-    with pytest.raises(everlog.StoreFull):
+    with pytest.raises(everlog.StoreFullError):
         session.append(everlog.tool_result("c", "y" * 900))
     session.append(everlog.tool_result("c", "the turn was cut off " * 40, is_error=True))

@@ -15,7 +15,7 @@ import pytest
 import everlog
 from everlog.log import line_codec
 from everlog.model import Meta, user
-from everlog.ports import Listed
+from everlog.ports import SessionRow
 from everlog.settings import SessionSettings, Settings
 from everlog.stores.file.file_store import FileStore
 
@@ -47,7 +47,7 @@ def _populate(store: everlog.Store, count: int) -> None:
         session.end_turn(duration_ms=1000 + number)
 
 
-def _state(store: everlog.Store) -> tuple[list[Listed], dict[str, list[int]], dict[str, str]]:
+def _state(store: everlog.Store) -> tuple[list[SessionRow], dict[str, list[int]], dict[str, str]]:
     rows = list(store.walk())
     live = {
         row.id: [message.seq for message in store.session(row.id).messages()] for row in rows[::10]

@@ -52,7 +52,7 @@ def test_a_hostile_id_is_refused_and_touches_nothing(root: Path, bad: str) -> No
         lambda: port.repair(bad),
         lambda: port.resolve(bad),
     ):
-        with pytest.raises(everlog.InvalidId):
+        with pytest.raises(everlog.InvalidIdError):
             verb()
     assert _tree(root.parent) == before
 
@@ -73,7 +73,7 @@ def test_a_symlinked_session_directory_is_refused(root: Path, tmp_path: Path) ->
         lambda: list(store.port.read(link)),
         lambda: store.port.delete(link),
     ):
-        with pytest.raises(everlog.InvalidId):
+        with pytest.raises(everlog.InvalidIdError):
             verb()
     assert [row.id for row in store.list()] == [real.id]
     assert _tree(elsewhere) == {path for path in before if path.startswith(str(elsewhere))}
@@ -127,9 +127,9 @@ def test_a_fifo_in_place_of_a_part_is_refused_at_once(root: Path) -> None:
     session.append(user("x"))
     os.mkfifo(root / "sessions" / session.id / "session_part2.jsonl")
     fresh = everlog.open_store(root, settings=QUICK).session(session.id)
-    with pytest.raises(everlog.StoreFailed):
+    with pytest.raises(everlog.StoreFailedError):
         fresh.messages()
-    with pytest.raises(everlog.StoreFailed):
+    with pytest.raises(everlog.StoreFailedError):
         fresh.append(user("y"))
     assert fresh.delete() == 2
 
@@ -173,9 +173,9 @@ def test_looking_makes_nothing(root: Path) -> None:
     store = everlog.open_store(root, settings=QUICK)
     assert len(store.list()) == 0
     assert store.latest() is None
-    with pytest.raises(everlog.NotFound):
+    with pytest.raises(everlog.NotFoundError):
         store.session("0" * 26)
-    with pytest.raises(everlog.NotFound):
+    with pytest.raises(everlog.NotFoundError):
         store.session("sk_v1_x")
     assert list(root.iterdir()) == []
 
@@ -184,14 +184,14 @@ def test_looking_makes_nothing(root: Path) -> None:
 def test_a_root_of_another_user_is_refused(root: Path) -> None:
     root.mkdir(parents=True)
     os.chown(root, 12345, 12345)
-    with pytest.raises(everlog.StoreFailed, match="another user"):
+    with pytest.raises(everlog.StoreFailedError, match="another user"):
         everlog.open_store(root, settings=QUICK)
 
 
 def test_a_file_as_root_is_refused(root: Path) -> None:
     root.parent.mkdir(parents=True)
     root.write_text("x")
-    with pytest.raises(everlog.StoreFailed):
+    with pytest.raises(everlog.StoreFailedError):
         everlog.open_store(root, settings=QUICK)
 
 
@@ -232,9 +232,9 @@ def test_a_session_deleted_under_another_store_is_gone_for_it_too(root: Path) ->
     there.append(user("b"))
     assert session.append(user("c")).seq == 3
     session.delete()
-    with pytest.raises(everlog.NotFound):
+    with pytest.raises(everlog.NotFoundError):
         there.append(user("d"))
-    with pytest.raises(everlog.NotFound):
+    with pytest.raises(everlog.NotFoundError):
         there.metadata  # noqa: B018
     assert os.listdir(root / "sessions") == []
     assert os.listdir(root / "trash") == []
@@ -251,7 +251,7 @@ def test_two_stores_in_one_process_share_a_dense_numbering(root: Path) -> None:
     assert session.verify() == ()
     with (
         session.lease(),
-        pytest.raises(everlog.SessionBusy, match="a turn of this session is running"),
+        pytest.raises(everlog.SessionBusyError, match="a turn of this session is running"),
     ):
         other.lease()
 
@@ -262,7 +262,7 @@ def test_network_file_systems_are_refused(root: Path, tmp_path: Path) -> None:
     table = tmp_path / "mountinfo"
     device = os.stat(root).st_dev
     table.write_text(f"1 0 {os.major(device)}:{os.minor(device)} / / rw - nfs4 server:/x rw\n")
-    with pytest.raises(everlog.StoreFailed, match="network"):
+    with pytest.raises(everlog.StoreFailedError, match="network"):
         here.check(mounts=str(table))
     here.check()
 

@@ -16,7 +16,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from everlog.errors import Conflict, InvalidId, NotFound, SessionBusy
+from everlog.errors import ConflictError, InvalidIdError, NotFoundError, SessionBusyError
 from everlog.memory import dream, extraction, extraction_rules
 from everlog.memory.dream_plan import Change, Plan
 from everlog.memory.facts import Fact, Source
@@ -84,7 +84,7 @@ def test_hidden_files_links_and_other_endings_are_passed_over(tmp_path: Path) ->
     (tmp_path / "m/b.md.123.tmp").write_text("half")
     assert [one.path for one in memory.files()] == ["a.md"]
     assert not (tmp_path / "m/b.md.123.tmp").exists()
-    with pytest.raises(InvalidId):
+    with pytest.raises(InvalidIdError):
         memory.put("up/x.md", "out")
 
 
@@ -93,7 +93,7 @@ def test_hidden_files_links_and_other_endings_are_passed_over(tmp_path: Path) ->
     ["../x.md", "/x.md", ".x.md", "a/.b/c.md", "a//b.md", "", "x", "x.txt", "a\0.md", "a/../b.md"],
 )
 def test_a_path_that_is_none_of_a_memory_is_refused(tmp_path: Path, path: str) -> None:
-    with pytest.raises(InvalidId):
+    with pytest.raises(InvalidIdError):
         Memories(tmp_path).put(path, "x")
 
 
@@ -110,18 +110,18 @@ def test_what_we_wrote_is_ours_until_a_person_edits_it(tmp_path: Path) -> None:
 
 def test_a_file_that_changed_meanwhile_is_not_overwritten(tmp_path: Path) -> None:
     memory = filled(tmp_path, {"a.md": "x"})
-    memory.put("a.md", "y", expect="x")
-    with pytest.raises(Conflict):
-        memory.put("a.md", "z", expect="x")
-    with pytest.raises(Conflict):
-        memory.put("a.md", "z", expect=None)
+    memory.put("a.md", "y", expected_text="x")
+    with pytest.raises(ConflictError):
+        memory.put("a.md", "z", expected_text="x")
+    with pytest.raises(ConflictError):
+        memory.put("a.md", "z", expected_text=None)
     assert memory.read("a.md") == "y"
 
 
 def test_a_file_is_removed_and_a_missing_one_is_told(tmp_path: Path) -> None:
     memory = filled(tmp_path, {"a.md": "x"})
     memory.remove("a.md")
-    with pytest.raises(NotFound):
+    with pytest.raises(NotFoundError):
         memory.remove("a.md")
 
 
@@ -144,7 +144,7 @@ def test_clear_empties_this_directory_and_nothing_else(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["", "..", "a/b", "projects", ".hidden", "a\0", "x" * 300])
 def test_a_name_that_is_no_name_is_no_memory(tmp_path: Path, name: str) -> None:
-    with pytest.raises(InvalidId):
+    with pytest.raises(InvalidIdError):
         memory_path(tmp_path, agent=name)
 
 
@@ -187,7 +187,7 @@ def test_a_plan_is_applied_and_undone_exactly(tmp_path: Path) -> None:
     undone = memory.undo()
     assert (undone.id, set(undone.paths)) == (made, {*OLD, *NEW})
     assert texts(tmp_path) == OLD
-    with pytest.raises(NotFound):
+    with pytest.raises(NotFoundError):
         memory.undo()
 
 
@@ -206,7 +206,7 @@ def test_an_undo_is_refused_when_a_person_edited_since_and_says_which(tmp_path: 
     memory.apply(PLAN)
     (tmp_path / "a.md").write_text("edited")
     (tmp_path / "b.md").write_text("written anew")
-    with pytest.raises(Conflict, match=r"a\.md, b\.md"):
+    with pytest.raises(ConflictError, match=r"a\.md, b\.md"):
         memory.undo()
     assert texts(tmp_path) == {**NEW, "a.md": "edited", "b.md": "written anew"}
 
@@ -214,7 +214,7 @@ def test_an_undo_is_refused_when_a_person_edited_since_and_says_which(tmp_path: 
 def test_a_plan_made_from_files_that_changed_is_refused(tmp_path: Path) -> None:
     memory = filled(tmp_path)
     (tmp_path / "b.md").write_text("edited")
-    with pytest.raises(Conflict, match=r"b\.md"):
+    with pytest.raises(ConflictError, match=r"b\.md"):
         memory.apply(PLAN)
     assert texts(tmp_path) == {**OLD, "b.md": "edited"} and memory.history() == []
 
@@ -448,7 +448,7 @@ def test_a_memory_that_is_held_too_long_is_busy(tmp_path: Path) -> None:
     held = os.open(tmp_path / ".lock", os.O_RDWR)
     try:
         disk.lock(held, 0.0, "it")
-        with pytest.raises(SessionBusy):
+        with pytest.raises(SessionBusyError):
             memory.files()
     finally:
         os.close(held)

@@ -10,7 +10,7 @@ import pytest
 import everlog
 from everlog.app import open_store
 from everlog.model import Compaction, Entry, Tombstone
-from everlog.ports import Found, Query
+from everlog.ports import Query, SessionHit
 from everlog.session import Store
 from everlog.settings import SearchSettings, SessionSettings, Settings
 from everlog.stores.file.file_store import FileStore
@@ -46,7 +46,7 @@ def test_words_are_found_in_any_form_with_a_snippet_and_a_place_to_go_to(store: 
     session = talk(store, "One", "the login tests are failing again", "I will look at them")
     talk(store, "Two", "something else")
     (one,) = store.search("fail test").results
-    assert isinstance(one, Found)
+    assert isinstance(one, SessionHit)
     assert (one.session, one.title) == (session.id, "One")
     (hit,) = one.hits
     assert (hit.seq, hit.role) == (1, "user")

@@ -13,7 +13,7 @@ import everlog
 from everlog.app import open_store
 from everlog.errors import FormatError
 from everlog.model import Event, Usage, assistant, user
-from everlog.ports import Used
+from everlog.ports import UsageReport
 from everlog.stores.in_memory import InMemoryStore
 
 STAMPS = ("2026-11-14T10:00:00.000Z", "2026-11-16T10:00:00.000Z")
@@ -32,7 +32,7 @@ def _populate(store: everlog.Store) -> None:
             session.fork().append(assistant("y", model="f", usage=usage, timestamp=STAMPS[0]))
 
 
-def _asked(store: everlog.Store) -> list[Used]:
+def _asked(store: everlog.Store) -> list[UsageReport]:
     return [
         store.usage(spenders=50),
         store.usage(agent="a1", since="2026-11-15"),
@@ -112,7 +112,7 @@ def test_counts_that_no_index_can_hold_do_not_break_it(tmp_path: Path) -> None:
 
 def test_a_root_that_is_not_there_has_spent_nothing_and_nonsense_is_refused(tmp_path: Path) -> None:
     with open_store(tmp_path / "nowhere") as store:
-        assert store.usage() == Used()
+        assert store.usage() == UsageReport()
         for wrong in ({"since": "soon"}, {"until": "later"}):
             with pytest.raises(FormatError):
                 store.usage(**wrong)  # type: ignore[arg-type]

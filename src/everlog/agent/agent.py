@@ -97,7 +97,7 @@ class Agent:
         cwd: str | None = None,
         emit: Sink = ignore,
     ) -> Message:
-        """Say something to the agent and get its answer; SessionBusy if a turn is running.
+        """Say something to the agent and get its answer; SessionBusyError if a turn is running.
 
         With `messages` that history is the context instead of the session's own. It is not
         appended; what this turn adds is. Cancelling it leaves a session that can go on.

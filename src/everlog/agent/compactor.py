@@ -23,7 +23,7 @@ from everlog.context.compaction.file_operations import FileOps, file_ops, tags, 
 from everlog.context.compaction.plan import Plan, budget, plan, trigger
 from everlog.context.compaction.summary import NEXT_BLOCK, cleaned, pieces
 from everlog.context.tokens import Counter, choose_window, estimate, estimate_text
-from everlog.errors import Conflict, EverlogError
+from everlog.errors import ConflictError, EverlogError
 from everlog.log.backward_read import Live, closed, compacted
 from everlog.model import Compaction, Event, Message, user
 from everlog.ports import Lease, Provider, Request
@@ -142,7 +142,7 @@ class Compactor:
                 known = seen, await self._summary(session, draft, state, manual, focus)
             try:
                 return await self._commit(session, lease, draft, known[1], manual)
-            except Conflict:
+            except ConflictError:
                 continue
         return self._failed(session, "the session changed during every attempt")
 
@@ -317,7 +317,7 @@ class Compactor:
     async def _commit(
         self, session: AsyncSession, lease: Lease, draft: Draft, summary: Summary, manual: bool
     ) -> Outcome:
-        """Record the summary with the breaker behind it. Conflict: plan again."""
+        """Record the summary with the breaker behind it. ConflictError: plan again."""
         guard = draft.plan.guard
         record = self._record(draft, summary.text)
         freed = self._freed(draft, record)
@@ -333,7 +333,7 @@ class Compactor:
         batch: list[Compaction | Event] = [record]
         if state != Breaker() or state != before:
             batch.append(state.event())
-        stored = (await session.append_many(batch, guard=guard, lease=lease))[0]
+        stored = (await session.append_many(batch, no_marker_after=guard, lease=lease))[0]
         assert isinstance(stored, Compaction)
         self.emit(
             CompactEnd(

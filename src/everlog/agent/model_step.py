@@ -21,7 +21,12 @@ from everlog.agent.worker_threads import foreign
 from everlog.context.build import Context, fit
 from everlog.context.compaction.plan import budget
 from everlog.context.tokens import counted, estimate
-from everlog.errors import ContextOverflow, EverlogError, ProviderError, ProviderUnavailable
+from everlog.errors import (
+    ContextOverflowError,
+    EverlogError,
+    ProviderError,
+    ProviderUnavailableError,
+)
 from everlog.log.backward_read import TRIMMED, Live
 from everlog.log.tool_pairs import pair
 from everlog.model import Event, Message, Usage
@@ -72,7 +77,7 @@ class Completing:
         fitted = await self._fit(context, live, limit)
         try:
             reply = await self._complete(fitted)
-        except ContextOverflow:
+        except ContextOverflowError:
             if given is None and agent.settings.enabled:
                 await self._compact(squeeze=True)
             context, live = await self._read()
@@ -115,7 +120,7 @@ class Completing:
             self.said.clear()
             try:
                 return await self._call(request)
-            except ProviderUnavailable as error:
+            except ProviderUnavailableError as error:
                 wait = error.retry_after
                 if attempt == settings.retries or (wait or 0) > LONGEST_ASKED:
                     raise
@@ -151,7 +156,7 @@ class Completing:
                 async with asyncio.timeout(seconds):
                     reply = await foreign(self._agent.provider.complete(request, told))
             except TimeoutError as error:
-                raise ProviderUnavailable(
+                raise ProviderUnavailableError(
                     f"the model gave no answer within {seconds:g} s"
                 ) from error
             finally:

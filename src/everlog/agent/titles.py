@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from everlog.agent.worker_threads import foreign
 from everlog.aio import AsyncSession
-from everlog.errors import Conflict, EverlogError
+from everlog.errors import ConflictError, EverlogError
 from everlog.log.fold import fold
 from everlog.model import Message, Meta, user
 from everlog.ports import Request
@@ -109,7 +109,7 @@ def _name(session: AsyncSession, title: str) -> bool:
         if known.name is not None:
             return False
         try:
-            session.sync.append(Meta(set={"name": title}), expect=known.through.seq)
+            session.sync.append(Meta(set={"name": title}), expected_seq=known.through.seq)
             return True
-        except Conflict:  # something was said meanwhile, or it was renamed
+        except ConflictError:  # something was said meanwhile, or it was renamed
             continue

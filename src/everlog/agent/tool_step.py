@@ -11,7 +11,7 @@ from everlog.agent.telemetry import span
 from everlog.agent.tools import Usable
 from everlog.agent.turn_state import Ground
 from everlog.agent.worker_threads import foreign, to_its_end
-from everlog.errors import FormatError, StoreFull
+from everlog.errors import FormatError, StoreFullError
 from everlog.model import (
     AnyBlock,
     Content,
@@ -93,7 +93,7 @@ class Using:
         try:
             content = _cut(answer, self._settings.tool_characters)
             return await self._ground.append(result(content, answer.is_error))
-        except (FormatError, StoreFull, TypeError) as error:
+        except (FormatError, StoreFullError, TypeError) as error:
             return await self._ground.append(result(f"the answer cannot be kept: {error}", True))
 
     async def _answer(self, call: ToolCall) -> ToolAnswer:

@@ -27,7 +27,7 @@ from everlog.agent.turn_state import Ground
 from everlog.agent.worker_threads import stops, to_its_end
 from everlog.aio import AsyncSession
 from everlog.context.inject import stripped
-from everlog.errors import EverlogError, RunCancelled
+from everlog.errors import EverlogError, RunCancelledError
 from everlog.ids import made_at, timestamp
 from everlog.model import TURN_INTERRUPTED, Event, Message, Metadata, Usage, assistant
 from everlog.ports import Lease
@@ -135,7 +135,7 @@ class Turn:
                 answer = await self._rest(reply, stop)
                 traced.used(answer.usage)
             except asyncio.CancelledError:
-                stopped = RunCancelled("the turn was stopped")
+                stopped = RunCancelledError("the turn was stopped")
                 await to_its_end(self._break_off("cancelled", stopped))
                 raise
             except Exception as error:

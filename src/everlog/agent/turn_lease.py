@@ -8,18 +8,18 @@ from contextlib import asynccontextmanager
 
 from everlog.agent.worker_threads import to_its_end
 from everlog.aio import AsyncSession, AsyncStore
-from everlog.errors import Conflict, StoreFailed
-from everlog.ports import Fleeting, Lease
+from everlog.errors import ConflictError, StoreFailedError
+from everlog.ports import ExpiringLease, Lease
 
 
 def is_lost(lease: Lease) -> bool:
     """Whether another process has the turn by now, or may have."""
-    return isinstance(lease, Fleeting) and lease.lost
+    return isinstance(lease, ExpiringLease) and lease.lost
 
 
-def loss(session: str) -> Conflict:
+def loss(session: str) -> ConflictError:
     """What whoever waits for a turn is told when it is lost."""
-    return Conflict(
+    return ConflictError(
         "the turn was lost: its lease ran out before it could be renewed",
         hint="what it said until then is kept; another process goes on with the session",
         session=session,
@@ -28,18 +28,18 @@ def loss(session: str) -> Conflict:
 
 async def give_back(store: AsyncStore, lease: Lease) -> None:
     """Give a lease back, whatever is cancelled meanwhile; off the event loop if it takes a call."""
-    if not isinstance(lease, Fleeting):
+    if not isinstance(lease, ExpiringLease):
         lease.release()  # closes a file
         return
     try:
         await to_its_end(store.call(lease.release))
-    except StoreFailed:  # it has no threads any more
+    except StoreFailedError:  # it has no threads any more
         lease.release()
 
 
 @asynccontextmanager
 async def leased(session: AsyncSession) -> AsyncIterator[Lease]:
-    """The right to run a turn, for a while; SessionBusy if another has it."""
+    """The right to run a turn, for a while; SessionBusyError if another has it."""
     lease = await session.lease()
     try:
         yield lease

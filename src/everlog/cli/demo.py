@@ -42,7 +42,9 @@ def tell(root: Path) -> int:
     with open_store(root) as store:
         session = store.create(title="Fix the flaky test")
         first = session.append(user("The login test fails every third run. Please fix it."))
-        session.append(assistant("I'll read the log of the last runs first."), expect=first.seq)
+        session.append(
+            assistant("I'll read the log of the last runs first."), expected_seq=first.seq
+        )
         session.append(user("Good. Mind the time zones."))
         directory = root / "sessions" / session.id
         _run(root, "sessions", "show", session.id)

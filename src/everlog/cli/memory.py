@@ -153,7 +153,7 @@ def edit(note: str, agent: str, project: str | None, as_json: bool) -> None:
         text = "" if sys.stdin is None else sys.stdin.buffer.read().decode("utf-8", "replace")
     if not text.strip():
         raise FormatError("the note would be empty", hint="nothing was changed")
-    path = note_edits.change(memories, found.path, text, expect=found.text)
+    path = note_edits.change(memories, found.path, text, expected_text=found.text)
     _say(f"{path} was changed", {"file": path, "changed": text != found.text}, as_json)
 
 

@@ -76,10 +76,10 @@ def _refuse_empty(ctx: click.Context, param: click.Parameter, value: str | None)
 
 def _remember_dialect(ctx: click.Context, param: click.Parameter, value: str | None) -> None:
     if value is not None:
-        from everlog.app import LIVE
+        from everlog.app import LIVE_FORMATS
 
-        if value not in ("native", "auto", *LIVE):
-            known = ", ".join(("native", *LIVE, "auto"))
+        if value not in ("native", "auto", *LIVE_FORMATS):
+            known = ", ".join(("native", *LIVE_FORMATS, "auto"))
             raise click.BadParameter(f"{value!r} is none of {known}", ctx=ctx, param=param)
         ctx.meta[_DIALECT] = value
 

@@ -35,11 +35,11 @@ def import_(paths: tuple[Path, ...], name: str, as_json: bool) -> int:
     session is left out, and what is damaged is kept and named. Importing again adds only what is
     new.
     """
-    from everlog.app import dialects
+    from everlog.app import load_formats
     from everlog.interop.importer import find_files, import_files
 
     files = find_files(paths)
-    known = dialects() if name == "auto" else dialects(name)
+    known = load_formats() if name == "auto" else load_formats(name)
     with open_root() as store, output.progress("importing files") as tell:
         done = list(import_files(store.port, files, known, progress=tell))
     left = [one for one in done if one.problem]
@@ -92,8 +92,8 @@ def export(*, session_id: str, name: str, folder: Path, redact: bool, as_json: b
     A session that came from that program goes back as it was, with what was added. What the
     format cannot hold is named. Files that are there already are not written over.
     """
-    from everlog.app import dialects
-    from everlog.errors import Conflict
+    from everlog.app import load_formats
+    from everlog.errors import ConflictError
     from everlog.interop import exporter
 
     with open_root() as store:
@@ -110,10 +110,10 @@ def export(*, session_id: str, name: str, folder: Path, redact: bool, as_json: b
                     f"{output.plural(covered, 'secret')} covered up (--no-redact keeps them)"
                 )
         else:
-            written = exporter.export(session, *dialects(name))
+            written = exporter.export(session, *load_formats(name))
     there = [path for path in written.files if (folder / path).exists()]
     if there:
-        raise Conflict(f"{folder / there[0]} is there already", hint="give another --output")
+        raise ConflictError(f"{folder / there[0]} is there already", hint="give another --output")
     for path, data in written.files.items():
         target = folder / path
         target.parent.mkdir(mode=0o700, parents=True, exist_ok=True)

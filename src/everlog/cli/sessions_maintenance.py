@@ -53,7 +53,7 @@ def verify(session_id: str | None, as_json: bool) -> int:
 
 
 def _verify_all(store: Store) -> tuple[int, list[tuple[str, Damaged]]]:
-    from everlog.errors import EverlogError, NotFound
+    from everlog.errors import EverlogError, NotFoundError
     from everlog.model import Damaged
 
     damage: list[tuple[str, Damaged]] = []
@@ -63,7 +63,7 @@ def _verify_all(store: Store) -> tuple[int, list[tuple[str, Damaged]]]:
         for session_id in ids:
             try:
                 damage += [(session_id, one) for one in store.port.verify(session_id)]
-            except NotFound:
+            except NotFoundError:
                 continue  # deleted meanwhile
             except EverlogError as error:  # one session that cannot be read hides no other
                 unread = Damaged(file="session.jsonl", start=0, end=0, problem=error.message)
@@ -141,7 +141,7 @@ def prune(older_than: float, yes: bool, as_json: bool) -> int:
 
     It goes by the last message, and only tells what it would delete unless --yes is given.
     """
-    from everlog.errors import EverlogError, NotFound, SessionBusy
+    from everlog.errors import EverlogError, NotFoundError, SessionBusyError
 
     before = time.time() - older_than
     deleted = failed = 0
@@ -166,9 +166,9 @@ def prune(older_than: float, yes: bool, as_json: bool) -> int:
                     deleted += 1
                 else:
                     entry["skipped"] = "active again"
-            except SessionBusy as error:
+            except SessionBusyError as error:
                 entry["skipped"] = f"busy: {error.message}"
-            except NotFound:
+            except NotFoundError:
                 entry["skipped"] = "already gone"
             except EverlogError as error:
                 entry["skipped"] = str(error)

@@ -71,7 +71,7 @@ def _routed(context: str, aliases: tuple[str, ...], given: dict[str, Any]) -> Me
         given["sender"] = inbound.sender_id or given["sender"]
     with open_root() as store:
         routed = Router(Routing.of(store.settings)).route(inbound)
-        return store.converse(routed, new_chat=True, **given).metadata
+        return store.route_to_session(routed, new_chat=True, **given).metadata
 
 
 @click.command()
@@ -110,7 +110,7 @@ def append(
         records = [append_input.with_id(records, record_id)]
     with open_root() as store:
         session = store.session(session_id)
-        stored = session.append_many(records, expect=expect)
+        stored = session.append_many(records, expected_seq=expect)
     if as_json:
         output.put_json({"records": [{"seq": one.seq, "id": one.id} for one in stored]})
     elif stored:

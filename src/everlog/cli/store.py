@@ -145,7 +145,7 @@ def verify(as_json: bool) -> int:
 
     Names whatever has a wrong crc, seq, part or, in a database, epoch, and exits 1.
     """
-    from everlog.errors import EverlogError, NotFound, StoreFailed
+    from everlog.errors import EverlogError, NotFoundError, StoreFailedError
     from everlog.model import Damaged
     from everlog.ports import sharing_of
 
@@ -157,10 +157,10 @@ def verify(as_json: bool) -> int:
             try:
                 damage += [(session, one) for one in here.verify(session)]
                 verified += 1
-            except NotFound:
+            except NotFoundError:
                 pass  # deleted meanwhile
             except EverlogError as error:  # one that cannot be read hides no other
-                if isinstance(error, StoreFailed) and sharing_of(here) is not None:
+                if isinstance(error, StoreFailedError) and sharing_of(here) is not None:
                     raise  # a database fails as a whole
                 unread = Damaged(file="session.jsonl", start=0, end=0, problem=error.message)
                 damage.append((session, unread))

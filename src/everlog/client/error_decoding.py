@@ -13,14 +13,14 @@ _BY_STATUS: dict[int, type[EverlogError]] = {
     400: errors.FormatError,
     401: errors.SettingsError,
     403: errors.SettingsError,
-    404: errors.NotFound,
-    409: errors.Conflict,
+    404: errors.NotFoundError,
+    409: errors.ConflictError,
     413: errors.FormatError,
     415: errors.FormatError,
     422: errors.FormatError,
-    429: errors.QueueFull,
+    429: errors.QueueFullError,
     502: errors.ProviderError,
-    503: errors.StoreFailed,
+    503: errors.StoreFailedError,
 }
 
 
@@ -32,6 +32,6 @@ def failure(status: int, body: bytes) -> EverlogError:
         problem = Problem(error=f"the daemon answered {status}")
     kind = getattr(errors, problem.code, None)
     if not (isinstance(kind, type) and issubclass(kind, EverlogError)):
-        kind = _BY_STATUS.get(status, errors.StoreFailed)
+        kind = _BY_STATUS.get(status, errors.StoreFailedError)
     message = ": ".join((problem.error, *problem.details))
     return kind(message, hint=problem.hint, status=status)

@@ -12,7 +12,7 @@ import msgspec
 
 from everlog.client import websocket
 from everlog.client.error_decoding import failure
-from everlog.errors import InvalidId, NotFound, SettingsError, StoreFailed
+from everlog.errors import InvalidIdError, NotFoundError, SettingsError, StoreFailedError
 from everlog.log.line_codec import clean
 from everlog.log.usage_report import Reckoning
 from everlog.model import AnyBlock
@@ -51,8 +51,8 @@ class Client:
 
     @classmethod
     def of(cls, root: Path) -> Self:
-        """The daemon that runs for a root; NotFound if none does."""
-        nobody = NotFound(f"no daemon is running for {root}", hint="start one: everlog serve")
+        """The daemon that runs for a root; NotFoundError if none does."""
+        nobody = NotFoundError(f"no daemon is running for {root}", hint="start one: everlog serve")
         try:
             if not _is_held(root / "run" / "daemon.lock"):
                 raise nobody  # whoever listens at a dead daemon's address must not get the token
@@ -63,7 +63,7 @@ class Client:
             raise SettingsError(f"{root / 'run'} cannot be used: {error}") from error
         try:
             client.health()
-        except StoreFailed as error:
+        except StoreFailedError as error:
             client.close()
             raise nobody from error
         return client
@@ -364,7 +364,7 @@ class Client:
                 if tries_left and isinstance(error, self._hung_up):
                     continue
                 text = f"the daemon at {self.address} does not answer: {error}"
-                raise StoreFailed(text) from error
+                raise StoreFailedError(text) from error
         if not answer.is_success:
             raise failure(answer.status_code, answer.content)
         return answer
@@ -372,7 +372,7 @@ class Client:
 
 def _at(session_id: str, *rest: str) -> str:
     if not session_id:
-        raise InvalidId("no session is named")
+        raise InvalidIdError("no session is named")
     return "/".join(("/api/sessions", quote(session_id, safe="", errors="replace"), *rest))
 
 

@@ -10,7 +10,7 @@ import msgspec
 from msgspec.structs import replace
 
 from everlog.client.error_decoding import failure
-from everlog.errors import EverlogError, ProviderUnavailable, StoreFailed
+from everlog.errors import EverlogError, ProviderUnavailableError, StoreFailedError
 from everlog.model import Message, blocks
 from everlog.wire import events
 from everlog.wire.events import RunEvent
@@ -28,7 +28,7 @@ LARGEST = 1 << 26  # bytes of one event
 
 
 def connect(address: str, token: str) -> Connection:
-    """An open WebSocket. StoreFailed if the daemon does not take it."""
+    """An open WebSocket. StoreFailedError if the daemon does not take it."""
     from websockets.exceptions import WebSocketException  # noqa: PLC0415 - 60 ms, seldom needed
     from websockets.sync import client  # noqa: PLC0415
 
@@ -41,7 +41,7 @@ def connect(address: str, token: str) -> Connection:
             proxy=None,
         )
     except (WebSocketException, OSError, TimeoutError) as error:
-        raise StoreFailed(f"the daemon at {address} takes no WebSocket: {error}") from error
+        raise StoreFailedError(f"the daemon at {address} takes no WebSocket: {error}") from error
 
 
 def subscribe(socket: Connection, session_id: str, after: int | None) -> str:
@@ -110,7 +110,7 @@ def _ends_told() -> Iterator[None]:
         yield
     except ConnectionClosed as error:
         reason = error.rcvd.reason if error.rcvd else str(error)
-        raise ProviderUnavailable(
+        raise ProviderUnavailableError(
             f"the daemon ended the connection: {reason}",
             hint="connect again, with the last seq that you have",
         ) from error

@@ -48,7 +48,7 @@ def build(
     tool_result_budget: int = TOOL_RESULT_BUDGET,
     count: Counter = estimate_text,
 ) -> Context:
-    """The context of a session; ContextOverflow if the newest round alone does not fit."""
+    """The context of a session; ContextOverflowError if the newest round alone does not fit."""
     context = assemble(
         live,
         window=window,

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from msgspec.structs import replace
 
 from everlog.context.tokens import Counter, estimate
-from everlog.errors import ContextOverflow
+from everlog.errors import ContextOverflowError
 from everlog.log.backward_read import LeftOut
 from everlog.log.tool_pairs import rounds
 from everlog.model import AnyBlock, Message, Text, user
@@ -52,7 +52,7 @@ def leave_out_rounds(
 
     Never what stands before `first` (the summary), nor the newest round, nor the last thing that
     the user said, with what was injected for it. Returns the messages with a note in the gap,
-    what is missing, and the tokens saved. ContextOverflow if not even `needed` can be saved.
+    what is missing, and the tokens saved. ContextOverflowError if not even `needed` can be saved.
     """
     pinned = _last_said(messages, first)
     gone: list[int] = []
@@ -65,7 +65,7 @@ def leave_out_rounds(
                 gone.append(at)
                 saved += estimate(messages[at], count)
     if saved < needed:
-        raise ContextOverflow(
+        raise ContextOverflowError(
             f"the newest round, with what must go before it, is {needed - max(saved, 0)} tokens "
             "over the model's window",
             hint="take a model with a larger window, or rewind the session",

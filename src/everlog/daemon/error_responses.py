@@ -37,22 +37,22 @@ SECURITY = (
 )
 
 STATUS: dict[type[EverlogError], int] = {
-    errors.InvalidId: 400,
+    errors.InvalidIdError: 400,
     errors.FormatError: 400,
-    errors.Unsupported: 400,
-    errors.NotFound: 404,
-    errors.Conflict: 409,
-    errors.SessionBusy: 409,
-    errors.RunCancelled: 409,
-    errors.ContextOverflow: 413,
-    errors.ProviderRefused: 422,
-    errors.QueueFull: 429,
+    errors.UnsupportedError: 400,
+    errors.NotFoundError: 404,
+    errors.ConflictError: 409,
+    errors.SessionBusyError: 409,
+    errors.RunCancelledError: 409,
+    errors.ContextOverflowError: 413,
+    errors.ProviderRefusedError: 422,
+    errors.QueueFullError: 429,
     errors.ProviderError: 502,
-    errors.ProviderDenied: 502,
-    errors.ProviderUnavailable: 503,
-    errors.LogDamaged: 503,
-    errors.StoreFull: 503,
-    errors.StoreFailed: 503,
+    errors.ProviderDeniedError: 502,
+    errors.ProviderUnavailableError: 503,
+    errors.LogDamagedError: 503,
+    errors.StoreFullError: 503,
+    errors.StoreFailedError: 503,
     errors.SettingsError: 503,
     EverlogError: 500,
 }
@@ -105,9 +105,9 @@ def status_of(error: EverlogError) -> int:
 def refused(error: EverlogError) -> Refused:
     """One of our errors as an answer."""
     headers = {}
-    if isinstance(error, errors.QueueFull):
+    if isinstance(error, errors.QueueFullError):
         headers["Retry-After"] = "1"
-    elif isinstance(error, errors.ProviderUnavailable) and error.retry_after is not None:
+    elif isinstance(error, errors.ProviderUnavailableError) and error.retry_after is not None:
         headers["Retry-After"] = str(max(1, round(error.retry_after)))
     return Refused(
         status_of(error),

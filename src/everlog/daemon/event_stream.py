@@ -28,7 +28,7 @@ from everlog.daemon.json_log import note
 from everlog.daemon.listing_events import Board
 from everlog.daemon.request_guard import TICKET
 from everlog.daemon.request_limits import Bucket, text_problem
-from everlog.errors import EverlogError, InvalidId, NotFound, QueueFull
+from everlog.errors import EverlogError, InvalidIdError, NotFoundError, QueueFullError
 from everlog.model import Message
 from everlog.runtime.feed import Notice
 from everlog.runtime.runtime import Runtime
@@ -264,7 +264,7 @@ class Client:
 
     async def _cancel(self, asked: _Cancel, session: AsyncSession) -> None:
         if not await self._runtime.cancel(session.id, asked.run_id):
-            raise NotFound("there is no such run", session=session.id, run=asked.run_id)
+            raise NotFoundError("there is no such run", session=session.id, run=asked.run_id)
 
     async def _subscribe(self, asked: _Subscribe, session: AsyncSession) -> None:
         metadata = await session.metadata()
@@ -287,7 +287,7 @@ class Client:
     def _follow(self, session: AsyncSession) -> None:
         if session.id not in self._told.sessions:
             if len(self._told.sessions) >= SUBSCRIPTIONS:
-                raise QueueFull("too many subscriptions", hint="unsubscribe from some")
+                raise QueueFullError("too many subscriptions", hint="unsubscribe from some")
             self._told.follow(session.id)
 
 
@@ -314,11 +314,11 @@ def _parse(data: bytes) -> _Asked | None:
 
 def _error(session_id: str, error: EverlogError) -> Error:
     message = error.message
-    if isinstance(error, InvalidId):
+    if isinstance(error, InvalidIdError):
         message = NO_ID
-    elif isinstance(error, NotFound) and "run" not in error.facts:
+    elif isinstance(error, NotFoundError) and "run" not in error.facts:
         message = NO_SESSION
-    elif type(error) is QueueFull and "session" in error.facts:
+    elif type(error) is QueueFullError and "session" in error.facts:
         message = "Session queue is full. Please retry later."
     code = type(error).__name__
     return Error(session_id=session_id, message=message, code=code, hint=error.hint)

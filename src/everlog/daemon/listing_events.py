@@ -17,7 +17,7 @@ from contextlib import suppress
 from functools import partial
 
 from everlog.daemon.json_log import note
-from everlog.errors import EverlogError, NotFound
+from everlog.errors import EverlogError, NotFoundError
 from everlog.model import (
     Entry,
 )
@@ -175,7 +175,7 @@ class Board:
     def _is_there(self, session: str) -> bool:
         try:
             self._runtime.store.sync.port.metadata(session)
-        except NotFound:
+        except NotFoundError:
             return False
         return True
 
@@ -216,7 +216,7 @@ class Board:
                 return news, news.read()
             own = Session(self._runtime.store.sync, session)
             return News(own, own.metadata.through.seq), []
-        except NotFound:
+        except NotFoundError:
             return None
 
 

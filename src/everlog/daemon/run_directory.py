@@ -16,7 +16,7 @@ import secrets
 from contextlib import suppress
 from pathlib import Path
 
-from everlog.errors import SessionBusy, SettingsError, StoreFailed
+from everlog.errors import SessionBusyError, SettingsError, StoreFailedError
 from everlog.stores.file import disk
 
 TOKEN, ADDRESS, LOCK, SOCKET = "token", "address", "daemon.lock", "everlog.sock"
@@ -38,22 +38,22 @@ class RunDirectory:
             self._directory = disk.open_directory(str(self.path))
             try:
                 _check_owner(self.path, os.fstat(self._directory))
-            except StoreFailed:
+            except StoreFailedError:
                 os.close(self._directory)
                 raise
             disk.tighten(self._directory)
         self._lock: int | None = None
 
     def claim(self) -> None:
-        """Be the only daemon of this root, or SessionBusy naming the other one's address."""
+        """Be the only daemon of this root, or SessionBusyError naming the other one's address."""
         with disk.errors_mapped(f"opening {self.path / LOCK}"):
             descriptor = disk.open_file(LOCK, os.O_RDWR | os.O_CREAT, self._directory)
         try:
             disk.lock(descriptor, CLAIM_SECONDS, "the root")
-        except SessionBusy as error:
+        except SessionBusyError as error:
             os.close(descriptor)
             address = self.address() or "an address it has not told yet"
-            raise SessionBusy(
+            raise SessionBusyError(
                 f"a daemon for {self.path.parent} is running at {address}: {error.message}",
                 hint="use that one, or stop it first",
             ) from error
@@ -97,7 +97,7 @@ class RunDirectory:
         """The token as it is now; empty if there is none that may be used."""
         try:
             descriptor = disk.open_file(TOKEN, os.O_RDONLY, self._directory)
-        except (OSError, StoreFailed):
+        except (OSError, StoreFailedError):
             return ""
         try:
             if os.fstat(descriptor).st_uid != os.geteuid():
@@ -112,7 +112,7 @@ class RunDirectory:
         """Where a daemon says that it listens; empty if none does."""
         try:
             text = disk.get(ADDRESS, self._directory, cap=LONGEST)
-        except (OSError, StoreFailed):
+        except (OSError, StoreFailedError):
             return ""
         return text.decode("ascii", "replace").strip()
 
@@ -133,7 +133,7 @@ class RunDirectory:
 
 def _check_owner(path: Path, status: os.stat_result) -> None:
     if status.st_uid != os.geteuid():
-        raise StoreFailed(
+        raise StoreFailedError(
             f"{path} belongs to another user (uid {status.st_uid})",
             hint="choose a directory of your own with --root",
         )

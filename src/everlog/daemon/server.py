@@ -65,7 +65,7 @@ async def serve(
     """Run the daemon of a root until it is told to stop; port and host override the settings.
 
     `store` is the address of a database with the sessions, `stores` are directories of others
-    beside those that the settings name. SessionBusy if one runs already, SettingsError if it
+    beside those that the settings name. SessionBusyError if one runs already, SettingsError if it
     cannot listen there.
     """
     settings = load_settings(root)

@@ -16,7 +16,7 @@ from typing import Any
 
 import apsw
 
-from everlog.errors import StoreFailed
+from everlog.errors import StoreFailedError
 
 VERSION = 7
 PATIENCE = 5.0  # seconds that another process may be in the way
@@ -87,7 +87,7 @@ SCHEMA = (
 )
 
 
-class IndexBroken(StoreFailed):
+class IndexBroken(StoreFailedError):
     """The index cannot be used as it is; deleting it makes a new one."""
 
 
@@ -277,6 +277,6 @@ def _errors_mapped() -> Iterator[None]:
     except _BROKEN as error:
         raise IndexBroken(f"the index is broken: {error}", hint="it is rebuilt") from error
     except apsw.Error as error:
-        raise StoreFailed(
+        raise StoreFailedError(
             f"the index cannot be used: {error}", hint="everlog doctor tells more"
         ) from error

@@ -18,7 +18,16 @@ from everlog.index import usage_rows
 from everlog.index.database import Database
 from everlog.log.line_codec import clean
 from everlog.model import Metadata
-from everlog.ports import Filter, Listed, Order, Page, Used, days_of, parse_cursor, since_ms
+from everlog.ports import (
+    Filter,
+    Order,
+    Page,
+    SessionRow,
+    UsageReport,
+    days_of,
+    parse_cursor,
+    since_ms,
+)
 
 _metadata = msgspec.json.Decoder(Metadata)
 _UPSERT = """INSERT INTO session VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
@@ -49,7 +58,7 @@ class Index:
 
     # --- rows
 
-    def put(self, rows: Iterable[Listed], *, new: bool = False) -> None:
+    def put(self, rows: Iterable[SessionRow], *, new: bool = False) -> None:
         """Write rows; `new` ones have no names yet."""
         with self.database.writing() as cursor:
             for row in rows:
@@ -59,7 +68,7 @@ class Index:
                 _put_names(cursor, row.metadata, new=new)
                 usage_rows.put(cursor, row.metadata, new=new)
 
-    def put_written(self, row: Listed, owner: str, *, last: bool) -> None:
+    def put_written(self, row: SessionRow, owner: str, *, last: bool) -> None:
         """Write the row of a session that an owner appends to, or has finished with."""
         with self.database.writing(patience=HURRY) as cursor:
             if not self._is_there(row.id):
@@ -70,7 +79,7 @@ class Index:
             (_unmark if last else _mark)(cursor, row.id, owner)
 
     def settle(
-        self, rows: Iterable[tuple[Listed, Listed | None]], marks: Iterable[tuple[str, str]]
+        self, rows: Iterable[tuple[SessionRow, SessionRow | None]], marks: Iterable[tuple[str, str]]
     ) -> None:
         """Write rows that have changed since they were read, and drop marks, in one go."""
         with self.database.writing() as cursor:
@@ -95,7 +104,7 @@ class Index:
                 drop(cursor, session)
                 usage_rows.drop(cursor, session)
 
-    def get(self, session: str) -> Listed | None:
+    def get(self, session: str) -> SessionRow | None:
         """One row."""
         with self.database.reading() as cursor:
             row = cursor.execute(
@@ -116,7 +125,7 @@ class Index:
         with self.database.writing(durable=True, patience=HURRY) as cursor:
             _mark(cursor, session, owner)
 
-    def marked(self) -> list[tuple[str, str, Listed | None]]:
+    def marked(self) -> list[tuple[str, str, SessionRow | None]]:
         """The marks: session, owner, row (None if it has none yet)."""
         with self.database.reading() as cursor:
             rows: list[Any] = cursor.execute(
@@ -195,14 +204,14 @@ class Index:
 
     # --- usage
 
-    def usage(self, which: Filter, until: str | None, spenders: int) -> Used:
+    def usage(self, which: Filter, until: str | None, spenders: int) -> UsageReport:
         """What sessions spent, by day and model."""
         conditions, values = conditions_of(replace(which, since=None))
         with self.database.reading() as cursor:
             return usage_rows.used(cursor, conditions, values, days_of(which, until), spenders)
 
 
-def _put(cursor: Any, row: Listed) -> None:
+def _put(cursor: Any, row: SessionRow) -> None:
     data = row.metadata
     title = (data.name or "").casefold()
     cursor.execute(
@@ -246,8 +255,8 @@ def _claims(data: Metadata) -> list[tuple[str, int, str, int | None]]:
     return claims if data.key else [*claims, (data.thread, data.current or 0, data.id, data.chat)]
 
 
-def _listed(row: Sequence[Any]) -> Listed:
-    return Listed(_metadata.decode(row[0]), row[1], row[2])
+def _listed(row: Sequence[Any]) -> SessionRow:
+    return SessionRow(_metadata.decode(row[0]), row[1], row[2])
 
 
 def conditions_of(which: Filter) -> tuple[list[str], list[Any]]:

@@ -12,10 +12,10 @@ import msgspec
 
 from everlog.log.usage_fold import WEIGHTS
 from everlog.log.usage_fold import used as used_by
-from everlog.model import Metadata, Spent
-from everlog.ports import Spender, Used
+from everlog.model import Metadata, UsageRow
+from everlog.ports import Spender, UsageReport
 
-_NUMBERS = Spent.__struct_fields__[2:-1]
+_NUMBERS = UsageRow.__struct_fields__[2:-1]
 # total() and not sum(): a sum that is too large for SQLite is an error, and files hold anything.
 _SUMS = ", ".join(f"CAST(total(spent.{name}) AS INTEGER)" for name in _NUMBERS)
 _SUMS += ", total(spent.cost)"
@@ -39,7 +39,7 @@ def drop(cursor: Any, session: str) -> None:
     cursor.execute("DELETE FROM spent WHERE session = ?", (session,))
 
 
-def _row(session: str, one: Spent) -> tuple[Any, ...]:
+def _row(session: str, one: UsageRow) -> tuple[Any, ...]:
     numbers = (min(getattr(one, name), _LARGEST) for name in _NUMBERS)
     return one.day, one.model, session, *numbers, one.cost
 
@@ -50,7 +50,7 @@ def used(
     values: Sequence[Any],
     days: tuple[str, str],
     spenders: int,
-) -> Used:
+) -> UsageReport:
     """What was spent in some days by the sessions that meet some conditions."""
     first, last = days
     source = "spent JOIN session ON session.id = spent.session" if conditions else "spent"
@@ -84,7 +84,7 @@ def used(
         (*given, max(spenders, 0), max(spenders, 0)),
     ).fetchall()
     found = [_spender(cursor, one, where, given) for (one,) in largest]
-    return Used(tuple(Spent(*row) for row in rows), tuple(found), count)
+    return UsageReport(tuple(UsageRow(*row) for row in rows), tuple(found), count)
 
 
 def _spender(cursor: Any, session: str, where: str, given: Sequence[Any]) -> Spender:
@@ -96,5 +96,5 @@ def _spender(cursor: Any, session: str, where: str, given: Sequence[Any]) -> Spe
     ).fetchall()
     known = cursor.execute("SELECT metadata FROM session WHERE id = ?", (session,)).fetchone()
     data = _title.decode(known[0]) if known else Metadata(id=session)
-    spent = tuple(Spent(*row) for row in rows)
+    spent = tuple(UsageRow(*row) for row in rows)
     return Spender(session, data.title, data.agent, data.sender, spent)

@@ -17,9 +17,9 @@ import msgspec
 from msgspec.structs import replace
 
 from everlog.app import DEFAULT_ROOT, open_store
-from everlog.errors import FormatError, InvalidId, NotFound
+from everlog.errors import FormatError, InvalidIdError, NotFoundError
 from everlog.ids import Stamps, Uuids
-from everlog.interop.foreign.foreign_store import LiveStore
+from everlog.interop.foreign.foreign_store import ForeignStore
 from everlog.interop.foreign.mirrored_session import Mirror
 from everlog.interop.formats.cersei import is_id, project_directory
 from everlog.interop.formats.cersei.entries import member_id, message_entry, messages_in
@@ -60,7 +60,7 @@ class MemoryManager:
         self.sessions_dir = self._directory(sessions_dir)
         self.sessions_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._store: Store = open_store(self.sessions_dir, dialect="auto", home=home)
-        assert isinstance(self._store.port, LiveStore)
+        assert isinstance(self._store.port, ForeignStore)
         self._live = self._store.port
         self._now = Stamps(time.time)
         self._new_uuid = Uuids()
@@ -102,7 +102,7 @@ class MemoryManager:
         names = {member_id(uuid, number) for number in range(MEMBERS)}
         seqs = [one.seq for one in session.messages() if one.id in names]
         if not seqs:
-            raise NotFound(f"session {session_id} has no entry {uuid}", session=session_id)
+            raise NotFoundError(f"session {session_id} has no entry {uuid}", session=session_id)
         session.tombstone(*seqs)
 
     def _append(self, session_id: str, message: Message) -> str:
@@ -112,7 +112,7 @@ class MemoryManager:
     def _session(self, session_id: str) -> Session:
         """The session, made if there is none."""
         if not is_id(session_id):
-            raise InvalidId(f"not a session id: {session_id[:60]!r}", hint="it names a file")
+            raise InvalidIdError(f"not a session id: {session_id[:60]!r}", hint="it names a file")
         return Session(self._store, self._live.made(session_id, "cersei", session_id))
 
     # --- reading
@@ -121,7 +121,7 @@ class MemoryManager:
         """What a model would be sent: the last summary, and the messages since."""
         try:
             return list(Session(self._store, session_id).context(window=ANY).messages)
-        except (NotFound, InvalidId):
+        except (NotFoundError, InvalidIdError):
             return []
 
     def list_sessions(self) -> list[SessionInfo]:
@@ -135,7 +135,7 @@ class MemoryManager:
         """Where the first part of a session is, or would be."""
         try:
             return self.all_part_paths(session_id)[0]
-        except (NotFound, InvalidId):
+        except (NotFoundError, InvalidIdError):
             return self.sessions_dir / f"{session_id}.jsonl"
 
     def all_part_paths(self, session_id: str) -> list[Path]:

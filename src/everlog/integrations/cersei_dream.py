@@ -55,7 +55,7 @@ class AutoDream:
         return self._dream.files.state
 
     def acquire_lock(self) -> None:
-        """Take the lock; SessionBusy names who has it."""
+        """Take the lock; SessionBusyError names who has it."""
         self._dream.files.acquire()
 
     def update_state(self) -> State:
@@ -78,5 +78,5 @@ class AutoDream:
         return await self._dream.run(self._ask)
 
     def undo(self) -> Undone:
-        """Take the last run back; Conflict if a file was edited since."""
+        """Take the last run back; ConflictError if a file was edited since."""
         return self.memories.undo()

@@ -16,10 +16,10 @@ from typing import Any, Self
 from msgspec.structs import replace
 
 from everlog.app import DEFAULT_ROOT, open_store
-from everlog.errors import Conflict, FormatError, InvalidId, NotFound
+from everlog.errors import ConflictError, FormatError, InvalidIdError, NotFoundError
 from everlog.identity.key import main_alias, main_key
 from everlog.ids import Stamps
-from everlog.interop.foreign.foreign_store import LiveStore
+from everlog.interop.foreign.foreign_store import ForeignStore
 from everlog.interop.foreign.mirrored_session import Mirror
 from everlog.interop.formats.live_format import Added
 from everlog.interop.formats.picoclaw import history_set, stem, truncate
@@ -42,7 +42,7 @@ class SessionStore:
         path = Path(directory).expanduser()
         path.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._store = open_store(path, dialect="picoclaw", home=home)
-        assert isinstance(self._store.port, LiveStore)
+        assert isinstance(self._store.port, ForeignStore)
         self._live = self._store.port
         self._now = Stamps(time.time)
 
@@ -66,15 +66,15 @@ class SessionStore:
         return made
 
     def _found(self, key: str) -> Session | None:
-        """The session of a key. Conflict if its file is that of another key."""
+        """The session of a key. ConflictError if its file is that of another key."""
         try:
             self._live.parts(stem(key))
             session = Session(self._store, stem(key))
-        except (NotFound, InvalidId):
+        except (NotFoundError, InvalidIdError):
             return None
         known = (about(self._live.beside(session.id)) or {}).get("key") or key
         if known not in (key, stem(key)):  # the latter: made anew after it was lost
-            raise Conflict(f"the file of {key!r} is that of {known!r}", hint="use another key")
+            raise ConflictError(f"the file of {key!r} is that of {known!r}", hint="use another key")
         return session
 
     def _made(self, key: str) -> Session:
@@ -108,7 +108,7 @@ class SessionStore:
         """Write the summary anew."""
         session = self._found(key)
         if session is None:
-            raise NotFound(f"there is no session {key}", session=key)
+            raise NotFoundError(f"there is no session {key}", session=key)
 
         def change(mirror: Mirror) -> Added:
             old = about(mirror.log().where.beside) or {"key": key}

@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from everlog.interop.formats.format_types import Dialect, Written
+from everlog.interop.formats.format_types import Format, Written
 from everlog.log.fold import to_builtins
 from everlog.log.line_codec import to_object
 from everlog.log.parts import part_name
@@ -16,7 +16,7 @@ from everlog.redaction import redact
 from everlog.session import Session
 
 
-def export(session: Session, dialect: Dialect) -> Written:
+def export(session: Session, dialect: Format) -> Written:
     """A session in a dialect's files, with everything of its log that they can hold."""
     return dialect.write(session.metadata, session.records())
 

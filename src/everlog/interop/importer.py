@@ -16,11 +16,11 @@ from typing import Any
 import msgspec
 from msgspec.structs import replace
 
-from everlog.errors import EverlogError, FormatError, StoreFull
+from everlog.errors import EverlogError, FormatError, StoreFullError
 from everlog.interop.formats.format_types import (
     DERIVED,
     LONGEST,
-    Dialect,
+    Format,
     Hidden,
     Item,
     Line,
@@ -155,7 +155,7 @@ def find_files(paths: Sequence[Path]) -> list[Path]:
     return found
 
 
-def recognise(path: Path, dialects: Sequence[Dialect]) -> Dialect | None:
+def recognise(path: Path, dialects: Sequence[Format]) -> Format | None:
     """The dialect of a file, by what is in it."""
     with path.open("rb") as opened:
         head = opened.read(HEAD)
@@ -168,7 +168,7 @@ def recognise(path: Path, dialects: Sequence[Dialect]) -> Dialect | None:
 def import_files(
     port: Store,
     files: Sequence[Path],
-    dialects: Sequence[Dialect],
+    dialects: Sequence[Format],
     *,
     progress: Callable[[int, int], None] | None = None,
 ) -> Iterator[Imported]:
@@ -320,19 +320,19 @@ class Stored:
             batch[-1] = extended(batch[-1], keep)
         try:
             self._write(batch)
-        except StoreFull:
+        except StoreFullError:
             for record in batch:  # one of them is too long for a line of ours
                 self._write_or_tell(record)
 
     def _write(self, batch: list[AnyRecord]) -> None:
-        stored = self._port.append(self._session, batch, expect=self._head)
+        stored = self._port.append(self._session, batch, expected_seq=self._head)
         self._head = stored[-1].seq
         self.added += len(batch)
 
     def _write_or_tell(self, record: AnyRecord) -> None:
         try:
             self._write([record])
-        except StoreFull as error:
+        except StoreFullError as error:
             self.lost.append(f"record {record.id}: {error.message}")
             data = {"id": record.id, "problem": error.message}
             self._write([Event(kind=TOO_LARGE, data=data, id=made_id(record.id, TOO_LARGE))])

@@ -15,7 +15,13 @@ from typing import Any, TypeVar
 
 from msgspec.structs import replace
 
-from everlog.errors import EverlogError, InvalidId, NotFound, StoreFailed, Unsupported
+from everlog.errors import (
+    EverlogError,
+    InvalidIdError,
+    NotFoundError,
+    StoreFailedError,
+    UnsupportedError,
+)
 from everlog.ids import is_ulid, made_at
 from everlog.interop.foreign.listing_page import cursor_of, place
 from everlog.model import AnyRecord, Damaged, Entry, Metadata, Part
@@ -29,7 +35,7 @@ from everlog.ports import (
     Query,
     Results,
     Store,
-    Used,
+    UsageReport,
     parse_cursor,
 )
 from everlog.stores import usage_query
@@ -72,14 +78,14 @@ class JoinedStore:
         for store in (self.own, *self._others):
             try:
                 return store, store.resolve(name)
-            except (NotFound, InvalidId) as error:
+            except (NotFoundError, InvalidIdError) as error:
                 failures.append(error)
-            except StoreFailed as error:
+            except StoreFailedError as error:
                 if store is self.own:
                     raise
                 failures.append(error)
         # "There is none" tells more than "that cannot be one".
-        telling = (NotFound, StoreFailed, InvalidId)
+        telling = (NotFoundError, StoreFailedError, InvalidIdError)
         raise min(failures, key=lambda error: telling.index(type(error)))
 
     # --- the root's alone
@@ -105,13 +111,19 @@ class JoinedStore:
         session: str,
         records: Sequence[AnyRecord],
         *,
-        expect: int | None = None,
-        guard: int | None = None,
+        expected_seq: int | None = None,
+        no_marker_after: int | None = None,
         lease: Lease | None = None,
     ) -> list[AnyRecord]:
         """Add records at the end."""
         store = self._of(session)
-        return store.append(session, records, expect=expect, guard=guard, lease=lease)
+        return store.append(
+            session,
+            records,
+            expected_seq=expected_seq,
+            no_marker_after=no_marker_after,
+            lease=lease,
+        )
 
     def read(self, session: str, *, after: int = 0, limit: int | None = None) -> Iterator[Entry]:
         """Records above a seq, in order."""
@@ -165,7 +177,7 @@ class JoinedStore:
         """Take out what a session's program skips."""
         reclaim: Callable[[str], int] | None = getattr(self._of(session), "reclaim", None)
         if reclaim is None:
-            raise Unsupported("a session of ours has nothing to reclaim")
+            raise UnsupportedError("a session of ours has nothing to reclaim")
         return reclaim(session)
 
     def repair(self, session: str) -> tuple[str, ...]:
@@ -234,7 +246,7 @@ class JoinedStore:
         spenders: int = 10,
         fresh: bool = True,
         progress: Progress | None = None,
-    ) -> Used:
+    ) -> UsageReport:
         """What the sessions of all of them spent."""
         answers = self._each(
             lambda store: store.usage(
@@ -249,7 +261,7 @@ class JoinedStore:
         for store in self._others:
             try:
                 answers.append(ask(store))
-            except (StoreFailed, NotFound) as error:
+            except (StoreFailedError, NotFoundError) as error:
                 self._told.append(str(error))
         return answers
 

@@ -17,7 +17,13 @@ from uuid import NAMESPACE_OID, uuid5
 import msgspec
 from msgspec.structs import replace
 
-from everlog.errors import Conflict, EverlogError, FormatError, StoreFailed, StoreFull
+from everlog.errors import (
+    ConflictError,
+    EverlogError,
+    FormatError,
+    StoreFailedError,
+    StoreFullError,
+)
 from everlog.interop.formats.picoclaw.messages import Document, read_document
 from everlog.log.line_codec import same
 from everlog.model import AnyRecord, Damaged
@@ -44,12 +50,12 @@ def migrate(
     *,
     progress: Callable[[int, int], None] | None = None,
 ) -> list[Migrated]:
-    """Import files. StoreFull and StoreFailed end the run: the rest stays as it is."""
+    """Import files. StoreFullError and StoreFailedError end the run: the rest stays as it is."""
     done = []
     for number, file in enumerate(files, 1):
         try:
             done.append(_migrate(port, file))
-        except (StoreFull, StoreFailed):
+        except (StoreFullError, StoreFailedError):
             raise
         except EverlogError as error:
             done.append(Migrated(str(file), problem=str(error)))
@@ -79,16 +85,16 @@ def _migrate(port: Store, file: Path) -> Migrated:
     session = _session(port, document)
     there = [one for one in port.read(session) if one.seq]
     if not _begins(there, wanted):
-        raise Conflict(
+        raise ConflictError(
             f"the name {document.key[:60]!r} belongs to session {session}, which is another one",
             hint="rename that session or the key in the file",
         )
     head = port.metadata(session).through.seq
     for start in range(len(there), len(wanted), BATCH):
-        head = port.append(session, wanted[start : start + BATCH], expect=head)[-1].seq
+        head = port.append(session, wanted[start : start + BATCH], expected_seq=head)[-1].seq
     stored = [one for one in port.read(session) if one.seq]
     if len(stored) < len(wanted) or not _begins(stored, wanted) or port.verify(session):
-        raise StoreFailed(f"session {session} does not read back as it was written")
+        raise StoreFailedError(f"session {session} does not read back as it was written")
     os.rename(file, target)
     _sync(file.parent)
     return Migrated(str(file), session, len(wanted), len(wanted))

@@ -74,8 +74,8 @@ class LegacyStore(InMemoryStore):
         session: str,
         records: Sequence[AnyRecord],
         *,
-        expect: int | None = None,
-        guard: int | None = None,
+        expected_seq: int | None = None,
+        no_marker_after: int | None = None,
         lease: Lease | None = None,
     ) -> list[AnyRecord]:
         """Add records: the file is on the disk before they are."""
@@ -83,7 +83,13 @@ class LegacyStore(InMemoryStore):
             log = self._log(session)
             before = list(log.records), list(log.counts), list(log.sizes), dict(log.ids)
             metadata, marker = log.metadata, log.marker
-            stored = super().append(session, records, expect=expect, guard=guard, lease=lease)
+            stored = super().append(
+                session,
+                records,
+                expected_seq=expected_seq,
+                no_marker_after=no_marker_after,
+                lease=lease,
+            )
             try:
                 self._keep(session, stored)
             except BaseException:

@@ -20,7 +20,14 @@ from typing import Protocol
 
 import msgspec
 
-from everlog.errors import Conflict, FormatError, InvalidId, LogDamaged, NotFound, SessionBusy
+from everlog.errors import (
+    ConflictError,
+    FormatError,
+    InvalidIdError,
+    LogDamagedError,
+    NotFoundError,
+    SessionBusyError,
+)
 from everlog.log.fold import given_facts
 from everlog.log.raw_lines import LEFT_OUT, Line
 from everlog.model import Damaged, Metadata
@@ -55,7 +62,7 @@ class Home(Protocol):
     ) -> None:
         """Take over a session, or its lines behind the last one here, `after`. Durable on return.
 
-        Whole or not at all, but for a crash while lines are added. Conflict if it is there
+        Whole or not at all, but for a crash while lines are added. ConflictError if it is there
         already, or went on meanwhile. `lines` may be called more than once.
         """
         ...
@@ -112,9 +119,15 @@ def copy(
     for number, session in enumerate(wanted, 1):
         try:
             _copy(source, target, session, moved)
-        except (Conflict, FormatError, InvalidId, LogDamaged, SessionBusy) as error:
+        except (
+            ConflictError,
+            FormatError,
+            InvalidIdError,
+            LogDamagedError,
+            SessionBusyError,
+        ) as error:
             moved.refused.append(Trouble(session, error.message))
-        except NotFound:
+        except NotFoundError:
             moved.refused.append(Trouble(session, "it was deleted while it was copied"))
         moved.sessions += 1
         if progress is not None:
@@ -128,11 +141,11 @@ def _copy(source: Home, target: Home, session: str, moved: Moved) -> None:
         there = _there(target, session)
         common, after = (0, None) if there is None else _common(source, target, held, there)
         first = next(islice(_carried(source, session), common, None), None)
-    except NotFound:
+    except NotFoundError:
         return  # deleted since the sessions were counted
     if there is None or first is not None:
         if there is not None and there.newest_schema > held.newest_schema:
-            raise Conflict(f"session {session} was written to by a newer everlog there")
+            raise ConflictError(f"session {session} was written to by a newer everlog there")
         target.adopt(held, lambda: islice(_carried(source, session), common, None), after)
         _compare(source, target, session, common, moved)
     else:
@@ -149,12 +162,12 @@ def _copy(source: Home, target: Home, session: str, moved: Moved) -> None:
 def _there(target: Home, session: str) -> Metadata | None:
     try:
         return target.metadata(session)
-    except NotFound:
+    except NotFoundError:
         return None
 
 
 def _common(source: Home, target: Home, held: Metadata, there: Metadata) -> tuple[int, int]:
-    """How many lines both have, and the number of the last one there; Conflict if they differ."""
+    """How many lines both have, and the number of the last one there; ConflictError if they differ."""
     session, count, after = held.id, 0, 0
     ours, theirs = _carried(source, session), _carried(target, session)
     for mine, other in zip_longest(ours, theirs):
@@ -172,8 +185,8 @@ def _common(source: Home, target: Home, held: Metadata, there: Metadata) -> tupl
     return count, after
 
 
-def _differs(session: str, how: str) -> Conflict:
-    return Conflict(f"session {session} differs: {how}; it is left alone", session=session)
+def _differs(session: str, how: str) -> ConflictError:
+    return ConflictError(f"session {session} differs: {how}; it is left alone", session=session)
 
 
 def _compare(source: Home, target: Home, session: str, common: int, moved: Moved) -> None:
@@ -183,13 +196,15 @@ def _compare(source: Home, target: Home, session: str, common: int, moved: Moved
         if other is None:
             break
         if mine is None or not mine.same(other):
-            raise Conflict(f"the copy of session {session} is not the same at record {other.seq}")
+            raise ConflictError(
+                f"the copy of session {session} is not the same at record {other.seq}"
+            )
         count += 1
         if count > common:
             moved.lines += 1
             moved.bytes += len(other.body) + 1
     if count < common:
-        raise Conflict(f"the copy of session {session} ends after {count} lines")
+        raise ConflictError(f"the copy of session {session} ends after {count} lines")
     moved.compared += count
 
 
@@ -202,7 +217,7 @@ def _tell_damage(source: Home, session: str, moved: Moved) -> None:
     try:
         found = source.verify(session)
         left = [one for one in source.lines(session) if isinstance(one, Damaged)] if found else []
-    except NotFound:
+    except NotFoundError:
         return
     places = {(one.file, one.start) for one in left}
     known = {(one.file, one.start) for one in found}

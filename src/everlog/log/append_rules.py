@@ -8,7 +8,7 @@ from typing import NoReturn
 import msgspec
 from msgspec.structs import replace
 
-from everlog.errors import Conflict, FormatError, StoreFull
+from everlog.errors import ConflictError, FormatError, StoreFullError
 from everlog.log.fold import Tally, given_facts
 from everlog.log.line_codec import as_kept, encode, encode_plain, encode_read, same, seal
 from everlog.log.parts import MARKER_BYTES
@@ -80,28 +80,28 @@ def refuse_newer(session: str, newest: int) -> NoReturn:
 def checked_retry(session: str, given: AnyRecord, stored: AnyRecord | None, seq: int) -> AnyRecord:
     """The stored record that is given again; an id that stands for something else is refused."""
     if stored is None or not same(given, stored):
-        raise Conflict(
+        raise ConflictError(
             f"another record with id {given.id} is stored as seq {seq}", session=session, seq=seq
         )
     return stored
 
 
-def check_expect(session: str, head: int, expect: int, retried: int) -> None:
+def check_expected_seq(session: str, head: int, expected_seq: int, retried: int) -> None:
     """Refuse if the log is not where the caller saw it; records of a retry count as seen."""
-    if head != expect + retried:
-        raise Conflict(
-            f"session {session} is at seq {head}, not {expect}",
+    if head != expected_seq + retried:
+        raise ConflictError(
+            f"session {session} is at seq {head}, not {expected_seq}",
             hint="read what is new and decide again",
             session=session,
             seq=head,
         )
 
 
-def check_guard(session: str, marker: int, guard: int) -> None:
+def check_no_marker_after(session: str, marker: int, no_marker_after: int) -> None:
     """Refuse if a rewind, tombstone or compaction came after what the caller saw."""
-    if marker > guard:
-        raise Conflict(
-            f"session {session} was changed by record {marker}, after {guard}",
+    if marker > no_marker_after:
+        raise ConflictError(
+            f"session {session} was changed by record {marker}, after {no_marker_after}",
             hint="plan again from the new state",
             session=session,
             seq=marker,
@@ -118,7 +118,7 @@ def check_limits(
     """
     longest = max(map(len, rows)) + 1
     if longest > limits.line_bytes:
-        raise StoreFull(
+        raise StoreFullError(
             f"a record of {longest} bytes is over the limit of {limits.line_bytes}",
             hint="store it elsewhere and refer to it, or raise session.line_bytes",
             session=session,
@@ -127,7 +127,7 @@ def check_limits(
     messages = any(isinstance(one.record, Message) and not one.record.is_error for one in new)
     limit = limits.total_bytes + (0 if messages else MARKER_BYTES)
     if limits.total_bytes and total > limit:
-        raise StoreFull(
+        raise StoreFullError(
             f"session {session} would have {total} bytes, over the limit of {limit}",
             hint="fork it at an earlier record, or raise session.total_bytes",
             session=session,

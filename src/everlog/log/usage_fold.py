@@ -16,7 +16,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from everlog.ids import epoch_ms, timestamp
-from everlog.model import Message, Metadata, Spent, ToolCall
+from everlog.model import Message, Metadata, ToolCall, UsageRow
 
 Key = tuple[str, str]  # day and model
 Numbers = list[Any]  # turns, tool calls, tokens in, out, from the cache, to the cache; cost
@@ -41,7 +41,7 @@ class Purse:
     def __init__(self, metadata: Metadata) -> None:
         self._settled = _opened(metadata.spent)
         self._kept = _opened(metadata.spending)  # since the last input
-        self._spent: tuple[Spent, ...] | None = metadata.spent  # None: to be made again
+        self._spent: tuple[UsageRow, ...] | None = metadata.spent  # None: to be made again
         self._day = ("-", "")  # the minute that was last asked for, and its day
 
     def day(self, stamp: str, otherwise: str) -> str:
@@ -122,13 +122,13 @@ class Purse:
         """All of it was spent in another session."""
         self._settled, self._kept, self._spent = {}, {}, ()
 
-    def spent(self) -> tuple[Spent, ...]:
+    def spent(self) -> tuple[UsageRow, ...]:
         """What is settled, by day and model."""
         if self._spent is None:
             self._spent = _closed(self._settled)
         return self._spent
 
-    def spending(self) -> tuple[Spent, ...]:
+    def spending(self) -> tuple[UsageRow, ...]:
         """What is kept apart."""
         return _closed(self._kept) if self._kept else ()
 
@@ -151,12 +151,12 @@ def _in_utc(stamp: str) -> bool:
 # --- sums -----------------------------------------------------------------------------------
 
 
-def used(metadata: Metadata) -> tuple[Spent, ...]:
+def used(metadata: Metadata) -> tuple[UsageRow, ...]:
     """All that a session spent, what the last exchange took so far included."""
     return summed((*metadata.spent, *metadata.spending)) if metadata.spending else metadata.spent
 
 
-def summed(rows: Iterable[Spent]) -> tuple[Spent, ...]:
+def summed(rows: Iterable[UsageRow]) -> tuple[UsageRow, ...]:
     """Rows by day and model, oldest first, one of each."""
     sums: dict[Key, Numbers] = {}
     for row in rows:
@@ -164,28 +164,28 @@ def summed(rows: Iterable[Spent]) -> tuple[Spent, ...]:
     return _closed(sums)
 
 
-def total(rows: Iterable[Spent], day: str = "", model: str = "") -> Spent:
+def total(rows: Iterable[UsageRow], day: str = "", model: str = "") -> UsageRow:
     """One row for all of them, under this name."""
     numbers: Numbers = [0, 0, 0, 0, 0, 0, 0.0]
     for row in rows:
         numbers = _summed(_numbers(row), numbers)
-    return Spent(day, model, *numbers)
+    return UsageRow(day, model, *numbers)
 
 
-def weight(row: Spent) -> float:
+def weight(row: UsageRow) -> float:
     """What a row comes to in tokens of input, about: for an order where prices are not known."""
     return float(sum(getattr(row, name) * each for name, each in WEIGHTS.items()))
 
 
-def _opened(rows: Iterable[Spent]) -> dict[Key, Numbers]:
+def _opened(rows: Iterable[UsageRow]) -> dict[Key, Numbers]:
     return {(row.day, row.model): _numbers(row) for row in rows}
 
 
-def _closed(sums: Mapping[Key, Numbers]) -> tuple[Spent, ...]:
-    return tuple(Spent(*key, *sums[key]) for key in sorted(sums))
+def _closed(sums: Mapping[Key, Numbers]) -> tuple[UsageRow, ...]:
+    return tuple(UsageRow(*key, *sums[key]) for key in sorted(sums))
 
 
-def _numbers(row: Spent) -> Numbers:
+def _numbers(row: UsageRow) -> Numbers:
     return [
         row.turns,
         row.tool_calls,

@@ -12,11 +12,11 @@ from typing import Literal
 import msgspec
 
 from everlog.log.usage_fold import total
-from everlog.model import Spent
-from everlog.ports import Used
+from everlog.model import UsageRow
+from everlog.ports import UsageReport
 
 By = Literal["day", "week", "month", "model"]
-Price = Callable[[Spent], float | None]  # of what has no stated cost; None: nobody knows
+Price = Callable[[UsageRow], float | None]  # of what has no stated cost; None: nobody knows
 
 LINES = 31  # that time is cut into, about, if nobody says how
 # Lines of a stretch without gaps. A longer one, as a single wrong date makes it, has lines only
@@ -76,7 +76,7 @@ class Reckoning(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
 
 def reckon(
-    used: Used,
+    used: UsageReport,
     price: Price,
     *,
     by: By | None = None,
@@ -113,7 +113,7 @@ def reckon(
     )
 
 
-def line(rows: Iterable[Spent], price: Price, name: str = "") -> Line:
+def line(rows: Iterable[UsageRow], price: Price, name: str = "") -> Line:
     """One line for some rows."""
     rows = list(rows)
     sums = total(rows)
@@ -131,13 +131,13 @@ def line(rows: Iterable[Spent], price: Price, name: str = "") -> Line:
     )
 
 
-def _is_unpriced(row: Spent, price: Price) -> bool:
+def _is_unpriced(row: UsageRow, price: Price) -> bool:
     return not row.cost and row.tokens > 0 and price(row) is None
 
 
-def _lines(rows: Sequence[Spent], price: Price, by: By, days: tuple[str, str]) -> Iterator[Line]:
+def _lines(rows: Sequence[UsageRow], price: Price, by: By, days: tuple[str, str]) -> Iterator[Line]:
     if by == "model":
-        groups: dict[str, list[Spent]] = {}
+        groups: dict[str, list[UsageRow]] = {}
         for row in rows:
             groups.setdefault(row.model, []).append(row)
         made = [line(groups[name], price, name) for name in groups]
@@ -150,7 +150,7 @@ def _lines(rows: Sequence[Spent], price: Price, by: By, days: tuple[str, str]) -
         yield line(groups[name], price, name)
 
 
-def _stretch(rows: Sequence[Spent], by: By, days: tuple[str, str]) -> list[str]:
+def _stretch(rows: Sequence[UsageRow], by: By, days: tuple[str, str]) -> list[str]:
     """The names of all days, weeks or months from the first to the last; none if too many."""
     first, last = _ends(rows, days)
     if first is None or last is None:
@@ -165,13 +165,13 @@ def _stretch(rows: Sequence[Spent], by: By, days: tuple[str, str]) -> list[str]:
     return list(names) if len(names) <= _FILLED[by] else []
 
 
-def _ends(rows: Sequence[Spent], days: tuple[str, str]) -> tuple[date | None, date | None]:
+def _ends(rows: Sequence[UsageRow], days: tuple[str, str]) -> tuple[date | None, date | None]:
     found = [day for row in rows if (day := _date(row.day)) is not None]
     found += [day for text in days if text and (day := _date(text)) is not None]
     return (min(found), max(found)) if found else (None, None)
 
 
-def _fitting(rows: Sequence[Spent], days: tuple[str, str]) -> By:
+def _fitting(rows: Sequence[UsageRow], days: tuple[str, str]) -> By:
     first, last = _ends(rows, days)
     span = (last - first).days + 1 if first is not None and last is not None else 1
     if span <= LINES:

@@ -22,7 +22,7 @@ from pathlib import Path
 
 import msgspec
 
-from everlog.errors import SessionBusy
+from everlog.errors import SessionBusyError
 from everlog.memory import dream
 from everlog.memory.dream import State
 from everlog.stores.file import disk
@@ -83,12 +83,12 @@ class Consolidation:
             return ""
 
     def acquire(self) -> None:
-        """Take the lock; SessionBusy names who has it."""
+        """Take the lock; SessionBusyError names who has it."""
         with self._guarded() as folder:
             with suppress(FileNotFoundError):
                 content = disk.get(_LOCK, folder)
                 if holder := self._holder(content):
-                    raise SessionBusy(
+                    raise SessionBusyError(
                         f"another consolidation is under way: {holder}",
                         hint="try again when it has finished",
                     )
@@ -100,7 +100,7 @@ class Consolidation:
             try:
                 os.link(temporary, _LOCK, src_dir_fd=folder, dst_dir_fd=folder)
             except FileExistsError:  # a program that does not know our guard was faster
-                raise SessionBusy("another consolidation has just begun") from None
+                raise SessionBusyError("another consolidation has just begun") from None
             finally:
                 os.unlink(temporary, dir_fd=folder)
             self._held = mine

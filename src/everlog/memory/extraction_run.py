@@ -14,7 +14,7 @@ from typing import Literal, NamedTuple
 
 from everlog.agent.worker_threads import foreign
 from everlog.aio import AsyncStore
-from everlog.errors import Conflict
+from everlog.errors import ConflictError
 from everlog.ids import epoch_ms, timestamp
 from everlog.memory import dream, dream_proposal, extraction, extraction_rules
 from everlog.memory.dream_plan import Plan, Summary
@@ -168,7 +168,7 @@ class Dream:
         self._summaries = summaries  # of the sessions since a Unix time
 
     async def run(self, ask: Ask | None = None) -> Plan:
-        """Make a plan and apply it, under the lock; SessionBusy if another dream is under way."""
+        """Make a plan and apply it, under the lock; SessionBusyError if another dream is under way."""
         await asyncio.to_thread(self.files.acquire)
         try:
             return await self.run_locked(ask)
@@ -180,7 +180,7 @@ class Dream:
         plan = await self.plan(ask)
         try:
             await asyncio.to_thread(self.memories.apply, plan)
-        except Conflict:
+        except ConflictError:
             plan = await self.plan(ask)
             await asyncio.to_thread(self.memories.apply, plan)
         await asyncio.to_thread(self.files.update)

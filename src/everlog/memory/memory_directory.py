@@ -26,7 +26,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from everlog.errors import Conflict, InvalidId, NotFound
+from everlog.errors import ConflictError, InvalidIdError, NotFoundError
 from everlog.memory import extracted_file, extraction, index_file, note_text, transaction
 from everlog.memory.dream_plan import Plan
 from everlog.memory.facts import Fact, fresh
@@ -48,7 +48,7 @@ def memory_path(root: Path, *, agent: str = "", project: str = "") -> Path:
     """Where the memory of an agent or a project is; a name that is no name is refused."""
     given = project or agent
     if not re.fullmatch(r"[\w\-][\w\-.@+=]{0,199}", given) or (not project and agent == "projects"):
-        raise InvalidId(f"{given[:80]!r} cannot be the name of a memory")
+        raise InvalidIdError(f"{given[:80]!r} cannot be the name of a memory")
     return root / "memory" / "projects" / project if project else root / "memory" / agent
 
 
@@ -81,7 +81,7 @@ class Memories:
     ) -> None:
         self.path = Path(path)
         self._clock = clock
-        self._wait = wait  # seconds for the lock, then SessionBusy
+        self._wait = wait  # seconds for the lock, then SessionBusyError
 
     # --- reading
 
@@ -111,24 +111,28 @@ class Memories:
 
     # --- writing single files
 
-    def put(self, path: str, text: str, *, by_person: bool = False, expect: object = _ANY) -> None:
-        """Write one file. `expect`: what it must say now, or None for no file; else Conflict.
+    def put(
+        self, path: str, text: str, *, by_person: bool = False, expected_text: object = _ANY
+    ) -> None:
+        """Write one file. `expect`: what it must say now, or None for no file; else ConflictError.
 
         What is written `by_person` counts as edited by hand: no dream rewrites it.
         """
         with self._open() as folder:
             found = transaction.current(folder, _checked(path))
-            if expect is not _ANY and expect != (None if found is None else _text(found)):
-                raise Conflict(f"{path} was changed by somebody else", hint="read it again")
+            if expected_text is not _ANY and expected_text != (
+                None if found is None else _text(found)
+            ):
+                raise ConflictError(f"{path} was changed by somebody else", hint="read it again")
             if not by_person:
                 self._sign(folder, [_bytes(text)])
             transaction.place(folder, path, _bytes(text))
 
     def remove(self, path: str) -> None:
-        """Take one file away; NotFound if there is none."""
+        """Take one file away; NotFoundError if there is none."""
         with self._open() as folder:
             if transaction.current(folder, _checked(path)) is None:
-                raise NotFound(f"there is no {path} in this memory")
+                raise NotFoundError(f"there is no {path} in this memory")
             transaction.place(folder, path, None)
 
     def clear(self) -> list[str]:
@@ -186,7 +190,7 @@ class Memories:
     # --- plans
 
     def apply(self, plan: Plan, *, by_person: bool = False) -> str:
-        """Make all changes of a plan or, if a file is not as it was read, none (Conflict).
+        """Make all changes of a plan or, if a file is not as it was read, none (ConflictError).
 
         Returns the id of its entry in the history; a plan without changes has none. What is
         written `by_person` counts as edited by hand.
@@ -211,7 +215,7 @@ class Memories:
             return transaction.history(folder)
 
     def undo(self) -> Undone:
-        """Take the last plan back; Conflict, naming the files, if one was edited since."""
+        """Take the last plan back; ConflictError, naming the files, if one was edited since."""
         with self._open() as folder:
             entries = transaction.history(folder)
             undone = {one.manifest.undoes for one in entries}
@@ -224,7 +228,7 @@ class Memories:
                 None,
             )
             if last is None:
-                raise NotFound("there is nothing to undo in this memory")
+                raise NotFoundError("there is nothing to undo in this memory")
             swaps = [Swap(one.path, one.new, one.old) for one in transaction.swaps_of(folder, last)]
             hint = "undo that edit first, or change the files by hand"
             self._compare(folder, [(one.path, one.old) for one in swaps], hint)
@@ -237,7 +241,7 @@ class Memories:
             path for path, content in expected if transaction.current(folder, path) != content
         ]
         if edited:
-            raise Conflict(
+            raise ConflictError(
                 f"edited since: {', '.join(edited)}; nothing was changed", hint=hint, paths=edited
             )
 
@@ -327,10 +331,10 @@ def _states(folder: int) -> dict[str, extraction.State]:
 def _checked(path: str) -> str:
     parts = path.split("/")
     if len(parts) > _DEPTH or not path.endswith(".md"):
-        raise InvalidId(f"{path[:120]!r} is not a file of a memory")
+        raise InvalidIdError(f"{path[:120]!r} is not a file of a memory")
     for part in parts:
         if not part or part.startswith(".") or "\0" in part or len(part.encode()) > 255:
-            raise InvalidId(f"{path[:120]!r} is not a file of a memory")
+            raise InvalidIdError(f"{path[:120]!r} is not a file of a memory")
     return path
 
 

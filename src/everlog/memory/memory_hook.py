@@ -22,7 +22,7 @@ from everlog.agent.hooks import Hook
 from everlog.agent.tools import Function, tool
 from everlog.agent.worker_threads import foreign
 from everlog.aio import AsyncSession, AsyncStore
-from everlog.errors import EverlogError, InvalidId, SessionBusy, SettingsError
+from everlog.errors import EverlogError, InvalidIdError, SessionBusyError, SettingsError
 from everlog.memory import note_edits
 from everlog.memory.dream_plan import Plan
 from everlog.memory.extraction import quoted
@@ -86,7 +86,7 @@ class Remembering(Hook):
         return self._store.sync.settings.memory
 
     def memories(self, agent: str) -> Memories:
-        """The memory of an agent; InvalidId for a name that can have none."""
+        """The memory of an agent; InvalidIdError for a name that can have none."""
         return Memories(memory_path(self.root, agent=agent), self.clock, WAIT)
 
     def _readable(self, agent: str, cwd: str | None) -> list[Memories]:
@@ -94,7 +94,7 @@ class Remembering(Hook):
         found: list[Memories] = []
         try:
             found.append(self.memories(agent))
-        except InvalidId:
+        except InvalidIdError:
             pass  # an agent by such a name remembers nothing
         project = project_memory(self.root, cwd, self.clock)
         return found if project is None else [*found, project]
@@ -173,7 +173,7 @@ class Remembering(Hook):
             return []
         try:
             memories = self.memories(agent)
-        except InvalidId:
+        except InvalidIdError:
             return []
 
         @tool(reads=True)
@@ -238,7 +238,7 @@ class Remembering(Hook):
         agent = await self._agent_of(session)
         try:
             memories = self.memories(agent.name)
-        except InvalidId:
+        except InvalidIdError:
             return
         with agent.at_work():  # its connections stay open
             if self.settings.extract:
@@ -274,7 +274,7 @@ class Remembering(Hook):
             return
         try:
             plan = await dream.run(asking(agent.provider, agent.model))
-        except SessionBusy:
+        except SessionBusyError:
             return  # another process dreams
         if plan.changes:
             self._emit(
@@ -291,7 +291,7 @@ class Remembering(Hook):
     ) -> tuple[Plan | None, str]:
         """Dream because a person asks: the plan, or why not. `dry_run` changes nothing.
 
-        SessionBusy if another dream is under way. By rules where the model cannot be used.
+        SessionBusyError if another dream is under way. By rules where the model cannot be used.
         """
         memories = self.memories(name)
         dream = self.dream(memories, name)

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from datetime import date
 from typing import TypeVar
 
-from everlog.errors import Conflict, FormatError, NotFound
+from everlog.errors import ConflictError, FormatError, NotFoundError
 from everlog.memory import index_file, note_text
 from everlog.memory.dream_plan import Change, Plan
 from everlog.memory.facts import Category, Source, inert, is_command, same
@@ -80,17 +80,17 @@ def add(
     return _again(write)
 
 
-def change(memories: Memories, name: str, text: str, *, expect: str | None = None) -> str:
+def change(memories: Memories, name: str, text: str, *, expected_text: str | None = None) -> str:
     """Give a file another text, by the hand of a person; returns its path.
 
-    `expect`: what it said when it was read; Conflict if it says something else now.
+    `expect`: what it said when it was read; ConflictError if it says something else now.
     """
 
     def write() -> str:
         files = memories.files()
         one = find(files, name)
-        if expect is not None and one.text != expect:
-            raise Conflict(f"{one.path} was changed by somebody else", hint="edit it again")
+        if expected_text is not None and one.text != expected_text:
+            raise ConflictError(f"{one.path} was changed by somebody else", hint="edit it again")
         changes = [Change(one.path, one.text, text, ("edited",))]
         before = _index(files)
         if before is not None and is_note(one.path):
@@ -122,12 +122,12 @@ def revise(
     called: str = "",
     description: str = "",
     category: Category | None = None,
-    expect: str = "",
+    expected_version: str = "",
 ) -> str:
     """Let a note say something else, by the hand of a person; returns its file.
 
     What is not given is taken from the text, as when a note is written. Keys of its front matter
-    that are not asked for stay. `expect`: its `version` when it was read; Conflict if it says
+    that are not asked for stay. `expect`: its `version` when it was read; ConflictError if it says
     something else now.
     """
     body = text.replace("\r\n", "\n").strip()[:LONGEST]
@@ -135,9 +135,9 @@ def revise(
         raise FormatError("the note would be empty", hint="nothing was changed")
     files = memories.files()
     one = find([each for each in files if is_note(each.path)], name)
-    if expect and version(one.text) != expect:
+    if expected_version and version(one.text) != expected_version:
         hint = "open it again and make the change there"
-        raise Conflict(f"{one.path} was changed by somebody else", hint=hint)
+        raise ConflictError(f"{one.path} was changed by somebody else", hint=hint)
     first = inert(body, _DESCRIPTION)
     made = note_text.edited(
         note_text.parse(one.text),
@@ -147,11 +147,11 @@ def revise(
         category=category,
         updated=today.isoformat(),
     )
-    return change(memories, one.path, made.text, expect=one.text)
+    return change(memories, one.path, made.text, expected_text=one.text)
 
 
 def forget(memories: Memories, name: str) -> str:
-    """Take a note away, by its file or its exact name; returns its file. NotFound if none."""
+    """Take a note away, by its file or its exact name; returns its file. NotFoundError if none."""
 
     def remove() -> str:
         files = memories.files()
@@ -182,9 +182,11 @@ def find(files: Sequence[MemoryFile], name: str) -> MemoryFile:
     ]
     if len(called) > 1:
         paths = ", ".join(one.path for one in called)
-        raise Conflict(f"several notes are called {wanted[:80]!r}: {paths}", hint="name the file")
+        raise ConflictError(
+            f"several notes are called {wanted[:80]!r}: {paths}", hint="name the file"
+        )
     if not called:
-        raise NotFound(
+        raise NotFoundError(
             f"there is no note {wanted[:80]!r} in this memory",
             hint="everlog memory show lists them",
         )
@@ -200,7 +202,7 @@ def _again(write: Callable[[], T]) -> T:
     for _ in range(_TRIES):
         try:
             return write()
-        except Conflict as error:
+        except ConflictError as error:
             if "paths" not in error.facts:
                 raise
             last = error

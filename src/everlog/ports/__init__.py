@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from everlog.ports.capabilities import Fleeting, Lease, Listening, Sharing, sharing_of
+from everlog.ports.capabilities import ExpiringLease, Lease, Listening, Sharing, sharing_of
 from everlog.ports.listing import (
     Filter,
-    Listed,
     Order,
     Page,
+    SessionRow,
     days_of,
     matcher,
     parse_cursor,
@@ -15,26 +15,25 @@ from everlog.ports.listing import (
 )
 from everlog.ports.provider import (
     Delta,
+    DeltaCallback,
     Provider,
     Request,
-    Told,
     Tool,
     ToolAnswer,
     Toolset,
-    unheard,
+    ignore_delta,
 )
-from everlog.ports.queries import Chats, Found, Hit, Query, Results, Spender, Used
+from everlog.ports.queries import Chats, Hit, Query, Results, SessionHit, Spender, UsageReport
 from everlog.ports.store import Progress, Store
 
 __all__ = [
     "Chats",
     "Delta",
+    "DeltaCallback",
+    "ExpiringLease",
     "Filter",
-    "Fleeting",
-    "Found",
     "Hit",
     "Lease",
-    "Listed",
     "Listening",
     "Order",
     "Page",
@@ -43,18 +42,19 @@ __all__ = [
     "Query",
     "Request",
     "Results",
+    "SessionHit",
+    "SessionRow",
     "Sharing",
     "Spender",
     "Store",
-    "Told",
     "Tool",
     "ToolAnswer",
     "Toolset",
-    "Used",
+    "UsageReport",
     "days_of",
+    "ignore_delta",
     "matcher",
     "parse_cursor",
     "sharing_of",
     "since_ms",
-    "unheard",
 ]

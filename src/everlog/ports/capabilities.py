@@ -21,7 +21,7 @@ class Lease(Protocol):
 
 
 @runtime_checkable
-class Fleeting(Protocol):
+class ExpiringLease(Protocol):
     """A lease that can be lost: one that ends by a clock unless it is renewed in time.
 
     An append under it is refused as soon as another has it, whatever its holder believes.
@@ -32,7 +32,7 @@ class Fleeting(Protocol):
         """Whether another has it, or may have."""
         ...
 
-    def when_lost(self, call: Callable[[], None]) -> Callable[[], None]:
+    def on_lost(self, call: Callable[[], None]) -> Callable[[], None]:
         """Call something, in any thread, as soon as it is known to be lost.
 
         What is returned is called when that is of no interest any more.
@@ -66,7 +66,7 @@ class Sharing(Protocol):
         """How long a turn stays taken whose process is silent."""
         ...
 
-    def adrift(self, limit: int) -> list[str]:
+    def unowned(self, limit: int) -> list[str]:
         """Sessions that may be unfinished and whose turn nobody has, in any order."""
         ...
 
@@ -82,7 +82,7 @@ class Sharing(Protocol):
     def take_due(self, job: str, due: int) -> bytes | None:
         """Be the one that runs a job for a time, in milliseconds: how it fared until now.
 
-        None if another is. Of any number of calls for one time, one succeeds. Conflict if it is
+        None if another is. Of any number of calls for one time, one succeeds. ConflictError if it is
         not that time yet by the clock that all share. Durable.
         """
         ...

@@ -25,7 +25,7 @@ class Filter(msgspec.Struct, frozen=True, kw_only=True):
     unfinished: bool | None = None  # a turn has not ended, or a message waits for its own
 
 
-class Listed(msgspec.Struct, frozen=True, gc=False):
+class SessionRow(msgspec.Struct, frozen=True, gc=False):
     """A session as a listing shows it."""
 
     metadata: Metadata
@@ -78,12 +78,12 @@ def _day(ms: int) -> str:
     return timestamp(max(ms, 0) / 1000)[:10]
 
 
-def matcher(which: Filter) -> Callable[[Listed], bool]:
+def matcher(which: Filter) -> Callable[[SessionRow], bool]:
     """A filter as a test of sessions."""
     since = since_ms(which)
     title = which.title.casefold() if which.title is not None else ""
 
-    def matches(row: Listed) -> bool:
+    def matches(row: SessionRow) -> bool:
         return (
             all(
                 getattr(which, field) in (None, getattr(row.metadata, field))
@@ -97,19 +97,19 @@ def matcher(which: Filter) -> Callable[[Listed], bool]:
     return matches
 
 
-class Page(Sequence[Listed]):
+class Page(Sequence[SessionRow]):
     """Some sessions of a listing, and the cursor to the next ones."""
 
-    def __init__(self, sessions: Sequence[Listed], next_cursor: str | None, total: int) -> None:
+    def __init__(self, sessions: Sequence[SessionRow], next_cursor: str | None, total: int) -> None:
         self.sessions = tuple(sessions)
         self.next = next_cursor
         self.total = total  # of the whole listing
 
     @overload
-    def __getitem__(self, index: int) -> Listed: ...
+    def __getitem__(self, index: int) -> SessionRow: ...
     @overload
-    def __getitem__(self, index: slice) -> tuple[Listed, ...]: ...
-    def __getitem__(self, index: int | slice) -> Listed | tuple[Listed, ...]:
+    def __getitem__(self, index: slice) -> tuple[SessionRow, ...]: ...
+    def __getitem__(self, index: int | slice) -> SessionRow | tuple[SessionRow, ...]:
         return self.sessions[index]
 
     def __len__(self) -> int:

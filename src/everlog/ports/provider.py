@@ -39,22 +39,22 @@ class Delta(msgspec.Struct, frozen=True, gc=False):
 
 
 # Is called in the order of the pieces, must return at once and must not raise.
-Told = Callable[[Delta], None]
+DeltaCallback = Callable[[Delta], None]
 
 
-def unheard(delta: Delta) -> None:
+def ignore_delta(delta: Delta) -> None:
     """For an answer that nobody watches being made."""
 
 
 class Provider(Protocol):
     """Completes a context."""
 
-    async def complete(self, request: Request, told: Told = unheard) -> Message:
+    async def complete(self, request: Request, on_delta: DeltaCallback = ignore_delta) -> Message:
         """The model's answer, with the model's name and, where it is known, its usage and cost.
 
-        `told` gets the answer's text piece by piece while it is made. Raises ContextOverflow if
-        the context is too large for the model, ProviderUnavailable if the same call may succeed
-        later, ProviderDenied, ProviderRefused, or ProviderError for everything else that goes
+        `told` gets the answer's text piece by piece while it is made. Raises ContextOverflowError if
+        the context is too large for the model, ProviderUnavailableError if the same call may succeed
+        later, ProviderDeniedError, ProviderRefusedError, or ProviderError for everything else that goes
         wrong. Calls once and does not retry. Nothing of the request is kept or changed.
         """
         ...
@@ -70,7 +70,7 @@ class Toolset(Protocol):
     name: str
 
     async def tools(self) -> Sequence[Tool]:
-        """What it offers. ProviderUnavailable if it cannot be reached."""
+        """What it offers. ProviderUnavailableError if it cannot be reached."""
         ...
 
     async def call(self, name: str, arguments: dict[str, Any]) -> ToolAnswer:

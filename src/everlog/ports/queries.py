@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from everlog.model import Spent
+from everlog.model import UsageRow
 from everlog.ports.listing import Filter
 
 
@@ -42,7 +42,7 @@ class Hit(msgspec.Struct, frozen=True, rename="camel", gc=False):
         return [one for one in (*cut, (self.snippet[at:], False)) if one[0]]
 
 
-class Found(msgspec.Struct, frozen=True, rename="camel"):
+class SessionHit(msgspec.Struct, frozen=True, rename="camel"):
     """A session in which something was found."""
 
     session: str
@@ -54,7 +54,7 @@ class Found(msgspec.Struct, frozen=True, rename="camel"):
 class Results(msgspec.Struct, frozen=True, rename="camel"):
     """What a search found, the best first."""
 
-    results: tuple[Found, ...] = ()
+    results: tuple[SessionHit, ...] = ()
     total: int = 0  # sessions, with those that are not among the results
 
 
@@ -65,15 +65,15 @@ class Spender(msgspec.Struct, frozen=True, rename="camel"):
     title: str
     agent: str
     sender: str
-    spent: tuple[Spent, ...]  # by model, what has a stated cost apart; the day is the last
+    spent: tuple[UsageRow, ...]  # by model, what has a stated cost apart; the day is the last
 
 
-class Used(msgspec.Struct, frozen=True, rename="camel"):
+class UsageReport(msgspec.Struct, frozen=True, rename="camel"):
     """What sessions spent in some days."""
 
     # By day and model, oldest first. Where some of it has a stated cost and some has none there
     # are two rows, so that the second can be estimated.
-    spent: tuple[Spent, ...] = ()
+    spent: tuple[UsageRow, ...] = ()
     # The sessions that took most tokens, and those with the highest stated costs; tokens first.
     spenders: tuple[Spender, ...] = ()
     sessions: int = 0  # that spent something

@@ -12,7 +12,7 @@ from typing import Any, Protocol
 from everlog.model import AnyRecord, Damaged, Entry, Metadata, Part
 from everlog.ports.capabilities import Lease
 from everlog.ports.listing import Filter, Order, Page
-from everlog.ports.queries import Chats, Query, Results, Used
+from everlog.ports.queries import Chats, Query, Results, UsageReport
 
 Progress = Callable[[int, int], None]  # done, of so many
 
@@ -20,7 +20,7 @@ Progress = Callable[[int, int], None]  # done, of so many
 class Store(Protocol):
     """Keeps the records of sessions.
 
-    Every verb that takes a session raises InvalidId for what cannot be an id and NotFound for an
+    Every verb that takes a session raises InvalidIdError for what cannot be an id and NotFoundError for an
     id without a session. An error leaves nothing of the call behind; only a crash can leave a
     prefix of an append's records, never a gap.
     """
@@ -57,19 +57,19 @@ class Store(Protocol):
         session: str,
         records: Sequence[AnyRecord],
         *,
-        expect: int | None = None,
-        guard: int | None = None,
+        expected_seq: int | None = None,
+        no_marker_after: int | None = None,
         lease: Lease | None = None,
     ) -> list[AnyRecord]:
         """Add records at the end and return them as stored. Durable on return.
 
         Numbers are dense and grow in the order of the appends, whoever makes them. `expect`: the
         last seq must be this. `guard`: no rewind, tombstone or compaction may have a higher seq.
-        `lease`: a stale one is refused. All three raise Conflict. A record whose id is among the
-        last 1,024 is not written again, the stored one is returned (Conflict if it differs);
+        `lease`: a stale one is refused. All three raise ConflictError. A record whose id is among the
+        last 1,024 is not written again, the stored one is returned (ConflictError if it differs);
         this is looked at first, so a retry succeeds and a batch found in part is completed.
         A message marked auto-injected is skipped: it is neither kept nor returned.
-        Also raises SessionBusy, StoreFull, StoreFailed, FormatError.
+        Also raises SessionBusyError, StoreFullError, StoreFailedError, FormatError.
         """
         ...
 
@@ -147,7 +147,7 @@ class Store(Protocol):
         spenders: int = 10,
         fresh: bool = True,
         progress: Progress | None = None,
-    ) -> Used:
+    ) -> UsageReport:
         """What sessions spent, by day and model; its cost follows the rows of the days.
 
         `which` is about sessions, but its `since` is about days: that of the time and all later
@@ -166,12 +166,12 @@ class Store(Protocol):
     def resolve(self, name: str) -> str:
         """The id behind an id, a key, an alias, or an unambiguous beginning of an id.
 
-        NotFound if there is none, InvalidId for what can be neither, Conflict if several match.
+        NotFoundError if there is none, InvalidIdError for what can be neither, ConflictError if several match.
         """
         ...
 
     def lease(self, session: str) -> Lease:
-        """The right to run a turn, at once or SessionBusy."""
+        """The right to run a turn, at once or SessionBusyError."""
         ...
 
     def fork(self, session: str, at: int | None = None) -> Metadata:

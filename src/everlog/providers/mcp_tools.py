@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
-from everlog.errors import ProviderUnavailable, SettingsError
+from everlog.errors import ProviderUnavailableError, SettingsError
 from everlog.model import AnyBlock, File, Image, Text
 from everlog.ports import Tool, ToolAnswer
 from everlog.providers.provider_errors import without_keys
@@ -181,13 +181,13 @@ class McpServer:
             raise
         self._hung = None
 
-    def _unavailable(self, error: Exception, said: Sequence[str]) -> ProviderUnavailable:
+    def _unavailable(self, error: Exception, said: Sequence[str]) -> ProviderUnavailableError:
         while isinstance(error, ExceptionGroup):  # of a task group, about what went wrong in it
             error = error.exceptions[0]
         secrets = [*self._settings.env.values(), *self._settings.headers.values()]
         last = f"; it said last: {said[-1]}" if said else ""
         words = without_keys(f"{str(error) or type(error).__name__}{last}", secrets)
-        return ProviderUnavailable(f"the MCP server {self.name!r} failed: {words}")
+        return ProviderUnavailableError(f"the MCP server {self.name!r} failed: {words}")
 
 
 class _Hung(Exception):

@@ -44,7 +44,7 @@ from pydantic_ai.models import ModelRequestParameters
 from pydantic_ai.settings import ModelSettings
 from pydantic_ai.tools import ToolDefinition
 
-from everlog.errors import ProviderError, ProviderRefused, ProviderUnavailable
+from everlog.errors import ProviderError, ProviderRefusedError, ProviderUnavailableError
 from everlog.model import (
     AnyBlock,
     File,
@@ -287,15 +287,15 @@ def received(response: ModelResponse, model: str) -> Message:
     reason = str(word) if word else None
     content = tuple(_blocks(response.parts))
     if response.finish_reason == "content_filter":
-        raise ProviderRefused(f"the provider broke the answer off: {reason}")
+        raise ProviderRefusedError(f"the provider broke the answer off: {reason}")
     if response.state == "incomplete" or reason is None:
-        raise ProviderUnavailable("the answer ended before its end")
+        raise ProviderUnavailableError("the answer ended before its end")
     if response.finish_reason == "error":
-        raise ProviderUnavailable(f"the model failed: {reason}")
+        raise ProviderUnavailableError(f"the model failed: {reason}")
     if not content:
         if response.finish_reason == "length":
             raise ProviderError("max_tokens were used up before the answer began")
-        raise ProviderUnavailable("the model answered nothing")
+        raise ProviderUnavailableError("the model answered nothing")
     return assistant(content, model=model, usage=_usage(response), stop_reason=reason)
 
 

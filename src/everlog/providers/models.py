@@ -18,7 +18,7 @@ import msgspec
 
 from everlog.errors import ProviderError, SettingsError
 from everlog.model import File, Image, Message
-from everlog.ports import Request, Told, unheard
+from everlog.ports import DeltaCallback, Request, ignore_delta
 from everlog.providers.offline_model import NAME as OFFLINE
 from everlog.providers.offline_model import OfflineModel
 from everlog.providers.provider_errors import mapped, without_keys
@@ -73,22 +73,24 @@ class Models:
     def __repr__(self) -> str:
         return f"Models({self.default!r})"
 
-    async def complete(self, request: Request, told: Told = unheard) -> Message:
+    async def complete(self, request: Request, on_delta: DeltaCallback = ignore_delta) -> Message:
         """The model's answer, told as it comes."""
         name = request.model or self.default
         if name == OFFLINE:
-            return await OfflineModel().complete(request, told)
+            return await OfflineModel().complete(request, on_delta)
         link = self._link(name)
         try:
-            return await self._answer(link, name, request, told)
+            return await self._answer(link, name, request, on_delta)
         except ProviderError as error:
             if link.blind or not (_BLIND.search(error.message) and _shows_something(request)):
                 raise
         # Else a session that has an image could never be gone on with by this model.
         link.blind = True
-        return await self._answer(link, name, request, told)
+        return await self._answer(link, name, request, on_delta)
 
-    async def _answer(self, link: _Link, name: str, request: Request, told: Told) -> Message:
+    async def _answer(
+        self, link: _Link, name: str, request: Request, told: DeltaCallback
+    ) -> Message:
         from pydantic_ai.direct import model_request_stream  # noqa: PLC0415 - see above
 
         from everlog.providers import message_conversion  # noqa: PLC0415 - see above

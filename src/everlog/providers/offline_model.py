@@ -25,14 +25,14 @@ from msgspec.structs import replace
 
 from everlog.context.tokens import estimate, estimate_text
 from everlog.errors import (
-    ContextOverflow,
+    ContextOverflowError,
     EverlogError,
-    ProviderDenied,
-    ProviderRefused,
-    ProviderUnavailable,
+    ProviderDeniedError,
+    ProviderRefusedError,
+    ProviderUnavailableError,
 )
 from everlog.model import AnyBlock, Message, Text, Thinking, ToolCall, Usage, assistant
-from everlog.ports import Delta, Request, Told, unheard
+from everlog.ports import Delta, DeltaCallback, Request, ignore_delta
 
 NAME = "offline"
 WINDOW = 128_000
@@ -46,10 +46,10 @@ _MOST = 100_000  # words of a stream
 _ECHOED = 12  # words of what the user said
 
 _FAILURES: dict[str, EverlogError] = {
-    "transient": ProviderUnavailable("the script asked for a failure that may pass"),
-    "overflow": ContextOverflow("the script asked for a context that is too large"),
-    "refused": ProviderRefused("the script asked for a refusal"),
-    "denied": ProviderDenied("the script asked for a key that is not accepted"),
+    "transient": ProviderUnavailableError("the script asked for a failure that may pass"),
+    "overflow": ContextOverflowError("the script asked for a context that is too large"),
+    "refused": ProviderRefusedError("the script asked for a refusal"),
+    "denied": ProviderDeniedError("the script asked for a key that is not accepted"),
 }
 
 
@@ -75,7 +75,7 @@ class OfflineModel:
 
     offline = True  # summaries and titles are not to be asked of it
 
-    async def complete(self, request: Request, told: Told = unheard) -> Message:
+    async def complete(self, request: Request, on_delta: DeltaCallback = ignore_delta) -> Message:
         """Say what it is and what it was sent, or do what the script in the last message asks."""
         prompt, since = _prompt(request.messages)
         # A summary or a title is about a conversation: what was a script there is not one here.
@@ -92,7 +92,7 @@ class OfflineModel:
             content += _calls(request.messages, step)
         else:
             content.append(Text(_answer(request.messages, prompt, since, script)))
-        await _tell(content, told)
+        await _tell(content, on_delta)
         reply = assistant(content, model=NAME, stop_reason="toolUse" if step.calls else "stop")
         return replace(reply, usage=_usage(request, reply))
 
@@ -195,7 +195,7 @@ def _quoted(result: Message) -> str:
     return f"- {result.tool_name or result.tool_call_id}{failed}: {first}"
 
 
-async def _tell(content: Sequence[AnyBlock], told: Told) -> None:
+async def _tell(content: Sequence[AnyBlock], told: DeltaCallback) -> None:
     """Word by word; others get to run in between, as with a model that is far away."""
     for block in content:
         if isinstance(block, Text | Thinking):

@@ -10,7 +10,7 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import NamedTuple
 
-from everlog.model import Spent
+from everlog.model import UsageRow
 from everlog.providers.offline_model import NAME as OFFLINE
 
 # Prices are asked for so many tokens: above some size a single call costs more per token, and
@@ -27,7 +27,7 @@ class Rates(NamedTuple):
     cache_written: float
 
 
-def estimate(spent: Spent) -> float | None:
+def estimate(spent: UsageRow) -> float | None:
     """Dollars by the list; None if the model has no price."""
     rates = rates_of(spent.model)
     if rates is None:

@@ -14,12 +14,12 @@ from email.utils import parsedate_to_datetime
 from typing import Any
 
 from everlog.errors import (
-    ContextOverflow,
+    ContextOverflowError,
     EverlogError,
-    ProviderDenied,
+    ProviderDeniedError,
     ProviderError,
-    ProviderRefused,
-    ProviderUnavailable,
+    ProviderRefusedError,
+    ProviderUnavailableError,
 )
 
 # How servers say that a context is too large; each is the wording of the one named behind it.
@@ -94,21 +94,21 @@ def mapped(error: BaseException, secrets: Iterable[str] = ()) -> EverlogError:
     if is_a(_OVERFLOW) or (
         status not in (*_DENIED_STATUS, 429) and not is_a(_LATER) and _TOO_LARGE.search(said)
     ):
-        return ContextOverflow(text)
+        return ContextOverflowError(text)
     if is_a(_DENIED):
-        return ProviderDenied(text, hint="check the key and the account")
+        return ProviderDeniedError(text, hint="check the key and the account")
     if is_a(_LATER):
-        return ProviderUnavailable(text, retry_after=_retry_after(error))
+        return ProviderUnavailableError(text, retry_after=_retry_after(error))
     if is_a(_REFUSED):
-        return ProviderRefused(text, hint=_refusal_hint(status))
+        return ProviderRefusedError(text, hint=_refusal_hint(status))
     if status in _DENIED_STATUS:
-        return ProviderDenied(text, hint="check the key and the account")
+        return ProviderDeniedError(text, hint="check the key and the account")
     if status in _LATER_STATUS or status >= 500:
-        return ProviderUnavailable(text, retry_after=_retry_after(error))
+        return ProviderUnavailableError(text, retry_after=_retry_after(error))
     if status >= 400:
-        return ProviderRefused(text, hint=_refusal_hint(status))
+        return ProviderRefusedError(text, hint=_refusal_hint(status))
     if is_a(_BROKEN):
-        return ProviderUnavailable(text, retry_after=_retry_after(error))
+        return ProviderUnavailableError(text, retry_after=_retry_after(error))
     return ProviderError(text)
 
 

@@ -21,9 +21,9 @@ from msgspec.structs import replace
 
 from everlog.errors import (
     EverlogError,
-    NotFound,
-    RunCancelled,
-    SessionBusy,
+    NotFoundError,
+    RunCancelledError,
+    SessionBusyError,
     SettingsError,
 )
 from everlog.ids import timestamp
@@ -218,7 +218,7 @@ class Cron:
         """Run a job now, paused or not; the session that it runs in."""
         job = self._job(name)
         if name in self._running:
-            raise SessionBusy(f"job {name!r} is running", hint="wait for its end")
+            raise SessionBusyError(f"job {name!r} is running", hint="wait for its end")
         return await asyncio.shield(self._begin(job))
 
     # --- inside
@@ -289,7 +289,7 @@ class Cron:
                 started.set_exception(raised)
         finally:
             started.cancel()  # unless it is known
-        if not isinstance(error, RunCancelled):
+        if not isinstance(error, RunCancelledError):
             await self._ended(job, error)
 
     async def _ended(self, job: CronJob, error: Exception | None) -> None:
@@ -303,7 +303,7 @@ class Cron:
 
     def _job(self, name: str) -> CronJob:
         if name not in self._jobs:
-            raise NotFound(f"there is no job {name!r}")
+            raise NotFoundError(f"there is no job {name!r}")
         return self._jobs[name]
 
     def _kept(self, name: str) -> Fared:

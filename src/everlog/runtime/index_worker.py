@@ -6,7 +6,7 @@ import asyncio
 from contextlib import suppress
 
 from everlog.aio import AsyncStore
-from everlog.errors import EverlogError, RunCancelled
+from everlog.errors import EverlogError, RunCancelledError
 
 PAUSE = 1.0  # seconds between two rounds: many turns end together
 
@@ -54,4 +54,4 @@ class TakingIn:
 
     def _go_on(self, done: int, total: int) -> None:
         if self._stopped:
-            raise RunCancelled("the daemon is stopping")
+            raise RunCancelledError("the daemon is stopping")

@@ -16,7 +16,7 @@ from msgspec.structs import replace
 
 from everlog.agent.turn_lease import leased
 from everlog.aio import AsyncStore
-from everlog.errors import EverlogError, NotFound
+from everlog.errors import EverlogError, NotFoundError
 from everlog.ids import timestamp
 from everlog.model import Damaged
 from everlog.wire.events import RunEvent, SessionChanged
@@ -82,7 +82,7 @@ class Checkup:
         return found
 
     async def repair(self, session: str) -> Repair:
-        """Set right what can be, deleting nothing; SessionBusy during a turn."""
+        """Set right what can be, deleting nothing; SessionBusyError during a turn."""
         with self._forgetting(session):
             own = await self._store.session(session)
             async with leased(own):
@@ -102,7 +102,7 @@ class Checkup:
         """The same for one that is found to be gone."""
         try:
             yield
-        except NotFound:
+        except NotFoundError:
             self._found(session, ())
             raise
 
@@ -125,7 +125,7 @@ class Checkup:
         for number, session in enumerate(ids, 1):
             try:
                 self._found(session, await self._store.call(port.verify, session))
-            except NotFound:
+            except NotFoundError:
                 pass  # deleted meanwhile
             except EverlogError as error:  # one session that cannot be read hides no other
                 unread = Damaged(file="session.jsonl", start=0, end=0, problem=error.message)

@@ -20,16 +20,16 @@ from everlog.agent.turn import Answer, failed, new_run_id, repair
 from everlog.agent.turn_lease import give_back, is_lost, loss
 from everlog.aio import AsyncSession, AsyncStore
 from everlog.errors import (
-    Conflict,
+    ConflictError,
     EverlogError,
-    NotFound,
+    NotFoundError,
     ProviderError,
-    QueueFull,
-    RunCancelled,
-    SessionBusy,
+    QueueFullError,
+    RunCancelledError,
+    SessionBusyError,
 )
 from everlog.model import WITHDRAWN, Event, Message, Metadata
-from everlog.ports import Fleeting, Lease
+from everlog.ports import ExpiringLease, Lease
 from everlog.runtime.queue_log import KEPT, How, compared, find, from_log, queued
 from everlog.runtime.retry_backoff import Setbacks
 from everlog.runtime.run import Recovered, Run
@@ -96,7 +96,7 @@ class Queue:
     # --- taking messages
 
     async def submit(self, session: AsyncSession, message: Message, how: How = How()) -> Run:  # noqa: B008 - frozen
-        """Take a message: durable when this returns. QueueFull if too many wait already.
+        """Take a message: durable when this returns. QueueFullError if too many wait already.
 
         Once begun it goes on, also if whoever asks goes away.
         """
@@ -109,7 +109,7 @@ class Queue:
         message = replace(message, id=message.id or str(uuid4()), run_id=run_id)
         async with self._line(session.id) as line:
             if self._closed:
-                raise SessionBusy("the daemon is about to stop", hint="send it again later")
+                raise SessionBusyError("the daemon is about to stop", hint="send it again later")
             lease = await self._lease_at_once(session, line)
             try:
                 stored = None
@@ -125,7 +125,7 @@ class Queue:
                     return run
                 position = await self._record(session, message, how)
             except BaseException as error:
-                if lease is not None and isinstance(error, QueueFull):
+                if lease is not None and isinstance(error, QueueFullError):
                     self._work(line, session, lease, None)  # nobody else works on what waits
                 elif lease is not None:
                     await give_back(self.store, lease)
@@ -158,7 +158,7 @@ class Queue:
             return None
         try:
             return await session.lease()
-        except SessionBusy:  # another process runs a turn
+        except SessionBusyError:  # another process runs a turn
             return None
 
     async def _record(self, session: AsyncSession, message: Message, how: How) -> int:
@@ -170,7 +170,7 @@ class Queue:
             nonlocal place
             place = len(known.waiting) + 1
             if place > self.waiting:
-                raise QueueFull(
+                raise QueueFullError(
                     f"{len(known.waiting)} messages wait for this session already",
                     hint="wait for an answer, then send it again",
                     session=session.id,
@@ -232,7 +232,7 @@ class Queue:
                         return
                 try:
                     first = await self._begin(line, session, lease, run, message)
-                except Conflict:
+                except ConflictError:
                     if not is_lost(lease):
                         raise
                     line.current = None
@@ -261,7 +261,7 @@ class Queue:
         if stored is not None:
             return run, stored
         line.runs.pop(run.message_id, None)
-        run.settle(RunCancelled("it was withdrawn", session=session.id, run=run.id))
+        run.settle(RunCancelledError("it was withdrawn", session=session.id, run=run.id))
         return None
 
     async def _lease_in_time(self, session: AsyncSession) -> Lease:
@@ -269,9 +269,9 @@ class Queue:
         while True:
             try:
                 return await session.lease()
-            except SessionBusy:
+            except SessionBusyError:
                 if self._closed:
-                    raise SessionBusy(KEPT, session=session.id) from None
+                    raise SessionBusyError(KEPT, session=session.id) from None
                 await asyncio.sleep(wait)
                 wait = min(wait * 1.5, LAST_LOOK)
 
@@ -292,9 +292,9 @@ class Queue:
         if run.stopping:
             turn.cancel()
         with ExitStack() as ending:
-            if isinstance(lease, Fleeting):
+            if isinstance(lease, ExpiringLease):
                 stop = partial(_stop, asyncio.get_running_loop(), turn)
-                ending.callback(lease.when_lost(stop))
+                ending.callback(lease.on_lost(stop))
             try:
                 await asyncio.wait([turn])
             except asyncio.CancelledError:  # the loop ends
@@ -305,7 +305,7 @@ class Queue:
         if is_lost(lease):
             result = loss(session.id)
         elif turn.cancelled():
-            result = RunCancelled("the turn was stopped", session=session.id, run=run.id)
+            result = RunCancelledError("the turn was stopped", session=session.id, run=run.id)
         elif (error := turn.exception()) is None:
             result = turn.result()
         elif isinstance(error, EverlogError):
@@ -329,7 +329,7 @@ class Queue:
         if (await session.metadata()).run != run.id:
             return
         await session.close_calls(lease=lease)
-        stop = "cancelled" if isinstance(error, RunCancelled) else "error"
+        stop = "cancelled" if isinstance(error, RunCancelledError) else "error"
         text = str(error)[:500]
         await session.end_turn(duration_ms=0, run_id=run.id, stop=stop, error=text, lease=lease)
         self._emit(replace(failed(session.id, error), run_id=run.id))
@@ -416,7 +416,7 @@ class Queue:
         if await compared(session, lambda known: gone if name in known.waiting else None) is None:
             return False  # another process has begun it
         line.runs.pop(name, None)
-        error = RunCancelled("it was withdrawn", session=session.id, run=run.id)
+        error = RunCancelledError("it was withdrawn", session=session.id, run=run.id)
         run.settle(error)
         self._emit(replace(failed(session.id, error), run_id=run.id))
         return True
@@ -487,7 +487,7 @@ class Queue:
             except Exception as error:  # the other sessions can do without this one
                 if lease is not None:
                     await give_back(self.store, lease)
-                if isinstance(error, NotFound):
+                if isinstance(error, NotFoundError):
                     self.setbacks.forget(name)
                 elif self.setbacks.add(name, str(error)):
                     self._emit(Status(session_id=name, message=f"not repaired: {error}"))

@@ -10,7 +10,13 @@ import msgspec
 from everlog.agent.turn import Answer
 from everlog.agent.turn_lease import is_lost
 from everlog.aio import AsyncSession
-from everlog.errors import Conflict, EverlogError, ProviderError, RunCancelled, SessionBusy
+from everlog.errors import (
+    ConflictError,
+    EverlogError,
+    ProviderError,
+    RunCancelledError,
+    SessionBusyError,
+)
 from everlog.log.line_codec import from_object, to_object
 from everlog.model import (
     QUEUED,
@@ -62,12 +68,12 @@ async def compared(
         if record is None:
             return None
         try:
-            return await session.append(record, expect=known.through.seq, lease=lease)
-        except Conflict:
+            return await session.append(record, expected_seq=known.through.seq, lease=lease)
+        except ConflictError:
             if lease is not None and is_lost(lease):
                 raise
             continue
-    raise SessionBusy("others write to this session all the time", session=session.id)
+    raise SessionBusyError("others write to this session all the time", session=session.id)
 
 
 def find(session: Session, message_id: str) -> tuple[Message, How] | None:
@@ -95,22 +101,22 @@ def from_log(session: Session, run_id: str, message_id: str) -> Answer | Everlog
             break
         if isinstance(entry, Event) and entry.data.get("id") == message_id:
             if entry.kind == WITHDRAWN:
-                return RunCancelled("it was withdrawn", session=session.id, run=run_id)
+                return RunCancelledError("it was withdrawn", session=session.id, run=run_id)
             if entry.kind == QUEUED:
-                return SessionBusy(KEPT, session=session.id)
+                return SessionBusyError(KEPT, session=session.id)
     said: list[Message] = []
     for entry in reversed(since):
         if isinstance(entry, Message):
             said.append(entry)
         elif entry.kind in (TURN_END, TURN_INTERRUPTED) and entry.data.get("runId") == run_id:
             return _answer(session.id, run_id, said, entry)
-    return RunCancelled("its turn did not end", session=session.id, run=run_id)
+    return RunCancelledError("its turn did not end", session=session.id, run=run_id)
 
 
 def _answer(session: str, run_id: str, said: list[Message], end: Event) -> Answer | EverlogError:
     stop = str(end.data.get("stop", ""))
     if end.kind == TURN_INTERRUPTED or stop == "cancelled":
-        return RunCancelled("the turn was stopped", session=session, run=run_id)
+        return RunCancelledError("the turn was stopped", session=session, run=run_id)
     if "error" in end.data:
         return ProviderError(str(end.data["error"]), session=session, run=run_id)
     reply = next((one for one in reversed(said) if one.role == "assistant"), None)

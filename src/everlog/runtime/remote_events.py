@@ -43,7 +43,7 @@ class News:
         return seq <= self.seq or seq in self._told
 
     def read(self) -> list[Entry]:
-        """What was appended since the last look, by whomever; NotFound if the session has gone."""
+        """What was appended since the last look, by whomever; NotFoundError if the session has gone."""
         if self.session.metadata.through.seq <= self.seq:
             return []
         return list(self.session.entries(after=self.seq, limit=MOST))
@@ -84,7 +84,7 @@ def event_of(session: str, entry: Entry) -> RunEvent | None:
     if isinstance(entry, Meta) and isinstance(name := entry.set.get("name"), str):
         return SessionRenamed(session_id=session, name=name)
     if isinstance(entry, Event) and entry.kind == TURN_END and entry.data.get("error"):
-        code = "RunCancelled" if entry.data.get("stop") == "cancelled" else ""
+        code = "RunCancelledError" if entry.data.get("stop") == "cancelled" else ""
         run, text = str(entry.data.get("runId", "")), str(entry.data["error"])
         return Error(session_id=session, run_id=run, message=text, code=code)
     return None

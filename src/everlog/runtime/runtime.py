@@ -27,7 +27,7 @@ from everlog.agent.tools import Function
 from everlog.agent.turn import Answer
 from everlog.aio import AsyncSession, AsyncStore
 from everlog.context.build import Context
-from everlog.errors import EverlogError, StoreFailed
+from everlog.errors import EverlogError, StoreFailedError
 from everlog.identity.key import main_alias, main_key
 from everlog.identity.key_text import agent_id
 from everlog.identity.route import Router, Routing
@@ -213,7 +213,7 @@ class Runtime:
             )
 
     async def _first_page(self) -> Page:
-        """Ask the store something; StoreFailed if it is silent.
+        """Ask the store something; StoreFailedError if it is silent.
 
         All who ask meanwhile wait for one answer: a store that is silent must not cost a thread
         for everybody who wonders about it.
@@ -224,7 +224,7 @@ class Runtime:
         asked, seconds = self._asked, self.settings.postgres.wait_seconds
         await asyncio.wait([asked], timeout=seconds)
         if not asked.done():
-            raise StoreFailed(
+            raise StoreFailedError(
                 f"the store does not answer in {seconds:g} seconds",
                 hint="is what it is on running, and not too busy?",
             )
@@ -262,7 +262,7 @@ class Runtime:
         cwd: str | None = None,
         sender: str | None = None,
     ) -> Run:
-        """Say something in a session; durable when this returns. QueueFull if too many wait."""
+        """Say something in a session; durable when this returns. QueueFullError if too many wait."""
         return await self._submit(session, user(content, cwd=cwd, sender=sender), How())
 
     async def inbound(
@@ -283,7 +283,7 @@ class Runtime:
             key = routed.main_key
         else:
             key = routed.session_key
-            session = await self.store.converse(
+            session = await self.store.route_to_session(
                 routed,
                 incoming=session_key,
                 new_chat=new_chat,
@@ -330,7 +330,7 @@ class Runtime:
         await self.queue.at_rest(session)
 
     async def compact(self, session: AsyncSession, *, focus: str = "") -> Outcome:
-        """Compact a session now; SessionBusy during a turn."""
+        """Compact a session now; SessionBusyError during a turn."""
         await self.at_rest(session.id)
         agent = await self.agents.of(session)
         return await agent.compact(session, focus=focus, emit=self.emit)

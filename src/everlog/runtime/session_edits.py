@@ -26,7 +26,7 @@ class Changes:
         return metadata
 
     async def rewind(self, session: AsyncSession, to_seq: int) -> Rewind:
-        """Go back to a message; SessionBusy during a turn."""
+        """Go back to a message; SessionBusyError during a turn."""
         await self._at_rest(session.id)
         marker = await session.rewind(to_seq)
         self._emit(change_by(marker, session.id))
@@ -45,7 +45,7 @@ class Changes:
         return marker
 
     async def delete(self, session: AsyncSession) -> None:
-        """Remove a session for good; SessionBusy during a turn."""
+        """Remove a session for good; SessionBusyError during a turn."""
         await self._at_rest(session.id)
         await session.delete()
         self._emit(SessionChanged(session_id=session.id, change="deleted"))

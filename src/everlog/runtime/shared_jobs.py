@@ -10,7 +10,7 @@ import msgspec
 from msgspec.structs import replace
 
 from everlog.aio import AsyncStore
-from everlog.errors import Conflict, NotFound
+from everlog.errors import ConflictError, NotFoundError
 from everlog.ports import Sharing
 from everlog.runtime.cron import Fared
 from everlog.settings import CronJob
@@ -39,7 +39,7 @@ class SharedJobs:
             fared = await self._store.call(
                 self._sharing.take_due, job.id, round(due.timestamp() * 1000)
             )
-        except Conflict as error:
+        except ConflictError as error:
             if not self._clock_is_wrong:
                 logging.getLogger(__name__).warning("%s; %s", error.message, error.hint)
             self._clock_is_wrong = True
@@ -60,7 +60,7 @@ class SharedJobs:
         try:
             session = await self._store.session(known.last_session_id)
             return (await session.metadata()).unfinished
-        except NotFound:
+        except NotFoundError:
             return False
 
     async def change(self, job: str, **changes: object) -> Fared:

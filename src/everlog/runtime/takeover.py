@@ -61,7 +61,7 @@ class Rescue:
 
     def _adrift(self) -> list[str]:
         if self._sharing is not None:
-            return self._sharing.adrift(MOST)
+            return self._sharing.unowned(MOST)
         return [one.id for one in self._store.sync.port.list(Filter(unfinished=True), limit=MOST)]
 
     async def _run(self) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import msgspec
 
-from everlog.ports import Listed
+from everlog.ports import SessionRow
 
 
 class Room(msgspec.Struct, frozen=True, rename="camel"):
@@ -40,7 +40,7 @@ class Holdings(msgspec.Struct, frozen=True, rename="camel"):
     biggest: tuple[Big, ...] = ()
 
 
-def holdings(root: Path, rows: Iterable[Listed], biggest: int) -> Holdings:
+def holdings(root: Path, rows: Iterable[SessionRow], biggest: int) -> Holdings:
     """Those of a root, by what is listed there."""
     listed = list(rows)
     most = nlargest(max(biggest, 0), listed, key=lambda row: (row.bytes, row.id))

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from msgspec.structs import replace
 
-from everlog.errors import Conflict, FormatError, NotFound
+from everlog.errors import ConflictError, FormatError, NotFoundError
 from everlog.ids import Stamps, Ulids, Uuids, is_ulid, made_at
 from everlog.log import append_rules, line_codec
 from everlog.log.append_rules import REMEMBERED, Prepared, lasting, prepare
@@ -27,13 +27,13 @@ from everlog.ports import (
     Chats,
     Filter,
     Lease,
-    Listed,
     Order,
     Page,
     Progress,
     Query,
     Results,
-    Used,
+    SessionRow,
+    UsageReport,
     days_of,
     matcher,
     parse_cursor,
@@ -70,7 +70,7 @@ class MemoryLog:
         return self._metadata
 
     def append(
-        self, prepared: Sequence[Prepared], expect: int | None, guard: int | None
+        self, prepared: Sequence[Prepared], expected_seq: int | None, no_marker_after: int | None
     ) -> list[AnyRecord]:
         """Number and keep; the rules are those of every store."""
         session = self.metadata.id
@@ -83,10 +83,10 @@ class MemoryLog:
         new = [one for index, one in enumerate(prepared) if index not in there]
         if not new:
             return [there[index] for index in range(len(prepared))]
-        if expect is not None:
-            append_rules.check_expect(session, head, expect, len(there))
-        if guard is not None:
-            append_rules.check_guard(session, self.marker, guard)
+        if expected_seq is not None:
+            append_rules.check_expected_seq(session, head, expected_seq, len(there))
+        if no_marker_after is not None:
+            append_rules.check_no_marker_after(session, self.marker, no_marker_after)
         rows = [] if self.records else [append_rules.birth(self.tally)]
         first = len(rows)
         for number, one in enumerate(new, head + 1):
@@ -216,22 +216,22 @@ class InMemoryStore:
         session: str,
         records: Sequence[AnyRecord],
         *,
-        expect: int | None = None,
-        guard: int | None = None,
+        expected_seq: int | None = None,
+        no_marker_after: int | None = None,
         lease: Lease | None = None,
     ) -> list[AnyRecord]:
         """Add records at the end."""
         if lease is not None and not (
             isinstance(lease, MemoryLease) and lease.held and lease.session == session
         ):
-            raise Conflict(f"the turn lease of session {session} is not held", session=session)
+            raise ConflictError(f"the turn lease of session {session} is not held", session=session)
         kept = lasting(records)
         if not kept:
             self.resolve(session)
             return []
         prepared = prepare(kept, self._now, self._new_uuid)
         with self._lock:
-            return self._log(session).append(prepared, expect, guard)
+            return self._log(session).append(prepared, expected_seq, no_marker_after)
 
     def promote(self, session: str, to: str, *, seq: int) -> bool:
         """Record who takes a session's history over, if nobody did."""
@@ -264,7 +264,9 @@ class InMemoryStore:
             log = self._log(session)
             seq = log.tally.seq if at is None else at
             if at is not None and not any(record.seq == at for record in log.records):
-                raise NotFound(f"session {session} has no record {at}", session=session, seq=at)
+                raise NotFoundError(
+                    f"session {session} has no record {at}", session=session, seq=at
+                )
             changes: dict[str, Any] = dict.fromkeys(
                 ("key", "aliases", "generations", "current", "promotedFrom", "promotedTo")
             )
@@ -320,11 +322,12 @@ class InMemoryStore:
             raise FormatError(f"a listing needs a limit of at least 1, not {limit}")
         with self._lock:
             rows = [
-                Listed(log.metadata, sum(log.sizes), len(log.sizes)) for log in self._logs.values()
+                SessionRow(log.metadata, sum(log.sizes), len(log.sizes))
+                for log in self._logs.values()
             ]
         matches = matcher(which)
 
-        def place(row: Listed) -> tuple[int, str]:
+        def place(row: SessionRow) -> tuple[int, str]:
             return (row.active if order == "active" else 0), row.id
 
         rows = sorted((row for row in rows if matches(row)), key=place, reverse=True)
@@ -355,12 +358,13 @@ class InMemoryStore:
         spenders: int = 10,
         fresh: bool = True,
         progress: Progress | None = None,
-    ) -> Used:
+    ) -> UsageReport:
         """What sessions spent, by day and model."""
         matches, days = matcher(replace(which, since=None)), days_of(which, until)
         with self._lock:
             rows = [
-                Listed(log.metadata, sum(log.sizes), len(log.sizes)) for log in self._logs.values()
+                SessionRow(log.metadata, sum(log.sizes), len(log.sizes))
+                for log in self._logs.values()
             ]
         return usage_query.used([row.metadata for row in rows if matches(row)], days, spenders)
 
@@ -370,7 +374,8 @@ class InMemoryStore:
 
         with self._lock:
             rows = [
-                Listed(log.metadata, sum(log.sizes), len(log.sizes)) for log in self._logs.values()
+                SessionRow(log.metadata, sum(log.sizes), len(log.sizes))
+                for log in self._logs.values()
             ]
         index = Index(None, lambda told: None)
         index.put(rows, new=True)
@@ -395,7 +400,7 @@ class InMemoryStore:
             )
 
     def lease(self, session: str) -> MemoryLease:
-        """The right to run a turn, at once or SessionBusy."""
+        """The right to run a turn, at once or SessionBusyError."""
         with self._lock:
             log = self._log(session)
             if log.leased:
@@ -431,7 +436,7 @@ class InMemoryStore:
     def _log(self, session: str) -> MemoryLog:
         check_id(session)
         if session not in self._logs:
-            raise NotFound(f"there is no session {session}", session=session)
+            raise NotFoundError(f"there is no session {session}", session=session)
         return self._logs[session]
 
     def _highest(self, thread: str) -> int:

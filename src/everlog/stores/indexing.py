@@ -9,7 +9,7 @@ from typing import Any, Protocol
 
 from msgspec import UNSET
 
-from everlog.errors import NotFound, SettingsError, StoreFailed, StoreFull
+from everlog.errors import NotFoundError, SettingsError, StoreFailedError, StoreFullError
 from everlog.ids import timestamp
 from everlog.index import passages, ranking
 from everlog.index.fulltext import Behind, FullText, News, Shown
@@ -17,7 +17,7 @@ from everlog.index.listing_rows import Index
 from everlog.index.query import parse
 from everlog.log.line_codec import clean
 from everlog.model import AnyRecord, Entry, Metadata
-from everlog.ports import Filter, Found, Hit, Progress, Query, Results
+from everlog.ports import Filter, Hit, Progress, Query, Results, SessionHit
 from everlog.stores.file.log_tail import Report
 
 MARKS = ("«", "»")
@@ -29,7 +29,11 @@ _BATCH = 16_000_000  # characters that are taken in at once
 _WORDS = 24  # of a snippet
 _AROUND = 80  # characters on either side, where the index makes no snippet
 _ROUNDS = 2  # of a session in one call
-_OF_ALL = (StoreFailed, StoreFull, SettingsError)  # what is wrong with the store, not a session
+_OF_ALL = (
+    StoreFailedError,
+    StoreFullError,
+    SettingsError,
+)  # what is wrong with the store, not a session
 
 Read = Callable[[str, int], Iterator[Entry]]  # the records of a session above a seq
 
@@ -141,7 +145,7 @@ class Searching:
     def _failed(self, session: str, error: Exception, failed: set[str]) -> None:
         """One bad session must not hide the others; the next time it is tried again."""
         failed.add(session)
-        if not isinstance(error, NotFound):
+        if not isinstance(error, NotFoundError):
             self._report(f"session {session} cannot be searched: {type(error).__name__}: {error}")
 
     def _batches(self, behind: Sequence[Behind], failed: set[str]) -> Iterator[list[News]]:
@@ -237,7 +241,7 @@ class Searching:
             metadata = self._known(one.session) or Metadata(id=one.session)
             own = (hit for hit in one.hits[: query.hits] if hit.row in shown)
             hits = tuple(_hit(hit.seq, shown[hit.row], marks) for hit in own)
-            results.append(Found(one.session, metadata.title, round(one.score, 6), hits))
+            results.append(SessionHit(one.session, metadata.title, round(one.score, 6), hits))
         return Results(tuple(results), len(wanted))
 
 

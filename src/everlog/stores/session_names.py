@@ -11,7 +11,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from everlog.errors import Conflict, InvalidId, NotFound
+from everlog.errors import ConflictError, InvalidIdError, NotFoundError
 from everlog.log.fold import apply
 from everlog.log.metadata_changes import is_name
 from everlog.model import Metadata
@@ -25,7 +25,7 @@ _NAMED = ("agent:", "sk_")  # what a key or alias of ours begins with
 def find(name: str, holder: Holder, starting_with: Callable[[str], Sequence[str]]) -> str:
     """The id behind a key, an alias, or an unambiguous beginning of an id."""
     if not is_name(name):
-        raise InvalidId(f"not a session id or name: {name[:60]!r}")
+        raise InvalidIdError(f"not a session id or name: {name[:60]!r}")
     held = holder(name)
     if held is not None:
         return held[0]
@@ -34,13 +34,13 @@ def find(name: str, holder: Holder, starting_with: Callable[[str], Sequence[str]
         if len(found) == 1:
             return found[0]
         if found:
-            raise Conflict(f"several sessions begin with {name}", hint="give more characters")
+            raise ConflictError(f"several sessions begin with {name}", hint="give more characters")
     elif not name.startswith(_NAMED):
-        raise InvalidId(
+        raise InvalidIdError(
             f"not a session id or name: {name[:60]!r}",
             hint="ids are 26 characters, 0-9 and A-Z; the first 6 or more serve too",
         )
-    raise NotFound(f"there is no session {name}", session=name)
+    raise NotFoundError(f"there is no session {name}", session=name)
 
 
 def changes_names(facts: Mapping[str, Any]) -> bool:

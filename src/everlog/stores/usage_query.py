@@ -9,26 +9,26 @@ from collections.abc import Iterable, Sequence
 
 from everlog.log.usage_fold import total, weight
 from everlog.log.usage_fold import used as used_by
-from everlog.model import Metadata, Spent
-from everlog.ports import Spender, Used
+from everlog.model import Metadata, UsageRow
+from everlog.ports import Spender, UsageReport
 
 
-def used(sessions: Iterable[Metadata], days: tuple[str, str], spenders: int) -> Used:
+def used(sessions: Iterable[Metadata], days: tuple[str, str], spenders: int) -> UsageReport:
     """What some sessions spent between two days; an empty one is open."""
     first, last = days
-    rows: list[Spent] = []
+    rows: list[UsageRow] = []
     found: list[Spender] = []
     for data in sessions:
         own = [one for one in used_by(data) if first <= one.day and (not last or one.day <= last)]
         if own:
             rows += own
             found.append(Spender(data.id, data.title, data.agent, data.sender, _by_model(own)))
-    return Used(_by_day(rows), _largest(found, spenders), len(found))
+    return UsageReport(_by_day(rows), _largest(found, spenders), len(found))
 
 
-def joined(answers: Sequence[Used], spenders: int) -> Used:
+def joined(answers: Sequence[UsageReport], spenders: int) -> UsageReport:
     """What several stores answered, as one."""
-    return Used(
+    return UsageReport(
         _by_day(row for one in answers for row in one.spent),
         _largest((found for one in answers for found in one.spenders), spenders),
         sum(one.sessions for one in answers),
@@ -36,17 +36,17 @@ def joined(answers: Sequence[Used], spenders: int) -> Used:
     )
 
 
-def _by_day(rows: Iterable[Spent]) -> tuple[Spent, ...]:
+def _by_day(rows: Iterable[UsageRow]) -> tuple[UsageRow, ...]:
     """One row for each day and model; what has a stated cost stands apart, before the rest."""
-    groups: dict[tuple[str, str, bool], list[Spent]] = {}
+    groups: dict[tuple[str, str, bool], list[UsageRow]] = {}
     for row in rows:
         groups.setdefault((row.day, row.model, not row.cost), []).append(row)
     return tuple(total(groups[key], key[0], key[1]) for key in sorted(groups))
 
 
-def _by_model(rows: Iterable[Spent]) -> tuple[Spent, ...]:
+def _by_model(rows: Iterable[UsageRow]) -> tuple[UsageRow, ...]:
     """One row for each model, under its last day; what has a stated cost stands apart here too."""
-    groups: dict[tuple[str, bool], list[Spent]] = {}
+    groups: dict[tuple[str, bool], list[UsageRow]] = {}
     for row in rows:
         groups.setdefault((row.model, not row.cost), []).append(row)
     return tuple(

@@ -1,15 +1,15 @@
 """For those who test with everlog, or write a store or a dialect: suites, a model, a clock."""
 
 from everlog.testing.clock import FakeClock
-from everlog.testing.foreign_store_suite import LiveConformance
-from everlog.testing.format_suite import DialectConformance
+from everlog.testing.foreign_store_suite import ForeignStoreConformance
+from everlog.testing.format_suite import FormatConformance
 from everlog.testing.scripted_model import ScriptedModel
 from everlog.testing.stores import StoreConformance
 
 __all__ = [
-    "DialectConformance",
     "FakeClock",
-    "LiveConformance",
+    "ForeignStoreConformance",
+    "FormatConformance",
     "ScriptedModel",
     "StoreConformance",
 ]

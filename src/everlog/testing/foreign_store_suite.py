@@ -1,6 +1,6 @@
 """What must hold for every dialect whose files are used where they lie; free of any framework.
 
-class TestMine(LiveConformance):
+class TestMine(ForeignStoreConformance):
     dialect = mine
     directory = {"a.jsonl": b"…"}
     session = "a"
@@ -16,8 +16,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, ClassVar
 
-from everlog.errors import Conflict, InvalidId, NotFound, Unsupported
-from everlog.interop.foreign.foreign_store import LiveStore
+from everlog.errors import ConflictError, InvalidIdError, NotFoundError, UnsupportedError
+from everlog.interop.foreign.foreign_store import ForeignStore
 from everlog.interop.formats.format_types import Given
 from everlog.model import Compaction, Message, ToolCall, assistant, tool_result, user
 from everlog.session import Session, Store
@@ -26,7 +26,7 @@ from everlog.stores.file.file_store import FileStore
 HOSTILE = ("", ".", "..", "../x", "/etc/passwd", "a/b", "a\0b", "x" * 300, "..\\x", "\n")
 
 
-class LiveConformance:
+class ForeignStoreConformance:
     """Tests of one dialect in one directory."""
 
     dialect: ClassVar[Any]  # a module
@@ -172,10 +172,10 @@ class LiveConformance:
             head = session.append(record).seq
             before = _files(root)
             assert session.append(record).seq == head
-            _refused(Conflict, lambda: session.append(user("x"), expect=head - 1))
-            _refused(Conflict, lambda: session.append(user("other", id=record.id)))
+            _refused(ConflictError, lambda: session.append(user("x"), expected_seq=head - 1))
+            _refused(ConflictError, lambda: session.append(user("other", id=record.id)))
             assert _files(root) == before
-            assert session.append(user("y"), expect=head).seq == head + 1
+            assert session.append(user("y"), expected_seq=head).seq == head + 1
 
     def test_a_summary_stands_for_what_was_before(self) -> None:
         """In the context; the view has it all, and so has a process that knows nothing."""
@@ -205,7 +205,7 @@ class LiveConformance:
             session = store.session(self.session)
             if not self.titles:
                 before = _files(root)
-                _refused(Unsupported, lambda: session.rename("A new title"))
+                _refused(UnsupportedError, lambda: session.rename("A new title"))
                 assert _files(root) == before
                 return
             known = _said(session.messages())
@@ -223,7 +223,7 @@ class LiveConformance:
             gone = session.append(user("forget this"))
             if not self.tombstones:
                 before = _files(root)
-                _refused(Unsupported, lambda: session.tombstone(gone.seq))
+                _refused(UnsupportedError, lambda: session.tombstone(gone.seq))
                 assert _files(root) == before
                 return
             session.append(user("but not this"))
@@ -248,15 +248,15 @@ class LiveConformance:
         with self._opened() as (store, root):
             before = _files(root)
             for bad in HOSTILE:
-                _refused((InvalidId, NotFound), lambda bad=bad: store.session(bad))  # type: ignore[misc]
-                _refused((InvalidId, NotFound), lambda bad=bad: store.port.delete(bad))  # type: ignore[misc]
+                _refused((InvalidIdError, NotFoundError), lambda bad=bad: store.session(bad))  # type: ignore[misc]
+                _refused((InvalidIdError, NotFoundError), lambda bad=bad: store.port.delete(bad))  # type: ignore[misc]
             assert _files(root) == before
 
     def test_a_deleted_session_is_gone_and_no_other(self) -> None:
         """With everything that lay beside it."""
         with self._opened() as (store, root):
             store.session(self.session).delete()
-            _refused(NotFound, lambda: store.session(self.session).messages())
+            _refused(NotFoundError, lambda: store.session(self.session).messages())
             first = next(iter(self.directory))
             assert not (root / first).exists()
 
@@ -303,7 +303,7 @@ class LiveConformance:
 
 def live_store(root: Path, home: Path, *dialects: Any) -> Store:
     """A store on a foreign directory, what is derived below `home`."""
-    return Store(LiveStore(root, dialects, FileStore(home), home, keep=lambda paths: None))
+    return Store(ForeignStore(root, dialects, FileStore(home), home, keep=lambda paths: None))
 
 
 def _write_ten(work: tuple[str, str, str, str, int]) -> None:

@@ -1,6 +1,6 @@
 """What every dialect must do, whatever its format; free of any test framework.
 
-    class TestMine(DialectConformance):
+    class TestMine(FormatConformance):
         dialect = mine
         sessions = (Given("a", {"a.jsonl": b"…"}),)
 
@@ -16,7 +16,7 @@ import msgspec
 
 from everlog.errors import FormatError
 from everlog.interop.exporter import export
-from everlog.interop.formats.format_types import Dialect, Given, Read, Written
+from everlog.interop.formats.format_types import Format, Given, Read, Written
 from everlog.interop.importer import bring
 from everlog.model import Compaction, Message, ToolCall, assistant, tool_result, user
 from everlog.session import Session, Store
@@ -25,7 +25,7 @@ from everlog.stores.in_memory import InMemoryStore
 CUTS = 200  # places at which a file is cut
 
 
-class DialectConformance:
+class FormatConformance:
     """Tests of one dialect."""
 
     dialect: ClassVar[Any]  # a module
@@ -192,8 +192,8 @@ class DialectConformance:
     # --- tools of the tests
 
     @property
-    def _dialect(self) -> Dialect:
-        made: Dialect = type(self).dialect
+    def _dialect(self) -> Format:
+        made: Format = type(self).dialect
         return made
 
     def _round(self, store: Store, source: Given) -> Written:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from everlog.errors import ProviderError
 from everlog.model import Message, assistant
-from everlog.ports import Delta, Request, Told, unheard
+from everlog.ports import Delta, DeltaCallback, Request, ignore_delta
 
 Reply = str | Message | Exception | Callable[[Request], str | Message]
 
@@ -25,7 +25,7 @@ class ScriptedModel:
         self._window = window
         self._title = title
 
-    async def complete(self, request: Request, told: Told = unheard) -> Message:
+    async def complete(self, request: Request, on_delta: DeltaCallback = ignore_delta) -> Message:
         """The next reply, told in words; ProviderError when there are no more."""
         if request.purpose == "title":
             return assistant(self._title)
@@ -39,7 +39,7 @@ class ScriptedModel:
             reply = reply(request)
         message = assistant(reply) if isinstance(reply, str) else reply
         for word in re.findall(r"\S+\s*|\s+", message.text):
-            told(Delta(word))
+            on_delta(Delta(word))
         return message
 
     def window(self, model: str) -> int | None:

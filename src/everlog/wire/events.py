@@ -117,7 +117,7 @@ class Error(RunEvent, frozen=True, kw_only=True):
     """A turn ended without an answer, or a request could not be served."""
 
     message: str
-    code: str = ""  # the error's class, such as ProviderDenied; RunCancelled if stopped
+    code: str = ""  # the error's class, such as ProviderDeniedError; RunCancelledError if stopped
     hint: str = ""
 
 

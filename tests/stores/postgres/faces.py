@@ -15,7 +15,7 @@ from zlib import crc32
 
 import psycopg
 
-from everlog.errors import Conflict, SessionBusy, StoreFailed
+from everlog.errors import ConflictError, SessionBusyError, StoreFailedError
 from everlog.ids import Ulids
 from everlog.log import line_codec
 from everlog.model import Message, user
@@ -102,9 +102,9 @@ class Everlog:
         record = user(text_of(name), id=name)
         try:
             (stored,) = self.store.append(session, [record], lease=turn)  # type: ignore[arg-type]
-        except Conflict as error:
+        except ConflictError as error:
             raise Refused(str(error)) from error
-        except (StoreFailed, SessionBusy) as error:
+        except (StoreFailedError, SessionBusyError) as error:
             raise Again(str(error)) from error
         assert isinstance(stored, Message) and stored.text == text_of(name)
         return Ack(session, name, stored.seq or 0, turn.epoch if turn else 0)
@@ -112,9 +112,9 @@ class Everlog:
     def take(self, session: str) -> Turn | None:
         try:
             return self.store.lease(session)
-        except SessionBusy:
+        except SessionBusyError:
             return None
-        except StoreFailed as error:
+        except StoreFailedError as error:
             raise Again(str(error)) from error
 
     def rows(self, session: str) -> list[Row]:

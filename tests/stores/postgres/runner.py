@@ -11,7 +11,7 @@ import random
 import sys
 import time
 
-from everlog.errors import Conflict, SessionBusy, StoreFailed
+from everlog.errors import ConflictError, SessionBusyError, StoreFailedError
 from everlog.model import user
 from everlog.settings import PostgresSettings, Settings
 from everlog.stores.postgres.postgres_store import PostgresStore
@@ -27,7 +27,7 @@ def main(url: str, schema: str, session: str, name: str, times: tuple[float, flo
     while time.monotonic() < end:
         try:
             held = store.lease(session)
-        except SessionBusy:
+        except SessionBusyError:
             time.sleep(0.01)
             continue
         try:
@@ -37,7 +37,7 @@ def main(url: str, schema: str, session: str, name: str, times: tuple[float, flo
                     record = user(f"{name} {number}", id=f"{name}-{number}")
                     (stored,) = store.append(session, [record], lease=held)
                     print(record.id, stored.seq, held.epoch, flush=True)
-        except (Conflict, SessionBusy, StoreFailed):
+        except (ConflictError, SessionBusyError, StoreFailedError):
             continue  # another has the turn by now
     store.close()
 

@@ -9,7 +9,7 @@ import pytest
 
 from everlog.app import migrate_database, open_home, open_runtime, open_store
 from everlog.cli.main import main
-from everlog.errors import SettingsError, StoreFailed
+from everlog.errors import SettingsError, StoreFailedError
 from everlog.settings import PostgresSettings, Settings, convert
 from everlog.stores.postgres.driver_errors import Address
 from everlog.stores.postgres.postgres_store import PostgresStore
@@ -52,14 +52,14 @@ def test_a_port_that_there_is_not_is_a_setting_to_mend(monkeypatch: pytest.Monke
 
 
 def test_a_server_that_is_not_there_is_none() -> None:
-    with pytest.raises(StoreFailed, match="cannot be reached") as raised:
+    with pytest.raises(StoreFailedError, match="cannot be reached") as raised:
         PostgresStore("postgresql://me@127.0.0.1:1/x", QUICK).list()
     assert "running" in raised.value.hint
 
 
 def test_the_only_machine_being_a_standby_is_told_with_what_to_do() -> None:
     with Server() as primary, Server(copy_of=primary) as standby:
-        with pytest.raises(StoreFailed, match="cannot be reached") as raised:
+        with pytest.raises(StoreFailedError, match="cannot be reached") as raised:
             PostgresStore(standby.url, QUICK).list()
         assert "name the primary" in raised.value.hint
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from everlog.errors import Conflict, FormatError, StoreFailed
+from everlog.errors import ConflictError, FormatError, StoreFailedError
 from everlog.model import Event, Meta, Tombstone, assistant, user
 from everlog.ports import Store
 from everlog.settings import PostgresSettings, SessionSettings, Settings
@@ -78,7 +78,7 @@ def test_connections_that_are_killed_during_appends_cost_nothing_and_double_noth
                 try:
                     store.append(session, [record])
                     break
-                except StoreFailed:
+                except StoreFailedError:
                     continue  # as a caller would, with the same id
             acknowledged.append(record.id)
 
@@ -162,13 +162,13 @@ def test_a_warning_beside_a_commit_is_no_acknowledgement() -> None:
     with Server() as server, Stores(server) as stores, server.connect() as other:
         store = stores.new()
         session = store.create().id
-        problems: list[StoreFailed] = []
+        problems: list[StoreFailedError] = []
 
         def write() -> None:
             for number in count():  # the server takes a moment to notice what it is told
                 try:
                     store.append(session, [user(f"{number}", id=f"{number}")])
-                except StoreFailed as error:
+                except StoreFailedError as error:
                     problems.append(error)
                     return
 
@@ -235,12 +235,12 @@ def test_a_guard_and_an_expect_hold_against_other_processes(stores: Stores) -> N
     one.append(session, [user("a"), user("b")])
     other = stores.again(one)
     other.append(session, [Tombstone(deletes=(1,))])
-    with pytest.raises(Conflict, match="was changed by record 3, after 2"):
-        one.append(session, [user("c")], guard=2)
+    with pytest.raises(ConflictError, match="was changed by record 3, after 2"):
+        one.append(session, [user("c")], no_marker_after=2)
     other.append(session, [user("d")])
-    with pytest.raises(Conflict, match="is at seq 4, not 3"):
-        one.append(session, [user("c")], expect=3)
-    assert one.append(session, [user("c")], expect=4, guard=3)[0].seq == 5
+    with pytest.raises(ConflictError, match="is at seq 4, not 3"):
+        one.append(session, [user("c")], expected_seq=3)
+    assert one.append(session, [user("c")], expected_seq=4, no_marker_after=3)[0].seq == 5
 
 
 def test_a_newer_everlog_makes_a_session_read_only(stores: Stores) -> None:

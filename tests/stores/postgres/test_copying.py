@@ -15,7 +15,7 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
-from everlog.errors import Conflict, FormatError, StoreFailed
+from everlog.errors import ConflictError, FormatError, StoreFailedError
 from everlog.interop.store_copy import Moved, copy
 from everlog.log.line_codec import decode
 from everlog.log.raw_lines import Line
@@ -322,7 +322,7 @@ class _Failing:
         for line in self._own.lines(session):
             self._left -= 1
             if self._left < 0:
-                raise StoreFailed("the disk is gone")
+                raise StoreFailedError("the disk is gone")
             yield line
 
 
@@ -334,7 +334,7 @@ def test_an_error_in_the_middle_leaves_whole_sessions_and_the_next_run_goes_on(
     for target in (stores.new(SMALL), second):
         done = 0
         for after in (1, 30, 90, 200, 400):
-            with pytest.raises(StoreFailed):
+            with pytest.raises(StoreFailedError):
                 copy(_Failing(first, after), target)  # type: ignore[arg-type]
             ids = list(target.ids())
             assert len(ids) >= done
@@ -362,9 +362,9 @@ def test_an_error_while_lines_are_added_takes_them_back(
 
         def broken(rest: list[Line] = rest) -> Iterator[Line]:
             yield from rest[:-2]
-            raise StoreFailed("the disk is gone")
+            raise StoreFailedError("the disk is gone")
 
-        with pytest.raises(StoreFailed):
+        with pytest.raises(StoreFailedError):
             target.adopt(first.metadata(session), broken, after=len(before) - 1)
         assert _lines(target, session) == before
         assert target.parts(session) == parts
@@ -473,9 +473,9 @@ def test_a_store_refuses_a_session_that_it_has(roots: list[FileStore], stores: S
     carried = [one for one in first.lines(session) if isinstance(one, Line)]
     for target in (database, second):
         target.adopt(first.metadata(session), lambda: iter(carried))
-        with pytest.raises(Conflict):
+        with pytest.raises(ConflictError):
             target.adopt(first.metadata(session), lambda: iter(carried))
-        with pytest.raises(Conflict):
+        with pytest.raises(ConflictError):
             target.adopt(first.metadata(session), lambda: iter(carried), after=7)
         assert len(_lines(target, session)) == 2
         assert decode(_lines(target, session)[1][1]).record is not None

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 import psycopg.errors
 import pytest
 
-from everlog.errors import Conflict, StoreFailed
+from everlog.errors import ConflictError, StoreFailedError
 from everlog.model import Message, Meta, user
 from everlog.settings import SessionSettings, Settings
 from everlog.stores.postgres.driver_errors import Address, ConnectionLost, mapped
@@ -38,7 +38,7 @@ def texts(store: PostgresStore, session: str) -> list[str]:
         lambda store, session: store.append(session, [user("a", id="a"), user("b", id="b")]),
         lambda store, session: store.append(session, [user("a", id="a")]),
         lambda store, session: store.append(
-            session, [user("a", id="a"), user("b", id="b")], expect=2
+            session, [user("a", id="a"), user("b", id="b")], expected_seq=2
         ),
         lambda store, session: store.update(session, {"aliases": ["agent:other"]}),
     ],
@@ -69,13 +69,13 @@ def test_what_comes_through_late_is_the_answer_and_no_conflict(own: Server) -> N
         session = store.create().id
         store.append(session, [user("one")])
         done = threading.Event()
-        failed: list[StoreFailed] = []
+        failed: list[StoreFailedError] = []
         given = [user("a", id="a"), user("b", id="b")]
 
         def insist() -> None:
             while not done.is_set():
                 try:
-                    found = store.append(session, given, expect=1)
+                    found = store.append(session, given, expected_seq=1)
                 except ConnectionLost as error:
                     failed.append(error)
                     continue
@@ -101,7 +101,7 @@ def test_an_id_that_a_call_has_twice_is_found_twice_after_a_loss(own: Server) ->
         again = store.append(session, twice)
         assert [one.seq for one in again] == [one.seq for one in stored] == [1, 2, 3]
         assert texts(store, session) == ["first", "second", "third"]
-        with pytest.raises(Conflict):
+        with pytest.raises(ConflictError):
             store.append(session, [user("other", id="same")])
 
 
@@ -187,7 +187,7 @@ def test_a_silent_server_is_waited_for_once_however_many_connections_there_are(
             begun = threading.Event()
 
             def fail() -> None:
-                with pytest.raises(StoreFailed):
+                with pytest.raises(StoreFailedError):
                     store.append(session, [user("two", id="2")])
                 begun.set()
 

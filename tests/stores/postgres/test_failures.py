@@ -14,10 +14,10 @@ from everlog.app import open_store
 from everlog.errors import (
     EverlogError,
     FormatError,
-    SessionBusy,
+    SessionBusyError,
     SettingsError,
-    StoreFailed,
-    StoreFull,
+    StoreFailedError,
+    StoreFullError,
 )
 from everlog.model import user
 from everlog.settings import PostgresSettings, Settings
@@ -64,19 +64,19 @@ def test_every_error_of_the_driver_is_one_of_ours(lost: bool) -> None:
     [
         (errors.SerializationFailure, Contended),
         (errors.DeadlockDetected, Contended),
-        (errors.DiskFull, StoreFull),
-        (errors.TooManyConnections, StoreFailed),
+        (errors.DiskFull, StoreFullError),
+        (errors.TooManyConnections, StoreFailedError),
         (errors.ReadOnlySqlTransaction, ReadOnly),
-        (errors.LockNotAvailable, SessionBusy),
-        (errors.QueryCanceled, StoreFailed),
-        (errors.AdminShutdown, StoreFailed),
+        (errors.LockNotAvailable, SessionBusyError),
+        (errors.QueryCanceled, StoreFailedError),
+        (errors.AdminShutdown, StoreFailedError),
         (errors.InvalidPassword, SettingsError),
         (errors.InvalidCatalogName, SettingsError),
         (errors.InsufficientPrivilege, SettingsError),
         (errors.UndefinedTable, SettingsError),
         (errors.UntranslatableCharacter, FormatError),
-        (psycopg.OperationalError, StoreFailed),
-        (psycopg.InterfaceError, StoreFailed),
+        (psycopg.OperationalError, StoreFailedError),
+        (psycopg.InterfaceError, StoreFailedError),
     ],
 )
 def test_errors_are_told_apart_and_say_what_to_do(
@@ -157,7 +157,7 @@ def test_a_server_that_goes_away_is_an_error_and_one_that_comes_back_is_used_aga
             store.create,
             lambda: store.lease(session),
         ):
-            with pytest.raises(StoreFailed) as raised:
+            with pytest.raises(StoreFailedError) as raised:
                 verb()
             assert raised.value.hint
         server.start()
@@ -172,7 +172,7 @@ def test_a_server_that_goes_away_is_an_error_and_one_that_comes_back_is_used_aga
 def test_only_the_first_one_waits_for_a_server_that_is_away() -> None:
     def refused() -> float:
         begun = time.monotonic()
-        with pytest.raises(StoreFailed, match="cannot be reached"):
+        with pytest.raises(StoreFailedError, match="cannot be reached"):
             store.metadata(session)
         return time.monotonic() - begun
 
@@ -191,7 +191,7 @@ def test_a_store_can_be_opened_before_its_server_is_there() -> None:
     with Server() as server:
         server.stop()
         store = PostgresStore(server.url, Settings(postgres=PostgresSettings(wait_seconds=0.5)))
-        with pytest.raises(StoreFailed, match="cannot be reached"):
+        with pytest.raises(StoreFailedError, match="cannot be reached"):
             store.create()
         server.start()
         assert store.create().chat == 1
@@ -206,7 +206,7 @@ def test_a_database_that_takes_no_changes_can_still_be_read(stores: Stores) -> N
     with stores.server.connect() as connection:
         connection.execute("ALTER ROLE everlog SET default_transaction_read_only = on")
         try:
-            with pytest.raises(StoreFailed, match="takes no changes") as raised:
+            with pytest.raises(StoreFailedError, match="takes no changes") as raised:
                 store.append(session, [user("refused")])
             assert "standby" in raised.value.hint
             assert len(list(store.read(session))) == 1
@@ -221,7 +221,7 @@ def test_a_database_that_takes_no_changes_can_still_be_read(stores: Stores) -> N
 def test_a_standby_is_refused_since_it_may_lag_behind() -> None:
     with Server() as primary, Server(copy_of=primary) as standby:
         store = PostgresStore(standby.url)
-        with pytest.raises(StoreFailed, match="cannot be reached"):
+        with pytest.raises(StoreFailedError, match="cannot be reached"):
             store.list()
         both = f"postgresql://everlog@127.0.0.1:{standby.port},127.0.0.1:{primary.port}/postgres"
         store = PostgresStore(both)
@@ -245,7 +245,7 @@ def test_waiting_for_a_connection_has_an_end(stores: Stores) -> None:
     thread.start()
     held.wait(30)
     try:
-        with pytest.raises(StoreFailed, match="are in use") as raised:
+        with pytest.raises(StoreFailedError, match="are in use") as raised:
             store.append(session, [user("x")])
         assert "pool_size" in raised.value.hint
     finally:
@@ -261,7 +261,7 @@ def test_a_statement_that_takes_too_long_is_ended(stores: Stores) -> None:
     table = f"{store.database.settings.schema}.session"
     with stores.server.connect() as connection, connection.transaction():
         connection.execute(f"SELECT 1 FROM {table} FOR UPDATE")
-        with pytest.raises(StoreFailed, match="took too long"):
+        with pytest.raises(StoreFailedError, match="took too long"):
             store.append(session, [user("y")])
     assert store.append(session, [user("y")])[0].seq == 2
 

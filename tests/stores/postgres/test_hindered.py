@@ -15,7 +15,7 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from everlog.errors import EverlogError, SettingsError, StoreFailed, StoreFull
+from everlog.errors import EverlogError, SettingsError, StoreFailedError, StoreFullError
 from everlog.model import user
 from everlog.ports import Query
 from everlog.settings import PostgresSettings, Settings
@@ -132,10 +132,10 @@ def _fill(store: PostgresStore, session: str, small: Path) -> None:
             store.append(session, [user(text)])
             stored.append(text)
 
-    with pytest.raises(StoreFull, match="is full") as raised:
+    with pytest.raises(StoreFullError, match="is full") as raised:
         fill()
     assert "make room" in raised.value.hint and "reading still works" in raised.value.hint
-    with pytest.raises(StoreFull):
+    with pytest.raises(StoreFullError):
         store.append(session, [user(text)])
     assert texts(store, session) == stored
     assert store.metadata(session).message_count == len(stored) > 5
@@ -153,7 +153,7 @@ def _fill(store: PostgresStore, session: str, small: Path) -> None:
 def failing(verb: Callable[[], object]) -> float:
     """Seconds until it is told that it failed."""
     begun = time.monotonic()
-    with pytest.raises(StoreFailed) as raised:
+    with pytest.raises(StoreFailedError) as raised:
         verb()
     assert raised.value.hint
     return time.monotonic() - begun
@@ -272,7 +272,7 @@ def _until_it_works(verb: Callable[[], object]) -> None:
     def works() -> bool:
         try:
             verb()
-        except StoreFailed:
+        except StoreFailedError:
             return False
         return True
 
@@ -292,7 +292,7 @@ def _until_it_works(verb: Callable[[], object]) -> None:
 )
 def test_what_will_pass_is_no_mistake_in_the_settings(said: str, hint: str) -> None:
     found = mapped(psycopg.OperationalError(said), Address("postgresql://me@127.0.0.1/x"))
-    assert isinstance(found, StoreFailed) and hint in found.hint
+    assert isinstance(found, StoreFailedError) and hint in found.hint
 
 
 @pytest.mark.parametrize(

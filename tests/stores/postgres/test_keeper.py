@@ -10,7 +10,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from everlog.errors import StoreFailed
+from everlog.errors import StoreFailedError
 from everlog.model import TURN_END, Event, user
 from everlog.stores.postgres.background import Keeper
 from everlog.stores.postgres.id_columns import sid_of
@@ -137,7 +137,7 @@ def test_who_holds_a_lease_is_told_of_its_end_by_a_server_that_is_silent(own: Se
         store = stores.new(lease_seconds=1.0, wait_seconds=1.0, statement_seconds=10.0)
         lease = store.lease(store.create().id)
         told = threading.Event()
-        lease.when_lost(told.set)
+        lease.on_lost(told.set)
         own.pause()
         try:
             assert told.wait(30)
@@ -191,8 +191,8 @@ def test_who_fails_when_told_does_not_keep_others_from_being_told(stores: Stores
     def fail() -> None:
         raise RuntimeError("the loop is closed")
 
-    one.when_lost(fail)
-    two.when_lost(told.set)
+    one.on_lost(fail)
+    two.on_lost(told.set)
     table = f"{store.database.settings.schema}.session"
     with stores.server.connect() as other:
         other.execute(
@@ -264,7 +264,7 @@ def test_a_thread_that_cannot_be_started_is_tried_again_and_costs_no_append(
     session = store.create().id
     with no_more_threads():
         assert store.append(session, [user("one")])[0].seq == 1
-        with pytest.raises(StoreFailed, match="thread") as raised:
+        with pytest.raises(StoreFailedError, match="thread") as raised:
             store.lease(session)
     assert raised.value.hint
     assert any("thread" in one for one in store.reports)

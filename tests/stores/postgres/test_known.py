@@ -11,7 +11,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from everlog.errors import SessionBusy
+from everlog.errors import SessionBusyError
 from everlog.log.fold import Tally
 from everlog.stores.postgres.session_cache import Known, Memory
 
@@ -54,7 +54,7 @@ def is_free(known: Known) -> bool:
         try:
             with known.hold(0.2):
                 found.append(True)
-        except SessionBusy:
+        except SessionBusyError:
             found.append(False)
 
     other = threading.Thread(target=look)

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from everlog.errors import Conflict, SessionBusy
+from everlog.errors import ConflictError, SessionBusyError
 from everlog.log.raw_lines import Line
 from everlog.model import user
 from everlog.stores.postgres.leases import PostgresLease
@@ -27,7 +27,7 @@ SOON = 60.0  # seconds in which something must happen
 def can_take(store: PostgresStore, session: str) -> bool:
     try:
         store.lease(session).release()
-    except SessionBusy:
+    except SessionBusyError:
         return False
     return True
 
@@ -41,7 +41,7 @@ def take_over(stores: Stores, store: PostgresStore, session: str) -> PostgresLea
             connection.execute(f"UPDATE {table} SET lease_until = 'epoch'")
             try:
                 return store.lease(session)
-            except SessionBusy:
+            except SessionBusyError:
                 continue  # it was renewed in between
     raise AssertionError("the turn was not given up")
 
@@ -52,11 +52,11 @@ def test_who_finds_a_turn_taken_is_told_by_whom(stores: Stores) -> None:
     other = stores.again(one)
     with (
         one.lease(session),
-        pytest.raises(SessionBusy, match=rf"running in \S+\.{os.getpid()}\.") as raised,
+        pytest.raises(SessionBusyError, match=rf"running in \S+\.{os.getpid()}\.") as raised,
     ):
         other.lease(session)
     assert "free after 15 seconds" in raised.value.hint
-    with one.lease(session), pytest.raises(SessionBusy, match="of this session") as own:
+    with one.lease(session), pytest.raises(SessionBusyError, match="of this session") as own:
         one.lease(session)
     assert "stop it" in own.value.hint
     other.lease(session).release()
@@ -92,7 +92,7 @@ def test_a_stale_lease_is_refused_and_writes_nothing(stores: Stores) -> None:
     with stores.server.connect() as connection:
         with take_over(stores, other, session) as taken:
             assert taken.epoch == lease.epoch + 1
-            with pytest.raises(Conflict, match="is not held"):
+            with pytest.raises(ConflictError, match="is not held"):
                 one.append(session, [user("too late", id="late")], lease=lease)
             until(lambda: not lease.held)  # the next renewal tells it
             other.append(session, [user("theirs")], lease=taken)
@@ -122,7 +122,7 @@ def test_a_lease_from_before_a_session_was_deleted_and_copied_in_again_is_stale(
     other.adopt(metadata, lambda: (one for one in lines if isinstance(one, Line)))
     with other.lease(session) as lease:
         assert lease.epoch > late.epoch
-        with pytest.raises(Conflict, match="is not held"):
+        with pytest.raises(ConflictError, match="is not held"):
             paused.append(session, [user("too late")], lease=late)
         other.append(session, [user("theirs")], lease=lease)
     assert other.verify(session) == ()

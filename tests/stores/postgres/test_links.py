@@ -6,7 +6,7 @@ import threading
 
 import pytest
 
-from everlog.errors import StoreFailed
+from everlog.errors import StoreFailedError
 from everlog.model import user
 from everlog.settings import PostgresSettings, Settings
 from everlog.stores.postgres.connections import Link
@@ -62,7 +62,7 @@ def test_who_waits_gets_what_is_given_back_and_else_is_told(stores: Stores) -> N
     links = database._links
     assert isinstance(links, Links)
     mine = links.take()
-    with pytest.raises(StoreFailed, match="are in use") as raised:
+    with pytest.raises(StoreFailedError, match="are in use") as raised:
         links.take()
     assert "pool_size" in raised.value.hint
     got: list[Link] = []
@@ -200,7 +200,7 @@ def test_who_is_urgent_has_one_more_connection_and_no_other_gets_it(stores: Stor
     mine = _taken(store, 2)
     for _ in range(2):
         store.database.once(lambda link: link.execute("SELECT 1"), urgent=True)
-        with pytest.raises(StoreFailed, match="are in use"):
+        with pytest.raises(StoreFailedError, match="are in use"):
             links.take()
     for one in mine:
         links.give(one)

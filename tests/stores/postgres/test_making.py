@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from everlog.errors import NotFound
+from everlog.errors import NotFoundError
 from everlog.interop.store_copy import copy
 from everlog.model import user
 from everlog.settings import SessionSettings, Settings
@@ -88,7 +88,7 @@ def test_a_deletion_that_is_done_is_told_as_done_and_its_rows_go_later(
     rows = f"SELECT 1 FROM {near.database.settings.schema}.session WHERE deleted_at IS NOT NULL"
     with cut_off(proxy, b".rec WHERE sid"):
         assert near.delete(session) == 1
-    with pytest.raises(NotFound):
+    with pytest.raises(NotFoundError):
         other.metadata(session)
     assert any(session in one and "later" in one for one in near.reports)
     other.catch_up()
@@ -132,7 +132,7 @@ def test_a_session_that_is_deleted_while_it_is_forked_makes_no_fork(stores: Stor
     def fork() -> None:
         try:
             other.fork(session)
-        except NotFound as error:
+        except NotFoundError as error:
             told.append(error)
 
     other.list()
@@ -157,5 +157,5 @@ def test_lines_of_a_session_that_is_deleted_meanwhile_end_with_an_error(stores: 
     carried = stores.again(store).lines(session)
     next(carried)
     store.delete(session)
-    with pytest.raises(NotFound, match=session):
+    with pytest.raises(NotFoundError, match=session):
         list(carried)

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from everlog.errors import FormatError, InvalidId, NotFound
+from everlog.errors import FormatError, InvalidIdError, NotFoundError
 from everlog.model import Damaged, Event, Meta, Tombstone, assistant, user
 from everlog.ports import Filter, Query
 from everlog.settings import SessionSettings, Settings
@@ -110,11 +110,11 @@ def test_the_number_of_sessions_is_kept_and_not_counted(stores: Stores) -> None:
 
 def test_ids_that_no_ulid_can_have_are_not_found(stores: Stores) -> None:
     store = stores.new()
-    with pytest.raises(NotFound):
+    with pytest.raises(NotFoundError):
         store.metadata("Z" * 26)
-    with pytest.raises(NotFound):
+    with pytest.raises(NotFoundError):
         store.resolve("ZZZZZZ")
-    with pytest.raises(InvalidId):
+    with pytest.raises(InvalidIdError):
         list(store.read("x"))
 
 
@@ -173,9 +173,9 @@ def test_a_deletion_that_was_broken_off_is_gone_at_once_and_removed_later(stores
         sid_of(session),
     )
     for verb in (store.metadata, store.parts, store.lease, store.verify, store.resolve, store.fork):
-        with pytest.raises(NotFound):
+        with pytest.raises(NotFoundError):
             verb(session)
-    with pytest.raises(NotFound):
+    with pytest.raises(NotFoundError):
         store.append(session, [user("more")])
     store.catch_up()
     assert ask(stores, store, "SELECT count(*) FROM everlog.rec") == [(2,)]

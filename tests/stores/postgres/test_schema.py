@@ -7,7 +7,7 @@ from itertools import pairwise
 
 import pytest
 
-from everlog.errors import SettingsError, StoreFailed
+from everlog.errors import SettingsError, StoreFailedError
 from everlog.model import user
 from everlog.settings import Settings
 from everlog.stores.postgres import schema
@@ -45,7 +45,7 @@ def test_tables_that_were_half_made_are_none(stores: Stores) -> None:
     with Proxy(stores.server.port) as proxy:
         near = PostgresStore(f"postgresql://{USER}@127.0.0.1:{proxy.port}/postgres", settings)
         proxy.swallow(b"listing_source", for_good=True)
-        with pytest.raises(StoreFailed):
+        with pytest.raises(StoreFailedError):
             near.create()
         assert proxy.swallowed.is_set()
     assert stores.opened[0].create().id

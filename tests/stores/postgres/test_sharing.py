@@ -11,9 +11,9 @@ from contextlib import contextmanager
 import pytest
 
 from everlog.context.tokens import estimate_text
-from everlog.errors import Conflict, SessionBusy
+from everlog.errors import ConflictError, SessionBusyError
 from everlog.model import Event, user
-from everlog.ports import Fleeting
+from everlog.ports import ExpiringLease
 from everlog.session import Store
 from everlog.settings import Settings
 from everlog.stores.postgres.notifications import CHANNELS, SOONEST, Listening, shard_of
@@ -162,13 +162,13 @@ def test_a_session_is_adrift_when_it_is_unfinished_and_nobody_has_its_turn(store
     for one in (left, held):
         store.append(one, [user("hello", run_id=RUN)])
     store.append(done, [user("hello", run_id=RUN), Event(kind="turn_end", data={"runId": RUN})])
-    found = store.sharing.adrift(10)
+    found = store.sharing.unowned(10)
     assert left in found and held not in found  # one that ended may be there until its row is
     lease.release()
-    assert held in store.sharing.adrift(10)
+    assert held in store.sharing.unowned(10)
     store._rows.settle()
-    assert set(store.sharing.adrift(10)) == {left, held}
-    assert len(store.sharing.adrift(1)) == 1
+    assert set(store.sharing.unowned(10)) == {left, held}
+    assert len(store.sharing.unowned(1)) == 1
 
 
 def test_of_many_who_take_a_job_for_a_time_one_has_it(stores: Stores) -> None:
@@ -198,15 +198,15 @@ def test_who_holds_a_lease_is_told_when_it_is_lost(stores: Stores) -> None:
     other = stores.again(store)
     session = store.create().id
     lease = store.lease(session)
-    assert isinstance(lease, Fleeting)
+    assert isinstance(lease, ExpiringLease)
     told = threading.Event()
-    lease.when_lost(told.set)
+    lease.on_lost(told.set)
     with stores.server.connect() as connection:
         table = f"{store.database.settings.schema}.session"
         connection.execute(f"UPDATE {table} SET epoch = epoch + 1")  # another has taken it
     assert told.wait(SOON) and lease.lost
     again = threading.Event()
-    lease.when_lost(again.set)
+    lease.on_lost(again.set)
     assert again.is_set(), "who asks late is told at once"
     until(lambda: _is_free(other, session))
 
@@ -214,7 +214,7 @@ def test_who_holds_a_lease_is_told_when_it_is_lost(stores: Stores) -> None:
 def _is_free(store: PostgresStore, session: str) -> bool:
     try:
         store.lease(session).release()
-    except SessionBusy:
+    except SessionBusyError:
         return False
     return True
 
@@ -224,11 +224,11 @@ def test_an_append_that_is_refused_tells_that_the_lease_is_lost(stores: Stores) 
     session = store.create().id
     lease = store.lease(session)
     told = threading.Event()
-    lease.when_lost(told.set)
+    lease.on_lost(told.set)
     with stores.server.connect() as connection:
         table = f"{store.database.settings.schema}.session"
         connection.execute(f"UPDATE {table} SET epoch = epoch + 1")
-    with pytest.raises(Conflict, match="is not held"):
+    with pytest.raises(ConflictError, match="is not held"):
         store.append(session, [user("late")], lease=lease)
     assert told.is_set() and list(store.read(session)) == []
 
@@ -246,7 +246,7 @@ def test_a_turn_that_was_replaced_cannot_end_and_without_its_lease_would_end_twi
         connection.execute(f"UPDATE {port.database.settings.schema}.session SET epoch = epoch + 1")
     session.append(Event(kind="turn_interrupted", data={"runId": RUN}))  # by who took it over
     before = session.records()
-    with pytest.raises(Conflict, match="is not held"):
+    with pytest.raises(ConflictError, match="is not held"):
         session.end_turn(duration_ms=1, run_id=RUN, stop="end", lease=lease)
     assert session.records() == before
     session.end_turn(duration_ms=1, run_id=RUN, stop="end")  # the naive twin
@@ -269,7 +269,7 @@ def test_a_lease_that_is_given_back_is_not_renewed_by_a_renewal_under_way(stores
 def test_a_daemon_whose_clock_is_ahead_takes_no_time_that_is_not_near(stores: Stores) -> None:
     store = stores.new()
     now = round(time.time() * 1000)
-    with pytest.raises(Conflict, match=r"clock .* 365\.0 days ahead"):
+    with pytest.raises(ConflictError, match=r"clock .* 365\.0 days ahead"):
         store.sharing.take_due("job", now + 365 * DAY)
     assert store.sharing.take_due("job", now + 30_000) == b"", "clocks differ a little"
     assert store.sharing.take_due("job", now) is None

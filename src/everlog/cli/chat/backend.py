@@ -13,7 +13,7 @@ from typing import NamedTuple, Protocol
 from everlog.aio import AsyncSession, AsyncStore
 from everlog.cli import output
 from everlog.context.build import Context
-from everlog.errors import NotFound
+from everlog.errors import NotFoundError
 from everlog.wire.events import RunEvent
 from everlog.wire.responses import Accepted, Compacted
 
@@ -90,13 +90,13 @@ async def find_partner(
     if foreign is None and store is None:
         try:
             return await open_remote(root)
-        except NotFound:
+        except NotFoundError:
             pass
     return open_local(root, foreign, store)
 
 
 async def open_remote(root: Path) -> Partner:
-    """The daemon of a root; NotFound if none runs."""
+    """The daemon of a root; NotFoundError if none runs."""
     from everlog.cli.chat.daemon_backend import Remote, running
 
     address = await running(root)

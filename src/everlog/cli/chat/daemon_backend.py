@@ -18,7 +18,7 @@ from everlog.aio import AsyncSession, AsyncStore
 from everlog.cli.chat.backend import Away, Back, Told
 from everlog.client import Client, websocket
 from everlog.context.build import Context
-from everlog.errors import EverlogError, NotFound
+from everlog.errors import EverlogError, NotFoundError
 from everlog.log.backward_read import LeftOut
 from everlog.log.line_codec import from_object
 from everlog.model import Message
@@ -116,7 +116,7 @@ class Remote:
 
 
 async def running(root: Path) -> str:
-    """The address of the daemon of a root; NotFound if none runs."""
+    """The address of the daemon of a root; NotFoundError if none runs."""
 
     def ask() -> str:
         with Client.of(root) as client:
@@ -206,7 +206,7 @@ class _Following:
                 if not is_away:
                     is_away = True
                     self._tell(Away(error.message))
-                if isinstance(error, NotFound) and "status" in error.facts:
+                if isinstance(error, NotFoundError) and "status" in error.facts:
                     return  # the daemon is there, the session is not: it was deleted
             self._ended.wait(LOOK_SECONDS)
 

@@ -259,7 +259,7 @@ class Teller:
         return output.shorten(f"⚙ {name} {given}".rstrip(), max(room, 8)) + end
 
     def _failed(self, event: events.Error) -> Line:
-        if event.code == "RunCancelled":
+        if event.code == "RunCancelledError":
             withdrawn = event.run_id in self.waiting
             return Line("taken back" if withdrawn else "stopped; what was said is kept", "yellow")
         hint = f" ({event.hint})" if event.hint else ""

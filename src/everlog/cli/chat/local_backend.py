@@ -15,7 +15,7 @@ import os
 from everlog.aio import AsyncSession
 from everlog.cli.chat.backend import Told
 from everlog.context.build import Context
-from everlog.errors import EverlogError, NotFound
+from everlog.errors import EverlogError, NotFoundError
 from everlog.log.line_codec import to_object
 from everlog.runtime.remote_events import News
 from everlog.runtime.runtime import Runtime
@@ -149,7 +149,7 @@ class Local:
             return
         try:
             entries = await self.store.call(news.read)
-        except NotFound:
+        except NotFoundError:
             if news is self._news:
                 self._news = None
                 gone = SessionChanged(session_id=news.session.id, change="deleted")

@@ -11,7 +11,7 @@ import msgspec
 from everlog import errors
 from everlog.cli import output, transcript_output
 from everlog.cli.chat.backend import Away, Partner
-from everlog.errors import EverlogError, ProviderError, RunCancelled, StoreFailed
+from everlog.errors import EverlogError, ProviderError, RunCancelledError, StoreFailedError
 from everlog.log.line_codec import encode, seal
 from everlog.model import Message
 from everlog.wire.events import Error, MessageComplete, MessageStored
@@ -30,7 +30,7 @@ async def ask(partner: Partner, session: str, prompt: str, *, as_json: bool) -> 
             stored, end = await _ended(partner, run)
         finally:
             stopping.cancel()
-    except RunCancelled:
+    except RunCancelledError:
         if stop.is_set():
             raise KeyboardInterrupt from None
         raise
@@ -63,7 +63,7 @@ async def _ended(partner: Partner, run: str) -> tuple[list[Message], MessageComp
     while True:
         event = await partner.events.get()
         if isinstance(event, Away):
-            raise StoreFailed(
+            raise StoreFailedError(
                 f"the daemon has gone: {event.reason}", hint="your message is kept in the session"
             )
         if getattr(event, "run_id", None) != run:

@@ -22,7 +22,7 @@ from everlog.cli.chat.input_history import KeptHistory
 from everlog.cli.chat.session_choice import introduce, model_of
 from everlog.cli.chat.slash_completion import SlashCompleter
 from everlog.cli.model_windows import window_of
-from everlog.errors import ContextOverflow, EverlogError, NotFound
+from everlog.errors import ContextOverflowError, EverlogError, NotFoundError
 from everlog.session import Session
 from everlog.wire.events import (
     CompactEnd,
@@ -139,7 +139,7 @@ class Chat:
             return await self._say(text[1:] if text.startswith("//") else text)
         except (EverlogError, OSError) as error:
             problem = str(error)
-            if isinstance(error, NotFound) and not is_command:  # there is no session any more
+            if isinstance(error, NotFoundError) and not is_command:  # there is no session any more
                 problem = f"{error.message} ({ELSEWHERE})"
             await self.show([Line(f"✗ {output.one_line(problem)}", "red")])
             return "" if is_command else text
@@ -158,7 +158,7 @@ class Chat:
         try:
             await running(self.root)
             return
-        except NotFound:
+        except NotFoundError:
             pass
         gone, self.partner = self.partner, open_local(self.root, None)
         self.partner.events = gone.events  # whoever listens goes on listening
@@ -278,7 +278,7 @@ def _facts(session: Session) -> tuple[str, str]:
     try:
         context = session.context(window=window)
         full = f"{context.tokens:,} of {context.window:,} tokens"
-    except ContextOverflow:
+    except ContextOverflowError:
         full = f"more than {window:,} tokens"
     who = (metadata.title, metadata.agent, model)
     return " · ".join(map(output.one_line, who)), full

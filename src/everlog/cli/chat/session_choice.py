@@ -10,7 +10,7 @@ from everlog.aio import AsyncSession, AsyncStore
 from everlog.cli import output
 from everlog.cli.chat.backend import Partner
 from everlog.cli.chat.event_printer import Line, said
-from everlog.errors import NotFound, Unsupported
+from everlog.errors import NotFoundError, UnsupportedError
 from everlog.identity.route import Router, Routing
 from everlog.model import Message, Metadata
 from everlog.session import Session, Store
@@ -52,7 +52,7 @@ async def make_current(session: AsyncSession) -> None:
     """Let it be the one that its agent and sender go on with."""
     try:
         await session.resume()
-    except Unsupported:
+    except UnsupportedError:
         pass  # its program goes on with the newest, whatever we think
 
 
@@ -76,7 +76,7 @@ async def _named(store: AsyncStore, wanted: Wanted) -> AsyncSession:
         return await store.session(wanted.resume)
     page = await store.list(limit=1, agent=wanted.agent, sender=wanted.sender)
     if not page:
-        raise NotFound("there is no session to resume", hint="everlog chat starts one")
+        raise NotFoundError("there is no session to resume", hint="everlog chat starts one")
     return await store.session(page[0].id)
 
 
@@ -88,7 +88,9 @@ async def _use_model(partner: Partner, session: AsyncSession, model: str | None)
         return
     try:
         await partner.use_model(session.id, model)
-    except Unsupported:  # its program's files have no place for it; that matters for another one
+    except (
+        UnsupportedError
+    ):  # its program's files have no place for it; that matters for another one
         if model != model_of(partner.store.sync, metadata):
             raise
 

@@ -12,7 +12,7 @@ from everlog.cli import output
 from everlog.cli.chat import session_choice
 from everlog.cli.chat.event_printer import Line
 from everlog.context.tokens import estimate
-from everlog.errors import Conflict, FormatError, NotFound, StoreFailed
+from everlog.errors import ConflictError, FormatError, NotFoundError, StoreFailedError
 from everlog.model import Message
 
 if TYPE_CHECKING:
@@ -285,13 +285,13 @@ async def export(chat: Chat, given: str) -> None:
         with open(os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as opened:
             opened.write(data)
     except FileExistsError:
-        raise Conflict(f"{target} is there already", hint="name another file") from None
+        raise ConflictError(f"{target} is there already", hint="name another file") from None
     except FileNotFoundError:
         hint = "make it, or name another file"
-        raise NotFound(f"there is no folder {target.parent}", hint=hint) from None
+        raise NotFoundError(f"there is no folder {target.parent}", hint=hint) from None
     except OSError as error:
         why = (error.strerror or str(error)).lower()
         hint = "name another file; the session is as it was"
-        raise StoreFailed(f"{target} cannot be written: {why}", hint=hint) from error
+        raise StoreFailedError(f"{target} cannot be written: {why}", hint=hint) from error
     hidden = f", {output.plural(covered, 'secret')} covered up" if covered else ""
     await chat.show([Line(f"written: {output.one_line(str(target))}{hidden}")])

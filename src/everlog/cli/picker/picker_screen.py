@@ -34,7 +34,7 @@ from everlog.cli.picker import preview
 from everlog.cli.picker.newest_task import Newest
 from everlog.cli.picker.session_filter import Finding, Row
 from everlog.cli.picker.session_table import Pane, Table
-from everlog.errors import EverlogError, NotFound
+from everlog.errors import EverlogError, NotFoundError
 from everlog.session import Store
 
 BESIDE = 100  # columns from which on the preview is at the side
@@ -179,7 +179,7 @@ class Screen:
         def read() -> list[Line] | None:
             try:
                 return preview.newest(self._store, session)
-            except NotFound:
+            except NotFoundError:
                 return None  # somebody else deleted it
 
         def keep(lines: list[Line] | None) -> None:
@@ -270,7 +270,7 @@ class Screen:
     async def _guarded(self, row: Row, doing: Coroutine[Any, Any, None]) -> None:
         try:
             await doing
-        except NotFound:
+        except NotFoundError:
             self._drop(row.id)
         except EverlogError as error:
             self._fail(error)

@@ -9,7 +9,7 @@ from everlog.cli import output
 from everlog.cli.message_lines import Folded, Line
 from everlog.log.backward_read import read
 from everlog.model import Entry, Message
-from everlog.ports import Listed
+from everlog.ports import SessionRow
 from everlog.session import Store
 
 MESSAGES = 20
@@ -18,7 +18,7 @@ BYTES = 2_000_000  # likewise
 TEXT_LINES = 8  # of one text
 
 
-def head(listed: Listed) -> list[Line]:
+def head(listed: SessionRow) -> list[Line]:
     """What is known of a session without reading it."""
     metadata = listed.metadata
     facts = [

@@ -11,8 +11,8 @@ from typing import NamedTuple
 from msgspec.structs import replace
 
 from everlog.cli.picker.newest_task import Newest
-from everlog.errors import EverlogError, NotFound
-from everlog.ports import Hit, Listed, Page
+from everlog.errors import EverlogError, NotFoundError
+from everlog.ports import Hit, Page, SessionRow
 from everlog.session import Session, Store
 
 PAGE = 100  # sessions that are read at a time
@@ -25,7 +25,7 @@ SEARCHED = 2  # characters from which on what was said is searched
 class Row(NamedTuple):
     """A session in the list, and the passage that was found in it."""
 
-    listed: Listed
+    listed: SessionRow
     hit: Hit | None = None
 
     @property
@@ -172,9 +172,9 @@ class Finding:
             try:
                 metadata = self._store.port.metadata(one.session)
                 parts = self._store.port.parts(one.session)
-            except NotFound:
+            except NotFoundError:
                 continue  # deleted meanwhile
-            listed = Listed(metadata, sum(part.bytes for part in parts), len(parts))
+            listed = SessionRow(metadata, sum(part.bytes for part in parts), len(parts))
             said = (hit for hit in one.hits if hit.seq)  # the title is shown in any case
             rows[one.session] = Row(listed, next(said, None))
         return rows

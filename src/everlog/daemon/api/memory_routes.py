@@ -13,7 +13,7 @@ from msgspec import Meta
 
 from everlog.daemon.api.requests import Asked, unquoted
 from everlog.daemon.error_responses import PROBLEMS
-from everlog.errors import NotFound
+from everlog.errors import NotFoundError
 from everlog.ids import timestamp
 from everlog.log.line_codec import clean
 from everlog.memory import note_edits
@@ -137,7 +137,7 @@ class MemoryRoutes(Controller):
             called=data.name,
             description=data.description,
             category=data.category,
-            expect=data.version,
+            expected_version=data.version,
         )
         return Noted(file=path)
 
@@ -182,7 +182,7 @@ class MemoryRoutes(Controller):
 
 def memories_of(runtime: Runtime, agent: str | None) -> Memories:
     if runtime.memory is None:
-        raise NotFound("this store forgets: there is no memory")
+        raise NotFoundError("this store forgets: there is no memory")
     return runtime.memory.memories(agent or runtime.router.default_agent)
 
 

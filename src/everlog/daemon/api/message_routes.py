@@ -220,5 +220,5 @@ def _log(session: Session, after: int, limit: int) -> list[AnyRecord]:
 
 def _known(seq: int) -> int:
     if not 0 < seq <= LARGEST:
-        raise Refused(404, "Message not found", code="NotFound")
+        raise Refused(404, "Message not found", code="NotFoundError")
     return seq

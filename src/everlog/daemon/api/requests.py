@@ -16,7 +16,7 @@ from msgspec.structs import asdict
 
 from everlog.aio import AsyncSession
 from everlog.daemon.error_responses import Refused
-from everlog.errors import InvalidId, NotFound
+from everlog.errors import InvalidIdError, NotFoundError
 from everlog.identity.scope import Inbound
 from everlog.log.line_codec import encode, has_crc, seal
 from everlog.model import AnyRecord, File, Image, Metadata, Text, Unknown
@@ -127,10 +127,10 @@ async def find(runtime: Runtime, quoted: str) -> AsyncSession:
     """The session that a path names: by id, key, alias, or the beginning of an id."""
     try:
         return await runtime.store.session(unquoted(quoted))
-    except InvalidId as error:
-        raise Refused(400, NO_ID, hint=error.hint, code="InvalidId") from error
-    except NotFound as error:
-        raise Refused(404, NO_SESSION, code="NotFound") from error
+    except InvalidIdError as error:
+        raise Refused(400, NO_ID, hint=error.hint, code="InvalidIdError") from error
+    except NotFoundError as error:
+        raise Refused(404, NO_SESSION, code="NotFoundError") from error
 
 
 def unquoted(segment: str) -> str:
@@ -138,7 +138,7 @@ def unquoted(segment: str) -> str:
     try:
         return unquote(segment, errors="strict")
     except UnicodeDecodeError as error:
-        raise InvalidId("the path is not UTF-8") from error
+        raise InvalidIdError("the path is not UTF-8") from error
 
 
 def given(asked: Asked, **names: str) -> dict[str, Any]:

@@ -23,7 +23,7 @@ import msgspec
 from google.protobuf.message import DecodeError
 
 from everlog.daemon.crabtalk.proto.crabtalk_pb2 import ClientMessage, ErrorMsg, ServerMessage
-from everlog.errors import StoreFailed
+from everlog.errors import StoreFailedError
 
 HEADER = 4
 BACKLOG = 128
@@ -198,7 +198,7 @@ class FrameServer:
         self._file = (0, 0)  # device and inode of our socket
 
     async def start(self) -> None:
-        """Listen. StoreFailed if another daemon does, or something else lies in the way."""
+        """Listen. StoreFailedError if another daemon does, or something else lies in the way."""
         bound = listen(self.path)
         self._file = _identity(self.path)
         self._server = await asyncio.start_unix_server(self._connected, sock=bound)
@@ -257,7 +257,7 @@ def listen(path: Path) -> socket.socket:
                 raise
     except OSError as error:
         hint = "choose a shorter root, or set [daemon] socket = false" if _is_long(path) else ""
-        raise StoreFailed(f"cannot listen on {path}: {error}", hint=hint) from error
+        raise StoreFailedError(f"cannot listen on {path}: {error}", hint=hint) from error
     return bound
 
 
@@ -272,7 +272,7 @@ def _check_place(path: Path) -> None:
     except FileNotFoundError:
         return
     if not stat.S_ISSOCK(found.st_mode):
-        raise StoreFailed(f"{path} is not a socket", hint="move it away")
+        raise StoreFailedError(f"{path} is not a socket", hint="move it away")
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
         probe.settimeout(1.0)
         try:
@@ -283,7 +283,7 @@ def _check_place(path: Path) -> None:
             if error.errno == errno.ECONNREFUSED:
                 return
             raise
-    raise StoreFailed(f"another daemon listens on {path}", hint="stop it first")
+    raise StoreFailedError(f"another daemon listens on {path}", hint="stop it first")
 
 
 def _identity(path: Path) -> tuple[int, int]:

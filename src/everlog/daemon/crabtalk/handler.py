@@ -27,7 +27,7 @@ from everlog.daemon.crabtalk.event_messages import U32, Told, day, split_model, 
 from everlog.daemon.crabtalk.frames import Connection, FrameServer, Limits, refused, sound
 from everlog.daemon.crabtalk.proto import crabtalk_pb2 as pb
 from everlog.daemon.json_log import note
-from everlog.errors import Conflict, EverlogError, FormatError, InvalidId, NotFound
+from everlog.errors import ConflictError, EverlogError, FormatError, InvalidIdError, NotFoundError
 from everlog.model import pair
 from everlog.runtime.feed import Subscription
 from everlog.runtime.run import Run
@@ -36,9 +36,9 @@ from everlog.runtime.runtime import Runtime
 LISTED = 1_000  # conversations in one reply
 NOBODY = "user"  # who it is that gives no sender
 _CODES: tuple[tuple[type[EverlogError], int], ...] = (
-    (InvalidId, 400),
+    (InvalidIdError, 400),
     (FormatError, 400),
-    (NotFound, 404),
+    (NotFoundError, 404),
 )
 _LIMITS = Limits()
 
@@ -77,9 +77,11 @@ class Numbers:
         return self._numbers[session]
 
     def session(self, number: int) -> str:
-        """The session with a number, or NotFound."""
+        """The session with a number, or NotFoundError."""
         if number not in self._sessions:
-            raise NotFound(f"no session {number} is open", hint="Sessions lists those that are")
+            raise NotFoundError(
+                f"no session {number} is open", hint="Sessions lists those that are"
+            )
         return self._sessions[number]
 
     def close(self, session: str) -> None:
@@ -225,7 +227,7 @@ class CrabSocket:
                 self._followed.pop(who, None)
                 return await self.runtime.create(agent=who[0], sender=who[1])
             if who in self._followed:
-                with suppress(NotFound):
+                with suppress(NotFoundError):
                     return await store.session(self._followed[who])
                 self._followed.pop(who, None)
             found = await store.current(*who)
@@ -238,7 +240,7 @@ class CrabSocket:
         session_id = self._numbers.session(number)
         try:
             return await self.runtime.store.session(session_id)
-        except NotFound:
+        except NotFoundError:
             self._forget(session_id)
             raise
 
@@ -251,7 +253,7 @@ class CrabSocket:
         for number, session_id in self._numbers:
             try:
                 known = await (await self._open(number)).metadata()
-            except NotFound:
+            except NotFoundError:
                 continue
             listed.sessions.add(
                 id=number,
@@ -333,15 +335,17 @@ class CrabSocket:
         store = self.runtime.store
         try:
             return await store.session(name)
-        except InvalidId:
+        except InvalidIdError:
             if not name or "/" in name or "\\" in name or name.strip(".") == "":
                 raise
         titled = await store.list(title=name, limit=LISTED)
         found = [row.id for row in titled if row.metadata.name == name]
         if len(found) > 1:
-            raise Conflict(f"{len(found)} conversations are called {name[:60]!r}", hint="give ids")
+            raise ConflictError(
+                f"{len(found)} conversations are called {name[:60]!r}", hint="give ids"
+            )
         if not found:
-            raise NotFound(f"there is no conversation {name[:60]!r}")
+            raise NotFoundError(f"there is no conversation {name[:60]!r}")
         return await store.session(found[0])
 
 

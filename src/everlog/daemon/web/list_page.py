@@ -18,8 +18,8 @@ from litestar.params import FromQuery
 from markupsafe import Markup, escape
 
 from everlog.daemon.web.templating import answer
-from everlog.errors import FormatError, NotFound
-from everlog.ports import Found, Hit, Listed
+from everlog.errors import FormatError, NotFoundError
+from everlog.ports import Hit, SessionHit, SessionRow
 from everlog.render.html_text import readable
 from everlog.runtime.runtime import Runtime
 
@@ -78,7 +78,7 @@ async def sessions(
     given = {"agent": agent, "sender": sender, "source": source}
     which = {name: value for name, value in given.items() if value}
     shown = {**which, "q": q} if q.strip() else which
-    listed: Iterable[tuple[Listed, Sequence[Hit]]]
+    listed: Iterable[tuple[SessionRow, Sequence[Hit]]]
     if q.strip():
         listed, total, further = await _search(runtime, q, cursor, which)
     else:
@@ -105,7 +105,7 @@ async def sessions(
 
 async def _search(
     runtime: Runtime, q: str, cursor: str | None, which: dict[str, str]
-) -> tuple[list[tuple[Listed, Sequence[Hit]]], int, str | None]:
+) -> tuple[list[tuple[SessionRow, Sequence[Hit]]], int, str | None]:
     """Sessions with something in their title or in what was said; as it is being typed.
 
     With how many there are, and the cursor of the next page.
@@ -122,18 +122,20 @@ async def _search(
     return rows, found.total, str(shown + FOUND) if more else None
 
 
-def _listed(runtime: Runtime, found: Iterable[Found]) -> Iterable[tuple[Listed, Sequence[Hit]]]:
+def _listed(
+    runtime: Runtime, found: Iterable[SessionHit]
+) -> Iterable[tuple[SessionRow, Sequence[Hit]]]:
     port = runtime.store.sync.port
     for one in found:
         try:
             metadata = port.metadata(one.session)
             parts = port.parts(one.session)
-        except NotFound:
+        except NotFoundError:
             continue  # deleted since
-        yield Listed(metadata, sum(part.bytes for part in parts), len(parts)), one.hits
+        yield SessionRow(metadata, sum(part.bytes for part in parts), len(parts)), one.hits
 
 
-def _row(runtime: Runtime, listed: Listed, hits: Iterable[Hit], shown: dict[str, str]) -> Row:
+def _row(runtime: Runtime, listed: SessionRow, hits: Iterable[Hit], shown: dict[str, str]) -> Row:
     """A session; `shown` is what the list shows."""
     metadata = listed.metadata
     values = {"agent": metadata.agent, "sender": metadata.sender, "source": metadata.source}

@@ -15,7 +15,7 @@ from markupsafe import Markup
 from everlog.daemon.api.memory_routes import changes_of, dreamed, memories_of, note_file
 from everlog.daemon.web.list_page import address_of
 from everlog.daemon.web.templating import answer
-from everlog.errors import EverlogError, InvalidId
+from everlog.errors import EverlogError, InvalidIdError
 from everlog.ids import timestamp
 from everlog.log.line_codec import clean
 from everlog.memory import extracted_file
@@ -133,7 +133,7 @@ def _agents(runtime: Runtime, remembering: Remembering, shown: str) -> list[str]
     for name in sorted(named):
         try:
             remembering.memories(name)
-        except InvalidId:
+        except InvalidIdError:
             continue  # an agent by such a name remembers nothing
         found.append(name)
     return found

@@ -18,7 +18,7 @@ from everlog.daemon.api.usage_routes import CANDIDATES
 from everlog.daemon.web.list_page import address_of
 from everlog.daemon.web.templating import answer
 from everlog.log.usage_report import Reckoning, reckon
-from everlog.ports import Used
+from everlog.ports import UsageReport
 from everlog.render.charts import Chart, Series, figure
 from everlog.render.humanize import money, short
 from everlog.runtime.runtime import Runtime
@@ -41,7 +41,7 @@ async def usage(
     days = _days(chosen)
     store = runtime.store.sync
 
-    def read() -> tuple[Used, Used]:
+    def read() -> tuple[UsageReport, UsageReport]:
         asked = {**_between(days), "spenders": CANDIDATES, "fresh": False}
         used = store.usage(agent=agent or None, **asked)
         return used, store.usage(**asked) if agent else used
@@ -74,7 +74,7 @@ async def session_usage(
     chosen = request.query_params.get("range", "all")
     days = _days(chosen)
 
-    def read() -> tuple[Used, str]:
+    def read() -> tuple[UsageReport, str]:
         return session.usage(**_between(days)), session.metadata.title
 
     used, title = await runtime.store.call(read)
@@ -97,7 +97,7 @@ async def session_usage(
 async def _answer(
     request: Request[Any, Any, Any],
     runtime: Runtime,
-    used: Used,
+    used: UsageReport,
     days: tuple[str, str],
     **what: Any,
 ) -> Response[str]:

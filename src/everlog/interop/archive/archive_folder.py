@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
-from everlog.errors import NotFound
+from everlog.errors import NotFoundError
 from everlog.interop.archive.archive_state import State
 from everlog.interop.archive.manifest import Manifests
 from everlog.interop.archive.objects import Objects, need_zstandard
@@ -39,14 +39,14 @@ class Folder:
 
 @contextmanager
 def opened(root: Path) -> Iterator[Folder]:
-    """The archive of a root, to be read; NotFound if there is none."""
+    """The archive of a root, to be read; NotFoundError if there is none."""
     need_zstandard()
     with ExitStack() as stack:
         try:
             with errors_mapped(f"opening {root / NAME}"):
                 here, objects, manifests = _open(root, stack, "objects", "manifests")
-        except NotFound as error:
-            raise NotFound(
+        except NotFoundError as error:
+            raise NotFoundError(
                 f"nothing is archived in {root}", hint="everlog archive makes an archive"
             ) from error
         yield _folder(root, here, Objects(objects), Manifests(manifests), stack)
@@ -54,7 +54,7 @@ def opened(root: Path) -> Iterator[Folder]:
 
 @contextmanager
 def opened_for_writing(root: Path, *, recheck: bool = False) -> Iterator[Folder]:
-    """The archive of a root, made if it is missing; SessionBusy if another run writes to it."""
+    """The archive of a root, made if it is missing; SessionBusyError if another run writes to it."""
     need_zstandard()
     Root(root, durable=True).prepare()
     with ExitStack() as stack:

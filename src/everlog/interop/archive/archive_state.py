@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 import apsw
 
-from everlog.errors import StoreFailed, StoreFull
+from everlog.errors import StoreFailedError, StoreFullError
 from everlog.interop.archive.manifest import File, Gone, Link, Manifest, Manifests, Piece, Source
 
 SCHEMA_VERSION = 1
@@ -235,11 +235,11 @@ def _errors_mapped() -> Iterator[None]:
     try:
         yield
     except apsw.FullError as error:
-        raise StoreFull(
+        raise StoreFullError(
             "writing the state of the archive: no space left",
             hint="free some space and try again; nothing was lost",
         ) from error
     except apsw.Error as error:
-        raise StoreFailed(
+        raise StoreFailedError(
             f"the state of the archive: {error}", hint=f"delete {NAME}; it is made anew"
         ) from error

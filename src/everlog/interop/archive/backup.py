@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from everlog.errors import EverlogError, NotFound
+from everlog.errors import EverlogError, NotFoundError
 from everlog.ids import timestamp
 from everlog.interop.archive import archive_folder
 from everlog.interop.archive.archive_state import Known, Version
@@ -94,10 +94,10 @@ def _need(root: Path, places: Sequence[bytes]) -> None:
         try:
             with archive_folder.opened(root) as opened:
                 known = opened.state.beneath(place)
-        except NotFound:
+        except NotFoundError:
             known = {}
         if not known:
-            raise NotFound(f"{shown(place)}: there is no such file or folder")
+            raise NotFoundError(f"{shown(place)}: there is no such file or folder")
 
 
 class _Todo(NamedTuple):

@@ -19,7 +19,7 @@ from concurrent.futures import Future
 from hashlib import sha256
 from typing import NamedTuple
 
-from everlog.errors import Conflict, StoreFailed
+from everlog.errors import ConflictError, StoreFailedError
 from everlog.interop.archive.manifest import Piece
 from everlog.interop.archive.objects import BLOCK
 from everlog.interop.archive.source_scan import Seen, seen
@@ -48,14 +48,16 @@ def take(path: bytes, old: Sequence[Piece], submit: Submit) -> Taken:
         for _ in range(TRIES):
             before = os.fstat(descriptor)
             if not stat.S_ISREG(before.st_mode):
-                raise StoreFailed("it is no longer a regular file")
+                raise StoreFailedError("it is no longer a regular file")
             if 0 <= time.time_ns() - before.st_mtime_ns < TICK_NS:
                 time.sleep(TICK_NS / 1e9)  # so that a later change shows in the time
                 before = os.fstat(descriptor)
             digest, blocks = _read(descriptor, before.st_size, cut(old), submit)
             if digest is not None and _unchanged(descriptor, before, digest):
                 return Taken(seen(before), stat.S_IMODE(before.st_mode), digest, blocks)
-        raise Conflict("it was changed each time it was read", hint="it is tried again next time")
+        raise ConflictError(
+            "it was changed each time it was read", hint="it is tried again next time"
+        )
     finally:
         os.close(descriptor)
 

@@ -17,7 +17,7 @@ from zlib import crc32
 
 import msgspec
 
-from everlog.errors import FormatError, LogDamaged
+from everlog.errors import FormatError, LogDamagedError
 from everlog.stores.file.disk import errors_mapped, get, put
 
 VERSION = 1
@@ -107,7 +107,7 @@ def _bytes(text: str | None, base64: str | None) -> bytes:
     try:
         return text.encode() if text is not None else b64decode(base64 or "", validate=True)
     except (Base64Error, ValueError) as error:
-        raise LogDamaged("a path is not base64") from error
+        raise LogDamagedError("a path is not base64") from error
 
 
 def seal(line: Line) -> bytes:
@@ -117,13 +117,13 @@ def seal(line: Line) -> bytes:
 
 
 def unseal(data: bytes) -> AnyLine:
-    """A line as it was meant; LogDamaged if it is not that."""
+    """A line as it was meant; LogDamagedError if it is not that."""
     if data[-_CRC:] != b',"crc":"%08x"}' % crc32(data[:-_CRC]):
-        raise LogDamaged("the crc is wrong")
+        raise LogDamagedError("the crc is wrong")
     try:
         return _decoder.decode(data)
     except msgspec.DecodeError as error:
-        raise LogDamaged(f"not a line of a manifest: {error}") from error
+        raise LogDamagedError(f"not a line of a manifest: {error}") from error
 
 
 class Manifest(msgspec.Struct, frozen=True):
@@ -161,7 +161,7 @@ class Manifests:
                 if isinstance(line, File | Link | Gone | Source):
                     _ = line.place
                 lines.append(line)
-            except LogDamaged as error:
+            except LogDamagedError as error:
                 problems.append(f"line {place}: {error.message}")
         if data and not data.endswith(b"\n"):
             problems.append("the last line has no end")

@@ -15,7 +15,7 @@ from hashlib import sha256
 from itertools import count
 from typing import TYPE_CHECKING
 
-from everlog.errors import LogDamaged, NotFound, SettingsError
+from everlog.errors import LogDamagedError, NotFoundError, SettingsError
 from everlog.stores.file.disk import (
     errors_mapped,
     get,
@@ -67,7 +67,7 @@ class Objects:
             os.stat(path_of(name), dir_fd=self._directory, follow_symlinks=False)
             if self._recheck:
                 self.get(name, size)
-        except (FileNotFoundError, NotFound, LogDamaged):
+        except (FileNotFoundError, NotFoundError, LogDamagedError):
             return False
         return True
 
@@ -101,7 +101,7 @@ class Objects:
             sync_directory(self._directory)
 
     def get(self, name: str, size: int | None = None) -> bytes:
-        """The bytes of an object, which are those of its name and of this size; or LogDamaged."""
+        """The bytes of an object, which are those of its name and of this size; or LogDamagedError."""
         from zstandard import ZstdError, get_frame_parameters  # noqa: PLC0415 - loaded by then
 
         decompressor = self._decompressor()
@@ -110,14 +110,14 @@ class Objects:
         try:
             # The size comes first: what is damaged must not make us take gigabytes.
             if get_frame_parameters(packed).content_size > BLOCK:
-                raise LogDamaged(f"object {name} is damaged: it is too large")
+                raise LogDamagedError(f"object {name} is damaged: it is too large")
             data = decompressor.decompress(packed, max_output_size=BLOCK)
         except ZstdError as error:
-            raise LogDamaged(f"object {name} is damaged: {error}") from error
+            raise LogDamagedError(f"object {name} is damaged: {error}") from error
         if sha256(data).hexdigest() != name:
-            raise LogDamaged(f"object {name} is damaged: its content is not that of its name")
+            raise LogDamagedError(f"object {name} is damaged: its content is not that of its name")
         if size is not None and len(data) != size:
-            raise LogDamaged(f"object {name} has {len(data)} bytes and not {size}")
+            raise LogDamagedError(f"object {name} has {len(data)} bytes and not {size}")
         return data
 
     def walk(self) -> Iterator[tuple[str, int]]:

@@ -16,7 +16,14 @@ from pathlib import Path
 
 import msgspec
 
-from everlog.errors import Conflict, EverlogError, InvalidId, LogDamaged, NotFound, StoreFull
+from everlog.errors import (
+    ConflictError,
+    EverlogError,
+    InvalidIdError,
+    LogDamagedError,
+    NotFoundError,
+    StoreFullError,
+)
 from everlog.interop.archive import archive_folder
 from everlog.interop.archive.archive_listing import matcher
 from everlog.interop.archive.archive_state import State, Version
@@ -47,18 +54,22 @@ def restore(
 ) -> Restored:
     """Write back what matches, as it was at a time, or a version by its SHA-256's beginning.
 
-    NotFound if nothing matches; Conflict, before anything is written, if a file is there.
+    NotFoundError if nothing matches; ConflictError, before anything is written, if a file is there.
     """
     with archive_folder.opened(root) as opened:
         done = Restored()
         chosen = _choose(opened.state, patterns, at, version, done)
         if not chosen:
-            raise NotFound("nothing in the archive matches", hint="everlog archive list shows it")
+            raise NotFoundError(
+                "nothing in the archive matches", hint="everlog archive list shows it"
+            )
         steps = [_steps(one.path) for one in chosen]
         for way in steps:
             target = os.path.join(os.fsencode(output), *way)
             if os.path.lexists(target):
-                raise Conflict(f"{shown(target)} is there already", hint="give another --output")
+                raise ConflictError(
+                    f"{shown(target)} is there already", hint="give another --output"
+                )
         with errors_mapped(f"making {output}"):
             os.makedirs(output, 0o700, exist_ok=True)
             top = os.open(output, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -72,7 +83,7 @@ def restore(
                         _write(opened.objects, one, way, top)
                     done.files.append(shown(target))
                     done.bytes += one.size
-                except StoreFull:
+                except StoreFullError:
                     raise
                 except EverlogError as error:
                     done.problems.append(Problem(shown(one.path), str(error)))
@@ -107,7 +118,7 @@ def _steps(path: bytes) -> list[bytes]:
     """A path of the archive as names that lead downward only."""
     steps = [step for step in path.split(b"/") if step]
     if not steps or any(step in (b".", b"..") or b"\0" in step for step in steps):
-        raise InvalidId(f"{shown(path)!r} is not a path that can be restored")
+        raise InvalidIdError(f"{shown(path)!r} is not a path that can be restored")
     return steps
 
 
@@ -137,7 +148,7 @@ def _write_file(objects: Objects, version: Version, name: bytes, here: int) -> N
                 whole.update(data)
                 write_all(descriptor, data)
             if whole.hexdigest() != version.sha256:
-                raise LogDamaged("its pieces do not make the file that was archived")
+                raise LogDamagedError("its pieces do not make the file that was archived")
             os.fchmod(descriptor, version.mode & 0o700 | 0o600)
             os.utime(descriptor, ns=(version.mtime_ns, version.mtime_ns))
             sync(descriptor)
@@ -154,7 +165,7 @@ def _name(temporary: str, name: bytes, here: int) -> None:
     try:
         os.link(temporary, name, src_dir_fd=here, dst_dir_fd=here, follow_symlinks=False)
     except FileExistsError as error:
-        raise Conflict("it is there already") from error
+        raise ConflictError("it is there already") from error
     except OSError as error:
         if error.errno not in _NO_LINKS:
             raise

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import msgspec
 
-from everlog.errors import EverlogError, FormatError, LogDamaged, NotFound
+from everlog.errors import EverlogError, FormatError, LogDamagedError, NotFoundError
 from everlog.interop.archive import archive_folder
 from everlog.interop.archive.manifest import File, name_of
 from everlog.interop.archive.objects import path_of
@@ -50,7 +50,7 @@ def verify(root: Path, *, progress: Callable[[int, int], None] | None = None) ->
                 data = opened.objects.get(name)
                 sizes = needed[name].sizes if name in needed else set()
                 if sizes - {len(data)}:
-                    raise LogDamaged("a manifest says that it has another size")
+                    raise LogDamagedError("a manifest says that it has another size")
             except EverlogError as error:
                 _add(done, name, error.message, needed)
             if progress is not None:
@@ -75,9 +75,9 @@ def _check_manifests(opened: archive_folder.Folder, done: Checked) -> dict[str, 
         try:
             manifest = opened.manifests.read(number)
             problems = manifest.problems
-        except NotFound:
+        except NotFoundError:
             problems, manifest = ("it is missing",), None
-        except (FormatError, LogDamaged) as error:
+        except (FormatError, LogDamagedError) as error:
             problems, manifest = (error.message,), None
         if manifest is not None:
             done.manifests += 1

@@ -18,14 +18,14 @@ from pathlib import Path
 import msgspec
 from msgspec.structs import replace
 
-from everlog.errors import EverlogError, StoreFailed
+from everlog.errors import EverlogError, StoreFailedError
 from everlog.ids import epoch_ms, timestamp
 from everlog.index.foreign_transcripts import Transcripts
 from everlog.interop.foreign.foreign_files import Files
 from everlog.interop.foreign.transcript_files import ENDING, Signature, Stamp, Trail, signature
-from everlog.interop.formats.live_format import Glance, LiveDialect
+from everlog.interop.formats.live_format import Glance, LiveFormat
 from everlog.model import Metadata
-from everlog.ports import Listed
+from everlog.ports import SessionRow
 from everlog.stores.file.disk import errors_mapped
 from everlog.stores.file.log_tail import Report
 
@@ -62,7 +62,7 @@ class Row(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         """When the file was last written, in ns."""
         return max((stamp[2] for stamp in self.stamps), default=0)
 
-    def listed(self, session: str) -> Listed:
+    def listed(self, session: str) -> SessionRow:
         """The session as a listing shows it."""
         seen = self.glance
         last = _time(seen.last) or (timestamp(self.changed / 1e9) if seen.messages else "")
@@ -82,7 +82,7 @@ class Row(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
             chat=seen.chat,
             extra={"cwd": seen.cwd} if seen.cwd else {},
         )
-        return Listed(metadata, sum(self.sizes), max(len(self.sizes), 1))
+        return SessionRow(metadata, sum(self.sizes), max(len(self.sizes), 1))
 
 
 def _time(text: str) -> str:
@@ -103,7 +103,7 @@ class Catalogue:
     def __init__(
         self,
         root: Path,
-        dialects: Sequence[LiveDialect],
+        dialects: Sequence[LiveFormat],
         index: Path,
         report: Report,
         progress: Progress | None = None,
@@ -160,7 +160,7 @@ class Catalogue:
         with self._lock:
             self._look()
 
-    def made(self, folder: str, stem: str, dialect: LiveDialect) -> None:
+    def made(self, folder: str, stem: str, dialect: LiveFormat) -> None:
         """A session was made that its content does not tell apart yet."""
         with self._lock:
             self._look()
@@ -253,7 +253,7 @@ class Catalogue:
                 self._report(f"{row.path} cannot be listed: {error.message}")
             return None
 
-    def _recognised(self, row: Row) -> LiveDialect | None:
+    def _recognised(self, row: Row) -> LiveFormat | None:
         """The dialect of a file, by what is in it."""
         path = self._root / row.path
         with (
@@ -266,7 +266,7 @@ class Catalogue:
             return known[0]
         return next((one for one in known if one.recognises(path.name, head)), None)
 
-    def _glanced(self, row: Row, files: Files, dialect: LiveDialect, stamps: Signature) -> Row:
+    def _glanced(self, row: Row, files: Files, dialect: LiveFormat, stamps: Signature) -> Row:
         with errors_mapped(f"reading {row.path}"):
             whole = not files.holds(row.trail)
             grown = files.grown(Trail() if whole else row.trail)
@@ -312,7 +312,7 @@ def _walk(root: Path) -> Iterator[tuple[str, str, Signature]]:
         except OSError as error:
             if folder:
                 continue  # gone, or not ours to look into
-            raise StoreFailed(f"{root} cannot be looked into: {error.strerror}") from error
+            raise StoreFailedError(f"{root} cannot be looked into: {error.strerror}") from error
         names = {name: entry for name, is_folder, entry in found if not is_folder}
         stamp = partial(_stamp, names)
         for name, is_folder, _ in found:

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from zlib import crc32
 
-from everlog.errors import Conflict, FormatError, StoreFull
+from everlog.errors import ConflictError, FormatError, StoreFullError
 from everlog.interop.foreign.transcript_files import (
     ENDING,
     START,
@@ -98,12 +98,12 @@ class Files(Transcript):
         longest, total = max(map(len, lines)) + 1, size + sum(map(len, lines)) + len(lines)
         most = self._dialect.LINE_BYTES or LONGEST
         if longest > most:
-            raise StoreFull(
+            raise StoreFullError(
                 f"a line of {longest} bytes is more than {self._dialect.NAME} reads ({most})",
                 hint="store it elsewhere and refer to it",
             )
         if self._dialect.TOTAL_BYTES and total > self._dialect.TOTAL_BYTES:
-            raise StoreFull(
+            raise StoreFullError(
                 f"session {self.stem} would have {total} bytes; {self._dialect.NAME} loads at most"
                 f" {self._dialect.TOTAL_BYTES}",
                 hint="import it (everlog sessions import) and go on in a store of ours",
@@ -137,7 +137,7 @@ class Files(Transcript):
     def _anew(self, name: str, folder: int, was: Stamp | None = None) -> Iterator[int]:
         """A file that takes the place of another, with its mode and owner, once it is durable.
 
-        Conflict if that one is not any more what it was.
+        ConflictError if that one is not any more what it was.
         """
         temporary = f".{crc32(os.fsencode(name)):08x}.{os.getpid()}.tmp"  # a name may be long
         try:
@@ -153,7 +153,7 @@ class Files(Transcript):
             finally:
                 os.close(new)
             if was is not None and stamp_in(name, folder) != was:
-                raise Conflict(f"{self.path} was written to meanwhile", hint="try again")
+                raise ConflictError(f"{self.path} was written to meanwhile", hint="try again")
             os.rename(temporary, name, src_dir_fd=folder, dst_dir_fd=folder)
         except BaseException:
             with suppress(OSError):
@@ -164,11 +164,13 @@ class Files(Transcript):
     def _rename(self, stem: str, folder: int) -> None:
         new = f"{stem}{ENDING}"
         if "/" in new or "\0" in new or stem.startswith("."):
-            raise Conflict(f"not a file name: {new[:60]!r}")
+            raise ConflictError(f"not a file name: {new[:60]!r}")
         try:
             os.link(self.part_name(1), new, src_dir_fd=folder, dst_dir_fd=folder)
         except FileExistsError as error:
-            raise Conflict(f"there is a file {new} already", hint="choose another title") from error
+            raise ConflictError(
+                f"there is a file {new} already", hint="choose another title"
+            ) from error
         os.unlink(self.part_name(1), dir_fd=folder)
         disk.sync_directory(folder)
         self.stem = stem
@@ -193,7 +195,7 @@ class Files(Transcript):
                 tail.close()
 
     def overwrite(self, data: bytes, was: Stamp | None = None) -> None:
-        """Put another transcript in the place of this one. Conflict if it is not what it was."""
+        """Put another transcript in the place of this one. ConflictError if it is not what it was."""
         with (
             self.folder() as folder,
             disk.errors_mapped(f"writing {self.path}"),

@@ -11,12 +11,12 @@ from typing import Any, NoReturn, Self
 from msgspec.structs import replace
 
 from everlog.errors import (
-    Conflict,
+    ConflictError,
     EverlogError,
     FormatError,
-    InvalidId,
-    NotFound,
-    Unsupported,
+    InvalidIdError,
+    NotFoundError,
+    UnsupportedError,
 )
 from everlog.interop.foreign.foreign_catalogue import Progress
 from everlog.interop.foreign.foreign_files import Files
@@ -24,19 +24,19 @@ from everlog.interop.foreign.listing_page import page
 from everlog.interop.foreign.mirrored_session import Mirror, working_directory
 from everlog.interop.foreign.session_opener import Opening, key_of
 from everlog.interop.foreign.transcript_files import ENDING
-from everlog.interop.formats.live_format import Added, LiveDialect
+from everlog.interop.formats.live_format import Added, LiveFormat
 from everlog.log.append_rules import lasting, prepare
 from everlog.model import AnyRecord, Damaged, Entry, Metadata, Part, pair
 from everlog.ports import (
     Chats,
     Filter,
     Lease,
-    Listed,
     Order,
     Page,
     Query,
     Results,
-    Used,
+    SessionRow,
+    UsageReport,
     days_of,
     matcher,
 )
@@ -66,7 +66,7 @@ class LiveLease:
         self.release()
 
 
-class LiveStore(Opening):
+class ForeignStore(Opening):
     """Sessions of other programs, each in its own format, in one directory."""
 
     # --- writing
@@ -85,7 +85,7 @@ class LiveStore(Opening):
             if held is not None:
                 return self.metadata(held)
             if len(self._dialects) != 1:
-                raise Unsupported(
+                raise UnsupportedError(
                     "a new session needs a format", hint="name it with --dialect, as --dialect pi"
                 )
             return self._begin(self._dialects[0], given)
@@ -98,7 +98,7 @@ class LiveStore(Opening):
             chosen = next(one for one in self._dialects if dialect == one.NAME)
             return self._begin(chosen, {"key": key}).id
 
-    def _begin(self, dialect: LiveDialect, facts: Mapping[str, Any]) -> Metadata:
+    def _begin(self, dialect: LiveFormat, facts: Mapping[str, Any]) -> Metadata:
         given = {"cwd": working_directory(), **facts}
         agent, sender = given.get("agent", "main"), given.get("sender", "user")
         chats = self.chats(pair(agent, sender))
@@ -113,7 +113,7 @@ class LiveStore(Opening):
         self._catalogue.made(folder, begun.stem, dialect)
         return self.metadata(begun.name)
 
-    def _folder(self, dialect: LiveDialect, cwd: str) -> str:
+    def _folder(self, dialect: LiveFormat, cwd: str) -> str:
         """Where a new session goes: into the folder of its project, where there are such."""
         place: Callable[[str], Sequence[str]] | None = getattr(dialect, "project_directory", None)
         if place is None:
@@ -133,8 +133,8 @@ class LiveStore(Opening):
         session: str,
         records: Sequence[AnyRecord],
         *,
-        expect: int | None = None,
-        guard: int | None = None,
+        expected_seq: int | None = None,
+        no_marker_after: int | None = None,
         lease: Lease | None = None,
     ) -> list[AnyRecord]:
         """Add records: in the session's own format, durably, and in the mirror."""
@@ -147,7 +147,7 @@ class LiveStore(Opening):
             if lease is not None:
                 _check_lease(session, lease)
             stem = mirror.files.stem
-            stored = mirror.append(prepared, expect, guard, self.reports.append)
+            stored = mirror.append(prepared, expected_seq, no_marker_after, self.reports.append)
         if mirror.files.stem != stem:
             self._catalogue.moved()
         return stored
@@ -175,7 +175,7 @@ class LiveStore(Opening):
         with self.lease(session), self._held(session) as mirror:
             reclaimed = getattr(mirror.dialect, "reclaimed", None)
             if reclaimed is None:
-                raise Unsupported(
+                raise UnsupportedError(
                     f"a {mirror.dialect.NAME} session has nothing to reclaim",
                     hint="only PicoClaw's have lines that are skipped",
                 )
@@ -270,11 +270,11 @@ class LiveStore(Opening):
         found = self._mirror.list(Filter(unfinished=True), limit=1_000_000)
         names = {key_of(row): one for one, row in self._catalogue.sessions().items()}
         matches = matcher(which)
-        rows: dict[str, Listed] = {}
+        rows: dict[str, SessionRow] = {}
         for one in found:
             name = names.get(one.metadata.key or "")
             if name is not None:
-                row = Listed(self.metadata(name), one.bytes, one.parts)
+                row = SessionRow(self.metadata(name), one.bytes, one.parts)
                 rows |= {name: row} if matches(row) else {}
         return page(list(rows.values()), limit, cursor, order)
 
@@ -313,7 +313,7 @@ class LiveStore(Opening):
         spenders: int = 10,
         fresh: bool = True,
         progress: Progress | None = None,
-    ) -> Used:
+    ) -> UsageReport:
         """What sessions spent, as far as they are mirrored; `fresh` mirrors what is new first."""
         matches, days = matcher(replace(which, since=None)), days_of(which, until)
         if fresh:
@@ -356,11 +356,11 @@ class LiveStore(Opening):
         ]
         return Results(tuple(shown), len(named))
 
-    def _in_question(self, found: Results, query: Query) -> dict[str, Listed]:
+    def _in_question(self, found: Results, query: Query) -> dict[str, SessionRow]:
         """Sessions by their mirrors, in the order of what was found."""
         names = {key_of(row): one for one, row in self._catalogue.sessions().items()}
         matches = matcher(replace(query.which, since=None))
-        rows: dict[str, Listed] = {}
+        rows: dict[str, SessionRow] = {}
         for one in found.results:
             name = names.get(self._mirror.metadata(one.session).key or "")
             row = self._catalogue.find(name) if name is not None else None
@@ -375,7 +375,7 @@ class LiveStore(Opening):
         try:
             self._row(name)
             return name
-        except (NotFound, InvalidId) as error:
+        except (NotFoundError, InvalidIdError) as error:
             failure = error
         if (held := self._holder(name)) is not None:
             return held
@@ -385,7 +385,9 @@ class LiveStore(Opening):
             if len(alike) == 1:
                 return alike[0]
             if alike:
-                raise Conflict(f"several sessions begin with {name}", hint="give more characters")
+                raise ConflictError(
+                    f"several sessions begin with {name}", hint="give more characters"
+                )
         raise failure
 
     def _holder(self, name: str) -> str | None:
@@ -411,7 +413,7 @@ class LiveStore(Opening):
         return Chats(newest, newest, highest)
 
     def lease(self, session: str) -> LiveLease:
-        """The right to run a turn, at once or SessionBusy."""
+        """The right to run a turn, at once or SessionBusyError."""
         return LiveLease(session, self._mirror.lease(self._opened(session).session))
 
     def paths(self, session: str) -> Sequence[Path]:
@@ -489,8 +491,8 @@ def _anywhere(query: Query) -> Query:
 def _check_lease(session: str, lease: Lease) -> None:
     inner = lease.inner if isinstance(lease, LiveLease) else None
     if lease.session != session or not getattr(inner, "held", False):
-        raise Conflict(f"the turn lease of session {session} is not held", session=session)
+        raise ConflictError(f"the turn lease of session {session} is not held", session=session)
 
 
 def _unsupported(what: str, hint: str) -> NoReturn:
-    raise Unsupported(f"these files have no place for {what}", hint=hint)
+    raise UnsupportedError(f"these files have no place for {what}", hint=hint)

@@ -7,24 +7,24 @@ not known: in another store that is listed together with this one.
 from __future__ import annotations
 
 from everlog.ids import epoch_ms
-from everlog.ports import Listed, Order, Page, parse_cursor
+from everlog.ports import Order, Page, SessionRow, parse_cursor
 
 Place = tuple[int, str]  # time in milliseconds, id
 
 
-def place(row: Listed, order: Order) -> Place:
+def place(row: SessionRow, order: Order) -> Place:
     """Where a session stands, newest first."""
     time = row.active if order == "active" else epoch_ms(row.metadata.created_at) or 0
     return max(time, 0), row.id
 
 
-def cursor_of(row: Listed, order: Order) -> str:
+def cursor_of(row: SessionRow, order: Order) -> str:
     """The cursor to the sessions behind one."""
     time, name = place(row, order)
     return f"{time}-{name}"
 
 
-def page(rows: list[Listed], limit: int, cursor: str | None, order: Order) -> Page:
+def page(rows: list[SessionRow], limit: int, cursor: str | None, order: Order) -> Page:
     """Some of all sessions that a listing is about."""
     rows = sorted(rows, key=lambda row: place(row, order), reverse=True)
     total = len(rows)

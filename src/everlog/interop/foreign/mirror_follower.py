@@ -15,7 +15,7 @@ from typing import Any, cast
 import msgspec
 from msgspec.structs import replace
 
-from everlog.errors import EverlogError, LogDamaged, NotFound, StoreFull
+from everlog.errors import EverlogError, LogDamagedError, NotFoundError, StoreFullError
 from everlog.interop.foreign.foreign_files import Files
 from everlog.interop.foreign.origin_marks import (
     LIVE,
@@ -29,7 +29,7 @@ from everlog.interop.foreign.origin_marks import (
 from everlog.interop.foreign.transcript_files import START, Landed, Signature
 from everlog.interop.formats.format_types import Hidden, Summary, made_id
 from everlog.interop.formats.jsonl import keeping
-from everlog.interop.formats.live_format import LiveDialect, Notes, Said
+from everlog.interop.formats.live_format import LiveFormat, Notes, Said
 from everlog.interop.importer import BATCH, Stored, in_time
 from everlog.log.append_rules import REMEMBERED
 from everlog.log.line_codec import extended, from_object
@@ -53,7 +53,7 @@ LINES = 400  # that are followed at once: memory does not grow with a file
 
 
 class _DiskFull(Exception):
-    def __init__(self, full: StoreFull) -> None:
+    def __init__(self, full: StoreFullError) -> None:
         self.full = full
 
 
@@ -67,7 +67,7 @@ class _Unlimited:
     def append(self, session: str, records: Sequence[AnyRecord], **named: Any) -> list[AnyRecord]:
         try:
             return self._append(session, records, **named)
-        except StoreFull as error:
+        except StoreFullError as error:
             raise _DiskFull(error) from error
 
 
@@ -75,7 +75,7 @@ class Following:
     """A session in its file, and the one of ours that follows it."""
 
     def __init__(
-        self, name: str, files: Files, dialect: LiveDialect, port: Store, session: str
+        self, name: str, files: Files, dialect: LiveFormat, port: Store, session: str
     ) -> None:
         self.name = name  # its id in its dialect
         self.files = files
@@ -95,10 +95,10 @@ class Following:
     # --- following
 
     def level(self) -> None:
-        """Bring the mirror up to date with the file. LogDamaged if another one is needed."""
+        """Bring the mirror up to date with the file. LogDamagedError if another one is needed."""
         self._look()
         if self._harmed:
-            raise LogDamaged(f"the mirror of {self.name} is damaged", session=self.name)
+            raise LogDamagedError(f"the mirror of {self.name} is damaged", session=self.name)
         signature = self.files.signature()
         if signature != self._signature:
             self._follow()
@@ -286,7 +286,7 @@ class Following:
         if records:
             *before, last = records
             sealed = extended(last, {LIVE: msgspec.to_builtins(place) | kept_of(last)})
-            stored = self._port.append(self.session, [*before, sealed], expect=self._head)
+            stored = self._port.append(self.session, [*before, sealed], expected_seq=self._head)
         for record in stored:
             self._note(record)
         self._place = place
@@ -321,7 +321,7 @@ class Following:
         for entry in self._port.read(self.session, after=seq - 1, limit=1):
             if entry.seq == seq and not isinstance(entry, Damaged):
                 return entry
-        raise NotFound(f"session {self.name} has no readable record {seq}", seq=seq)
+        raise NotFoundError(f"session {self.name} has no readable record {seq}", seq=seq)
 
     def since(self, seq: int) -> list[AnyRecord]:
         """The records of the mirror from a number on."""

@@ -12,7 +12,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from everlog.errors import EverlogError, Unsupported
+from everlog.errors import EverlogError, UnsupportedError
 from everlog.interop.foreign.mirror_follower import Following
 from everlog.interop.foreign.origin_marks import id_in_file, is_alike, merged, without_place
 from everlog.interop.foreign.transcript_files import Landed
@@ -46,8 +46,8 @@ class Mirror(Following):
     def append(
         self,
         prepared: Sequence[Prepared],
-        expect: int | None,
-        guard: int | None,
+        expected_seq: int | None,
+        no_marker_after: int | None,
         report: Report,
     ) -> list[AnyRecord]:
         """Add records of ours: to the file where they have a place in it, and to the mirror."""
@@ -56,10 +56,12 @@ class Mirror(Following):
             new = [one.record for number, one in enumerate(prepared) if number not in there]
             if not new:
                 break
-            if expect is not None:
-                append_rules.check_expect(self.name, self._head, expect, len(there))
-            if guard is not None:
-                append_rules.check_guard(self.name, self._newest_marker(guard), guard)
+            if expected_seq is not None:
+                append_rules.check_expected_seq(self.name, self._head, expected_seq, len(there))
+            if no_marker_after is not None:
+                append_rules.check_no_marker_after(
+                    self.name, self._newest_marker(no_marker_after), no_marker_after
+                )
             plan = self._planned(new)
             if left == 1 or self.files.signature() == self._signature:
                 break
@@ -78,11 +80,11 @@ class Mirror(Following):
                 there[number] = stored
         return there
 
-    def _newest_marker(self, guard: int) -> int:
-        if self._marker or guard >= self._head - REMEMBERED:
+    def _newest_marker(self, no_marker_after: int) -> int:
+        if self._marker or no_marker_after >= self._head - REMEMBERED:
             return self._marker
         for entry in self._port.tail(self.session):
-            if (entry.seq or 0) <= guard:
+            if (entry.seq or 0) <= no_marker_after:
                 break
             if isinstance(entry, MARKERS):
                 return entry.seq
@@ -110,7 +112,7 @@ class Mirror(Following):
                 rows = [Line(0, line) for line in added.lines]
                 followed = self.dialect.follow(plan.notes, rows, where)
                 if followed is None:
-                    raise Unsupported(
+                    raise UnsupportedError(
                         f"{self.dialect.NAME} session {self.name} cannot be continued here",
                         hint="import it (everlog sessions import) and go on in a store of ours",
                     )
@@ -163,7 +165,7 @@ class Mirror(Following):
         self._follow(landed)
         try:
             again = self._planned(plan.records, plan.lines)
-        except Unsupported:  # one of both is a branch now; which one, the whole file tells
+        except UnsupportedError:  # one of both is a branch now; which one, the whole file tells
             ours = {id_in_file(one) or one.id: one for one in plan.mirrored}
             self._follow(ours=ours)
             self._add([one for one in plan.records if isinstance(one, Event)], self._place)

@@ -11,13 +11,13 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from everlog.errors import InvalidId, LogDamaged, NotFound, SessionBusy
+from everlog.errors import InvalidIdError, LogDamagedError, NotFoundError, SessionBusyError
 from everlog.ids import Stamps, Uuids
 from everlog.interop.foreign.foreign_catalogue import Catalogue, Progress, Row
 from everlog.interop.foreign.mirrored_session import Mirror
 from everlog.interop.foreign.transcript_files import ENDING, Signature
 from everlog.interop.formats.format_types import made_id
-from everlog.interop.formats.live_format import LiveDialect
+from everlog.interop.formats.live_format import LiveFormat
 from everlog.log.metadata_changes import is_name
 from everlog.ports import Store
 from everlog.stores.file import disk
@@ -36,7 +36,7 @@ class Opening:
     def __init__(
         self,
         root: Path,
-        dialects: Sequence[LiveDialect],
+        dialects: Sequence[LiveFormat],
         mirror: Store,
         home: Path,
         *,
@@ -82,11 +82,11 @@ class Opening:
             if child is not None:
                 return child
         if not any(dialect.is_id(session) for dialect in self._dialects):
-            raise InvalidId(
+            raise InvalidIdError(
                 f"not a session id: {session[:60]!r}",
                 hint="ids are those of the program whose sessions these are",
             )
-        raise NotFound(f"there is no session {session}", session=session)
+        raise NotFoundError(f"there is no session {session}", session=session)
 
     def _child(self, above: Row, stem: str) -> Row | None:
         """The transcript of an agent that a session asked."""
@@ -114,7 +114,7 @@ class Opening:
         with self._guard:
             lock = self._locks.setdefault(session, threading.Lock())
         if not lock.acquire(timeout=PATIENCE):
-            raise SessionBusy(
+            raise SessionBusyError(
                 f"session {session} is held by another thread of this process",
                 hint="try again when it has finished",
                 session=session,
@@ -124,11 +124,16 @@ class Opening:
                 try:
                     mirror = self._opened(session)
                     mirror.level()
-                except (NotFound, LogDamaged) as error:  # renamed by its program; or the mirror's
+                except (
+                    NotFoundError,
+                    LogDamagedError,
+                ) as error:  # renamed by its program; or the mirror's
                     with self._guard:
                         self._open.pop(session, None)
                     self._catalogue.moved()
-                    if isinstance(error, LogDamaged):  # the file is whole: it is mirrored again
+                    if isinstance(
+                        error, LogDamagedError
+                    ):  # the file is whole: it is mirrored again
                         self.reports.append(f"{error.message} and is made anew")
                         self._mirror.create({"key": key_of(row), "source": row.dialect})
                     mirror = self._opened(session)

@@ -18,10 +18,10 @@ from zlib import crc32
 
 import msgspec
 
-from everlog.errors import EverlogError, NotFound
+from everlog.errors import EverlogError, NotFoundError
 from everlog.interop.formats.format_types import LONGEST, Line
 from everlog.interop.formats.jsonl import parse
-from everlog.interop.formats.live_format import LiveDialect, Where
+from everlog.interop.formats.live_format import LiveFormat, Where
 from everlog.stores.file import disk
 from everlog.stores.file.log_tail import Report
 
@@ -73,7 +73,7 @@ class Transcript:
     """One session: a transcript, its further parts, and what lies beside it."""
 
     def __init__(
-        self, root: Path, folder: str, stem: str, dialect: LiveDialect, report: Report
+        self, root: Path, folder: str, stem: str, dialect: LiveFormat, report: Report
     ) -> None:
         self._root = root
         self._folder = folder  # relative to the root
@@ -123,7 +123,7 @@ class Transcript:
     # --- what is there
 
     def signature(self) -> Signature:
-        """Something that is another after every change. NotFound if there is no transcript."""
+        """Something that is another after every change. NotFoundError if there is no transcript."""
         with self.folder() as folder:
 
             def stamp(name: str) -> Stamp | None:
@@ -131,7 +131,7 @@ class Transcript:
 
             found = signature(self.stem, stamp)
         if not found:
-            raise NotFound(f"{self.path} is gone")
+            raise NotFoundError(f"{self.path} is gone")
         return found
 
     def ended(self, landed: Landed) -> Signature:
@@ -195,7 +195,7 @@ class Transcript:
                 base = self._beside(folder)[1] if trail.part == 1 else 0
                 start = base + trail.end - trail.length
                 line = os.pread(part, trail.length, start) if start >= base else b""
-        except NotFound:
+        except NotFoundError:
             return False
         return len(line) == trail.length and crc32(line) == trail.crc
 

@@ -143,7 +143,7 @@ class Written(msgspec.Struct, frozen=True):
     lost: tuple[str, ...] = ()  # what the format cannot hold, in words
 
 
-class Dialect(Protocol):
+class Format(Protocol):
     """One format. A module has all of these."""
 
     NAME: str

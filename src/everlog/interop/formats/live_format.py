@@ -16,7 +16,7 @@ from typing import Any, Literal, NamedTuple, Protocol
 
 import msgspec
 
-from everlog.interop.formats.format_types import Dialect, Hidden, Line, Summary
+from everlog.interop.formats.format_types import Format, Hidden, Line, Summary
 from everlog.model import AnyRecord, Message, Metadata
 
 Notes = dict[str, Any]
@@ -106,7 +106,7 @@ class Glance(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 Beside = Literal["", "head", "file"]
 
 
-class LiveDialect(Dialect, Protocol):
+class LiveFormat(Format, Protocol):
     """One format whose files are used live. A module has all of these."""
 
     BESIDE: Beside
@@ -143,18 +143,18 @@ class LiveDialect(Dialect, Protocol):
         """A record of ours in the session's files.
 
         What `follow` makes of the new lines is the record again, as far as the format holds it,
-        and, before it, what had to be added for it. Unsupported, with a hint of what to do
+        and, before it, what had to be added for it. UnsupportedError, with a hint of what to do
         instead, if the format cannot hold what the record says. Nothing to be done for an event.
         """
         ...
 
     def change(self, notes: Notes, log: Log, changes: Mapping[str, Any]) -> Added:
-        """Changed metadata, in the files' names, in the session's files; Unsupported likewise."""
+        """Changed metadata, in the files' names, in the session's files; UnsupportedError likewise."""
         ...
 
     def begin(self, facts: Mapping[str, Any], now: str, taken: Callable[[str], bool]) -> Begun:
         """A new session with these facts (agent, sender, key, name, cwd …); `taken` says whether
-        there is a file of that stem. Unsupported for facts that it cannot hold."""
+        there is a file of that stem. UnsupportedError for facts that it cannot hold."""
         ...
 
     def glance(self, seen: Glance, lines: Iterable[Line], beside: bytes | None) -> Glance:

@@ -14,12 +14,12 @@ from typing import NamedTuple, TypeVar
 
 import msgspec
 
-from everlog.errors import EverlogError, NotFound
+from everlog.errors import EverlogError, NotFoundError
 from everlog.index.database import IndexBroken
 from everlog.index.listing_rows import Index
 from everlog.log.fold import Tally
 from everlog.log.parts import part_name
-from everlog.ports import Filter, Listed, Order, Page, Progress, parse_cursor, since_ms
+from everlog.ports import Filter, Order, Page, Progress, SessionRow, parse_cursor, since_ms
 from everlog.stores.file import metadata_file
 from everlog.stores.file.disk import errors_mapped
 from everlog.stores.file.layout import Root
@@ -112,24 +112,24 @@ class Catalogue:
         with self._harmless():
             self.index.mark(session, self.owner)
 
-    def written(self, row: Listed, *, last: bool) -> None:
+    def written(self, row: SessionRow, *, last: bool) -> None:
         """A session that this store appends to, or has finished with, has come this far."""
         with self._harmless():
             self.index.put_written(row, self.owner, last=last)
 
-    def put(self, row: Listed) -> None:
+    def put(self, row: SessionRow) -> None:
         """A session's row is up to date."""
         with self._harmless():
             self.index.put([row])
 
-    def seen(self, row: Listed) -> None:
+    def seen(self, row: SessionRow) -> None:
         """A session was looked at: its row follows if somebody wrote to it without a mark."""
         with self._harmless():
             known = self.index.get(row.id)
             if known is None or known.metadata.through != row.metadata.through:
                 self.index.put([row])
 
-    def added(self, row: Listed, before: int) -> None:
+    def added(self, row: SessionRow, before: int) -> None:
         """A session of ours appeared; `before` is the directory's time just before that."""
         with self._harmless():
             self.index.put([row])
@@ -166,7 +166,9 @@ class Catalogue:
         self._put_all(self._rows(grown))
         return len(grown)
 
-    def row(self, session: str, known: Listed | None = None, beneath: int | None = None) -> Listed:
+    def row(
+        self, session: str, known: SessionRow | None = None, beneath: int | None = None
+    ) -> SessionRow:
         """A session's row from its log; with a known one, only what is new is read."""
         with (
             errors_mapped(f"reading session {session}", session=session),
@@ -178,7 +180,7 @@ class Catalogue:
             else:
                 tally, end = metadata_file.load(session, log)
             metadata = tally.metadata(end.part, end.bytes)
-            return Listed(metadata, log.size(), max(len(log.numbers), 1))
+            return SessionRow(metadata, log.size(), max(len(log.numbers), 1))
 
     def _sound(self, ask: Callable[[], T]) -> T:
         """Ask the index; if it is broken, make a new one and ask again."""
@@ -196,7 +198,7 @@ class Catalogue:
 
     def _current(self) -> Index:
         index = self._scanned()
-        changed: list[tuple[Listed, Listed | None]] = []  # as it is, as the row was
+        changed: list[tuple[SessionRow, SessionRow | None]] = []  # as it is, as the row was
         settled: list[tuple[str, str]] = []
         for session, owner, row in index.marked():
             if not _alive(owner):
@@ -205,7 +207,7 @@ class Catalogue:
                 continue
             try:
                 changed.append((self.row(session, row), row))
-            except NotFound:
+            except NotFoundError:
                 index.drop([session])
             except EverlogError as error:  # one bad session must not hide the others
                 self._report(f"session {session} cannot be read: {error.message}")
@@ -225,7 +227,7 @@ class Catalogue:
         self.index.set_scanned(changed_at)
         return len(gone)
 
-    def _rows(self, sessions: list[str]) -> Iterator[Listed]:
+    def _rows(self, sessions: list[str]) -> Iterator[SessionRow]:
         if not sessions:
             return
         with self._root.within("sessions") as directory:
@@ -238,8 +240,8 @@ class Catalogue:
                 if self._progress is not None and due:
                     self._progress(done, len(sessions))
 
-    def _put_all(self, rows: Iterable[Listed], *, new: bool = False) -> None:
-        batch: list[Listed] = []
+    def _put_all(self, rows: Iterable[SessionRow], *, new: bool = False) -> None:
+        batch: list[SessionRow] = []
         for row in rows:
             batch.append(row)
             if len(batch) == _BATCH:
@@ -248,7 +250,7 @@ class Catalogue:
         if batch:
             self.index.put(batch, new=new)
 
-    def _grown(self, row: Listed) -> bool:
+    def _grown(self, row: SessionRow) -> bool:
         through = row.metadata.through
         part = self._root.file_path(row.id, part_name(through.part))
         following = self._root.file_path(row.id, part_name(through.part + 1))

@@ -15,7 +15,14 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
-from everlog.errors import EverlogError, InvalidId, NotFound, SessionBusy, StoreFailed, StoreFull
+from everlog.errors import (
+    EverlogError,
+    InvalidIdError,
+    NotFoundError,
+    SessionBusyError,
+    StoreFailedError,
+    StoreFullError,
+)
 
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
@@ -26,19 +33,19 @@ def mapped(error: OSError, doing: str, **facts: str) -> EverlogError:
     """One of our errors for one of the system's."""
     reason = os.strerror(error.errno) if error.errno else str(error)
     if error.errno in _FULL:
-        return StoreFull(
+        return StoreFullError(
             f"{doing}: {reason}", hint="free some space and try again; nothing was lost", **facts
         )
     if error.errno == errno.ENOENT:
-        return NotFound(f"{doing}: {reason}", **facts)
+        return NotFoundError(f"{doing}: {reason}", **facts)
     if error.errno in _LINK:
-        return InvalidId(f"{doing}: a symbolic link is not followed", **facts)
+        return InvalidIdError(f"{doing}: a symbolic link is not followed", **facts)
     hint = ""
     if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
         hint = "check who owns the directory and whether it is writable"
     elif error.errno in (errno.EMFILE, errno.ENFILE):
         hint = "raise the limit of open files (ulimit -n)"
-    return StoreFailed(f"{doing}: {reason}", hint=hint, **facts)
+    return StoreFailedError(f"{doing}: {reason}", hint=hint, **facts)
 
 
 @contextmanager
@@ -62,7 +69,7 @@ def open_file(name: str, flags: int, beneath: int) -> int:
     descriptor = os.open(name, flags, 0o600, dir_fd=beneath)
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
         os.close(descriptor)
-        raise StoreFailed(f"{name} is not a regular file", hint="move it out of the way")
+        raise StoreFailedError(f"{name} is not a regular file", hint="move it out of the way")
     return descriptor
 
 
@@ -143,7 +150,7 @@ def get(name: str, beneath: int, cap: int = 1 << 26) -> bytes:
 
 
 def lock(descriptor: int, seconds: float, what: str, **facts: str) -> None:
-    """Take an exclusive flock, waiting at most so long; SessionBusy names the holder."""
+    """Take an exclusive flock, waiting at most so long; SessionBusyError names the holder."""
     deadline = time.monotonic() + seconds
     pause = 0.0001
     while True:
@@ -158,7 +165,7 @@ def lock(descriptor: int, seconds: float, what: str, **facts: str) -> None:
             break
         time.sleep(pause)
         pause = min(pause * 1.5, 0.002)
-    raise SessionBusy(
+    raise SessionBusyError(
         f"{what} is held by {named(holder(descriptor))}",
         hint="try again when it has finished",
         **facts,

@@ -18,12 +18,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from everlog.errors import (
-    Conflict,
+    ConflictError,
     EverlogError,
     FormatError,
-    NotFound,
-    StoreFailed,
-    StoreFull,
+    NotFoundError,
+    StoreFailedError,
+    StoreFullError,
 )
 from everlog.ids import Stamps, Ulids, Uuids, is_ulid, made_at
 from everlog.log.append_rules import lasting, prepare
@@ -36,13 +36,13 @@ from everlog.ports import (
     Chats,
     Filter,
     Lease,
-    Listed,
     Order,
     Page,
     Progress,
     Query,
     Results,
-    Used,
+    SessionRow,
+    UsageReport,
     days_of,
 )
 from everlog.settings import Settings
@@ -130,7 +130,9 @@ class FileStore:
     def _numbered(self, facts: dict[str, Any], blank: Metadata) -> dict[str, Any]:
         try:
             return session_names.numbered(facts, blank, self._holder, self._highest)
-        except StoreFailed as error:  # an index that cannot be read must not stop a conversation
+        except (
+            StoreFailedError
+        ) as error:  # an index that cannot be read must not stop a conversation
             self.reports.append(f"session {blank.id} has no number: {error.message}")
             return facts
 
@@ -165,11 +167,11 @@ class FileStore:
             os.close(disk.open_file(part_name(1), flags, directory))
             metadata_file.save(metadata, directory, durable=self._durable)
 
-        self._appear(metadata.id, build, lambda: Listed(metadata, 0, 1))
+        self._appear(metadata.id, build, lambda: SessionRow(metadata, 0, 1))
         return metadata
 
     def _appear(
-        self, session: str, build: Callable[[int], None], row: Callable[[], Listed]
+        self, session: str, build: Callable[[int], None], row: Callable[[], SessionRow]
     ) -> None:
         self._root.prepare()
         before = self._root.changed_at()
@@ -181,21 +183,21 @@ class FileStore:
         session: str,
         records: Sequence[AnyRecord],
         *,
-        expect: int | None = None,
-        guard: int | None = None,
+        expected_seq: int | None = None,
+        no_marker_after: int | None = None,
         lease: Lease | None = None,
     ) -> list[AnyRecord]:
         """Add records at the end: one write and one sync for all of them."""
         if lease is not None and not (
             isinstance(lease, FileLease) and lease.held and lease.session == session
         ):
-            raise Conflict(f"the turn lease of session {session} is not held", session=session)
+            raise ConflictError(f"the turn lease of session {session} is not held", session=session)
         kept = lasting(records)
         if not kept:
             self.resolve(session)
             return []
         prepared = prepare(kept, self._now, self._new_uuid)
-        return self._writers.append(session, prepared, expect, guard)
+        return self._writers.append(session, prepared, expected_seq, no_marker_after)
 
     def promote(self, session: str, to: str, *, seq: int) -> bool:
         """Record who takes a session's history over, if nobody did, under the lock for names."""
@@ -261,11 +263,11 @@ class FileStore:
         """Move a session to the trash, make that durable, unlink it."""
         with ExitStack() as stack:
             # A lock file that a full disk has no room for is one that nobody holds.
-            with suppress(StoreFull):
+            with suppress(StoreFullError):
                 stack.enter_context(self.lease(session))
             try:
                 return self._writers.locked(session, self._remove)
-            except StoreFull:
+            except StoreFullError:
                 directory = self._root.open_session(session)
                 stack.callback(os.close, directory)
                 return self._discard(session, directory)
@@ -344,11 +346,11 @@ class FileStore:
         spenders: int = 10,
         fresh: bool = True,
         progress: Progress | None = None,
-    ) -> Used:
+    ) -> UsageReport:
         """What sessions spent, by day and model, from the index."""
         if not self._root.exists():
             days_of(which, until)  # what is wrong is wrong here as well
-            return Used()
+            return UsageReport()
         return self._catalogue.ask(lambda index: index.usage(which, until, spenders))
 
     def _searching(self, index: Index) -> Searching:
@@ -369,7 +371,7 @@ class FileStore:
         return session_names.find(name, self._catalogue.holder, self._catalogue.starting_with)
 
     def lease(self, session: str) -> FileLease:
-        """The right to run a turn, at once or SessionBusy."""
+        """The right to run a turn, at once or SessionBusyError."""
         directory = self._root.open_session(session)
         try:
             lease = FileLease(session, directory)
@@ -408,9 +410,9 @@ class FileStore:
             return
         check_id(session)
         if self._root.has(session):
-            raise Conflict(f"there is a session {session} already", session=session)
+            raise ConflictError(f"there is a session {session} already", session=session)
         self._root.forget_stages(session)
-        rows: list[Listed] = []
+        rows: list[SessionRow] = []
 
         def build(directory: int) -> None:
             durable = self._durable
@@ -442,7 +444,7 @@ class FileStore:
             writer.look()
             done += audit.set_right(writer, self._findings(session), self._now, self._new_uuid)
             writer.save()
-            row = Listed(writer.metadata, writer.total, writer.part)
+            row = SessionRow(writer.metadata, writer.total, writer.part)
         self._catalogue.put(row)
         return tuple(done)
 
@@ -491,5 +493,5 @@ class FileStore:
 def _end_of(log: OpenLog, at: int, session: str) -> tuple[int, int]:
     place = log.locate(at)
     if place is None:
-        raise NotFound(f"session {session} has no record {at}", session=session, seq=at)
+        raise NotFoundError(f"session {session} has no record {at}", session=session, seq=at)
     return place[0], place[2]

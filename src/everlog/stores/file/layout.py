@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from everlog.errors import Conflict, InvalidId, NotFound, StoreFailed
+from everlog.errors import ConflictError, InvalidIdError, NotFoundError, StoreFailedError
 from everlog.ids import is_ulid
 from everlog.stores.file.disk import (
     errors_mapped,
@@ -56,15 +56,15 @@ class Root:
         except FileNotFoundError:
             return
         if not stat.S_ISDIR(status.st_mode):
-            raise StoreFailed(f"{self.path} is not a directory")
+            raise StoreFailedError(f"{self.path} is not a directory")
         if status.st_uid != os.geteuid():
-            raise StoreFailed(
+            raise StoreFailedError(
                 f"{self.path} belongs to another user (uid {status.st_uid})",
                 hint="choose a directory of your own with --root",
             )
         kind = _file_system(self.path, mounts)
         if kind in _NETWORK:
-            raise StoreFailed(
+            raise StoreFailedError(
                 f"{self.path} is on a network file system ({kind}), where locks do not hold",
                 hint="choose a directory on a local disk",
             )
@@ -149,7 +149,7 @@ class Root:
             os.close(root)
 
     def open_session(self, session: str, beneath: int | None = None) -> int:
-        """A descriptor of a session's directory. InvalidId before anything is touched.
+        """A descriptor of a session's directory. InvalidIdError before anything is touched.
 
         `beneath` is `sessions`, for who opens many and has it open already.
         """
@@ -164,7 +164,7 @@ class Root:
                 os.close(sessions)
         except OSError as error:
             if error.errno == errno.ENOENT:
-                raise NotFound(f"there is no session {session}", session=session) from error
+                raise NotFoundError(f"there is no session {session}", session=session) from error
             raise mapped(error, f"opening session {session}", session=session) from error
 
     def has(self, session: str) -> bool:
@@ -287,19 +287,19 @@ class Root:
 
 
 def _appear(stage: str, staging: int, session: str, sessions: int) -> None:
-    """Conflict if another process has made the same session meanwhile."""
+    """ConflictError if another process has made the same session meanwhile."""
     try:
         os.rename(stage, session, src_dir_fd=staging, dst_dir_fd=sessions)
     except OSError as error:
         if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
             raise
-        raise Conflict(f"there is a session {session} already", session=session) from error
+        raise ConflictError(f"there is a session {session} already", session=session) from error
 
 
 def check_id(session: str) -> None:
-    """Raise InvalidId unless the text is a session id."""
+    """Raise InvalidIdError unless the text is a session id."""
     if not is_ulid(session):
-        raise InvalidId(
+        raise InvalidIdError(
             f"not a session id: {session[:60]!r}", hint="ids are 26 characters, 0-9 and A-Z"
         )
 

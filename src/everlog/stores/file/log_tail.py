@@ -13,7 +13,7 @@ import os
 from collections.abc import Callable
 from contextlib import suppress
 
-from everlog.errors import StoreFailed
+from everlog.errors import StoreFailedError
 from everlog.log.tail_recovery import examine
 from everlog.stores.file import disk
 
@@ -31,7 +31,7 @@ class Tail:
         self._durable = durable
         self.suspect = False  # an fsync failed: whatever follows goes to a new part
         self.disturbed = False  # somebody writes without a lock: what we know may be wrong
-        self.failure: StoreFailed | None = None  # bytes could not be taken back: read-only
+        self.failure: StoreFailedError | None = None  # bytes could not be taken back: read-only
 
     def close(self) -> None:
         """Give the descriptor back."""
@@ -77,7 +77,7 @@ class Tail:
             if self._durable:
                 disk.sync_all(self.descriptor)
         except OSError as error:
-            self.failure = StoreFailed(
+            self.failure = StoreFailedError(
                 f"session {self._session}: a failed write could not be taken back: "
                 f"{os.strerror(error.errno or errno.EIO)}",
                 hint="it stays read-only until the disk is well and it is opened again",
@@ -118,7 +118,7 @@ class Tail:
             if begin > base and there == data and clean:
                 return
         self.cut(base, base + len(data))
-        raise StoreFailed(
+        raise StoreFailedError(
             f"session {self._session}: the written bytes are not in the file",
             hint="another program may be writing to it without a lock",
             session=self._session,

@@ -17,7 +17,7 @@ from contextlib import suppress
 from fcntl import LOCK_EX, LOCK_NB, LOCK_UN, flock
 from itertools import chain, count
 
-from everlog.errors import EverlogError, SessionBusy
+from everlog.errors import EverlogError, SessionBusyError
 from everlog.log import append_rules, line_codec
 from everlog.log.append_rules import REMEMBERED, Prepared
 from everlog.log.fold import Tally
@@ -32,7 +32,7 @@ from everlog.model import (
     Metadata,
     Through,
 )
-from everlog.ports import Listed
+from everlog.ports import SessionRow
 from everlog.settings import SessionSettings
 from everlog.stores.file import disk, metadata_file
 from everlog.stores.file.log_reader import (
@@ -97,7 +97,7 @@ class Writer:
     def acquire(self) -> bool:
         """Take the session for this thread and process; False if the writer was closed meanwhile.
 
-        SessionBusy after the time that the settings give.
+        SessionBusyError after the time that the settings give.
         """
         start = 0.0 if self._mutex.acquire(False) else self._wait_for_threads()
         try:
@@ -119,7 +119,7 @@ class Writer:
         """Take the mutex within the time; returns when the waiting began."""
         start = time.monotonic()
         if not self._mutex.acquire(timeout=self._settings.lock_seconds):
-            raise SessionBusy(
+            raise SessionBusyError(
                 f"session {self.session} is held by another thread of this process",
                 hint="try again when it has finished",
                 session=self.session,
@@ -145,7 +145,7 @@ class Writer:
     # --- appending, under the lock
 
     def append(
-        self, prepared: Sequence[Prepared], expect: int | None, guard: int | None
+        self, prepared: Sequence[Prepared], expected_seq: int | None, no_marker_after: int | None
     ) -> list[AnyRecord]:
         """Number, write and sync; returns the records as stored. Needs `acquire`."""
         if not self._as_left():
@@ -160,10 +160,10 @@ class Writer:
                 break
         if there and len(there) == len(prepared):
             return [there[index] for index in range(len(prepared))]
-        if expect is not None:
-            append_rules.check_expect(self.session, tally.seq, expect, len(there))
-        if guard is not None:
-            self._check_guard(guard)
+        if expected_seq is not None:
+            append_rules.check_expected_seq(self.session, tally.seq, expected_seq, len(there))
+        if no_marker_after is not None:
+            self._check_no_marker_after(no_marker_after)
         if not there:
             return self._commit(prepared)
         stored = self._commit([one for i, one in enumerate(prepared) if i not in there])
@@ -307,15 +307,15 @@ class Writer:
                     there[index] = append_rules.checked_retry(self.session, one.record, stored, seq)
         return there
 
-    def _check_guard(self, guard: int) -> None:
+    def _check_no_marker_after(self, no_marker_after: int) -> None:
         marker = self._marker
-        if not marker and guard < self._known_from:
+        if not marker and no_marker_after < self._known_from:
             with (
                 disk.errors_mapped(f"reading session {self.session}", session=self.session),
                 OpenLog(os.dup(self._directory)) as log,
             ):
-                marker = last_marker(log, guard)
-        append_rules.check_guard(self.session, marker, guard)
+                marker = last_marker(log, no_marker_after)
+        append_rules.check_no_marker_after(self.session, marker, no_marker_after)
 
     # --- writing
 
@@ -450,13 +450,13 @@ class Writer:
         finally:
             self.let_go()
 
-    def save(self) -> Listed:
+    def save(self) -> SessionRow:
         """Write metadata.json, with an fsync where no record holds its facts; the index row."""
         with disk.errors_mapped(f"saving metadata of session {self.session}"):
             durable = self._durable and not self._born
             metadata_file.save(self.metadata, self._directory, durable=durable)
         self.saved_at, self.due = time.monotonic(), False
-        return Listed(self.metadata, self.total, self._part)
+        return SessionRow(self.metadata, self.total, self._part)
 
     def seal(self) -> None:
         """Let no writer add to the last part any more: each looks at the session anew first."""

@@ -21,7 +21,7 @@ class NameLock:
 
     @contextmanager
     def held(self) -> Iterator[None]:
-        """Have it for a while; SessionBusy if others have it too long."""
+        """Have it for a while; SessionBusyError if others have it too long."""
         self._root.prepare()
         descriptor = self._root.open_lock("names.lock")
         self._descriptors.add(descriptor)

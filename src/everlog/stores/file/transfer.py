@@ -12,12 +12,12 @@ from contextlib import suppress
 from itertools import groupby
 from operator import attrgetter
 
-from everlog.errors import Conflict
+from everlog.errors import ConflictError
 from everlog.log import raw_lines, scan
 from everlog.log.parts import part_name
 from everlog.log.raw_lines import Found, Line
 from everlog.model import Damaged, Metadata
-from everlog.ports import Listed
+from everlog.ports import SessionRow
 from everlog.stores.file import disk, metadata_file
 from everlog.stores.file.log_reader import OpenLog
 from everlog.stores.file.log_writer import Writer
@@ -38,7 +38,9 @@ def _found(log: OpenLog) -> Iterator[Found]:
             yield Found(number, start, end, body)
 
 
-def settle_in(directory: int, source: Metadata, lines: Iterable[Line], *, durable: bool) -> Listed:
+def settle_in(
+    directory: int, source: Metadata, lines: Iterable[Line], *, durable: bool
+) -> SessionRow:
     """Write a session that comes from elsewhere into a directory of its own."""
     tally = None
     size = total = 0
@@ -66,7 +68,7 @@ def settle_in(directory: int, source: Metadata, lines: Iterable[Line], *, durabl
             os.close(descriptor)
     metadata = (tally or raw_lines.opening(None, source)).metadata(part, size)
     metadata_file.save(metadata, directory, durable=durable)
-    return Listed(metadata, total, part)
+    return SessionRow(metadata, total, part)
 
 
 def _pieces(lines: Iterable[Line]) -> Iterator[tuple[Line, bytes]]:
@@ -107,7 +109,7 @@ def go_on(writer: Writer, lines: Iterable[Line], after: int, *, durable: bool) -
     writer.look()
     found = writer.metadata.through.seq
     if found != after:
-        raise Conflict(
+        raise ConflictError(
             f"session {writer.session} went on to {found} while it was copied",
             session=writer.session,
         )
@@ -119,7 +121,7 @@ def go_on(writer: Writer, lines: Iterable[Line], after: int, *, durable: bool) -
             for part, group in groupby(lines, attrgetter("part")):
                 current = made[-1] if made else last
                 if part < current:
-                    raise Conflict(f"session {writer.session} has its parts elsewhere")
+                    raise ConflictError(f"session {writer.session} has its parts elsewhere")
                 if part == current:
                     flags = os.O_WRONLY | os.O_APPEND
                     descriptor = disk.open_file(part_name(part), flags, directory)

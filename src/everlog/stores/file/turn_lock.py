@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from typing import Self
 
-from everlog.errors import SessionBusy
+from everlog.errors import SessionBusyError
 from everlog.stores.file import disk
 
 RUNNING = "a turn of this session is running"
@@ -16,14 +16,14 @@ class FileLease:
     """The right to run a turn on one session."""
 
     def __init__(self, session: str, directory: int) -> None:
-        """At once, or SessionBusy naming the holder."""
+        """At once, or SessionBusyError naming the holder."""
         self.session = session
         self._descriptor = -1
         with disk.errors_mapped(f"opening the turn lock of session {session}", session=session):
             self._descriptor = disk.open_file("turn.lock", os.O_RDWR | os.O_CREAT, directory)
         try:
             disk.lock(self._descriptor, 0, f"the turn of session {session}", session=session)
-        except SessionBusy:
+        except SessionBusyError:
             pid = disk.holder(self._descriptor)
             self.release()
             raise taken(session, "" if pid == os.getpid() else disk.named(pid)) from None
@@ -52,7 +52,7 @@ class FileLease:
         self.release()
 
 
-def taken(session: str, holder: str = "", *, hint: str = WAIT, **facts: object) -> SessionBusy:
+def taken(session: str, holder: str = "", *, hint: str = WAIT, **facts: object) -> SessionBusyError:
     """What is said when the lease cannot be had; `holder` is another process, in words."""
     text = f"a turn of session {session} is running in {holder}" if holder else RUNNING
-    return SessionBusy(text, hint=hint, session=session, **facts)
+    return SessionBusyError(text, hint=hint, session=session, **facts)

@@ -38,7 +38,11 @@ class Writers:
         self._open: dict[str, Writer] = {}  # changed under the mutex
 
     def append(
-        self, session: str, prepared: Sequence[Prepared], expect: int | None, guard: int | None
+        self,
+        session: str,
+        prepared: Sequence[Prepared],
+        expected_seq: int | None,
+        no_marker_after: int | None,
     ) -> list[AnyRecord]:
         """Append under the session's lock: `locked`, spelled out, since every call is paid."""
         while True:
@@ -46,7 +50,7 @@ class Writers:
             if not writer.acquire():
                 continue
             try:
-                return writer.append(prepared, expect, guard)
+                return writer.append(prepared, expected_seq, no_marker_after)
             except Gone:
                 self.forget(writer)
             finally:

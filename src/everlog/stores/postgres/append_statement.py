@@ -21,7 +21,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 from uuid import UUID
 
-from everlog.errors import Conflict, EverlogError, NotFound, SessionBusy
+from everlog.errors import ConflictError, EverlogError, NotFoundError, SessionBusyError
 from everlog.log import append_rules, line_codec
 from everlog.log.append_rules import REMEMBERED, Prepared
 from everlog.log.fold import Tally
@@ -69,8 +69,8 @@ class Call(NamedTuple):
     """What an append was asked for."""
 
     prepared: Sequence[Prepared]
-    expect: int | None = None
-    guard: int | None = None
+    expected_seq: int | None = None
+    no_marker_after: int | None = None
     epoch: int | None = None  # of the lease it is made under
 
 
@@ -157,7 +157,7 @@ class Appending:
                 self._database.recheck()
             new, looked = self._find(known, call, new, stored, doubt), True
             if new and time.monotonic() > deadline:
-                raise SessionBusy(
+                raise SessionBusyError(
                     f"session {known.session} is being written to by others",
                     hint="try again",
                     session=known.session,
@@ -177,8 +177,8 @@ class Appending:
     def _quickly(self, known: Known, call: Call, new: New) -> AnyRecord | None:
         """The usual case with as little as it needs; None if it is not the usual case."""
         if (
-            (call.expect is not None and call.expect != known.head)
-            or (call.guard is not None and call.guard < known.marker)
+            (call.expected_seq is not None and call.expected_seq != known.head)
+            or (call.no_marker_after is not None and call.no_marker_after < known.marker)
             or (call.epoch is not None and call.epoch < known.epoch)
         ):
             return None
@@ -259,13 +259,15 @@ class Appending:
         new = [New(0, given, rid_of(given.record.id))]
         placed = place(known, new, self._settings)
         if not self._execute(link, known, placed, None):
-            raise Conflict(f"session {known.session} is being written to", session=known.session)
+            raise ConflictError(
+                f"session {known.session} is being written to", session=known.session
+            )
         go_on(known, placed, written(new, placed).values())
 
     # --- looking
 
     def look(self, known: Known) -> None:
-        """Read the end of the log anew. NotFound; FormatError if a newer everlog wrote to it."""
+        """Read the end of the log anew. NotFoundError; FormatError if a newer everlog wrote to it."""
         self._look(known, [])
 
     def _look(self, known: Known, rids: list[UUID]) -> dict[UUID, tuple[int, bytes]]:
@@ -323,15 +325,15 @@ class Appending:
     def _check(self, known: Known, call: Call, there: int) -> None:
         session = known.session
         if call.epoch is not None and known.epoch != call.epoch:
-            raise Conflict(
+            raise ConflictError(
                 f"the turn lease of session {session} is not held",
                 hint=f"{known.owner} has taken it over" if known.owner else "",
                 session=session,
             )
-        if call.expect is not None:
-            append_rules.check_expect(session, known.head, call.expect, there)
-        if call.guard is not None:
-            append_rules.check_guard(session, known.marker, call.guard)
+        if call.expected_seq is not None:
+            append_rules.check_expected_seq(session, known.head, call.expected_seq, there)
+        if call.no_marker_after is not None:
+            append_rules.check_no_marker_after(session, known.marker, call.no_marker_after)
 
     def _store(
         self, known: Known, placed: Placed, epoch: int | None, also: Callable[[Link], None] | None
@@ -378,7 +380,7 @@ def take(known: Known, row: Sequence[Any] | None) -> None:
     session = known.session
     if row is None:
         known.seen = False
-        raise NotFound(f"there is no session {session}", session=session)
+        raise NotFoundError(f"there is no session {session}", session=session)
     head, marker, size, part, part_bytes, part_first, newest, marked, epoch, owner, data, *_ = row
     if newest > SCHEMA_VERSION:
         append_rules.refuse_newer(session, newest)

@@ -20,7 +20,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Protocol
 from weakref import WeakSet
 
-from everlog.errors import EverlogError, StoreFailed
+from everlog.errors import EverlogError, StoreFailedError
 from everlog.stores.file.log_tail import Report
 
 if TYPE_CHECKING:
@@ -73,7 +73,7 @@ class Keeper:
                 self._changed.notify_all()
 
     def renew(self, lease: PostgresLease) -> None:
-        """Renew a lease until it is let go, or nobody has it any more; StoreFailed if none can."""
+        """Renew a lease until it is let go, or nobody has it any more; StoreFailedError if none can."""
         with self._leased:
             self._start(self._renew)
             self._start(self._watch)
@@ -137,7 +137,7 @@ class Keeper:
             try:
                 thread.start()  # it waits for the lock, which is held here
             except RuntimeError as error:
-                raise StoreFailed(
+                raise StoreFailedError(
                     f"no thread can be started: {error}",
                     hint="this machine allows no more of them (ulimit -u, or a limit of processes)",
                 ) from error
@@ -177,7 +177,7 @@ class Keeper:
             try:
                 if self.refresh is not None:
                     self.refresh(session, unmark=unmark)
-            except StoreFailed as error:
+            except StoreFailedError as error:
                 self._report(f"the listing of session {session} is behind: {error.message}")
                 return False
         return True

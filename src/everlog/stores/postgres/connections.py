@@ -20,7 +20,7 @@ import psycopg
 from psycopg import IsolationLevel
 from psycopg.errors import Diagnostic
 
-from everlog.errors import StoreFailed
+from everlog.errors import StoreFailedError
 from everlog.settings import PostgresSettings
 from everlog.stores.file.log_tail import Report
 from everlog.stores.postgres.driver_errors import (
@@ -158,7 +158,7 @@ class Database:
     def _opened(self) -> Links:
         seconds = self.settings.wait_seconds
         if not self._lock.acquire(timeout=seconds):
-            raise StoreFailed(
+            raise StoreFailedError(
                 f"{self.address} cannot be reached: no answer in {seconds:g} seconds",
                 hint="is the server running, and the address right?",
             )

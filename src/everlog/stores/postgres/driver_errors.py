@@ -14,10 +14,10 @@ from psycopg import conninfo
 from everlog.errors import (
     EverlogError,
     FormatError,
-    SessionBusy,
+    SessionBusyError,
     SettingsError,
-    StoreFailed,
-    StoreFull,
+    StoreFailedError,
+    StoreFullError,
 )
 
 # Who is refused at the door gets no code, only words.
@@ -51,11 +51,11 @@ _MIGRATE = "everlog store migrate brings the tables up to date"
 _AGAIN = "nothing was acknowledged: try again with the same id"
 
 
-class ConnectionLost(StoreFailed):
+class ConnectionLost(StoreFailedError):
     """The connection ended before the answer: whether it was done is not known."""
 
 
-class Contended(StoreFailed):
+class Contended(StoreFailedError):
     """The database asks for the whole transaction again."""
 
 
@@ -63,11 +63,11 @@ class Forgotten(Contended):
     """The server does not know a prepared statement any more: nothing was done."""
 
 
-class ReadOnly(StoreFailed):
+class ReadOnly(StoreFailedError):
     """The database can be read, and takes no changes."""
 
 
-class Duplicate(StoreFailed):
+class Duplicate(StoreFailedError):
     """A row with the same key is there already."""
 
 
@@ -175,8 +175,8 @@ def mapped(error: psycopg.Error, address: Address, *, lost: bool = False) -> Eve
             (words for sign, words in _AT_THE_DOOR if sign.search(raw)),
             "is the server running, and the address right?",
         )
-        return StoreFailed(f"{address} cannot be reached: {said}", hint=hint)
-    return StoreFailed(f"{address} refused: {said}", hint=_AGAIN)
+        return StoreFailedError(f"{address} cannot be reached: {said}", hint=hint)
+    return StoreFailedError(f"{address} refused: {said}", hint=_AGAIN)
 
 
 def _by_state(state: str, said: str, address: Address, *, plan: bool) -> EverlogError | None:
@@ -188,11 +188,11 @@ def _by_state(state: str, said: str, address: Address, *, plan: bool) -> Everlog
     if state == "23505":
         return Duplicate(f"{address} has such a row already: {said}")
     if state == "53100":
-        return StoreFull(
+        return StoreFullError(
             f"{address} is full: {said}", hint="make room; reading still works until then"
         )
     if state.startswith("53"):
-        return StoreFailed(
+        return StoreFailedError(
             f"{address} has nothing left to give: {said}",
             hint="fewer connections (postgres.pool_size) or a larger server",
         )
@@ -201,13 +201,13 @@ def _by_state(state: str, said: str, address: Address, *, plan: bool) -> Everlog
             f"{address} takes no changes: {said}", hint="is it a standby, or set to read-only?"
         )
     if state == "55P03":
-        return SessionBusy(f"another writer holds rows of {address}: {said}", hint=_AGAIN)
+        return SessionBusyError(f"another writer holds rows of {address}: {said}", hint=_AGAIN)
     if state == "57014":
-        return StoreFailed(
+        return StoreFailedError(
             f"{address} took too long: {said}", hint="postgres.statement_seconds is the limit"
         )
     if state.startswith(("57P", "58", "XX")) and state != "58000":
-        return StoreFailed(f"{address} is not available: {said}", hint=_AGAIN)
+        return StoreFailedError(f"{address} is not available: {said}", hint=_AGAIN)
     if state.startswith("28") or state in ("3D000", "42501"):
         return SettingsError(
             f"{address} does not let us in: {said}", hint="look at user, password and database"

@@ -7,7 +7,7 @@ from functools import lru_cache
 from hashlib import blake2b, sha256
 from uuid import UUID
 
-from everlog.errors import NotFound
+from everlog.errors import NotFoundError
 from everlog.ids import ALPHABET, encode
 from everlog.stores.file.layout import check_id
 
@@ -18,11 +18,11 @@ _LONGEST = 1000  # bytes of a name; an index takes no more than some 2,700
 
 @lru_cache(10_000)
 def sid_of(session: str) -> UUID:
-    """The 128 bits of a session's id. InvalidId, or NotFound for a text with more bits."""
+    """The 128 bits of a session's id. InvalidIdError, or NotFoundError for a text with more bits."""
     check_id(session)
     value = _value(session)
     if value > _HIGHEST:
-        raise NotFound(f"there is no session {session}", session=session)
+        raise NotFoundError(f"there is no session {session}", session=session)
     return UUID(int=value)
 
 

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from psycopg.errors import QueryCanceled
 
-from everlog.errors import EverlogError, NotFound, StoreFailed
+from everlog.errors import EverlogError, NotFoundError, StoreFailedError
 from everlog.stores.file.turn_lock import taken
 from everlog.stores.postgres.connections import Database, Link
 from everlog.stores.postgres.id_columns import session_of, sid_of
@@ -50,7 +50,7 @@ class PostgresLease:
         """Whether it was neither given back nor lost, as far as this process knows."""
         return self._leases is not None and not self.lost
 
-    def when_lost(self, call: Callable[[], None]) -> Callable[[], None]:
+    def on_lost(self, call: Callable[[], None]) -> Callable[[], None]:
         """Call something, in any thread, as soon as it is known to be lost."""
         self._told.append(call)
         if self.lost:
@@ -95,7 +95,7 @@ class Leases:
         self.owner = new_owner()
 
     def take(self, session: str) -> PostgresLease:
-        """The turn of a session, at once or SessionBusy."""
+        """The turn of a session, at once or SessionBusyError."""
         sid = sid_of(session)
         values = {
             "sid": sid,
@@ -126,7 +126,7 @@ class Leases:
             lambda link: link.execute(self._sql["turn"], values).fetchone()
         )
         if row is None:
-            return NotFound(f"there is no session {session}", session=session)
+            return NotFoundError(f"there is no session {session}", session=session)
         owner = row[1] or ""
         if owner.startswith(f"{self.owner}."):
             return taken(session, owner=owner)
@@ -152,7 +152,7 @@ class Leases:
         together = [one for one in leases if not one.hindered]
         try:
             yield from self._prolonged(together)
-        except StoreFailed as error:
+        except StoreFailedError as error:
             if not _took_too_long(error):
                 raise
             apart = sorted(together, key=lambda one: one.until) + apart
@@ -162,7 +162,7 @@ class Leases:
             try:
                 yield from self._prolonged([one])
                 one.hindered = False
-            except StoreFailed as error:
+            except StoreFailedError as error:
                 if not _took_too_long(error):
                     raise
                 one.hindered = True
@@ -218,6 +218,6 @@ def new_owner() -> str:
     return f"{socket.gethostname()}.{os.getpid()}.{os.urandom(4).hex()}"
 
 
-def _took_too_long(error: StoreFailed) -> bool:
+def _took_too_long(error: StoreFailedError) -> bool:
     """Whether the server ended it, and not something else."""
     return isinstance(error.__cause__, QueryCanceled)

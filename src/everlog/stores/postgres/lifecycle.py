@@ -9,11 +9,11 @@ from collections.abc import Callable
 from typing import Any
 from uuid import UUID
 
-from everlog.errors import Conflict, EverlogError, NotFound
+from everlog.errors import ConflictError, EverlogError, NotFoundError
 from everlog.log.append_rules import Prepared, refuse_newer
 from everlog.log.fold import Tally, apply, given_facts
 from everlog.model import SCHEMA_VERSION, Meta, Metadata, Part, pair
-from everlog.ports import Listed
+from everlog.ports import SessionRow
 from everlog.stores import session_names
 from everlog.stores.postgres.append_statement import Appending, take
 from everlog.stores.postgres.connections import Database, Link
@@ -96,7 +96,7 @@ class Making:
         """The session of an attempt that was lost; where there is none, another attempt."""
         try:
             return self._found(session)
-        except NotFound:
+        except NotFoundError:
             pass
         try:
             return self._database.changing(work)
@@ -107,7 +107,7 @@ class Making:
         """A session that is there, though nobody has acknowledged that yet."""
         metadata = self._rows.row(session).metadata
         if not self._appending.acknowledge(session):
-            raise NotFound(f"there is no session {session}", session=session)
+            raise NotFoundError(f"there is no session {session}", session=session)
         return metadata
 
     def _insert(self, link: Link, metadata: Metadata) -> None:
@@ -136,7 +136,9 @@ class Making:
                 at is not None
                 and not link.execute(self._records["has"], {"sid": sid, "at": at}).fetchone()
             ):
-                raise NotFound(f"session {session} has no record {at}", session=session, seq=at)
+                raise NotFoundError(
+                    f"session {session} has no record {at}", session=session, seq=at
+                )
             blank = Tally.fresh(new).metadata(1, 0)
             if source.through.seq:
                 self._insert(link, blank)
@@ -169,7 +171,7 @@ class Making:
             not link.execute(self._records["copy"], values).rowcount
             and not link.execute(self._sql["exists"], {"sid": sid}).fetchone()
         ):
-            raise NotFound(f"there is no session {session} any more", session=session)
+            raise NotFoundError(f"there is no session {session} any more", session=session)
         self.measure(link, copy, before=0)
 
     def _add(self, link: Link, new: str, changes: dict[str, Any]) -> Metadata:
@@ -185,7 +187,7 @@ class Making:
         self._appending.write(link, known, self._prepared(Meta(set=changes)))
         metadata = known.metadata
         assert metadata is not None
-        self._rows.put(link, Listed(metadata, known.bytes, known.part))
+        self._rows.put(link, SessionRow(metadata, known.bytes, known.part))
         return metadata
 
     def measure(self, link: Link, sid: UUID, before: int) -> list[Any]:
@@ -211,7 +213,9 @@ class Making:
             "part_first": first,
         }
         if not link.execute(self._records["correct"], values).rowcount:
-            raise Conflict(f"session {session_of(sid)} went on meanwhile")  # nobody held its row
+            raise ConflictError(
+                f"session {session_of(sid)} went on meanwhile"
+            )  # nobody held its row
         return rows
 
     def count_anew(self, session: str) -> tuple[tuple[Part, ...], tuple[Part, ...]]:
@@ -221,7 +225,7 @@ class Making:
         def work(link: Link) -> tuple[tuple[Part, ...], tuple[Part, ...]]:
             row = link.execute(self._records["hold"], {"sid": sid}).fetchone()
             if row is None:
-                raise NotFound(f"there is no session {session}", session=session)
+                raise NotFoundError(f"there is no session {session}", session=session)
             head, before = row[0], self._reading.parts_at(link, session)
             if head:
                 self.measure(link, sid, head)
@@ -243,7 +247,7 @@ class Making:
             values = {"sid": sid, "epoch": epoch}
             row = link.execute(self._sql["delete_session"], values).fetchone()
             if row is None:
-                raise Conflict(f"the turn lease of session {session} is not held")
+                raise ConflictError(f"the turn lease of session {session} is not held")
             self._rows.drop(link, sid)
             self._claims.drop(link, sid)
             self._texts.drop(link, sid)

@@ -19,19 +19,19 @@ from msgspec.structs import replace
 
 from everlog.errors import (
     FormatError,
-    InvalidId,
-    NotFound,
+    InvalidIdError,
+    NotFoundError,
     SettingsError,
-    StoreFailed,
-    StoreFull,
+    StoreFailedError,
+    StoreFullError,
 )
 from everlog.log import line_codec
 from everlog.log.fold import Tally
 from everlog.log.raw_lines import opening
 from everlog.log.usage_fold import summed
 from everlog.log.usage_fold import used as used_by
-from everlog.model import Meta, Metadata, Spent, Through
-from everlog.ports import Filter, Listed, Order, Page, parse_cursor, since_ms
+from everlog.model import Meta, Metadata, Through, UsageRow
+from everlog.ports import Filter, Order, Page, SessionRow, parse_cursor, since_ms
 from everlog.stores.file.log_tail import Report
 from everlog.stores.postgres.connections import Database, Link
 from everlog.stores.postgres.driver_errors import Contended, ReadOnly
@@ -44,7 +44,7 @@ AT_ONCE = 100  # rows that a listing brings up to date before it answers
 _PAGE = 500  # records that are folded at a time
 _LONGEST = 250  # characters of a text in an index, which takes no more than some 2,700 bytes
 _LARGEST = (1 << 63) - 1
-_OF_ALL = (StoreFailed, SettingsError)  # what is wrong with the database, not with a session
+_OF_ALL = (StoreFailedError, SettingsError)  # what is wrong with the database, not with a session
 _metadata = msgspec.json.Decoder(Metadata)
 
 
@@ -61,24 +61,24 @@ class Rows:
 
     # --- one session
 
-    def row(self, session: str) -> Listed:
+    def row(self, session: str) -> SessionRow:
         """A session up to its last acknowledged record."""
         return self._database.reading(lambda link: self.fold(link, session)[0])
 
-    def fold(self, link: Link, session: str) -> tuple[Listed, int]:
+    def fold(self, link: Link, session: str) -> tuple[SessionRow, int]:
         """The same on a connection, and the seq that its listing covers."""
         sid = sid_of(session)
         row = link.execute(self.sql["known"], {"sid": sid}, binary=True).fetchone()
         if row is None:
-            raise NotFound(f"there is no session {session}", session=session)
+            raise NotFoundError(f"there is no session {session}", session=session)
         head, size, part, part_bytes, data, seq = row
         metadata = self._memory.metadata(session)
         # Of this log, and not of one that was here before under the same id.
         if metadata is not None and metadata.through == Through(part, part_bytes, head):
-            return Listed(metadata, size, part), seq
+            return SessionRow(metadata, size, part), seq
         old = decoded(data)
         if old is not None and seq >= head:
-            return Listed(old, size, part), seq
+            return SessionRow(old, size, part), seq
         if old is None:
             tally, seq = Tally.fresh(session), -1
         elif seq >= 0:
@@ -94,7 +94,7 @@ class Rows:
             else:
                 tally.add(record)
         tally.seq = head  # also if the last ones are missing: their numbers are not given away
-        return Listed(tally.metadata(part, part_bytes), size, part), seq
+        return SessionRow(tally.metadata(part, part_bytes), size, part), seq
 
     def _above(self, link: Link, sid: UUID, after: int, head: int) -> Iterator[tuple[Any, ...]]:
         while after < head:
@@ -102,7 +102,7 @@ class Rows:
             rows = link.execute(self._records["above"], values, binary=True).fetchall()
             if not rows:
                 session = session_of(sid)
-                raise NotFound(f"there is no session {session}", session=session)
+                raise NotFoundError(f"there is no session {session}", session=session)
             yield from (row for row in rows if row[0] is not None)
             if len(rows) < _PAGE:
                 return
@@ -117,9 +117,9 @@ class Rows:
 
     def insert(self, link: Link, metadata: Metadata) -> None:
         """The row of a new session."""
-        link.execute(self.sql["insert_listing"], _values(Listed(metadata, 0, 1)))
+        link.execute(self.sql["insert_listing"], _values(SessionRow(metadata, 0, 1)))
 
-    def put(self, link: Link, row: Listed, *, unmark: bool = False) -> None:
+    def put(self, link: Link, row: SessionRow, *, unmark: bool = False) -> None:
         """A session has come this far; to be called in a transaction."""
         values = _values(row)
         # The session's row before that of the listing, as all who lock both.
@@ -163,7 +163,7 @@ class Rows:
                 tried.append(sid)
                 try:
                     self.refresh(session_of(sid), unmark=old)
-                except (ReadOnly, StoreFull) as error:  # what is there can still be listed
+                except (ReadOnly, StoreFullError) as error:  # what is there can still be listed
                     self._report(f"the listing is behind: {error.message}")
                     return
                 except Exception as error:  # one bad session must not hide the others
@@ -185,7 +185,7 @@ class Rows:
 
         try:
             self._database.changing(work, repeatable=True)
-        except NotFound:
+        except NotFoundError:
             return  # deleted meanwhile
 
     def tidy(self) -> None:
@@ -196,7 +196,7 @@ class Rows:
             sids = [sid for (sid,) in rows]
             return link.execute(self.sql["drop_covered"], {"sids": sids}).rowcount if sids else 0
 
-        with suppress(ReadOnly, StoreFull):  # it costs time, and nothing else
+        with suppress(ReadOnly, StoreFullError):  # it costs time, and nothing else
             while self._database.reading(work):
                 continue
 
@@ -215,7 +215,7 @@ class Rows:
             active, last = parse_cursor(cursor)
             try:
                 sid = sid_of(last)
-            except (InvalidId, NotFound):
+            except (InvalidIdError, NotFoundError):
                 wrong = f"not a cursor: {cursor[:60]!r}"
                 raise FormatError(wrong, hint="take one of a listing") from None
             values |= {"cursor_active": active, "cursor_sid": sid}
@@ -245,11 +245,11 @@ class Rows:
             further = f"{active}-{session_of(sid)}"
         return Page([one for one in sessions if one is not None], further, found)
 
-    def _listed(self, sid: UUID, data: bytes, size: int, parts: int) -> Listed | None:
+    def _listed(self, sid: UUID, data: bytes, size: int, parts: int) -> SessionRow | None:
         """A row; one that says nothing that can be read is made anew, if that can be done."""
         metadata = decoded(data)
         if metadata is not None:
-            return Listed(metadata, size, parts)
+            return SessionRow(metadata, size, parts)
         session = session_of(sid)
         self._report(f"the row of session {session} cannot be read: it is made from its log")
         try:
@@ -260,7 +260,7 @@ class Rows:
             )
         try:
             return self.row(session)
-        except NotFound:
+        except NotFoundError:
             return None  # deleted meanwhile
 
     def metadata(self, session: str) -> Metadata | None:
@@ -329,7 +329,7 @@ def decoded(data: bytes) -> Metadata | None:
         return None
 
 
-def _values(row: Listed) -> dict[str, Any]:
+def _values(row: SessionRow) -> dict[str, Any]:
     data = row.metadata
     return {
         "sid": sid_of(data.id),
@@ -346,7 +346,7 @@ def _values(row: Listed) -> dict[str, Any]:
     }
 
 
-def _numbers(spent: Spent) -> tuple[Any, ...]:
+def _numbers(spent: UsageRow) -> tuple[Any, ...]:
     """What stands behind day and model, in the order of the columns."""
     *counts, cost = msgspec.structs.astuple(spent)[2:]
     return (*(min(one, _LARGEST) for one in counts), cost)

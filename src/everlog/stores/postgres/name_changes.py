@@ -10,11 +10,11 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from everlog.errors import EverlogError, SessionBusy
+from everlog.errors import EverlogError, SessionBusyError
 from everlog.log.append_rules import Prepared
 from everlog.log.fold import Tally, apply
 from everlog.model import AnyRecord, Meta, Metadata
-from everlog.ports import Listed
+from everlog.ports import SessionRow
 from everlog.stores.postgres.append_statement import Appending, Call
 from everlog.stores.postgres.connections import Link
 from everlog.stores.postgres.driver_errors import ConnectionLost
@@ -66,7 +66,7 @@ class Naming:
                     raise lost from error
                 raise
             if time.monotonic() > deadline:
-                raise lost or SessionBusy(
+                raise lost or SessionBusyError(
                     f"session {known.session} is being written to by others", session=known.session
                 )
 
@@ -80,7 +80,7 @@ class Naming:
 
         def also(link: Link) -> None:
             now = known.folded()
-            self._rows.put(link, Listed(now, known.bytes, known.part))
+            self._rows.put(link, SessionRow(now, known.bytes, known.part))
             self._claims.put(link, now)
 
         return self._appending.change(known, record, also)
@@ -97,7 +97,7 @@ class Naming:
                 known.tally = Tally(metadata)
                 break
             if time.monotonic() > deadline:
-                raise SessionBusy(
+                raise SessionBusyError(
                     f"session {known.session} is being written to by others", session=known.session
                 )
         return known.folded()

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 from uuid import UUID
 
-from everlog.errors import NotFound
+from everlog.errors import NotFoundError
 from everlog.log import append_rules, line_codec
 from everlog.log.append_rules import Prepared
 from everlog.log.parts import split_at_boundary
@@ -39,13 +39,13 @@ class Placed(NamedTuple):
 
 
 def place(known: Known, new: Sequence[New], settings: SessionSettings) -> Placed:
-    """The lines of records behind the head. NotFound; StoreFull if they are too large."""
+    """The lines of records behind the head. NotFoundError; StoreFullError if they are too large."""
     rows: list[bytes] = []
     kinds: list[int] = []
     seqs: dict[UUID, int] = {}  # by what makes records unique, in order
     if not known.bytes:
         if known.tally is None:
-            raise NotFound(f"there is no session {known.session}", session=known.session)
+            raise NotFoundError(f"there is no session {known.session}", session=known.session)
         rows.append(append_rules.birth(known.tally))
         seqs[rid_of("")] = 0
         kinds.append(KINDS["meta"])

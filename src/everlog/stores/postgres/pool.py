@@ -19,7 +19,7 @@ from weakref import WeakSet
 
 from psycopg.pq import TransactionStatus
 
-from everlog.errors import StoreFailed
+from everlog.errors import StoreFailedError
 from everlog.stores.postgres.driver_errors import Address
 from everlog.stores.postgres.timeouts import Patient
 
@@ -116,7 +116,7 @@ class Links:
 
     def _more(self, urgent: bool) -> Patient:
         deadline = time.monotonic() + self._seconds
-        problem = StoreFailed(
+        problem = StoreFailedError(
             f"all connections to {self._address} are in use",
             hint="raise postgres.pool_size, or postgres.wait_seconds",
         )
@@ -143,7 +143,7 @@ class Links:
         finally:
             self._leave(waiter)
 
-    def _made(self, most: int) -> Patient | StoreFailed | None:
+    def _made(self, most: int) -> Patient | StoreFailedError | None:
         """A new connection, or why there is none; None if there may be no more."""
         with self._lock:
             if len(self._all) + self._making >= most:
@@ -152,7 +152,7 @@ class Links:
             era = self._era
         try:
             link = self._connect()
-        except StoreFailed as error:
+        except StoreFailedError as error:
             return error
         else:
             link.era = era

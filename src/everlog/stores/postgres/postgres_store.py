@@ -15,7 +15,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from everlog.errors import Conflict, FormatError, NotFound, StoreFull
+from everlog.errors import ConflictError, FormatError, NotFoundError, StoreFullError
 from everlog.ids import Stamps, Ulids, Uuids, is_ulid, made_at
 from everlog.log.append_rules import Prepared, lasting, prepare
 from everlog.log.metadata_changes import check_facts
@@ -30,7 +30,7 @@ from everlog.ports import (
     Progress,
     Query,
     Results,
-    Used,
+    UsageReport,
     days_of,
 )
 from everlog.settings import Settings
@@ -143,8 +143,8 @@ class PostgresStore:
         session: str,
         records: Sequence[AnyRecord],
         *,
-        expect: int | None = None,
-        guard: int | None = None,
+        expected_seq: int | None = None,
+        no_marker_after: int | None = None,
         lease: Lease | None = None,
     ) -> list[AnyRecord]:
         """Add records at the end: one statement for all of them."""
@@ -155,7 +155,7 @@ class PostgresStore:
             return []
         sid_of(session)
         prepared = prepare(kept, self._now, self._new_uuid)
-        call = Call(prepared, expect, guard, epoch)
+        call = Call(prepared, expected_seq, no_marker_after, epoch)
         naming = ends = False
         for one in kept:
             naming = naming or (isinstance(one, Meta) and not NAMING.isdisjoint(one.set))
@@ -166,7 +166,7 @@ class PostgresStore:
                     stored = self._naming.append(known, call)
                 else:
                     stored = self._appending.append(known, call)
-            except Conflict:
+            except ConflictError:
                 if isinstance(lease, PostgresLease) and known.epoch != lease.epoch:
                     lease.lose()
                 raise
@@ -181,7 +181,7 @@ class PostgresStore:
     def _epoch(session: str, lease: Lease) -> int:
         if isinstance(lease, PostgresLease) and lease.held and lease.session == session:
             return lease.epoch
-        raise Conflict(f"the turn lease of session {session} is not held", session=session)
+        raise ConflictError(f"the turn lease of session {session} is not held", session=session)
 
     def promote(self, session: str, to: str, *, seq: int) -> bool:
         """Record who takes a session's history over, if nobody did: a compare-and-set."""
@@ -192,8 +192,8 @@ class PostgresStore:
                 return known.get("id") == to
             meta = Meta(set={"promotedTo": {"id": to, "seq": seq}}, id=self._new_uuid())
             try:
-                self.append(session, [meta], expect=held.through.seq)
-            except Conflict:
+                self.append(session, [meta], expected_seq=held.through.seq)
+            except ConflictError:
                 continue  # the log went on: perhaps by the record that decides
             return True
 
@@ -293,7 +293,7 @@ class PostgresStore:
         if not self.database.reading(
             lambda link: link.execute(self._sql["exists"], values).fetchone()
         ):
-            raise NotFound(f"there is no session {name}", session=name)
+            raise NotFoundError(f"there is no session {name}", session=name)
         return name
 
     def parts(self, session: str) -> tuple[Part, ...]:
@@ -308,12 +308,12 @@ class PostgresStore:
         spenders: int = 10,
         fresh: bool = True,
         progress: Progress | None = None,
-    ) -> Used:
+    ) -> UsageReport:
         """What sessions spent, by day and model."""
         days = days_of(which, until)
         whose = replace(which, since=None)
         name = self.database.settings.schema
-        found: Used = self._rows.ask(lambda link: used(link, name, whose, days, spenders))
+        found: UsageReport = self._rows.ask(lambda link: used(link, name, whose, days, spenders))
         return found
 
     # --- search
@@ -322,7 +322,7 @@ class PostgresStore:
         """Sessions in which something was said; what is new is taken in first."""
         try:
             self.catch_up(progress)
-        except (ReadOnly, StoreFull) as error:  # what was taken in before can still be found
+        except (ReadOnly, StoreFullError) as error:  # what was taken in before can still be found
             self.reports.append(f"the search is behind: {error.message}")
         return self._searching().search(query)
 
@@ -349,7 +349,7 @@ class PostgresStore:
     # --- turns
 
     def lease(self, session: str) -> PostgresLease:
-        """The right to run a turn, at once or SessionBusy."""
+        """The right to run a turn, at once or SessionBusyError."""
         return self._leases.take(session)
 
     # --- moving

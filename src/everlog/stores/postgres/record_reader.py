@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from typing import Any
 from uuid import UUID
 
-from everlog.errors import NotFound
+from everlog.errors import NotFoundError
 from everlog.log.line_codec import decode, decode_fast
 from everlog.log.parts import part_name
 from everlog.log.raw_lines import Line
@@ -33,7 +33,7 @@ class Reading:
     # --- records
 
     def forward(self, session: str, after: int, limit: int | None) -> Iterator[Entry]:
-        """Records above a seq, in order; the first page, or NotFound, comes at once."""
+        """Records above a seq, in order; the first page, or NotFoundError, comes at once."""
         sid = sid_of(session)
         asked = _SOME if limit is None else max(min(limit, _SOME), 1)
         values = {"sid": sid, "after": after, "limit": asked}
@@ -86,16 +86,16 @@ class Reading:
     def _first(self, session: str, statement: str, values: dict[str, Any]) -> tuple[int, list[Any]]:
         rows = self._rows(statement, values)
         if not rows:
-            raise NotFound(f"there is no session {session}", session=session)
+            raise NotFoundError(f"there is no session {session}", session=session)
         head = rows[0][0]
         return head, [row[2:] for row in rows if row[2] is not None]
 
     def _further(self, statement: str, values: dict[str, Any]) -> list[Any]:
-        """Another page; NotFound if the session is deleted by now: records of it may be missing."""
+        """Another page; NotFoundError if the session is deleted by now: records of it may be missing."""
         rows = self._rows(statement, values)
         if not rows:
             session = session_of(values["sid"])
-            raise NotFound(f"there is no session {session} any more", session=session)
+            raise NotFoundError(f"there is no session {session} any more", session=session)
         return [row for row in rows if row[0] is not None]
 
     def _rows(self, statement: str, values: dict[str, Any]) -> list[Any]:
@@ -144,7 +144,7 @@ class Reading:
         row = link.execute(self._sql["current_part"], values, binary=True).fetchone()
         full = link.execute(self._sql["full_parts"], values, binary=True).fetchall()
         if row is None:
-            raise NotFound(f"there is no session {session}", session=session)
+            raise NotFoundError(f"there is no session {session}", session=session)
         current, size, first, head, _ = row
         made = [Part(part_name(n), b, f or None, (z if f else None)) for n, b, f, z in full]
         last = head if first else None

@@ -11,12 +11,12 @@ from itertools import chain
 from typing import NamedTuple
 from uuid import UUID
 
-from everlog.errors import Conflict, NotFound
+from everlog.errors import ConflictError, NotFoundError
 from everlog.log import raw_lines
 from everlog.log.fold import Tally
 from everlog.log.raw_lines import Line
 from everlog.model import SCHEMA_VERSION, Damaged, Metadata
-from everlog.ports import Listed
+from everlog.ports import SessionRow
 from everlog.stores.postgres.connections import Database, Link
 from everlog.stores.postgres.driver_errors import Duplicate
 from everlog.stores.postgres.id_columns import name_of, rid_of, session_of, sid_of, stripe_of
@@ -80,7 +80,7 @@ class Carrying:
         try:
             self._database.changing(work)
         except Duplicate as error:
-            raise Conflict(
+            raise ConflictError(
                 f"there is a session {source.id} already, or its rows are being removed",
                 session=source.id,
             ) from error
@@ -107,10 +107,10 @@ class Carrying:
         sid = sid_of(session)
         row = link.execute(self._records["hold"], {"sid": sid}).fetchone()
         if row is None:
-            raise NotFound(f"there is no session {session}", session=session)
+            raise NotFoundError(f"there is no session {session}", session=session)
         head, epoch = row
         if head != after:
-            raise Conflict(f"session {session} went on to {head} while it was copied")
+            raise ConflictError(f"session {session} went on to {head} while it was copied")
         before = self._rows.fold(link, session)[0].metadata
         place = _Place(sid, epoch, grown=True, taken={})
         made = self._insert(link, place, Tally(before), lines, before=head)
@@ -143,7 +143,7 @@ class Carrying:
             newest = {"sid": place.sid, "newest": min(metadata.newest_schema, 32767)}
             link.execute(self._sql["newest"], newest)
         link.execute(self._rows.sql["reset_listing"], {"sid": place.sid})
-        self._rows.put(link, Listed(metadata, sum(one[1] for one in parts), part))
+        self._rows.put(link, SessionRow(metadata, sum(one[1] for one in parts), part))
         return metadata
 
     def _rids(self, link: Link, place: _Place, batch: list[Line]) -> list[UUID]:

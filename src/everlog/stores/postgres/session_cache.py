@@ -7,7 +7,7 @@ from collections import OrderedDict
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from everlog.errors import SessionBusy
+from everlog.errors import SessionBusyError
 from everlog.log.fold import Tally
 from everlog.model import AnyRecord, Metadata
 
@@ -92,7 +92,7 @@ class Known:
 
     @contextmanager
     def hold(self, seconds: float) -> Iterator[Known]:
-        """Hold the lock of this process, waited for so long at most, or SessionBusy.
+        """Hold the lock of this process, waited for so long at most, or SessionBusyError.
 
         An interrupt (Ctrl-C) may come behind any call, also behind the one that takes the lock. So
         a thread takes it once, and gives it back without asking whether it got so far. One that
@@ -104,7 +104,7 @@ class Known:
             return
         try:
             if not self.lock.acquire(timeout=seconds):
-                raise SessionBusy(
+                raise SessionBusyError(
                     f"session {self.session} is being written to by another thread",
                     session=self.session,
                 )
@@ -154,7 +154,7 @@ class Memory:
         try:
             with known.hold(_PATIENCE):
                 return known.metadata
-        except SessionBusy:
+        except SessionBusyError:
             return None
 
     def forget(self, session: str) -> None:

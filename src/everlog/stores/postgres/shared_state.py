@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection
 from socket import gethostname
 from uuid import uuid4
 
-from everlog.errors import Conflict
+from everlog.errors import ConflictError
 from everlog.stores.postgres.connections import Database, Link
 from everlog.stores.postgres.id_columns import session_of, sid_of
 from everlog.stores.postgres.metadata_rows import one, text
@@ -36,10 +36,12 @@ class Sharing:
 
     # --- sessions
 
-    def adrift(self, limit: int) -> list[str]:
+    def unowned(self, limit: int) -> list[str]:
         """Sessions that may be unfinished and whose turn nobody has, in any order."""
         rows = self._database.reading(
-            lambda link: link.execute(self._sql["adrift"], {"limit": limit}, binary=True).fetchall()
+            lambda link: link.execute(
+                self._sql["unowned"], {"limit": limit}, binary=True
+            ).fetchall()
         )
         return [session_of(row[0]) for row in rows]
 
@@ -60,7 +62,7 @@ class Sharing:
     def take_due(self, job: str, due: int) -> bytes | None:
         """Be the one to run a job for a time: how it fared, or None if another is.
 
-        Conflict for a time that is not near by the server's clock: nobody else could run the job
+        ConflictError for a time that is not near by the server's clock: nobody else could run the job
         until then.
         """
         values = {"name": text(job), "due": due, "taker": uuid4()}
@@ -68,7 +70,7 @@ class Sharing:
         def work(link: Link) -> bytes | None:
             now = one(link, self._sql["clock"])
             if due > now + SLACK:
-                raise Conflict(
+                raise ConflictError(
                     f"job {job!r} is not due: the clock of {gethostname()} is"
                     f" {(due - now) / 86_400_000:.1f} days ahead of that of {self.address}",
                     hint="set the clock of the machine that is wrong, by NTP; until then the others"

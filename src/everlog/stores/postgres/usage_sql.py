@@ -5,20 +5,22 @@ from __future__ import annotations
 from typing import Any
 
 from everlog.log.usage_fold import WEIGHTS
-from everlog.model import Metadata, Spent
-from everlog.ports import Filter, Spender, Used
+from everlog.model import Metadata, UsageRow
+from everlog.ports import Filter, Spender, UsageReport
 from everlog.stores.postgres.connections import Link
 from everlog.stores.postgres.id_columns import session_of
 from everlog.stores.postgres.metadata_rows import conditions_of, decoded, where
 
-_NUMBERS = Spent.__struct_fields__[2:-1]
+_NUMBERS = UsageRow.__struct_fields__[2:-1]
 _LARGEST = (1 << 63) - 1  # a sum may be larger than a column holds, and files hold anything
 _SUMS = ", ".join(f"least(sum(spent.{name}), {_LARGEST})::bigint" for name in _NUMBERS)
 _SUMS += ", sum(spent.cost)"
 _WEIGHT = " + ".join(f"{each} * sum(spent.{name})" for name, each in WEIGHTS.items())
 
 
-def used(link: Link, schema: str, which: Filter, days: tuple[str, str], spenders: int) -> Used:
+def used(
+    link: Link, schema: str, which: Filter, days: tuple[str, str], spenders: int
+) -> UsageReport:
     """What was spent in some days by the sessions that meet a filter."""
     conditions, values = conditions_of(which, "listing.")
     source = f'"{schema}".spent'
@@ -54,7 +56,7 @@ def used(link: Link, schema: str, which: Filter, days: tuple[str, str], spenders
         values,
     )
     found = [_spender(link, schema, sid, those, values) for (sid,) in largest]
-    return Used(tuple(Spent(*row) for row in rows), tuple(found), count)
+    return UsageReport(tuple(UsageRow(*row) for row in rows), tuple(found), count)
 
 
 def _spender(link: Link, schema: str, sid: Any, those: str, values: dict[str, Any]) -> Spender:
@@ -68,7 +70,9 @@ def _spender(link: Link, schema: str, sid: Any, those: str, values: dict[str, An
     )
     known = _all(link, f'SELECT metadata FROM "{schema}".listing WHERE sid = %(sid)s', given)
     data = (decoded(known[0][0]) if known else None) or Metadata(id=session_of(sid))
-    return Spender(data.id, data.title, data.agent, data.sender, tuple(Spent(*row) for row in rows))
+    return Spender(
+        data.id, data.title, data.agent, data.sender, tuple(UsageRow(*row) for row in rows)
+    )
 
 
 def _all(link: Link, statement: str, values: dict[str, Any]) -> list[Any]:

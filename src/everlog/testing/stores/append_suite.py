@@ -7,11 +7,11 @@ from itertools import pairwise
 from typing import Any
 
 from everlog.errors import (
-    Conflict,
+    ConflictError,
     FormatError,
-    InvalidId,
-    NotFound,
-    StoreFull,
+    InvalidIdError,
+    NotFoundError,
+    StoreFullError,
 )
 from everlog.log import line_codec
 from everlog.model import (
@@ -66,15 +66,15 @@ class AppendingConformance(Suite):
         store = self._store()
         known = store.create().id
         for bad in ("../x", "x/y", "a" * 26, "x\0y", known + "\n", "", "..", known.lower()):
-            with raises(InvalidId):
+            with raises(InvalidIdError):
                 store.session(bad)
-            with raises(InvalidId):
+            with raises(InvalidIdError):
                 store.port.append(bad, [user("x")])
-            with raises(InvalidId):
+            with raises(InvalidIdError):
                 store.port.delete(bad)
-        with raises(NotFound):
+        with raises(NotFoundError):
             store.session("0" * 26)
-        with raises(NotFound):
+        with raises(NotFoundError):
             store.port.append("0" * 26, [user("x")])
 
     # --- appending
@@ -112,30 +112,30 @@ class AppendingConformance(Suite):
 
     def test_a_stale_expect_is_refused_and_writes_nothing(self) -> None:
         session = self._store().create()
-        session.append(user("one"), expect=0)
-        with raises(Conflict):
-            session.append(user("two"), expect=0)
-        with raises(Conflict):
-            session.append(user("two"), expect=2)
+        session.append(user("one"), expected_seq=0)
+        with raises(ConflictError):
+            session.append(user("two"), expected_seq=0)
+        with raises(ConflictError):
+            session.append(user("two"), expected_seq=2)
         assert len(session.records()) == 1
-        assert session.append(user("two"), expect=1).seq == 2
+        assert session.append(user("two"), expected_seq=1).seq == 2
 
     def test_an_id_given_again_returns_the_stored_record(self) -> None:
         session = self._store().create()
-        first = session.append(user("pay 5", id="order-1"), expect=0)
-        again = session.append(user("pay 5", id="order-1"), expect=0)
+        first = session.append(user("pay 5", id="order-1"), expected_seq=0)
+        again = session.append(user("pay 5", id="order-1"), expected_seq=0)
         assert again == first
         assert len(session.records()) == 1
-        with raises(Conflict):
+        with raises(ConflictError):
             session.append(user("pay 6", id="order-1"))
         assert len(session.records()) == 1
 
     def test_a_batch_found_in_part_is_completed(self) -> None:
         session = self._store().create()
-        session.append(user("a", id="1"), expect=0)
+        session.append(user("a", id="1"), expected_seq=0)
         batch = [user("a", id="1"), user("b", id="2"), user("c", id="3")]
-        assert [one.seq for one in session.append_many(batch, expect=0)] == [1, 2, 3]
-        assert [one.seq for one in session.append_many(batch, expect=0)] == [1, 2, 3]
+        assert [one.seq for one in session.append_many(batch, expected_seq=0)] == [1, 2, 3]
+        assert [one.seq for one in session.append_many(batch, expected_seq=0)] == [1, 2, 3]
         assert [message.text for message in session.messages()] == ["a", "b", "c"]
 
     def test_an_id_older_than_the_last_1024_records_is_new_again(self) -> None:
@@ -159,15 +159,15 @@ class AppendingConformance(Suite):
         store = self._store()
         session = store.create()
         session.append_many([user("a"), assistant("b"), user("c")])
-        session.append(Event(kind="x"), guard=0)
+        session.append(Event(kind="x"), no_marker_after=0)
         session.tombstone(1)
-        with raises(Conflict):
-            session.append(user("d"), guard=4)
-        session.append(user("d"), guard=5)
+        with raises(ConflictError):
+            session.append(user("d"), no_marker_after=4)
+        session.append(user("d"), no_marker_after=5)
         session = self._again(store, session)
-        with raises(Conflict):
-            session.append(user("e"), guard=4)
-        session.append(user("e"), guard=5)
+        with raises(ConflictError):
+            session.append(user("e"), no_marker_after=4)
+        session.append(user("e"), no_marker_after=5)
         assert [message.text for message in session.messages()] == ["b", "c", "d", "e"]
 
     def test_a_refused_value_writes_nothing(self) -> None:
@@ -293,20 +293,20 @@ class AppendingConformance(Suite):
 
     def test_a_line_over_the_limit_is_refused(self) -> None:
         session = self._store(SMALL).create()
-        with raises(StoreFull):
+        with raises(StoreFullError):
             session.append_many([user("small"), user("z" * 5000)])
         assert session.records() == []
 
     def test_a_full_session_refuses_messages_and_still_takes_markers(self) -> None:
         session = self._store(SMALL).create()
-        with raises(StoreFull):
+        with raises(StoreFullError):
             for _ in range(100):
                 session.append(user("x" * 1000))
         count = len(session.records())
         session.tombstone(1)
         session.rename("full")
         assert len(session.records()) == count + 2
-        with raises(StoreFull):
+        with raises(StoreFullError):
             session.append(user("x" * 1000))
 
     def test_a_tombstone_acts_on_every_part(self) -> None:

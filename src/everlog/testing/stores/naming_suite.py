@@ -6,8 +6,8 @@ import threading
 
 from everlog.errors import (
     FormatError,
-    InvalidId,
-    NotFound,
+    InvalidIdError,
+    NotFoundError,
 )
 from everlog.model import (
     Event,
@@ -76,16 +76,16 @@ class NamingConformance(Suite):
         assert store.session("agent:main:main").id == first.id
         second.update(aliases=None)
         first.update(aliases=None)
-        with raises(NotFound):
+        with raises(NotFoundError):
             store.session("agent:main:main")
-        with raises(NotFound):
+        with raises(NotFoundError):
             store.session("sk_v1_unknown")
 
     def test_an_unambiguous_beginning_of_an_id_serves(self) -> None:
         store = self._store()
         one, two = store.create(), store.create()
         assert store.session(one.id[:25]).id == one.id or one.id[:25] == two.id[:25]
-        with raises(InvalidId):
+        with raises(InvalidIdError):
             store.session(one.id[:5])
 
     def test_listing_is_sorted_by_the_last_message_and_pages(self) -> None:

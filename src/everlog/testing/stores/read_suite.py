@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from everlog.errors import (
-    Conflict,
-    NotFound,
-    SessionBusy,
+    ConflictError,
+    NotFoundError,
+    SessionBusyError,
 )
 from everlog.model import (
     AnyRecord,
@@ -36,7 +36,7 @@ class ReadingConformance(Suite):
         assert session.records(limit=0) == []
         assert [one.seq for one in session.records(after=-1, limit=2)] == [0, 1]
         assert session.record(17).seq == 17
-        with raises(NotFound):
+        with raises(NotFoundError):
             session.record(31)
 
     def test_tail_is_the_log_backwards(self) -> None:
@@ -90,15 +90,15 @@ class ReadingConformance(Suite):
         session = self._store().create()
         session.append_many([user("a"), assistant("b")])
         with session.lease() as lease:
-            with raises(SessionBusy):
+            with raises(SessionBusyError):
                 session.lease()
-            with raises(SessionBusy):
+            with raises(SessionBusyError):
                 session.rewind(1)
-            with raises(SessionBusy):
+            with raises(SessionBusyError):
                 session.delete()
             session.append(user("appending needs no lease"))
             session.rewind(1, lease=lease)
-        with raises(Conflict):
+        with raises(ConflictError):
             session.append(user("x"), lease=lease)
         session.rewind(1)
         assert [message.text for message in session.messages()] == ["a"]
@@ -120,7 +120,7 @@ class ReadingConformance(Suite):
         assert fork.verify() == ()
         assert [message.text for message in session.fork().messages()] == ["a", "b", "c"]
         assert store.create().fork().messages() == []
-        with raises(NotFound):
+        with raises(NotFoundError):
             session.fork(at=99)
 
     def test_a_deleted_session_is_gone(self) -> None:
@@ -128,9 +128,9 @@ class ReadingConformance(Suite):
         session, other = store.create(), store.create()
         session.append(user("x"))
         assert session.delete() == 1
-        with raises(NotFound):
+        with raises(NotFoundError):
             session.append(user("y"))
-        with raises(NotFound):
+        with raises(NotFoundError):
             session.messages()
         assert [row.id for row in store.list()] == [other.id]
 
@@ -145,7 +145,7 @@ class ReadingConformance(Suite):
             session.delete()
             try:
                 seqs += [one.seq for one in reading]
-            except NotFound:
+            except NotFoundError:
                 continue
             assert sorted(seq or 0 for seq in seqs) == list(range(1, 1501))
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from everlog.model import TURN_INTERRUPTED, Event, Spent, ToolCall, Usage, assistant, user
+from everlog.model import TURN_INTERRUPTED, Event, ToolCall, Usage, UsageRow, assistant, user
 from everlog.testing.stores.store_suite import Suite
 
 MONDAY, TUESDAY = "2026-11-16T08:00:00.000Z", "2026-11-17T23:59:59.999Z"
@@ -43,7 +43,7 @@ class SpendingConformance(Suite):
         whole = Usage(input_tokens=100, output_tokens=50)
         session.end_turn(duration_ms=1, usage=whole, cost=0.5, tool_calls=7, model="m")
         (one,) = store.usage().spent
-        assert one == Spent(one.day, "m", 1, 7, 100, 50, 0, 0, 0.5)
+        assert one == UsageRow(one.day, "m", 1, 7, 100, 50, 0, 0, 0.5)
         assert session.metadata.spending == ()
 
     def test_a_turn_that_was_interrupted_counts_what_its_messages_say(self) -> None:
@@ -54,7 +54,7 @@ class SpendingConformance(Suite):
         session.append(Event(kind=TURN_INTERRUPTED, data={"runId": "r1"}))
         session = self._again(store, session)
         (one,) = session.metadata.spent
-        assert one == Spent("2026-11-16", "a", 1, 0, 10, 5, 3, 2, 0.0)
+        assert one == UsageRow("2026-11-16", "a", 1, 0, 10, 5, 3, 2, 0.0)
         assert session.store.usage().spent == (one,)
 
     def test_a_fork_begins_with_nothing_spent(self) -> None:

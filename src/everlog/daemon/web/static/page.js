@@ -519,7 +519,7 @@ function session() {
     message_complete({ content }) { write("aloud", `Agent: ${content.slice(0, 300)}`); calm(); },
     status({ message }) { (run ? working : toast)(message); },
     error(event) {
-      if (event.code !== "RunCancelled") cry(event.message + (event.hint ? `: ${event.hint}` : ""));
+      if (event.code !== "RunCancelledError") cry(event.message + (event.hint ? `: ${event.hint}` : ""));
       if (ended) show(`newer?after=${last}`);
       calm();
     },

@@ -14,7 +14,7 @@ from uuid import UUID
 
 import msgspec
 
-from everlog.errors import Unsupported
+from everlog.errors import UnsupportedError
 from everlog.interop.formats.cersei.blocks import message_of
 from everlog.interop.formats.cersei.entries import (
     member_id,
@@ -60,13 +60,13 @@ def _check(message: Message) -> None:
     for block in message.content:
         if isinstance(block, OtherBlock) and block.type not in _KINDS:
             what = f"a block of the kind {block.type!r}"
-            raise Unsupported(f"a transcript of Cersei's has no place for {what}", hint=IMPORT)
+            raise UnsupportedError(f"a transcript of Cersei's has no place for {what}", hint=IMPORT)
 
 
 def _bare(record: AnyRecord) -> bytes:
     if not isinstance(record, Message):
         what = f"a {record.record_type}"
-        raise Unsupported(f"a file of bare messages has no place for {what}", hint=IMPORT)
+        raise UnsupportedError(f"a file of bare messages has no place for {what}", hint=IMPORT)
     return _encoder.encode(message_of(record))
 
 
@@ -90,7 +90,7 @@ class _Adding:
             yield from self._rewind(record)
         else:
             what = f"a record {record.record_type!r}"
-            raise Unsupported(f"a transcript of Cersei's has no place for {what}", hint=IMPORT)
+            raise UnsupportedError(f"a transcript of Cersei's has no place for {what}", hint=IMPORT)
 
     def _uuid(self, word: str) -> str:
         """A uuid that follows from the record; the same when it is tried again."""
@@ -109,7 +109,7 @@ class _Adding:
 
     def _compaction(self, record: Compaction) -> Iterator[dict[str, Any]]:
         if not record.summary:
-            raise Unsupported("an empty summary is none to Cersei", hint=IMPORT)
+            raise UnsupportedError("an empty summary is none to Cersei", hint=IMPORT)
         first = record.first_kept_seq
         groups, live = self._grouped(first)
         kept: list[Message] = []
@@ -128,7 +128,7 @@ class _Adding:
 
     def _tombstone(self, record: Tombstone) -> Iterator[dict[str, Any]]:
         if record.restores:
-            raise Unsupported("Cersei does not show again what was deleted", hint=IMPORT)
+            raise UnsupportedError("Cersei does not show again what was deleted", hint=IMPORT)
         if record.deletes:
             groups, live = self._grouped(min(record.deletes))
             yield from self._delete(groups, live, set(record.deletes))
@@ -149,7 +149,7 @@ class _Adding:
                 continue
             if any(one.seq in live and one.seq not in seqs for one in group):
                 told = "only some of the messages that one entry of Cersei's holds"
-                raise Unsupported(f"this would delete {told}", hint=f"delete all, or {IMPORT}")
+                raise UnsupportedError(f"this would delete {told}", hint=f"delete all, or {IMPORT}")
             yield tombstone_entry(self.log.theirs(group[0]), self.record.timestamp)
 
     def _grouped(self, first: int) -> tuple[list[list[Message]], set[int]]:

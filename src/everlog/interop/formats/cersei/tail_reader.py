@@ -14,7 +14,7 @@ from hashlib import sha256
 from typing import Any
 from uuid import uuid4
 
-from everlog.errors import Conflict, Unsupported
+from everlog.errors import ConflictError, UnsupportedError
 from everlog.interop.formats.cersei.entries import member_id, messages_in
 from everlog.interop.formats.format_types import Hidden, Line, Summary, made_id
 from everlog.interop.formats.jsonl import parse, text_of
@@ -174,7 +174,7 @@ def _mark(uuid: str) -> str:
 def change(notes: Notes, log: Log, changes: Mapping[str, Any]) -> Added:
     """Nothing can be changed: the format has no place for it."""
     for key in changes:
-        raise Unsupported(f"a transcript of Cersei's has no place for {key!r}", hint=IMPORT)
+        raise UnsupportedError(f"a transcript of Cersei's has no place for {key!r}", hint=IMPORT)
     return Added()
 
 
@@ -183,11 +183,13 @@ def begin(facts: Mapping[str, Any], now: str, taken: Callable[[str], bool]) -> B
     for key, value in facts.items():
         usual = {"agent": "main", "sender": "user"}.get(key)
         if key not in _LEFT and value not in (None, "", (), [], {}, usual):
-            raise Unsupported(f"a transcript of Cersei's has no place for {key!r}", hint=IMPORT)
+            raise UnsupportedError(
+                f"a transcript of Cersei's has no place for {key!r}", hint=IMPORT
+            )
     wanted = facts.get("key")
     if isinstance(wanted, str) and is_id(wanted):
         if taken(wanted):
-            raise Conflict(f"there is a session {wanted!r} already")
+            raise ConflictError(f"there is a session {wanted!r} already")
         return Begun(wanted, wanted, Added())
     stem = str(uuid4())
     while taken(stem):

@@ -14,7 +14,7 @@ from uuid import uuid4
 
 import msgspec
 
-from everlog.errors import Unsupported
+from everlog.errors import UnsupportedError
 from everlog.interop.formats.claude.entry_builder import (
     UNSIGNED,
     NewRecords,
@@ -52,7 +52,7 @@ def begin(facts: Mapping[str, Any], now: str, taken: Callable[[str], bool]) -> B
     """A new session: a file without lines, but for a title."""
     for key, value in facts.items():
         if value and key not in _PASSED and value != _DEFAULTS.get(key):
-            raise Unsupported(
+            raise UnsupportedError(
                 f"a session of Claude Code has no {key}", hint=f"begin it without {key}"
             )
     name = str(uuid4())
@@ -66,14 +66,14 @@ def change(notes: Notes, log: Log, changes: Mapping[str, Any]) -> Added:
     """A new title; nothing else can be changed."""
     for key in changes:
         if key != "name":
-            raise Unsupported(f"{key} has no place in a session of Claude Code", hint=_IMPORT)
+            raise UnsupportedError(f"{key} has no place in a session of Claude Code", hint=_IMPORT)
     return _titled(_session(log), changes["name"]) if changes else Added()
 
 
 def _titled(session: str, title: object) -> Added:
     name = title.strip() if isinstance(title, str) else ""
     if not name:
-        raise Unsupported(
+        raise UnsupportedError(
             "a title of Claude Code cannot be empty or taken back", hint="give it a name"
         )
     line = {"type": "custom-title", "customTitle": name, "sessionId": session}
@@ -90,12 +90,16 @@ def extend(notes: Notes, log: Log, record: AnyRecord) -> Added:
         return Added(lines=tuple(map(_encode, _Extending(notes, log).compaction(record))))
     if isinstance(record, Rewind):
         hint = "import the session (everlog sessions import) and rewind it there"
-        raise Unsupported("a transcript of Claude Code only grows: nothing is rewound", hint=hint)
+        raise UnsupportedError(
+            "a transcript of Claude Code only grows: nothing is rewound", hint=hint
+        )
     if isinstance(record, Tombstone):
         hint = "import the session and delete the message there"
-        raise Unsupported("a transcript of Claude Code only grows: nothing is deleted", hint=hint)
+        raise UnsupportedError(
+            "a transcript of Claude Code only grows: nothing is deleted", hint=hint
+        )
     what = f"a record of the kind {record.record_type}"
-    raise Unsupported(f"{what} has no place in a session of Claude Code", hint=_IMPORT)
+    raise UnsupportedError(f"{what} has no place in a session of Claude Code", hint=_IMPORT)
 
 
 def _session(log: Log) -> str:
@@ -139,7 +143,7 @@ class _Extending:
         if message.role == "toolResult":
             call = self.tip.calls.get(call_id(message.tool_call_id or ""))
             if call is None:
-                raise Unsupported(
+                raise UnsupportedError(
                     f"no call {message.tool_call_id} waits for a result", hint=_IMPORT
                 )
             caller = call[1]
@@ -151,7 +155,9 @@ class _Extending:
     def compaction(self, record: Compaction) -> Sequence[dict[str, Any]]:
         """A boundary, and the summary behind it."""
         if not record.summary.strip():
-            raise Unsupported("a summary without text cannot be written", hint="give it a text")
+            raise UnsupportedError(
+                "a summary without text cannot be written", hint="give it a text"
+            )
         kept = self._kept(record)
         closed = self._close_calls()
         kept += [uuid for caller, uuid in closed if caller in kept]
@@ -182,7 +188,7 @@ class _Extending:
         del lost[UNSIGNED]  # nobody needs it again, and the API would refuse it
         if lost or made is None:
             what = ", ".join(lost) or "a message without content"
-            raise Unsupported(
+            raise UnsupportedError(
                 f"a session of Claude Code cannot hold {what}",
                 hint="leave it out, or import the session",
             )

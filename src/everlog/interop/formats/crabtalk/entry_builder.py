@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from everlog.errors import FormatError, Unsupported
+from everlog.errors import FormatError, UnsupportedError
 from everlog.interop.formats.crabtalk.lines import dump, write_message
 from everlog.interop.formats.crabtalk.names import parse_name, slug, with_title
 from everlog.interop.formats.crabtalk.tail_reader import SENDER, is_id, meta_of
@@ -37,7 +37,7 @@ def extend(notes: Notes, log: Log, record: AnyRecord) -> Added:
         # messages, which are the same ones: that is what the file says.
         marker = dump({"compact": clean(record.summary)})
         return Added(lines=(marker, *map(_line, _kept(log, record.first_kept_seq))))
-    raise Unsupported(
+    raise UnsupportedError(
         f"CrabTalk has no way to say that messages are gone ({record.record_type})", hint=_IMPORT
     )
 
@@ -56,7 +56,7 @@ def _kept(log: Log, first: int) -> list[Message]:
 def _line(message: Message) -> bytes:
     for block in message.content:
         if isinstance(block, Image | File | OtherBlock):
-            raise Unsupported(
+            raise UnsupportedError(
                 f"CrabTalk's messages are text, thoughts and calls; a block of kind"
                 f" {_kind(block)!r} has no place in them",
                 hint=_IMPORT,
@@ -87,7 +87,7 @@ def change(notes: Notes, log: Log, changes: Mapping[str, Any]) -> Added:
             before = meta["uptime_secs"]
             meta["uptime_secs"] = value + (before if type(before) is int else 0)
         else:
-            raise Unsupported(f"CrabTalk's files have no place for {key}", hint=_IMPORT)
+            raise UnsupportedError(f"CrabTalk's files have no place for {key}", hint=_IMPORT)
     return Added(head=dump(meta), stem=stem)
 
 
@@ -112,13 +112,15 @@ def begin(facts: Mapping[str, Any], now: str, taken: Callable[[str], bool]) -> B
     """
     for key, value in facts.items():
         if value and key not in ("agent", "sender", "name", *_PASSED):
-            raise Unsupported(f"CrabTalk's files have no place for {key}", hint="leave it out")
+            raise UnsupportedError(f"CrabTalk's files have no place for {key}", hint="leave it out")
     agent, sender = facts.get("agent") or _AGENT, facts.get("sender") or SENDER
     # A sender of nothing but punctuation leaves nothing, as with CrabTalk: another word here
     # would give its session to somebody else.
     prefix = f"{agent}_{slug(sender)}_"
     if not is_id(f"{prefix}{2**32}"):
-        raise Unsupported(f"no file can be named by agent {agent[:60]!r}", hint="choose another")
+        raise UnsupportedError(
+            f"no file can be named by agent {agent[:60]!r}", hint="choose another"
+        )
     number = max(facts.get("chat") or 1, 1)
     while taken(f"{prefix}{number}"):
         number += 1

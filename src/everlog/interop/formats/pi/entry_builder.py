@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from everlog.errors import Unsupported
+from everlog.errors import UnsupportedError
 from everlog.interop.formats.format_types import made_id
 from everlog.interop.formats.live_format import Added, Log, Notes
 from everlog.interop.formats.pi.entries import compact
@@ -41,7 +41,9 @@ def change(notes: Notes, log: Log, changes: Mapping[str, Any]) -> Added:
     """A title; nothing else has a place."""
     for key, value in changes.items():
         if key != "name" or not isinstance(value, str) or not value:
-            raise Unsupported(f"a session of pi's has no place for {key!r}: {value!r}", hint=IMPORT)
+            raise UnsupportedError(
+                f"a session of pi's has no place for {key!r}: {value!r}", hint=IMPORT
+            )
     known = log.metadata
     when = known.last_message_at or known.created_at
     named: _Fresh = (("session_info", {"name": changes[key]}) for key in changes)
@@ -64,10 +66,10 @@ def _tip(notes: Notes) -> str | None:
     """The entry to go on from; None if there is none yet."""
     if notes.get("version") != VERSION:
         hint = f"{IMPORT}; exported as pi it is of version {VERSION}"
-        raise Unsupported(f"this file is not of version {VERSION}", hint=hint)
+        raise UnsupportedError(f"this file is not of version {VERSION}", hint=hint)
     tip: str | None = notes.get("tip")
     if tip == "":
-        raise Unsupported("the last entry has no id to go on from", hint=IMPORT)
+        raise UnsupportedError("the last entry has no id to go on from", hint=IMPORT)
     return tip
 
 
@@ -76,25 +78,25 @@ def _entries(log: Log, record: AnyRecord) -> _Fresh:
         for block in record.content:
             if block_of(block) is None:
                 what = f"a block like this ({type(block).__name__})"
-                raise Unsupported(f"a session of pi's has no place for {what}", hint=IMPORT)
+                raise UnsupportedError(f"a session of pi's has no place for {what}", hint=IMPORT)
         yield "message", {"message": said_of(record)}
     elif isinstance(record, Compaction):
         yield "compaction", _compaction(log, record)
     elif isinstance(record, Tombstone):
         if record.restores:
-            raise Unsupported("pi does not show again what was left out", hint=IMPORT)
+            raise UnsupportedError("pi does not show again what was left out", hint=IMPORT)
         for seq in record.deletes:
             if isinstance(message := log.record(seq), Message):
                 yield "context_edit", {"targetId": log.theirs(message), "replacement": None}
     else:
         hint = f"go back in pi itself (/tree, /fork), or {IMPORT}"
         what = f"a {record.record_type}"
-        raise Unsupported(f"a session of pi's has no place for {what}", hint=hint)
+        raise UnsupportedError(f"a session of pi's has no place for {what}", hint=hint)
 
 
 def _compaction(log: Log, record: Compaction) -> dict[str, Any]:
     if not record.summary:
-        raise Unsupported("an empty summary is none to pi", hint=IMPORT)
+        raise UnsupportedError("an empty summary is none to pi", hint=IMPORT)
     kept = fold(log.since(max(record.first_kept_seq, 1))).messages
     first = log.theirs(kept[0]) if kept else ""
     made = compaction_of(record, first)

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 from uuid import uuid4
 
-from everlog.errors import Unsupported
+from everlog.errors import UnsupportedError
 from everlog.interop.formats.format_types import Hidden, Line, made_id
 from everlog.interop.formats.jsonl import Row, parse, rows, text_of
 from everlog.interop.formats.live_format import Added, Begun, Beside, Followed, Notes, Said, Where
@@ -186,7 +186,7 @@ def begin(facts: Mapping[str, Any], now: str, taken: Callable[[str], bool]) -> B
     """A new session: its header, and its title if it has one."""
     for key, value in facts.items():
         if key not in _LEFT and value not in (None, "", (), [], {}, _USUAL.get(key)):
-            raise Unsupported(f"a session of pi's has no place for {key!r}", hint=IMPORT)
+            raise UnsupportedError(f"a session of pi's has no place for {key!r}", hint=IMPORT)
     name = stem = ""
     while not stem or taken(stem):
         name = str(uuid4())

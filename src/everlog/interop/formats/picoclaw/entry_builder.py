@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from everlog.errors import Conflict, FormatError, StoreFull, Unsupported
+from everlog.errors import ConflictError, FormatError, StoreFullError, UnsupportedError
 from everlog.interop.formats.live_format import Added, Begun, Log, Notes
 from everlog.interop.formats.picoclaw.go_json import go_time
 from everlog.interop.formats.picoclaw.line_numbers import State, number_of
@@ -53,28 +53,28 @@ def extend(notes: Notes, log: Log, record: AnyRecord) -> Added:
         return Added(lines=(line,), files={ENDING: second})
     if isinstance(record, Compaction):
         if not record.summary:
-            raise Unsupported("PicoClaw has no empty summary", hint="say something in it")
+            raise UnsupportedError("PicoClaw has no empty summary", hint="say something in it")
         old = present(state, log)
         said = {"summary": clean(record.summary), "skip": _skip(state, log, record)}
         times = dated(old, go_time(record.timestamp))
         return Added(files={ENDING: anew(old, **said, count=state.raw, **times)})
-    raise Unsupported(
+    raise UnsupportedError(
         f"PicoClaw has no way to say that some messages are gone ({record.record_type})",
         hint=f"truncate the history, or {_IMPORT}",
     )
 
 
 def line_of(message: Message) -> bytes:
-    """The line of a message; Unsupported for what it cannot hold."""
+    """The line of a message; UnsupportedError for what it cannot hold."""
     for block in message.content:
         kind = _no_place(block)
         if kind:
-            raise Unsupported(
+            raise UnsupportedError(
                 f"PicoClaw's messages have no place for {kind}",
                 hint=f"say where it lies instead, or {_IMPORT}",
             )
     if is_thought(write_message(message)):
-        raise Unsupported(
+        raise UnsupportedError(
             "PicoClaw passes over messages that are nothing but a thought", hint="leave it out"
         )
     try:
@@ -82,7 +82,7 @@ def line_of(message: Message) -> bytes:
     except UnicodeEncodeError:
         line = message_line(clean(message))
     if len(line) + 1 > READABLE:
-        raise StoreFull(
+        raise StoreFullError(
             f"a line of {len(line)} bytes is more than PicoClaw can read ({READABLE})",
             hint="keep it in a file and say where it is",
         )
@@ -143,7 +143,7 @@ def change(notes: Notes, log: Log, changes: Mapping[str, Any]) -> Added:
             or (key == "key" and isinstance(value, str) and stem(value) == log.where.name)
         )
         if not held:
-            raise Unsupported(f"PicoClaw's files have no place for this {key}", hint=_IMPORT)
+            raise UnsupportedError(f"PicoClaw's files have no place for this {key}", hint=_IMPORT)
         made[key] = list(value) if key == "aliases" else value
     return Added(files={ENDING: anew(present(State.of(notes), log), **clean(made))})
 
@@ -156,15 +156,17 @@ def begin(facts: Mapping[str, Any], now: str, taken: Callable[[str], bool]) -> B
     """A new session under a key."""
     for name, value in facts.items():
         if value and name not in ("key", "aliases", "scope", *_PASSED):
-            raise Unsupported(f"PicoClaw's files have no place for {name}", hint="leave it out")
+            raise UnsupportedError(
+                f"PicoClaw's files have no place for {name}", hint="leave it out"
+            )
     key = facts.get("key")
     if not isinstance(key, str) or not key:
-        raise Unsupported("PicoClaw's sessions are found by their key", hint="give it a key")
+        raise UnsupportedError("PicoClaw's sessions are found by their key", hint="give it a key")
     name = stem(key)
     if not is_stem(name):
         raise FormatError(f"no file can be named by the key {key[:60]!r}", hint="choose another")
     if taken(name):
-        raise Conflict(f"there are files of session {name} already", hint="choose another key")
+        raise ConflictError(f"there are files of session {name} already", hint="choose another key")
     aliases = [one for one in facts.get("aliases") or () if one != key]
     held = {"key": key, "scope": facts.get("scope"), "aliases": aliases}
     return Begun(name, name, Added(files={ENDING: anew({}, **held, **dated({}, go_time(now)))}))

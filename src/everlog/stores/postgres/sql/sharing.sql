@@ -1,4 +1,4 @@
--- adrift: sessions whose turn nobody has, though something may be left to do; in any order, so that two who look at
+-- unowned: sessions whose turn nobody has, though something may be left to do; in any order, so that two who look at
 -- once begin with different ones
 SELECT sid FROM (
     SELECT l.sid FROM everlog.listing l JOIN everlog.session s ON s.sid = l.sid
