@@ -5,7 +5,7 @@ APPENDS ?= 10000
 CYCLES ?= 10000
 KILLS  ?= 20
 ARGS   ?=
-ROOT   ?= .everlog
+ROOT   ?=
 
 VENV := .venv
 PY   := $(VENV)/bin/python
@@ -17,7 +17,7 @@ apt = { [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null && export DEBIAN_FR
 	&& { apt-get update; apt-get install -y $(1); } </dev/null >/dev/null 2>&1; }
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run demo test test-llm check bench crash crash-postgres load docs pictures clean
+.PHONY: help setup run demo quick test test-llm check bench crash crash-postgres load docs pictures lock clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s  %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -26,11 +26,15 @@ help: ## this list
 setup: $(VENV)/.stamp ## make .venv with everything, .venv/bin/everlog included
 	@$(PY) -m compileall -q src
 
-run: setup ## the daemon with its page, on the offline model; sessions in .everlog (ROOT=DIR)
-	@$(VENV)/bin/everlog --root $(ROOT) serve --example $(ARGS)
+run: setup ## the daemon with its page, on the offline model, in ~/.everlog (ROOT=DIR for another home)
+	@$(VENV)/bin/everlog $(if $(ROOT),--root $(ROOT)) serve --example $(ARGS)
 
 demo: setup ## on a temporary root: create, append, kill a writer, recover, list, show, compact
 	@$(PY) -m everlog.cli.demo $(ARGS)
+
+quick: setup ## under a minute: no daemon, browser, terminal or database, few examples (ARGS="-k torn")
+	@EVERLOG_TEST_QUICK=1 $(PY) -m pytest -q -n auto --dist worksteal -m 'not slow and not crash' \
+	  $(foreach lane,browser crash daemon llm stores/postgres terminal,--ignore tests/$(lane)) $(ARGS)
 
 test: setup $(VENV)/.strace $(VENV)/.chromium ## all tests, a few minutes' worth (ARGS="-k torn -x")
 	$(PY) -m pytest -n auto --dist worksteal $(ARGS)
@@ -54,11 +58,11 @@ crash: setup $(VENV)/.strace ## kill -9 a writer CYCLES times (10000)
 
 crash-postgres: setup ## kill -9 PostgreSQL KILLS times (20) under 16 writers, and a daemon of three; stop, fail over, cut off
 	EVERLOG_TEST_KILLS=$(KILLS) EVERLOG_TEST_STOPS=60 EVERLOG_TEST_FAILOVERS=10 EVERLOG_TEST_OUTAGE=20 EVERLOG_TEST_MANY=full \
-	  $(PY) -m pytest -m 'crash or slow' --timeout 3600 tests/stores/postgres tests/daemon/test_many.py \
+	  $(PY) -m pytest -m 'crash or slow' --timeout 3600 tests/stores/postgres tests/daemon/test_many_daemons.py \
 	  -rP --show-capture=stdout $(ARGS)
 
 load: setup ## four processes append APPENDS times (10000) to foreign directories
-	$(PY) -m tests.live.load --appends $(APPENDS)
+	$(PY) -m tests.foreign.load --appends $(APPENDS)
 
 docs: setup ## write docs/http.md and the list of commands anew, from the code
 	@$(PY) -m tests.reference
@@ -66,11 +70,17 @@ docs: setup ## write docs/http.md and the list of commands anew, from the code
 pictures: setup $(VENV)/.chromium ## the pictures of the page in docs/images, anew
 	@$(PY) -m tests.browser.pictures
 
+lock: ## write requirements-dev.lock anew: the newest versions that pyproject.toml allows
+	@rm -rf $(VENV) && : > requirements-dev.lock && $(MAKE) --no-print-directory setup
+	@{ echo '# What make setup installs, by `make lock`; a library that you build takes the ranges of pyproject.toml.'; \
+	  $(PY) -m pip --disable-pip-version-check freeze --exclude-editable; } > requirements-dev.lock
+	@touch $(VENV)/.stamp
+
 clean: ## remove the environment and what the tools leave behind
 	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
 	find $(wildcard $(CODE)) -type d -name __pycache__ -prune -exec rm -rf {} +
 
-$(VENV)/.stamp: pyproject.toml
+$(VENV)/.stamp: pyproject.toml requirements-dev.lock
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || { \
 	  echo 'everlog needs Python 3.11 or newer and $(PYTHON) is not: try make PYTHON=/path/to/python' >&2; exit 1; }
 	@echo 'making $(VENV) ...'
@@ -78,7 +88,7 @@ $(VENV)/.stamp: pyproject.toml
 	  $(call apt,$$($(PYTHON) -c 'import sys; print("python%d.%d-venv" % sys.version_info[:2])')); \
 	  $(PYTHON) -m venv --clear $(VENV); }
 	@$(PIP) --upgrade pip || true # scripts written by an older pip import re at every start
-	@$(PIP) --editable '.[all,dev]'
+	@$(PIP) --editable '.[all,dev]' --constraint requirements-dev.lock
 	@$(PY) -m compileall -qq $(VENV)/lib || true # some packages ship templates that do not compile
 	@touch $@
 
