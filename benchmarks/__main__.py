@@ -52,7 +52,7 @@ def main() -> int:
     chosen = parser.parse_args()
     figures: list[Figure] = []
     names = list(chosen.sections or SECTIONS)
-    with progress("measuring", still=True, after=0) as tell:
+    with progress("measuring", manual_refresh=True, delay=0) as tell:
         for number, name in enumerate(names):
             tell(number, len(names))
             folder = Path(tempfile.mkdtemp(prefix=f"everlog-bench-{name}-", dir=chosen.dir))

@@ -15,7 +15,7 @@ import msgspec
 
 import everlog
 from benchmarks.report import Figure, middle
-from everlog.ids import Stamps, Uuids
+from everlog.ids import TimestampSource, UuidGenerator
 from everlog.settings import SessionSettings, Settings
 
 KILOBYTE = 806  # characters of text that make a line of 1 KB
@@ -57,7 +57,7 @@ def _flat(folder: Path) -> Callable[[], None]:
     """
     flags = os.O_RDWR | os.O_CREAT | os.O_APPEND
     log, lock = (os.open(folder / name, flags, 0o600) for name in ("flat", "flat.lock"))
-    message, stamps, ids = everlog.user("x" * KILOBYTE), Stamps(time.time), Uuids()
+    message, stamps, ids = everlog.user("x" * KILOBYTE), TimestampSource(time.time), UuidGenerator()
     encode = msgspec.json.Encoder().encode
     seq = 0
 
@@ -170,12 +170,7 @@ def many_sessions(folder: Path) -> list[Figure]:
             against_one >= 2.5,
             f"16 bare threads against one: {middle(plain) / middle(lone):.1f} ×",
         ),
-        Figure(
-            "the same against 16 bare threads",
-            "≥ 0.5 ×",
-            f"{against_bare:.2f} ×",
-            against_bare >= 0.5,
-        ),
+        Figure("the same against 16 bare threads", "≥ 0.5 ×", f"{against_bare:.2f} ×", against_bare >= 0.5),
     ]
 
 
@@ -233,17 +228,11 @@ def peer(folder: Path) -> list[Figure]:
         for _ in range(60):
             ours()
             theirs()
-        reads = [
-            _timed(lambda: asyncio.run(_items(other))) / _timed(lambda: _read(session))
-            for _ in range(5)
-        ]
+        reads = [_timed(lambda: asyncio.run(_items(other))) / _timed(lambda: _read(session)) for _ in range(5)]
     other.close()
     return [
         Figure(
-            "durable append against openai-agents' SQLiteSession",
-            "–",
-            f"{middle(ratios):.1f} × as many a second",
-            None,
+            "durable append against openai-agents' SQLiteSession", "–", f"{middle(ratios):.1f} × as many a second", None
         ),
         Figure(
             "reading the whole session against the same",

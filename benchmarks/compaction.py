@@ -10,12 +10,14 @@ import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
 
+from msgspec.structs import replace
+
 import everlog
 from benchmarks.report import Figure, middle
 from everlog.agent.compactor import Compactor, Outcome
 from everlog.aio import AsyncSession, AsyncStore
-from everlog.context.compaction.plan import Plan, plan
-from everlog.log.backward_read import Live
+from everlog.context.compaction.plan import CompactionPlan, plan_compaction
+from everlog.log.backward_read import LiveMessages
 from everlog.model import Compaction, Message, ToolCall, assistant, tool_result, user
 from everlog.settings import CompactionSettings
 
@@ -37,21 +39,21 @@ def _history(count: int) -> list[Message]:
         seq = len(made) + 1
         names = (f"c{seq}", f"d{seq}")
         made += [
-            user(WORDS * 3, seq=seq),
-            assistant([ToolCall(n, "read", {"path": f"{n}.py"}) for n in names], seq=seq + 1),
-            tool_result(names[0], WORDS * 20, seq=seq + 2),
-            tool_result(names[1], WORDS * 10, seq=seq + 3),
-            assistant(WORDS * 5, seq=seq + 4),
+            replace(user(WORDS * 3), seq=seq),
+            replace(assistant([ToolCall(n, "read", {"path": f"{n}.py"}) for n in names]), seq=seq + 1),
+            replace(tool_result(names[0], WORDS * 20), seq=seq + 2),
+            replace(tool_result(names[1], WORDS * 10), seq=seq + 3),
+            replace(assistant(WORDS * 5), seq=seq + 4),
         ]
     return made[:count]
 
 
 def _planning() -> list[Figure]:
-    live = Live(messages=tuple(_history(MESSAGES)), head=MESSAGES)
+    live = LiveMessages(messages=tuple(_history(MESSAGES)), last_seq=MESSAGES)
     size = sum(len(message.text) for message in live.messages)
 
     def once() -> None:
-        assert isinstance(plan(live, CompactionSettings(), 200_000), Plan)
+        assert isinstance(plan_compaction(live, CompactionSettings(), 200_000), CompactionPlan)
 
     took = middle([_timed(once) for _ in range(15)])
     tracemalloc.start()
@@ -59,12 +61,7 @@ def _planning() -> list[Figure]:
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     return [
-        Figure(
-            f"plan a cut over {MESSAGES:,} decoded messages",
-            "≤ 30 ms",
-            f"{took * 1000:.1f} ms",
-            took <= 0.030,
-        ),
+        Figure(f"plan a cut over {MESSAGES:,} decoded messages", "≤ 30 ms", f"{took * 1000:.1f} ms", took <= 0.030),
         Figure(
             "memory for that plan against the text of the messages",
             "no copy",
@@ -92,9 +89,7 @@ def _repeated(folder: Path) -> Figure:
         for index, session in enumerate(sessions):
             taken[index].append(_timed(session.context))
     ratio = middle(taken[1]) / middle(taken[0])
-    return Figure(
-        "context of a session compacted 5 times against once", "1 ×", f"{ratio:.2f} ×", ratio < 1.15
-    )
+    return Figure("context of a session compacted 5 times against once", "1 ×", f"{ratio:.2f} ×", ratio < 1.15)
 
 
 def _beside_writers(folder: Path) -> list[Figure]:
@@ -147,9 +142,7 @@ def _beside_writers(folder: Path) -> list[Figure]:
     ]
 
 
-def _writing(
-    session: everlog.Session, meanwhile: Callable[[], None]
-) -> tuple[list[float], list[int]]:
+def _writing(session: everlog.Session, meanwhile: Callable[[], None]) -> tuple[list[float], list[int]]:
     """What each append took and its seq, while something else goes on."""
     stop = threading.Event()
     waits: list[float] = []

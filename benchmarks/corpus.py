@@ -38,9 +38,7 @@ def claude_code(path: Path) -> list[Message]:
             key = str(message.get("id", ""))
             if key and key in answers:
                 before = found[answers[key]]
-                found[answers[key]] = msgspec.structs.replace(
-                    before, content=before.content + content
-                )
+                found[answers[key]] = msgspec.structs.replace(before, content=before.content + content)
                 continue
             answers = {key: len(found)}
             found.append(

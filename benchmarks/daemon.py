@@ -94,9 +94,7 @@ class Daemon:
         self.began = time.perf_counter()
         command = [sys.executable, "-m", "everlog", "--root", str(root), "serve"]
         quiet = {key: one for key, one in os.environ.items() if not key.startswith("EVERLOG_")}
-        self.process = subprocess.Popen(
-            command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, env=quiet
-        )
+        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, env=quiet)
         assert self.process.stdout is not None
         self.process.stdout.readline()
         self.address = (root / "run" / "address").read_text().strip()
@@ -123,11 +121,7 @@ class Daemon:
 
         limits = httpx2.Limits(max_connections=SESSIONS + 10)
         return httpx2.AsyncClient(
-            base_url=self.address,
-            headers=self.headers,
-            trust_env=False,
-            timeout=120,
-            limits=limits,
+            base_url=self.address, headers=self.headers, trust_env=False, timeout=120, limits=limits
         )
 
 
@@ -153,9 +147,7 @@ async def _many(root: Path) -> tuple[float, float, tuple[int, int]]:
     daemon = Daemon(root)
     try:
         async with daemon.http() as http:
-            ids = [
-                (await http.post("/api/sessions", json={})).json()["id"] for _ in range(SESSIONS)
-            ]
+            ids = [(await http.post("/api/sessions", json={})).json()["id"] for _ in range(SESSIONS)]
 
             async def turn(session: str) -> bool:
                 text = f"{session}\n!call current_time {{}}\n!wait 0.5\n!say done {session}"
@@ -185,9 +177,7 @@ async def _fan_out(root: Path) -> list[float]:
             session = (await http.post("/api/sessions", json={})).json()["id"]
             address = f"ws{daemon.address.removeprefix('http')}/ws"
             sockets = [
-                await connect(
-                    address, additional_headers=daemon.headers, proxy=None, compression=None
-                )
+                await connect(address, additional_headers=daemon.headers, proxy=None, compression=None)
                 for _ in range(SUBSCRIBERS)
             ]
             for socket in sockets:
@@ -197,9 +187,7 @@ async def _fan_out(root: Path) -> list[float]:
             for _ in range(MESSAGES):
                 body = {"content": "!say x"}
                 began = time.perf_counter()
-                asking = asyncio.create_task(
-                    http.post(f"/api/sessions/{session}/messages", json=body)
-                )
+                asking = asyncio.create_task(http.post(f"/api/sessions/{session}/messages", json=body))
                 told = await asyncio.gather(*(_complete(socket) for socket in sockets))
                 first = min(told)
                 spread += [(one - first) * 1000 for one in told]

@@ -14,7 +14,7 @@ from uuid import UUID, uuid4
 
 from benchmarks.report import Figure, middle
 from everlog.app import load_formats, open_store
-from everlog.interop.importer import FileSource, bring
+from everlog.interop.importer import FileSource, import_session
 from everlog.model import user
 from everlog.session import Session
 from everlog.settings import SessionSettings, Settings
@@ -41,7 +41,7 @@ def measure(folder: Path) -> list[Figure]:
     imports, shows = [], []
     for at in range(ROUNDS):
         with open_store(folder / f"root{at}", settings=quick) as store:
-            imports.append(_timed(partial(bring, store.port, "claude", read), processor))
+            imports.append(_timed(partial(import_session, store.port, "claude", read), processor))
             brought = store.session(f"claude:{session.stem}")
             shows.append(_timed(brought.view))
     whole = middle(reads) + middle(imports)
@@ -62,12 +62,7 @@ def measure(folder: Path) -> list[Figure]:
             f"of that, storing {size / middle(imports) / MEGABYTE:.0f} MB/s; by processor time "
             f"{size / (reading + middle(processor)) / MEGABYTE:.0f} MB/s",
         ),
-        Figure(
-            "show the view of it, imported",
-            "≤ 60 ms",
-            f"{middle(shows) * 1000:.0f} ms",
-            middle(shows) <= 0.06,
-        ),
+        Figure("show the view of it, imported", "≤ 60 ms", f"{middle(shows) * 1000:.0f} ms", middle(shows) <= 0.06),
         Figure(
             f"archive a tree of {TREE_BYTES // MEGABYTE} MB, the first time",
             "–",
@@ -104,10 +99,7 @@ def _write_claude(file: Path, size: int) -> None:
             blocks = (
                 ("user", said),
                 ("assistant", [{"type": "text", "text": said}]),
-                (
-                    "assistant",
-                    [{"type": "tool_use", "id": call, "name": "Read", "input": {"path": "a"}}],
-                ),
+                ("assistant", [{"type": "tool_use", "id": call, "name": "Read", "input": {"path": "a"}}]),
                 ("user", [{"type": "tool_result", "tool_use_id": call, "content": said * 4}]),
             )
             for role, content in blocks:
@@ -165,9 +157,7 @@ def _listed(folder: Path) -> list[Figure]:
     pattern, total = _bulky(), 0
     for _ in range(SESSIONS):
         own = str(uuid4())
-        total += (tree / "-srv-app" / f"{own}.jsonl").write_bytes(
-            pattern.replace(_STAND.encode(), own.encode())
-        )
+        total += (tree / "-srv-app" / f"{own}.jsonl").write_bytes(pattern.replace(_STAND.encode(), own.encode()))
 
     def look() -> None:
         with open_store(tree, dialect="claude", home=home) as store:
@@ -184,12 +174,7 @@ def _listed(folder: Path) -> list[Figure]:
             total / first / MEGABYTE >= 250,
             f"{total / MEGABYTE:.0f} MB, 72 % of it prompt snapshots and request shapes",
         ),
-        Figure(
-            "the second time, by another store object",
-            "≤ 50 ms",
-            f"{later * 1000:.0f} ms",
-            later <= 0.05,
-        ),
+        Figure("the second time, by another store object", "≤ 50 ms", f"{later * 1000:.0f} ms", later <= 0.05),
     ]
 
 

@@ -18,7 +18,7 @@ import everlog
 from benchmarks.corpus import claude_code, pi
 from benchmarks.report import Figure, middle
 from everlog.context.compaction.extractive import summarise
-from everlog.context.compaction.file_operations import file_ops
+from everlog.context.compaction.file_operations import collect_file_ops
 from everlog.model import Message, ToolCall
 
 CORPUS = Path(__file__).parents[2] / "shared" / "corpus"
@@ -51,7 +51,7 @@ def _sessions() -> Iterator[tuple[Path, Callable[[Path], list[Message]]]]:
 
 
 def _kept(path: Path, messages: list[Message]) -> list[Figure]:
-    ops = file_ops(messages)
+    ops = collect_file_ops(messages)
     summary = summarise(messages, ops=ops, limit=LIMIT)
     flat = " ".join(summary.split())
     name = f"{path.parent.name} {path.stem[:8]}"
@@ -69,15 +69,8 @@ def _kept(path: Path, messages: list[Message]) -> list[Figure]:
             f"{changed} of {len(ops.modified)}",
             changed == len(ops.modified),
         ),
-        Figure(
-            f"… of the last {LAST} error lines",
-            "90 %",
-            f"{kept} of {len(errors)}",
-            kept >= 0.9 * len(errors),
-        ),
-        Figure(
-            "… first and latest requests", "all", f"{quoted} of {len(asked)}", quoted == len(asked)
-        ),
+        Figure(f"… of the last {LAST} error lines", "90 %", f"{kept} of {len(errors)}", kept >= 0.9 * len(errors)),
+        Figure("… first and latest requests", "all", f"{quoted} of {len(asked)}", quoted == len(asked)),
         Figure(
             "… o200k tokens",
             f"≤ {LIMIT}",
@@ -107,9 +100,7 @@ def _last_errors(messages: list[Message]) -> list[str]:
 
 def _goals(messages: list[Message]) -> list[str]:
     texts = [message.text.strip() for message in messages if message.role == "user"]
-    return [
-        " ".join(text.split())[:100] for text in texts if text and not text.startswith(_INJECTED)
-    ]
+    return [" ".join(text.split())[:100] for text in texts if text and not text.startswith(_INJECTED)]
 
 
 def _tokens(text: str) -> int | None:
@@ -127,15 +118,13 @@ def _speed() -> Figure:
         messages += [
             everlog.user(f"Please do part {number}. It must stay fast."),
             everlog.assistant([call]),
-            everlog.tool_result(
-                call.id, f"cc part{number}.c\nerror: part {number} is broken\n" + "ok\n" * 300
-            ),
+            everlog.tool_result(call.id, f"cc part{number}.c\nerror: part {number} is broken\n" + "ok\n" * 300),
             everlog.assistant(f"Part {number} is done. I chose a list because it is short."),
         ]
     times = []
     for _ in range(3):
         start = time.perf_counter()
-        summarise(messages, ops=file_ops(messages))
+        summarise(messages, ops=collect_file_ops(messages))
         times.append(time.perf_counter() - start)
     took = middle(times)
     return Figure("built-in summary of 10,000 messages", "≤ 2 s", f"{took:.2f} s", took <= 2)

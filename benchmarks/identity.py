@@ -18,18 +18,14 @@ LIMIT = 50_000
 def measure(_: Path) -> list[Figure]:
     """All figures about routing."""
     rules = tuple(
-        DispatchRule(
-            name=f"rule {number}", agent="sales", when=DispatchWhen(chat=f"group:{number}")
-        )
+        DispatchRule(name=f"rule {number}", agent="sales", when=DispatchWhen(chat=f"group:{number}"))
         for number in range(19)
     )
     last = DispatchRule(name="last", agent="sales", when=DispatchWhen(channel="slack"))
     links: dict[str, tuple[str, ...]] = {
         f"person {number}": (f"telegram:{number}", f"U{number}") for number in range(1000)
     }
-    full = Routing(
-        ("chat", "sender"), links, (ListedAgent("main"), ListedAgent("sales")), (*rules, last)
-    )
+    full = Routing(("chat", "sender"), links, (ListedAgent("main"), ListedAgent("sales")), (*rules, last))
     return [
         _figure("messages routed with their keys", Router(), LIMIT),
         _figure("the same with 20 rules, 2,000 linked ids and two dimensions", Router(full), LIMIT),
@@ -53,13 +49,7 @@ def _message(number: int) -> Inbound:
     """A direct chat, a forum or a thread in turn; no two messages are alike."""
     return (
         Inbound(channel="telegram", chat_id=str(number), chat_type="direct", sender_id=str(number)),
-        Inbound(
-            channel="telegram",
-            chat_id=f"-100{number}",
-            chat_type="group",
-            topic_id="42",
-            sender_id=str(number),
-        ),
+        Inbound(channel="telegram", chat_id=f"-100{number}", chat_type="group", topic_id="42", sender_id=str(number)),
         Inbound(
             channel="slack",
             account="T0ABC",

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import everlog
 from benchmarks.report import Figure, middle
-from everlog.ids import Ulids
+from everlog.ids import UlidGenerator
 from everlog.log import line_codec
-from everlog.log.fold import Tally
+from everlog.log.fold import MetadataFold
 from everlog.model import AnyRecord, Meta
 from everlog.settings import SessionSettings, Settings
 from everlog.stores.file import metadata_file
@@ -25,23 +25,21 @@ def populate(folder: Path, count: int) -> None:
     for name in ("tmp", "trash"):
         os.makedirs(folder / name, mode=0o700)
     moment = 1_700_000_000.0
-    new_id = Ulids(lambda: moment)
+    new_id = UlidGenerator(lambda: moment)
     for number in range(count):
         moment += 60
         session = new_id()
-        tally = Tally.fresh(session)
+        tally = MetadataFold.empty(session)
         said = f"2025-{number % 12 + 1:02d}-{number % 28 + 1:02d}T10:{number % 60:02d}:00.000Z"
         records: list[AnyRecord] = [
-            Meta(
-                set={"agent": "main", "sender": f"user-{number % 100}", "name": f"Session {number}"}
-            ),
+            Meta(set={"agent": "main", "sender": f"user-{number % 100}", "name": f"Session {number}"}),
             everlog.user("What pods are running?", id=f"a{number}", timestamp=said),
             everlog.assistant("One pod is running: nginx.", id=f"b{number}", timestamp=said),
         ]
         data = b""
         for seq, record in enumerate(records):
-            line = line_codec.seal(line_codec.encode(record)[1], record.record_type, seq)
-            tally.add(line_codec.stored(record, seq, line, plain=False))
+            line = line_codec.build_line(line_codec.encode(record)[1], record.record_type, seq)
+            tally.add(line_codec.as_stored(record, seq, line, plain=False))
             data += line + b"\n"
         directory = folder / "sessions" / session
         os.mkdir(directory, 0o700)
@@ -122,10 +120,5 @@ def measure(folder: Path, count: int = SESSIONS) -> list[Figure]:
             middle(times) <= 0.001,
             f"nothing being written: {middle(quiet) * 1000:.2f} ms",
         ),
-        Figure(
-            f"index of {count:,} sessions rebuilt, page cache warm",
-            "≤ 20 s",
-            f"{rebuilt:.1f} s",
-            rebuilt <= 20,
-        ),
+        Figure(f"index of {count:,} sessions rebuilt, page cache warm", "≤ 20 s", f"{rebuilt:.1f} s", rebuilt <= 20),
     ]

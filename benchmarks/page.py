@@ -14,7 +14,7 @@ from benchmarks.report import Figure
 from everlog.settings import SessionSettings, Settings
 
 if TYPE_CHECKING:
-    from tests.daemon.running import Daemon
+    from tests.daemon.running_daemon import Daemon
 
 SESSIONS = 10_000
 MESSAGES = 10_000  # of one of them
@@ -27,7 +27,7 @@ _PAINTED = "performance.getEntriesByName('first-contentful-paint')[0]?.startTime
 def measure(folder: Path) -> list[Figure]:
     """All figures about the page."""
     from tests.browser.conftest import NAMES
-    from tests.daemon.running import Daemon
+    from tests.daemon.running_daemon import Daemon
 
     browser = next(filter(None, map(shutil.which, NAMES)), None)
     size = (Path(everlog.__file__).parent / "daemon/web/static/page.js").stat().st_size
@@ -56,9 +56,7 @@ def _figure(what: str, limit: int | None, times: list[float]) -> Figure:
     middle = statistics.median(times)
     note = f"median of {LOADS}; the first {times[0]:.0f} ms"
     target = "–" if limit is None else f"≤ {limit} ms"
-    return Figure(
-        what, target, f"{middle:.0f} ms", None if limit is None else middle <= limit, note
-    )
+    return Figure(what, target, f"{middle:.0f} ms", None if limit is None else middle <= limit, note)
 
 
 @contextmanager
@@ -94,9 +92,7 @@ def _populate(root: Path) -> str:
                 for place in range(number, number + 200, 2)
                 for one in (
                     everlog.user(f"question {place}: what about it?"),
-                    everlog.assistant(
-                        f"**Answer**, with `code`:\n\n```python\nprint({place})\n```"
-                    ),
+                    everlog.assistant(f"**Answer**, with `code`:\n\n```python\nprint({place})\n```"),
                 )
             )
             long.append_many(rounds)

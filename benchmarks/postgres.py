@@ -22,16 +22,16 @@ import psycopg
 import everlog
 from benchmarks.report import Figure, middle
 from everlog.app import open_store
-from everlog.ids import Ulids
+from everlog.ids import UlidGenerator
 from everlog.log import line_codec
-from everlog.log.fold import Tally
+from everlog.log.fold import MetadataFold
 from everlog.model import AnyRecord, Compaction, Meta
 from everlog.ports import SessionRow
 from everlog.session import Store
 from everlog.settings import PostgresSettings, SessionSettings, Settings
 from everlog.stores.postgres.id_columns import rid_of, sid_of
-from everlog.stores.postgres.metadata_rows import _values
-from everlog.stores.postgres.name_claims import _claims
+from everlog.stores.postgres.metadata_rows import _listing_values
+from everlog.stores.postgres.name_claims import _claim_rows
 from everlog.stores.postgres.part_layout import KINDS
 from tests.stores.postgres.server import Server
 
@@ -101,25 +101,17 @@ def _ours(store: Store, each: int) -> Callable[[], None]:
 
 def _one_client(server: Server) -> list[Figure]:
     with server.connect() as connection:
-        connection.execute(
-            "CREATE TABLE bare (sid uuid, seq bigint, body bytea, PRIMARY KEY (sid, seq))"
-        )
+        connection.execute("CREATE TABLE bare (sid uuid, seq bigint, body bytea, PRIMARY KEY (sid, seq))")
     with _store(server) as store:
         line = store.create().append(everlog.user("x" * KILOBYTE)).line
-        works = (
-            _bare(server.url, line, BLOCK),
-            _ours(store, BLOCK),
-            _bare(server.url, line, BLOCK),
-        )
+        works = (_bare(server.url, line, BLOCK), _ours(store, BLOCK), _bare(server.url, line, BLOCK))
         for warm in works:
             warm()
         times = [tuple(map(_timed, works)) for _ in range(BLOCKS)]
     ratio = middle([(a + b) / 2 / mine for a, mine, b in times])
     apart = abs(middle([a for a, _, _ in times]) / middle([b for _, _, b in times]) - 1)
     each = middle([mine for _, mine, _ in times]) / BLOCK * 1000
-    note = (
-        f"lines of {len(line)} bytes, {each:.2f} ms each; the two bare loops differ by {apart:.1%}"
-    )
+    note = f"lines of {len(line)} bytes, {each:.2f} ms each; the two bare loops differ by {apart:.1%}"
     return [
         Figure(
             "PostgreSQL: append, one client, against a bare INSERT with commit",
@@ -246,13 +238,13 @@ def _contexts(server: Server) -> list[Figure]:
 # --- a million sessions ---------------------------------------------------------------------
 
 
-def _made(count: int) -> Iterator[tuple[Tally, list[bytes], list[AnyRecord]]]:
+def _made(count: int) -> Iterator[tuple[MetadataFold, list[bytes], list[AnyRecord]]]:
     """Sessions as the store would leave them: a birth line, a question, a name each."""
     moment = 1_700_000_000.0
-    new_id = Ulids(lambda: moment)
+    new_id = UlidGenerator(lambda: moment)
     for number in range(count):
         moment += 1
-        tally = Tally.fresh(new_id())
+        tally = MetadataFold.empty(new_id())
         key = f"agent:main:telegram:direct:{number}"
         birth = Meta(
             set={
@@ -266,8 +258,8 @@ def _made(count: int) -> Iterator[tuple[Tally, list[bytes], list[AnyRecord]]]:
         rows: list[bytes] = []
         records: list[AnyRecord] = [birth, said]
         for seq, record in enumerate(records):
-            rows.append(line_codec.seal(line_codec.encode(record)[1], record.record_type, seq))
-            tally.add(line_codec.stored(record, seq, rows[-1], plain=False))
+            rows.append(line_codec.build_line(line_codec.encode(record)[1], record.record_type, seq))
+            tally.add(line_codec.as_stored(record, seq, rows[-1], plain=False))
         yield tally, rows, records
 
 
@@ -289,11 +281,11 @@ _TABLES: dict[str, tuple[list[str], list[str]]] = {
 }  # fmt: skip
 
 
-def _rows(tally: Tally, bodies: list[bytes], records: list[AnyRecord]) -> dict[str, list[Any]]:
+def _rows(tally: MetadataFold, bodies: list[bytes], records: list[AnyRecord]) -> dict[str, list[Any]]:
     size = sum(map(len, bodies)) + len(bodies)
     metadata = tally.metadata(1, size)
     sid: UUID = sid_of(metadata.id)
-    listed = _values(SessionRow(metadata, size, 1))
+    listed = _listing_values(SessionRow(metadata, size, 1))
     return {
         "session": [(sid, 1, size, size, 1)],
         "rec": [
@@ -301,7 +293,7 @@ def _rows(tally: Tally, bodies: list[bytes], records: list[AnyRecord]) -> dict[s
             for seq, (record, body) in enumerate(zip(records, bodies, strict=True))
         ],
         "listing": [tuple(listed[name] for name in _TABLES["listing"][0])],
-        "claim": [tuple(one.values()) for one in _claims(metadata, sid)],
+        "claim": [tuple(one.values()) for one in _claim_rows(metadata, sid)],
     }
 
 

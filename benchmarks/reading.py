@@ -43,11 +43,7 @@ def measure(folder: Path) -> list[Figure]:
     session = store.session(large)
     for _ in session.entries():  # warm the page cache
         pass
-    return [
-        *_contexts(folder, store, small, large),
-        _by_seq(session),
-        *_everything(folder, session),
-    ]
+    return [*_contexts(folder, store, small, large), _by_seq(session), *_everything(folder, session)]
 
 
 def _session(folder: Path, size: int) -> str:
@@ -81,18 +77,8 @@ def _contexts(folder: Path, store: everlog.Store, small: str, large: str) -> lis
             first <= 0.005,
             f"{messages} messages; best of 5 processes, median {sorted(firsts)[2][0] * 1e3:.1f} ms",
         ),
-        Figure(
-            "the same against a 1 MB session with the same tail",
-            "≤ 1.5 ×",
-            f"{ratio:.2f} ×",
-            ratio <= 1.5,
-        ),
-        Figure(
-            "memory it grows by",
-            "< 8 MB",
-            f"{grown / 1e6:.1f} MB",
-            grown < 8e6,
-        ),
+        Figure("the same against a 1 MB session with the same tail", "≤ 1.5 ×", f"{ratio:.2f} ×", ratio <= 1.5),
+        Figure("memory it grows by", "< 8 MB", f"{grown / 1e6:.1f} MB", grown < 8e6),
     ]
 
 
@@ -154,10 +140,5 @@ def _everything(folder: Path, session: everlog.Session) -> list[Figure]:
             against_typed >= 0.5,
         ),
         Figure("full read with crc against orjson", "–", f"{against_orjson:.2f} ×", None),
-        Figure(
-            "context against reading the whole file with orjson",
-            "–",
-            f"{whole / context:,.0f} × as fast",
-            None,
-        ),
+        Figure("context against reading the whole file with orjson", "–", f"{whole / context:,.0f} × as fast", None),
     ]

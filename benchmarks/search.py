@@ -62,21 +62,13 @@ def measure(folder: Path) -> list[Figure]:
 def _figure(what: str, most: float, times: Sequence[float]) -> Figure:
     slow = sorted(times)[len(times) * 95 // 100]
     usual = middle(times) * 1000
-    return Figure(
-        what,
-        f"≤ {most:.0f} ms p50",
-        f"{usual:.1f} ms",
-        usual <= most,
-        f"p95 {slow * 1000:.0f} ms",
-    )
+    return Figure(what, f"≤ {most:.0f} ms p50", f"{usual:.1f} ms", usual <= most, f"p95 {slow * 1000:.0f} ms")
 
 
 def _vocabulary(chosen: random.Random) -> list[str]:
     letters = "etaoinshrdlucmfwypvbgkjqxz"
     weights = [1 / (place + 2) for place in range(26)]
-    made = dict.fromkeys(
-        "".join(chosen.choices(letters, weights, k=chosen.randint(2, 11))) for _ in range(40_000)
-    )
+    made = dict.fromkeys("".join(chosen.choices(letters, weights, k=chosen.randint(2, 11))) for _ in range(40_000))
     return list(made)
 
 
@@ -87,14 +79,10 @@ def _populate(folder: Path, chosen: random.Random, words: Sequence[str]) -> int:
     with everlog.open_store(folder, settings=SETTINGS) as store:
         for number in range(SESSIONS):
             session = store.create(title=f"Session {number}")
-            texts = [
-                " ".join(chosen.choices(words, cum_weights=cumulated, k=WORDS))
-                for _ in range(MESSAGES)
-            ]
+            texts = [" ".join(chosen.choices(words, cum_weights=cumulated, k=WORDS)) for _ in range(MESSAGES)]
             size += sum(map(len, texts))
             session.append_many(
-                everlog.assistant(text) if place % 2 else everlog.user(text)
-                for place, text in enumerate(texts)
+                everlog.assistant(text) if place % 2 else everlog.user(text) for place, text in enumerate(texts)
             )
     return size
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from benchmarks import corpus
 from benchmarks.report import Figure
-from everlog.context.tokens import Counter, estimate_text, exact
+from everlog.context.tokens import TokenCounter, estimate_text, exact_counter
 
 CORPUS = Path(__file__).resolve().parents[2] / "shared" / "corpus"
 LOW, HIGH = -0.10, 0.35
@@ -22,7 +22,7 @@ RATE = 100  # MB/s
 
 def measure(_: Path) -> list[Figure]:
     """All figures about counting tokens."""
-    real = exact()
+    real = exact_counter()
     figures = [_error(kind, text, real) for kind, text in _texts()]
     return [*figures, *_speed(real)]
 
@@ -60,7 +60,7 @@ def _sessions() -> Iterator[tuple[str, str]]:
             yield f"{role}s of a real session ({file.stem[:8]})", text
 
 
-def _error(kind: str, text: str, real: Counter) -> Figure:
+def _error(kind: str, text: str, real: TokenCounter) -> Figure:
     true = real(text)
     error = estimate_text(text) / true - 1
     chars = len(text) / 4 / true - 1
@@ -73,7 +73,7 @@ def _error(kind: str, text: str, real: Counter) -> Figure:
     )
 
 
-def _speed(real: Counter) -> list[Figure]:
+def _speed(real: TokenCounter) -> list[Figure]:
     text = _pages()
     figures = []
     for characters in (1_000, 4_000, 1_000_000):
@@ -93,7 +93,7 @@ def _speed(real: Counter) -> list[Figure]:
     return figures
 
 
-def _rate(count: Counter, pieces: list[str]) -> float:
+def _rate(count: TokenCounter, pieces: list[str]) -> float:
     size = sum(len(piece.encode()) for piece in pieces)
     start = time.perf_counter()
     for piece in pieces:

@@ -5,16 +5,7 @@ from __future__ import annotations
 from hypothesis import strategies as st
 
 import everlog
-from everlog.model import (
-    Compaction,
-    Message,
-    Rewind,
-    Tombstone,
-    ToolCall,
-    assistant,
-    tool_result,
-    user,
-)
+from everlog.model import Compaction, Message, Rewind, Tombstone, ToolCall, assistant, tool_result, user
 
 KINDS = [
     "user",
@@ -32,9 +23,7 @@ KINDS = [
     "usage",
 ]
 Step = tuple[str, int, int]
-steps = st.lists(
-    st.tuples(st.sampled_from(KINDS), st.integers(0, 60), st.integers(0, 60)), max_size=40
-)
+steps = st.lists(st.tuples(st.sampled_from(KINDS), st.integers(0, 60), st.integers(0, 60)), max_size=40)
 
 
 def append(session: everlog.Session, step: Step) -> None:

@@ -27,9 +27,9 @@ from everlog.cli import command_tree
 from everlog.context.tokens import estimate
 from everlog.index.database import SCHEMA
 from everlog.log import line_codec
-from everlog.log.fold import Tally
+from everlog.log.fold import MetadataFold
 from everlog.ports import DeltaCallback, Request, ignore_delta
-from everlog.runtime.queue_log import How, queued
+from everlog.runtime.queue_log import TurnOptions, queued_event
 from everlog.runtime.runtime import Runtime
 from everlog.settings import (
     AgentSettings,
@@ -56,11 +56,7 @@ COMPACTION, ENGINE = DOCS / "compaction.md", DOCS / "engine.md"
 PAGES = sorted([*ROOT.glob("*.md"), *DOCS.rglob("*.md")])
 
 ONLY_SYNC = {"walk", "entries", "live", "provider", "ephemeral"}  # lazy, or nothing to wait for
-NAMED: dict[str, type[msgspec.Struct]] = {
-    "agents": AgentSettings,
-    "provider": ProviderSettings,
-    "mcp": McpSettings,
-}
+NAMED: dict[str, type[msgspec.Struct]] = {"agents": AgentSettings, "provider": ProviderSettings, "mcp": McpSettings}
 LISTED = ("stores",)  # a list of tables, at the top
 COMMON = "Options of every command"
 VARYING = (  # what differs from run to run, and what the comparison puts in its place
@@ -142,14 +138,24 @@ def test_the_readme_has_six_examples() -> None:
 
 
 @pytest.mark.parametrize("text", [*PYTHON, *COMPACTING, *RUNNING])
-def test_a_python_example_runs(text: str, tmp_path: Path) -> None:
-    _run([sys.executable, "-W", "error", "-c", text], tmp_path, _environment(tmp_path))
+def test_a_python_example_runs_and_runs_again(text: str, tmp_path: Path) -> None:
+    environment = _environment(tmp_path)
+    for _ in range(2):
+        _run([sys.executable, "-W", "error", "-c", text], tmp_path, environment)
 
 
 @pytest.mark.parametrize("text", [text for text in SHELL if "everlog " in text])
-def test_a_shell_example_of_the_readme_runs(text: str, tmp_path: Path) -> None:
-    said = _run(["sh", "-eu"], tmp_path, _environment(tmp_path), text)
-    assert said.endswith('{"ok":true,"damage":[]}\n')
+def test_a_shell_example_of_the_readme_runs_and_runs_again(text: str, tmp_path: Path) -> None:
+    environment = _environment(tmp_path)
+    for _ in range(2):
+        said = _run(["sh", "-eu"], tmp_path, environment, text)
+        assert said.endswith('{"ok":true,"damage":[]}\n')
+
+
+def test_all_examples_of_the_readme_run_in_one_home(tmp_path: Path) -> None:
+    environment = _environment(tmp_path)
+    for text in PYTHON:
+        _run([sys.executable, "-W", "error", "-c", text], tmp_path, environment)
 
 
 def test_the_readme_names_the_two_commands_and_the_makefile_has_them() -> None:
@@ -214,9 +220,7 @@ def test_the_examples_of_the_commands_print_what_the_page_shows(tmp_path: Path) 
                 assert _masked(said) == _masked(shown[0].text), command
 
 
-def test_the_examples_of_the_commands_answer_in_the_json_that_the_page_shows(
-    tmp_path: Path,
-) -> None:
+def test_the_examples_of_the_commands_answer_in_the_json_that_the_page_shows(tmp_path: Path) -> None:
     with _shell(tmp_path) as run:
         for command, example, section in _examples():
             shown = _blocks(section, "json")
@@ -372,7 +376,9 @@ def _defaults(kind: type[msgspec.Struct]) -> dict[str, Any]:
 def test_every_public_name_is_documented() -> None:
     text = _everything()
     missing = [
-        name for name in everlog.__all__ if not re.search(rf"\beverlog\.{name}\b|`{name}[`(]", text)
+        name
+        for name in everlog.__all__
+        if not re.search(rf"\beverlog\.{name}\b|`{name}[`(]|^### {name}$", text, re.MULTILINE)
     ]
     assert missing == []
 
@@ -383,10 +389,7 @@ def test_every_verb_of_the_library_is_in_the_readme() -> None:
     for kind in (everlog.Store, everlog.Session):
         assert {name for name in vars(kind) if not name.startswith("_")} - told == set()
     assert set(everlog.Context.__struct_fields__) - told == set()
-    for twin, kind in (
-        (everlog.AsyncStore, everlog.Store),
-        (everlog.AsyncSession, everlog.Session),
-    ):
+    for twin, kind in ((everlog.AsyncStore, everlog.Store), (everlog.AsyncSession, everlog.Session)):
         lacks = set(vars(kind)) - set(vars(twin))
         assert {name for name in lacks if not name.startswith("_")} <= ONLY_SYNC
 
@@ -400,9 +403,7 @@ def test_every_event_and_every_method_of_a_hook_is_documented() -> None:
     kinds = {
         kind.__struct_config__.tag: kind
         for kind in vars(events).values()
-        if isinstance(kind, type)
-        and issubclass(kind, events.RunEvent)
-        and kind is not events.RunEvent
+        if isinstance(kind, type) and issubclass(kind, events.RunEvent) and kind is not events.RunEvent
     }
     common = set(events.RunEvent.__struct_encode_fields__)
     made = {tag: set(kind.__struct_encode_fields__) - common for tag, kind in kinds.items()}
@@ -459,10 +460,10 @@ def _say(session: everlog.Session, roles: str) -> None:
     for number, role in enumerate(roles):
         call = everlog.ToolCall(f"tc_{number}", "bash", {})
         messages = {
-            "u": everlog.user("text " * 100),
-            "a": everlog.assistant("text " * 100),
-            "c": everlog.assistant([everlog.Text("text " * 90), call]),
-            "t": everlog.tool_result(f"tc_{number - 1}", "text " * 100),
+            "u": everlog.user("text " * 200),
+            "a": everlog.assistant("text " * 200),
+            "c": everlog.assistant([everlog.Text("text " * 190), call]),
+            "t": everlog.tool_result(f"tc_{number - 1}", "text " * 200),
         }
         session.append(messages[role])
 
@@ -470,9 +471,7 @@ def _say(session: everlog.Session, roles: str) -> None:
 @pytest.mark.parametrize("strategy", get_args(Strategy))
 def test_the_picture_of_a_strategy_is_what_a_compaction_makes(strategy: Strategy) -> None:
     section = _sections(COMPACTION)["The three strategies"]
-    before, picture = (
-        _blocks(piece, "")[0].text for piece in (section, section.partition(f"**`{strategy}`**")[2])
-    )
+    before, picture = (_blocks(piece, "")[0].text for piece in (section, section.partition(f"**`{strategy}`**")[2]))
     drawn = dict(re.split(r" {2,}", row, maxsplit=1) for row in picture.splitlines()[:3])
     with everlog.open_store("memory:") as store:
         session = store.create()
@@ -502,10 +501,10 @@ def test_the_picture_of_a_crash_is_what_a_start_makes() -> None:
         session.append(everlog.assistant([everlog.ToolCall("tc_1", "bash", {})]))
         for name in "BC":
             message = everlog.user(f"!say {name}", id=name, run_id=name)
-            session.append(queued(message, How(), f"event {name}"))
+            session.append(queued_event(message, TurnOptions(), f"event {name}"))
         asyncio.run(_restart(store, session))
         records = session.records()
-    tally = Tally.fresh(session.id)
+    tally = MetadataFold.empty(session.id)
     left = list(records)
     for row in picture.splitlines()[1:]:
         drawn = re.findall(r"\d+[a-zA-Z]\b", row)
@@ -538,7 +537,7 @@ async def _restart(store: everlog.Store, session: everlog.Session) -> None:
         ends += isinstance(notice.event, events.MessageComplete)
         if ends == 2:
             break
-    await runtime.at_rest(session.id)
+    await runtime.wait_for_release(session.id)
     await runtime.drain(1)
 
 
@@ -549,9 +548,7 @@ def _numbers(row: str) -> list[int]:
 class NoModel(ScriptedModel):
     """One that fails, so that the built-in summary is taken."""
 
-    async def complete(
-        self, request: Request, told: DeltaCallback = ignore_delta
-    ) -> everlog.Message:
+    async def complete(self, request: Request, told: DeltaCallback = ignore_delta) -> everlog.Message:
         raise everlog.ProviderError("there is none")
 
 
@@ -582,7 +579,7 @@ def test_an_example_line_decodes_and_is_what_would_be_written(line: bytes) -> No
     if not isinstance(record, model.Unknown):
         fresh = msgspec.structs.replace(record, seq=0, line=b"")
     _, body = line_codec.encode(fresh)
-    assert line_codec.seal(body, record.record_type, record.seq) == line
+    assert line_codec.build_line(body, record.record_type, record.seq) == line
 
 
 def test_every_record_type_has_an_example_line() -> None:
@@ -637,14 +634,7 @@ def test_the_crc_is_checked_by_hand_as_shown(tmp_path: Path) -> None:
 def test_every_field_and_block_is_in_the_format() -> None:
     known = set(re.findall(r"`([A-Za-z]+)`", PAGE))
     kinds: list[Any] = [*model.KnownRecord.__args__, *model.KnownBlock.__args__]
-    kinds += [
-        model.Usage,
-        model.Metadata,
-        model.Metrics,
-        model.Tokens,
-        model.Through,
-        model.UsageRow,
-    ]
+    kinds += [model.Usage, model.Metadata, model.Metrics, model.Tokens, model.Through, model.UsageRow]
     fields = {field for kind in kinds for field in kind.__struct_encode_fields__}
     fields |= {kind.__struct_config__.tag for kind in model.KnownBlock.__args__}
     ours = {"\x7fline", "extra"}  # the two that are not on the disk
@@ -665,10 +655,7 @@ def test_every_table_and_column_of_the_index_is_in_the_format() -> None:
         "SELECT name FROM pragma_table_list WHERE type IN ('table', 'virtual')"
         " AND schema = 'main' AND name NOT LIKE 'sqlite%'"
     ).fetchall()
-    found = {
-        name: {row[1] for row in connection.execute(f"PRAGMA table_info({name})")}
-        for (name,) in tables
-    }
+    found = {name: {row[1] for row in connection.execute(f"PRAGMA table_info({name})")} for (name,) in tables}
     connection.close()
     assert documented == found
 

@@ -97,9 +97,7 @@ def test_clearing_does_not_bring_it_back(store: everlog.Store) -> None:
     assert store.route_to_session(_route(), new_chat=True).messages() == []
 
 
-def test_a_name_without_a_channel_is_promoted_once_to_the_first_that_claims_it(
-    store: everlog.Store,
-) -> None:
+def test_a_name_without_a_channel_is_promoted_once_to_the_first_that_claims_it(store: everlog.Store) -> None:
     _old(store)
     first = store.route_to_session(_route("telegram"))
     for channel in ("discord", "slack"):
@@ -160,12 +158,10 @@ def test_a_key_that_is_not_explicit_is_one_more_alias(store: everlog.Store) -> N
 
 
 @pytest.mark.parametrize("stop", range(1, 5))
-def test_a_copy_that_was_cut_short_is_completed(
-    tmp_path: Path, stop: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_copy_that_was_cut_short_is_completed(tmp_path: Path, stop: int, monkeypatch: pytest.MonkeyPatch) -> None:
     store = everlog.open_store(tmp_path)
     old = _old(store)
-    monkeypatch.setattr("everlog.promotion.BATCH", 1)
+    monkeypatch.setattr("everlog.promotion.BATCH_RECORDS", 1)
     append = store.port.append
     calls: list[int] = []
 
@@ -194,10 +190,7 @@ def _promote(root: Path, channel: str) -> None:
 def test_sixteen_processes_promote_once(tmp_path: Path, channels: tuple[str, ...]) -> None:
     old = _old(everlog.open_store(tmp_path), LEGACY, *[f"line {n}" for n in range(40)])
     context = multiprocessing.get_context("spawn")
-    processes = [
-        context.Process(target=_promote, args=(tmp_path, channels[n % len(channels)]))
-        for n in range(16)
-    ]
+    processes = [context.Process(target=_promote, args=(tmp_path, channels[n % len(channels)])) for n in range(16)]
     for process in processes:
         process.start()
     for process in processes:

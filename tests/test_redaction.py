@@ -26,9 +26,7 @@ KINDS: dict[str, Callable[[Chance], str]] = {
     "github": lambda c: f"gh{c.choice('pousr')}_{some(c, 36)}",
     "github pat": lambda c: f"github_pat_{some(c, 22)}_{some(c, 59)}",
     "gitlab": lambda c: f"glpat-{some(c, 20)}",
-    "slack": lambda c: (
-        f"xoxb-{some(c, 12, string.digits)}-{some(c, 12, string.digits)}-{some(c, 24)}"
-    ),
+    "slack": lambda c: f"xoxb-{some(c, 12, string.digits)}-{some(c, 12, string.digits)}-{some(c, 24)}",
     "stripe": lambda c: f"sk_live_{some(c, 24)}",
     "anthropic": lambda c: f"sk-ant-api03-{some(c, 93)}-AA",
     "openai": lambda c: f"sk-proj-{some(c, 74)}",
@@ -80,10 +78,7 @@ def test_five_hundred_secrets_of_twenty_five_kinds_are_found() -> None:
         ("password = 'hunter2-hunter2'", f"password = '{COVER}'"),
         ('"api_key": "9f8e7d6c5b4a39281706"', f'"api_key": "{COVER}"'),
         ("AWS_SECRET_ACCESS_KEY=wJalrXUtnFEMI/K7MDENG", f"AWS_SECRET_ACCESS_KEY={COVER}"),
-        (
-            "x\n-----BEGIN RSA PRIVATE KEY-----\nMIIE\nabc\n-----END RSA PRIVATE KEY-----\ny",
-            f"x\n{COVER}\ny",
-        ),
+        ("x\n-----BEGIN RSA PRIVATE KEY-----\nMIIE\nabc\n-----END RSA PRIVATE KEY-----\ny", f"x\n{COVER}\ny"),
         ("-----BEGIN PRIVATE KEY-----\nMIIE cut", COVER),
     ],
 )

@@ -109,11 +109,7 @@ def test_a_variable_gives_a_list_or_a_table_as_json() -> None:
 def test_agents_keep_the_order_of_the_file() -> None:
     text = "[agents.zoe]\ndefault = true\n[agents.adam.compaction]\nwindow = 5\n[agents.eve]\n"
     agents = parse(text, {}).agents
-    assert [(name, one.default) for name, one in agents.items()] == [
-        ("zoe", True),
-        ("adam", False),
-        ("eve", False),
-    ]
+    assert [(name, one.default) for name, one in agents.items()] == [("zoe", True), ("adam", False), ("eve", False)]
     assert agents["adam"].compaction == {"window": 5}
 
 

@@ -26,9 +26,7 @@ def session(tmp_path: Path) -> everlog.Session:
     return everlog.open_store(tmp_path).create()
 
 
-def _run(
-    session: everlog.Session, model: ScriptedModel, events: list[RunEvent], **settings: Any
-) -> Message:
+def _run(session: everlog.Session, model: ScriptedModel, events: list[RunEvent], **settings: Any) -> Message:
     chosen = CompactionSettings(**settings)
     agent = Agent(session.store, model, settings=chosen, emit=events.append)
     return asyncio.run(agent.run("go on", session=session))
@@ -119,9 +117,7 @@ def test_002_old_messages_are_grouped_between_rounds(session: everlog.Session) -
     assert blocks.startswith("<context_summary>\ngroup 1\n</context_summary>\n<context_summary>")
 
 
-def test_002_the_originals_are_replaced_by_the_summary_and_ten_messages_stay(
-    session: everlog.Session,
-) -> None:
+def test_002_the_originals_are_replaced_by_the_summary_and_ten_messages_stay(session: everlog.Session) -> None:
     _used(session, 95_000)
     model = ScriptedModel("the summary", "answer")
     _run(session, model, [], strategy="rounds", window=100_000)
@@ -140,16 +136,12 @@ def test_002_start_and_end_are_told_with_the_tokens_freed(session: everlog.Sessi
     assert end.tokens_freed > 1_000
 
 
-def test_002_three_failures_in_a_row_turn_it_off_for_the_session(
-    session: everlog.Session,
-) -> None:
+def test_002_three_failures_in_a_row_turn_it_off_for_the_session(session: everlog.Session) -> None:
     down = ProviderError("down")
     asked = []
     for _ in range(5):
         _used(session, 95_000)
-        model = ScriptedModel(
-            *[lambda request: "answer" if not request.system else _raise(down)] * 3
-        )
+        model = ScriptedModel(*[lambda request: "answer" if not request.system else _raise(down)] * 3)
         _run(session, model, [], strategy="rounds", window=100_000, fallback=False)
         asked.append(len(_summaries(model)))
     assert asked == [1, 1, 1, 0, 0]
@@ -187,9 +179,7 @@ def test_001_it_compacts_above_100_000_tokens(tmp_path: Path) -> None:
         assert bool(_compactions(session)) is compacts
 
 
-def test_001_the_summary_is_asked_to_keep_identity_profile_decisions_tasks_and_facts(
-    session: everlog.Session,
-) -> None:
+def test_001_the_summary_is_asked_to_keep_identity_profile_decisions_tasks_and_facts(session: everlog.Session) -> None:
     _used(session, 150_000)
     model = ScriptedModel("dense prose", "answer")
     _run(session, model, [], strategy="prose")
@@ -198,9 +188,7 @@ def test_001_the_summary_is_asked_to_keep_identity_profile_decisions_tasks_and_f
         assert kept in asked
 
 
-def test_001_only_the_summary_and_what_follows_is_loaded_and_nothing_is_deleted(
-    session: everlog.Session,
-) -> None:
+def test_001_only_the_summary_and_what_follows_is_loaded_and_nothing_is_deleted(session: everlog.Session) -> None:
     _used(session, 150_000)
     model = ScriptedModel("dense prose", "answer")
     _run(session, model, [], strategy="prose")
@@ -210,9 +198,7 @@ def test_001_only_the_summary_and_what_follows_is_loaded_and_nothing_is_deleted(
 
 
 def test_001_the_threshold_is_set_per_agent() -> None:
-    settings = parse(
-        '[compaction]\nstrategy = "prose"\n[agents.crab.compaction]\ncompact_threshold = 5000\n', {}
-    )
+    settings = parse('[compaction]\nstrategy = "prose"\n[agents.crab.compaction]\ncompact_threshold = 5000\n', {})
     assert settings.compaction_of("crab").compact_threshold == 5_000
     assert settings.compaction_of("crab").strategy == "prose"
     assert settings.compaction_of("other").compact_threshold == 100_000

@@ -41,9 +41,7 @@ def _folder(root: Path, session: everlog.Session) -> Path:
     return root / "sessions" / session.id
 
 
-def test_s7_1_a_new_session_is_a_directory_with_an_empty_log_and_metadata(
-    root: Path, store: everlog.Store
-) -> None:
+def test_s7_1_a_new_session_is_a_directory_with_an_empty_log_and_metadata(root: Path, store: everlog.Store) -> None:
     session = store.create(model="m")
     folder = _folder(root, session)
     assert sorted(os.listdir(folder)) == ["metadata.json", "session.jsonl"]
@@ -55,9 +53,7 @@ def test_s7_1_a_new_session_is_a_directory_with_an_empty_log_and_metadata(
     assert metadata["source"] == "interactive"
 
 
-def test_s7_2_messages_are_appended_and_the_file_is_never_rewritten(
-    root: Path, store: everlog.Store
-) -> None:
+def test_s7_2_messages_are_appended_and_the_file_is_never_rewritten(root: Path, store: everlog.Store) -> None:
     session = store.create()
     log = _folder(root, session) / "session.jsonl"
     seen = b""
@@ -79,9 +75,7 @@ def test_s7_3_loading_rebuilds_the_history_with_overlays(root: Path, store: ever
     context = loaded.context()
     assert [message.role for message in context.messages] == ["user", "assistant"]
     # This writer cut between a call and its result, which alone no provider would take.
-    assert [(one.seq, one.why) for one in context.left_out] == [
-        (3, "its call was summarised (tc_1)")
-    ]
+    assert [(one.seq, one.why) for one in context.left_out] == [(3, "its call was summarised (tc_1)")]
     assert loaded.messages()[1].tool_calls[0].arguments == {"command": "df -h"}
     assert loaded.verify() == ()
 
@@ -125,9 +119,7 @@ def test_s7_7_cron_sessions_carry_their_job(store: everlog.Store) -> None:
     assert [row.id for row in store.list(source="cron")] == [session.id]
 
 
-@pytest.mark.parametrize(
-    "bad", ["", "x", "../etc", "a" * 26, "0" * 25, "0" * 27, "0" * 26 + "\n", "I" * 26, "０" * 26]
-)
+@pytest.mark.parametrize("bad", ["", "x", "../etc", "a" * 26, "0" * 25, "0" * 27, "0" * 26 + "\n", "I" * 26, "０" * 26])
 def test_s7_8_what_is_no_ulid_is_refused(store: everlog.Store, bad: str) -> None:
     with pytest.raises(everlog.InvalidIdError):
         store.port.append(bad, [everlog.user("x")])
@@ -147,9 +139,7 @@ def test_s7_9_a_partial_last_line_is_ignored_on_reload(root: Path, store: everlo
         assert [message.text for message in loaded.messages()] == ["a"]
 
 
-def test_s7_11_context_is_the_summary_and_the_messages_from_first_kept_seq(
-    store: everlog.Store,
-) -> None:
+def test_s7_11_context_is_the_summary_and_the_messages_from_first_kept_seq(store: everlog.Store) -> None:
     session = store.create()
     session.append_many([everlog.user(str(number)) for number in range(1, 7)])
     session.append(Compaction(first_kept_seq=5, summary="one to four"))
@@ -194,11 +184,7 @@ def test_a_directory_of_the_specification_is_taken_over_unchanged(root: Path) ->
     (folder / "metadata.json").write_bytes(msgspec.json.encode(foreign))
     taken = everlog.open_store(root).session(session.id)
     metadata = taken.metadata
-    assert (metadata.name, metadata.model, metadata.cron_job_id) == (
-        "Disks",
-        "claude",
-        "disk-check",
-    )
+    assert (metadata.title, metadata.model, metadata.cron_job_id) == ("Disks", "claude", "disk-check")
     assert metadata.message_count == 4
     assert metadata.extra == {"nextSeq": 6}
     assert taken.append(everlog.user("and now?")).seq == 6

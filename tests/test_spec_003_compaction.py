@@ -14,7 +14,7 @@ from everlog.context.compaction.prompts import HEADINGS
 from everlog.model import Compaction, ToolCall, assistant, tool_result, user
 from everlog.settings import CompactionSettings
 from everlog.testing import ScriptedModel
-from tests.engine.test_turn import SUMMARY
+from tests.agent.test_turn import SUMMARY
 from tests.histories import check_order
 
 SETTINGS = CompactionSettings(window=40_000, keep_recent_tokens=1_024)
@@ -61,9 +61,7 @@ def test_s7_3_the_whole_history_can_still_be_loaded_and_the_context_has_the_over
     assert again.context().messages[0].text.endswith(f"{_last(again).summary}\n</summary>")
 
 
-def test_s7_6_compaction_appends_a_record_and_rewrites_nothing(
-    tmp_path: Path, session: everlog.Session
-) -> None:
+def test_s7_6_compaction_appends_a_record_and_rewrites_nothing(tmp_path: Path, session: everlog.Session) -> None:
     _work(session, *[("read", f"{n}.py") for n in range(6)])
     log = tmp_path / "sessions" / session.id / "session.jsonl"
     before = log.read_bytes()
@@ -74,9 +72,7 @@ def test_s7_6_compaction_appends_a_record_and_rewrites_nothing(
     assert added[0].startswith(b'{"recordType":"compaction","schemaVersion":1,"seq":25,')
 
 
-def test_s7_11_the_context_is_the_summary_and_the_messages_from_first_kept_on(
-    session: everlog.Session,
-) -> None:
+def test_s7_11_the_context_is_the_summary_and_the_messages_from_first_kept_on(session: everlog.Session) -> None:
     _work(session, *[("read", f"{n}.py") for n in range(6)])
     _compact(session, ScriptedModel(SUMMARY))
     session.append(user("and now?"))
@@ -99,9 +95,7 @@ def test_s7_13_a_cut_never_separates_a_call_from_its_results(session: everlog.Se
 
 
 @pytest.mark.parametrize("model", [ScriptedModel(SUMMARY), ScriptedModel("no", "no")])
-def test_s7_14_a_summary_has_the_fixed_sections(
-    session: everlog.Session, model: ScriptedModel
-) -> None:
+def test_s7_14_a_summary_has_the_fixed_sections(session: everlog.Session, model: ScriptedModel) -> None:
     _work(session, *[("read", f"{n}.py") for n in range(6)])
     _compact(session, model)
     lines = _last(session).summary.split("\n")
@@ -110,9 +104,7 @@ def test_s7_14_a_summary_has_the_fixed_sections(
         assert heading in model.requests[0].messages[0].text
 
 
-def test_s7_15_the_second_compaction_still_has_the_files_of_the_first(
-    session: everlog.Session,
-) -> None:
+def test_s7_15_the_second_compaction_still_has_the_files_of_the_first(session: everlog.Session) -> None:
     _work(session, ("read", "a.py"), ("write", "b.py"), *[("bash", "")] * 5)
     _compact(session, ScriptedModel(SUMMARY))
     _work(session, ("read_file", "c.py"), ("Edit", "d.py"), *[("bash", "")] * 5)

@@ -2,10 +2,10 @@
 
     import everlog
 
-    store = everlog.open_store("~/.everlog")
-    session = store.create(agent="main", sender="user")
-    session.append(everlog.user("fix the tests"))     # durable on return
-    session.context().messages                          # what the model is sent next
+    store = everlog.open_store()
+    session = store.session("support-42", create=True)     # by any id of yours
+    session.append("fix the tests")                         # durable on return
+    session.context().messages                              # what the model is sent next
     await everlog.Agent(store, model="…").run("go on", session=session)
 
 Names are loaded on first use, so that `import everlog` costs next to nothing.
@@ -16,11 +16,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from everlog.agent.agent import Agent
+    from everlog.agent.agent import Agent, PreparedCall
+    from everlog.agent.compactor import Outcome
     from everlog.agent.hooks import Hook
     from everlog.agent.tools import tool
+    from everlog.agent.turn import Answer
     from everlog.aio import AsyncSession, AsyncStore
-    from everlog.app import load_settings, open_async_store, open_store
+    from everlog.app import load_settings, open_async_store, open_runtime, open_store
     from everlog.context.build import Context
     from everlog.errors import (
         ConflictError,
@@ -42,6 +44,9 @@ if TYPE_CHECKING:
         StoreFullError,
         UnsupportedError,
     )
+    from everlog.identity.route import Routed, Router, Routing
+    from everlog.identity.scope import Inbound, Scope
+    from everlog.log.backward_read import LiveMessages
     from everlog.log.fold import View
     from everlog.model import (
         Compaction,
@@ -52,6 +57,7 @@ if TYPE_CHECKING:
         Message,
         Meta,
         Metadata,
+        Metrics,
         OtherBlock,
         Part,
         Rewind,
@@ -66,14 +72,35 @@ if TYPE_CHECKING:
         tool_result,
         user,
     )
-    from everlog.ports import Lease, Page, SessionRow, UsageReport
+    from everlog.ports import (
+        Delta,
+        Hit,
+        Lease,
+        Page,
+        Provider,
+        Request,
+        Results,
+        SessionHit,
+        SessionRow,
+        Spender,
+        ToolOutput,
+        Toolset,
+        ToolSpec,
+        UsageReport,
+    )
+    from everlog.providers.mcp_tools import McpServer
+    from everlog.runtime.run import RecoveredSession, Run
+    from everlog.runtime.runtime import Health, InboundResult, Runtime
     from everlog.session import Session, Store
     from everlog.settings import Settings
+    from everlog.wire import events
+    from everlog.wire.events import RunEvent
 
 __version__ = "0.1.0"
 
 __all__ = [
     "Agent",
+    "Answer",
     "AsyncSession",
     "AsyncStore",
     "Compaction",
@@ -81,34 +108,57 @@ __all__ = [
     "Context",
     "ContextOverflowError",
     "Damaged",
+    "Delta",
     "Event",
     "EverlogError",
     "File",
     "FormatError",
+    "Health",
+    "Hit",
     "Hook",
     "Image",
+    "Inbound",
+    "InboundResult",
     "InvalidIdError",
     "Lease",
+    "LiveMessages",
     "LogDamagedError",
+    "McpServer",
     "Message",
     "Meta",
     "Metadata",
+    "Metrics",
     "NotFoundError",
     "OtherBlock",
+    "Outcome",
     "Page",
     "Part",
+    "PreparedCall",
+    "Provider",
     "ProviderDeniedError",
     "ProviderError",
     "ProviderRefusedError",
     "ProviderUnavailableError",
     "QueueFullError",
+    "RecoveredSession",
+    "Request",
+    "Results",
     "Rewind",
+    "Routed",
+    "Router",
+    "Routing",
+    "Run",
     "RunCancelledError",
+    "RunEvent",
+    "Runtime",
+    "Scope",
     "Session",
     "SessionBusyError",
+    "SessionHit",
     "SessionRow",
     "Settings",
     "SettingsError",
+    "Spender",
     "Store",
     "StoreFailedError",
     "StoreFullError",
@@ -116,6 +166,9 @@ __all__ = [
     "Thinking",
     "Tombstone",
     "ToolCall",
+    "ToolOutput",
+    "ToolSpec",
+    "Toolset",
     "Unknown",
     "UnsupportedError",
     "Usage",
@@ -124,27 +177,38 @@ __all__ = [
     "View",
     "__version__",
     "assistant",
+    "events",
     "load_settings",
     "open_async_store",
+    "open_runtime",
     "open_store",
     "tool",
     "tool_result",
     "user",
 ]
 
-_HOMES = (
+_HOMES = (  # where the names are defined; the modules that load fastest first
     "model",
     "errors",
     "app",
     "session",
-    "context.build",
     "settings",
     "ports",
     "log.fold",
+    "log.backward_read",
+    "context.build",
+    "identity.scope",
+    "identity.route",
+    "wire.events",
     "aio",
     "agent.agent",
+    "agent.compactor",
     "agent.hooks",
     "agent.tools",
+    "agent.turn",
+    "providers.mcp_tools",
+    "runtime.run",
+    "runtime.runtime",
 )
 
 
@@ -153,6 +217,8 @@ def __getattr__(name: str) -> Any:
         raise AttributeError(f"module 'everlog' has no attribute {name!r}")
     from importlib import import_module  # noqa: PLC0415 - the point of loading lazily
 
+    if name == "events":
+        return import_module("everlog.wire.events")
     for home in _HOMES:
         module = import_module(f"everlog.{home}")
         if name in vars(module):

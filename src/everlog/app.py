@@ -1,10 +1,10 @@
-"""The wiring: the only file that names concrete stores and providers."""
+"""The wiring: the only module that names concrete stores, formats and providers."""
 
 from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from itertools import islice
 from pathlib import Path
@@ -13,14 +13,16 @@ from typing import TYPE_CHECKING, cast
 from msgspec.structs import replace
 
 from everlog import ports
-from everlog.context.tokens import Counter, estimate_text, exact
+from everlog.context.tokens import TokenCounter, estimate_text, exact_counter
 from everlog.errors import FormatError, SettingsError, StoreFailedError, StoreFullError
 from everlog.session import Store
 from everlog.settings import Settings, convert, parse
 
 if TYPE_CHECKING:
+    from everlog.agent.tools import Function
     from everlog.aio import AsyncStore
     from everlog.interop.formats.format_types import Format
+    from everlog.interop.formats.live_format import LiveFormat
     from everlog.model import UsageRow
     from everlog.ports import Provider, Toolset
     from everlog.runtime.runtime import Runtime
@@ -28,43 +30,44 @@ if TYPE_CHECKING:
     from everlog.stores.postgres.postgres_store import PostgresStore
 
 DEFAULT_ROOT = "~/.everlog"
-DATABASES = ("postgresql", "postgres")  # what the address of one begins with
+DATABASE_SCHEMES = ("postgresql", "postgres")  # what the address of one begins with
 
 
 def open_store(
-    where: str | os.PathLike[str] = DEFAULT_ROOT,
+    location: str | os.PathLike[str] = DEFAULT_ROOT,
     *,
     dialect: str | None = None,
     home: str | os.PathLike[str] = DEFAULT_ROOT,
     settings: Settings | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> Store:
-    """A store by its address: a directory, `postgresql://…`, or "memory:" for one that forgets.
+    """Open a store by its location: a directory, `postgresql://…`, or "memory:" for one in RAM.
 
-    The directory may be that of another program: `dialect` is its format (claude, cersei,
-    crabtalk, picoclaw, pi), or "auto" for what each file shows itself to be. Without it, a
-    directory that holds such files and nothing of ours is taken for one. Then `home` is the root
-    of ours with the settings, and with what is derived. `progress` is told (done, total) while
-    many sessions are indexed for the first time. A database is connected to when it is first
-    used; its settings too are those of `home`.
+    The directory may belong to another program: `dialect` is its format (claude, cersei,
+    crabtalk, picoclaw, pi), or "auto" to detect the format of each file. Without `dialect`, a
+    directory that holds such files and none of ours is opened as foreign. Then `home` is our own
+    directory, with the settings and everything derived. `progress` is called with (done, total)
+    while many sessions are indexed for the first time. A database is connected to on first use;
+    its settings are those of `home` too.
     """
-    address = os.fspath(where)
-    check_address(address)
+    address = os.fspath(location)
+    check_location(address)
     if address == "memory:":
         from everlog.stores.in_memory import InMemoryStore  # noqa: PLC0415
 
-        chosen = settings or convert({}, os.environ)
-        return _store(InMemoryStore(chosen), chosen)
+        chosen_settings = settings or convert({}, os.environ)
+        return _make_store(InMemoryStore(chosen_settings), chosen_settings)
     if "://" in address:
-        chosen = settings or load_settings(_directory(os.fspath(home)))
-        if chosen.stores:
+        chosen_settings = settings or load_settings(_directory(os.fspath(home)))
+        if chosen_settings.stores:
             raise SettingsError(
-                "directories of other programs ([[stores]]) stand beside a root of files, and the"
+                "foreign directories ([[stores]]) can only stand beside a store of files, and these"
                 " sessions are in a database",
-                hint="take [[stores]] out of config.toml; such a directory can be opened by itself,"
-                " and everlog sessions import takes what is in it",
+                hint="remove [[stores]] from config.toml, and open such a directory by itself or"
+                " import it with everlog sessions import",
             )
-        return _store(_database(address, chosen), chosen)
+        database = _database(address, chosen_settings)
+        return _make_store(database, chosen_settings, database.sharing.address)
     try:
         from everlog.stores.file.file_store import FileStore  # noqa: PLC0415
     except ModuleNotFoundError as error:
@@ -74,77 +77,68 @@ def open_store(
     root = _directory(address)
     if dialect not in (None, "native") or (dialect is None and is_foreign(root)):
         if not root.is_dir():
-            raise StoreFailedError(
-                f"{root} is no directory", hint="sessions of others are only found"
-            )
-        ours = _directory(os.fspath(home))
-        chosen = settings or load_settings(ours)
-        return _store(_live(root, dialect or "auto", ours, chosen, progress), chosen)
-    chosen = settings or load_settings(root)
-    port: ports.Store = FileStore(root, chosen, progress=progress)
-    if old := _legacy_files(root):
-        port = _with_legacy(cast("FileStore", port), old, chosen)
-    if chosen.stores:
-        port = _joined(port, root, chosen, progress)
-    return _store(port, chosen)
+            raise StoreFailedError(f"{root} is not a directory", hint="a foreign directory is never made")
+        home_directory = _directory(os.fspath(home))
+        chosen_settings = settings or load_settings(home_directory)
+        foreign = _open_foreign(root, dialect or "auto", home_directory, chosen_settings, progress)
+        return _make_store(foreign, chosen_settings, str(root.resolve()))
+    chosen_settings = settings or load_settings(root)
+    port: ports.Store = FileStore(root, chosen_settings, progress=progress)
+    if legacy := _legacy_files(root):
+        port = _import_legacy(cast("FileStore", port), legacy, chosen_settings)
+    if chosen_settings.stores:
+        port = _join_stores(port, root, chosen_settings, progress)
+    return _make_store(port, chosen_settings, str(root.resolve()))
 
 
-def migrate_database(
-    address: str, *, home: str | os.PathLike[str] = DEFAULT_ROOT
-) -> tuple[int, int]:
-    """Bring the tables of a database to this version; from which, to which."""
-    check_address(address)
-    opened = _database(address, load_settings(_directory(os.fspath(home))))
+def migrate_database(address: str, *, home: str | os.PathLike[str] = DEFAULT_ROOT) -> tuple[int, int]:
+    """Migrate the tables of a database to this version; returns the old and the new version."""
+    check_location(address)
+    store = _database(address, load_settings(_directory(os.fspath(home))))
     try:
-        return opened.migrate()
+        return store.migrate()
     finally:
-        opened.close()
+        store.close()
 
 
-def open_home(
-    where: str,
-    *,
-    home: str | os.PathLike[str] = DEFAULT_ROOT,
-    progress: Callable[[int, int], None] | None = None,
+def open_transferable(
+    location: str, *, home: str | os.PathLike[str] = DEFAULT_ROOT, progress: Callable[[int, int], None] | None = None
 ) -> FileStore | PostgresStore:
-    """A store that whole sessions can be moved to and from: a directory of ours, or a database."""
-    if where == "memory:":
-        raise SettingsError("what is in memory cannot be moved")
-    check_address(where)
-    if "://" in where:
-        return _database(where, load_settings(_directory(os.fspath(home))))
-    if is_foreign(_directory(where)):
+    """Open a store that sessions can be copied to and from: a native directory, or a database."""
+    if location == "memory:":
+        raise SettingsError("a store in memory cannot be copied")
+    check_location(location)
+    if "://" in location:
+        return _database(location, load_settings(_directory(os.fspath(home))))
+    if is_foreign(_directory(location)):
         raise SettingsError(
-            f"{where} holds sessions of another program", hint="everlog sessions import takes them"
+            f"{location} holds sessions of another program", hint="import them with everlog sessions import"
         )
-    port = open_store(where, dialect="native", home=home, progress=progress).port
-    port = getattr(port, "own", port)  # without the directories of others
+    port = open_store(location, dialect="native", home=home, progress=progress).port
+    port = getattr(port, "native", port)  # without the directories of others
     if not hasattr(port, "adopt"):
-        raise SettingsError(
-            f"{where} has old files that could not be moved", hint="make it writable first"
-        )
+        raise SettingsError(f"{location} has old files that could not be imported", hint="make it writable first")
     return cast("FileStore | PostgresStore", port)
 
 
-def check_address(address: str) -> None:
-    """Refuse what libpq takes for an address and we would take for a directory.
+def check_location(location: str) -> None:
+    """Refuse a libpq connection string, which would be taken for a directory.
 
-    It is not repeated, since a password may be in it.
+    The error does not repeat it, since it may contain a password.
     """
-    if re.match(r"\w+\s*=", address):
+    if re.match(r"\w+\s*=", location):
         raise SettingsError(
-            "the address of a database is a URL, and was given as words with = between them",
+            "a database location must be a URL, not a libpq connection string",
             hint="postgresql://user@host:5432/name; a directory with = in its name: ./name",
         )
 
 
 def _database(address: str, settings: Settings) -> PostgresStore:
-    """The store on a database; whatever is wrong with an address, it is not repeated."""
+    """Open the store on a database; no error repeats its address."""
     scheme = address.partition("://")[0]
-    if scheme not in DATABASES:
+    if scheme not in DATABASE_SCHEMES:
         raise SettingsError(
-            f"no store is known for {scheme[:60]!r} addresses",
-            hint="give a directory, postgresql://… or memory:",
+            f"unknown kind of location: {scheme[:60]!r}", hint="use a directory, postgresql://… or memory:"
         )
     try:
         from everlog.stores.postgres.postgres_store import PostgresStore  # noqa: PLC0415 - an extra
@@ -162,112 +156,102 @@ def _directory(address: str) -> Path:
         raise SettingsError(f"{address}: {error}") from error
 
 
-def _live(
-    root: Path,
-    dialect: str,
-    home: Path,
-    settings: Settings,
-    progress: Callable[[int, int], None] | None,
+def _open_foreign(
+    root: Path, dialect: str, home: Path, settings: Settings, progress: Callable[[int, int], None] | None
 ) -> ports.Store:
-    """The store on a directory of another program; what is derived lies below `home`."""
+    """Open the store on a foreign directory; everything derived is below `home`."""
     from hashlib import sha256  # noqa: PLC0415 - few stores are foreign
 
     from everlog.interop.foreign.foreign_store import ForeignStore  # noqa: PLC0415
-    from everlog.stores.file.disk import errors_mapped  # noqa: PLC0415
+    from everlog.stores.file.disk import map_errors  # noqa: PLC0415
     from everlog.stores.file.file_store import FileStore  # noqa: PLC0415
 
-    known = LIVE_FORMATS if dialect == "auto" else (dialect,)
-    if unknown := set(known) - set(LIVE_FORMATS):
-        raise SettingsError(
-            f"no dialect is called {unknown.pop()!r}",
-            hint=f"one of {', '.join(LIVE_FORMATS)}, auto",
-        )
+    names = LIVE_FORMATS if dialect == "auto" else (dialect,)
+    if unknown := set(names) - set(LIVE_FORMATS):
+        raise SettingsError(f"no dialect is called {unknown.pop()!r}", hint=f"one of {', '.join(LIVE_FORMATS)}, auto")
     real = root.resolve()
     if home.resolve().is_relative_to(real):
         raise SettingsError(
-            f"{home} is in the directory of another program",
-            hint="what is derived goes elsewhere: set EVERLOG_ROOT, or give another home",
+            f"{home} is inside the foreign directory {real}",
+            hint="our own files must be elsewhere: set EVERLOG_ROOT, or give another home",
         )
-    ours = home / "live" / sha256(os.fsencode(real)).hexdigest()[:16]
-    with errors_mapped(f"making {ours}"):
-        for one in (home, home / "live"):  # a parent that is made on the way is open to others
-            one.mkdir(mode=0o700, parents=True, exist_ok=True)
-    # A mirror has no limits of its own: those of the format count.
+    derived = home / "live" / sha256(os.fsencode(real)).hexdigest()[:16]
+    with map_errors(f"making {derived}"):
+        for directory in (home, home / "live"):  # a parent made on the way would be open to others
+            directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+    # A mirror has no limits of its own: those of the foreign format apply.
     session = replace(settings.session, total_bytes=0, line_bytes=1 << 40)
-    mirror = FileStore(ours, replace(settings, session=session))
-    formats = cast("list[LiveFormat]", load_formats(*known))
+    mirror = FileStore(derived, replace(settings, session=session))
+    formats = cast("list[LiveFormat]", load_formats(*names))
 
-    def keep(paths: Sequence[Path]) -> object:
-        from everlog.interop.archive.backup import copy  # noqa: PLC0415 - only before lines go
+    def archive_files(paths: Sequence[Path]) -> object:
+        from everlog.interop.archive.backup import copy  # noqa: PLC0415 - only before a reclaim
 
         return copy(home, paths)
 
-    return ForeignStore(real, formats, mirror, ours, keep=keep, progress=progress)
+    return ForeignStore(real, formats, mirror, derived, back_up=archive_files, progress=progress)
 
 
 def is_foreign(root: Path) -> bool:
-    """Whether a directory holds sessions of another program, and nothing of ours."""
-    if not root.is_dir() or any((root / name).exists() for name in _OURS):
+    """Tell whether a directory holds sessions of another program and no native store."""
+    if not root.is_dir() or any((root / name).exists() for name in _NATIVE_NAMES):
         return False
-    from everlog.interop.importer import find_files, recognise  # noqa: PLC0415 - not for every store
+    from everlog.interop.importer import detect_format, find_files  # noqa: PLC0415 - not for every store
 
     formats = load_formats(*LIVE_FORMATS)
     files = (file for file in find_files([root]) if file.suffix == ".jsonl")
     with suppress(OSError):
-        return any(recognise(file, formats) for file in islice(files, 20))
+        return any(detect_format(file, formats) for file in islice(files, 20))
     return False
 
 
-def _joined(
-    port: ports.Store,
-    root: Path,
-    settings: Settings,
-    progress: Callable[[int, int], None] | None,
+def _join_stores(
+    port: ports.Store, root: Path, settings: Settings, progress: Callable[[int, int], None] | None
 ) -> ports.Store:
-    """A root with the directories of others that its settings name."""
+    """Join a native store with the foreign directories that its settings name."""
     from everlog.interop.joined_store import JoinedStore  # noqa: PLC0415 - few settings name any
 
-    others = [
-        _live(_directory(one.path), one.dialect, root, settings, progress)
-        for one in settings.stores
+    foreign = [
+        _open_foreign(_directory(entry.path), entry.dialect, root, settings, progress) for entry in settings.stores
     ]
-    return JoinedStore(port, others)
+    return JoinedStore(port, foreign)
 
 
-def _store(port: ports.Store, settings: Settings) -> Store:
-    """A store with everything that is found through it."""
-    made = Store(
+def _make_store(port: ports.Store, settings: Settings, location: str = "") -> Store:
+    """Make a store with its providers and its ephemeral twin."""
+    store = Store(
         port,
         settings,
-        counter(settings),
-        # The settings of the moment: a daemon may have read them again.
-        provider=lambda model: provider(model, made.settings),
-        ephemeral=lambda: open_store("memory:", settings=made.settings),
+        make_counter(settings),
+        location=location,
+        # Looked up at each call: a daemon may have reloaded the settings.
+        provider=lambda model: provider(model, store.settings),
+        ephemeral=lambda: open_store("memory:", settings=store.settings),
     )
-    return made
+    return store
 
 
 def provider(model: str, settings: Settings) -> Provider:
-    """What completes contexts with a model, named `provider:name`, or `offline`."""
+    """Return the provider of a model, which is named `provider:name`, or `offline`."""
     if model == "offline":
         from everlog.providers.offline_model import OfflineModel  # noqa: PLC0415 - one of several
 
         return OfflineModel()
-    from everlog.providers.models import connect  # noqa: PLC0415 - likewise
+    from everlog.providers.models import connect  # noqa: PLC0415 - one of several
 
     return connect(model, settings)
 
 
-def price(spent: UsageRow) -> float | None:
-    """What tokens would cost by the providers' lists; None if the model is on none."""
-    from everlog.providers.prices import estimate  # noqa: PLC0415 - only who shows costs
+def estimate_price(row: UsageRow) -> float | None:
+    """Estimate what tokens cost by the price lists of providers; None for an unknown model."""
+    from everlog.providers.prices import estimate_cost  # noqa: PLC0415 - few show costs
 
-    return estimate(spent)
+    return estimate_cost(row)
 
 
-def toolsets(settings: Settings) -> dict[str, Toolset]:
-    """The MCP servers of the settings; none is connected to before its tools are needed."""
-    enabled = {name: one for name, one in settings.mcp.items() if one.enabled}
+def make_toolsets(settings: Settings) -> dict[str, Toolset]:
+    """Return the MCP servers of the settings; each is connected to on first use."""
+    enabled = {name: server for name, server in settings.mcp.items() if server.enabled}
     if not enabled:
         return {}
     from everlog.providers.mcp_tools import McpServer  # noqa: PLC0415 - few have any
@@ -281,50 +265,54 @@ def open_runtime(
     store: str | None = None,
     dialect: str = "native",
     settings: Settings | None = None,
+    tools: Iterable[Function] = (),
+    hooks: Iterable[object] = (),
     progress: Callable[[int, int], None] | None = None,
 ) -> Runtime:
-    """Everything that goes on over a root: turns, queues, cron. To be called in a running loop.
+    """Open a runtime: turns, queues, cron and memory over a store. Call it in a running loop.
 
-    `store` is the address of a database, or the directory of another program with its `dialect`,
-    that has the sessions in place of the root.
+    `store` is the location of a database, or of a foreign directory with its `dialect`, that holds
+    the sessions in place of `root`. Every agent gets the `tools` and `hooks`.
     """
-    from everlog.aio import AsyncStore  # noqa: PLC0415 - asyncio takes 50 ms to load
-    from everlog.runtime.cron import Fared  # noqa: PLC0415
+    from everlog.aio import AsyncStore  # noqa: PLC0415 - anyio takes long to load
+    from everlog.runtime.cron import JobState  # noqa: PLC0415
     from everlog.runtime.runtime import Runtime  # noqa: PLC0415
-    from everlog.stores.file.json_file import Notebook  # noqa: PLC0415
+    from everlog.stores.file.json_file import JsonFile  # noqa: PLC0415
 
-    opened = AsyncStore(
+    async_store = AsyncStore(
         open_store(store or root, dialect=dialect, home=root, settings=settings, progress=progress)
     )
     if os.fspath(root) == "memory:":
-        return Runtime(opened, toolsets=toolsets, kind="memory")
-    notebook: Notebook[Mapping[str, Fared]] = Notebook(
-        Path(root).expanduser() / "run" / "cron.json", dict[str, Fared]
+        return Runtime(async_store, toolsets=make_toolsets, tools=tools, hooks=hooks, kind="memory")
+    job_file: JsonFile[Mapping[str, JobState]] = JsonFile(
+        Path(root).expanduser() / "run" / "cron.json", dict[str, JobState]
     )
     return Runtime(
-        opened,
-        toolsets=toolsets,
+        async_store,
+        toolsets=make_toolsets,
+        tools=tools,
+        hooks=hooks,
         root=Path(root).expanduser(),
-        fared=notebook.load({}),
-        save=notebook.save,
-        kind="files" if "://" not in (store or "") else DATABASES[0],
+        job_states=job_file.load({}),
+        save=job_file.save,
+        kind="files" if "://" not in (store or "") else DATABASE_SCHEMES[0],
     )
 
 
 def _legacy_files(root: Path) -> list[Path]:
-    """Files of an older program that lie here.
+    """Return files of an older program in this directory.
 
-    Also among the sessions, but only the first time: looking there costs by their number.
+    The sessions directory is searched only the first time: it costs by their number.
     """
     from everlog.stores.file.layout import legacy_files  # noqa: PLC0415 - as the store itself
 
-    known = (root / "index.db").exists()
-    return legacy_files(root) if known else legacy_files(root, root / "sessions")
+    is_indexed = (root / "index.db").exists()
+    return legacy_files(root) if is_indexed else legacy_files(root, root / "sessions")
 
 
-def _with_legacy(port: FileStore, files: list[Path], settings: Settings) -> ports.Store:
-    """The store with old files brought into it, or, if it cannot be written, those files."""
-    from everlog.interop.formats.picoclaw.messages import NoSession  # noqa: PLC0415
+def _import_legacy(port: FileStore, files: list[Path], settings: Settings) -> ports.Store:
+    """Import old files into the store; if it cannot be written, return a store on those files."""
+    from everlog.interop.formats.picoclaw.messages import NotASessionError  # noqa: PLC0415
     from everlog.interop.legacy_import import migrate, read_file  # noqa: PLC0415 - few roots have such files
     from everlog.interop.legacy_json import LegacyStore  # noqa: PLC0415
 
@@ -332,58 +320,60 @@ def _with_legacy(port: FileStore, files: list[Path], settings: Settings) -> port
     for file in files:
         try:
             document = read_file(file)
-            if document.certain:  # what only looks like one is not touched unasked
+            if document.is_certain:  # what only looks like one is left alone
                 documents[file] = document
-        except NoSession:
+        except NotASessionError:
             continue
         except (FormatError, OSError) as error:
-            port.reports.append(f"{file.name} is left as it is: {error}")
+            port.reports.append(f"{file.name} was not imported: {error}")
     try:
-        for one in migrate(port, list(documents)):
-            if one.problem:
-                port.reports.append(f"{Path(one.path).name} is left as it is: {one.problem}")
+        for result in migrate(port, list(documents)):
+            if result.problem:
+                port.reports.append(f"{Path(result.path).name} was not imported: {result.problem}")
         return port
     except (StoreFullError, StoreFailedError) as error:
         port.close()
-        left = {file: document for file, document in documents.items() if file.exists()}
-        legacy = LegacyStore(files[0].parent, left, settings)
-        legacy.reports.append(f"old files are used where they lie: {error.message}")
+        remaining = {file: document for file, document in documents.items() if file.exists()}
+        legacy = LegacyStore(files[0].parent, remaining, settings)
+        legacy.reports.append(f"old files are used in place: {error.message}")
         return legacy
 
 
 def open_async_store(
-    where: str | os.PathLike[str] = DEFAULT_ROOT, *, settings: Settings | None = None
+    location: str | os.PathLike[str] = DEFAULT_ROOT,
+    *,
+    dialect: str | None = None,
+    home: str | os.PathLike[str] = DEFAULT_ROOT,
+    settings: Settings | None = None,
+    progress: Callable[[int, int], None] | None = None,
 ) -> AsyncStore:
-    """The same for asynchronous code."""
-    from everlog.aio import AsyncStore  # noqa: PLC0415 - asyncio takes 50 ms to load
+    """Open a store for asynchronous code; see `open_store`."""
+    from everlog.aio import AsyncStore  # noqa: PLC0415 - anyio takes long to load
 
-    return AsyncStore(open_store(where, settings=settings))
+    return AsyncStore(open_store(location, dialect=dialect, home=home, settings=settings, progress=progress))
 
 
-# In the order in which a file is tried; each is told apart from the others by its content.
+# In the order of detection; each format is recognised by the content of a file.
 FORMATS = ("claude", "cersei", "pi", "crabtalk", "codex", "gemini", "picoclaw")
-LIVE_FORMATS = ("claude", "cersei", "pi", "crabtalk", "picoclaw")  # those whose files are used live
-_OURS = ("sessions", "index.db", "config.toml", "run")  # by which a root of ours is known
+LIVE_FORMATS = ("claude", "cersei", "pi", "crabtalk", "picoclaw")  # those that can be a store
+_NATIVE_NAMES = ("sessions", "index.db", "config.toml", "run")  # which only a native store has
 
 
 def load_formats(*names: str) -> list[Format]:
-    """The formats of other programs, by name; without names, all."""
+    """Load the formats of other programs by name; without names, all of them."""
     from importlib import import_module  # noqa: PLC0415 - each is loaded when it is needed
 
-    return [
-        cast("Format", import_module(f"everlog.interop.formats.{name}"))
-        for name in names or FORMATS
-    ]
+    return [cast("Format", import_module(f"everlog.interop.formats.{name}")) for name in names or FORMATS]
 
 
-def counter(settings: Settings) -> Counter:
-    """How tokens are counted: estimated, or by a real vocabulary."""
+def make_counter(settings: Settings) -> TokenCounter:
+    """Return the token counter: an estimate, or exact by a vocabulary."""
     name = settings.tokens.counter
-    return estimate_text if name == "estimate" else exact(name)
+    return estimate_text if name == "estimate" else exact_counter(name)
 
 
 def load_settings(root: Path, environment: Mapping[str, str] | None = None) -> Settings:
-    """The settings of a root: its config.toml under the environment's overrides."""
+    """Load the settings of a root: its config.toml, overridden by the environment."""
     env = os.environ if environment is None else environment
     file = root / "config.toml"
     try:

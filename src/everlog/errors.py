@@ -1,33 +1,33 @@
 """Everything everlog raises.
 
     EverlogError
-    ├── NotFoundError          no such session, record or name
-    ├── InvalidIdError         an id or name that must never become a path
-    ├── ConflictError          expect, guard or id does not match what is stored
-    ├── SessionBusyError       another writer or turn holds the session
-    │   └── QueueFullError     too many messages wait for it already
-    ├── LogDamagedError        an operation needs bytes that are damaged
-    ├── FormatError       a value or a file that this version cannot represent
-    │   └── UnsupportedError   something that the session's own format has no place for
-    ├── StoreFullError         a limit or the disk is reached; reading still works
-    ├── StoreFailedError       the disk or the database refused; nothing was acknowledged
-    ├── ContextOverflowError   a context that does not fit the model's window
-    ├── ProviderError     a model call that failed
+    ├── NotFoundError              no such session, record or name
+    ├── InvalidIdError             an id or name that must never become a path
+    ├── ConflictError              expected_seq, no_marker_after, lease or id does not match
+    ├── SessionBusyError           another writer or turn holds the session
+    │   └── QueueFullError         too many messages are waiting for it
+    ├── LogDamagedError            an operation needs bytes that are damaged
+    ├── FormatError                a value or file that this version cannot represent
+    │   └── UnsupportedError       the format of the session's files has no place for it
+    ├── StoreFullError             a limit or the disk is reached; reading still works
+    ├── StoreFailedError           the disk or the database failed; nothing was acknowledged
+    ├── ContextOverflowError       the context does not fit the model's window
+    ├── ProviderError              a model call failed
     │   ├── ProviderUnavailableError   for now: the same call may succeed later
     │   ├── ProviderDeniedError        the key or the account is not accepted
-    │   └── ProviderRefusedError       the request is one that the provider will not answer
-    ├── RunCancelledError      a turn was stopped before its end
-    └── SettingsError     a configuration that cannot be used
+    │   └── ProviderRefusedError       the provider will not answer this request
+    ├── RunCancelledError          a turn was stopped before its end
+    └── SettingsError              the configuration cannot be used
 
 Each carries facts (session, part, byte, seq …) and, where something can be done, a hint.
-A torn tail is no error: it is a recovery report.
+A torn tail is not an error: it is reported as a recovery.
 """
 
 from __future__ import annotations
 
 
 class EverlogError(Exception):
-    """Something that everlog can name went wrong."""
+    """Base class of all errors that everlog raises."""
 
     def __init__(self, message: str, *, hint: str = "", **facts: object) -> None:
         super().__init__(message)
@@ -44,7 +44,7 @@ class NotFoundError(EverlogError):
 
 
 class InvalidIdError(EverlogError):
-    """The id or name is not one that may be used; nothing was touched."""
+    """The id or name is not valid; nothing was touched."""
 
 
 class ConflictError(EverlogError):
@@ -56,7 +56,7 @@ class SessionBusyError(EverlogError):
 
 
 class QueueFullError(SessionBusyError):
-    """As many messages as may wait for the session are waiting; this one was not taken."""
+    """The queue of the session is full; this message was not accepted."""
 
 
 class LogDamagedError(EverlogError):
@@ -76,7 +76,7 @@ class StoreFullError(EverlogError):
 
 
 class StoreFailedError(EverlogError):
-    """The disk or the database refused; nothing of the call was acknowledged."""
+    """The disk or the database failed; nothing of the call was acknowledged."""
 
 
 class SettingsError(EverlogError):
@@ -92,11 +92,9 @@ class ProviderError(EverlogError):
 
 
 class ProviderUnavailableError(ProviderError):
-    """The provider cannot answer for now; `retry_after` is how long it asks to be left alone."""
+    """The provider cannot answer for now; `retry_after` is how long it asks you to wait."""
 
-    def __init__(
-        self, message: str, *, hint: str = "", retry_after: float | None = None, **facts: object
-    ) -> None:
+    def __init__(self, message: str, *, hint: str = "", retry_after: float | None = None, **facts: object) -> None:
         super().__init__(message, hint=hint, **facts)
         self.retry_after = retry_after  # seconds
 
@@ -110,4 +108,4 @@ class ProviderRefusedError(ProviderError):
 
 
 class RunCancelledError(EverlogError):
-    """The turn was stopped before its end; what was said until then is kept."""
+    """The turn was stopped before its end; the messages up to then are kept."""

@@ -1,4 +1,4 @@
-"""Ids and times of records.
+"""Ids and timestamps.
 
 An id is a ULID: 48 bits of milliseconds and 80 random bits in 26 characters, sorted by time. Within
 one generator ids strictly grow, also when the clock stands still or goes back.
@@ -20,58 +20,54 @@ _SHAPE = re.compile(r"[0-9A-HJKMNP-TV-Z]{26}")
 
 
 def is_ulid(text: str) -> bool:
-    """Whether the text is exactly one ULID in its canonical upper-case form."""
+    """Tell whether a text is a ULID in its canonical upper-case form."""
     return _SHAPE.fullmatch(text) is not None
 
 
 def encode(value: int) -> str:
-    """The 26 characters of a 128-bit value."""
+    """Return the 26 characters of a 128-bit value."""
     return "".join(ALPHABET[value >> shift & 31] for shift in range(125, -1, -5))
 
 
 def milliseconds(ulid: str) -> int:
-    """The Unix time in milliseconds that a ULID was made at."""
+    """Return the Unix time of a ULID in milliseconds."""
     value = 0
     for char in ulid[:10]:
         value = value << 5 | _VALUES[char]
     return value
 
 
-def made_at(milliseconds: int, entropy: bytes) -> str:
-    """A ULID of some other time; `entropy` are its last 80 bits."""
+def ulid_at(milliseconds: int, entropy: bytes) -> str:
+    """Return a ULID for a time; `entropy` are its last 80 bits."""
     return encode(milliseconds << 80 | int.from_bytes(entropy[:10], "big"))
 
 
-class Ulids:
-    """A thread-safe source of strictly growing ULIDs."""
+class UlidGenerator:
+    """A thread-safe generator of strictly growing ULIDs."""
 
-    def __init__(
-        self,
-        clock: Callable[[], float] = time.time,
-        entropy: Callable[[int], bytes] = os.urandom,
-    ) -> None:
+    def __init__(self, clock: Callable[[], float] = time.time, entropy: Callable[[int], bytes] = os.urandom) -> None:
         self._clock = clock
         self._entropy = entropy
         self._lock = threading.Lock()
         self._last = 0
 
     def __call__(self) -> str:
-        fresh = int(self._clock() * 1000) << 80 | int.from_bytes(self._entropy(10), "big")
+        candidate = int(self._clock() * 1000) << 80 | int.from_bytes(self._entropy(10), "big")
         # A random step, not + 1: a forked child starts from the same last value.
         step = 1 + int.from_bytes(self._entropy(4), "big")
         with self._lock:
-            self._last = fresh if fresh >> 80 > self._last >> 80 else self._last + step
+            self._last = candidate if candidate >> 80 > self._last >> 80 else self._last + step
             return encode(self._last)
 
 
 def timestamp(seconds: float) -> str:
-    """A Unix time as ISO 8601 in UTC with milliseconds."""
+    """Format a Unix time as ISO 8601 in UTC with milliseconds."""
     whole = datetime.fromtimestamp(int(seconds), UTC)
     return f"{whole:%Y-%m-%dT%H:%M:%S}.{int(seconds * 1000) % 1000:03d}Z"
 
 
-class Stamps:
-    """Timestamps of a clock; most calls fall into the second of the call before."""
+class TimestampSource:
+    """Timestamps of a clock; the text of the last second is cached."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
@@ -91,7 +87,7 @@ _FIRST, LAST = -62_135_596_800_000, 253_402_300_799_999  # ms: the years 1 to 99
 
 
 def epoch_ms(text: str) -> int | None:
-    """Milliseconds of an ISO 8601 time, or None if it is not one."""
+    """Return the milliseconds of an ISO 8601 time, or None if it is not one."""
     try:
         moment = datetime.fromisoformat(text)
     except ValueError:
@@ -99,13 +95,13 @@ def epoch_ms(text: str) -> int | None:
     if moment.tzinfo is None:
         moment = moment.replace(tzinfo=UTC)
     since = (moment - _EPOCH) // timedelta(milliseconds=1)
-    return since if _FIRST <= since <= LAST else None  # an offset may lead out of all years
+    return since if _FIRST <= since <= LAST else None  # an offset may lead out of this range
 
 
-class Uuids:
-    """A source of UUIDs (version 4): 74 random bits that are its own, and a counter.
+class UuidGenerator:
+    """A generator of UUIDs (version 4): 74 random bits of its own, and a counter.
 
-    For all threads: counting is a single step. A forked child needs its own.
+    Thread-safe, since counting is one step. A forked child needs its own.
     """
 
     def __init__(self) -> None:

@@ -1,8 +1,8 @@
-"""The values that everything else speaks in: blocks, records, metadata.
+"""The data model: blocks, records and metadata.
 
 All are frozen. A record that was read keeps the bytes of its line (`line`), so that keys and
-kinds this version does not know survive. A record that was not stored yet has `seq` 0: the
-number, like the durable bytes, is the store's to give.
+kinds unknown to this version survive. A record that is not stored yet has `seq` 0: the store
+assigns the number.
 """
 
 from __future__ import annotations
@@ -23,10 +23,8 @@ Role = Literal["user", "assistant", "toolResult"]
 # --- blocks ---------------------------------------------------------------------------------
 
 
-class Block(
-    msgspec.Struct, frozen=True, rename="camel", omit_defaults=True, tag_field="type", gc=False
-):
-    """A piece of a message's content."""
+class Block(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True, tag_field="type", gc=False):
+    """A part of a message's content."""
 
 
 class Text(Block, frozen=True, tag="text", gc=False):
@@ -36,20 +34,20 @@ class Text(Block, frozen=True, tag="text", gc=False):
 
 
 class ToolCall(Block, frozen=True, tag="toolCall", gc=False):
-    """The model asks for a tool to be run."""
+    """A request by the model to run a tool."""
 
     id: str
     name: str
     arguments: dict[str, Any]
-    signature: str | None = None  # what the model's provider wants back with it
+    signature: str | None = None  # opaque; must be sent back to the provider
 
 
 class Thinking(Block, frozen=True, tag="thinking", gc=False):
-    """Reasoning that a model chose to show; the signature is its provider's."""
+    """Reasoning that a model shows; the signature is its provider's."""
 
     thinking: str
     signature: str | None = None
-    id: str | None = None  # likewise the provider's
+    id: str | None = None  # the provider's
 
 
 class Image(Block, frozen=True, tag="image", gc=False):
@@ -70,9 +68,9 @@ class File(Block, frozen=True, tag="file", gc=False):
 
 
 class OtherBlock:
-    """A block of a kind this version does not know, kept whole."""
+    """A block of a kind unknown to this version, kept whole."""
 
-    # No Struct: msgspec has no union of tagged kinds and "anything else".
+    # Not a Struct: msgspec has no union of tagged kinds and "anything else".
     __slots__ = ("data",)
 
     def __init__(self, data: dict[str, Any]) -> None:
@@ -89,7 +87,7 @@ class OtherBlock:
 
     @property
     def type(self) -> str:
-        """The kind that the writer gave it."""
+        """The kind, as its writer named it."""
         return str(self.data.get("type", ""))
 
 
@@ -97,14 +95,14 @@ KnownBlock = Text | ToolCall | Thinking | Image | File
 if TYPE_CHECKING:
     AnyBlock = KnownBlock | OtherBlock
 else:
-    AnyBlock = KnownBlock  # what the fast decoder accepts; log.lines adds the others
+    AnyBlock = KnownBlock  # what the fast decoder accepts; log.line_codec adds the others
 
 
 # --- records --------------------------------------------------------------------------------
 
 
 class Usage(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True, gc=False):
-    """What a provider counted for one call."""
+    """The tokens and cost of one model call, as the provider counted them."""
 
     input_tokens: int = 0
     output_tokens: int = 0
@@ -115,28 +113,22 @@ class Usage(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True, gc=
 
 
 class Record(
-    msgspec.Struct,
-    frozen=True,
-    kw_only=True,
-    rename="camel",
-    omit_defaults=True,
-    tag_field="recordType",
-    gc=False,
+    msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True, tag_field="recordType", gc=False
 ):
     """One logical item of a log."""
 
     schema_version: Literal[1] = 1  # another one is read as Unknown
     seq: Seq = 0
-    # Given by the caller it makes a retry exactly-once. It stands directly behind seq.
+    # Given by the caller, it makes a retry exactly-once. In the file it directly follows seq.
     id: str = ""
-    # The bytes this record was decoded from. It needs some name in JSON and is never written.
+    # The bytes this record was decoded from; never written, though msgspec needs a name for it.
     line: bytes = msgspec.field(default=b"", name=LINE_KEY)
 
     record_type: ClassVar[str] = ""
 
 
 class Message(Record, frozen=True, kw_only=True, tag="message", gc=False):
-    """Something that was said."""
+    """A message of a user or a model, or the result of a tool."""
 
     role: Role
     content: tuple[AnyBlock, ...]
@@ -148,9 +140,9 @@ class Message(Record, frozen=True, kw_only=True, tag="message", gc=False):
     stop_reason: str | None = None
     sender: str | None = None
     cwd: str | None = None
-    run_id: str | None = None  # of the turn that this input began
+    run_id: str | None = None  # of the turn that this message started
     timestamp: str = ""
-    auto_injected: bool = False  # made for one run: no store keeps it
+    auto_injected: bool = False  # made for one run; never stored
 
     record_type: ClassVar[str] = "message"
 
@@ -168,8 +160,8 @@ class Message(Record, frozen=True, kw_only=True, tag="message", gc=False):
 class Compaction(Record, frozen=True, kw_only=True, tag="compaction", gc=False):
     """A summary that stands for all messages before `first_kept_seq`."""
 
-    # The factories make these fields be written also when they say nothing: readers of the
-    # specification count on them.
+    # With factories these fields are written also when they have their defaults: readers of the
+    # specification rely on them.
     strategy: str = msgspec.field(default_factory=lambda: "structured")
     first_kept_seq: Seq
     summary: str
@@ -182,7 +174,7 @@ class Compaction(Record, frozen=True, kw_only=True, tag="compaction", gc=False):
 
 
 class Tombstone(Record, frozen=True, kw_only=True, tag="tombstone", gc=False):
-    """Hides messages, or shows them again; the last tombstone on a seq wins."""
+    """Hides messages or shows them again; the last tombstone for a seq wins."""
 
     deletes: tuple[Seq, ...] = ()
     restores: tuple[Seq, ...] = ()
@@ -192,7 +184,7 @@ class Tombstone(Record, frozen=True, kw_only=True, tag="tombstone", gc=False):
 
 
 class Rewind(Record, frozen=True, kw_only=True, tag="rewind", gc=False):
-    """Drops the live messages after `to_seq`."""
+    """Removes the messages after `to_seq` from the view."""
 
     to_seq: Seq
     timestamp: str = ""
@@ -201,7 +193,7 @@ class Rewind(Record, frozen=True, kw_only=True, tag="rewind", gc=False):
 
 
 class Meta(Record, frozen=True, kw_only=True, tag="meta", gc=False):
-    """Changes metadata, key by key; null takes a key back."""
+    """Changes metadata key by key; null removes a key."""
 
     set: dict[str, Any]
     timestamp: str = ""
@@ -210,7 +202,7 @@ class Meta(Record, frozen=True, kw_only=True, tag="meta", gc=False):
 
 
 class Event(Record, frozen=True, kw_only=True, tag="event", gc=False):
-    """Something that happened; kept, never part of a context."""
+    """Something that happened; logged, never part of a context."""
 
     kind: str
     data: dict[str, Any] = {}
@@ -219,18 +211,17 @@ class Event(Record, frozen=True, kw_only=True, tag="event", gc=False):
     record_type: ClassVar[str] = "event"
 
 
-# Kinds of event that metadata follows.
-TURN_END = "turn_end"  # how long a turn took and what it cost
-TURN_INTERRUPTED = "turn_interrupted"  # its process ended before it did
-QUEUED = "queued"  # a message waits for its turn; the event holds it
-WITHDRAWN = "withdrawn"  # and will not be said after all
-REREAD = "reread"  # a file of another program is read again from its beginning
+# Kinds of event that change metadata.
+TURN_END = "turn_end"  # with the duration and usage of the turn
+TURN_RESUMED = "turn_resumed"  # a turn without an input of its own began
+TURN_INTERRUPTED = "turn_interrupted"  # its process ended before the turn did
+QUEUED = "queued"  # a message that waits for its turn, in the event
+WITHDRAWN = "withdrawn"  # a queued message that was cancelled
+REREAD = "reread"  # a foreign file is read again from its beginning
 
 
-class Unknown(
-    msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True, gc=False
-):
-    """A record of a kind or a schema version that this version does not know."""
+class Unknown(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True, gc=False):
+    """A record of an unknown kind or a newer schema version."""
 
     record_type: str
     schema_version: int = SCHEMA_VERSION
@@ -241,7 +232,7 @@ class Unknown(
 
 
 class Damaged(msgspec.Struct, frozen=True, kw_only=True, rename="camel", gc=False):
-    """A stretch of a log that is not a record; it stands where the record would have stood."""
+    """A range of bytes that is not a record, in the place of the record."""
 
     file: str
     start: int
@@ -262,11 +253,11 @@ Content = str | Sequence[AnyBlock | Mapping[str, Any]]
 
 
 def blocks(content: Content) -> tuple[AnyBlock, ...]:
-    """Blocks from a string, from blocks, or from their JSON objects."""
+    """Return blocks from a string, from blocks, or from their JSON objects."""
     if isinstance(content, str):
         return (Text(content),)
     return tuple(
-        _block(item) if isinstance(item, Mapping) else item  # keep blocks as they are
+        _block(item) if isinstance(item, Mapping) else item  # blocks stay as they are
         for item in content
     )
 
@@ -279,26 +270,68 @@ def _block(data: Mapping[str, Any]) -> AnyBlock:
         return OtherBlock(dict(data))
 
 
-def user(content: Content, **fields: Any) -> Message:
-    """A message from the user."""
-    return Message(role="user", content=blocks(content), **fields)
+def user(
+    content: Content,
+    *,
+    id: str = "",
+    sender: str | None = None,
+    cwd: str | None = None,
+    run_id: str | None = None,
+    timestamp: str = "",
+    auto_injected: bool = False,
+) -> Message:
+    """Make a message from the user; with an `id`, a retried append stores it once."""
+    return Message(
+        role="user",
+        content=blocks(content),
+        id=id,
+        sender=sender,
+        cwd=cwd,
+        run_id=run_id,
+        timestamp=timestamp,
+        auto_injected=auto_injected,
+    )
 
 
-def assistant(content: Content, **fields: Any) -> Message:
-    """A message from the model."""
-    return Message(role="assistant", content=blocks(content), **fields)
+def assistant(
+    content: Content,
+    *,
+    id: str = "",
+    model: str | None = None,
+    usage: Usage | None = None,
+    stop_reason: str | None = None,
+    timestamp: str = "",
+) -> Message:
+    """Make a message from the model."""
+    return Message(
+        role="assistant",
+        content=blocks(content),
+        id=id,
+        model=model,
+        usage=usage,
+        stop_reason=stop_reason,
+        timestamp=timestamp,
+    )
 
 
 def tool_result(
-    tool_call_id: str, content: Content, *, is_error: bool = False, **fields: Any
+    tool_call_id: str,
+    content: Content,
+    *,
+    is_error: bool = False,
+    tool_name: str | None = None,
+    id: str = "",
+    timestamp: str = "",
 ) -> Message:
-    """What a tool answered to one call."""
+    """Make the result of a tool call."""
     return Message(
         role="toolResult",
         content=blocks(content),
         tool_call_id=tool_call_id,
+        tool_name=tool_name,
         is_error=is_error,
-        **fields,
+        id=id,
+        timestamp=timestamp,
     )
 
 
@@ -306,7 +339,7 @@ def tool_result(
 
 
 class Through(msgspec.Struct, frozen=True, gc=False):
-    """The log position that derived data covers: everything before it was folded in."""
+    """The log position that derived data covers."""
 
     part: int = 1
     bytes: int = 0
@@ -333,33 +366,33 @@ class Metrics(msgspec.Struct, frozen=True, rename="camel", gc=False):
 
 
 class UsageRow(msgspec.Struct, frozen=True, rename="camel", gc=False):
-    """What was spent on one day with one model."""
+    """Usage on one day with one model."""
 
-    day: str  # of UTC, as 2026-11-16
-    model: str  # empty: not known
+    day: str  # UTC, such as 2026-11-16
+    model: str  # empty: unknown
     turns: int = 0
     tool_calls: int = 0
-    input_tokens: int = 0  # without those that were cached
+    input_tokens: int = 0  # without cached ones
     output_tokens: int = 0
     cache_read_tokens: int = 0
     cache_write_tokens: int = 0
-    cost: float = 0.0  # in dollars, as the provider stated it; 0: it did not
+    cost: float = 0.0  # in dollars, as the provider stated it; 0: not stated
 
     @property
     def tokens(self) -> int:
-        """All of them."""
+        """All tokens, cached ones included."""
         cached = self.cache_read_tokens + self.cache_write_tokens
         return self.input_tokens + self.output_tokens + cached
 
 
 class Metadata(msgspec.Struct, frozen=True, kw_only=True, rename="camel", gc=False):
-    """What is known of a session without reading its log."""
+    """The metadata of a session, derived from its log."""
 
     id: str
-    name: str | None = None  # what people call the title
+    title: str | None = msgspec.field(default=None, name="name")  # "name" in files and JSON
     created_at: str = ""  # the time in the id
     last_message_at: str = ""
-    model: str = ""  # as it was chosen, else that of the last answer
+    model: str = ""  # as chosen, else that of the last answer
     model_chosen: bool = False
     message_count: int = 0  # message records, live or not
     source: str = "interactive"
@@ -376,39 +409,39 @@ class Metadata(msgspec.Struct, frozen=True, kw_only=True, rename="camel", gc=Fal
     uptime_secs: int = 0
     metrics: Metrics = Metrics()
     spent: tuple[UsageRow, ...] = ()  # by day and model, up to the last input
-    spending: tuple[UsageRow, ...] = ()  # since then; the end of a turn may count it better
+    spending: tuple[UsageRow, ...] = ()  # since then; the end of a turn may correct it
     forked_from: dict[str, Any] | None = None
-    promoted_from: dict[str, Any] | None = None  # the session whose history was taken over
+    promoted_from: dict[str, Any] | None = None  # the session whose history it took over
     promoted_to: dict[str, Any] | None = None  # the session that took this one's history over
-    run: str | None = None  # the turn that began and has not ended
-    waiting: tuple[str, ...] = ()  # ids of the messages that wait for their turn, in order
+    run: str | None = None  # the id of the turn that has not ended
+    waiting: tuple[str, ...] = ()  # ids of queued messages, in order
     newest_schema: int = SCHEMA_VERSION  # above ours: the session is read-only
     through: Through = Through()
-    extra: dict[str, Any] = {}  # keys that others wrote; kept
+    extra: dict[str, Any] = {}  # keys that other programs wrote
 
     @property
-    def title(self) -> str:
-        """The name, or what stands for it until there is one."""
-        return self.name or "New Session"
+    def display_title(self) -> str:
+        """The title, or a placeholder while there is none."""
+        return self.title or "New Session"
 
     @property
     def unfinished(self) -> bool:
-        """Whether a turn has not ended, or a message waits for its own."""
+        """Whether a turn has not ended, or messages are queued."""
         return self.run is not None or bool(self.waiting)
 
     @property
     def thread(self) -> str:
-        """What its chats are numbered under: the key, or the pair of agent and sender."""
+        """The name its chats are numbered under: the key, or the pair of agent and sender."""
         return self.key or pair(self.agent, self.sender)
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Key and aliases: everything the session may be resolved by."""
+        """The key and the aliases: all names that resolve to the session."""
         return ((self.key,) if self.key else ()) + self.aliases
 
 
 def pair(agent: str, sender: str) -> str:
-    """Agent and sender as one name. It has a NUL in it, so no key or alias can be the same."""
+    """Return agent and sender as one name. It contains a NUL, which no key or alias can."""
     return f"{agent}\0{sender}"
 
 

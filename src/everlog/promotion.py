@@ -1,14 +1,14 @@
-"""The session of a routed message, and how the history under an old name comes into it.
+"""The session of a routed message, and the promotion of history from a legacy session into it.
 
-A key is made with its first message. If an older session lies under one of the legacy aliases
-and has something to tell, its history is copied in, as long as the new session is empty:
+A key comes into being with its first message. If one of its legacy aliases names an older session
+with messages, their history is copied, as long as the new session is empty:
 
-    1  the old session records who takes its history, once for ever
-    2  the new one records whose it takes, and how many messages those are
-    3  the live messages follow, and the summary
+    1  the old session records which session takes its history, once and for all
+    2  the new session records its source and the number of messages
+    3  the live messages are appended, then the summary
 
-After a crash between these, whoever comes next goes on where it stopped. The old session stays
-as it is. The new one may be cleared: it was promoted into, and is not again.
+After a crash between these steps, the next message continues the copy where it stopped. The old
+session is not changed otherwise. If the new session is cleared, history is not promoted again.
 """
 
 from __future__ import annotations
@@ -21,81 +21,72 @@ import msgspec
 from msgspec.structs import replace
 
 from everlog.errors import ConflictError, InvalidIdError, NotFoundError, SessionBusyError
-from everlog.identity.key import PREFIX
-from everlog.identity.route import Routed, claims
+from everlog.identity.key import KEY_PREFIX
+from everlog.identity.route import Routed, claimable_aliases
 from everlog.log.fold import fold
 from everlog.log.metadata_changes import is_name
 from everlog.model import AnyRecord, Compaction, Message, Meta, Metadata
 from everlog.ports import Store
 
-BATCH = 500  # records of one write
-PATIENCE = 10.0  # seconds to wait while another process copies
+BATCH_RECORDS = 500  # per append
+COPY_TIMEOUT = 10.0  # seconds to wait while another process copies
 
 
 def route_to_session(
-    port: Store,
-    routed: Routed,
-    facts: Mapping[str, Any],
-    *,
-    incoming: str = "",
-    new_chat: bool = False,
+    port: Store, routed: Routed, fields: Mapping[str, Any], *, incoming: str = "", new_chat: bool = False
 ) -> str:
-    """The session that a routed message goes to, made if there is none.
+    """Return the id of the session for a routed message, creating it if there is none.
 
-    `facts` are those of a new session beside agent, key and scope; `incoming` is the key that
-    came with the message.
+    `fields` is the metadata of a new session besides agent, key and scope; `incoming` is the key
+    that came with the message; `new_chat` always creates a session.
     """
-    held = None if new_chat else _holder(port, routed.session_key)
-    if held is None:  # or has come meanwhile
+    target = None if new_chat else _holder(port, routed.session_key)
+    if target is None:  # `create` returns one that was created meanwhile
         scope = msgspec.to_builtins(routed.scope)
-        given = {**facts, "agent": routed.agent, "key": routed.session_key, "scope": scope}
-        held = port.create(given, unless_held=not new_chat)
-    # An id may hold anything; what cannot be a name is none.
-    aliases = [alias for alias in claims(routed, incoming) if is_name(alias)]
-    if aliases and _is_open(held):
-        _promote(port, held.id, aliases)
-    missing = [alias for alias in aliases if alias not in held.aliases]
+        metadata = {**fields, "agent": routed.agent, "key": routed.session_key, "scope": scope}
+        target = port.create(metadata, unless_held=not new_chat)
+    # A sender id may contain anything; skip aliases that are not valid names.
+    aliases = [alias for alias in claimable_aliases(routed, incoming) if is_name(alias)]
+    if aliases and _is_open(target):
+        _promote(port, target.id, aliases)
+    missing = [alias for alias in aliases if alias not in target.aliases]
     if missing:
-        _claim(port, held.id, missing)
-    return held.id
+        _claim(port, target.id, missing)
+    return target.id
 
 
 def _claim(port: Store, session: str, aliases: Sequence[str]) -> None:
-    """Take the aliases that nobody has, and those whose holder is an older form of this."""
-    held = port.metadata(session)
+    """Claim the aliases that no session has, or only one that this session supersedes."""
+    target = port.metadata(session)
     for alias in aliases:
         other = _holder(port, alias)
-        ours = other is None or (other.id != session and _goes_with(other, held))
-        if ours:
-            taken = {"aliases": [*held.aliases, alias]}
-            held = port.update(session, taken, unless_held=other is None)
+        is_claimable = other is None or (other.id != session and _is_superseded_by(other, target))
+        if is_claimable:
+            changes = {"aliases": [*target.aliases, alias]}
+            target = port.update(session, changes, unless_held=other is None)
 
 
-def _goes_with(other: Metadata, held: Metadata) -> bool:
-    """Whether a session is an earlier chat of the same key, or its history was taken over."""
-    return _promoted_to(other) == held.id or (other.key is not None and other.key == held.key)
+def _is_superseded_by(other: Metadata, target: Metadata) -> bool:
+    """Whether `other` is an earlier chat of the same key, or was promoted to `target`."""
+    return _promoted_to(other) == target.id or (other.key is not None and other.key == target.key)
 
 
 def _holder(port: Store, name: str) -> Metadata | None:
     try:
-        found = port.metadata(port.resolve(name))
-    except (
-        NotFoundError,
-        InvalidIdError,
-        ConflictError,
-    ):  # nobody's; or like the beginning of some ids
+        metadata = port.metadata(port.resolve(name))
+    except (NotFoundError, InvalidIdError, ConflictError):  # ConflictError: an ambiguous id prefix
         return None
-    return found if name in found.names else None
+    return metadata if name in metadata.names else None
 
 
 # --- promotion ------------------------------------------------------------------------------
 
 
-def _is_open(held: Metadata) -> bool:
-    """Whether it is the first chat of its key and has no message yet, or a copy is not complete."""
-    if held.promoted_from is not None:
-        return held.message_count < int(held.promoted_from.get("messages", 0))
-    return held.message_count == 0 and held.chat == 1
+def _is_open(target: Metadata) -> bool:
+    """Whether history may be copied: an empty first chat of its key, or an incomplete copy."""
+    if target.promoted_from is not None:
+        return target.message_count < int(target.promoted_from.get("messages", 0))
+    return target.message_count == 0 and target.chat == 1
 
 
 def _promoted_to(old: Metadata) -> str | None:
@@ -103,70 +94,71 @@ def _promoted_to(old: Metadata) -> str | None:
 
 
 def _promote(port: Store, session: str, aliases: Sequence[str]) -> None:
-    """Copy the history of the first alias that has one, unless somebody else did."""
-    deadline = time.monotonic() + PATIENCE
+    """Copy the history of the first alias that has one, unless another process does."""
+    deadline = time.monotonic() + COPY_TIMEOUT
     while True:
         try:
             with port.lease(session):
                 _copy_first(port, session, aliases)
                 return
-        except SessionBusyError:  # another process copies, or speaks: then it is empty no more
+        except SessionBusyError:  # another process copies, or runs a turn
             if time.monotonic() > deadline or not _is_open(port.metadata(session)):
                 return
             time.sleep(0.01)
 
 
 def _copy_first(port: Store, session: str, aliases: Sequence[str]) -> None:
-    held = port.metadata(session)
-    for alias in aliases if _is_open(held) else ():
+    target = port.metadata(session)
+    for alias in aliases if _is_open(target) else ():
         old = _holder(port, alias)
-        if old is None or not _is_source(old, held):
+        if old is None or not _is_source(old, target):
             continue
         if port.promote(old.id, session, seq=old.through.seq):
-            _copy(port, port.metadata(old.id), held)
+            _copy(port, port.metadata(old.id), target)
             return
 
 
-def _is_source(old: Metadata, held: Metadata) -> bool:
-    """Whether a session is one of the old kind with a history that is free, or ours already."""
-    if old.id == held.id or old.message_count == 0 or (old.key or "").startswith(PREFIX):
+def _is_source(old: Metadata, target: Metadata) -> bool:
+    """Whether `old` is a legacy session with messages, promoted to no other session."""
+    if old.id == target.id or old.message_count == 0 or (old.key or "").startswith(KEY_PREFIX):
         return False
-    return _promoted_to(old) in (None, held.id)
+    return _promoted_to(old) in (None, target.id)
 
 
-def _copy(port: Store, old: Metadata, held: Metadata) -> None:
-    """Bring the records over, from where an earlier attempt stopped."""
-    upto = int((old.promoted_to or {}).get("seq", 0))
-    there = [one for one in port.read(held.id) if isinstance(one, Message | Compaction)]
-    head = held.through.seq
-    # The record that says whose history it is comes before the first message.
-    start = there[0].seq if there else head + (1 if held.promoted_from else 2)
-    wanted = _records(port, old.id, upto, start=start)
-    if [one.id for one in there] != [one.id for one in wanted[: len(there)]]:
-        return  # somebody spoke in between: that conversation is not ours to mix
-    rest: list[AnyRecord] = list(wanted[len(there) :])
-    if held.promoted_from is None:
-        messages = sum(isinstance(one, Message) for one in wanted)
-        source = {"id": old.id, "seq": upto, "messages": messages}
-        rest.insert(0, Meta(set={"promotedFrom": source}))
+def _copy(port: Store, old: Metadata, target: Metadata) -> None:
+    """Copy the records, from where an earlier attempt stopped."""
+    max_seq = int((old.promoted_to or {}).get("seq", 0))
+    copied = [r for r in port.read(target.id) if isinstance(r, Message | Compaction)]
+    head = target.through.seq
+    # The record that names the source comes before the first message.
+    start = copied[0].seq if copied else head + (1 if target.promoted_from else 2)
+    expected = _records(port, old.id, max_seq, start=start)
+    if [record.id for record in copied] != [record.id for record in expected[: len(copied)]]:
+        return  # other messages were appended meanwhile: do not mix two conversations
+    remainder: list[AnyRecord] = list(expected[len(copied) :])
+    if target.promoted_from is None:
+        messages = sum(isinstance(record, Message) for record in expected)
+        source = {"id": old.id, "seq": max_seq, "messages": messages}
+        remainder.insert(0, Meta(set={"promotedFrom": source}))
     try:
-        for at in range(0, len(rest), BATCH):
-            head = port.append(held.id, rest[at : at + BATCH], expected_seq=head)[-1].seq
+        for index in range(0, len(remainder), BATCH_RECORDS):
+            batch = remainder[index : index + BATCH_RECORDS]
+            head = port.append(target.id, batch, expected_seq=head)[-1].seq
     except ConflictError:
-        return  # likewise
+        return  # other messages were appended meanwhile
 
 
-def _records(port: Store, session: str, upto: int, *, start: int) -> list[Message | Compaction]:
-    """The live messages of a session up to a seq, and its summary, to be numbered from `start`."""
-    view = fold(one for one in port.read(session) if (one.seq or 0) <= upto)
-    made: list[Message | Compaction] = [
-        replace(one, seq=0, id=one.id or f"{session}-{one.seq}", run_id=None)
-        for one in view.messages
+def _records(port: Store, session: str, max_seq: int, *, start: int) -> list[Message | Compaction]:
+    """Return the live messages up to a seq, and the summary, to be numbered from `start`."""
+    view = fold(record for record in port.read(session) if (record.seq or 0) <= max_seq)
+    records: list[Message | Compaction] = [
+        replace(message, seq=0, id=message.id or f"{session}-{message.seq}", run_id=None) for message in view.messages
     ]
     summary = view.compaction
     if summary is not None:
-        kept = [at for at, one in enumerate(view.messages) if one.seq >= summary.first_kept_seq]
-        first = start + (kept[0] if kept else len(made))
+        seqs = enumerate(message.seq for message in view.messages)
+        kept_indexes = (index for index, seq in seqs if seq >= summary.first_kept_seq)
+        first = start + next(kept_indexes, len(records))
         name = summary.id or f"{session}-{summary.seq}"
-        made.append(replace(summary, seq=0, id=name, first_kept_seq=first))
-    return made
+        records.append(replace(summary, seq=0, id=name, first_kept_seq=first))
+    return records

@@ -1,9 +1,8 @@
-"""Secrets in text, covered up: tokens whose shape is well known, and what is called a password.
+"""Redaction of secrets in text: well-known tokens, private keys, passwords.
 
-A shape counts only where nothing else looks like it, since a page full of holes is of no use:
-prefixes that their makers chose to be recognised by, blocks of private keys, credentials in
-addresses, and long values that are assigned to a name such as `api_key`. A signature of a model's
-thinking, a hash or an id is none of these.
+Only unmistakable shapes are redacted, since a page full of holes is of no use: prefixes chosen to
+be recognised, blocks of private keys, credentials in URLs, and long values assigned to a name such
+as `api_key`. The signature of a model's thinking, a hash or an id is none of these.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ import re
 COVER = "[redacted]"
 
 _WORD = r"[A-Za-z0-9_\-]"
-# Each begins with letters that stand in few other texts, so that most text is passed over fast.
+# Each begins with rare letters, so that most text is skipped fast.
 _TOKENS = (
     r"(?:AKIA|ASIA|ABIA|ACCA)[A-Z0-9]{16}",  # AWS
     r"gh[pousr]_[A-Za-z0-9]{36,255}",  # GitHub
@@ -52,15 +51,13 @@ _TOKENS = (
     rf"(?<![0-9A-Za-z])[0-9]{{8,10}}:AA{_WORD}{{33}}",  # Telegram
 )
 _TOKEN = re.compile(rf"(?<![A-Za-z0-9_])(?:{'|'.join(_TOKENS)})(?![A-Za-z0-9_])")
-_KEY = re.compile(
-    r"-----BEGIN ((?:[A-Z0-9]+ )*PRIVATE KEY(?: BLOCK)?)-----.*?(?:-----END \1-----|\Z)", re.DOTALL
-)
+_KEY = re.compile(r"-----BEGIN ((?:[A-Z0-9]+ )*PRIVATE KEY(?: BLOCK)?)-----.*?(?:-----END \1-----|\Z)", re.DOTALL)
 _ADDRESS = re.compile(r"\b([a-z][a-z0-9+.\-]{1,20}://[^\s/:@\"'<>]{0,64}:)([^\s/@\"'<>]{3,256})(@)")
 _HEADER = re.compile(
     r"(?i)\b((?:proxy-)?authorization[\"']?\s*[:=]\s*[\"']?(?:bearer|basic|token)\s+)"
     r"([A-Za-z0-9+/=_\-.~]{8,})"
 )
-# A name that says what it is, and a value that no one would write by hand for another purpose.
+# A telling name, and a value that nobody would write by hand for another purpose.
 _NAMED = re.compile(
     r"(?i)((?:\b|_)(?:api[_-]?key|secret(?:[_-]?(?:access[_-]?)?key)?|access[_-]?token|auth[_-]?token"
     r"|refresh[_-]?token|client[_-]?secret|private[_-]?key|account[_-]?key|passwd|password|passphrase)"
@@ -70,7 +67,7 @@ _PLAIN = re.compile(r"[a-z]+(?:[._-][a-z]+)*|[A-Z_]+|\*+|x+|\.+|<.*|process\.env
 
 
 def redact(text: str) -> tuple[str, int]:
-    """A text without its secrets, and how many there were."""
+    """Return a text without its secrets, and how many there were."""
     count = 0
 
     def whole(_: re.Match[str]) -> str:

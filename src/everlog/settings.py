@@ -1,11 +1,12 @@
-"""Settings: `{root}/config.toml`, overridden by `EVERLOG_<TABLE>_<KEY>`, typed and checked.
+"""Settings: `{root}/config.toml`, overridden by `EVERLOG_<TABLE>_<KEY>`, typed and validated.
 
-A variable holds the value as text; that of a list or a table holds JSON.
+A variable holds a value as text; for a list or a table it holds JSON.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import cache
 from typing import Annotated, Any, Literal, get_args, get_origin
 
 import msgspec
@@ -16,7 +17,40 @@ DIMENSIONS = ("space", "chat", "topic", "sender")
 DmScope = Literal["per-channel-peer", "per-channel", "per-peer", "global"]
 
 
-class SessionSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class Table(msgspec.Struct, frozen=True):
+    """A table of settings. Its values are checked however it is made, in TOML or in Python."""
+
+    def __post_init__(self) -> None:
+        for name, kind in _fields(type(self)):
+            value = getattr(self, name)
+            try:
+                msgspec.convert(value, kind)
+            except msgspec.ValidationError as error:
+                accepted = _accepted(kind)
+                problem = f" must be {accepted}, not {value!r}" if accepted else f": {error}"
+                raise SettingsError(f"{type(self).__name__}.{name}{problem}") from error
+
+
+@cache
+def _fields(table: type[Table]) -> tuple[tuple[str, Any], ...]:
+    return tuple((field.name, field.type) for field in msgspec.structs.fields(table))
+
+
+def _accepted(kind: Any) -> str:
+    """Describe the accepted values of a setting; empty if its type says it all."""
+    arguments = get_args(kind)
+    if get_origin(kind) is Literal:
+        return "one of " + ", ".join(map(str, arguments))
+    if get_origin(kind) is not Annotated:
+        return ""
+    base, limits = arguments[0], arguments[1]
+    words = {int: "a whole number", float: "a number"}.get(base, "text")
+    signs = {"ge": "at least", "gt": "above", "le": "at most", "lt": "below", "pattern": "matching"}
+    bounds = [f"{sign} {value}" for key, sign in signs.items() if (value := getattr(limits, key)) is not None]
+    return f"{words} {' and '.join(bounds)}"
+
+
+class SessionSettings(Table, frozen=True, forbid_unknown_fields=True):
     """`[session]`: how sessions are kept, and which messages share one."""
 
     durability: Literal["always", "os"] = "always"  # fdatasync before return, or the kernel's time
@@ -25,14 +59,14 @@ class SessionSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     line_bytes: Annotated[int, msgspec.Meta(ge=1)] = 16_000_000
     lock_seconds: Annotated[float, msgspec.Meta(ge=0)] = 5.0  # how long an append waits for another
     dimensions: tuple[str, ...] | None = None  # None: as dm_scope says, else chat; (): none
-    dm_scope: DmScope | None = None  # an older way to say it, where dimensions are not given
+    dm_scope: DmScope | None = None  # older; used where dimensions are not set
     identity_links: dict[str, tuple[str, ...]] = {}  # a person's name → their ids
 
 
 Strategy = Literal["structured", "rounds", "prose"]
 
 
-class CompactionSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class CompactionSettings(Table, frozen=True, forbid_unknown_fields=True):
     """`[compaction]`: when and how a long history is summarised."""
 
     enabled: bool = True
@@ -51,34 +85,34 @@ class CompactionSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True
     window: Annotated[int, msgspec.Meta(ge=0)] = 0  # 0: as the provider or the model table says
 
 
-class SearchSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class SearchSettings(Table, frozen=True, forbid_unknown_fields=True):
     """`[search]`: what is searched."""
 
     tool_output: bool = False  # also what tools answered, with secrets covered up
 
 
-class MemorySettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """`[memory]`: what outlives a session, and what of it a run is told."""
+class MemorySettings(Table, frozen=True, forbid_unknown_fields=True):
+    """`[memory]`: what outlives sessions, and how much of it is recalled."""
 
     enabled: bool = True
     recall: Annotated[int, msgspec.Meta(ge=0, le=50)] = 5  # notes and passages; 0: none
     recall_tokens: Annotated[int, msgspec.Meta(ge=0)] = 1_500  # that they may take
-    extract: bool = True  # look through long sessions for facts
-    dream: bool = True  # put the notes in order from time to time
+    extract: bool = True  # extract facts from long sessions
+    dream: bool = True  # consolidate the notes from time to time
     dream_hours: Annotated[float, msgspec.Meta(ge=0)] = 24.0  # at least, between two
     dream_sessions: Annotated[int, msgspec.Meta(ge=0)] = 5  # new ones, at least
     dream_schedule: str = "30 3 * * *"  # also then, as a cron job has it; empty: after turns only
 
 
-class TokenSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class TokenSettings(Table, frozen=True, forbid_unknown_fields=True):
     """`[tokens]`: how tokens are counted."""
 
     # By the built-in estimate, or exactly, by a vocabulary of the extra `everlog[tokens]`.
     counter: Literal["estimate", "o200k_base", "cl100k_base"] = "estimate"
 
 
-class DispatchWhen(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """What a message must be for a rule to match; a field that is empty matches any."""
+class DispatchWhen(Table, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """The conditions of a rule; an empty field matches any value."""
 
     channel: str = ""
     account: str = ""
@@ -89,8 +123,8 @@ class DispatchWhen(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit
     mentioned: bool | None = None
 
 
-class DispatchRule(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """`[[dispatch.rules]]`: messages that go to a certain agent, or are split up differently."""
+class DispatchRule(Table, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """`[[dispatch.rules]]`: messages that go to an agent, or to sessions by other dimensions."""
 
     name: str = ""
     agent: str = ""  # empty: the default agent
@@ -98,13 +132,13 @@ class DispatchRule(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit
     session_dimensions: tuple[str, ...] = ()  # empty: those of [session]
 
 
-class DispatchSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class DispatchSettings(Table, frozen=True, forbid_unknown_fields=True):
     """`[dispatch]`: which agent takes a message. The first rule that matches wins."""
 
     rules: tuple[DispatchRule, ...] = ()
 
 
-class TurnSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class TurnSettings(Table, frozen=True, forbid_unknown_fields=True):
     """`[turn]`: how an agent answers."""
 
     model: str = "offline"  # provider:name, of every agent that names none itself
@@ -118,23 +152,21 @@ class TurnSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     titles: bool = True  # name a session after its first exchange
 
 
-class AgentSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class AgentSettings(Table, frozen=True, forbid_unknown_fields=True):
     """`[agents.NAME]`: what is different for one agent. The order in the file is their order."""
 
     default: bool = False  # takes what no rule sends elsewhere; without a flag the first does
     model: str = ""  # empty: that of [turn]
-    description: str = ""  # what the others are told of it
+    description: str = ""  # shown to the agents that may call it
     system_prompt: str = ""
-    members: tuple[str, ...] = ()  # agents that it may ask
+    members: tuple[str, ...] = ()  # subagents that it may call
     compaction: dict[str, Any] = {}  # any keys of [compaction], set again
 
 
-class ProviderSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class ProviderSettings(Table, frozen=True, forbid_unknown_fields=True):
     """`[provider.NAME]`: where the models called NAME:model are."""
 
-    api: str = (
-        "openai"  # whose interface it speaks: openai (also Ollama, vLLM), anthropic, google …
-    )
+    api: str = "openai"  # whose interface it speaks: openai (also Ollama, vLLM), anthropic, google …
     base_url: str = ""  # empty: the provider's own
     api_key: str = ""  # better: the name of a variable that holds it
     api_key_env: str = ""
@@ -144,7 +176,7 @@ class ProviderSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return f"ProviderSettings(api={self.api!r}, base_url={self.base_url!r}, …)"
 
 
-class McpSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class McpSettings(Table, frozen=True, forbid_unknown_fields=True):
     """`[mcp.NAME]`: a server whose tools agents may use; a command, or a url."""
 
     command: str = ""
@@ -155,19 +187,19 @@ class McpSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     agents: tuple[str, ...] = ()  # that may use it; none named: all
     enabled: bool = True
 
-    def __repr__(self) -> str:  # likewise: variables and headers hold keys
+    def __repr__(self) -> str:  # variables and headers hold keys
         return f"McpSettings(command={self.command!r}, url={self.url!r}, …)"
 
 
-class CronPolicy(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What a scheduled run may do."""
+class CronPolicy(Table, frozen=True, forbid_unknown_fields=True):
+    """The limits of a scheduled run."""
 
     allowed_tools: tuple[str, ...] | None = None  # None: those that only read
     max_iterations: Annotated[int, msgspec.Meta(ge=1)] = 10  # model calls
 
 
-class CronJob(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """`[[cron.jobs]]`: a prompt that is sent at certain times, each time in a new session."""
+class CronJob(Table, frozen=True, forbid_unknown_fields=True):
+    """`[[cron.jobs]]`: a prompt that is sent on a schedule, each time in a new session."""
 
     id: str
     schedule: str  # five fields: minute hour day month weekday
@@ -179,13 +211,13 @@ class CronJob(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     system: bool = False  # in the agent's main session instead of a new one
 
 
-class CronSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """`[cron]`: what happens at certain times."""
+class CronSettings(Table, frozen=True, forbid_unknown_fields=True):
+    """`[cron]`: scheduled jobs."""
 
     jobs: tuple[CronJob, ...] = ()
 
 
-class DaemonSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class DaemonSettings(Table, frozen=True, forbid_unknown_fields=True):
     """`[daemon]`: how the daemon is reached."""
 
     host: str = "127.0.0.1"
@@ -199,7 +231,7 @@ class DaemonSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     socket: bool = True  # also speak CrabTalk's protocol, on run/everlog.sock
 
 
-class PostgresSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class PostgresSettings(Table, frozen=True, forbid_unknown_fields=True):
     """`[postgres]`: how a database of sessions is used; its address is that of the store."""
 
     schema: Annotated[str, msgspec.Meta(pattern="^(?!pg_)[a-z_][a-z0-9_]{0,49}$")] = "everlog"
@@ -212,14 +244,14 @@ class PostgresSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     lease_seconds: Annotated[float, msgspec.Meta(gt=0, le=86_400)] = 15.0
 
 
-class StoreSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """`[[stores]]`: a directory of another program whose sessions are used where they lie."""
+class StoreSettings(Table, frozen=True, forbid_unknown_fields=True):
+    """`[[stores]]`: a foreign directory whose sessions are used in place."""
 
     path: str
     dialect: str = "auto"  # or claude, cersei, crabtalk, picoclaw, pi
 
 
-class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class Settings(Table, frozen=True, forbid_unknown_fields=True):
     """All tables."""
 
     session: SessionSettings = SessionSettings()
@@ -238,31 +270,31 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     stores: tuple[StoreSettings, ...] = ()
 
     def model_of(self, agent: str) -> str:
-        """The model of an agent, as `provider:name`."""
+        """Return the model of an agent, as `provider:name`."""
         return self.agent(agent).model or self.turn.model
 
     def agent(self, name: str) -> AgentSettings:
-        """`[agents.NAME]`; an agent without a table has no ways of its own."""
-        found = self.agents.get(name)
-        if found is None:  # sessions hold names as routing writes them
+        """Return `[agents.NAME]`; the defaults for an agent without a table."""
+        settings = self.agents.get(name)
+        if settings is None:  # sessions hold names as routing writes them
             alike = (one for key, one in self.agents.items() if key.strip().lower() == name)
-            found = next(alike, None)
-        return found or AgentSettings()
+            settings = next(alike, None)
+        return settings or AgentSettings()
 
     def compaction_of(self, agent: str) -> CompactionSettings:
-        """`[compaction]` with what `[agents.NAME.compaction]` sets again."""
-        own = self.agent(agent).compaction
-        if not own:
+        """Return `[compaction]`, overridden by `[agents.NAME.compaction]`."""
+        overrides = self.agent(agent).compaction
+        if not overrides:
             return self.compaction
-        both = msgspec.structs.asdict(self.compaction) | own
+        merged = msgspec.structs.asdict(self.compaction) | overrides
         try:
-            return msgspec.convert(both, CompactionSettings)
+            return msgspec.convert(merged, CompactionSettings)
         except msgspec.ValidationError as error:
             raise SettingsError(f"[agents.{agent}.compaction]: {error}") from error
 
 
 def parse(text: str, environment: Mapping[str, str], *, origin: str = "config.toml") -> Settings:
-    """Settings from a configuration file's text and the environment."""
+    """Parse the text of a configuration file, overridden by the environment."""
     import tomllib  # noqa: PLC0415 - most roots have no configuration file
 
     try:
@@ -272,10 +304,8 @@ def parse(text: str, environment: Mapping[str, str], *, origin: str = "config.to
     return convert(data, environment, origin=origin)
 
 
-def convert(
-    data: dict[str, Any], environment: Mapping[str, str], *, origin: str = "config.toml"
-) -> Settings:
-    """Settings from tables and the environment."""
+def convert(data: dict[str, Any], environment: Mapping[str, str], *, origin: str = "config.toml") -> Settings:
+    """Convert tables to settings, overridden by the environment."""
     for table, key, variable, text in _overrides(environment):
         value = _value(variable, text, _TABLES[table][key])
         if not isinstance(data.setdefault(table, {}), dict):
@@ -287,13 +317,13 @@ def convert(
             settings.compaction_of(agent)
         _check_routing(settings)
     except (msgspec.ValidationError, SettingsError) as error:
-        raise SettingsError(f"{origin}: {error}", hint="docs/settings.md has every key") from error
+        raise SettingsError(f"{origin}: {error}", hint="docs/settings.md lists every key") from error
     return settings
 
 
 def _overrides(environment: Mapping[str, str]) -> list[tuple[str, str, str, str]]:
-    """The variables that set something; one with a table's name and no key of it is an error."""
-    found = []
+    """Return the variables that override settings; one that names no key is an error."""
+    overrides = []
     for variable, text in environment.items():
         for table, keys in _TABLES.items():
             prefix = f"EVERLOG_{table.upper()}_"
@@ -301,12 +331,12 @@ def _overrides(environment: Mapping[str, str]) -> list[tuple[str, str, str, str]
                 key = variable.removeprefix(prefix).lower()
                 if key not in keys:
                     raise SettingsError(f"{variable}: [{table}] has no key {key!r}")
-                found.append((table, key, variable, text))
-    return found
+                overrides.append((table, key, variable, text))
+    return overrides
 
 
 def _value(variable: str, text: str, kind: Any) -> Any:
-    """What a variable's text says; for a list or a table it is JSON."""
+    """Parse the text of a variable; for a list or a table it is JSON."""
     if not any(get_origin(one) in (tuple, dict) for one in (kind, *get_args(kind))):
         try:
             return msgspec.convert(text, kind, strict=False)
@@ -319,29 +349,27 @@ def _value(variable: str, text: str, kind: Any) -> Any:
 
 
 def _check_routing(settings: Settings) -> None:
-    """Refuse what routing would pass over in silence, and so put strangers in one session."""
-    places = {"[session] dimensions": settings.session.dimensions or ()}
+    """Refuse what routing would silently ignore, and so put strangers into one session."""
+    dimension_settings = {"[session] dimensions": settings.session.dimensions or ()}
     for number, rule in enumerate(settings.dispatch.rules, 1):
-        places[f"[[dispatch.rules]] {number}: session_dimensions"] = rule.session_dimensions
-    for place, names in places.items():
+        dimension_settings[f"[[dispatch.rules]] {number}: session_dimensions"] = rule.session_dimensions
+    for setting, names in dimension_settings.items():
         for name in names:
             if name.strip().lower() not in DIMENSIONS:
-                raise SettingsError(f"{place}: {name!r} is none of {', '.join(DIMENSIONS)}")
+                raise SettingsError(f"{setting}: {name!r} is none of {', '.join(DIMENSIONS)}")
     _check_links(settings.session.identity_links)
 
 
 def _check_links(links: Mapping[str, tuple[str, ...]]) -> None:
-    """An id belongs to one name. Routing compares code point by code point, and checks again."""
+    """Refuse an id under two names. Routing compares code point by code point, and checks again."""
     owners: dict[str, str] = {}
     for name, ids in links.items():
-        for one in ids:
-            if not (name.strip() and one.strip()):
+        for sender_id in ids:
+            if not (name.strip() and sender_id.strip()):
                 raise SettingsError(f"[session.identity_links] {name!r}: a name or an id is empty")
-            owner = owners.setdefault(one.strip().lower(), name)
+            owner = owners.setdefault(sender_id.strip().lower(), name)
             if owner.strip().lower() != name.strip().lower():
-                raise SettingsError(
-                    f"[session.identity_links]: {one!r} is under {owner!r} and {name!r}"
-                )
+                raise SettingsError(f"[session.identity_links]: {sender_id!r} is under {owner!r} and {name!r}")
 
 
 _TABLES: dict[str, dict[str, Any]] = {

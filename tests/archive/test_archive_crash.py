@@ -15,12 +15,12 @@ from typing import Any
 import pytest
 
 from everlog.errors import StoreFullError
-from everlog.interop.archive.archive_listing import listing
+from everlog.interop.archive.archive_listing import list_archive
 from everlog.interop.archive.backup import copy
 from everlog.interop.archive.restore import restore
 from everlog.interop.archive.verify import verify
 from tests.archive.trees import log, plant, restored, run, tree
-from tests.crash.material import mounted
+from tests.crash.sample_records import mounted
 
 pytestmark = pytest.mark.crash
 
@@ -43,16 +43,14 @@ def _python(*arguments: str, before: tuple[str, ...] = ()) -> subprocess.Complet
 def _killed_everywhere(tmp_path: Path, *how: str) -> Any:
     (tmp_path / "work").mkdir()
     source = plant(tmp_path / "home")
-    module = ("-m", "tests.archive.killing", str(tmp_path / "work"), str(source))
+    module = ("-m", "tests.archive.kill_points", str(tmp_path / "work"), str(source))
     done = _python(*module, *how)
     assert done.returncode == 0, done.stderr.decode()
     return json.loads(done.stdout)
 
 
 @pytest.mark.slow
-def test_a_run_killed_at_any_point_leaves_a_valid_archive_that_the_next_completes(
-    tmp_path: Path,
-) -> None:
+def test_a_run_killed_at_any_point_leaves_a_valid_archive_that_the_next_completes(tmp_path: Path) -> None:
     told = _killed_everywhere(tmp_path)
     assert told["wrong"] == []
     assert told["points"] > 60
@@ -106,7 +104,7 @@ def test_a_full_disk_says_so_and_leaves_the_archive_valid(source: Path, tmp_path
         with suppress(OSError), (disk / "rest").open("wb", buffering=0) as filler:
             while filler.write(b"x" * 512):
                 pass
-        assert listing(root, limit=1).sources[0].files == 7  # reading needs no space
+        assert list_archive(root, limit=1).sources[0].files == 7  # reading needs no space
         for number in range(5):
             (source / f"large{number}.jsonl").unlink()
         subprocess.run(["mount", "-o", "remount,size=4m", str(disk)], check=True)

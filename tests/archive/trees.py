@@ -9,16 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from everlog.interop.archive.backup import Copied, copy
+from everlog.interop.archive.backup import BackupReport, copy
 
 
 def log(lines: int, seed: int = 1) -> bytes:
     """Lines of a log, about 200 bytes each, that do not repeat."""
     chance = random.Random(seed)
     return b"".join(
-        json.dumps({"uuid": f"{chance.getrandbits(128):032x}", "text": f"line {number} " * 10})
-        .encode()
-        .ljust(200)
+        json.dumps({"uuid": f"{chance.getrandbits(128):032x}", "text": f"line {number} " * 10}).encode().ljust(200)
         + b"\n"
         for number in range(lines)
     )
@@ -42,9 +40,9 @@ def plant(folder: Path) -> Path:
     return folder / "projects"
 
 
-def run(root: Path, *sources: Path, again: bool = False) -> Copied:
+def run(root: Path, *sources: Path, again: bool = False) -> BackupReport:
     """Archive sources; nothing may be left."""
-    done = copy(root, sources, again=again)
+    done = copy(root, sources, reread=again)
     assert done.problems == []
     return done
 

@@ -15,19 +15,11 @@ from typing import Any
 
 import pytest
 from axe_playwright_python.sync_playwright import Axe
-from playwright.sync_api import (
-    Browser,
-    BrowserContext,
-    ConsoleMessage,
-    Page,
-    Request,
-    expect,
-    sync_playwright,
-)
+from playwright.sync_api import Browser, BrowserContext, ConsoleMessage, Page, Request, expect, sync_playwright
 from playwright.sync_api import Error as BrowserError
 
 from tests.daemon.conftest import client, daemon, start
-from tests.daemon.running import Daemon
+from tests.daemon.running_daemon import Daemon
 
 __all__ = ["client", "daemon", "start"]  # fixtures: a daemon for all tests, and for one
 
@@ -110,11 +102,7 @@ class Complaints:
     @property
     def left(self) -> list[str]:
         """Those that were not expected."""
-        return [
-            one
-            for one in self._found
-            if not any(re.search(pattern, one) for pattern in self._forgiven)
-        ]
+        return [one for one in self._found if not any(re.search(pattern, one) for pattern in self._forgiven)]
 
 
 @pytest.fixture
@@ -134,9 +122,7 @@ def visit(
     """`visit(daemon, "/path", width=380, color_scheme="dark")`: a new browser profile, let in."""
     contexts: list[BrowserContext] = []
 
-    def go(
-        daemon: Daemon, path: str = "/", *, width: int = 1280, height: int = 860, **options: Any
-    ) -> Page:
+    def go(daemon: Daemon, path: str = "/", *, width: int = 1280, height: int = 860, **options: Any) -> Page:
         context = browser.new_context(viewport={"width": width, "height": height}, **options)
         contexts.append(context)
         context.set_default_timeout(SECONDS)

@@ -18,21 +18,10 @@ from playwright.sync_api import Browser, Page, sync_playwright
 
 import everlog
 from everlog.ids import timestamp
-from everlog.model import (
-    AnyRecord,
-    Compaction,
-    Message,
-    Text,
-    Thinking,
-    ToolCall,
-    Usage,
-    assistant,
-    tool_result,
-    user,
-)
+from everlog.model import AnyRecord, Compaction, Message, Text, Thinking, ToolCall, Usage, assistant, tool_result, user
 from everlog.session import Session, Store
 from tests.browser.conftest import NAMES, QUIET
-from tests.daemon.running import Daemon
+from tests.daemon.running_daemon import Daemon
 
 IMAGES = Path(__file__).parents[2] / "docs" / "images"
 QUALITY = 82  # of WebP
@@ -108,12 +97,7 @@ class Clock:
 
 def spent(tokens: int) -> Usage:
     """What a call cost."""
-    return Usage(
-        input_tokens=tokens,
-        output_tokens=tokens // 9,
-        cache_read_tokens=tokens * 3,
-        cost=tokens * 6e-6,
-    )
+    return Usage(input_tokens=tokens, output_tokens=tokens // 9, cache_read_tokens=tokens * 3, cost=tokens * 6e-6)
 
 
 def conversation(clock: Clock) -> Iterator[AnyRecord]:
@@ -122,10 +106,7 @@ def conversation(clock: Clock) -> Iterator[AnyRecord]:
     for number, (path, text) in enumerate(
         (
             ("tests/test_login.py", "def test_login_expires():\n    now = datetime.now()\n    …"),
-            (
-                "auth/context/tokens.py",
-                "def expires(token, now):\n    return token.expires_at <= now\n",
-            ),
+            ("auth/context/tokens.py", "def expires(token, now):\n    return token.expires_at <= now\n"),
         )
     ):
         call = ToolCall(f"c{number}", "read_file", {"path": path})
@@ -137,12 +118,7 @@ def conversation(clock: Clock) -> Iterator[AnyRecord]:
             timestamp=clock(8),
         )
         yield tool_result(call.id, text, tool_name="read_file", timestamp=clock(1.4))
-    yield assistant(
-        "Both files work with times that have no zone.",
-        model=MODEL,
-        usage=spent(3_000),
-        timestamp=clock(),
-    )
+    yield assistant("Both files work with times that have no zone.", model=MODEL, usage=spent(3_000), timestamp=clock())
     yield user("Then look at what the last runs say.", timestamp=clock(60))
     call = ToolCall("c9", "run", {"command": "pytest tests/test_login.py --count 3"})
     yield assistant([call], model=MODEL, usage=spent(3_200), timestamp=clock(6))
@@ -243,16 +219,12 @@ def shoot(browser: Browser, daemon: Daemon, session: str) -> None:
         for (width, height), names in ((WIDE, None), (PHONE, ("list", "session"))):
             options: dict[str, Any] = {"color_scheme": scheme, "reduced_motion": "reduce"}
             if width == WIDE[0]:
-                context = browser.new_context(
-                    viewport={"width": width, "height": height}, **options
-                )
+                context = browser.new_context(viewport={"width": width, "height": height}, **options)
                 page = context.new_page()
                 page.goto(link)
                 cookies = context.cookies()
             else:
-                context = browser.new_context(
-                    viewport={"width": width, "height": height}, **options
-                )
+                context = browser.new_context(viewport={"width": width, "height": height}, **options)
                 context.add_cookies(cookies)  # type: ignore[arg-type]
                 page = context.new_page()
             for name, path in views(session).items():

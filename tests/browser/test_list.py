@@ -12,7 +12,7 @@ from playwright.sync_api import Page, expect
 import everlog
 from everlog.client import Client
 from tests.browser.conftest import wait_until
-from tests.daemon.running import Daemon
+from tests.daemon.running_daemon import Daemon
 
 MANY = 400  # sessions of the long list; the module loads them 60 at a time
 
@@ -63,8 +63,8 @@ def test_without_the_module_more_is_a_link(visit: Callable[..., Page], many: Dae
 
 
 def test_typing_searches_titles_and_what_was_said(client: Client, page: Page) -> None:
-    named = client.create(name="Zebra crossing").id
-    said = client.create(name="Of something else").id
+    named = client.create(title="Zebra crossing").id
+    said = client.create(title="Of something else").id
     client.send(said, "!say the zebras are striped")
     page.keyboard.press("/")
     page.keyboard.type("zebra")
@@ -81,9 +81,9 @@ def test_a_search_is_narrowed_by_a_chip_and_scrolls_on_to_all_it_found(
 ) -> None:
     page = visit(many)
     page.get_by_role("searchbox").fill("number")
-    expect(page.locator("p.count")).to_have_text(f"{MANY} sessions with “number”")
+    expect(page.locator("p.count")).to_have_text(f"{MANY} sessions matching “number”")
     page.locator(".row .chip", has_text="agent1").first.click()
-    expect(page.locator("p.count")).to_contain_text(re.compile("^13[34] sessions with “number”"))
+    expect(page.locator("p.count")).to_contain_text(re.compile("^13[34] sessions matching “number”"))
     expect(page.get_by_role("searchbox")).to_have_value("number")
     while page.locator("[data-more]").count():
         before = page.locator(".row").count()
@@ -91,18 +91,18 @@ def test_a_search_is_narrowed_by_a_chip_and_scrolls_on_to_all_it_found(
         wait_until(page, f"document.querySelectorAll('.row').length > {before}")
     assert len(rows(page)) == len(set(rows(page))) == len(range(1, MANY, 3))
     page.get_by_role("searchbox").fill("number 4")
-    expect(page.locator("p.count")).to_contain_text("with “number 4”")
+    expect(page.locator("p.count")).to_contain_text("matching “number 4”")
     page.get_by_role("link", name="Remove the filter agent agent1").click()
     expect(page.get_by_role("searchbox")).to_have_value("number 4")
     expect(page).to_have_url(re.compile(r"/\?q=number\+4$"))
 
 
 def test_escape_clears_the_search(client: Client, page: Page) -> None:
-    client.create(name="Something to list")
+    client.create(title="Something to list")
     everything = page.locator("p.count").inner_text()
     page.keyboard.press("/")
     page.keyboard.type("nothingofthekind")
-    expect(page.locator("p.empty")).to_have_text("Nothing was found.")
+    expect(page.locator("p.empty")).to_have_text("No sessions found.")
     page.keyboard.press("Escape")
     expect(page.locator("p.count")).to_contain_text("sessions")
     assert page.get_by_role("searchbox").input_value() == "" and everything
@@ -112,9 +112,7 @@ def test_a_chip_filters_and_is_taken_away_again(visit: Callable[..., Page], many
     page = visit(many)
     page.locator(".row .chip", has_text="agent1").first.click()
     expect(page.locator("p.count")).to_contain_text(re.compile(r"^13[34] sessions"))
-    assert {text for text in page.locator(".row .chip").all_inner_texts() if "agent" in text} == {
-        "agent1"
-    }
+    assert {text for text in page.locator(".row .chip").all_inner_texts() if "agent" in text} == {"agent1"}
     page.get_by_role("link", name="Remove the filter agent agent1").click()
     expect(page.locator("p.count")).to_have_text(f"{MANY} sessions")
 
@@ -133,7 +131,7 @@ def test_a_session_that_is_made_or_renamed_elsewhere_appears(page: Page, daemon:
 
 
 def test_a_running_turn_has_a_dot_until_it_ends(client: Client, page: Page) -> None:
-    made = client.create(name="Takes its time").id
+    made = client.create(title="Takes its time").id
     client.submit(made, "!wait 2\n!say done")
     row = page.locator(f'.row[data-id="{made}"]')
     expect(row.get_by_role("img", name="A turn is running")).to_be_visible()
@@ -141,7 +139,7 @@ def test_a_running_turn_has_a_dot_until_it_ends(client: Client, page: Page) -> N
 
 
 def test_what_was_read_is_not_unread_any_more(client: Client, page: Page) -> None:
-    made = client.create(name="To be read").id
+    made = client.create(title="To be read").id
     client.send(made, "!say one")
     row = page.locator(f'.row[data-id="{made}"]')
     expect(row).to_have_class(re.compile("unread"))
@@ -159,9 +157,9 @@ def test_the_keyboard_alone_opens_a_session(visit: Callable[..., Page], many: Da
     focused = page.locator(":focus")
     expect(focused).to_have_text(f"Session number {MANY - 2}")
     page.keyboard.press("?")
-    expect(page.get_by_role("dialog", name="Keys")).to_be_visible()
+    expect(page.get_by_role("dialog", name="Keyboard shortcuts")).to_be_visible()
     page.keyboard.press("Escape")
-    expect(page.get_by_role("dialog", name="Keys")).to_be_hidden()
+    expect(page.get_by_role("dialog", name="Keyboard shortcuts")).to_be_hidden()
     expect(focused).to_have_text(f"Session number {MANY - 2}")
     page.keyboard.press("Enter")
     expect(page).to_have_url(re.compile("/sessions/"))
@@ -175,11 +173,7 @@ def test_a_new_session_is_one_key_away(page: Page) -> None:
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("width", [380, 1280])
 def test_it_fits_and_is_accessible_in_light_and_dark(
-    visit: Callable[..., Page],
-    many: Daemon,
-    axe: Callable[[Page], None],
-    scheme: str,
-    width: int,
+    visit: Callable[..., Page], many: Daemon, axe: Callable[[Page], None], scheme: str, width: int
 ) -> None:
     page = visit(many, width=width, color_scheme=scheme)
     page.get_by_role("searchbox").fill("number 39")
@@ -200,7 +194,7 @@ def test_the_theme_is_switched_and_remembered(page: Page) -> None:
 
 def test_titles_are_text(client: Client, page: Page) -> None:
     evil = "<img src=x onerror=alert(1)> \u202e gnirts </a><script>alert(2)</script>"
-    made = client.create(name=evil).id
+    made = client.create(title=evil).id
     page.reload()
     assert page.locator(f'.row[data-id="{made}"] [data-title]').inner_text().startswith("<img")
 
@@ -209,13 +203,11 @@ def test_the_first_page_says_how_to_begin(
     visit: Callable[..., Page], start: Callable[..., Daemon], axe: Callable[[Page], None]
 ) -> None:
     page = visit(start())
-    expect(page.locator("p.empty")).to_contain_text("There is no session yet")
+    expect(page.locator("p.empty")).to_contain_text("No sessions yet")
     axe(page)
 
 
-def test_a_stranger_is_told_how_to_get_in(
-    visit: Callable[..., Page], daemon: Daemon, tmp_path: Path
-) -> None:
+def test_a_stranger_is_told_how_to_get_in(visit: Callable[..., Page], daemon: Daemon, tmp_path: Path) -> None:
     answer = daemon.ask("GET", "/", headers={"Accept": "text/html"})
     assert answer.status_code == 401 and "everlog page" in answer.text
     assert "text/html" in answer.headers["content-type"]

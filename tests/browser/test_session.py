@@ -6,6 +6,7 @@ import base64
 import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from playwright.sync_api import Page, Route, expect
@@ -14,8 +15,8 @@ import everlog
 from everlog.client import Client
 from everlog.model import Compaction
 from tests.browser.conftest import Complaints
-from tests.daemon.running import FAST, Daemon
-from tests.live.directories import SESSIONS, made
+from tests.daemon.running_daemon import FAST, Daemon
+from tests.foreign.foreign_directories import SESSIONS, made
 
 DOT = base64.b64decode(
     "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
@@ -68,15 +69,12 @@ def numbers(page: Page) -> list[int]:
     return found
 
 
-def talk(store: everlog.Store, count: int, **facts: str) -> everlog.Session:
+def talk(store: everlog.Store, count: int, **facts: Any) -> everlog.Session:
     made = store.create(**facts)
     made.append_many(
         one
         for number in range(1, count // 2 + 1)
-        for one in (
-            everlog.user(f"question {number}"),
-            everlog.assistant(f"answer **{number}**"),
-        )
+        for one in (everlog.user(f"question {number}"), everlog.assistant(f"answer **{number}**"))
     )
     return made
 
@@ -87,9 +85,9 @@ def talk(store: everlog.Store, count: int, **facts: str) -> everlog.Session:
 def test_a_message_is_sent_and_its_answer_streams_in(
     opened: Callable[..., Page], client: Client, axe: Callable[[Page], None]
 ) -> None:
-    page = opened(client.create(name="Small talk").id)
+    page = opened(client.create(title="Small talk").id)
     expect(page.get_by_role("heading", level=1)).to_have_text("Small talk")
-    expect(page.get_by_text("Nothing was said yet.").first).to_be_visible()
+    expect(page.get_by_text("No messages yet.").first).to_be_visible()
     say(page, "!think about it\n!stream 300")
     said(page, "!stream 300")
     said(page, "word299 word300")
@@ -103,9 +101,7 @@ def test_a_message_is_sent_and_its_answer_streams_in(
     axe(page)
 
 
-def test_shift_enter_is_a_new_line_and_a_draft_is_kept(
-    opened: Callable[..., Page], client: Client
-) -> None:
+def test_shift_enter_is_a_new_line_and_a_draft_is_kept(opened: Callable[..., Page], client: Client) -> None:
     page = opened(client.create().id)
     field = page.get_by_role("textbox", name="Message")
     field.press_sequentially("one")
@@ -116,9 +112,7 @@ def test_shift_enter_is_a_new_line_and_a_draft_is_kept(
     expect(page.get_by_role("textbox", name="Message")).to_have_value("one\ntwo")
 
 
-def test_a_reload_during_a_turn_shows_it_going_on(
-    opened: Callable[..., Page], client: Client
-) -> None:
+def test_a_reload_during_a_turn_shows_it_going_on(opened: Callable[..., Page], client: Client) -> None:
     page = opened(client.create().id)
     say(page, "!wait 2\n!stream 300")
     said(page, "!wait 2")
@@ -131,9 +125,7 @@ def test_a_reload_during_a_turn_shows_it_going_on(
     expect(page.locator(".said.assistant").filter(has_text="word300")).to_have_count(1)
 
 
-def test_stopping_ends_the_turn_and_a_line_says_so(
-    opened: Callable[..., Page], client: Client
-) -> None:
+def test_stopping_ends_the_turn_and_a_line_says_so(opened: Callable[..., Page], client: Client) -> None:
     page = opened(client.create().id)
     say(page, "!wait 50")
     expect(page.locator("[data-pending]")).to_be_visible()
@@ -145,15 +137,13 @@ def test_stopping_ends_the_turn_and_a_line_says_so(
     expect(page.locator(".line.failed")).to_contain_text("ProviderDeniedError")
 
 
-def test_what_waits_is_shown_and_can_be_withdrawn(
-    opened: Callable[..., Page], client: Client
-) -> None:
+def test_what_waits_is_shown_and_can_be_withdrawn(opened: Callable[..., Page], client: Client) -> None:
     page = opened(client.create().id)
     say(page, "!wait 50")
     expect(page.locator("[data-pending]")).to_be_visible()
     say(page, "this one waits")
     say(page, "and this one too")
-    queue = page.get_by_role("list", name="Messages that wait")
+    queue = page.get_by_role("list", name="Queued messages")
     expect(queue.get_by_role("listitem")).to_have_count(2)
     expect(queue.get_by_role("listitem").first).to_contain_text("this one waits")
     page.reload()
@@ -218,16 +208,12 @@ def test_a_tool_call_is_one_line_that_unfolds(opened: Callable[..., Page], clien
     expect(page.locator(".call[open]")).to_have_count(2)
 
 
-def test_times_stand_below_one_another_whatever_was_said(
-    opened: Callable[..., Page], store: everlog.Store
-) -> None:
+def test_times_stand_below_one_another_whatever_was_said(opened: Callable[..., Page], store: everlog.Store) -> None:
     session = store.create()
     session.append(everlog.user("go"))
     for number in range(3):
         session.append(everlog.assistant("one line"))
-        session.append(
-            everlog.assistant([everlog.ToolCall(f"c{number}", "bash", {"command": "ls"})])
-        )
+        session.append(everlog.assistant([everlog.ToolCall(f"c{number}", "bash", {"command": "ls"})]))
         session.append(everlog.tool_result(f"c{number}", "files"))
     page = opened(session.id)
     edges = "all => all.map(one => one.getBoundingClientRect().right)"
@@ -235,23 +221,19 @@ def test_times_stand_below_one_another_whatever_was_said(
     assert len(found) == 6 and max(found) - min(found) < 8  # the first is on a line of its own
 
 
-def test_what_another_process_says_appears(
-    opened: Callable[..., Page], store: everlog.Store
-) -> None:
+def test_what_another_process_says_appears(opened: Callable[..., Page], store: everlog.Store) -> None:
     session = talk(store, 4)
     page = opened(session.id)
     session.append(everlog.user("from elsewhere"))
     said(page, "from elsewhere")
 
 
-def test_a_reader_who_is_not_at_the_end_is_not_moved(
-    opened: Callable[..., Page], store: everlog.Store
-) -> None:
+def test_a_reader_who_is_not_at_the_end_is_not_moved(opened: Callable[..., Page], store: everlog.Store) -> None:
     session = talk(store, 60)
     page = opened(session.id)
     page.locator("#m20").scroll_into_view_if_needed()
     page.mouse.wheel(0, -200)
-    expect(page.locator("[data-new-messages]")).to_have_text("To the end ↓")
+    expect(page.locator("[data-new-messages]")).to_have_text("Jump to end ↓")
     before = page.locator("#m20").bounding_box()
     session.append(everlog.user("something new"))
     expect(page.locator("#m61")).to_be_attached()
@@ -270,12 +252,12 @@ def test_the_page_comes_back_after_the_daemon_restarts(
     first = start()
     fixed = FAST.replace("port = 0", f"port = {first.port}")
     with first.client() as client:
-        session = client.create(name="Survivor").id
+        session = client.create(title="Survivor").id
         client.send(session, "before")
     page = visit(first, f"/sessions/{session}")
     said(page, "before")
     first.stop()
-    expect(page.locator("[data-link]")).to_contain_text("Not connected")
+    expect(page.locator("[data-link]")).to_contain_text("Disconnected")
     with everlog.open_store(first.root) as store:
         store.session(session).append(everlog.user("while it was away"))
     second = start(config=fixed)
@@ -349,9 +331,7 @@ def test_a_link_opens_an_old_message_in_the_middle_and_reading_goes_on_both_ways
     assert found == list(range(found[0], found[-1] + 1))
 
 
-def test_the_outline_leads_to_prompts_that_are_not_loaded(
-    opened: Callable[..., Page], store: everlog.Store
-) -> None:
+def test_the_outline_leads_to_prompts_that_are_not_loaded(opened: Callable[..., Page], store: everlog.Store) -> None:
     session = talk(store, 400)
     page = opened(session.id)
     outline = page.get_by_role("navigation", name="Outline")
@@ -364,14 +344,10 @@ def test_the_outline_leads_to_prompts_that_are_not_loaded(
     expect(page.locator("#m27")).to_be_focused()
 
 
-def test_find_looks_through_the_whole_session(
-    opened: Callable[..., Page], store: everlog.Store
-) -> None:
+def test_find_looks_through_the_whole_session(opened: Callable[..., Page], store: everlog.Store) -> None:
     session = talk(store, 300)
     session.append(everlog.user("the Needle is here"))
-    session.append(
-        everlog.assistant([everlog.ToolCall("c", "read", {"path": "/needle"})]),
-    )
+    session.append(everlog.assistant([everlog.ToolCall("c", "read", {"path": "/needle"})]))
     session.append(everlog.tool_result("c", "a needle in the hay"))
     session.append(everlog.user("a deleted needle"))
     session.tombstone(304)
@@ -394,9 +370,7 @@ def test_find_looks_through_the_whole_session(
     expect(page.locator("[data-hits] a").first).to_be_attached()
 
 
-def test_chips_count_what_is_loaded_and_jump(
-    opened: Callable[..., Page], store: everlog.Store
-) -> None:
+def test_chips_count_what_is_loaded_and_jump(opened: Callable[..., Page], store: everlog.Store) -> None:
     session = talk(store, 20)
     session.append(everlog.assistant([everlog.ToolCall("c", "bash", {"command": "x" * 300})]))
     session.append(everlog.tool_result("c", "boom", is_error=True))
@@ -419,7 +393,7 @@ def test_very_long_texts_are_cut_until_they_are_wanted(
     page = opened(session.id)
     assert len(page.locator("#m1").inner_text()) < 20_000
     page.locator("#m1").get_by_role("link", name=re.compile("Show all")).click()
-    rest = page.locator("#m1").get_by_role("link", name=re.compile("As plain text"))
+    rest = page.locator("#m1").get_by_role("link", name=re.compile("Show as plain text"))
     expect(rest).to_be_attached()
     assert page.locator("#m1 pre.text").evaluate("one => one.textContent.length") == 300_000
     answer = daemon.call("GET", str(rest.get_attribute("href")))
@@ -439,7 +413,7 @@ def test_pictures_are_served_by_the_daemon_and_nothing_else_is_one(
     expect(page.locator(".picture img")).to_have_js_property("naturalWidth", 1)
     expect(page.locator(".picture img")).to_have_count(1)
     session.append(everlog.user([bad]))
-    expect(page.locator("#m2")).to_contain_text("A picture, which is not shown")
+    expect(page.locator("#m2")).to_contain_text("Image that cannot be shown")
     expect(page.locator(".picture img")).to_have_count(1)
     for path in ("2/0", "1/1", "1/7", "9/0"):
         answer = daemon.call("GET", f"/sessions/{session.id}/pictures/{path}")
@@ -452,9 +426,7 @@ def test_pictures_are_served_by_the_daemon_and_nothing_else_is_one(
 # --- changing ---------------------------------------------------------------------------------
 
 
-def test_enter_in_a_dialog_does_what_was_asked_for(
-    opened: Callable[..., Page], store: everlog.Store
-) -> None:
+def test_enter_in_a_dialog_does_what_was_asked_for(opened: Callable[..., Page], store: everlog.Store) -> None:
     session = store.create(title="Old")
     session.append_many(everlog.user(f"task {number} " + "x " * 900) for number in range(200))
     page = opened(session.id)
@@ -464,7 +436,7 @@ def test_enter_in_a_dialog_does_what_was_asked_for(
     expect(page.get_by_role("heading", level=1)).to_have_text("New")
     page.get_by_text("Actions", exact=True).click()
     page.get_by_role("button", name="Compact now").click()
-    field = page.get_by_role("dialog", name="Compact now").get_by_label("What to keep above all")
+    field = page.get_by_role("dialog", name="Compact now").get_by_label("What the summary should focus on")
     field.fill("the tasks")
     field.press("Enter")
     expect(page.locator(".fold")).to_have_count(1)
@@ -486,16 +458,14 @@ def test_compacting_shows_the_cut_first_and_folds_the_past(
     page.get_by_text("Actions", exact=True).click()
     page.get_by_role("button", name="Compact now").click()
     dialog = page.get_by_role("dialog", name="Compact now")
-    expect(dialog).to_contain_text(
-        re.compile(r"\d+ messages before message [\d,]+ would be summarised")
-    )
+    expect(dialog).to_contain_text(re.compile(r"\d+ messages before message [\d,]+ would be summarised"))
     assert not [one for one in session.records() if isinstance(one, Compaction)]
     dialog.get_by_role("button", name="Compact", exact=True).click()
     fold = page.locator(".fold")
     expect(fold).to_have_count(1)
     record = next(one for one in session.records() if isinstance(one, Compaction))
-    past = fold.get_by_role("link", name=re.compile(r"Show the \d+ messages before"))
-    expect(past).to_have_text(f"Show the {record.first_kept_seq - 1} messages before")
+    past = fold.get_by_role("link", name=re.compile(r"Show the \d+ earlier messages"))
+    expect(past).to_have_text(f"Show the {record.first_kept_seq - 1} earlier messages")
     assert min(numbers(page)) == record.first_kept_seq - 0.5
     axe(page)
     past.click()
@@ -508,9 +478,7 @@ def test_compacting_shows_the_cut_first_and_folds_the_past(
     expect(page.locator("#m5")).to_be_in_viewport()
 
 
-def test_a_fork_shares_everything_up_to_a_message(
-    opened: Callable[..., Page], store: everlog.Store
-) -> None:
+def test_a_fork_shares_everything_up_to_a_message(opened: Callable[..., Page], store: everlog.Store) -> None:
     session = talk(store, 10, title="Root")
     page = opened(session.id)
     act(page, 4, "Fork from here")
@@ -519,9 +487,7 @@ def test_a_fork_shares_everything_up_to_a_message(
     assert len(session.messages()) == 10
 
 
-def test_a_rewind_asks_first_and_what_it_dropped_can_be_seen(
-    opened: Callable[..., Page], store: everlog.Store
-) -> None:
+def test_a_rewind_asks_first_and_what_it_dropped_can_be_seen(opened: Callable[..., Page], store: everlog.Store) -> None:
     session = talk(store, 10)
     page = opened(session.id)
     act(page, 4, "Rewind to here")
@@ -538,9 +504,7 @@ def test_a_rewind_asks_first_and_what_it_dropped_can_be_seen(
     expect(line.locator(".said").first).to_contain_text("question 3")
 
 
-def test_a_deleted_message_comes_back_by_undo_and_by_restore(
-    opened: Callable[..., Page], store: everlog.Store
-) -> None:
+def test_a_deleted_message_comes_back_by_undo_and_by_restore(opened: Callable[..., Page], store: everlog.Store) -> None:
     session = talk(store, 6)
     page = opened(session.id)
     act(page, 3, "Delete")
@@ -555,9 +519,7 @@ def test_a_deleted_message_comes_back_by_undo_and_by_restore(
     assert len(session.messages()) == 6
 
 
-def test_a_call_is_deleted_with_its_result(
-    opened: Callable[..., Page], store: everlog.Store
-) -> None:
+def test_a_call_is_deleted_with_its_result(opened: Callable[..., Page], store: everlog.Store) -> None:
     session = store.create()
     session.append(everlog.user("go"))
     session.append(everlog.assistant([everlog.ToolCall("c", "bash", {"command": "ls"})]))
@@ -613,9 +575,7 @@ def test_a_damaged_line_is_named_and_leads_to_health(
 # --- hostile and other conditions -------------------------------------------------------------
 
 
-def test_hostile_content_is_harmless(
-    opened: Callable[..., Page], store: everlog.Store, complaints: Complaints
-) -> None:
+def test_hostile_content_is_harmless(opened: Callable[..., Page], store: everlog.Store, complaints: Complaints) -> None:
     evil = (
         "<script>alert(1)</script><img src=x onerror=alert(2)> \x1b[31mred\x1b[0m \x1b]0;t\x07 "
         "\u202egnirts desrever \x00\x08"
@@ -652,10 +612,7 @@ def test_hostile_content_is_harmless(
         expect(link).to_have_attribute("href", re.compile("^https?://"))
         expect(link).to_have_attribute("rel", "noopener noreferrer nofollow")
     assert "\x1b" not in page.content() and "red" in page.locator("#m1").inner_text()
-    assert page.locator("#m1 pre.text").evaluate("one => getComputedStyle(one).unicodeBidi") in (
-        "isolate",
-        "plaintext",
-    )
+    assert page.locator("#m1 pre.text").evaluate("one => getComputedStyle(one).unicodeBidi") in ("isolate", "plaintext")
     assert complaints.left == []
 
 
@@ -725,16 +682,14 @@ def test_everything_can_be_done_with_the_keyboard(
     resting(page)
     page.keyboard.press("Escape")
     page.keyboard.press("?")
-    expect(page.get_by_role("dialog", name="Keys")).to_contain_text("write a message")
+    expect(page.get_by_role("dialog", name="Keyboard shortcuts")).to_contain_text("write a message")
     page.keyboard.press("Escape")
-    expect(page.get_by_role("dialog", name="Keys")).to_be_hidden()
+    expect(page.get_by_role("dialog", name="Keyboard shortcuts")).to_be_hidden()
     page.keyboard.press("Escape")
     page.wait_for_url(f"{daemon.address}/")
 
 
-def test_a_session_that_is_not_there_says_so(
-    visit: Visit, daemon: Daemon, complaints: Complaints
-) -> None:
+def test_a_session_that_is_not_there_says_so(visit: Visit, daemon: Daemon, complaints: Complaints) -> None:
     complaints.forgive("404|400")
     page = visit(daemon, "/sessions/01ARZ3NDEKTSV4RRFFQ69G5FAV")
     expect(page.get_by_role("heading", level=1)).to_have_text("Session not found")
@@ -758,9 +713,7 @@ def test_a_foreign_session_refuses_what_its_files_cannot_hold_and_says_what_to_d
     assert any(b"in a foreign file" in one.read_bytes() for one in place.glob("*.jsonl"))
 
 
-def test_the_link_of_a_message_is_copied(
-    opened: Callable[..., Page], store: everlog.Store, daemon: Daemon
-) -> None:
+def test_the_link_of_a_message_is_copied(opened: Callable[..., Page], store: everlog.Store, daemon: Daemon) -> None:
     session = talk(store, 4)
     page = opened(session.id, permissions=["clipboard-read", "clipboard-write"])
     act(page, 2, "Copy link")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 from playwright.sync_api import APIResponse, Page, Route, WebSocketRoute, expect
@@ -11,7 +12,7 @@ from playwright.sync_api import APIResponse, Page, Route, WebSocketRoute, expect
 import everlog
 from everlog.client import Client
 from tests.browser.conftest import Complaints, wait_until
-from tests.daemon.running import Daemon
+from tests.daemon.running_daemon import Daemon
 
 Visit = Callable[..., Page]
 TOP = "one => one.getBoundingClientRect().top"
@@ -24,7 +25,7 @@ def store(daemon: Daemon) -> Iterator[everlog.Store]:
         yield made
 
 
-def talk(store: everlog.Store, count: int, **facts: str) -> everlog.Session:
+def talk(store: everlog.Store, count: int, **facts: Any) -> everlog.Session:
     made = store.create(**facts)
     made.append_many(
         one
@@ -85,9 +86,7 @@ def test_who_has_scrolled_up_stays_where_a_compaction_makes_a_summary(
     assert abs(message.evaluate(TOP) - was) <= 2
 
 
-def test_what_is_read_in_one_tab_is_not_new_in_another(
-    visit: Visit, daemon: Daemon, store: everlog.Store
-) -> None:
+def test_what_is_read_in_one_tab_is_not_new_in_another(visit: Visit, daemon: Daemon, store: everlog.Store) -> None:
     first, second = talk(store, 2, title="first"), talk(store, 2, title="second")
     listing = visit(daemon)
     tabs = [another(listing, f"{daemon.address}/sessions/{one.id}") for one in (first, second)]
@@ -106,9 +105,7 @@ def test_what_is_read_in_one_tab_is_not_new_in_another(
         expect(row).not_to_have_class(re.compile("unread"))
 
 
-def test_who_goes_back_finds_the_place_in_the_list(
-    visit: Visit, start: Callable[..., Daemon]
-) -> None:
+def test_who_goes_back_finds_the_place_in_the_list(visit: Visit, start: Callable[..., Daemon]) -> None:
     daemon = start()
     with everlog.open_store(daemon.root) as store:
         for number in range(200):
@@ -132,7 +129,7 @@ def test_who_goes_back_finds_the_place_in_the_list(
 def test_a_session_that_is_deleted_does_not_come_back_with_rows_that_were_on_their_way(
     visit: Visit, daemon: Daemon, client: Client
 ) -> None:
-    session = client.create(name="soon gone").id
+    session = client.create(title="soon gone").id
     client.send(session, "!say one")
     page = visit(daemon)
     row = page.locator(f'.row[data-id="{session}"]')
@@ -191,9 +188,7 @@ def test_sessions_that_went_while_the_connection_was_lost_are_not_shown_any_more
         expect(page.locator(".row").last).to_contain_text("session 0")
 
 
-def test_the_list_is_renewed_though_something_happens_all_the_time(
-    visit: Visit, daemon: Daemon
-) -> None:
+def test_the_list_is_renewed_though_something_happens_all_the_time(visit: Visit, daemon: Daemon) -> None:
     page = visit(daemon)
     asked: list[str] = []
     sockets: list[WebSocketRoute] = []
@@ -226,12 +221,10 @@ def test_a_browser_that_is_not_let_in_any_more_is_told_what_to_do(
         expect(page.get_by_role("textbox", name="Message")).to_have_value("are you there?")
     page.evaluate("document.querySelector('.toast').remove()")
     daemon.stop()
-    expect(page.locator("[data-link]")).to_contain_text("does not answer")
+    expect(page.locator("[data-link]")).to_contain_text("does not respond")
 
 
-def test_calls_stay_unfolded_whatever_their_ids(
-    visit: Visit, daemon: Daemon, store: everlog.Store
-) -> None:
+def test_calls_stay_unfolded_whatever_their_ids(visit: Visit, daemon: Daemon, store: everlog.Store) -> None:
     session = store.create()
     odd = 'x"] , [data-act="remove'
     calls = [everlog.ToolCall(one, "look", {"at": one}) for one in (odd, odd, "last")]
@@ -283,7 +276,7 @@ def test_without_the_module_nothing_is_offered_that_needs_it(
     session = talk(store, 4, title="to be read")
     page = visit(daemon, f"/sessions/{session.id}", java_script_enabled=False)
     expect(page.locator("#m4")).to_be_visible()
-    for name in ("Send", "Rename", "Keys"):
+    for name in ("Send", "Rename", "Keyboard shortcuts"):
         expect(page.get_by_role("button", name=name)).to_have_count(0)
     expect(page.get_by_role("searchbox")).to_have_count(0)
 

@@ -10,7 +10,7 @@ from playwright.sync_api import Page, expect
 
 import everlog
 from everlog.ids import timestamp
-from tests.daemon.running import Daemon
+from tests.daemon.running_daemon import Daemon
 
 HOSTILE = '<img src=x onerror="alert(1)">\u202e'
 
@@ -43,11 +43,7 @@ def sessions(page: Page) -> list[str]:
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("width", [1280, 380])
 def test_the_view_shows_charts_and_has_no_barriers(
-    visit: Callable[..., Page],
-    ledger: Daemon,
-    axe: Callable[[Page], None],
-    width: int,
-    scheme: str,
+    visit: Callable[..., Page], ledger: Daemon, axe: Callable[[Page], None], width: int, scheme: str
 ) -> None:
     page = visit(ledger, "/usage", width=width, color_scheme=scheme)
     tokens, cost = page.get_by_role("img").all()
@@ -56,7 +52,7 @@ def test_the_view_shows_charts_and_has_no_barriers(
     box = tokens.bounding_box()
     assert box is not None and 100 < box["height"] < 250 and box["width"] > 200
     assert page.evaluate("document.documentElement.scrollWidth") <= width
-    page.get_by_text("The numbers: Tokens per day").click()
+    page.get_by_text("Data table: Tokens per day").click()
     expect(page.get_by_role("region", name="Tokens per day").locator("tbody tr")).to_have_count(30)
     axe(page)
 
@@ -100,7 +96,7 @@ def test_a_range_that_is_none_is_the_usual_one_and_nothing_spent_is_said(
     page = visit(ledger, "/usage?range=eternity")
     assert sessions(page) == ["A fortnight ago", "Today"]
     page.goto(f"{ledger.address}/usage?agent=nobody")
-    expect(page.get_by_text("Nothing was spent in these days.")).to_be_visible()
+    expect(page.get_by_text("No usage in this period.")).to_be_visible()
 
 
 def _id(daemon: Daemon, title: str) -> str:

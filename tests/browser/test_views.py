@@ -14,8 +14,8 @@ import everlog
 from everlog.client import Client
 from everlog.model import assistant
 from tests.browser.conftest import Complaints
-from tests.daemon.running import Daemon
-from tests.engine.test_checkup import damage
+from tests.daemon.running_daemon import Daemon
+from tests.runtime.test_integrity_check import damage
 
 HOSTILE = "<script>alert(1)</script>"
 LOOKS = [
@@ -33,7 +33,7 @@ FACTS = """## Auto-extracted memories
 
 def compacted(client: Client) -> str:
     """A session whose beginning is summarised."""
-    session = client.create(name="A long story").id
+    session = client.create(title="A long story").id
     for text in ("first", "long " * 20_000, "last"):
         client.send(session, f"!say {text}")
     assert client.compact(session).compacted
@@ -62,11 +62,7 @@ def damaged(tmp_path: Path) -> Iterator[tuple[Daemon, str]]:
 
 @pytest.mark.parametrize("look", LOOKS, ids=lambda look: f"{look['width']}-{look['color_scheme']}")
 def test_every_view_is_free_of_barriers_and_fits(
-    visit: Callable[..., Page],
-    daemon: Daemon,
-    client: Client,
-    axe: Callable[[Page], None],
-    look: dict[str, Any],
+    visit: Callable[..., Page], daemon: Daemon, client: Client, axe: Callable[[Page], None], look: dict[str, Any]
 ) -> None:
     agent = f"seen{look['width']}{look['color_scheme']}"
     client.remember(f"# A heading\n\n{HOSTILE} " + "word " * 600, agent=agent, name=HOSTILE)
@@ -87,9 +83,7 @@ def test_every_view_is_free_of_barriers_and_fits(
         assert width <= look["width"], f"{path} is wider than the window"
 
 
-def test_the_context_of_a_compacted_session(
-    visit: Callable[..., Page], daemon: Daemon, client: Client
-) -> None:
+def test_the_context_of_a_compacted_session(visit: Callable[..., Page], daemon: Daemon, client: Client) -> None:
     session = compacted(client)
     page = visit(daemon, f"/sessions/{session}/context")
     expect(page.locator(".figure")).to_contain_text(re.compile(r"[\d,]+ of [\d,]+ tokens"))
@@ -106,19 +100,17 @@ def test_the_context_of_a_compacted_session(
     page.wait_for_url(f"**/sessions/{session}?at={seq}#m{seq}")
 
 
-def test_a_job_is_paused_resumed_and_run(
-    start: Callable[..., Daemon], visit: Callable[..., Page]
-) -> None:
+def test_a_job_is_paused_resumed_and_run(start: Callable[..., Daemon], visit: Callable[..., Page]) -> None:
     page = visit(start(), "/cron")
     job = page.get_by_role("article", name="night/ly")
     job.get_by_role("button", name="Pause").click()
     expect(job.locator(".state")).to_have_text("paused")
-    expect(job).to_contain_text("when it is resumed")
+    expect(job).to_contain_text("none: paused")
     job.get_by_role("button", name="Resume").click()
     expect(job.locator(".state")).to_have_text("waiting")
     expect(job).to_contain_text("never")
     job.get_by_role("button", name="Run now").click()
-    link = job.get_by_role("link", name="The session of the last run of night/ly")
+    link = job.get_by_role("link", name="Session of the last run of night/ly")
     expect(link).to_be_visible()
     link.click()
     page.wait_for_url("**/sessions/*")
@@ -133,7 +125,7 @@ def test_a_note_is_written_and_edited_and_a_conflict_is_told(
     page.get_by_label("Text").fill("The host is **blue**.\nIt is in the cellar.")
     page.get_by_label("Name").fill("The host")
     page.get_by_label("Category").select_option("project")
-    page.get_by_role("button", name="Write it").click()
+    page.get_by_role("button", name="Save note").click()
     expect(note(page, "The host").locator(".prose strong")).to_have_text("blue")
     expect(note(page, "The host")).to_contain_text("by a person")
 
@@ -158,41 +150,39 @@ def test_a_note_is_written_and_edited_and_a_conflict_is_told(
     assert client.memory("writer").notes[0].text == "The host is red."
 
 
-def test_a_note_is_forgotten_and_brought_back(
-    visit: Callable[..., Page], daemon: Daemon, client: Client
-) -> None:
+def test_a_note_is_forgotten_and_brought_back(visit: Callable[..., Page], daemon: Daemon, client: Client) -> None:
     client.remember("The cat is called Bo.", agent="forgetter", name="Cat")
     page = visit(daemon, "/memory?agent=forgetter")
     note(page, "Cat").get_by_role("button", name="Forget").click()
     page.get_by_role("button", name="Cancel").click()
     expect(note(page, "Cat")).to_be_visible()
     note(page, "Cat").get_by_role("button", name="Forget").click()
-    page.get_by_role("button", name="Forget it").click()
+    page.get_by_role("button", name="Forget note").click()
     expect(page.locator("p.empty").first).to_contain_text("No notes yet")
-    expect(page.locator(".past li").first).to_contain_text("A note was forgotten")
+    expect(page.locator(".past li").first).to_contain_text("Note forgotten")
     page.get_by_role("button", name="Undo").click()
-    page.get_by_role("button", name="Take it back").click()
+    page.get_by_role("button", name="Undo change").click()
     expect(note(page, "Cat")).to_be_visible()
-    expect(page.locator(".past > li.undone")).to_contain_text("taken back")
+    expect(page.locator(".past > li.undone")).to_contain_text("undone")
 
 
 def test_a_dream_is_previewed_dreamt_and_leads_to_its_source(
     visit: Callable[..., Page], daemon: Daemon, client: Client
 ) -> None:
-    session = client.create(name="About tabs").id
+    session = client.create(title="About tabs").id
     client.send(session, "!say noted")
     folder = daemon.root / "memory" / "dreaming"
     folder.mkdir(parents=True)
     (folder / "extracted.md").write_text(FACTS.format(session=session))
     page = visit(daemon, "/memory?agent=dreaming")
     expect(page.locator(".facts-found")).to_contain_text("The user prefers tabs")
-    page.get_by_role("link", name="What would it change?").click()
+    page.get_by_role("link", name="Preview changes").click()
     expect(page.locator("#preview")).to_contain_text("extracted.md")
     expect(page.locator("p.empty").first).to_contain_text("No notes yet")
     page.get_by_role("button", name="Dream now").click()
     made = note(page, "Prefers tabs")
     expect(made).to_contain_text("by everlog")
-    expect(page.locator(".past li").first).to_contain_text("A dream")
+    expect(page.locator(".past li").first).to_contain_text("Dream")
     made.get_by_role("link", name="About tabs #1").click()
     page.wait_for_url(f"**/sessions/{session}?at=1#m1")
 
@@ -228,9 +218,7 @@ def test_no_repair_while_a_turn_runs(
         assert client.cancel(session, run)
 
 
-def test_notes_are_reached_by_keyboard_alone(
-    visit: Callable[..., Page], daemon: Daemon, client: Client
-) -> None:
+def test_notes_are_reached_by_keyboard_alone(visit: Callable[..., Page], daemon: Daemon, client: Client) -> None:
     for number in range(3):
         client.remember(f"Fact number {number}.", agent="typist", name=f"Fact {number}")
     page = visit(daemon, "/memory?agent=typist")

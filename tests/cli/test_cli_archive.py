@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from everlog.interop.archive.archive_folder import opened_for_writing
+from everlog.interop.archive.archive_folder import open_for_writing
 from tests.cli.runner import SRC, Cli, run_on_terminal, run_process
 
 
@@ -53,7 +53,7 @@ def test_archive_takes_a_folder_and_tells_what_it_did(cli: Cli, source: Path) ->
 
 def test_archive_alone_takes_the_usual_places(cli: Cli, home: Path) -> None:
     nothing = cli("archive")
-    assert nothing.code == 0 and "no folder of a known program was found" in nothing.err
+    assert nothing.code == 0 and "no folder of a supported program was found" in nothing.err
     for place in (".claude/projects/-x", ".codex/sessions/2026", ".pi/agent/sessions"):
         (home / place).mkdir(parents=True)
         (home / place / "s.jsonl").write_text(place)
@@ -67,9 +67,7 @@ def test_archive_honours_where_claude_code_was_told_to_be(
 ) -> None:
     monkeypatch.setenv("CLAUDE_CONFIG_DIR", str(home / "elsewhere"))
     (home / "elsewhere" / "projects").mkdir(parents=True)
-    assert cli("archive", "--json").json["sources"] == [
-        os.path.realpath(home / "elsewhere" / "projects")
-    ]
+    assert cli("archive", "--json").json["sources"] == [os.path.realpath(home / "elsewhere" / "projects")]
 
 
 def test_a_source_named_like_a_command_is_given_as_a_path(
@@ -94,11 +92,11 @@ def test_the_root_may_stand_anywhere(cli: Cli, source: Path, tmp_path: Path) -> 
 def test_a_source_that_is_not_there_fails_in_one_line(cli: Cli, tmp_path: Path) -> None:
     done = cli("archive", str(tmp_path / "none"))
     assert (done.code, done.out) == (1, "")
-    assert done.err == f"everlog: {tmp_path / 'none'}: there is no such file or folder\n"
+    assert done.err == f"everlog: {tmp_path / 'none'}: no such file or folder\n"
 
 
 def test_a_second_run_at_the_same_time_fails_in_one_line(root: Path, source: Path) -> None:
-    with opened_for_writing(root):
+    with open_for_writing(root):
         done = run_process(root, "archive", str(source))
     assert done.code == 1
     assert done.err.startswith(f"everlog: the archive is held by process {os.getpid()} (")
@@ -106,7 +104,7 @@ def test_a_second_run_at_the_same_time_fails_in_one_line(root: Path, source: Pat
 
 
 def test_list_shows_sources_and_with_a_pattern_versions(cli: Cli, source: Path) -> None:
-    assert "nothing is archived yet" in cli("archive", "list").err
+    assert "the archive is empty" in cli("archive", "list").err
     cli("archive", str(source))
     (source / "b.jsonl").write_text("{}\n{}\n")
     (source / "a.jsonl").unlink()
@@ -170,7 +168,7 @@ def test_restore_writes_files_back(cli: Cli, source: Path, tmp_path: Path) -> No
     back = tmp_path / "out" / os.path.realpath(source).lstrip("/") / "a.jsonl"
     assert back.read_bytes() == expected
     again = cli("archive", "restore", "a.jsonl", "--output", output)
-    assert again.code == 1 and "is there already (give another --output)" in again.err
+    assert again.code == 1 and "already exists (give another --output)" in again.err
     some = cli("archive", "restore", "--output", str(tmp_path / "2"), "--json")
     assert len(some.json["files"]) == 2 and some.json["problems"] == []
     early = cli("archive", "restore", "-o", str(tmp_path / "3"), "--at", "2020-01-01")
@@ -181,9 +179,7 @@ def test_restore_needs_a_folder(cli: Cli) -> None:
     assert cli("archive", "restore").code == 2
 
 
-def test_a_missing_library_is_told_with_its_remedy(
-    root: Path, source: Path, tmp_path: Path
-) -> None:
+def test_a_missing_library_is_told_with_its_remedy(root: Path, source: Path, tmp_path: Path) -> None:
     (tmp_path / "zstandard.py").write_text("raise ModuleNotFoundError(name='zstandard')")
     done = run_process(root, "archive", str(source), PYTHONPATH=f"{tmp_path}{os.pathsep}{SRC}")
     assert (done.code, done.out) == (1, "")

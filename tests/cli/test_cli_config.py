@@ -19,9 +19,7 @@ def write_config(root: Path, text: str) -> Path:
     return file
 
 
-def test_config_show_tells_where_each_setting_comes_from(
-    cli: Cli, root: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_config_show_tells_where_each_setting_comes_from(cli: Cli, root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = write_config(root, '[session]\ndurability = "os"\npart_bytes = 1000\n')
     monkeypatch.setenv("EVERLOG_SESSION_PART_BYTES", "2000")
     answer = cli("config", "show", "--json").json
@@ -56,9 +54,7 @@ def test_config_show_without_a_root_shows_defaults(cli: Cli, root: Path) -> None
         ("[session]\npart_bytes = 1\npart_bytes = 2\n", ""),
     ],
 )
-def test_bad_configuration_is_one_line_naming_file_and_key(
-    cli: Cli, root: Path, text: str, key: str
-) -> None:
+def test_bad_configuration_is_one_line_naming_file_and_key(cli: Cli, root: Path, text: str, key: str) -> None:
     file = write_config(root, text)
     for command in (("config", "show"), ("sessions", "list"), ("sessions", "new")):
         done = cli(*command)
@@ -77,9 +73,7 @@ def test_bad_configuration_is_one_line_naming_file_and_key(
         ("EVERLOG_SESSION_DURABILITY", ""),
     ],
 )
-def test_bad_environment_is_one_line(
-    cli: Cli, monkeypatch: pytest.MonkeyPatch, variable: str, value: str
-) -> None:
+def test_bad_environment_is_one_line(cli: Cli, monkeypatch: pytest.MonkeyPatch, variable: str, value: str) -> None:
     monkeypatch.setenv(variable, value)
     done = cli("config", "show")
     assert done.code == 1 and done.err.count("\n") == 1
@@ -109,7 +103,7 @@ def test_doctor_finds_a_sound_root_sound(cli: Cli, root: Path, session: Session)
     assert "SQLite 3." in str(found["versions"]["detail"])
     assert str(found["index"]["detail"]).startswith("1 session")
     plain = cli("doctor")
-    assert plain.code == 0 and plain.err == "" and "WRONG" not in plain.out
+    assert plain.code == 0 and plain.err == "" and "FAIL" not in plain.out
 
 
 def test_doctor_brings_rows_up_to_date(cli: Cli, root: Path, session: Session) -> None:
@@ -129,7 +123,7 @@ def test_doctor_brings_rows_up_to_date(cli: Cli, root: Path, session: Session) -
 def test_doctor_without_a_root_says_so_and_makes_none(cli: Cli, root: Path) -> None:
     done = cli("doctor")
     assert done.code == 1 and "No such file or directory" in done.out
-    assert done.err == "everlog: wrong: root\n"
+    assert done.err == "everlog: failed: root\n"
     assert not root.exists()
 
 
@@ -139,7 +133,7 @@ def test_doctor_names_what_is_no_session(cli: Cli, root: Path, session: Session)
     done = cli("doctor", "--json")
     assert done.code == 1
     detail = str(checks(done.json)["sessions"]["detail"])
-    assert "2 entries in sessions/ that are no session directories" in detail
+    assert "2 entries in sessions/ that are not session directories" in detail
 
 
 def test_doctor_finds_open_modes(cli: Cli, root: Path, session: Session) -> None:

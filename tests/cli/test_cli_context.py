@@ -11,21 +11,12 @@ import pytest
 
 from everlog.cli.sessions_context import compact
 from everlog.context.tokens import choose_window, estimate
-from everlog.model import (
-    Compaction,
-    Message,
-    Text,
-    Thinking,
-    ToolCall,
-    assistant,
-    tool_result,
-    user,
-)
+from everlog.model import Compaction, Message, Text, Thinking, ToolCall, assistant, tool_result, user
 from everlog.session import Session, Store
 from everlog.settings import Strategy
+from tests.agent.test_turn import SUMMARY
 from tests.cli.runner import Cli, run_on_terminal, run_process
-from tests.engine.test_turn import SUMMARY
-from tests.providers.fakes import FakeServer, chat
+from tests.providers.fake_server import FakeServer, chat
 
 STORY = "and so it went on, word after word, until nobody knew how it had begun. "
 ESCAPES = "\x1b[31mred\x1b]0;owned\x07 \x9b2J \x7f \u202e drow"
@@ -40,9 +31,7 @@ def write_config(root: Path, text: str) -> None:
 def files_of(root: Path, session: Session) -> dict[str, bytes]:
     """Everything that a session has on the disk, but for what is derived."""
     folder = root / "sessions" / session.id
-    return {
-        path.name: path.read_bytes() for path in folder.iterdir() if path.name != "metadata.json"
-    }
+    return {path.name: path.read_bytes() for path in folder.iterdir() if path.name != "metadata.json"}
 
 
 def talk(session: Session, rounds: int = 6, words: int = 40) -> None:
@@ -132,9 +121,7 @@ def test_the_window_is_the_option_else_the_agents_setting_else_that_of_all(
     assert window(one) == 6000 and window(other) == 7000
 
 
-def test_the_window_that_is_set_for_a_provider_is_that_of_its_models(
-    cli: Cli, root: Path, store: Store
-) -> None:
+def test_the_window_that_is_set_for_a_provider_is_that_of_its_models(cli: Cli, root: Path, store: Store) -> None:
     there = "[provider.there]\nwindow = 5000\n[provider.elsewhere]\nwindow = 7000\n"
     write_config(root, f'[turn]\nmodel = "there:m"\n{there}')
     agents, chosen = store.create(), store.create(model="elsewhere:m")
@@ -158,9 +145,7 @@ def test_an_orphan_call_is_answered_in_its_place_and_the_log_stays_as_it_is(
     session.append(tool_result("c2", "seen"))
     before = files_of(root, session)
     heads = [
-        row.partition(" · ")[0]
-        for row in cli("sessions", "context", session.id).out.splitlines()[2:]
-        if " · " in row
+        row.partition(" · ")[0] for row in cli("sessions", "context", session.id).out.splitlines()[2:] if " · " in row
     ]
     assert heads == [
         "#1 user",
@@ -211,9 +196,7 @@ def test_rounds_that_do_not_fit_are_named(cli: Cli, root: Path, session: Session
     assert files_of(root, session) == before
 
 
-def test_a_round_that_is_larger_than_the_window_is_one_line_and_exit_1(
-    cli: Cli, session: Session
-) -> None:
+def test_a_round_that_is_larger_than_the_window_is_one_line_and_exit_1(cli: Cli, session: Session) -> None:
     session.append(user(STORY * 100))
     for options in ((), ("--json",), ("--full",)):
         done = cli("sessions", "context", session.id, "--window", "500", *options)
@@ -222,9 +205,7 @@ def test_a_round_that_is_larger_than_the_window_is_one_line_and_exit_1(
         assert "window" in done.err
 
 
-def test_long_tool_results_are_shortened_by_the_agents_budget(
-    cli: Cli, root: Path, store: Store
-) -> None:
+def test_long_tool_results_are_shortened_by_the_agents_budget(cli: Cli, root: Path, store: Store) -> None:
     session = store.create(agent="coder")
     talk(session, rounds=4)
     whole = cli("sessions", "context", session.id, "--json").json
@@ -250,7 +231,7 @@ def test_context_shows_the_summary_and_that_it_is_stale(cli: Cli, session: Sessi
     assert cli("sessions", "context", session.id, "--json").json["stale"] == [1]
     out = cli("sessions", "context", session.id).out
     assert "· the summary is stale\n" in out
-    assert "\nstale\n  #1: deleted or restored after the summary was made\n" in out
+    assert "\nstale\n  #1: deleted or restored after the summary was written\n" in out
 
 
 def test_context_is_drawn_for_a_terminal(root: Path, session: Session) -> None:
@@ -270,9 +251,7 @@ def test_context_is_drawn_for_a_terminal(root: Path, session: Session) -> None:
 # --- compact
 
 
-def test_compact_makes_the_context_smaller_and_loses_nothing(
-    cli: Cli, root: Path, long: Session
-) -> None:
+def test_compact_makes_the_context_smaller_and_loses_nothing(cli: Cli, root: Path, long: Session) -> None:
     before = files_of(root, long)["session.jsonl"]
     messages = long.messages()
     was = long.context().tokens
@@ -283,11 +262,9 @@ def test_compact_makes_the_context_smaller_and_loses_nothing(
     assert isinstance(record, Compaction) and record.strategy == "structured"
     covered = sum(message.seq < record.first_kept_seq for message in messages)
     rows = done.out.splitlines()
-    assert rows[0] == (
-        f"compacted {covered} messages into a structured summary: {was:,} → {now:,} tokens"
-    )
+    assert rows[0] == (f"compacted {covered} messages into a structured summary: {was:,} → {now:,} tokens")
     assert now < was / 2
-    assert rows[1].endswith(f" tokens summarised; kept whole from #{record.first_kept_seq} on")
+    assert rows[1].endswith(f" tokens summarised; messages from #{record.first_kept_seq} on are kept in full")
     assert rows[2].startswith("modified: src/part0.py, src/part1.py, ")
     assert "  ## Goal" in rows and f"  {record.summary.splitlines()[-1]}" in rows
     assert files_of(root, long)["session.jsonl"].startswith(before)
@@ -313,9 +290,7 @@ def test_compact_answers_the_record_as_it_is_stored(cli: Cli, root: Path, long: 
     assert line["modifiedFiles"][0] == "src/part0.py" and line["tokensBefore"] > 1000
 
 
-def test_a_dry_run_writes_nothing_and_shows_what_would_be_recorded(
-    cli: Cli, root: Path, long: Session
-) -> None:
+def test_a_dry_run_writes_nothing_and_shows_what_would_be_recorded(cli: Cli, root: Path, long: Session) -> None:
     before = files_of(root, long)
     shown = cli("sessions", "compact", long.id, "--dry-run")
     assert shown.code == 0 and shown.out.startswith("would compact ") and "## Goal" in shown.out
@@ -329,15 +304,10 @@ def test_a_dry_run_writes_nothing_and_shows_what_would_be_recorded(
     assert done.out.replace("compacted", "would compact", 1) == shown.out
     made = long.records()[-1]
     assert isinstance(made, Compaction)
-    assert (made.summary, made.first_kept_seq) == (
-        answer["record"]["summary"],
-        answer["record"]["firstKeptSeq"],
-    )
+    assert (made.summary, made.first_kept_seq) == (answer["record"]["summary"], answer["record"]["firstKeptSeq"])
 
 
-def test_nothing_to_compact_is_said_and_is_no_failure(
-    cli: Cli, root: Path, session: Session
-) -> None:
+def test_nothing_to_compact_is_said_and_is_no_failure(cli: Cli, root: Path, session: Session) -> None:
     session.append(user("hello"))
     before = files_of(root, session)
     for options in ((), ("--dry-run",)):
@@ -351,9 +321,7 @@ def test_nothing_to_compact_is_said_and_is_no_failure(
     assert files_of(root, session) == before | {"turn.lock": b""}
 
 
-def test_a_summary_that_would_save_nothing_is_not_recorded(
-    cli: Cli, root: Path, session: Session
-) -> None:
+def test_a_summary_that_would_save_nothing_is_not_recorded(cli: Cli, root: Path, session: Session) -> None:
     session.append(user("hello"))
     session.append(assistant("hi"))
     before = files_of(root, session)
@@ -428,16 +396,12 @@ def test_compact_closes_open_calls_once(cli: Cli, root: Path, long: Session) -> 
     done = cli("sessions", "compact", long.id)
     assert done.code == 0 and done.err == "closed 1 tool call without a result\n"
     assert cli("sessions", "compact", long.id).err == ""
-    closed = [
-        one for one in long.records() if isinstance(one, Message) and one.tool_call_id == "lost"
-    ]
+    closed = [one for one in long.records() if isinstance(one, Message) and one.tool_call_id == "lost"]
     assert len(closed) == 1 and closed[0].is_error
 
 
 def test_the_agents_settings_count(cli: Cli, root: Path, store: Store) -> None:
-    write_config(
-        root, SMALL + '[agents.coder.compaction]\nstrategy = "rounds"\nkeep_recent_tokens = 9999\n'
-    )
+    write_config(root, SMALL + '[agents.coder.compaction]\nstrategy = "rounds"\nkeep_recent_tokens = 9999\n')
     session = store.create(agent="coder")
     talk(session)
     assert "into a rounds summary" in cli("sessions", "compact", session.id).out
@@ -458,20 +422,14 @@ def test_bad_settings_of_an_agent_are_one_line(cli: Cli, root: Path, session: Se
 
 def test_a_model_that_is_set_makes_the_summary(cli: Cli, root: Path, long: Session) -> None:
     with FakeServer(chat(SUMMARY)) as server:
-        write_config(
-            root,
-            f'{SMALL}model = "there:m"\n'
-            f'[provider.there]\nbase_url = "{server.url}/v1"\napi_key = "k"\n',
-        )
+        write_config(root, f'{SMALL}model = "there:m"\n[provider.there]\nbase_url = "{server.url}/v1"\napi_key = "k"\n')
         done = cli("sessions", "compact", long.id, "--json")
         assert (done.code, done.err) == (0, "")
         assert [one.body["model"] for one in server.sent] == ["m"]
         assert done.json["record"]["summary"].startswith("## Goal\nfinish")
 
 
-def test_a_model_that_cannot_be_had_is_told_and_not_needed(
-    cli: Cli, root: Path, long: Session
-) -> None:
+def test_a_model_that_cannot_be_had_is_told_and_not_needed(cli: Cli, root: Path, long: Session) -> None:
     write_config(root, SMALL + 'model = "large-1"\n')
     done = cli("sessions", "compact", long.id, "--json")
     assert done.code == 0 and done.json["compacted"] is True
@@ -483,14 +441,10 @@ def test_a_small_window_keeps_less(cli: Cli, session: Session) -> None:
     assert cli("sessions", "compact", session.id).out.startswith("not compacted: ")
     done = cli("sessions", "compact", session.id, "--window", "4000", "--json").json
     assert done["compacted"] is True
-    assert (
-        cli("sessions", "context", session.id, "--window", "4000", "--json").json["leftOut"] == []
-    )
+    assert cli("sessions", "context", session.id, "--window", "4000", "--json").json["leftOut"] == []
 
 
-def test_compact_works_when_it_is_switched_off_for_turns(
-    cli: Cli, root: Path, long: Session
-) -> None:
+def test_compact_works_when_it_is_switched_off_for_turns(cli: Cli, root: Path, long: Session) -> None:
     write_config(root, SMALL + "enabled = false\n")
     assert cli("sessions", "compact", long.id, "--json").json["compacted"] is True
 
@@ -549,9 +503,7 @@ def test_a_summary_gives_a_terminal_no_orders(root: Path, cli: Cli, long: Sessio
         ("compact", "01ARZ3NDEKTSV4RRFFQ69G5FAV", "--full"),
     ],
 )
-def test_wrong_usage_is_one_line_and_exit_2(
-    cli: Cli, root: Path, arguments: tuple[str, ...]
-) -> None:
+def test_wrong_usage_is_one_line_and_exit_2(cli: Cli, root: Path, arguments: tuple[str, ...]) -> None:
     done = cli("sessions", *arguments)
     assert done.code == 2 and done.out == ""
     assert done.err.startswith("everlog: ") and done.err.count("\n") == 1
@@ -560,9 +512,7 @@ def test_wrong_usage_is_one_line_and_exit_2(
 
 @pytest.mark.parametrize("command", [("context",), ("compact",), ("compact", "--dry-run")])
 @pytest.mark.parametrize("name", ["01ARZ3NDEKTSV4RRFFQ69G5FAV", "../x", "nobody", ""])
-def test_a_session_that_is_not_there_is_one_line(
-    cli: Cli, root: Path, command: tuple[str, ...], name: str
-) -> None:
+def test_a_session_that_is_not_there_is_one_line(cli: Cli, root: Path, command: tuple[str, ...], name: str) -> None:
     done = cli("sessions", command[0], name, *command[1:])
     assert done.code == 1 and done.out == "" and done.err.count("\n") == 1
     assert not root.exists()

@@ -10,9 +10,7 @@ import pytest
 from everlog.session import Store
 from tests.cli.runner import Cli
 
-CONTEXT = json.dumps(
-    {"channel": "telegram", "chat_type": "direct", "chat_id": "42", "sender_id": "42"}
-)
+CONTEXT = json.dumps({"channel": "telegram", "chat_type": "direct", "chat_id": "42", "sender_id": "42"})
 
 
 def _old(folder: Path, key: str = "agent:main:direct:42") -> Path:
@@ -31,7 +29,7 @@ def test_migrate_tells_each_file_and_its_session(cli: Cli, store: Store, tmp_pat
     assert done.out == f"{file.name} → {session.id}, 1 record\n"
     again = cli("sessions", "migrate", str(tmp_path / "old"))
     assert (again.code, again.out) == (0, "")
-    assert "no old session files" in again.err
+    assert "no legacy session files" in again.err
 
 
 def test_migrate_answers_in_json(cli: Cli, tmp_path: Path) -> None:
@@ -80,9 +78,7 @@ def test_new_for_a_context_is_the_next_chat_there(cli: Cli, store: Store) -> Non
         (("--context", CONTEXT, "--alias", "agent:x"), 2),
     ],
 )
-def test_a_bad_context_makes_nothing(
-    cli: Cli, root: Path, given: tuple[str, ...], code: int
-) -> None:
+def test_a_bad_context_makes_nothing(cli: Cli, root: Path, given: tuple[str, ...], code: int) -> None:
     done = cli("sessions", "new", *given)
     assert done.code == code
     assert done.out == "" and done.err.count("\n") == 1

@@ -41,9 +41,7 @@ def test_version_imports_nothing_heavy(root: Path) -> None:
     assert not imported(root, "--version") & set(HEAVY)
 
 
-def test_list_imports_neither_rich_nor_anything_else_it_does_not_need(
-    root: Path, session: Session
-) -> None:
+def test_list_imports_neither_rich_nor_anything_else_it_does_not_need(root: Path, session: Session) -> None:
     needless = {"rich", "asyncio", "dataclasses", "tempfile", "logging", "json", "orjson", "shutil"}
     assert not imported(root, "sessions", "list") & needless
     assert not imported(root, "sessions", "list", "--json") & needless
@@ -84,9 +82,7 @@ def test_without_arguments_there_is_help_and_exit_2(cli: Cli) -> None:
         ("--root", "", "sessions", "list"),
     ],
 )
-def test_wrong_usage_is_one_line_and_exit_2(
-    cli: Cli, root: Path, arguments: tuple[str, ...]
-) -> None:
+def test_wrong_usage_is_one_line_and_exit_2(cli: Cli, root: Path, arguments: tuple[str, ...]) -> None:
     done = cli(*arguments)
     assert done.code == 2
     assert done.out == ""
@@ -127,9 +123,9 @@ def test_reading_commands_make_no_root(cli: Cli, root: Path) -> None:
 
 def test_debug_lets_the_error_through(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("EVERLOG_DEBUG", "1")
-    from everlog.errors import InvalidIdError
+    from everlog.errors import NotFoundError
 
-    with pytest.raises(InvalidIdError):
+    with pytest.raises(NotFoundError):
         cli("sessions", "show", "../x")
 
 

@@ -147,9 +147,7 @@ def test_blank_lines_crlf_and_a_byte_order_mark_are_passed_over(cli: Cli) -> Non
         (b"\x00", "malformed"),
     ],
 )
-def test_a_bad_line_is_one_error_that_names_line_and_field(
-    cli: Cli, root: Path, line: bytes, names: str
-) -> None:
+def test_a_bad_line_is_one_error_that_names_line_and_field(cli: Cli, root: Path, line: bytes, names: str) -> None:
     good = rows({"context": FORUM})
     for option in ((), ("--explain",)):
         done = cli("route", *option, stdin=good + b"\n" + line + b"\n" + good)
@@ -195,29 +193,24 @@ def test_explain_is_a_paragraph_a_line(cli: Cli, root: Path) -> None:
     done = cli("route", "--explain", stdin=rows(loud, quiet))
     first, second, rest = done.out.split("\n")
     assert (done.code, done.err, rest) == (0, "", "")
-    assert "rule 1 'Loud' is the first to match: channel is telegram, mentioned is true" in first
+    assert "rule 1 'Loud' is the first that matches: channel is telegram, mentioned is true" in first
     assert "Telegram forum" in first and "alice" in first
-    assert "No dispatch rule matches, so the default agent sales (flagged as default)" in second
-    assert "without regard to case: channel Slack as slack, sender_id U7 as u7" in second
+    assert "No dispatch rule matches, so the message goes to the default agent sales (marked as default)" in second
+    assert "compared in lower case: channel Slack as slack, sender_id U7 as u7" in second
     keys = [one["session_key"] for one in answers(cli("route", stdin=rows(loud, quiet)))]
     assert first.endswith(keys[0]) and second.endswith(keys[1])
 
 
 def test_explain_with_json_adds_the_words_to_the_answer(cli: Cli) -> None:
     line = rows({"context": FORUM})
-    plain, told = (
-        cli("route", stdin=line).json,
-        cli("route", "--explain", "--json", stdin=line).json,
-    )
+    plain, told = (cli("route", stdin=line).json, cli("route", "--explain", "--json", stdin=line).json)
     why = told.pop("why")
     assert told == plain and list(told) == list(plain)
     assert any("Telegram forum" in sentence for sentence in why)
 
 
 def test_no_control_character_of_an_id_reaches_the_output(cli: Cli) -> None:
-    line = rows(
-        {"context": {**FORUM, "chat_id": "\x1b[31m\x9b2J\u202e\n|="}, "session_key": "\x07"}
-    )
+    line = rows({"context": {**FORUM, "chat_id": "\x1b[31m\x9b2J\u202e\n|="}, "session_key": "\x07"})
     for option in ((), ("--explain",)):
         done = cli("route", *option, stdin=line)
         assert done.code == 0 and done.out.count("\n") == 1
@@ -229,10 +222,7 @@ def test_no_control_character_of_an_id_reaches_the_output(cli: Cli) -> None:
 
 def test_each_answer_is_there_before_the_next_line_is_asked(root: Path) -> None:
     with subprocess.Popen(
-        [sys.executable, "-m", "everlog", "route"],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        env=environment(root),
+        [sys.executable, "-m", "everlog", "route"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment(root)
     ) as process:
         assert process.stdin is not None and process.stdout is not None
         for _ in range(3):
@@ -253,24 +243,19 @@ def test_many_lines_are_no_trouble(root: Path) -> None:
 def test_on_a_terminal_it_says_what_it_waits_for(root: Path) -> None:
     done = run_on_terminal(root, "route", "--explain", typed=rows({"context": FORUM}) + b"\x04")
     assert done.code == 0
-    assert "then Ctrl-D" in done.out and "There are no dispatch rules" in done.out
+    assert "then Ctrl-D" in done.out and "No dispatch rules are configured" in done.out
 
 
 # --- config show
 
 
-def test_config_show_shows_all_of_it_and_whence(
-    cli: Cli, root: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_config_show_shows_all_of_it_and_whence(cli: Cli, root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = write_config(root, CONFIG)
     answer = cli("config", "show", "--json").json
     session, origins = answer["settings"]["session"], answer["origins"]
     assert session["dimensions"] == ["sender"] and session["dm_scope"] is None
     assert session["identity_links"] == {"Alice": ["telegram:7", "slack:U7"]}
-    assert answer["settings"]["dispatch"]["rules"][0]["when"] == {
-        "channel": "telegram",
-        "mentioned": True,
-    }
+    assert answer["settings"]["dispatch"]["rules"][0]["when"] == {"channel": "telegram", "mentioned": True}
     assert answer["settings"]["agents"]["sales"]["default"] is True
     assert origins["session.identity_links.Alice"] == origins["dispatch.rules"] == "file"
     assert origins["agents.sales.default"] == "file" and origins["session.dm_scope"] == "default"

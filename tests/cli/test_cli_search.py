@@ -26,9 +26,7 @@ def test_it_says_of_how_many_sessions_it_shows_the_best(cli: Cli, store: Store) 
     assert "Zoo" in cli("sessions", "search", "zebra").out
 
 
-def test_what_is_piped_has_a_line_for_each_session_and_each_passage(
-    root: Path, store: Store
-) -> None:
+def test_what_is_piped_has_a_line_for_each_session_and_each_passage(root: Path, store: Store) -> None:
     title = "A title of a good many words, " * 5
     session = store.create(title=title.strip())
     session.append(everlog.user("all about a zebra"))

@@ -84,10 +84,10 @@ def test_status_page_and_cron_talk_to_it(served: list[str], cli: Cli) -> None:
         assert time.monotonic() < until
     assert cli("cron", "pause", "hello").out == "hello is paused\n"
     assert "paused" in cli("cron", "list").out
-    assert cli("cron", "resume", "hello").out == "hello goes on\n"
+    assert cli("cron", "resume", "hello").out == "hello is resumed\n"
     assert "waiting" in cli("cron", "list").out
     unknown = cli("cron", "pause", "nothing")
-    assert (unknown.code, unknown.err) == (1, "everlog: there is no job 'nothing'\n")
+    assert (unknown.code, unknown.err) == (1, "everlog: no job named 'nothing'\n")
 
 
 def test_a_second_one_is_refused(served: list[str], root: Path) -> None:
@@ -112,8 +112,7 @@ def test_keys_are_not_shown_with_the_configuration(root: Path, cli: Cli) -> None
 
 
 @pytest.mark.parametrize(
-    "config",
-    ['[[cron.jobs]]\nid = "a"\nschedule = "x"\nprompt = "p"\n', '[daemon]\nhost = "0.0.0.0"\n'],
+    "config", ['[[cron.jobs]]\nid = "a"\nschedule = "x"\nprompt = "p"\n', '[daemon]\nhost = "0.0.0.0"\n']
 )
 def test_a_configuration_that_cannot_be_used_is_one_clear_line(root: Path, config: str) -> None:
     root.mkdir(mode=0o700)

@@ -9,7 +9,7 @@ import pytest
 
 from everlog.stores.postgres.schema import VERSION
 from tests.cli.runner import Cli
-from tests.stores.postgres.stores import shared_server
+from tests.stores.postgres.open_stores import shared_server
 
 
 @pytest.fixture
@@ -38,9 +38,7 @@ def test_commands_work_on_a_database_as_they_do_on_files(cli: Cli, url: str, roo
     assert not (root / "sessions").exists()
 
 
-def test_the_environment_names_a_database_too(
-    cli: Cli, url: str, root: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_environment_names_a_database_too(cli: Cli, url: str, root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("EVERLOG_STORE", url)
     session = cli("sessions", "new").out.strip()
     assert session in cli("sessions", "list").out
@@ -73,9 +71,9 @@ def test_migrating_says_from_where_to_where(cli: Cli, url: str) -> None:
 def test_a_database_that_cannot_be_used_is_one_line_without_the_password(cli: Cli) -> None:
     for url, said in (
         ("postgresql://me:hush@127.0.0.1:1/x", "postgresql://me@127.0.0.1:1/x cannot be reached"),
-        ("postgresql://me:hush@[::1/x", "the address of the database cannot be read"),
-        ("redis://me:hush@127.0.0.1/x", "it begins with postgresql://"),
-        ("/some/where", "it begins with postgresql://"),
+        ("postgresql://me:hush@[::1/x", "the database address cannot be parsed"),
+        ("redis://me:hush@127.0.0.1/x", "must begin with postgresql://"),
+        ("/some/where", "must begin with postgresql://"),
     ):
         done = cli("--store", url, "sessions", "list")
         assert done.code in (1, 2)
@@ -87,21 +85,19 @@ def test_a_database_that_cannot_be_used_is_one_line_without_the_password(cli: Cl
 # --- moving
 
 
-def test_sessions_go_to_a_database_and_come_back(
-    cli: Cli, url: str, root: Path, tmp_path: Path
-) -> None:
+def test_sessions_go_to_a_database_and_come_back(cli: Cli, url: str, root: Path, tmp_path: Path) -> None:
     session = cli("sessions", "new", "--title", "Traveller").out.strip()
     cli("sessions", "append", session, "hello")
     back = tmp_path / "back"
     there = cli("store", "copy", str(root), url)
     assert there.code == 0
-    assert there.out.startswith("1 session copied, 0 brought up to date, 0 already there; 2 lines")
+    assert there.out.startswith("1 session copied, 0 extended, 0 unchanged; 2 lines")
     assert cli("store", "copy", url, str(back), "--json").json["copied"] == 1
     log = Path("sessions") / session / "session.jsonl"
     assert (root / log).read_bytes() == (back / log).read_bytes()
     cli("sessions", "append", session, "more")
     again = cli("store", "copy", str(root), url, "--session", session[:10]).out
-    assert again.startswith("0 sessions copied, 1 brought up to date")
+    assert again.startswith("0 sessions copied, 1 extended")
     assert "more" in cli("--store", url, "sessions", "show", session).out
 
 
@@ -113,7 +109,7 @@ def test_what_differs_is_refused_and_the_exit_code_says_so(cli: Cli, url: str, r
     done = cli("store", "copy", str(root), url)
     assert done.code == 1
     assert f"refused {session}" in done.err
-    assert "more records there, from 2 on" in done.err
+    assert "the target has more records, from 2 on" in done.err
 
 
 def test_damage_is_listed_and_the_rest_is_copied(cli: Cli, url: str, root: Path) -> None:
@@ -153,8 +149,8 @@ def test_copying_nonsense_is_one_clear_line(cli: Cli, url: str, root: Path, tmp_
         ((str(tmp_path / "none"), url), 2, "there is no directory"),
         ((str(root), str(root / "..") + f"/{root.name}"), 2, "SRC and DST are the same"),
         ((str(foreign), url), 1, "sessions of another program"),
-        ((str(root), "redis://x"), 1, "no store is known"),
-        ((str(root), "memory:"), 1, "cannot be moved"),
+        ((str(root), "redis://x"), 1, "unknown kind of location"),
+        ((str(root), "memory:"), 1, "cannot be copied"),
         ((str(root), "postgresql://me:hush@127.0.0.1:1/x"), 1, "cannot be reached"),
         ((str(root), url, "--session", "nobody"), 1, "nobody"),
     ):
@@ -175,7 +171,7 @@ def test_stats_tell_where_the_room_goes(cli: Cli, url: str, root: Path) -> None:
         assert session in said
         assert "\x1b" not in said
     assert "  sessions\n" in files
-    assert "tables of version" in tables
+    assert "table version" in tables
     assert "of indexes" in tables
     held = cli("--store", url, "store", "stats", "--json", "--limit", "0").json
     assert held["biggest"] == []

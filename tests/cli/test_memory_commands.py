@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from everlog.memory.memory_directory import Memories, memory_path, project_key
+from everlog.memory.memory_directory import MemoryDirectory, memory_path, project_key
 from everlog.memory.note_text import parse
 from everlog.model import user
 from everlog.session import Session
@@ -14,16 +14,16 @@ from tests.cli.runner import Cli, run_on_terminal
 
 
 @pytest.fixture
-def memories(root: Path) -> Memories:
+def memories(root: Path) -> MemoryDirectory:
     """The memory of the agent main."""
-    return Memories(memory_path(root, agent="main"))
+    return MemoryDirectory(memory_path(root, agent="main"))
 
 
-def test_a_note_is_added_shown_and_found(cli: Cli, memories: Memories) -> None:
+def test_a_note_is_added_shown_and_found(cli: Cli, memories: MemoryDirectory) -> None:
     made = cli("memory", "add", "The staging host is blue.", "--category", "project", "--json")
     assert (made.code, made.json) == (0, {"file": "the-staging-host-is-blue.md"})
-    (note,) = memories.listed()
-    assert not note.ours, "no dream rewrites what a person wrote"
+    (note,) = memories.notes()
+    assert not note.generated, "no dream rewrites what a person wrote"
     assert parse(note.text).category == "project"
     shown = cli("memory", "show").out
     assert "- [The staging host is blue.](the-staging-host-is-blue.md)" in shown
@@ -36,20 +36,18 @@ def test_a_note_is_added_shown_and_found(cli: Cli, memories: Memories) -> None:
     assert found["sessions"]["results"] == []
 
 
-def test_a_note_has_the_name_and_the_description_that_it_is_given(
-    cli: Cli, memories: Memories
-) -> None:
+def test_a_note_has_the_name_and_the_description_that_it_is_given(cli: Cli, memories: MemoryDirectory) -> None:
     cli("memory", "add", "line one\nline two", "--name", "My / note", "--description", "two lines")
-    (note,) = memories.listed()
+    (note,) = memories.notes()
     assert note.path == "my-note.md"
     assert parse(note.text).body == "line one\nline two"
     assert parse(note.text).description == "two lines"
 
 
-def test_the_same_fact_is_not_written_twice(cli: Cli, memories: Memories) -> None:
+def test_the_same_fact_is_not_written_twice(cli: Cli, memories: MemoryDirectory) -> None:
     first = cli("memory", "add", "The staging host is blue.").out
     assert cli("memory", "add", "the staging host is BLUE").out == first
-    assert len(memories.listed()) == 1
+    assert len(memories.notes()) == 1
 
 
 def test_search_finds_what_was_said_in_sessions_too(cli: Cli, session: Session) -> None:
@@ -57,7 +55,7 @@ def test_search_finds_what_was_said_in_sessions_too(cli: Cli, session: Session) 
     assert session.id in cli("memory", "search", "sourdough").out
     nothing = cli("memory", "search", "zanzibar")
     assert (nothing.code, nothing.out) == (0, "")
-    assert "nothing was found" in nothing.err
+    assert "no matches" in nothing.err
 
 
 def test_an_empty_memory_is_told(cli: Cli, root: Path) -> None:
@@ -66,7 +64,7 @@ def test_an_empty_memory_is_told(cli: Cli, root: Path) -> None:
     assert not (root / "memory").exists(), "looking makes nothing"
 
 
-def test_a_note_is_changed_to_what_is_piped_in(cli: Cli, memories: Memories) -> None:
+def test_a_note_is_changed_to_what_is_piped_in(cli: Cli, memories: MemoryDirectory) -> None:
     cli("memory", "add", "The staging host is blue.")
     done = cli("memory", "edit", "The staging host is blue.", stdin=b"It is green now.\n")
     assert done.code == 0
@@ -78,7 +76,7 @@ def test_a_note_is_changed_to_what_is_piped_in(cli: Cli, memories: Memories) -> 
 
 
 def test_on_a_terminal_a_note_is_changed_in_the_editor(
-    cli: Cli, root: Path, memories: Memories, tmp_path: Path
+    cli: Cli, root: Path, memories: MemoryDirectory, tmp_path: Path
 ) -> None:
     cli("memory", "add", "The staging host is blue.")
     editor = tmp_path / "editor"
@@ -93,53 +91,49 @@ def test_on_a_terminal_a_note_is_changed_in_the_editor(
     assert "was not changed" in again.out
 
 
-def test_a_session_of_any_length_is_looked_through(
-    cli: Cli, session: Session, memories: Memories
-) -> None:
+def test_a_session_of_any_length_is_looked_through(cli: Cli, session: Session, memories: MemoryDirectory) -> None:
     session.append(user("I prefer tabs over spaces. How are you?"))
     done = cli("memory", "extract", session.id, "--json").json
     assert done["finder"] == "rules" and done["sessionId"] == session.id
     (fact,) = done["facts"]
     assert (fact["category"], fact["seq"]) == ("preference", 1)
-    assert memories.known() == ["The user prefers tabs over spaces."]
+    assert memories.known_facts() == ["The user prefers tabs over spaces."]
     again = cli("memory", "extract", session.id)
-    assert (again.code, again.out) == (0, "") and "nothing new" in again.err
+    assert (again.code, again.out) == (0, "") and "no new facts" in again.err
 
 
-def test_a_dream_waits_for_its_gates_unless_it_is_forced(
-    cli: Cli, session: Session, memories: Memories
-) -> None:
+def test_a_dream_waits_for_its_gates_unless_it_is_forced(cli: Cli, session: Session, memories: MemoryDirectory) -> None:
     session.append(user("I prefer tabs over spaces."))
     cli("memory", "extract", session.id)
     refused = cli("memory", "dream")
-    assert (refused.code, memories.listed()) == (0, [])
-    assert refused.out.startswith("not now: 1 of 5 new sessions")
+    assert (refused.code, memories.notes()) == (0, [])
+    assert refused.out.startswith("not due: 1 of 5 new sessions")
     assert cli("memory", "dream", "--json").json["dreamed"] is False
     planned = cli("memory", "dream", "--dry-run", "--json").json
     assert planned["dreamed"] is False and len(planned["changes"]) == 3
-    assert memories.listed() == []
+    assert memories.notes() == []
     done = cli("memory", "dream", "--force", "--json").json
     assert done["dreamed"] and done["changes"] == planned["changes"]
-    assert len(memories.listed()) == 1
+    assert len(memories.notes()) == 1
     late = cli("memory", "dream").out
-    assert late.startswith("not now: 0.0 of 24 hours")
+    assert late.startswith("not due: 0.0 of 24 hours")
 
 
-def test_what_was_done_last_is_taken_back(cli: Cli, session: Session, memories: Memories) -> None:
+def test_what_was_done_last_is_taken_back(cli: Cli, session: Session, memories: MemoryDirectory) -> None:
     session.append(user("I prefer tabs over spaces."))
     cli("memory", "extract", session.id)
     before = {one.path: one.text for one in memories.files()}
     cli("memory", "dream", "--force")
-    assert "took back:" in cli("memory", "undo").out
+    assert "undone:" in cli("memory", "undo").out
     assert {one.path: one.text for one in memories.files()} == before
     nothing = cli("memory", "undo")
     assert nothing.code == 1 and "nothing to undo" in nothing.err
     cli("memory", "add", "The staging host is blue.")
     assert cli("memory", "undo", "--json").json["files"]
-    assert memories.listed() == []
+    assert memories.notes() == []
 
 
-def test_an_undo_over_an_edit_is_refused(cli: Cli, memories: Memories) -> None:
+def test_an_undo_over_an_edit_is_refused(cli: Cli, memories: MemoryDirectory) -> None:
     cli("memory", "add", "The staging host is blue.")
     memories.put("the-staging-host-is-blue.md", "by hand\n", by_person=True)
     refused = cli("memory", "undo")
@@ -148,7 +142,7 @@ def test_an_undo_over_an_edit_is_refused(cli: Cli, memories: Memories) -> None:
 
 
 def test_clearing_names_what_it_deletes_and_asks(
-    cli: Cli, root: Path, memories: Memories, session: Session
+    cli: Cli, root: Path, memories: MemoryDirectory, session: Session
 ) -> None:
     cli("memory", "add", "The staging host is blue.")
     stranger = memories.path / "picture.png"
@@ -157,7 +151,7 @@ def test_clearing_names_what_it_deletes_and_asks(
     assert refused.code == 2 and "--yes" in refused.err
     declined = run_on_terminal(root, "memory", "clear", typed=b"n\n")
     assert declined.code == 1 and "the-staging-host-is-blue.md" in declined.out
-    assert len(memories.listed()) == 1
+    assert len(memories.notes()) == 1
     done = run_on_terminal(root, "memory", "clear", typed=b"y\n")
     assert done.code == 0 and "deleted the-staging-host-is-blue.md" in done.out
     assert memories.files() == [] and stranger.exists()
@@ -167,7 +161,7 @@ def test_clearing_names_what_it_deletes_and_asks(
 
 
 def test_agents_and_projects_have_memories_of_their_own(
-    cli: Cli, root: Path, tmp_path: Path, memories: Memories
+    cli: Cli, root: Path, tmp_path: Path, memories: MemoryDirectory
 ) -> None:
     cli("memory", "add", "of the digger", "--agent", "digger")
     folder = tmp_path / "project"
@@ -195,9 +189,7 @@ def test_agents_and_projects_have_memories_of_their_own(
         (("memory", "dreem"), 2),
     ],
 )
-def test_nonsense_is_refused_in_one_line(
-    cli: Cli, root: Path, arguments: tuple[str, ...], code: int
-) -> None:
+def test_nonsense_is_refused_in_one_line(cli: Cli, root: Path, arguments: tuple[str, ...], code: int) -> None:
     done = cli(*arguments, stdin=b"text")
     assert (done.code, done.out) == (code, "")
     assert done.err.startswith("everlog: ") and done.err.count("\n") == 1

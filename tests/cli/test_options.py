@@ -26,7 +26,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_an_option_that_is_empty_is_refused_on_every_level(cli: Cli, option: str) -> None:
     for arguments in ((option, "", "sessions", "list"), ("sessions", "list", option, "")):
         done = cli(*arguments)
-        assert done.code == 2 and "it is empty" in done.err
+        assert done.code == 2 and "the value is empty" in done.err
 
 
 @pytest.mark.parametrize("variable", ["EVERLOG_ROOT", "EVERLOG_STORE"])

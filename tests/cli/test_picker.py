@@ -22,9 +22,9 @@ from prompt_toolkit.utils import get_cwidth
 from benchmarks.listing import populate
 from everlog.app import open_store
 from everlog.cli.picker import pick_async
-from everlog.cli.picker.newest_task import Newest
-from everlog.cli.picker.preview import MESSAGES
-from everlog.cli.picker.session_filter import AHEAD, LARGEST, PAGE, query
+from everlog.cli.picker.newest_task import NewestTask
+from everlog.cli.picker.preview import MAX_MESSAGES
+from everlog.cli.picker.session_filter import MAX_PAGE_SIZE, PAGE_SIZE, READ_AHEAD, to_query
 from everlog.cli.picker.session_table import cut, fill, wrap
 from everlog.errors import EverlogError, NotFoundError
 from everlog.model import Entry, user
@@ -48,12 +48,7 @@ class Counted:
         return getattr(self._port, name)
 
     def list(
-        self,
-        which: Filter = EVERY,
-        *,
-        limit: int = 50,
-        cursor: str | None = None,
-        order: Order = "active",
+        self, which: Filter = EVERY, *, limit: int = 50, cursor: str | None = None, order: Order = "active"
     ) -> Page:
         page = self._port.list(which, limit=limit, cursor=cursor, order=order)
         self.pages.append(len(page))
@@ -128,16 +123,14 @@ def crowd(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Store]:
         yield store
 
 
-def test_the_first_paint_of_ten_thousand_sessions_reads_one_page_and_one_preview(
-    crowd: Store,
-) -> None:
+def test_the_first_paint_of_ten_thousand_sessions_reads_one_page_and_one_preview(crowd: Store) -> None:
     async def look() -> str | None:
         with picking(crowd) as (keys, paper, counted):
             picker = asyncio.create_task(pick_async(Store(counted)))
             await until(lambda: "message 499" in paper.text, paper)
             assert "1 of 10,001" in paper.text and "› A long one" in paper.text
-            assert counted.pages == [PAGE]
-            assert counted.records <= MESSAGES + 1
+            assert counted.pages == [PAGE_SIZE]
+            assert counted.records <= MAX_MESSAGES + 1
             keys.send_text("\x1b[B" * 3 + "\r")
             return await picker
 
@@ -149,16 +142,16 @@ def test_pages_are_read_as_one_scrolls_and_all_for_who_goes_to_the_end(crowd: St
         with picking(crowd) as (keys, paper, counted):
             picker = asyncio.create_task(pick_async(Store(counted)))
             await until(lambda: "1 of 10,001" in paper.text, paper)
-            keys.send_text("\x1b[B" * (PAGE - AHEAD))
-            await until(lambda: f"{PAGE - AHEAD + 1} of" in paper.text, paper)
+            keys.send_text("\x1b[B" * (PAGE_SIZE - READ_AHEAD))
+            await until(lambda: f"{PAGE_SIZE - READ_AHEAD + 1} of" in paper.text, paper)
             await until(lambda: len(counted.pages) == 1, paper)
             keys.send_text("\x1b[B" * 2)
-            await until(lambda: counted.pages == [PAGE, PAGE], paper)
+            await until(lambda: counted.pages == [PAGE_SIZE, PAGE_SIZE], paper)
             keys.send_text("\x1b[F")
             await until(lambda: "10,001 of 10,001" in paper.text, paper)
             last = list(crowd.walk())[-1]
-            assert f"› {last.metadata.title} " in paper.text
-            assert len(counted.pages) <= 2 + 10_000 / LARGEST + 1
+            assert f"› {last.metadata.display_title} " in paper.text
+            assert len(counted.pages) <= 2 + 10_000 / MAX_PAGE_SIZE + 1
             keys.send_text("\x03")
             assert await picker is None
 
@@ -199,13 +192,13 @@ def test_of_what_waits_only_the_newest_is_done_and_an_overtaken_answer_is_droppe
             return name
 
         with ThreadPoolExecutor(1) as threads:
-            newest = Newest(threads, failed=lambda error: pytest.fail(str(error)))
-            newest.ask(lambda: work("first"), taken.append)
+            newest = NewestTask(threads, on_error=lambda error: pytest.fail(str(error)))
+            newest.submit(lambda: work("first"), taken.append)
             await asyncio.to_thread(begun.wait, SECONDS)
             for name in ("second", "third", "fourth"):
-                newest.ask(lambda name=name: work(name), taken.append)  # type: ignore[misc]
+                newest.submit(lambda name=name: work(name), taken.append)  # type: ignore[misc]
             may_end.set()
-            while newest.busy:
+            while newest.is_busy:
                 await asyncio.sleep(0.005)
         assert done == ["first", "fourth"]
         assert taken == ["fourth"]
@@ -222,10 +215,10 @@ def test_a_failure_is_told_and_the_next_question_is_answered() -> None:
             raise NotFoundError("it is gone")
 
         with ThreadPoolExecutor(1) as threads:
-            newest = Newest(threads, told.append)
+            newest = NewestTask(threads, told.append)
             for work in (fail, lambda: 3):
-                newest.ask(work, taken.append)
-                while newest.busy:
+                newest.submit(work, taken.append)
+                while newest.is_busy:
                     await asyncio.sleep(0.005)
         assert [one.message for one in told] == ["it is gone"] and taken == [3]
 
@@ -233,9 +226,9 @@ def test_a_failure_is_told_and_the_next_question_is_answered() -> None:
 
 
 def test_the_last_word_of_a_filter_is_a_beginning_unless_it_is_quoted() -> None:
-    assert query("flaky te") == "flaky te*"
-    assert query('"flaky te"') == '"flaky te"'
-    assert query("c++") == "c++"
+    assert to_query("flaky te") == "flaky te*"
+    assert to_query('"flaky te"') == '"flaky te"'
+    assert to_query("c++") == "c++"
 
 
 def test_text_is_cut_filled_and_wrapped_by_columns_not_characters() -> None:
@@ -256,9 +249,7 @@ def test_lines_of_the_preview_break_between_words_and_stay_indented() -> None:
 
 @settings(deadline=None)
 @given(st.text("ab  \u0301会", max_size=60), st.integers(2, 12))
-def test_no_line_of_the_preview_is_too_wide_and_nothing_but_spaces_goes(
-    text: str, width: int
-) -> None:
+def test_no_line_of_the_preview_is_too_wide_and_nothing_but_spaces_goes(text: str, width: int) -> None:
     lines = wrap(text, width)
     assert all(get_cwidth(line) <= width for line in lines)
     assert "".join(lines).replace(" ", "") == text.replace(" ", "")

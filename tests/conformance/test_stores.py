@@ -13,7 +13,7 @@ from everlog.stores.file.file_store import FileStore
 from everlog.stores.in_memory import InMemoryStore
 from everlog.stores.postgres.postgres_store import PostgresStore
 from everlog.testing import StoreConformance
-from tests.stores.postgres.stores import Stores, shared_server
+from tests.stores.postgres.open_stores import Stores, shared_server
 
 
 class TestInMemoryStore(StoreConformance):

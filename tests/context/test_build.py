@@ -10,24 +10,15 @@ import everlog
 from everlog.context.build import Context, build, context_tokens
 from everlog.context.tokens import estimate
 from everlog.errors import ContextOverflowError
-from everlog.log.backward_read import Live, read
-from everlog.log.tool_pairs import arrange, pair
-from everlog.model import (
-    Compaction,
-    Event,
-    Message,
-    Tombstone,
-    ToolCall,
-    Usage,
-    assistant,
-    tool_result,
-    user,
-)
+from everlog.log.backward_read import LiveMessages, read_live
+from everlog.log.tool_pairs import arrange_results, pair_results
+from everlog.model import Compaction, Event, Message, Tombstone, ToolCall, Usage, assistant, tool_result, user
+from tests.examples import examples
 from tests.histories import Step, append, check_order, steps
 
 
-def _live(*messages: Message) -> Live:
-    return Live(messages=tuple(messages), head=max((m.seq for m in messages), default=0))
+def _live(*messages: Message) -> LiveMessages:
+    return LiveMessages(messages=tuple(messages), last_seq=max((m.seq for m in messages), default=0))
 
 
 def _texts(context: Context) -> list[str]:
@@ -60,21 +51,16 @@ def _reasons(context: Context) -> list[tuple[int | None, str]]:
 )
 def test_each_strategy_shows_its_summary_in_its_own_way(strategy: str, text: str) -> None:
     record = Compaction(strategy=strategy, first_kept_seq=2, summary="S", seq=3)
-    context = build(Live(messages=(user("kept", seq=2),), summary=record))
-    assert [(message.role, message.text) for message in context.messages] == [
-        ("user", text),
-        ("user", "kept"),
-    ]
+    context = build(LiveMessages(messages=(replace(user("kept"), seq=2),), summary=record))
+    assert [(message.role, message.text) for message in context.messages] == [("user", text), ("user", "kept")]
 
 
 # --- backwards and forwards are one
 
 
 @given(steps)
-@settings(max_examples=1500, deadline=None)
-def test_reading_any_history_backwards_gives_what_folding_it_forwards_gives(
-    history: list[Step],
-) -> None:
+@settings(max_examples=examples(1500), deadline=None)
+def test_reading_any_history_backwards_gives_what_folding_it_forwards_gives(history: list[Step]) -> None:
     session = everlog.open_store("memory:").create()
     for step in history:
         append(session, step)
@@ -87,40 +73,40 @@ def test_reading_any_history_backwards_gives_what_folding_it_forwards_gives(
     sent = session.context(window=10_000_000)
     check_order(sent.messages)
     told = sent.messages if view.compaction is None else sent.messages[1:]
-    assert [one.seq for one in told] == [one.seq for one in arrange(forward, pair(forward))]
+    assert [one.seq for one in told] == [one.seq for one in arrange_results(forward, pair_results(forward))]
 
 
 def test_a_restored_message_that_the_summary_lacks_makes_it_stale() -> None:
     log: list[everlog.Message | Tombstone | Compaction] = [
-        user("a", seq=1),
-        user("b", seq=2),
+        replace(user("a"), seq=1),
+        replace(user("b"), seq=2),
         Tombstone(deletes=(1,), seq=3),
         Compaction(first_kept_seq=2, summary="of nothing", seq=4),
         Tombstone(restores=(1,), seq=5),
     ]
-    assert read(reversed(log)).stale == (1,)
-    again = read(reversed(log), accept_stale=False)
+    assert read_live(reversed(log)).stale_seqs == (1,)
+    again = read_live(reversed(log), accept_stale=False)
     assert again.summary is None
     assert [message.seq for message in again.messages] == [1, 2]
 
 
 def test_a_compaction_starts_from_the_newest_summary_that_tells_nothing_deleted() -> None:
     log: list[everlog.Message | Tombstone | Compaction] = [
-        user("a", seq=1),
+        replace(user("a"), seq=1),
         Compaction(first_kept_seq=2, summary="first", seq=2),
-        user("secret", seq=3),
-        user("c", seq=4),
+        replace(user("secret"), seq=3),
+        replace(user("c"), seq=4),
         Compaction(first_kept_seq=4, summary="second, with the secret", seq=5),
-        user("d", seq=6),
+        replace(user("d"), seq=6),
         Tombstone(deletes=(3,), seq=7),
     ]
-    live = read(reversed(log))
+    live = read_live(reversed(log))
     assert live.summary is not None and live.summary.seq == 5
-    assert live.stale == (3,)
-    base = read(reversed(log), accept_stale=False)
+    assert live.stale_seqs == (3,)
+    base = read_live(reversed(log), accept_stale=False)
     assert base.summary is not None and base.summary.seq == 2
     assert [message.seq for message in base.messages] == [4, 6]
-    assert base.stale == ()
+    assert base.stale_seqs == ()
 
 
 # --- injections
@@ -128,11 +114,11 @@ def test_a_compaction_starts_from_the_newest_summary_that_tells_nothing_deleted(
 
 def test_injections_stand_just_before_the_last_thing_the_user_said() -> None:
     live = _live(
-        user("one", seq=1),
-        assistant("two", seq=2),
-        user("three", seq=3),
-        assistant([ToolCall("c", "x", {})], seq=4),
-        tool_result("c", "five", seq=5),
+        replace(user("one"), seq=1),
+        replace(assistant("two"), seq=2),
+        replace(user("three"), seq=3),
+        replace(assistant([ToolCall("c", "x", {})]), seq=4),
+        replace(tool_result("c", "five"), seq=5),
     )
     context = build(live, inject=[user("<env/>"), user("<recall/>")])
     assert _texts(context) == ["one", "two", "<env/>", "<recall/>", "three", "", "five"]
@@ -142,21 +128,25 @@ def test_injections_stand_just_before_the_last_thing_the_user_said() -> None:
 
 def test_without_a_user_message_they_stand_behind_the_summary() -> None:
     record = Compaction(strategy="prose", first_kept_seq=2, summary="S", seq=3)
-    live = Live(messages=(assistant("a", seq=4),), summary=record)
+    live = LiveMessages(messages=(replace(assistant("a"), seq=4),), summary=record)
     assert _texts(build(live, inject=[user("<env/>")])) == ["S", "<env/>", "a"]
-    assert _texts(build(Live(), inject=[user("<env/>")])) == ["<env/>"]
+    assert _texts(build(LiveMessages(), inject=[user("<env/>")])) == ["<env/>"]
 
 
 def test_an_injected_message_found_in_a_log_is_not_sent() -> None:
-    log = [user("a", seq=1), user("old recall", seq=2, auto_injected=True), assistant("b", seq=3)]
-    context = build(read(reversed(log)))
+    log = [
+        replace(user("a"), seq=1),
+        replace(user("old recall", auto_injected=True), seq=2),
+        replace(assistant("b"), seq=3),
+    ]
+    context = build(read_live(reversed(log)))
     assert _texts(context) == ["a", "b"]
     assert _reasons(context) == [(2, "injected into an earlier run")]
 
 
 def test_injections_have_a_share_of_the_window_and_what_is_over_it_is_named() -> None:
     small, large = user("small"), user("word " * 2_000)
-    context = build(_live(user("hi", seq=1)), window=8_000, inject=[small, large, small])
+    context = build(_live(replace(user("hi"), seq=1)), window=8_000, inject=[small, large, small])
     assert _texts(context) == ["small", "small", "hi"]
     assert len(context.left_out) == 1
     assert "injection of" in context.left_out[0].why
@@ -169,8 +159,8 @@ def _work(count: int, size: int) -> list[Message]:
     made: list[Message] = []
     for number in range(count):
         seq = len(made) + 1
-        made.append(assistant([ToolCall(f"c{number}", "read", {})], seq=seq))
-        made.append(tool_result(f"c{number}", f"{number}" * size, seq=seq + 1))
+        made.append(replace(assistant([ToolCall(f"c{number}", "read", {})]), seq=seq))
+        made.append(replace(tool_result(f"c{number}", f"{number}" * size), seq=seq + 1))
     return made
 
 
@@ -205,13 +195,13 @@ def test_short_results_are_not_worth_shortening() -> None:
 def _rounds(count: int) -> list[Message]:
     made: list[Message] = []
     for number in range(count):
-        made.append(user(f"question {number}", seq=2 * number + 1))
-        made.append(assistant("word " * 400, seq=2 * number + 2))
+        made.append(replace(user(f"question {number}"), seq=2 * number + 1))
+        made.append(replace(assistant("word " * 400), seq=2 * number + 2))
     return made
 
 
 def test_the_oldest_whole_rounds_are_left_out_and_named() -> None:
-    live = _live(*_rounds(10), user("now", seq=21))
+    live = _live(*_rounds(10), replace(user("now"), seq=21))
     context = build(live, window=2_000)
     assert context.tokens <= 2_000
     assert sum(estimate(message) for message in context.messages) <= 2_000
@@ -225,7 +215,7 @@ def test_the_oldest_whole_rounds_are_left_out_and_named() -> None:
 
 
 def test_within_a_long_turn_old_steps_go_and_the_request_stays() -> None:
-    live = _live(user("the task", seq=1), *[_shift(m, 1) for m in _work(20, 2_000)])
+    live = _live(replace(user("the task"), seq=1), *[_shift(m, 1) for m in _work(20, 2_000)])
     context = build(live, window=3_000)
     check_order(context.messages)
     assert context.messages[1].text == "the task"
@@ -237,14 +227,14 @@ def _shift(message: Message, by: int) -> Message:
 
 
 def test_a_round_that_is_too_large_alone_is_an_error() -> None:
-    live = _live(*_rounds(3), user("word " * 3_000, seq=7))
+    live = _live(*_rounds(3), replace(user("word " * 3_000), seq=7))
     with pytest.raises(ContextOverflowError, match="newest round"):
         build(live, window=2_000)
 
 
 def test_the_summary_is_never_left_out() -> None:
     record = Compaction(strategy="prose", first_kept_seq=1, summary="S", seq=30)
-    live = Live(messages=(*_rounds(10), user("now", seq=31)), summary=record)
+    live = LiveMessages(messages=(*_rounds(10), replace(user("now"), seq=31)), summary=record)
     assert _texts(build(live, window=2_000))[0] == "S"
 
 
@@ -252,21 +242,21 @@ def test_the_summary_is_never_left_out() -> None:
 
 
 def test_the_size_is_the_last_count_and_an_estimate_of_what_came_after() -> None:
-    after = user("hello there", seq=3)
-    live = _live(user("a", seq=1), assistant("b", seq=2, usage=Usage(total_tokens=5_000)), after)
+    after = replace(user("hello there"), seq=3)
+    live = _live(replace(user("a"), seq=1), replace(assistant("b", usage=Usage(total_tokens=5_000)), seq=2), after)
     assert build(live).tokens == 5_000 + estimate(after)
     parts = Usage(input_tokens=10, output_tokens=20, cache_read_tokens=30, cache_write_tokens=40)
-    assert build(_live(assistant("b", seq=2, usage=parts))).tokens == 100
+    assert build(_live(replace(assistant("b", usage=parts), seq=2))).tokens == 100
 
 
 def test_what_a_provider_counted_was_shortened_already() -> None:
-    messages: list[Message] = [user("go", seq=1)]
+    messages: list[Message] = [replace(user("go"), seq=1)]
     for number in range(40):
         sent = sum(estimate(m) for m in build(_live(*messages)).messages)
         seq = 2 * number + 2
         call = ToolCall(f"c{number}", "read", {})
-        messages.append(assistant([call], seq=seq, usage=Usage(total_tokens=sent)))
-        messages.append(tool_result(f"c{number}", "word " * 3_000, seq=seq + 1))
+        messages.append(replace(assistant([call], usage=Usage(total_tokens=sent)), seq=seq))
+        messages.append(replace(tool_result(f"c{number}", "word " * 3_000), seq=seq + 1))
         context = build(_live(*messages))
         really = sum(estimate(message) for message in context.messages)
         assert really * 0.9 < context.tokens < really + 8_000
@@ -275,38 +265,32 @@ def test_what_a_provider_counted_was_shortened_already() -> None:
 @pytest.mark.parametrize("reason", ["error", "aborted"])
 def test_the_count_of_a_failed_answer_is_passed_over(reason: str) -> None:
     live = _live(
-        assistant("a", seq=1, usage=Usage(total_tokens=900)),
-        assistant("b", seq=2, usage=Usage(total_tokens=7), stop_reason=reason),
+        replace(assistant("a", usage=Usage(total_tokens=900)), seq=1),
+        replace(assistant("b", usage=Usage(total_tokens=7), stop_reason=reason), seq=2),
     )
     assert 900 < build(live).tokens < 920
-    nothing = _live(assistant("b", seq=2, usage=Usage()))
+    nothing = _live(replace(assistant("b", usage=Usage()), seq=2))
     assert 0 < build(nothing).tokens < 20
 
 
-@pytest.mark.parametrize(
-    "later",
-    [
-        Tombstone(deletes=(1,), seq=4),
-        Compaction(first_kept_seq=2, summary="S", seq=4),
-    ],
-)
+@pytest.mark.parametrize("later", [Tombstone(deletes=(1,), seq=4), Compaction(first_kept_seq=2, summary="S", seq=4)])
 def test_a_count_older_than_a_change_is_stale(later: Tombstone | Compaction) -> None:
     log = [
-        user("x", seq=1),
-        assistant("a", seq=2, usage=Usage(total_tokens=99_000)),
-        user("y", seq=3),
+        replace(user("x"), seq=1),
+        replace(assistant("a", usage=Usage(total_tokens=99_000)), seq=2),
+        replace(user("y"), seq=3),
     ]
-    assert build(read(reversed(log))).tokens > 99_000
-    assert build(read(reversed([*log, later]))).tokens < 100
+    assert build(read_live(reversed(log))).tokens > 99_000
+    assert build(read_live(reversed([*log, later]))).tokens < 100
 
 
 def test_a_count_of_a_call_that_was_not_sent_everything_says_nothing() -> None:
     log: list[Message | Event] = [
-        user("word " * 500, seq=1),
+        replace(user("word " * 500), seq=1),
         Event(kind="trimmed", data={"messages": 3}, seq=2),
-        assistant("a", seq=3, usage=Usage(total_tokens=60)),
+        replace(assistant("a", usage=Usage(total_tokens=60)), seq=3),
     ]
-    assert build(read(reversed(log))).tokens > 400
+    assert build(read_live(reversed(log))).tokens > 400
 
 
 def test_everything_is_counted_not_only_text() -> None:
@@ -319,15 +303,15 @@ def test_everything_is_counted_not_only_text() -> None:
 
 
 def test_the_overhead_counts_only_without_a_count() -> None:
-    live = _live(user("a", seq=1))
+    live = _live(replace(user("a"), seq=1))
     assert context_tokens(live, live.messages, overhead=500) > 500
-    counted = _live(assistant("b", seq=1, usage=Usage(total_tokens=70)))
+    counted = _live(replace(assistant("b", usage=Usage(total_tokens=70)), seq=1))
     assert context_tokens(counted, counted.messages, overhead=500) == 70
 
 
 def test_unknown_blocks_are_kept_for_providers_that_take_them() -> None:
     block = everlog.OtherBlock({"type": "video", "url": "x"})
-    context = build(_live(user([block], seq=1)))
+    context = build(_live(replace(user([block]), seq=1)))
     assert context.messages[0].content == (block,)
 
 

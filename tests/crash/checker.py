@@ -15,7 +15,7 @@ import msgspec
 
 import everlog
 from tests.crash.control import USUAL, Busy, Options
-from tests.crash.faces import Everlog, Log, name_of, open_log, payload
+from tests.crash.interfaces import Everlog, Log, name_of, open_log, payload
 
 
 class Told(msgspec.Struct, frozen=True):

@@ -140,10 +140,7 @@ class Server:
         return self
 
     def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._stdin.close()  # it ends its children, then itself
         self._process.wait(PATIENCE)
@@ -177,9 +174,7 @@ class Strace:
         return parse(self._output.read_text(errors="replace"), root)
 
 
-def run_traced(
-    server: Server, job: Job, acks: Path, *rules: str, calls: str = CALLS
-) -> tuple[Told, list[Call]]:
+def run_traced(server: Server, job: Job, acks: Path, *rules: str, calls: str = CALLS) -> tuple[Told, list[Call]]:
     """A job to its end under strace, with faults as the rules say."""
     child = server.start(job, acks)
     strace = Strace(child, acks.with_suffix(".strace"), f"trace={calls}", *rules)

@@ -43,9 +43,7 @@ class Row(msgspec.Struct, frozen=True):
 class Careful:
     """Appends lines to `{root}/twin/log.<part>`."""
 
-    def __init__(
-        self, root: Path, options: Options = USUAL, clock: Callable[[], float] = time.time
-    ) -> None:
+    def __init__(self, root: Path, options: Options = USUAL, clock: Callable[[], float] = time.time) -> None:
         self.root = root / "twin"
         self.options = options
         self._clock = clock

@@ -30,7 +30,7 @@ import msgspec
 
 import everlog
 from tests.crash.control import USUAL, Busy, Options
-from tests.crash.faces import Everlog, Log, name_of, open_log, payload
+from tests.crash.interfaces import Everlog, Log, name_of, open_log, payload
 
 ATTEMPTS = 3  # at opening a log before the worker gives up
 REFUSALS = (everlog.EverlogError, OSError, ValueError)

@@ -21,11 +21,11 @@ from pathlib import Path
 
 import msgspec
 
-from everlog.cli.output import on_terminal, progress
+from everlog.cli.output import is_terminal, progress
 from tests.crash.checker import tell_apart, violations
 from tests.crash.control import Options
-from tests.crash.faces import name_of, open_log, payload
-from tests.crash.material import parts
+from tests.crash.interfaces import name_of, open_log, payload
+from tests.crash.sample_records import parts
 from tests.crash.twin import TWINS
 
 SIZES = (10, 300, 5000, 5000, 50_000, 1_000_000)
@@ -139,12 +139,7 @@ class Hunter:
 
     def _check(self, tally: Tally, *, derived: bool) -> None:
         wrong = violations(
-            self._kind,
-            self.root,
-            self._acked,
-            options=OPTIONS,
-            torn=list(self._torn.values()),
-            derived=derived,
+            self._kind, self.root, self._acked, options=OPTIONS, torn=list(self._torn.values()), derived=derived
         )
         tally.lost += sum(one.startswith("lost") for one in wrong)
         tally.unreadable += any(one.startswith("cannot be") for one in wrong)
@@ -198,7 +193,7 @@ def run(kind: str, cycles: int, folder: Path) -> Tally:
         pipes[reading] = b""
         children.append(child)
     shown = time.monotonic()
-    watched = on_terminal(sys.stderr)
+    watched = is_terminal(sys.stderr)
     with progress("killing writers") as tell:
         while pipes:
             for pipe in select.select(list(pipes), [], [])[0]:
@@ -239,9 +234,7 @@ def main() -> int:
     print(f"cycles={total.cycles} {_figures(total)} seconds={seconds:.0f}")
     if total.wrong:
         print(f"{len(total.wrong)} promises were not kept", file=sys.stderr)
-    missed = (
-        total.acked < ACKS_PER_CYCLE * given.cycles or total.torn < TORN_PER_CYCLE * given.cycles
-    )
+    missed = total.acked < ACKS_PER_CYCLE * given.cycles or total.torn < TORN_PER_CYCLE * given.cycles
     if missed or total.cycles != given.cycles:
         print("too little was reached for the run to count", file=sys.stderr)
     return 1 if total.wrong or missed or total.cycles != given.cycles else 0

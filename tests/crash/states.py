@@ -117,10 +117,7 @@ class History:
             else:
                 self._add(Op("failed sync" if failed else call, found))
             return
-        names = [
-            os.path.join(places[n] if n < len(places) else "", word.decode())
-            for n, word in enumerate(words)
-        ]
+        names = [os.path.join(places[n] if n < len(places) else "", word.decode()) for n, word in enumerate(words)]
         if call.startswith("rename"):
             self._rename(*names)
         elif call in ("openat", "creat"):
@@ -210,9 +207,7 @@ class History:
                     told = [op.name for op in self.ops[:cut] if op.kind == "told"]
                     gap = torn == "tail" and self.ops[last].data.count(b"\n") > 1
                     story = ", ".join(map(self._describe, kept))
-                    yield State(
-                        disk, told, gap, f"cut after {self._describe(cut - 1)}; {torn}: {story}"
-                    )
+                    yield State(disk, told, gap, f"cut after {self._describe(cut - 1)}; {torn}: {story}")
 
     def _describe(self, number: int) -> str:
         op = self.ops[number]
@@ -256,9 +251,7 @@ class History:
             elif op.kind == "mode":
                 modes[op.inode] = op.offset
             else:
-                _apply(
-                    data.setdefault(op.inode, bytearray()), op, how if number == torn else "whole"
-                )
+                _apply(data.setdefault(op.inode, bytearray()), op, how if number == torn else "whole")
         directories = {*entries, *self._directories}
         disk: Disk = {}
 

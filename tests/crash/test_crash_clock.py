@@ -13,7 +13,7 @@ import everlog
 from everlog.session import Store
 from everlog.stores.file.file_store import FileStore
 from tests.crash.control import Options
-from tests.crash.faces import Log
+from tests.crash.interfaces import Log
 from tests.crash.twin import TWINS
 
 pytestmark = pytest.mark.crash
@@ -29,9 +29,7 @@ CLOCKS = {
 
 
 @pytest.mark.parametrize("clock", CLOCKS)
-def test_messages_come_in_the_order_of_their_appends_whatever_the_clock_says(
-    clock: str, root: Path
-) -> None:
+def test_messages_come_in_the_order_of_their_appends_whatever_the_clock_says(clock: str, root: Path) -> None:
     store = Store(FileStore(root, clock=ticking(clock)))
     session = store.create()
     said = [f"message {n}" for n in range(24)]

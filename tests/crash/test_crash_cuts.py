@@ -11,7 +11,7 @@ import pytest
 from tests.crash.checker import violations
 from tests.crash.children import summary
 from tests.crash.control import Options
-from tests.crash.material import clone, grow, parts, torn_bytes
+from tests.crash.sample_records import clone, grow, parts, torn_bytes
 
 pytestmark = pytest.mark.crash
 
@@ -20,9 +20,7 @@ LAST = {"singles": ["1*20", "1*20"], "batch": ["3*20"]}
 
 
 @pytest.mark.parametrize("last", LAST)
-def test_a_log_cut_at_any_byte_of_its_last_two_records_loses_nothing(
-    last: str, tmp_path: Path
-) -> None:
+def test_a_log_cut_at_any_byte_of_its_last_two_records_loses_nothing(last: str, tmp_path: Path) -> None:
     found, cuts = cut_everywhere("everlog", tmp_path, BEFORE, LAST[last])
     assert not found, summary(found)
     assert cuts > 300
@@ -47,27 +45,15 @@ def test_the_control_passes_the_same_cuts(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("twin", "complaint"),
-    [
-        ("Buffered", "is not the last"),
-        ("NeverSeals", "is not the last"),
-        ("CutsAndForgets", "not set aside"),
-    ],
+    [("Buffered", "is not the last"), ("NeverSeals", "is not the last"), ("CutsAndForgets", "not set aside")],
 )
-def test_a_twin_that_does_not_seal_or_set_aside_fails_the_same_cuts(
-    twin: str, complaint: str, tmp_path: Path
-) -> None:
+def test_a_twin_that_does_not_seal_or_set_aside_fails_the_same_cuts(twin: str, complaint: str, tmp_path: Path) -> None:
     found, cuts = cut_everywhere(twin, tmp_path, BEFORE, LAST["singles"])
     assert len([one for one in found if complaint in one]) > cuts / 2
 
 
 def cut_everywhere(
-    kind: str,
-    folder: Path,
-    before: Sequence[str],
-    last: Sequence[str],
-    *,
-    metadata: bool = True,
-    step: int = 1,
+    kind: str, folder: Path, before: Sequence[str], last: Sequence[str], *, metadata: bool = True, step: int = 1
 ) -> tuple[list[str], int]:
     """Cut at every byte of the last two lines; the violations, and how many cuts there were."""
     base = folder / "base"
@@ -101,17 +87,13 @@ NEW = ["missing", "empty", "torn", "whole"]
 @pytest.mark.parametrize("last", ["1*700", "3*300"], ids=["single", "batch"])
 @pytest.mark.parametrize("sealed", [True, False], ids=["sealed", "not-sealed"])
 @pytest.mark.parametrize("new", NEW)
-def test_any_state_of_a_part_boundary_goes_on_without_a_loss(
-    new: str, sealed: bool, last: str, tmp_path: Path
-) -> None:
+def test_any_state_of_a_part_boundary_goes_on_without_a_loss(new: str, sealed: bool, last: str, tmp_path: Path) -> None:
     found = at_boundary("everlog", tmp_path, new, sealed=sealed, last=last)
     assert not found, summary(found)
 
 
 @pytest.mark.parametrize("new", ["missing", "empty"])
-def test_a_torn_tail_before_a_part_boundary_is_set_aside_or_reported(
-    new: str, tmp_path: Path
-) -> None:
+def test_a_torn_tail_before_a_part_boundary_is_set_aside_or_reported(new: str, tmp_path: Path) -> None:
     found = at_boundary("everlog", tmp_path, new, sealed=False, last="3*300", old_torn=True)
     if new == "missing":
         assert not found, summary(found)
@@ -134,16 +116,12 @@ def test_the_control_passes_the_same_boundaries(new: str, tmp_path: Path) -> Non
 @pytest.mark.parametrize(
     ("twin", "complaint"), [("NeverSeals", "is not the last"), ("CutsAndForgets", "not set aside")]
 )
-def test_a_twin_that_does_not_seal_fails_at_a_torn_new_part(
-    twin: str, complaint: str, tmp_path: Path
-) -> None:
+def test_a_twin_that_does_not_seal_fails_at_a_torn_new_part(twin: str, complaint: str, tmp_path: Path) -> None:
     found = at_boundary(twin, tmp_path, "torn", sealed=False, last="1*700")
     assert [one for one in found if complaint in one]
 
 
-def test_a_twin_that_keeps_a_pointer_to_its_part_fails_when_the_pointer_is_empty(
-    tmp_path: Path,
-) -> None:
+def test_a_twin_that_keeps_a_pointer_to_its_part_fails_when_the_pointer_is_empty(tmp_path: Path) -> None:
     root = tmp_path / "root"
     small = Options(part_bytes=1000)
     acked = grow("PointsAtPart", root, ["1*700"] * 3, small)
@@ -152,9 +130,7 @@ def test_a_twin_that_keeps_a_pointer_to_its_part_fails_when_the_pointer_is_empty
     assert violations("PointsAtPart", root, acked, options=small)
 
 
-def at_boundary(
-    kind: str, folder: Path, new: str, *, sealed: bool, last: str, old_torn: bool = False
-) -> list[str]:
+def at_boundary(kind: str, folder: Path, new: str, *, sealed: bool, last: str, old_torn: bool = False) -> list[str]:
     """A log whose last append crossed into a new part, in a state of that moment."""
     base = folder / "base"
     acked = grow(kind, base, ["1*200", "1*200"])

@@ -12,8 +12,8 @@ from tests.crash.checker import Told, violations
 from tests.crash.children import Call, Server, kills, run_traced, summary
 from tests.crash.control import Options
 from tests.crash.driver import REFUSALS, Job
-from tests.crash.faces import Everlog, Log, newest, open_log
-from tests.crash.material import clone, grow
+from tests.crash.interfaces import Everlog, Log, newest, open_log
+from tests.crash.sample_records import clone, grow
 
 pytestmark = [pytest.mark.crash, pytest.mark.usefixtures("strace")]
 
@@ -110,9 +110,7 @@ def kill_each(kind: str, server: Server, folder: Path) -> tuple[list[str], set[b
 # --- another process has the log open when that happens
 
 
-def test_no_append_after_a_killed_delete_is_acknowledged_into_the_trash(
-    server: Server, tmp_path: Path
-) -> None:
+def test_no_append_after_a_killed_delete_is_acknowledged_into_the_trash(server: Server, tmp_path: Path) -> None:
     found = append_beside("everlog", server, tmp_path)
     assert not found, summary(found)
 
@@ -122,9 +120,7 @@ def test_the_control_acknowledges_nothing_into_the_trash(server: Server, tmp_pat
     assert not found, summary(found)
 
 
-def test_a_twin_that_keeps_its_log_open_acknowledges_into_the_trash(
-    server: Server, tmp_path: Path
-) -> None:
+def test_a_twin_that_keeps_its_log_open_acknowledges_into_the_trash(server: Server, tmp_path: Path) -> None:
     assert append_beside("KeepsLogOpen", server, tmp_path)
 
 
@@ -136,9 +132,7 @@ def append_beside(kind: str, server: Server, folder: Path) -> list[str]:
     for rule in kills(calls):
         deletion.renew()
         log: Log = (
-            Everlog(deletion.root, SMALL, deletion.goes)
-            if kind == "everlog"
-            else open_log(kind, deletion.root, SMALL)
+            Everlog(deletion.root, SMALL, deletion.goes) if kind == "everlog" else open_log(kind, deletion.root, SMALL)
         )
         log.append("before")
         deletion.run(rule)
@@ -156,9 +150,7 @@ def append_beside(kind: str, server: Server, folder: Path) -> list[str]:
 
 
 @pytest.mark.parametrize("call", ["renameat", "fsync", "unlinkat", "openat", "fchmod"])
-def test_a_delete_that_fails_leaves_the_session_whole_or_gone(
-    call: str, server: Server, tmp_path: Path
-) -> None:
+def test_a_delete_that_fails_leaves_the_session_whole_or_gone(call: str, server: Server, tmp_path: Path) -> None:
     deletion = Deletion("everlog", server, tmp_path)
     found = []
     for n in [one.n for one in deletion.calls if one.name == call and one.inside]:

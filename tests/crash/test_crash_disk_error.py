@@ -17,8 +17,8 @@ import everlog
 from tests.crash.checker import violations
 from tests.crash.children import summary
 from tests.crash.control import Options
-from tests.crash.faces import name_of, open_log, payload
-from tests.crash.material import mounted
+from tests.crash.interfaces import name_of, open_log, payload
+from tests.crash.sample_records import mounted
 
 pytestmark = [pytest.mark.crash, pytest.mark.usefixtures("as_root")]
 
@@ -38,9 +38,7 @@ def test_the_control_keeps_what_it_acknowledged(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("twin", ["RetriesFsync", "NeverSyncs"])
-def test_a_twin_that_asks_again_or_not_at_all_loses_what_it_acknowledged(
-    twin: str, tmp_path: Path
-) -> None:
+def test_a_twin_that_asks_again_or_not_at_all_loses_what_it_acknowledged(twin: str, tmp_path: Path) -> None:
     found, _ = write_until_it_fails(twin, tmp_path)
     assert [one for one in found if "acknowledged" in one or "cannot be" in one]
 

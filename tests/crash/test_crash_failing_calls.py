@@ -21,8 +21,8 @@ from tests.crash.checker import Told, violations
 from tests.crash.children import CALLS, Call, Server, run_traced, summary
 from tests.crash.control import Options
 from tests.crash.driver import Job
-from tests.crash.faces import newest
-from tests.crash.material import grow, tear
+from tests.crash.interfaces import newest
+from tests.crash.sample_records import grow, tear
 
 pytestmark = [pytest.mark.crash, pytest.mark.usefixtures("strace")]
 
@@ -42,9 +42,7 @@ SCENARIOS = {
     # The batches go into one part, into two, and into three.
     "new": Scenario([], ["1*300", "2*300", "4*300", "1*300", "1*900"]),
     "torn": Scenario(
-        ["1*300", "1*300"],
-        ["1*300", "1*900", "1*300"],
-        b'{"recordType":"message","schemaVersion":1,"seq":3,"id":"00',
+        ["1*300", "1*300"], ["1*300", "1*900", "1*300"], b'{"recordType":"message","schemaVersion":1,"seq":3,"id":"00'
     ),
     "parts": Scenario(["1*900", "1*900", "1*900", "1*20"], ["1*20", "1*20"]),
     "grown": Scenario(["1*300", "1*300"], ["1*300", "4*300", "1*300", "1*900", "2*300"]),
@@ -90,24 +88,18 @@ def test_a_failed_append_that_cannot_be_taken_back_leaves_a_log_in_order(
 
 
 @pytest.mark.parametrize("fault", ["write:EIO", "fdatasync:EIO"])
-def test_the_control_loses_nothing_when_calls_fail(
-    fault: str, server: Server, tmp_path: Path
-) -> None:
+def test_the_control_loses_nothing_when_calls_fail(fault: str, server: Server, tmp_path: Path) -> None:
     found, hit = fail_each("Careful", server, tmp_path, fault, SCENARIOS["new"])
     assert not found, summary(found)
     assert hit
 
 
-def test_a_twin_that_retries_fsync_acknowledges_what_is_not_on_the_disk(
-    server: Server, tmp_path: Path
-) -> None:
+def test_a_twin_that_retries_fsync_acknowledges_what_is_not_on_the_disk(server: Server, tmp_path: Path) -> None:
     found, _ = fail_each("RetriesFsync", server, tmp_path, "fdatasync:EIO", SCENARIOS["new"])
     assert [one for one in found if "was not refused" in one]
 
 
-def test_a_twin_that_does_not_take_a_failed_write_back_keeps_what_it_refused(
-    server: Server, tmp_path: Path
-) -> None:
+def test_a_twin_that_does_not_take_a_failed_write_back_keeps_what_it_refused(server: Server, tmp_path: Path) -> None:
     found, _ = fail_each("Buffered", server, tmp_path, "write:ENOSPC", SCENARIOS["new"])
     assert [one for one in found if "refused and there" in one or "not dense" in one]
 
@@ -116,13 +108,7 @@ def test_a_twin_that_does_not_take_a_failed_write_back_keeps_what_it_refused(
 
 
 def fail_each(
-    kind: str,
-    server: Server,
-    folder: Path,
-    fault: str,
-    scenario: Scenario,
-    *,
-    also: Sequence[str] = (),
+    kind: str, server: Server, folder: Path, fault: str, scenario: Scenario, *, also: Sequence[str] = ()
 ) -> tuple[list[str], int]:
     """Fail each call of a kind, once and for good; the violations, and how many were hit.
 

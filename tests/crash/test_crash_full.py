@@ -11,8 +11,8 @@ import everlog
 from tests.crash.checker import Told, violations
 from tests.crash.children import Server, run_traced, summary
 from tests.crash.driver import Job
-from tests.crash.faces import Log, name_of, newest, open_log, payload
-from tests.crash.material import grow, mounted, parts
+from tests.crash.interfaces import Log, name_of, newest, open_log, payload
+from tests.crash.sample_records import grow, mounted, parts
 
 pytestmark = pytest.mark.crash
 
@@ -21,9 +21,7 @@ pytestmark = pytest.mark.crash
 
 
 @pytest.mark.parametrize("room", [1, 17, 400, 4999, 5200, 5400, 9000])
-def test_a_short_write_is_taken_back_and_writing_resumes(
-    room: int, server: Server, tmp_path: Path
-) -> None:
+def test_a_short_write_is_taken_back_and_writing_resumes(room: int, server: Server, tmp_path: Path) -> None:
     found, seen = with_limit("everlog", server, tmp_path, room)
     assert not found, summary(found)
     assert seen.errors and set(seen.errors) == {"StoreFullError"}
@@ -36,9 +34,7 @@ def test_the_control_takes_a_short_write_back(server: Server, tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("twin", ["TrustsWrites", "Buffered"])
-def test_a_twin_that_does_not_look_at_what_was_written_fails(
-    twin: str, server: Server, tmp_path: Path
-) -> None:
+def test_a_twin_that_does_not_look_at_what_was_written_fails(twin: str, server: Server, tmp_path: Path) -> None:
     found, _ = with_limit(twin, server, tmp_path, 400)
     assert found
 
@@ -81,9 +77,7 @@ def test_a_short_write_that_cannot_be_taken_back_makes_the_session_read_only_unt
 
 @pytest.mark.usefixtures("strace")
 @pytest.mark.parametrize("part", ["some", "all"])
-def test_a_write_that_lies_about_what_it_wrote_is_not_acknowledged(
-    part: str, server: Server, tmp_path: Path
-) -> None:
+def test_a_write_that_lies_about_what_it_wrote_is_not_acknowledged(part: str, server: Server, tmp_path: Path) -> None:
     found, seen = with_lie("everlog", server, tmp_path, whole=part == "all")
     assert not found, summary(found)
     assert seen.errors == ["StoreFailedError"]
@@ -91,9 +85,7 @@ def test_a_write_that_lies_about_what_it_wrote_is_not_acknowledged(
 
 @pytest.mark.usefixtures("strace")
 @pytest.mark.parametrize("part", ["some", "all"])
-def test_a_twin_that_trusts_a_lying_write_loses_what_it_acknowledged(
-    part: str, server: Server, tmp_path: Path
-) -> None:
+def test_a_twin_that_trusts_a_lying_write_loses_what_it_acknowledged(part: str, server: Server, tmp_path: Path) -> None:
     found, _ = with_lie("TrustsWrites", server, tmp_path, whole=part == "all")
     assert [one for one in found if "lost" in one]
 
@@ -140,15 +132,10 @@ def test_a_twin_fails_on_a_full_disk(twin: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("as_root")
-def test_on_a_full_disk_nothing_of_a_new_session_stays_and_old_ones_can_be_deleted(
-    tmp_path: Path,
-) -> None:
+def test_on_a_full_disk_nothing_of_a_new_session_stays_and_old_ones_can_be_deleted(tmp_path: Path) -> None:
     disk = tmp_path / "disk"
     few = "size=1m,nr_inodes=60"
-    with (
-        mounted(disk, "-t", "tmpfs", "-o", few, "tmpfs"),
-        everlog.open_store(disk / "root") as store,
-    ):
+    with mounted(disk, "-t", "tmpfs", "-o", few, "tmpfs"), everlog.open_store(disk / "root") as store:
         first = store.create()
         first.append(everlog.user("x" * 100_000))
         made = {first.id}

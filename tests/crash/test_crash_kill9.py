@@ -43,12 +43,7 @@ def kill9(kind: str, cycles: int, folder: Path) -> tuple[int, str, dict[str, int
     """Run the program; its code, what it said, its figures."""
     command = [sys.executable, "-m", "tests.crash.kill9", "--kind", kind, "--cycles", f"{cycles}"]
     done = subprocess.run(
-        [*command, "--dir", folder],
-        capture_output=True,
-        text=True,
-        cwd=REPOSITORY,
-        env=environment(),
-        check=False,
+        [*command, "--dir", folder], capture_output=True, text=True, cwd=REPOSITORY, env=environment(), check=False
     )
     (line,) = re.findall(r"^cycles=.* seconds=\d+$", done.stdout, re.MULTILINE)
     figures = {key: int(value) for key, value in re.findall(r"(\w+)=(\d+)", line)}

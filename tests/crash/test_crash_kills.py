@@ -13,8 +13,8 @@ from tests.crash.checker import violations
 from tests.crash.children import Call, Server, kills, run_traced, summary
 from tests.crash.control import Options
 from tests.crash.driver import Job
-from tests.crash.faces import newest
-from tests.crash.material import clone, grow, tear
+from tests.crash.interfaces import newest
+from tests.crash.sample_records import clone, grow, tear
 
 pytestmark = [pytest.mark.crash, pytest.mark.usefixtures("strace")]
 
@@ -72,9 +72,7 @@ def test_a_kill_at_any_call_loses_nothing(scenario: str, server: Server, tmp_pat
 
 
 @pytest.mark.parametrize("scenario", ["append", "two parts further", "torn tail"])
-def test_the_control_loses_nothing_at_the_same_kills(
-    scenario: str, server: Server, tmp_path: Path
-) -> None:
+def test_the_control_loses_nothing_at_the_same_kills(scenario: str, server: Server, tmp_path: Path) -> None:
     found, _ = kill_at_each("Careful", server, tmp_path, SCENARIOS[scenario])
     assert not found, summary(found)
 
@@ -96,9 +94,7 @@ def test_a_twin_fails_at_one_of_the_same_kills(
     assert [one for one in found if complaint in one]
 
 
-def kill_at_each(
-    kind: str, server: Server, folder: Path, scenario: Scenario
-) -> tuple[list[str], int]:
+def kill_at_each(kind: str, server: Server, folder: Path, scenario: Scenario) -> tuple[list[str], int]:
     """Carry the job out again and again, killed at another call each time.
 
     Returns the violations, and how many kills there were.

@@ -13,8 +13,8 @@ import pytest
 
 from tests.crash.checker import violations
 from tests.crash.children import summary
-from tests.crash.faces import open_log
-from tests.crash.material import clone, grow, parts
+from tests.crash.interfaces import open_log
+from tests.crash.sample_records import clone, grow, parts
 
 pytestmark = pytest.mark.crash
 
@@ -28,9 +28,7 @@ TAILS: dict[str, Callable[[bytes], bytes]] = {
     "NUL and a newline": lambda line: bytes(len(line) - 1) + b"\n",
     "a block of NUL and a newline": lambda line: bytes(BLOCK) + b"\n",
     "the head, then NUL": lambda line: line[:100] + bytes(len(line) - 100),
-    "the head, then NUL, then the newline": lambda line: (
-        line[:100] + bytes(len(line) - 101) + b"\n"
-    ),
+    "the head, then NUL, then the newline": lambda line: line[:100] + bytes(len(line) - 101) + b"\n",
     "the head lost": lambda line: bytes(100) + line[100:],
     "the first byte lost": lambda line: b"\0" + line[1:],
     "the middle lost": lambda line: line[:50] + bytes(50) + line[100:],

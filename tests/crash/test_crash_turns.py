@@ -14,11 +14,7 @@ import everlog
 from everlog.app import open_runtime
 from everlog.settings import Settings, TurnSettings
 
-PROMPTS = (
-    '!call current_time {}\n!call current_time {"timezone": "Asia/Tokyo"}',
-    "!say two",
-    "!say three",
-)
+PROMPTS = ('!call current_time {}\n!call current_time {"timezone": "Asia/Tokyo"}', "!say two", "!say three")
 SETTINGS = Settings(turn=TurnSettings(titles=False))
 WRITES = 13  # at the least: 3 inputs, 1 message with calls, 2 results, 3 answers, 3 ends, 1 queued
 
@@ -60,9 +56,7 @@ asyncio.run(main())
 @pytest.mark.crash
 @pytest.mark.parametrize("when", ["before", "after"])
 @pytest.mark.parametrize("at", range(1, WRITES + 1))
-def test_a_kill_at_any_write_loses_nothing_and_the_queue_goes_on(
-    tmp_path: Path, at: int, when: str
-) -> None:
+def test_a_kill_at_any_write_loses_nothing_and_the_queue_goes_on(tmp_path: Path, at: int, when: str) -> None:
     done = subprocess.run(
         [sys.executable, "-c", CHILD, str(tmp_path), str(at), when],
         capture_output=True,

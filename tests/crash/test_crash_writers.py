@@ -14,19 +14,11 @@ import pytest
 from msgspec.structs import replace
 
 from tests.crash.checker import told, violations
-from tests.crash.children import (
-    REPOSITORY,
-    Server,
-    Strace,
-    environment,
-    poll,
-    run_traced,
-    summary,
-)
+from tests.crash.children import REPOSITORY, Server, Strace, environment, poll, run_traced, summary
 from tests.crash.control import USUAL, Options
 from tests.crash.driver import Job
-from tests.crash.faces import newest
-from tests.crash.material import clone, grow
+from tests.crash.interfaces import newest
+from tests.crash.sample_records import clone, grow
 
 pytestmark = pytest.mark.crash
 
@@ -38,16 +30,12 @@ FORKS = 40
 
 
 @pytest.mark.parametrize("processes", [2, 4])
-def test_processes_that_append_at_once_lose_and_damage_nothing(
-    processes: int, server: Server, root: Path
-) -> None:
+def test_processes_that_append_at_once_lose_and_damage_nothing(processes: int, server: Server, root: Path) -> None:
     found = at_once("everlog", server, root, ["1*100000"] * RECORDS, processes=processes)
     assert not found, summary(found)
 
 
-def test_batches_of_several_processes_across_parts_stay_together(
-    server: Server, root: Path
-) -> None:
+def test_batches_of_several_processes_across_parts_stay_together(server: Server, root: Path) -> None:
     plan = ["3*300", "1*300"] * 20
     found = at_once("everlog", server, root, plan, processes=3, options=Options(part_bytes=5000))
     assert not found, summary(found)
@@ -59,12 +47,9 @@ def test_the_control_loses_and_damages_nothing(server: Server, root: Path) -> No
 
 
 @pytest.mark.parametrize(
-    ("twin", "complaint"),
-    [("WritesTwice", "damage"), ("NumbersWithoutLock", "not dense"), ("Buffered", "not dense")],
+    ("twin", "complaint"), [("WritesTwice", "damage"), ("NumbersWithoutLock", "not dense"), ("Buffered", "not dense")]
 )
-def test_a_twin_without_a_lock_fails_side_by_side(
-    twin: str, complaint: str, server: Server, tmp_path: Path
-) -> None:
+def test_a_twin_without_a_lock_fails_side_by_side(twin: str, complaint: str, server: Server, tmp_path: Path) -> None:
     for attempt in range(5):  # by chance they might not meet
         found = at_once(twin, server, tmp_path / f"{attempt}", ["1*100000"] * RECORDS, processes=4)
         if any(complaint in one for one in found):
@@ -73,13 +58,7 @@ def test_a_twin_without_a_lock_fails_side_by_side(
 
 
 def at_once(
-    kind: str,
-    server: Server,
-    root: Path,
-    plan: list[str],
-    *,
-    processes: int,
-    options: Options = USUAL,
+    kind: str, server: Server, root: Path, plan: list[str], *, processes: int, options: Options = USUAL
 ) -> list[str]:
     """So many processes carry out the same plan on one log."""
     acked = grow(kind, root, ["1*100"], options, writer="Z0")
@@ -141,9 +120,7 @@ def test_a_stopped_process_that_holds_the_lock_makes_others_busy_and_its_death_f
     assert not found, summary(found)
 
 
-def test_a_twin_with_a_lock_file_stays_locked_when_its_holder_is_dead(
-    server: Server, tmp_path: Path
-) -> None:
+def test_a_twin_with_a_lock_file_stays_locked_when_its_holder_is_dead(server: Server, tmp_path: Path) -> None:
     found = beside_a_stopped_holder("LocksByFile", server, tmp_path)
     assert "it does not go on after the holder's death" in found
     assert "it does not say who holds it" in found
@@ -193,9 +170,7 @@ def others_go_on(kind: str, server: Server, folder: Path, acked: dict[str, int])
 # --- one of them forked
 
 
-def test_a_store_opened_before_fork_serves_parent_and_children_at_once(
-    server: Server, tmp_path: Path
-) -> None:
+def test_a_store_opened_before_fork_serves_parent_and_children_at_once(server: Server, tmp_path: Path) -> None:
     found, lines = forked("everlog", server, tmp_path)
     assert not found, summary(found)
     # Three children and one more after them tried to take the parent's turn.
@@ -207,9 +182,7 @@ def test_the_control_opened_before_fork_serves_all(server: Server, tmp_path: Pat
     assert not found, summary(found)
 
 
-def test_a_twin_that_keeps_its_lock_across_fork_numbers_twice(
-    server: Server, tmp_path: Path
-) -> None:
+def test_a_twin_that_keeps_its_lock_across_fork_numbers_twice(server: Server, tmp_path: Path) -> None:
     for attempt in range(5):
         folder = tmp_path / f"{attempt}"
         folder.mkdir()
@@ -231,23 +204,17 @@ def forked(kind: str, server: Server, folder: Path) -> tuple[list[str], list[str
     return found + violations(kind, root, seen.acked, options=options), seen.lines
 
 
-def test_a_store_in_use_by_threads_serves_children_forked_meanwhile(
-    server: Server, tmp_path: Path
-) -> None:
+def test_a_store_in_use_by_threads_serves_children_forked_meanwhile(server: Server, tmp_path: Path) -> None:
     found = forked_beside_threads("everlog", server, tmp_path)
     assert not found, summary(found)
 
 
-def test_a_twin_that_keeps_a_thread_lock_across_fork_gets_stuck(
-    server: Server, tmp_path: Path
-) -> None:
+def test_a_twin_that_keeps_a_thread_lock_across_fork_gets_stuck(server: Server, tmp_path: Path) -> None:
     found = forked_beside_threads("KeepsThreadLockAcrossFork", server, tmp_path, stuck_seconds=2)
     assert "STUCK" in found
 
 
-def forked_beside_threads(
-    kind: str, server: Server, folder: Path, *, stuck_seconds: int = 0
-) -> list[str]:
+def forked_beside_threads(kind: str, server: Server, folder: Path, *, stuck_seconds: int = 0) -> list[str]:
     """A worker forks again and again while its threads append; each child appends too."""
     root = folder / "root"
     job = Job(kind, str(root), [], forks=FORKS, threads=3)

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from everlog.client import Client
-from tests.daemon.running import FAST, Daemon
+from tests.daemon.running_daemon import FAST, Daemon
 
 
 @pytest.fixture(scope="session")

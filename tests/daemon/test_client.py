@@ -13,13 +13,13 @@ from websockets.exceptions import ConnectionClosed
 
 from everlog import errors
 from everlog.client import Client
-from everlog.client.error_decoding import failure
-from everlog.client.websocket import decode, subscribe
-from everlog.daemon.error_responses import STATUS, refused
+from everlog.client.error_decoding import decode_error
+from everlog.client.websocket import decode_event, subscribe
+from everlog.daemon.error_responses import STATUS, to_http_error
 from everlog.errors import ProviderUnavailableError, StoreFailedError
 from everlog.model import OtherBlock
 from everlog.wire import events as wire_events
-from tests.daemon.running import REPOSITORY, Daemon
+from tests.daemon.running_daemon import REPOSITORY, Daemon
 
 
 def test_a_listing_is_walked_page_by_page(client: Client) -> None:
@@ -34,9 +34,7 @@ def test_a_stream_ends_with_its_own_run_though_others_wait_too(client: Client) -
     made = client.create()
     client.submit(made.id, "!wait 0.2\n!say first")
     events = list(client.stream(made.id, "!say second"))
-    assert isinstance(events[0], wire_events.Queued) and isinstance(
-        events[-1], wire_events.MessageComplete
-    )
+    assert isinstance(events[0], wire_events.Queued) and isinstance(events[-1], wire_events.MessageComplete)
     assert events[-1].content == "second"
     assert len({event.run_id for event in events}) == 1
 
@@ -75,16 +73,14 @@ def test_events_tell_the_log_and_then_what_happens(daemon: Daemon, client: Clien
     [
         (lambda client: client.session("x"), errors.InvalidIdError),
         (lambda client: client.session("01ARZ3NDEKTSV4RRFFQ69G5FAV"), errors.NotFoundError),
-        (lambda client: client.create(name=""), errors.FormatError),
+        (lambda client: client.create(title=""), errors.FormatError),
         (lambda client: client.run("nobody"), errors.NotFoundError),
         (lambda client: client.sessions(limit=0).sessions, errors.FormatError),
         (lambda client: next(client.events("01ARZ3NDEKTSV4RRFFQ69G5FAV")), errors.NotFoundError),
         (lambda client: next(client.stream("x", "x")), errors.InvalidIdError),
     ],
 )
-def test_what_the_daemon_refuses_is_raised(
-    client: Client, call: object, error: type[errors.EverlogError]
-) -> None:
+def test_what_the_daemon_refuses_is_raised(client: Client, call: object, error: type[errors.EverlogError]) -> None:
     assert callable(call)
     with pytest.raises(error):
         call(client)
@@ -106,29 +102,22 @@ def test_every_error_of_ours_has_a_status_and_comes_back_as_itself() -> None:
     for kind in kinds(errors.EverlogError):
         if kind.__module__ != "everlog.errors":
             continue
-        answer = refused(kind("what", hint="do"))
+        answer = to_http_error(kind("what", hint="do"))
         assert kind in STATUS and answer.status == STATUS[kind]
-        back = failure(answer.status, msgspec.json.encode(answer.problem))
+        back = decode_error(answer.status, msgspec.json.encode(answer.body))
         assert type(back) is kind and (back.message, back.hint) == ("what", "do")
 
 
 def test_an_answer_that_is_none_of_ours_is_an_error_too() -> None:
-    assert isinstance(failure(503, b"<html>"), errors.StoreFailedError)
-    assert isinstance(
-        failure(418, b'{"error":"teapot","code":"Exception"}'), errors.StoreFailedError
-    )
+    assert isinstance(decode_error(503, b"<html>"), errors.StoreFailedError)
+    assert isinstance(decode_error(418, b'{"error":"teapot","code":"Exception"}'), errors.StoreFailedError)
 
 
 def test_events_that_are_not_known_are_skipped_and_blocks_are_not() -> None:
-    assert decode({"type": "from the future", "sessionId": "s"}) is None
-    assert decode({"type": "run_start"}) is None
-    message = {
-        "recordType": "message",
-        "role": "user",
-        "content": [{"type": "hologram", "data": 1}],
-        "seq": 3,
-    }
-    event = decode({"type": "message", "sessionId": "s", "seq": 3, "message": message})
+    assert decode_event({"type": "from the future", "sessionId": "s"}) is None
+    assert decode_event({"type": "run_start"}) is None
+    message = {"recordType": "message", "role": "user", "content": [{"type": "hologram", "data": 1}], "seq": 3}
+    event = decode_event({"type": "message", "sessionId": "s", "seq": 3, "message": message})
     assert isinstance(event, wire_events.MessageStored)
     assert event.message.content == (OtherBlock({"type": "hologram", "data": 1}),)
 
@@ -139,14 +128,12 @@ def test_the_client_loads_neither_engine_nor_store_nor_server() -> None:
         "print([m for m in sys.modules if m.startswith(('everlog.runtime', 'everlog.stores', "
         "'everlog.daemon', 'litestar', 'httpx2', 'websockets'))])"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", code], cwd=REPOSITORY, capture_output=True, text=True, check=True
-    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=REPOSITORY, capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
 
 
 def test_what_is_no_unicode_is_sent_as_what_can_be(client: Client) -> None:
-    session = client.create(name="a\ud800b").id
+    session = client.create(title="a\ud800b").id
     assert client.session(session).metadata["name"] == "a\ufffdb"
     said = client.send(session, [{"type": "text", "text": "!say c\udcff"}]).messages
     assert said[-1]["content"][0]["text"] == "c\ufffd"
@@ -185,9 +172,7 @@ def test_what_only_reads_is_asked_again_on_a_connection_that_was_hung_up() -> No
     assert asked == [b"GET", b"GET", b"GET", b"POST"]
 
 
-def test_a_connection_that_ends_before_anything_was_asked_is_one_of_our_errors(
-    start: Callable[..., Daemon],
-) -> None:
+def test_a_connection_that_ends_before_anything_was_asked_is_one_of_our_errors(start: Callable[..., Daemon]) -> None:
     daemon = start()
     with daemon.client() as client, client.connect() as socket:
         session = client.create().id

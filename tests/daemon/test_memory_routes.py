@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.daemon.running import Daemon
+from tests.daemon.running_daemon import Daemon
 
 
 def test_a_note_is_written_listed_and_taken_away(daemon: Daemon) -> None:
@@ -44,9 +44,7 @@ def test_without_a_name_it_is_the_memory_of_the_default_agent(daemon: Daemon) ->
         ("DELETE", "/api/memory/..%2F..%2Fconfig.toml", None, 404),
     ],
 )
-def test_nonsense_is_refused(
-    daemon: Daemon, method: str, path: str, body: Any, status: int
-) -> None:
+def test_nonsense_is_refused(daemon: Daemon, method: str, path: str, body: Any, status: int) -> None:
     answer = daemon.call(method, path, body)
     assert answer.status_code == status
     assert answer.json()["error"]

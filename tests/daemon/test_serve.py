@@ -18,7 +18,7 @@ import pytest
 
 from everlog.app import open_store
 from everlog.client import Client
-from tests.daemon.running import FAST, Daemon, until
+from tests.daemon.running_daemon import FAST, Daemon, until
 
 Start = Callable[..., Daemon]
 
@@ -32,9 +32,7 @@ def test_a_signal_ends_it_well_and_leaves_nothing_behind(start: Start, number: i
     daemon = start()
     token = daemon.token
     assert daemon.stop(number) == 0
-    assert sorted(
-        one.name for one in (daemon.root / "run").iterdir() if "cron" not in one.name
-    ) == [
+    assert sorted(one.name for one in (daemon.root / "run").iterdir() if "cron" not in one.name) == [
         "daemon.lock",
         "token",
     ]
@@ -118,7 +116,7 @@ def test_another_address_without_tls_is_refused(start: Start, host: str) -> None
 
 def test_half_of_tls_is_refused(start: Start) -> None:
     refused = start(config='[daemon]\nport = 0\ntls_certificate = "x.pem"')
-    assert refused.said["error"] == "SettingsError" and "both" in refused.said["message"]
+    assert refused.said["error"] == "SettingsError" and "together" in refused.said["message"]
 
 
 def test_tls_files_that_cannot_be_read_are_refused(start: Start) -> None:
@@ -155,11 +153,7 @@ def test_the_configuration_is_taken_over_and_a_wrong_one_is_not(start: Start) ->
         job = '\n[[cron.jobs]]\nid = "second"\nschedule = "0 4 * * *"\nprompt = "x"\n'
         (daemon.root / "config.toml").write_text(FAST + job)
         until(lambda: len(client.cron()) == 2)
-        for wrong in (
-            "[daemon\n",
-            FAST + "[nonsense]\nx = 1",
-            FAST + job.replace("0 4 * * *", "x"),
-        ):
+        for wrong in ("[daemon\n", FAST + "[nonsense]\nx = 1", FAST + job.replace("0 4 * * *", "x")):
             before = events(daemon).count("reload_failed")
             (daemon.root / "config.toml").write_text(wrong)
             until(lambda before=before: events(daemon).count("reload_failed") > before)  # type: ignore[misc]
@@ -201,12 +195,10 @@ def test_two_hundred_sessions_have_a_turn_each_at_once(start: Start) -> None:
 
 def test_what_libraries_warn_of_is_a_line_like_any_other(start: Start) -> None:
     script = "import sys; print('no message', flush=True); sys.exit(1)"
-    server = (
-        f"[mcp.odd]\ncommand = {json.dumps(sys.executable)}\nargs = {json.dumps(['-c', script])}"
-    )
+    server = f"[mcp.odd]\ncommand = {json.dumps(sys.executable)}\nargs = {json.dumps(['-c', script])}"
     daemon = start(config=f"{FAST}\n{server}\n")
     with daemon.client() as client:
-        session = client.create(name="noisy").id
+        session = client.create(title="noisy").id
         assert client.send(session, "!say on we go").messages[-1]["role"] == "assistant"
     assert daemon.stop() == 0
     assert {line["logger"] for line in daemon.log() if line["event"] == "library"}
@@ -214,8 +206,6 @@ def test_what_libraries_warn_of_is_a_line_like_any_other(start: Start) -> None:
 
 def test_a_root_whose_name_is_too_long_for_a_socket_says_what_to_do(start: Start) -> None:
     refused = start(name="r" * 120)
-    assert (
-        refused.said["error"] == "StoreFailedError" and "socket = false" in refused.said["message"]
-    )
+    assert refused.said["error"] == "StoreFailedError" and "socket = false" in refused.said["message"]
     quiet = start(name="r" * 120, config=FAST.replace("[daemon]", "[daemon]\nsocket = false"))
     assert quiet.call("GET", "/api/health").status_code == 200

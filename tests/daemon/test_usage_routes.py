@@ -11,12 +11,12 @@ import pytest
 import everlog
 from everlog.client import Client
 from everlog.ids import timestamp
-from tests.daemon.running import Daemon
+from tests.daemon.running_daemon import Daemon
 
 
 def test_a_turn_is_seen_in_the_usage_of_its_sender_and_of_its_session(client: Client) -> None:
     assert client.usage(sender="counted").lines == ()
-    one = client.create(name="Counting", sender="counted").id
+    one = client.create(title="Counting", sender="counted").id
     client.send(one, "!say hello")
     for found in (client.usage(sender="counted"), client.usage(one)):
         assert found.sessions == 1 and found.behind == 0

@@ -10,13 +10,13 @@ from typing import Any
 import pytest
 
 import everlog
-from everlog.daemon.web.marker_cache import KEPT, Sketches
-from everlog.daemon.web.partial_answers import MOST, Unfinished
+from everlog.daemon.web.marker_cache import MAX_SESSIONS, MarkerCache
+from everlog.daemon.web.partial_answers import MAX_CHARACTERS, PartialAnswers
 from everlog.model import Compaction, Damaged, Entry, Message
-from everlog.render.page_window import SIZE, Leaf, turn_back
-from everlog.render.transcript_items import Said
+from everlog.render.page_window import WINDOW_SIZE, PageWindow, window_before
+from everlog.render.transcript_items import MessageItem
 from everlog.wire.events import MessageStored, StreamDelta
-from tests.daemon.running import Daemon, receive, say
+from tests.daemon.running_daemon import Daemon, receive, say
 
 
 @pytest.fixture
@@ -37,11 +37,9 @@ def page(daemon: Daemon, path: str, status: int = 200) -> str:
     return answer.text
 
 
-def test_pages_meet_without_a_gap_and_without_doubles(
-    daemon: Daemon, session: everlog.Session
-) -> None:
+def test_pages_meet_without_a_gap_and_without_doubles(daemon: Daemon, session: everlog.Session) -> None:
     found = shown(page(daemon, session.id))
-    assert len(found) == SIZE and found[-1] == 200
+    assert len(found) == WINDOW_SIZE and found[-1] == 200
     while found[0] > 1:
         older = shown(page(daemon, f"{session.id}/older?before={found[0]}"))
         assert older, "a page without messages"
@@ -53,16 +51,14 @@ def test_pages_meet_without_a_gap_and_without_doubles(
     assert newer == found
 
 
-def test_a_message_is_found_by_its_number_wherever_it_is(
-    daemon: Daemon, session: everlog.Session
-) -> None:
+def test_a_message_is_found_by_its_number_wherever_it_is(daemon: Daemon, session: everlog.Session) -> None:
     for seq in (1, 2, 100, 199, 200):
         assert seq in shown(page(daemon, f"{session.id}?at={seq}"))
         assert shown(page(daemon, f"{session.id}/messages/{seq}")) == [seq]
     session.append(Compaction(first_kept_seq=150, summary="before"))
     assert 10 in shown(page(daemon, f"{session.id}?at=10"))
     assert shown(page(daemon, session.id)) == list(range(150, 201))
-    assert "Show the 149 messages before" in page(daemon, session.id)
+    assert "Show the 149 earlier messages" in page(daemon, session.id)
 
 
 def test_the_piece_of_a_result_is_that_of_its_call(daemon: Daemon) -> None:
@@ -159,18 +155,16 @@ def counted(tmp_path: Path) -> Iterator[tuple[everlog.Session, Counting]]:
         yield store.session(made.id), port
 
 
-def opened(sketches: Sketches, session: everlog.Session, before: int = 2**53) -> Leaf:
-    with sketches.of(session, session.metadata) as (sketch, span):
-        return turn_back(span, sketch, before)
+def opened(sketches: MarkerCache, session: everlog.Session, before: int = 2**53) -> PageWindow:
+    with sketches.open(session, session.metadata) as (sketch, span):
+        return window_before(span, sketch, before)
 
 
-def test_ten_thousand_messages_open_with_one_page_read(
-    counted: tuple[everlog.Session, Counting],
-) -> None:
+def test_ten_thousand_messages_open_with_one_page_read(counted: tuple[everlog.Session, Counting]) -> None:
     session, port = counted
-    sketches = Sketches()
+    sketches = MarkerCache()
     leaf = opened(sketches, session)
-    assert len(leaf.parts) == SIZE and port.read_records < 200
+    assert len(leaf.items) == WINDOW_SIZE and port.read_records < 200
     opened(sketches, session, leaf.low)
     assert port.read_records < 400, "an older page is read alone"
     session.append(everlog.user("one more"))
@@ -198,14 +192,14 @@ def test_damaged_lines_are_shown_once_wherever_a_page_ends(tmp_path: Path, size:
         everything = [one.seq for one in session.entries() if isinstance(one, Message | Damaged)]
         found: list[int | None] = []
         before = session.metadata.through.seq + 1
-        sketches = Sketches()
+        sketches = MarkerCache()
         while before > 1:
-            with sketches.of(session, session.metadata) as (sketch, span):
-                leaf = turn_back(span, sketch, before, size)
+            with sketches.open(session, session.metadata) as (sketch, span):
+                leaf = window_before(span, sketch, before, size)
             found = [
                 part.seq if isinstance(part, Damaged) else part.message.seq
-                for part in leaf.parts
-                if isinstance(part, Damaged | Said)
+                for part in leaf.items
+                if isinstance(part, Damaged | MessageItem)
             ] + found
             before = leaf.low
         assert found == everything and len(found) == 62
@@ -213,25 +207,25 @@ def test_damaged_lines_are_shown_once_wherever_a_page_ends(tmp_path: Path, size:
 
 def test_only_some_sketches_are_kept_and_an_emptied_log_is_sketched_anew(tmp_path: Path) -> None:
     with everlog.open_store(tmp_path / "root") as store:
-        sketches = Sketches()
-        made = [store.create() for _ in range(KEPT + 5)]
+        sketches = MarkerCache()
+        made = [store.create() for _ in range(MAX_SESSIONS + 5)]
         for one in made:
             one.append(everlog.user("hello"))
-            assert len(opened(sketches, one).parts) == 1
-        assert len(sketches._kept) == KEPT
-        with sketches.of(made[-1], made[-1].metadata) as (sketch, _):
+            assert len(opened(sketches, one).items) == 1
+        assert len(sketches._cached) == MAX_SESSIONS
+        with sketches.open(made[-1], made[-1].metadata) as (sketch, _):
             sketch.high = 99  # as if its file had been longer
         assert opened(sketches, made[-1]).high == 2
 
 
 def test_what_was_said_so_far_is_forgotten_with_the_message() -> None:
-    made = Unfinished()
+    made = PartialAnswers()
     for text in ("Hel", "lo"):
-        made.hear(StreamDelta(session_id="a", text=text))
-    made.hear(StreamDelta(session_id="b", text="x" * MOST))
-    made.hear(StreamDelta(session_id="b", text="too much"))
-    assert made.text("a") == "Hello" and len(made.text("b")) == MOST and made.text("c") == ""
-    made.hear(MessageStored(session_id="a", seq=1, message=everlog.assistant("Hello")))
+        made.on_event(StreamDelta(session_id="a", text=text))
+    made.on_event(StreamDelta(session_id="b", text="x" * MAX_CHARACTERS))
+    made.on_event(StreamDelta(session_id="b", text="too much"))
+    assert made.text("a") == "Hello" and len(made.text("b")) == MAX_CHARACTERS and made.text("c") == ""
+    made.on_event(MessageStored(session_id="a", seq=1, message=everlog.assistant("Hello")))
     assert made.text("a") == ""
 
 
@@ -256,12 +250,12 @@ def test_a_page_of_heavy_answers_is_shorter(daemon: Daemon) -> None:
     code = "```python\n" + "for one in range(10): print(one)\n" * 350 + "```\n"
     with everlog.open_store(daemon.root) as store:
         made = store.create()
-        made.append_many(everlog.assistant(code) for _ in range(SIZE))
+        made.append_many(everlog.assistant(code) for _ in range(WINDOW_SIZE))
     found = shown(page(daemon, made.id))
-    assert 10 <= len(found) <= SIZE / 3 and found[-1] == SIZE
+    assert 10 <= len(found) <= WINDOW_SIZE / 3 and found[-1] == WINDOW_SIZE
     assert shown(page(daemon, f"{made.id}/older?before={found[0]}"))[-1] == found[0] - 1
     later = shown(page(daemon, f"{made.id}/newer?after=0"))
-    assert later[0] == 1 and len(later) <= SIZE / 2
+    assert later[0] == 1 and len(later) <= WINDOW_SIZE / 2
 
 
 @pytest.mark.parametrize(
@@ -278,4 +272,4 @@ def test_where_nothing_is_a_browser_gets_a_page_and_a_program_json(
 ) -> None:
     answer = daemon.ask("GET", path, headers={**daemon.bearer, "Accept": accept})
     assert answer.status_code == 404 and answer.headers["content-type"].startswith(kind)
-    assert ("There is no such page" in answer.text) is (kind == "text/html")
+    assert ("Page not found" in answer.text) is (kind == "text/html")

@@ -13,12 +13,13 @@ import pytest
 import everlog
 from everlog.client import Client
 from everlog.errors import ConflictError, FormatError, NotFoundError, SessionBusyError
-from everlog.memory.dream_state import Consolidation
+from everlog.memory.dream_state import DreamStateFiles
 from everlog.model import ToolCall, assistant, tool_result
 from everlog.wire import responses
-from tests.daemon.running import FAST, Daemon, until
-from tests.engine.test_checkup import damage
+from tests.daemon.running_daemon import FAST, Daemon, until
+from tests.runtime.test_integrity_check import damage
 
+NOBODY = "01ARZ3NDEKTSV4RRFFQ69G5FAV"  # an id that no session has
 AGAIN = '<meta http-equiv="refresh"'  # for who has no scripts; the module looks on its own
 HOSTILE = "<script>alert(1)</script><img src=x onerror=alert(2)>"
 EXTRACTED = """## Auto-extracted memories
@@ -52,9 +53,7 @@ def test_a_note_is_revised_by_whoever_read_it_last(client: Client) -> None:
     assert client.memory("reviser").notes == [now]
 
 
-def test_what_else_the_front_matter_says_survives_a_revision(
-    daemon: Daemon, client: Client
-) -> None:
+def test_what_else_the_front_matter_says_survives_a_revision(daemon: Daemon, client: Client) -> None:
     folder = daemon.root / "memory" / "keeper"
     folder.mkdir(parents=True)
     note = folder / "tea.md"
@@ -64,7 +63,7 @@ def test_what_else_the_front_matter_says_survives_a_revision(
     assert "mood: calm" in text and "source: {session: 01J, seq: 4}" in text
     assert text.endswith("\n\nBlack.\n\nNever with milk.\n")
     (read,) = client.memory("keeper").notes
-    assert read.sources == [responses.SaidAt(session="01J", seq=4)]
+    assert read.sources == [responses.FactSource(session="01J", seq=4)]
 
 
 def test_a_note_that_is_forgotten_is_brought_back(client: Client) -> None:
@@ -99,22 +98,22 @@ def test_a_dream_is_told_before_it_is_dreamt(daemon: Daemon, client: Client) -> 
     assert not told.dreamed and [one.kind for one in told.changes].count("write") == 2
     assert client.memory("dreamer").notes == []
     shown = view(daemon, "/memory?agent=dreamer&preview=yes")
-    assert "A dream now would" in shown and "extracted.md" in shown
+    assert "Changes a dream would make now" in shown and "extracted.md" in shown
     assert f'href="/sessions/{session}?at=1#m1"' in shown
     done = client.dream(agent="dreamer", force=True)
     assert done.dreamed and done.changes == told.changes
     (note,) = client.memory("dreamer").notes
-    assert note.sources == [responses.SaidAt(session=session, seq=1)] and not note.by_person
+    assert note.sources == [responses.FactSource(session=session, seq=1)] and not note.by_person
     shown = view(daemon, "/memory?agent=dreamer")
-    assert "A dream</b>" in shown and f'href="/sessions/{session}?at=1#m1"' in shown
+    assert "Dream</b>" in shown and f'href="/sessions/{session}?at=1#m1"' in shown
 
 
 def test_two_dreams_at_once_are_refused(daemon: Daemon, client: Client) -> None:
     client.remember("Something.", agent="sleeper")
-    other = Consolidation(daemon.root / "memory" / "sleeper")
+    other = DreamStateFiles(daemon.root / "memory" / "sleeper")
     other.acquire()
     try:
-        with pytest.raises(SessionBusyError, match="another consolidation is under way"):
+        with pytest.raises(SessionBusyError, match="another consolidation is running"):
             client.dream(agent="sleeper", force=True)
     finally:
         other.release()
@@ -135,14 +134,12 @@ def test_two_dreams_at_once_are_refused(daemon: Daemon, client: Client) -> None:
         ("POST", "/api/memory/undo?agent=nobody", None, 404),
         ("POST", "/api/memory/dream?agent=a%2Fb", {}, 400),
         ("POST", "/api/memory/dream", {"forse": True}, 400),
-        ("GET", "/api/sessions/ABCDEF/verify", None, 404),
+        ("GET", f"/api/sessions/{NOBODY}/verify", None, 404),
         ("GET", "/api/sessions/no/verify", None, 400),
-        ("POST", "/api/sessions/ABCDEF/repair", None, 404),
+        ("POST", f"/api/sessions/{NOBODY}/repair", None, 404),
     ],
 )
-def test_nonsense_is_refused(
-    daemon: Daemon, method: str, path: str, body: Any, status: int
-) -> None:
+def test_nonsense_is_refused(daemon: Daemon, method: str, path: str, body: Any, status: int) -> None:
     answer = daemon.call(method, path, body)
     assert answer.status_code == status, answer.text
     assert answer.json()["error"]
@@ -163,9 +160,7 @@ def test_hostile_notes_are_shown_harmless(daemon: Daemon, client: Client) -> Non
     assert not re.search(r'href="javascript', page, re.IGNORECASE)
 
 
-def test_bytes_that_are_no_text_break_neither_page_nor_answer(
-    daemon: Daemon, client: Client
-) -> None:
+def test_bytes_that_are_no_text_break_neither_page_nor_answer(daemon: Daemon, client: Client) -> None:
     folder = daemon.root / "memory" / "latin"
     folder.mkdir(parents=True)
     (folder / "cafe.md").write_bytes(b"---\nname: caf\xe9\n---\n\nau lait \xff\n")
@@ -210,7 +205,7 @@ def test_jobs_are_shown_with_how_they_fare(start: Callable[..., Daemon]) -> None
         until(lambda: all(not one["running"] for one in client.cron()))
     page = view(daemon, "/cron")
     assert 'data-call="POST /api/cron/night%2Fly/resume"' in page
-    assert "went well" in page and f'href="/sessions/{session}"' in page
+    assert "succeeded" in page and f'href="/sessions/{session}"' in page
 
 
 def test_the_page_comes_again_while_a_job_runs(start: Callable[..., Daemon]) -> None:
@@ -233,14 +228,14 @@ def test_without_jobs_the_page_says_how_to_add_one(start: Callable[..., Daemon])
 
 
 def test_the_context_shows_all_that_is_sent_and_what_is_not(daemon: Daemon, client: Client) -> None:
-    session = client.create(name=f"Cut {HOSTILE}", system_prompt="Answer in rhymes.").id
+    session = client.create(title=f"Cut {HOSTILE}", system_prompt="Answer in rhymes.").id
     client.send(session, "!say first")
     client.send(session, f"!say {'long ' * 20_000}")
     client.send(session, f"!say {HOSTILE}")
     assert client.compact(session).compacted
     page = view(daemon, f"/sessions/{session}/context")
-    assert "of everything before what follows" in page, "the summary is marked"
-    assert "the surroundings: system, date, directory" in page, "injections name their origin"
+    assert "of all earlier messages" in page, "the summary is marked"
+    assert "environment: system, date, directory" in page, "injections name their origin"
     assert "Answer in rhymes." in page and "System prompt" in page
     assert "current_time" in page, "tools are part of what is sent"
     sent = client.context(session)
@@ -263,12 +258,12 @@ def test_calls_without_results_and_results_without_calls_are_named(tmp_path: Pat
         page = view(daemon, f"/sessions/{session.id}/context")
     finally:
         daemon.stop()
-    assert "stands in for a result that was never recorded" in page
+    assert "placeholder for a result that was never recorded" in page
     assert "a result without its call" in page and "?at=2#m2" in page
 
 
 def test_the_context_of_no_session_is_a_page_that_says_so(daemon: Daemon) -> None:
-    assert "Session not found" in view(daemon, "/sessions/ABCDEF/context", 404)
+    assert "Session not found" in view(daemon, f"/sessions/{NOBODY}/context", 404)
 
 
 # --- health ---------------------------------------------------------------------------------
@@ -277,27 +272,27 @@ def test_the_context_of_no_session_is_a_page_that_says_so(daemon: Daemon) -> Non
 def test_damage_is_found_shown_and_repaired(start: Callable[..., Daemon]) -> None:
     daemon = start()
     with daemon.client() as client:
-        sound, sick = client.create(name="sound").id, client.create(name=HOSTILE).id
+        sound, sick = client.create(title="sound").id, client.create(title=HOSTILE).id
         for session in (sound, sick):
             client.send(session, "!say hello")
     daemon.stop()
     damage(daemon.root, sick)
     daemon = start()
     with daemon.client() as client:
-        assert "Not looked at" in view(daemon, "/health")
+        assert "Not run since the daemon started" in view(daemon, "/health")
         assert client.verify_all().running
-        checked = until(lambda: (now := client.verified()) and not now.running and now)
+        checked = until(lambda: (now := client.integrity_status()) and not now.running and now)
         assert not checked.ok and (checked.done, checked.of) == (2, 2)
         assert {one.session for one in checked.damage} == {sick}
         page = view(daemon, "/health")
         assert f'data-call="POST /api/sessions/{sick}/repair"' in page
         assert "1 problem</b>" in page and "session.jsonl" in page
-        assert client.verify(sound) == responses.Verified(ok=True, damage=[])
+        assert client.verify(sound) == responses.VerifyResult(ok=True, damage=[])
         repaired = client.repair(sick)
         assert repaired.left == checked.damage and "a copy is in" in repaired.done[0]
         page = view(daemon, "/health")
         assert "a copy is in damaged" in page and "/repair" not in page
-        assert "as it was written" in view(daemon, f"/health?session={sound[:12]}")
+        assert "No damage found" in view(daemon, f"/health?session={sound}")
 
 
 def test_no_session_is_repaired_during_its_turn(client: Client) -> None:
@@ -332,4 +327,4 @@ def test_the_page_comes_again_while_sessions_are_verified(tmp_path: Path) -> Non
 def test_health_tells_of_the_daemon_and_its_store(daemon: Daemon) -> None:
     page = view(daemon, "/health")
     assert everlog.__version__ in page and str(daemon.root) in page and "offline" in page
-    assert "no session" in view(daemon, "/health?session=ABCDEF", 404)
+    assert "no session" in view(daemon, f"/health?session={NOBODY}", 404)

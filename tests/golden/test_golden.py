@@ -19,7 +19,7 @@ def test_every_line_is_checked_and_written_again_byte_for_byte() -> None:
         assert reading.record is not None
         assert reading.record.seq == seq
         again = line_codec.encode(reading.record)[1]
-        assert line_codec.seal(again, reading.record.record_type, seq) == line
+        assert line_codec.build_line(again, reading.record.record_type, seq) == line
 
 
 def test_the_log_means_what_it_meant(tmp_path: Path) -> None:
@@ -35,7 +35,7 @@ def test_the_log_means_what_it_meant(tmp_path: Path) -> None:
     assert [one.seq for one in context.left_out] == [3]
     assert context.messages[0].text.endswith("<summary>\n## Goal\n- fix\n</summary>")
     metadata = session.metadata
-    assert (metadata.title, metadata.sender, metadata.key) == ("Title", "tg:1", "sk_v1_x")
+    assert (metadata.display_title, metadata.sender, metadata.key) == ("Title", "tg:1", "sk_v1_x")
     assert metadata.message_count == 4
     assert metadata.last_message_at == "2026-01-02T03:04:08.000Z"
     assert (metadata.uptime_secs, metadata.metrics.total_tokens.total_tokens) == (1, 12)

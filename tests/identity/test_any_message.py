@@ -7,9 +7,10 @@ from typing import Any
 from hypothesis import given, settings
 
 from everlog.errors import SettingsError
-from everlog.identity.key_text import plain
+from everlog.identity.key_text import normalize
+from tests.examples import examples
 from tests.identity import naive
-from tests.identity.lines import ask, lines
+from tests.identity.route_lines import ask, lines
 
 
 def under_two_names(links: dict[str, list[str]]) -> bool:
@@ -17,12 +18,12 @@ def under_two_names(links: dict[str, list[str]]) -> bool:
     owners: dict[str, set[str]] = {}
     for name, ids in links.items():
         for one in ids:
-            if plain(name) and plain(one):
-                owners.setdefault(plain(one), set()).add(plain(name))
+            if normalize(name) and normalize(one):
+                owners.setdefault(normalize(one), set()).add(normalize(name))
     return any(len(names) > 1 for names in owners.values())
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=examples(400), deadline=None)
 @given(lines)
 def test_both_writings_of_the_rules_answer_alike(line: dict[str, Any]) -> None:
     if under_two_names(line["identity_links"]):
@@ -34,13 +35,10 @@ def test_both_writings_of_the_rules_answer_alike(line: dict[str, Any]) -> None:
     assert ask(line) == naive.route(line)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(lines)
 def test_the_same_message_in_capitals_goes_to_the_same_session(line: dict[str, Any]) -> None:
     if under_two_names(line["identity_links"]) or not str(line["context"]).isascii():
         return
-    shouted = {
-        field: value.upper() if isinstance(value, str) else value
-        for field, value in line["context"].items()
-    }
+    shouted = {field: value.upper() if isinstance(value, str) else value for field, value in line["context"].items()}
     assert ask({**line, "context": shouted}) == ask(line)

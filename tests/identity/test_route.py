@@ -8,10 +8,10 @@ import pytest
 
 import everlog
 from everlog.identity.explain import explain
-from everlog.identity.route import ListedAgent, Routed, Router, Routing, claims
+from everlog.identity.route import ListedAgent, Routed, Router, Routing, claimable_aliases
 from everlog.identity.scope import Inbound
 from everlog.settings import DispatchRule, DispatchWhen, Settings, parse
-from tests.identity.lines import ask, context
+from tests.identity.route_lines import ask, context
 
 TELEGRAM = Inbound(channel="telegram", chat_id="42", chat_type="direct", sender_id="42")
 SLACK = context(
@@ -73,9 +73,7 @@ def test_one_field_that_differs_is_enough_not_to_match(when: dict[str, Any]) -> 
     assert routed({"rules": [{"agent": "x", "when": when}]}) == ("main", "default")
 
 
-@pytest.mark.parametrize(
-    "rule", [{}, {"when": {}}, {"when": {"channel": " ", "account": "\t", "chat": ""}}]
-)
+@pytest.mark.parametrize("rule", [{}, {"when": {}}, {"when": {"channel": " ", "account": "\t", "chat": ""}}])
 def test_a_rule_that_names_no_field_is_skipped(rule: dict[str, Any]) -> None:
     after = {"agent": "y", "when": {"mentioned": True}}
     assert routed({"rules": [{"agent": "x", **rule}]}) == ("main", "default")
@@ -108,14 +106,7 @@ def test_a_message_without_a_channel_is_not_of_the_channel_unknown() -> None:
     assert routed({"context": context(), "rules": rules}) == ("main", "default")
 
 
-@pytest.mark.parametrize(
-    ("own", "used"),
-    [
-        (["sender"], ["sender"]),
-        (["bogus"], None),
-        ([], ["space"]),
-    ],
-)
+@pytest.mark.parametrize(("own", "used"), [(["sender"], ["sender"]), (["bogus"], None), ([], ["space"])])
 def test_a_rule_may_bring_its_own_dimensions(own: list[str], used: list[str] | None) -> None:
     rule = {"when": {"channel": "slack"}, "session_dimensions": own}
     answer = ask({"context": SLACK, "dimensions": ["space"], "rules": [rule]})
@@ -261,15 +252,15 @@ def test_any_other_key_gives_way_to_the_routed_one(key: str) -> None:
 
 def test_a_session_takes_the_names_of_its_chat_and_not_the_main_one() -> None:
     where = Router().route(TELEGRAM)
-    assert claims(where) == where.aliases[1:]
-    assert claims(where, " Cli:Default ") == (*where.aliases[1:], "Cli:Default")
+    assert claimable_aliases(where) == where.aliases[1:]
+    assert claimable_aliases(where, " Cli:Default ") == (*where.aliases[1:], "Cli:Default")
 
 
 def test_a_cron_run_takes_no_name_of_the_chat_it_reports_to() -> None:
     key = "agent:cron-7-0b5c"
     where = Router().route(TELEGRAM, key)
     assert where.session_key == key and where.aliases == Router().route(TELEGRAM).aliases
-    assert claims(where, key) == ()
+    assert claimable_aliases(where, key) == ()
 
 
 # --- what keeps conversations apart
@@ -277,12 +268,7 @@ def test_a_cron_run_takes_no_name_of_the_chat_it_reports_to() -> None:
 
 def keys(*fields: dict[str, Any], dimensions: tuple[str, ...] = ("chat", "sender")) -> set[str]:
     router = Router(Routing(dimensions=dimensions, identity_links={"alice": ("42", "U7")}))
-    base: dict[str, Any] = {
-        "channel": "telegram",
-        "chat_id": "1",
-        "chat_type": "direct",
-        "sender_id": "42",
-    }
+    base: dict[str, Any] = {"channel": "telegram", "chat_id": "1", "chat_type": "direct", "sender_id": "42"}
     return {router.route(Inbound(**{**base, **one})).session_key for one in fields}
 
 
@@ -310,7 +296,7 @@ def test_an_agent_with_an_underscore_is_no_pair_of_agent_and_sender() -> None:
 def test_ids_that_differ_in_case_alone_are_one_and_explain_says_so() -> None:
     assert len(keys({"chat_id": "Cx"}, {"chat_id": "cX"})) == 1
     told = explain(Router(), Inbound(channel="slack", chat_id="Cx", account="T 1"))
-    assert "Ids count without regard to case: account T 1 as t-1, chat_id Cx as cx." in told
+    assert "Ids are compared in lower case: account T 1 as t-1, chat_id Cx as cx." in told
     assert not any("case" in one for one in explain(Router(), TELEGRAM))
 
 
@@ -384,41 +370,43 @@ def test_explain_names_what_decided() -> None:
             session_dimensions=("chat", "sender", "space"),
         ),
     )
-    inbound = Inbound(
-        channel="telegram", chat_id="-1", chat_type="group", topic_id="42", sender_id="7"
-    )
+    inbound = Inbound(channel="telegram", chat_id="-1", chat_type="group", topic_id="42", sender_id="7")
     links = {"Alice": ("telegram:7",), "bob": ("7",)}
     text = told(inbound, rules=rules, identity_links=links)
     for piece in (
-        "Dispatch rule 2 'VIP' is the first to match: channel is telegram, mentioned is false.",
-        "It chooses agent sales.",
-        "Identity link: sender 7 is alice, by telegram:7.",
-        "'bob' has 7 too",
-        "set apart by chat group:-1/42, sender alice (the rule's dimensions: chat, sender, space)",
-        "left out: space",
-        "Telegram forum, so the chat holds its topic 42",
-        "Session: sk_v1_",
+        "Dispatch rule 2 'VIP' is the first that matches: channel is telegram, mentioned is false.",
+        "The rule selects agent sales.",
+        "Identity link: sender 7 is alice (matched telegram:7).",
+        "'bob' also has 7",
+        "identified by chat group:-1/42, sender alice (dimensions of the rule: chat, sender, space)",
+        "no value for it: space",
+        "Telegram forum, so its value includes topic 42",
+        "Session key: sk_v1_",
     ):
         assert piece in text
 
 
 def test_explain_says_who_takes_what_no_rule_does() -> None:
     plain = Inbound(channel="telegram")
-    assert "no dispatch rules, so the default agent main (no agents are listed)" in told(plain)
+    assert (
+        "No dispatch rules are configured, so the message goes to the default agent main (no agents are configured)"
+    ) in told(plain)
     rules = (DispatchRule(when=DispatchWhen(channel="x")),)
     listed = (ListedAgent("a"), ListedAgent("b", default=True))
     assert "No dispatch rule matches" in told(plain, rules=rules)
-    assert "agent b (flagged as default)" in told(plain, agents=listed)
-    assert "agent a (the first listed)" in told(plain, agents=listed[:1])
+    assert "agent b (marked as default)" in told(plain, agents=listed)
+    assert "agent a (the first one configured)" in told(plain, agents=listed[:1])
     rules = (DispatchRule(agent="x", when=DispatchWhen(channel="telegram")),)
-    assert "'x' is not listed, so the default agent b" in told(plain, rules=rules, agents=listed)
+    assert "'x' is not configured, so the message goes to the default agent b" in told(
+        plain, rules=rules, agents=listed
+    )
     rules = (DispatchRule(when=DispatchWhen(channel="telegram")),)
-    assert "names no agent, so the default agent main" in told(plain, rules=rules)
+    assert "names no agent, so the message goes to the default agent main" in told(plain, rules=rules)
 
 
 def test_explain_tells_of_keys_and_of_nothing_to_tell_apart() -> None:
     plain = Inbound(channel="telegram")
-    assert "all of channel telegram and account default share one" in told(plain, dimensions=())
-    assert "nothing sets chats apart (the session dimensions: chat)" in told(plain)
-    assert "that key is kept: agent:x:y" in told(plain, "agent:x:y")
-    assert "'cli:default' is neither sk_v1_… nor agent:…" in told(plain, "cli:default")
+    assert "all messages of channel telegram and account default share one" in told(plain, dimensions=())
+    assert "all messages share one session (session dimensions: chat)" in told(plain)
+    assert "explicit session key, which is used: agent:x:y" in told(plain, "agent:x:y")
+    assert "'cli:default' begins with neither sk_v1_ nor agent:" in told(plain, "cli:default")

@@ -21,9 +21,7 @@ with everlog.open_store(sys.argv[1]) as store:
 """
 
 
-def test_a_question_that_an_error_broke_off_does_not_keep_others_changes_away(
-    tmp_path: Path,
-) -> None:
+def test_a_question_that_an_error_broke_off_does_not_keep_others_changes_away(tmp_path: Path) -> None:
     with everlog.open_store(tmp_path) as store:
         for number in range(3):
             store.create(sender=f"{number}")
@@ -31,14 +29,14 @@ def test_a_question_that_an_error_broke_off_does_not_keep_others_changes_away(
     database = Database(tmp_path / "index.db", print)
 
     def ask() -> None:
-        with database.reading() as cursor:
+        with database.read_cursor() as cursor:
             next(cursor.execute("SELECT id FROM session"))
             raise LookupError
 
     with pytest.raises(LookupError) as kept:
         ask()
     subprocess.run([sys.executable, "-c", OTHER, str(tmp_path)], check=True)
-    with database.writing() as cursor:
+    with database.write_transaction() as cursor:
         cursor.execute("DELETE FROM mark WHERE id = ''")
     assert kept.traceback, "as somebody keeps it who tells of it later"
     database.close()
@@ -52,7 +50,7 @@ def test_those_who_make_a_new_index_at_once_all_get_it(tmp_path: Path) -> None:
         for attempt in range(100):
             database = Database(tmp_path / f"{attempt}.db", print)
             gate.wait(60)
-            with database.reading() as cursor:
+            with database.read_cursor() as cursor:
                 assert cursor.execute("SELECT count(*) FROM session").fetchall() == [(0,)]
             database.close()
 

@@ -18,7 +18,7 @@ import pytest
 
 from everlog.errors import ContextOverflowError, ProviderUnavailableError
 from everlog.model import Text, assistant, tool_result, user
-from everlog.ports import Delta, Request, Tool
+from everlog.ports import Delta, Request, ToolSpec
 from everlog.providers.models import Models, connect
 from everlog.settings import ProviderSettings, Settings
 from tests.llm.serve import WINDOW
@@ -47,9 +47,7 @@ def address() -> Iterator[str]:
 
 
 def with_model(address: str, use: Callable[[Models], Awaitable[Result]]) -> Result:
-    settings = Settings(
-        provider={"local": ProviderSettings(base_url=f"{address}/v1", window=WINDOW)}
-    )
+    settings = Settings(provider={"local": ProviderSettings(base_url=f"{address}/v1", window=WINDOW)})
 
     async def run() -> Result:
         provider = connect("local:smollm2", settings, {})
@@ -100,7 +98,7 @@ def test_a_conversation_with_tools_and_neighbours_of_one_role_is_taken(address: 
             user("Well?"),
             user("Say it in one word."),
         ),
-        tools=(Tool("look", "Look at it."),),
+        tools=(ToolSpec("look", "Look at it."),),
         max_tokens=8,
     )
     reply = with_model(address, lambda model: model.complete(request))

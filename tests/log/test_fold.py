@@ -9,26 +9,14 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from everlog.context.build import build, summary_message
-from everlog.log.backward_read import read
-from everlog.log.fold import View, apply, fold, from_builtins, to_builtins
-from everlog.model import (
-    AnyRecord,
-    Compaction,
-    Damaged,
-    Event,
-    Message,
-    Metadata,
-    Rewind,
-    Tombstone,
-    assistant,
-    user,
-)
+from everlog.log.backward_read import read_live
+from everlog.log.fold import View, apply_changes, fold, from_builtins, to_builtins
+from everlog.model import AnyRecord, Compaction, Damaged, Event, Message, Metadata, Rewind, Tombstone, assistant, user
+from tests.examples import examples
 
 steps = st.lists(
     st.tuples(
-        st.sampled_from(
-            ["user", "assistant", "tombstone", "restore", "rewind", "compaction", "event"]
-        ),
+        st.sampled_from(["user", "assistant", "tombstone", "restore", "rewind", "compaction", "event"]),
         st.integers(0, 60),
         st.integers(0, 60),
     ),
@@ -69,17 +57,15 @@ def _forward_context(view: View) -> list[Message]:
 
 
 @given(steps)
-@settings(max_examples=3000, deadline=None)
-def test_reading_backwards_gives_what_folding_forwards_gives(
-    choices: list[tuple[str, int, int]],
-) -> None:
+@settings(max_examples=examples(3000), deadline=None)
+def test_reading_backwards_gives_what_folding_forwards_gives(choices: list[tuple[str, int, int]]) -> None:
     log = _log(choices)
     view = fold(log)
-    assert list(build(read(reversed(log))).messages) == _forward_context(view)
+    assert list(build(read_live(reversed(log))).messages) == _forward_context(view)
 
 
 @given(steps)
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=examples(500), deadline=None)
 def test_nothing_older_than_the_context_is_read(choices: list[tuple[str, int, int]]) -> None:
     log = _log(choices)
     standing = fold(log).compaction
@@ -90,7 +76,7 @@ def test_nothing_older_than_the_context_is_read(choices: list[tuple[str, int, in
             seen.append(record.seq)
             yield record
 
-    build(read(backwards()))
+    build(read_live(backwards()))
     if standing is not None:
         assert min(seen, default=0) >= min(standing.first_kept_seq, standing.seq) - 1
 
@@ -98,28 +84,28 @@ def test_nothing_older_than_the_context_is_read(choices: list[tuple[str, int, in
 def test_a_tombstone_on_what_a_summary_covers_makes_it_stale() -> None:
     log = _log([("user", 0, 0), ("user", 0, 0), ("user", 0, 0)])
     log.append(Compaction(first_kept_seq=3, summary="s", seq=4))
-    assert build(read(reversed(log))).stale == ()
+    assert build(read_live(reversed(log))).stale == ()
     log.append(Tombstone(deletes=(1, 3), seq=5))
-    context = build(read(reversed(log)))
+    context = build(read_live(reversed(log)))
     assert context.stale == (1,)
     assert len(context.messages) == 1
     log.append(Tombstone(restores=(1,), seq=6))
-    assert build(read(reversed(log))).stale == ()
+    assert build(read_live(reversed(log))).stale == ()
 
 
 def test_a_damaged_compaction_is_skipped_and_named() -> None:
     log = _log([("user", 0, 0), ("user", 0, 0)])
     damaged = Damaged(file="session.jsonl", start=1, end=2, seq=3, problem="crc does not match")
-    context = build(read([replace(user("later"), seq=4), damaged, *reversed(log)]))
+    context = build(read_live([replace(user("later"), seq=4), damaged, *reversed(log)]))
     assert [message.text for message in context.messages] == ["u1", "u2", "later"]
     assert [(one.seq, one.why) for one in context.left_out] == [(3, "damaged: crc does not match")]
 
 
 def test_metadata_keeps_what_it_does_not_know() -> None:
     metadata = Metadata(id="x")
-    changed = apply(metadata, {"colour": "red", "name": "N", "aliases": 7})
-    assert changed.name == "N"
+    changed = apply_changes(metadata, {"colour": "red", "name": "N", "aliases": 7})
+    assert changed.title == "N"
     assert changed.extra == {"colour": "red"}
     assert changed.aliases == ()
     assert from_builtins(to_builtins(changed)) == changed
-    assert apply(changed, {"name": None}).name is None
+    assert apply_changes(changed, {"name": None}).title is None

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from everlog.errors import FormatError
-from everlog.log.fold import Tally
-from everlog.log.line_codec import encode_read
-from everlog.log.usage_fold import day_of, used
+from everlog.log.fold import MetadataFold
+from everlog.log.line_codec import encode_and_read_back
+from everlog.log.usage_fold import day_of, session_usage
 from everlog.model import (
     REREAD,
     SETTABLE,
@@ -30,6 +30,7 @@ from everlog.model import (
 )
 from everlog.ports import Query
 from everlog.stores.file.file_store import FileStore
+from tests.examples import examples
 
 ID = "01KGE3H97TGVVEZJ8D2YTM5SQ1"
 numbers: st.SearchStrategy[Any] = st.sampled_from(
@@ -138,30 +139,30 @@ def _kept(log: list[AnyRecord]) -> list[AnyRecord]:
     kept: list[AnyRecord] = []
     for record in log:
         try:
-            given, _, read = encode_read(record)
+            given, _, read = encode_and_read_back(record)
         except FormatError:
             continue
         kept.append(replace(read or given, seq=len(kept) + 1))
     return kept
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @example([COSTLY])
 @example([LONG, LONG])
 @example([LATE])
 @given(logs)
 def test_folding_a_record_that_can_be_stored_never_fails(log: list[AnyRecord]) -> None:
-    tally = Tally.fresh(ID)
+    tally = MetadataFold.empty(ID)
     for record in _kept(log):
         tally.add(record)
         metadata = tally.metadata(1, 0)
         again = msgspec.json.decode(msgspec.json.encode(metadata), type=Metadata)
         assert again == metadata, "so a process that has only the row goes on from the same"
-        tally = Tally(again)
-        used(again)
+        tally = MetadataFold(again)
+        session_usage(again)
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=examples(25), deadline=None)
 @example([COSTLY])
 @example([LONG, LONG])
 @example([LATE])

@@ -8,19 +8,18 @@ from hypothesis import strategies as st
 from everlog.log import line_codec, scan
 from everlog.log.parts import part_name, part_number, split_at_boundary
 from everlog.model import Event
+from tests.examples import examples
 
 
 def _pread(data: bytes) -> scan.Pread:
     return lambda length, offset: data[offset : offset + length]
 
 
-pieces = st.lists(
-    st.binary(max_size=40) | st.just(b"\n") | st.integers(1, 9).map(lambda n: b"x" * n * 50_000)
-)
+pieces = st.lists(st.binary(max_size=40) | st.just(b"\n") | st.integers(1, 9).map(lambda n: b"x" * n * 50_000))
 
 
 @given(pieces.map(b"".join))
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 def test_forwards_and_backwards_see_the_same_lines(data: bytes) -> None:
     terminated = data[: data.rfind(b"\n") + 1]
     expected = terminated.split(b"\n")[:-1]
@@ -30,7 +29,7 @@ def test_forwards_and_backwards_see_the_same_lines(data: bytes) -> None:
     assert list(reversed(backwards)) == forwards
     for start, stop, line in forwards:
         assert data[start:stop] == line
-    assert scan.unterminated(_pread(data), len(data)) == len(terminated)
+    assert scan.find_terminated_end(_pread(data), len(data)) == len(terminated)
 
 
 def test_a_line_over_the_cap_is_named_and_not_held() -> None:
@@ -41,20 +40,17 @@ def test_a_line_over_the_cap_is_named_and_not_held() -> None:
 
 
 @given(st.lists(st.integers(0, 3000), min_size=1, max_size=120), st.data())
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 def test_bisection_never_starts_behind_the_record(sizes: list[int], data: st.DataObject) -> None:
     rows = [
-        line_codec.seal(line_codec.encode(Event(kind="x" * size, timestamp="t"))[1], "event", seq)
+        line_codec.build_line(line_codec.encode(Event(kind="x" * size, timestamp="t"))[1], "event", seq)
         for seq, size in enumerate(sizes, 1)
     ]
     log = b"".join(row + b"\n" for row in rows)
     wanted = data.draw(st.integers(1, len(sizes) + 1))
     start = scan.seek(_pread(log), len(log), wanted)
     assert start == 0 or log[start - 1 : start] == b"\n"
-    found = [
-        line_codec.peek_seq(line or b"")
-        for _, _, line in scan.forward(_pread(log), start, len(log))
-    ]
+    found = [line_codec.peek_seq(line or b"") for _, _, line in scan.forward(_pread(log), start, len(log))]
     assert found == list(range(found[0] or 0, len(sizes) + 1)) if found else wanted > len(sizes)
     if wanted <= len(sizes):
         assert wanted in found
@@ -62,30 +58,14 @@ def test_bisection_never_starts_behind_the_record(sizes: list[int], data: st.Dat
 
 
 def test_part_names_are_exact() -> None:
-    assert [part_name(n) for n in (1, 2, 10)] == [
-        "session.jsonl",
-        "session_part2.jsonl",
-        "session_part10.jsonl",
-    ]
-    for name in (
-        "session_part1.jsonl",
-        "session_part02.jsonl",
-        "session.jsonl.bak",
-        "x",
-        "session_part0.jsonl",
-    ):
+    assert [part_name(n) for n in (1, 2, 10)] == ["session.jsonl", "session_part2.jsonl", "session_part10.jsonl"]
+    for name in ("session_part1.jsonl", "session_part02.jsonl", "session.jsonl.bak", "x", "session_part0.jsonl"):
         assert part_number(name) is None
     assert part_number("session_part10.jsonl") == 10
 
 
-@given(
-    st.lists(st.binary(max_size=60).filter(lambda b: b"\n" not in b)),
-    st.integers(0, 200),
-    st.integers(1, 150),
-)
-def test_lines_are_laid_into_parts_in_order_and_within_the_limit(
-    rows: list[bytes], used: int, limit: int
-) -> None:
+@given(st.lists(st.binary(max_size=60).filter(lambda b: b"\n" not in b)), st.integers(0, 200), st.integers(1, 150))
+def test_lines_are_laid_into_parts_in_order_and_within_the_limit(rows: list[bytes], used: int, limit: int) -> None:
     groups = split_at_boundary(rows, used, limit)
     assert [row for group in groups for row in group] == rows
     for number, group in enumerate(groups):

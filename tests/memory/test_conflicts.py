@@ -7,14 +7,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from everlog.memory import conflicts
-from everlog.memory.conflicts import claim, handles
+from everlog.memory.conflicts import lookup_keys, parse_claim
 from everlog.memory.facts import Category
 
 
 def contradict(one: str, other: str, kinds: tuple[Category, Category]) -> bool:
-    first, second = claim(one, kinds[0]), claim(other, kinds[1])
-    found = conflicts.contradict(first, second)
-    assert not found or set(handles(first)) & set(handles(second))
+    first, second = parse_claim(one, kinds[0]), parse_claim(other, kinds[1])
+    found = conflicts.is_contradiction(first, second)
+    assert not found or set(lookup_keys(first)) & set(lookup_keys(second))
     return found
 
 
@@ -72,9 +72,7 @@ def test_other_pairs_do_not(one: str, other: str) -> None:
 
 
 @pytest.mark.parametrize(("one", "other"), [("preference", "project"), ("decision", "preference")])
-def test_a_person_and_a_project_do_not_contradict_each_other(
-    one: Category, other: Category
-) -> None:
+def test_a_person_and_a_project_do_not_contradict_each_other(one: Category, other: Category) -> None:
     assert not contradict("prefers tabs", "prefers spaces", (one, other))
 
 

@@ -6,12 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from everlog.memory.facts import Fact, fresh, inert, is_command, same
+from everlog.memory.facts import Fact, is_command, is_same_fact, sanitize_line, select_new
 
 WORDS = ("the", "user", "prefers", "tabs", "spaces", "over", "not", "3.11", "Python", "uses")
-TEXTS = st.lists(
-    st.one_of(st.text(max_size=40), st.lists(st.sampled_from(WORDS)).map(" ".join)), max_size=12
-)
+TEXTS = st.lists(st.one_of(st.text(max_size=40), st.lists(st.sampled_from(WORDS)).map(" ".join)), max_size=12)
 
 
 def facts(texts: list[str]) -> list[Fact]:
@@ -31,7 +29,7 @@ def facts(texts: list[str]) -> list[Fact]:
     ],
 )
 def test_small_differences_make_no_other_fact(one: str, other: str) -> None:
-    assert same(one, other)
+    assert is_same_fact(one, other)
 
 
 @pytest.mark.parametrize(
@@ -47,33 +45,31 @@ def test_small_differences_make_no_other_fact(one: str, other: str) -> None:
     ],
 )
 def test_a_difference_that_matters_makes_another_fact(one: str, other: str) -> None:
-    assert not same(one, other)
+    assert not is_same_fact(one, other)
 
 
 def test_what_is_known_is_not_taken_again_and_nothing_is_taken_twice() -> None:
     found = facts(["We use uv.", "we use UV", "We use npm.", "The end is near"])
-    assert [one.text for one in fresh(found, ["We use npm"])] == ["We use uv.", "The end is near"]
+    assert [one.text for one in select_new(found, ["We use npm"])] == ["We use uv.", "The end is near"]
 
 
 @given(TEXTS, TEXTS)
-def test_taking_only_what_is_new_twice_is_taking_it_once(
-    found: list[str], known: list[str]
-) -> None:
-    once = fresh(facts(found), known)
-    assert fresh(once, known) == once
-    assert fresh(facts(found), [*known, *(one.text for one in once)]) == []
+def test_taking_only_what_is_new_twice_is_taking_it_once(found: list[str], known: list[str]) -> None:
+    once = select_new(facts(found), known)
+    assert select_new(once, known) == once
+    assert select_new(facts(found), [*known, *(one.text for one in once)]) == []
 
 
 @given(st.text())
 def test_a_fact_is_one_line_without_marks_of_its_files(text: str) -> None:
-    line = inert(text)
+    line = sanitize_line(text)
     assert "\n" not in line and "\r" not in line and "\u2028" not in line
     assert "<!--" not in line and "-->" not in line and "~~" not in line
     assert len(line) <= 500 and line == line.strip()
 
 
 def test_secrets_are_covered() -> None:
-    assert inert("the key is AKIAABCDEFGHIJKLMNOP") == "the key is [redacted]"
+    assert sanitize_line("the key is AKIAABCDEFGHIJKLMNOP") == "the key is [redacted]"
 
 
 @pytest.mark.parametrize(

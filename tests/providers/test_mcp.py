@@ -18,7 +18,7 @@ import pytest
 from everlog.errors import ProviderUnavailableError, SettingsError
 from everlog.model import Image
 from everlog.ports import Toolset
-from everlog.providers.mcp_tools import TOOLS, McpServer, _Names
+from everlog.providers.mcp_tools import MAX_TOOLS, McpServer, _ToolNames
 from everlog.settings import McpSettings
 
 SERVER = Path(__file__).with_name("mcp_server.py")
@@ -37,9 +37,7 @@ async def connected(settings: McpSettings, name: str = "things") -> AsyncIterato
 async def _offers_its_tools(server: McpServer) -> None:
     toolset: Toolset = server
     tools = {tool.name: tool for tool in await toolset.tools()}
-    assert set(tools) == {
-        f"things__{name}" for name in ("add", "variable", "pid", "picture", "fail", "die")
-    }
+    assert set(tools) == {f"things__{name}" for name in ("add", "variable", "pid", "picture", "fail", "die")}
     add = tools["things__add"]
     assert add.description == "Add two numbers."
     assert set(add.parameters["properties"]) == {"a", "b"}
@@ -65,16 +63,10 @@ async def _answers_at_once(server: McpServer) -> None:
     assert [answer.content for answer in answers] == [str(2 * n) for n in range(20)]
 
 
-CHECKS: list[Callable[[McpServer], Coroutine[Any, Any, None]]] = [
-    _offers_its_tools,
-    _answers,
-    _answers_at_once,
-]
+CHECKS: list[Callable[[McpServer], Coroutine[Any, Any, None]]] = [_offers_its_tools, _answers, _answers_at_once]
 
 
-def test_a_server_that_is_started_lends_its_tools_until_it_is_closed(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_server_that_is_started_lends_its_tools_until_it_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SOME_API_KEY", "secret")
 
     async def variable(server: McpServer, name: str) -> object:
@@ -130,9 +122,9 @@ def test_a_command_or_a_url_and_not_both() -> None:
 
 
 def test_a_name_is_one_that_every_provider_takes_and_none_twice() -> None:
-    names = _Names("a.b")
+    names = _ToolNames("a.b")
     tools = ("x/y", "x.y", "x_y_2", "z" * 100, "z" * 90, *["t" * 100] * 12_000)
-    taken = {names.of(tool) for tool in tools}
+    taken = {names.allocate(tool) for tool in tools}
     assert len(taken) == len(tools)
     assert all(len(name) <= 64 and name.replace("_", "").isalnum() for name in taken)
     assert "a_b__x_y" in taken
@@ -184,16 +176,14 @@ def odd(script: str) -> McpSettings:
     [
         ("time.sleep(600)", "did not start within"),
         ("sys.stdout.buffer.write(b'\\xff\\n'); sys.stdout.flush(); serve()", "did not start"),
-        ("serve(listed=lambda asked: None)", "did not say what it offers within"),
+        ("serve(listed=lambda asked: None)", "did not list its tools within"),
     ],
 )
 def test_a_server_that_hangs_is_given_up_and_then_left_alone(script: str, reason: str) -> None:
     now = [0.0]
 
     async def run() -> None:
-        server = McpServer(
-            "odd", odd(script), start_seconds=2.0, list_seconds=0.5, clock=lambda: now[0]
-        )
+        server = McpServer("odd", odd(script), start_seconds=2.0, list_seconds=0.5, clock=lambda: now[0])
         try:
             with pytest.raises(ProviderUnavailableError, match=reason):
                 await server.tools()
@@ -220,7 +210,7 @@ serve(listed=page)"""
 
     async def run() -> None:
         async with connected(odd(script)) as server:
-            with pytest.raises(ProviderUnavailableError, match=f"more than {TOOLS:,} tools"):
+            with pytest.raises(ProviderUnavailableError, match=f"more than {MAX_TOOLS:,} tools"):
                 await server.tools()
 
     asyncio.run(run())
@@ -290,9 +280,7 @@ def test_a_server_that_does_not_end_is_not_waited_for() -> None:
 def _serving(port: int) -> Any:
     """The server on a port, once it answers."""
     process = subprocess.Popen(
-        [sys.executable, str(SERVER), str(port)],
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
+        [sys.executable, str(SERVER), str(port)], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE
     )
     assert process.stderr is not None
     try:

@@ -31,26 +31,22 @@ from everlog.model import (
     tool_result,
     user,
 )
-from everlog.ports import Delta, Request, Tool, ignore_delta
+from everlog.ports import Delta, Request, ToolSpec, ignore_delta
 from everlog.providers.models import Models, connect
 from everlog.settings import ProviderSettings, Settings
-from tests.providers.fakes import Answer, FakeServer, chat, chunk, refusal
+from tests.providers.fake_server import Answer, FakeServer, chat, chunk, refusal
 
 KEY = "a-very-secret-key-of-the-tests"
 
 
 def models(server: FakeServer, **table: Any) -> Models:
-    settings = Settings(
-        provider={"local": ProviderSettings(base_url=f"{server.url}/v1", api_key=KEY, **table)}
-    )
+    settings = Settings(provider={"local": ProviderSettings(base_url=f"{server.url}/v1", api_key=KEY, **table)})
     made = connect("local:m", settings, {})
     assert isinstance(made, Models)
     return made
 
 
-def ask(
-    server: FakeServer, *messages: Message, told: list[Delta] | None = None, **fields: Any
-) -> Message:
+def ask(server: FakeServer, *messages: Message, told: list[Delta] | None = None, **fields: Any) -> Message:
     """One call, and the connection closed behind it."""
 
     async def run() -> Message:
@@ -71,9 +67,7 @@ def test_an_answer_is_told_in_pieces_and_has_its_usage() -> None:
     assert reply.content == (Text("Hello there!"),)
     assert [delta.text for delta in told] == ["Hello", " there", "!"]
     assert (reply.role, reply.model, reply.stop_reason) == ("assistant", "local:m", "stop")
-    assert reply.usage == Usage(
-        input_tokens=40, output_tokens=7, total_tokens=107, cache_read_tokens=60
-    )
+    assert reply.usage == Usage(input_tokens=40, output_tokens=7, total_tokens=107, cache_read_tokens=60)
 
 
 @pytest.mark.parametrize(
@@ -137,7 +131,7 @@ def test_the_request_is_sent_whole() -> None:
             tool_result("c3", ""),
             user("go on"),
             system="You are brief.",
-            tools=(Tool("look", "Look at it.", parameters), Tool("rest")),
+            tools=(ToolSpec("look", "Look at it.", parameters), ToolSpec("rest")),
             max_tokens=50,
             temperature=0.5,
         )
@@ -151,11 +145,7 @@ def test_the_request_is_sent_whole() -> None:
     assert "max_completion_tokens" not in sent.body
     assert [tool["function"] for tool in sent.body["tools"]] == [
         {"name": "look", "description": "Look at it.", "parameters": parameters},
-        {
-            "name": "rest",
-            "description": "",
-            "parameters": {"type": "object", "properties": {}},
-        },
+        {"name": "rest", "description": "", "parameters": {"type": "object", "properties": {}}},
     ]
     system, first, call, seen, calls, failed, rested, last = sent.body["messages"]
     assert system == {"role": "system", "content": "You are brief."}
@@ -359,9 +349,7 @@ def test_reasoning_is_told_as_thinking_and_goes_back_to_its_provider_alone() -> 
         (chat(), ProviderUnavailableError),
     ],
 )
-def test_each_failure_is_one_of_ours_and_is_not_tried_again(
-    answer: Answer, kind: type[EverlogError]
-) -> None:
+def test_each_failure_is_one_of_ours_and_is_not_tried_again(answer: Answer, kind: type[EverlogError]) -> None:
     with FakeServer(answer, chat("never asked")) as server:
         with pytest.raises(kind) as raised:
             ask(server)

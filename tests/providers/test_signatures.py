@@ -9,34 +9,19 @@ from typing import Any
 import pytest
 
 from everlog.errors import ProviderRefusedError, ProviderUnavailableError
-from everlog.model import (
-    Message,
-    Text,
-    Thinking,
-    ToolCall,
-    Usage,
-    assistant,
-    tool_result,
-    user,
-)
-from everlog.ports import Delta, Request, Tool, ignore_delta
+from everlog.model import Message, Text, Thinking, ToolCall, Usage, assistant, tool_result, user
+from everlog.ports import Delta, Request, ToolSpec, ignore_delta
 from everlog.providers.models import connect
 from everlog.settings import ProviderSettings, Settings
-from tests.providers.fakes import Answer, FakeServer, chat, claude, event
+from tests.providers.fake_server import Answer, FakeServer, chat, claude, event
 
 # Models grow old, and the vendors' libraries say so.
 pytestmark = pytest.mark.filterwarnings("ignore:The model:DeprecationWarning")
 
-LOOK = (Tool("look", "Look at it."),)
+LOOK = (ToolSpec("look", "Look at it."),)
 
 
-def ask(
-    server: FakeServer,
-    model: str,
-    *messages: Message,
-    told: list[Delta] | None = None,
-    **fields: Any,
-) -> Message:
+def ask(server: FakeServer, model: str, *messages: Message, told: list[Delta] | None = None, **fields: Any) -> Message:
     """One call of a model whose provider is called like the interface that it speaks."""
     settings = Settings(
         provider={
@@ -49,8 +34,7 @@ def ask(
         provider = connect(model, settings, {})
         try:
             return await provider.complete(
-                Request(messages=messages, **fields),
-                told.append if told is not None else ignore_delta,
+                Request(messages=messages, **fields), told.append if told is not None else ignore_delta
             )
         finally:
             await provider.close()
@@ -120,11 +104,7 @@ def test_anthropic_gets_its_signed_thinking_back() -> None:
     }
     assert results["role"] == "user"
     result, words = results["content"]
-    assert (result["type"], result["tool_use_id"], result["is_error"]) == (
-        "tool_result",
-        "toolu_1",
-        True,
-    )
+    assert (result["type"], result["tool_use_id"], result["is_error"]) == ("tool_result", "toolu_1", True)
     assert words["text"] == "well?"
 
 
@@ -137,12 +117,7 @@ def test_anthropic_counts_what_its_cache_gave_and_a_conversation_is_cached() -> 
     usage = reply.usage
     assert usage is not None and usage.cost > 0
     assert usage == Usage(
-        input_tokens=10,
-        output_tokens=7,
-        total_tokens=107,
-        cache_read_tokens=60,
-        cache_write_tokens=30,
-        cost=usage.cost,
+        input_tokens=10, output_tokens=7, total_tokens=107, cache_read_tokens=60, cache_write_tokens=30, cost=usage.cost
     )
     assert "cache_control" in json.dumps(conversation)
     assert "cache_control" not in json.dumps(single)
@@ -170,14 +145,8 @@ GEMINI = "google:gemini-3-pro-preview"
 def gemini(*parts: dict[str, Any]) -> Answer:
     """An answer of Google's, in one event."""
     data = {
-        "candidates": [
-            {"content": {"role": "model", "parts": list(parts)}, "finishReason": "STOP", "index": 0}
-        ],
-        "usageMetadata": {
-            "promptTokenCount": 10,
-            "candidatesTokenCount": 5,
-            "totalTokenCount": 15,
-        },
+        "candidates": [{"content": {"role": "model", "parts": list(parts)}, "finishReason": "STOP", "index": 0}],
+        "usageMetadata": {"promptTokenCount": 10, "candidatesTokenCount": 5, "totalTokenCount": 15},
     }
     return Answer(body=[f"data: {json.dumps(data)}\r\n\r\n"])
 
@@ -240,20 +209,10 @@ def reasoned(*items: dict[str, Any]) -> Answer:
         events.append(event("response.output_item.done", output_index=index, item=item))
     whole = response(output=list(items), usage=usage)
     events.append(event("response.completed", response=whole))
-    return Answer(
-        body=[
-            text.replace('"type"', f'"sequence_number": {n}, "type"', 1)
-            for n, text in enumerate(events)
-        ]
-    )
+    return Answer(body=[text.replace('"type"', f'"sequence_number": {n}, "type"', 1) for n, text in enumerate(events)])
 
 
-REASONING: dict[str, Any] = {
-    "id": "rs_1",
-    "type": "reasoning",
-    "summary": [],
-    "encrypted_content": "ZW5jcnlwdGVk",
-}
+REASONING: dict[str, Any] = {"id": "rs_1", "type": "reasoning", "summary": [], "encrypted_content": "ZW5jcnlwdGVk"}
 CALL: dict[str, Any] = {
     "id": "fc_1",
     "type": "function_call",
@@ -279,10 +238,7 @@ def test_openai_gets_its_encrypted_reasoning_back() -> None:
         other = Message(role="assistant", content=reply.content, model="elsewhere:m")
         ask(server, GPT, user("look"), other, seen, tools=LOOK)
         own, foreign = (sent.body["input"] for sent in server.sent[1:])
-    assert reply.content == (
-        Thinking("", "ZW5jcnlwdGVk", "rs_1"),
-        ToolCall("call_1", "look", {"n": 1}, "fc_1"),
-    )
+    assert reply.content == (Thinking("", "ZW5jcnlwdGVk", "rs_1"), ToolCall("call_1", "look", {"n": 1}, "fc_1"))
     assert reply.usage is not None and reply.usage.total_tokens == 15
     assert [item.get("type", "message") for item in own] == [
         "message",
@@ -301,12 +257,7 @@ def test_openai_gets_its_encrypted_reasoning_back() -> None:
 @pytest.mark.parametrize("model", [None, "offline", "openai:gpt-5", "claude-sonnet-4-5"])
 def test_what_another_provider_signed_is_left_out(model: str | None) -> None:
     foreign = assistant(
-        [
-            Thinking("private", "c2lnbmVk", "rs_1"),
-            Text("I look."),
-            ToolCall("c1", "look", {}, "Z29vZ2xl"),
-        ],
-        model=model,
+        [Thinking("private", "c2lnbmVk", "rs_1"), Text("I look."), ToolCall("c1", "look", {}, "Z29vZ2xl")], model=model
     )
     conversation = (user("look"), foreign, tool_result("c1", "seen"))
     answers = {

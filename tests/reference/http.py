@@ -7,10 +7,10 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from everlog.app import open_runtime
-from everlog.daemon.event_stream import Live
-from everlog.daemon.http_app import build
-from everlog.daemon.listing_events import Board
-from everlog.daemon.request_limits import Bucket
+from everlog.daemon.event_stream import EventStream
+from everlog.daemon.http_app import build_app
+from everlog.daemon.listing_events import ListingWatcher
+from everlog.daemon.request_limits import RateLimiter
 
 INTRODUCTION = """\
 # The HTTP API
@@ -19,8 +19,7 @@ Made by `make docs` from the OpenAPI document that the daemon serves at `/docs/o
 together. Who gets in, the statuses, and the WebSocket are in [daemon.md](daemon.md); `everlog.client.Client` has a
 method for each route.
 
-An `{id}` is a session's id, its key, an alias, or the first 6 or more characters of the id, percent-encoded as one
-segment. Bodies and answers are JSON in camelCase; a `?` marks what may be left out. Records (messages, markers) are
+An `{id}` is a session's id, its key or an alias, percent-encoded as one segment. Bodies and answers are JSON in camelCase; a `?` marks what may be left out. Records (messages, markers) are
 as in [the file](format.md), without their crc.
 """
 
@@ -40,8 +39,8 @@ def page() -> str:
 async def _document() -> Schema:
     runtime = open_runtime("memory:")
     try:
-        live = Live(runtime, Bucket(lambda: 1.0), Board(runtime))
-        return build(runtime, lambda: "", live).openapi_schema.to_schema()
+        live = EventStream(runtime, RateLimiter(lambda: 1.0), ListingWatcher(runtime))
+        return build_app(runtime, lambda: "", live).openapi_schema.to_schema()
     finally:
         await runtime.store.close()
 

@@ -6,6 +6,7 @@ import os
 import random
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -13,7 +14,7 @@ import everlog
 from everlog.log import line_codec
 from everlog.model import AnyRecord, Damaged, Event, Message, Unknown, user
 from everlog.settings import SessionSettings, Settings
-from tests.log.test_lines import HOSTILE
+from tests.log.test_line_codec import HOSTILE
 
 QUICK = Settings(session=SessionSettings(durability="os"))
 
@@ -23,7 +24,7 @@ def root(tmp_path: Path) -> Path:
     return tmp_path / "root"
 
 
-def _session(root: Path, count: int = 5, **facts: str) -> tuple[everlog.Session, Path]:
+def _session(root: Path, count: int = 5, **facts: Any) -> tuple[everlog.Session, Path]:
     session = everlog.open_store(root, settings=QUICK).create(**facts)
     session.append_many([user(f"message {number}") for number in range(1, count + 1)])
     return session, root / "sessions" / session.id / "session.jsonl"
@@ -34,7 +35,7 @@ def _again(root: Path, session: everlog.Session) -> everlog.Session:
 
 
 def _line(record: AnyRecord, seq: int) -> bytes:
-    return line_codec.seal(line_codec.encode(record)[1], record.record_type, seq) + b"\n"
+    return line_codec.build_line(line_codec.encode(record)[1], record.record_type, seq) + b"\n"
 
 
 def test_hostile_lines_cost_only_themselves(root: Path) -> None:
@@ -164,7 +165,7 @@ def test_a_seq_out_of_order_is_reported_and_returned(root: Path) -> None:
     session = _again(root, session)
     assert [message.text for message in session.messages()][-2:] == ["jump", "back"]
     problems = [one.problem for one in session.verify()]
-    assert problems == ["seq 9 where 4 should stand", "seq 4 where 10 should stand"]
+    assert problems == ["seq 9 where 4 was expected", "seq 4 where 10 was expected"]
     assert session.append(user("next")).seq == 10
 
 
@@ -188,9 +189,7 @@ def test_a_newer_schema_version_makes_a_session_read_only(root: Path, where: str
     before = log.read_bytes()
     session = _again(root, session)
     view = session.view()
-    assert [message.seq for message in view.messages] == (
-        [1, 2, 4] if where == "middle" else [1, 2]
-    )
+    assert [message.seq for message in view.messages] == ([1, 2, 4] if where == "middle" else [1, 2])
     assert [one.seq for one in view.newer] == [3]
     assert isinstance(session.record(3), Unknown)
     assert [one.why for one in session.context().left_out] == ["schema version 2"]
@@ -214,9 +213,7 @@ def test_a_missing_part_is_reported_and_the_rest_is_read(root: Path) -> None:
     session.append_many([user(f"{number} " + "x" * 300) for number in range(1, 10)])
     assert len(session.parts) >= 4
     folder = root / "sessions" / session.id
-    lost = set(range(1, 10)) & set(
-        range(session.parts[1].first_seq or 0, (session.parts[1].last_seq or 0) + 1)
-    )
+    lost = set(range(1, 10)) & set(range(session.parts[1].first_seq or 0, (session.parts[1].last_seq or 0) + 1))
     os.unlink(folder / "session_part2.jsonl")
     session = everlog.open_store(root, settings=settings).session(session.id)
     assert {message.seq for message in session.messages()} == set(range(1, 10)) - lost
@@ -236,26 +233,26 @@ def test_a_log_shorter_than_its_metadata_is_reported(root: Path) -> None:
 
 @pytest.mark.parametrize("name", ["a program that wrote a whole line", "one that died in a line"])
 def test_a_writer_without_locks_between_our_look_and_our_write(root: Path, name: str) -> None:
-    from everlog.stores.file.log_tail import Tail
+    from everlog.stores.file.log_tail import LogTail
 
     session, log = _session(root, 2)
     size = log.stat().st_size
     reports: list[str] = []
     descriptor = os.open(log, os.O_RDWR | os.O_APPEND)
-    tail = Tail(descriptor, session.id, reports.append, durable=True)
+    tail = LogTail(descriptor, session.id, reports.append, durable=True)
     ours = _line(user("ours"), 3)
     foreign = b'{"recordType":"event","kind":"x","seq":3}'
     with open(log, "ab") as other:
         other.write(foreign + (b"\n" if "whole" in name else b""))
     if "whole" in name:
-        assert tail.put(ours, size) == log.stat().st_size
+        assert tail.append(ours, size) == log.stat().st_size
         assert "ours" in [message.text for message in _again(root, session).messages()]
     else:
         with pytest.raises(everlog.StoreFailedError):
-            tail.put(ours, size)
+            tail.append(ours, size)
         assert log.read_bytes().startswith(log.read_bytes()[:size] + foreign)
     assert reports
-    assert tail.disturbed
+    assert tail.has_unlocked_writer
     tail.close()
     again = _again(root, session)
     again.append(user("next"))
@@ -317,7 +314,7 @@ def test_a_session_begun_by_another_program_keeps_its_facts_durably(root: Path) 
     with everlog.open_store(root, settings=settings) as store:
         store.session(session.id).append(user("ours"))
     metadata = _again(root, session).metadata
-    assert (metadata.name, metadata.extra) == ("Theirs", {"colour": "red"})
+    assert (metadata.title, metadata.extra) == ("Theirs", {"colour": "red"})
     assert (folder / "session.jsonl").read_bytes().startswith(line)
 
 

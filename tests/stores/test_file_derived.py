@@ -33,9 +33,7 @@ def _file(root: Path, session: str, name: str) -> Path:
 def _populate(store: everlog.Store, count: int) -> None:
     for number in range(count):
         session = store.create(
-            agent=f"a{number % 3}",
-            sender=f"tg:{number % 7}",
-            key=f"sk_v1_{number}" if number % 4 == 0 else None,
+            agent=f"a{number % 3}", sender=f"tg:{number % 7}", key=f"sk_v1_{number}" if number % 4 == 0 else None
         )
         session.append_many([user("a"), user("b"), user("c")])
         if number % 2:
@@ -49,9 +47,7 @@ def _populate(store: everlog.Store, count: int) -> None:
 
 def _state(store: everlog.Store) -> tuple[list[SessionRow], dict[str, list[int]], dict[str, str]]:
     rows = list(store.walk())
-    live = {
-        row.id: [message.seq for message in store.session(row.id).messages()] for row in rows[::10]
-    }
+    live = {row.id: [message.seq for message in store.session(row.id).messages()] for row in rows[::10]}
     names = {name: store.session(name).id for row in rows for name in row.metadata.names}
     return rows, live, names
 
@@ -71,9 +67,7 @@ def test_deleting_all_derived_files_of_1000_sessions_loses_nothing(tmp_path: Pat
         assert _state(store) == before
 
 
-@pytest.mark.parametrize(
-    "damage", ["missing", "empty", "garbage", "flipped", "other", "array", "odd"]
-)
+@pytest.mark.parametrize("damage", ["missing", "empty", "garbage", "flipped", "other", "array", "odd"])
 def test_metadata_is_rebuilt_from_the_log(tmp_path: Path, damage: str) -> None:
     with _store(tmp_path / "root") as store:
         session = store.create(agent="a", model="m")
@@ -154,7 +148,7 @@ def test_an_index_deleted_under_an_open_store_is_noticed(tmp_path: Path) -> None
     (tmp_path / "root" / "index.db").unlink()
     session.append(user("x"))
     session.rename("still there")
-    assert [row.metadata.title for row in store.list()] == ["still there"]
+    assert [row.metadata.display_title for row in store.list()] == ["still there"]
 
 
 def test_no_error_of_the_index_fails_an_append(tmp_path: Path) -> None:
@@ -168,11 +162,11 @@ def test_no_error_of_the_index_fails_an_append(tmp_path: Path) -> None:
     os.mkdir(root / "index.db")  # nothing can be made of this
     assert session.append(user("x")).seq == 1
     session.rename("y")
-    assert session.metadata.title == "y"
+    assert session.metadata.display_title == "y"
     port = store.port
     assert isinstance(port, FileStore)
     assert port.reports
-    assert [row.metadata.title for row in store.list()] == ["y"]
+    assert [row.metadata.display_title for row in store.list()] == ["y"]
 
 
 def test_appends_of_another_process_are_listed_at_once(tmp_path: Path) -> None:
@@ -294,7 +288,7 @@ def test_an_index_that_another_process_holds_does_not_stall_appends(tmp_path: Pa
         holder.close()
     session.append(user("c"))
     store.close()
-    assert [row.metadata.title for row in _store(root).list()] == ["b"]
+    assert [row.metadata.display_title for row in _store(root).list()] == ["b"]
 
 
 def test_two_stores_of_one_process_have_marks_of_their_own(tmp_path: Path) -> None:
@@ -310,12 +304,13 @@ def test_two_stores_of_one_process_have_marks_of_their_own(tmp_path: Path) -> No
 def test_facts_that_say_little_are_facts_all_the_same(tmp_path: Path) -> None:
     root = tmp_path / "root"
     with _store(root) as store:
-        session = store.create(agent="", sender="", title="", chat=0)
+        facts = {"agent": "", "sender": "", "name": "", "chat": 0}
+        session = everlog.Session(store, store.port.create(facts).id)
         session.append(user("x"))
         before = session.metadata
         fork = session.fork().metadata
-    assert (before.agent, before.sender, before.name, before.chat) == ("", "", "", 0)
-    assert (fork.agent, fork.sender, fork.name, fork.chat) == ("", "", "", 1)
+    assert (before.agent, before.sender, before.title, before.chat) == ("", "", "", 0)
+    assert (fork.agent, fork.sender, fork.title, fork.chat) == ("", "", "", 1)
     _file(root, session.id, "metadata.json").unlink()
     assert _store(root).session(session.id).metadata == before
 
@@ -324,7 +319,7 @@ def test_large_metadata_is_read_whole(tmp_path: Path) -> None:
     with _store(tmp_path / "root") as store:
         session = store.create(title="T", system_prompt_override="p" * 3_000_000)
     metadata = _store(tmp_path / "root").session(session.id).metadata
-    assert metadata.name == "T"
+    assert metadata.title == "T"
     assert len(metadata.system_prompt_override or "") == 3_000_000
 
 
@@ -334,12 +329,8 @@ def test_a_claim_whose_process_died_before_its_row_is_found(tmp_path: Path) -> N
     session = store.create()
     session.append(user("x"))
     store.list()
-    line = line_codec.seal(
-        line_codec.encode(Meta(set={"aliases": ["agent:late"], "generations": {"agent:late": 1}}))[
-            1
-        ],
-        "meta",
-        2,
+    line = line_codec.build_line(
+        line_codec.encode(Meta(set={"aliases": ["agent:late"], "generations": {"agent:late": 1}}))[1], "meta", 2
     )
     with open(_file(root, session.id, "session.jsonl"), "ab") as log:
         log.write(line + b"\n")
@@ -349,18 +340,16 @@ def test_a_claim_whose_process_died_before_its_row_is_found(tmp_path: Path) -> N
     assert store.session("agent:late").id == other.id
 
 
-def test_what_was_read_of_a_session_before_it_was_deleted_makes_no_row_for_it(
-    tmp_path: Path,
-) -> None:
+def test_what_was_read_of_a_session_before_it_was_deleted_makes_no_row_for_it(tmp_path: Path) -> None:
     with _store(tmp_path) as store, _store(tmp_path) as other:
         session = store.create(key="sk_v1_k")
         session.append(user("a"))
         catalogue = FileStore(tmp_path, QUICK)._catalogue
         for put in (
-            catalogue.seen,
+            catalogue.record_read,
             catalogue.put,
-            lambda row: catalogue.written(row, last=True),
-            lambda row: catalogue.index.settle([(row, None)], []),
+            lambda row: catalogue.record_write(row, last=True),
+            lambda row: catalogue.index.apply_refresh([(row, None)], []),
         ):
             made = other.create(key="sk_v1_k")
             made.append(user("b"))

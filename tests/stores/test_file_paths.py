@@ -13,7 +13,7 @@ from everlog.model import user
 from everlog.settings import SessionSettings, Settings
 from everlog.stores.file.file_store import FileStore
 from everlog.stores.file.layout import Root
-from everlog.stores.file.writer_pool import OPEN_SESSIONS
+from everlog.stores.file.writer_pool import MAX_OPEN_WRITERS
 
 QUICK = Settings(session=SessionSettings(durability="os", part_bytes=2000))
 BAD_IDS = [
@@ -50,10 +50,11 @@ def test_a_hostile_id_is_refused_and_touches_nothing(root: Path, bad: str) -> No
         lambda: port.parts(bad),
         lambda: port.verify(bad),
         lambda: port.repair(bad),
-        lambda: port.resolve(bad),
     ):
         with pytest.raises(everlog.InvalidIdError):
             verb()
+    with pytest.raises((everlog.InvalidIdError, everlog.NotFoundError)):
+        port.resolve(bad)  # it may be an alias, which never becomes a path
     assert _tree(root.parent) == before
 
 
@@ -105,9 +106,7 @@ def test_a_link_planted_in_a_session_is_not_followed(root: Path, tmp_path: Path,
 
 
 @pytest.mark.parametrize("name", ["tmp", "trash", "sessions"])
-def test_a_link_in_place_of_a_directory_of_the_root_is_not_followed(
-    root: Path, tmp_path: Path, name: str
-) -> None:
+def test_a_link_in_place_of_a_directory_of_the_root_is_not_followed(root: Path, tmp_path: Path, name: str) -> None:
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir()
     everlog.open_store(root, settings=QUICK).create()
@@ -197,13 +196,13 @@ def test_a_file_as_root_is_refused(root: Path) -> None:
 
 def test_at_most_64_sessions_keep_descriptors(root: Path) -> None:
     store = everlog.open_store(root, settings=QUICK)
-    sessions = [store.create() for _ in range(OPEN_SESSIONS + 20)]
+    sessions = [store.create() for _ in range(MAX_OPEN_WRITERS + 20)]
     before = len(os.listdir("/proc/self/fd")) if os.path.isdir("/proc/self/fd") else 0
     for round_number in range(2):
         for session in sessions:
             session.append(user(f"round {round_number}"))
     if before:
-        assert len(os.listdir("/proc/self/fd")) - before <= 3 * OPEN_SESSIONS + 5
+        assert len(os.listdir("/proc/self/fd")) - before <= 3 * MAX_OPEN_WRITERS + 5
     assert all(len(session.records()) == 2 for session in sessions)
     store.close()
     if before:
@@ -249,10 +248,7 @@ def test_two_stores_in_one_process_share_a_dense_numbering(root: Path) -> None:
     assert [record.seq for record in session.records()] == list(range(1, 31))
     assert len(session.parts) > 2
     assert session.verify() == ()
-    with (
-        session.lease(),
-        pytest.raises(everlog.SessionBusyError, match="a turn of this session is running"),
-    ):
+    with session.lease(), pytest.raises(everlog.SessionBusyError, match="a turn of this session is running"):
         other.lease()
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -14,8 +15,8 @@ from everlog.ports import Query, SessionHit
 from everlog.session import Store
 from everlog.settings import SearchSettings, SessionSettings, Settings
 from everlog.stores.file.file_store import FileStore
-from everlog.stores.indexing import Searching
-from tests.stores.postgres.stores import Stores, shared_server
+from everlog.stores.indexing import SearchIndex
+from tests.stores.postgres.open_stores import Stores, shared_server
 
 SECRET = "ghp_" + "a1B2" * 9
 
@@ -35,7 +36,7 @@ def found(store: Store, text: str, **how: object) -> list[str]:
     return [one.title for one in store.search(text, **how).results]  # type: ignore[arg-type]
 
 
-def talk(store: Store, title: str, *texts: str, **facts: str) -> everlog.Session:
+def talk(store: Store, title: str, *texts: str, **facts: Any) -> everlog.Session:
     session = store.create(title=title, **facts)
     for number, text in enumerate(texts):
         session.append(everlog.assistant(text) if number % 2 else everlog.user(text))
@@ -180,7 +181,7 @@ def test_a_message_finds_what_it_is_about(store: Store) -> None:
     talk(store, "Car", "the car needs new tyres", "which ones?")
     own = talk(store, "Now", "how is my dog?")
     store.port.catch_up()
-    query = Query(text="How is my dog doing today?", without=frozenset({own.id}), limit=5)
+    query = Query(text="How is my dog doing today?", excluded_sessions=frozenset({own.id}), limit=5)
     (one,) = store.port.recall(query, 1_800_000_000_000).results
     assert one.title == "Dog"
     assert any("my «dog» Rex" in hit.snippet for hit in one.hits)
@@ -211,9 +212,7 @@ def test_more_passages_than_are_scored_at_once_are_all_looked_at(tmp_path: Path)
         best = store.search("apples")
         assert [one.title for one in best.results] == ["c", "b", "a"]
         # The shortest is the best, then the newest.
-        assert {tuple(hit.seq for hit in one.hits) for one in best.results} == {
-            (6_801, 6_900, 6_899)
-        }
+        assert {tuple(hit.seq for hit in one.hits) for one in best.results} == {(6_801, 6_900, 6_899)}
         assert store.search("apples", role="user", agent="main").total == 3
 
 
@@ -233,12 +232,12 @@ def test_what_was_found_is_told_from_the_marks_that_a_text_has_itself(store: Sto
     talk(store, "One", "il dit «bonjour» au »zebra« rayé")
     talk(store, "Two", "das «readUserFile» da")
     (one,) = store.search("zebra").results
-    assert one.hits[0].pieces == [
+    assert one.hits[0].fragments == [
         ("il dit «bonjour» au »", False), ("zebra", True), ("« rayé", False)
     ]  # fmt: skip
     assert one.hits[0].snippet == "il dit «bonjour» au »«zebra»« rayé"
     (one,) = store.search("serFil").results
-    assert one.hits[0].pieces == [("das «readU", False), ("serFil", True), ("e» da", False)]
+    assert one.hits[0].fragments == [("das «readU", False), ("serFil", True), ("e» da", False)]
 
 
 def test_a_title_that_is_given_while_a_session_is_taken_in_is_found() -> None:
@@ -248,15 +247,15 @@ def test_a_title_that_is_given_while_a_session_is_taken_in_is_found() -> None:
         session = talk(store, "One", "apples")
 
         def read(name: str, after: int) -> Iterator[Entry]:
-            if other.session(name).metadata.name == "One":
+            if other.session(name).metadata.title == "One":
                 other.session(name).rename("About quinces")  # just before it is read
             return port.read(name, after=after)
 
-        known = port.texts, lambda _: None, read, port.reports.append
-        assert Searching(*known, tools=False).catch_up() == 1
+        known = port.passages, lambda _: None, read, port.reports.append
+        assert SearchIndex(*known, include_tools=False).catch_up() == 1
         assert found(store, "quinces") == ["About quinces"]
         assert found(store, "One") == []
-        assert session.metadata.name == "About quinces"
+        assert session.metadata.title == "About quinces"
 
 
 def test_only_what_has_gone_on_is_looked_at_to_be_taken_in(tmp_path: Path) -> None:
@@ -265,7 +264,7 @@ def test_only_what_has_gone_on_is_looked_at_to_be_taken_in(tmp_path: Path) -> No
         assert isinstance(port, FileStore)
 
         def ahead() -> list[str]:
-            with port._catalogue.index.database.reading() as cursor:
+            with port._catalogue.index.database.read_cursor() as cursor:
                 return [str(row[0]) for row in cursor.execute("SELECT session FROM ahead")]
 
         first, second = talk(store, "One", "apples"), talk(store, "Two", "pears")

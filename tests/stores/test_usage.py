@@ -33,11 +33,7 @@ def _populate(store: everlog.Store) -> None:
 
 
 def _asked(store: everlog.Store) -> list[UsageReport]:
-    return [
-        store.usage(spenders=50),
-        store.usage(agent="a1", since="2026-11-15"),
-        store.usage(until="2026-11-15"),
-    ]
+    return [store.usage(spenders=50), store.usage(agent="a1", since="2026-11-15"), store.usage(until="2026-11-15")]
 
 
 def test_a_deleted_index_and_deleted_metadata_are_rebuilt_equal(tmp_path: Path) -> None:

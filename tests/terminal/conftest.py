@@ -11,8 +11,8 @@ import pytest
 
 from everlog.app import open_store
 from everlog.session import Store
-from tests.daemon.running import Daemon
-from tests.providers.fakes import Answer, chunk
+from tests.daemon.running_daemon import Daemon
+from tests.providers.fake_server import Answer, chunk
 from tests.terminal.terminal import Terminal
 
 # Fast, and nothing of its own accord: no titles by a model, no notes.

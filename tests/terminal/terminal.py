@@ -96,20 +96,14 @@ class Terminal:
     """`everlog …` on a terminal of its own."""
 
     def __init__(
-        self,
-        root: Path,
-        *arguments: str,
-        rows: int = 40,
-        columns: int = 100,
-        is_drawn: bool = True,
-        **more: str,
+        self, root: Path, *arguments: str, rows: int = 40, columns: int = 100, is_drawn: bool = True, **more: str
     ) -> None:
         """`is_drawn=False` only takes in what is written, which is faster by far."""
         outer, inner = pty.openpty()
         termios.tcsetwinsize(inner, (rows, columns))
         given = {"TERM": "xterm-256color", "COLORTERM": "", **more}
         self.process = subprocess.Popen(
-            [sys.executable, "-S", "-m", "tests.terminal.attached", *arguments],
+            [sys.executable, "-S", "-m", "tests.terminal.attached_terminal", *arguments],
             stdin=inner,
             stdout=inner,
             stderr=inner,
@@ -199,9 +193,7 @@ class Terminal:
         """Wait until a text is shown, wherever its lines are broken between words."""
         self.wait_until(lambda: text in " ".join(self.everything.split()), repr(text))
 
-    def wait_until(
-        self, met: Callable[[], bool], what: str = "a condition", seconds: float = SECONDS
-    ) -> None:
+    def wait_until(self, met: Callable[[], bool], what: str = "a condition", seconds: float = SECONDS) -> None:
         """Wait until a condition holds; AssertionError with the screen if it does not in time."""
         until = time.monotonic() + seconds
         while not met():

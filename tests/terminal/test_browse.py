@@ -77,9 +77,7 @@ def test_typing_filters_by_title_and_escape_clears_and_then_leaves(
     assert not shown.screen.is_alternate
 
 
-def test_typing_finds_what_was_said_and_shows_the_passage(
-    terminal: Begin, sessions: dict[str, Session]
-) -> None:
+def test_typing_finds_what_was_said_and_shows_the_passage(terminal: Begin, sessions: dict[str, Session]) -> None:
     shown = browse(terminal)
     shown.type("pelica")
     wait_for_row(shown, "Plan a trip")
@@ -88,9 +86,7 @@ def test_typing_finds_what_was_said_and_shows_the_passage(
     shown.wait_for("no session matches")
 
 
-def test_the_preview_follows_the_highlight_and_tab_hides_it(
-    terminal: Begin, sessions: dict[str, Session]
-) -> None:
+def test_the_preview_follows_the_highlight_and_tab_hides_it(terminal: Begin, sessions: dict[str, Session]) -> None:
     shown = browse(terminal)
     shown.wait_for("Why is it slow?")
     shown.press("down")
@@ -111,7 +107,7 @@ def test_rename_is_typed_in_place_and_escape_leaves_the_title(
     shown.wait_for("Title: Rebuild the index")
     shown.type(" for nothing")
     shown.press("escape")
-    shown.wait_for("the title stays as it is")
+    shown.wait_for("the title is unchanged")
     shown.press("ctrl r")
     shown.type(" twice")
     shown.wait_for("Title: Rebuild the index twice")
@@ -123,19 +119,17 @@ def test_rename_is_typed_in_place_and_escape_leaves_the_title(
     assert {one["name"] for one in done["sessions"]} >= {"Rebuild the index twice", "Plan a trip"}
 
 
-def test_delete_asks_and_only_y_deletes(
-    terminal: Begin, sessions: dict[str, Session], root: Path
-) -> None:
+def test_delete_asks_and_only_y_deletes(terminal: Begin, sessions: dict[str, Session], root: Path) -> None:
     shown = browse(terminal)
     for key in ("n", "\r", "\x1b"):
         shown.press("ctrl d")
-        shown.wait_for("Delete for good? Type y: Rebuild the index, 1 message")
+        shown.wait_for("Delete permanently? Type y: Rebuild the index, 1 message")
         shown.type(key)
         shown.wait_for("nothing was deleted")
         shown.press("home")
         shown.wait_until(lambda: "nothing was deleted" not in shown.text, "the next key")
     shown.press("ctrl d")
-    shown.wait_until(lambda: "Delete for good?" in shown.text, "the question")
+    shown.wait_until(lambda: "Delete permanently?" in shown.text, "the question")
     shown.type("y")
     shown.wait_for("deleted Rebuild the index", "1 of 2")
     wait_for_row(shown, "Plan a trip")
@@ -151,31 +145,26 @@ def test_a_session_that_is_in_use_is_not_deleted_and_the_picker_goes_on(
     with sessions["index"].lease():
         shown = browse(terminal)
         shown.press("ctrl d")
-        shown.wait_for("Delete for good?")
+        shown.wait_for("Delete permanently?")
         shown.type("y")
         shown.wait_until(lambda: "Rebuild the index" in highlighted(shown), "the row")
-        shown.wait_for("is running in process", "wait for its end")
+        shown.wait_for("is running in process")
+        shown.wait_until(lambda: "wait until it ends" in shown.everything.replace("\n", ""))
     shown.press("down")
     wait_for_row(shown, "Plan a trip")
 
 
-def test_enter_goes_on_in_a_chat_with_the_session(
-    terminal: Begin, sessions: dict[str, Session]
-) -> None:
+def test_enter_goes_on_in_a_chat_with_the_session(terminal: Begin, sessions: dict[str, Session]) -> None:
     shown = browse(terminal)
     shown.press("down")
     wait_for_row(shown, "Plan a trip")
     shown.press("enter")
-    shown.wait_until(
-        lambda: not shown.screen.is_alternate and "Plan a trip" in shown.everything, "chat"
-    )
+    shown.wait_until(lambda: not shown.screen.is_alternate and "Plan a trip" in shown.everything, "chat")
     shown.press("ctrl d")
     assert shown.wait_for_end() == 0
 
 
-def test_with_json_the_picked_session_is_the_answer(
-    terminal: Begin, sessions: dict[str, Session]
-) -> None:
+def test_with_json_the_picked_session_is_the_answer(terminal: Begin, sessions: dict[str, Session]) -> None:
     shown = browse(terminal, "--json", NO_COLOR="1")
     shown.press("end")
     wait_for_row(shown, "Fix the login test")
@@ -218,7 +207,7 @@ def test_help_is_at_the_bottom(terminal: Begin, sessions: dict[str, Session]) ->
     shown = browse(terminal, rows=24, columns=80)
     assert "Enter open" in shown.text.splitlines()[-1]
     shown.type("?")
-    shown.wait_for("Type to filter titles and what was said")
+    shown.wait_for("Type to filter by title and content")
     shown.type("?")
     shown.wait_until(lambda: "Type to filter" not in shown.text, "the help gone")
     shown.type("a?")  # behind other text it is a letter
@@ -233,9 +222,7 @@ def test_no_color_leaves_no_colour(terminal: Begin, sessions: dict[str, Session]
     assert used <= {"0", "1", "3", "7"}  # bold, italic, reverse
 
 
-def test_stored_text_gives_the_terminal_no_orders_and_keeps_its_place(
-    terminal: Begin, store: Store
-) -> None:
+def test_stored_text_gives_the_terminal_no_orders_and_keeps_its_place(terminal: Begin, store: Store) -> None:
     bad = "\x1b[31mred\x1b]0;owned\x07 \x9b2J \u202edrow\nsecond 会議の記録"
     made = store.create(title=bad, agent="a\tb")
     made.append(user(f"{bad} pelican"))
@@ -284,7 +271,7 @@ def test_a_session_that_somebody_else_deleted_leaves_the_list(
     store.session(sessions["trip"].id).delete()
     store.session(sessions["login"].id).delete()
     shown.press("down")
-    shown.wait_for("deleted elsewhere")
+    shown.wait_for("deleted by another process")
     shown.wait_until(lambda: "1 of 1" in shown.text, "one row")
     wait_for_row(shown, "Rebuild the index")
 
@@ -297,9 +284,9 @@ def test_deleting_what_is_gone_already_is_told_and_the_picker_goes_on(
     shown.wait_for("Why is it slow?")
     store.session(sessions["index"].id).delete()
     shown.press("ctrl d")
-    shown.wait_for("Delete for good?")
+    shown.wait_for("Delete permanently?")
     shown.type("y")
-    shown.wait_for("deleted elsewhere")
+    shown.wait_for("deleted by another process")
     wait_for_row(shown, "Plan a trip")
 
 
@@ -311,7 +298,7 @@ def test_entering_what_is_gone_already_is_told_and_the_picker_goes_on(
     shown.wait_for("Why is it slow?")
     store.session(sessions["index"].id).delete()
     shown.press("enter")
-    shown.wait_for(f"{sessions['index'].id} is no more: it was deleted elsewhere")
+    shown.wait_for(f"{sessions['index'].id} was deleted by another process")
     wait_for_row(shown, "Plan a trip")
     assert "Rebuild the index" not in shown.text
     shown.press("enter", "enter")

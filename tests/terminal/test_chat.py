@@ -13,16 +13,9 @@ import pytest
 
 import everlog
 from everlog.session import Store
-from tests.daemon.running import Daemon
-from tests.providers.fakes import Answer, FakeServer, chat
-from tests.terminal.chatting import (
-    Start,
-    begin,
-    only_session,
-    stops,
-    use_server,
-    wait_for_prompt,
-)
+from tests.daemon.running_daemon import Daemon
+from tests.providers.fake_server import Answer, FakeServer, chat
+from tests.terminal.chat_driver import Start, begin, only_session, stops, use_server, wait_for_prompt
 
 Serve = Callable[..., Daemon]
 
@@ -36,11 +29,9 @@ def place(request: pytest.FixtureRequest, daemon: Serve) -> str:
     return "in this process"
 
 
-def test_a_message_is_answered_and_the_next_chat_goes_on_with_it(
-    terminal: Start, store: Store, place: str
-) -> None:
+def test_a_message_is_answered_and_the_next_chat_goes_on_with_it(terminal: Start, store: Store, place: str) -> None:
     first = begin(terminal)
-    assert "A new session" in first.everything
+    assert "New session" in first.everything
     assert place in first.everything
     first.say("tell me of **everlog**")
     first.wait_for("› tell me of **everlog**", "everlog's offline model", "tokens in")
@@ -67,7 +58,7 @@ def test_a_turn_that_runs_is_stopped_by_ctrl_c_and_the_program_goes_on(
     screen.say("!wait 60")
     screen.wait_for("Ctrl+C stops it")
     screen.press("ctrl c")
-    screen.wait_for("stopped; what was said is kept")
+    screen.wait_for("stopped; the text so far is kept")
     wait_for_prompt(screen)
     screen.say("!say still here")
     screen.wait_for("\nstill here", "✓")
@@ -75,9 +66,7 @@ def test_a_turn_that_runs_is_stopped_by_ctrl_c_and_the_program_goes_on(
     assert stops(only_session(store)) == ["cancelled", "end"]
 
 
-def test_what_is_typed_while_a_turn_runs_waits_for_its_own(
-    terminal: Start, store: Store, place: str
-) -> None:
+def test_what_is_typed_while_a_turn_runs_waits_for_its_own(terminal: Start, store: Store, place: str) -> None:
     screen = begin(terminal)
     screen.say("!wait 60")
     screen.wait_for("Ctrl+C stops it")
@@ -136,7 +125,7 @@ def test_a_stream_that_is_stopped_keeps_what_was_said(
         screen.say("write something")
         screen.wait_for("- the ta")
         screen.press("ctrl c")
-        screen.wait_for("stopped; what was said is kept")
+        screen.wait_for("stopped; the text so far is kept")
         wait_for_prompt(screen)
         screen.say("go on")
         screen.wait_for("and on", "100 tokens in (60 cached), 7 out")
@@ -165,9 +154,7 @@ def test_an_answer_with_escapes_does_no_harm(terminal: Start, root: Path) -> Non
         assert b"\x1b]8;" not in screen.raw, "no link that a click could follow"
 
 
-def test_a_line_of_five_megabytes_is_shown_and_the_chat_goes_on(
-    terminal: Start, root: Path
-) -> None:
+def test_a_line_of_five_megabytes_is_shown_and_the_chat_goes_on(terminal: Start, root: Path) -> None:
     with FakeServer(chat("start\n\n", "x" * 5_000_000, "\n\nthe end"), chat("fine")) as server:
         use_server(root, server)
         screen = terminal("chat", is_drawn=False, PROMPT_TOOLKIT_NO_CPR="1")
@@ -189,7 +176,7 @@ def test_ctrl_c_at_rest_gives_up_what_was_typed_or_says_how_to_leave(terminal: S
     wait_for_prompt(screen)
     assert "not this" not in screen.text
     screen.press("ctrl c")
-    screen.wait_for("Ctrl+D or /exit leaves")
+    screen.wait_for("to leave, press Ctrl+D or type /exit")
     screen.press("ctrl d")
     assert screen.wait_for_end() == 0
 
@@ -231,7 +218,7 @@ def test_new_and_resume_choose_the_session(terminal: Start, store: Store) -> Non
     newest.wait_for_end()
 
     fresh = begin(terminal, "--new")
-    assert "A new session" in fresh.everything
+    assert "New session" in fresh.everything
     fresh.say("!say hello")
     fresh.wait_for("\nhello", "✓")
     wait_for_prompt(fresh)
@@ -270,7 +257,7 @@ def test_a_terminal_that_cannot_move_its_cursor_gets_lines(terminal: Start) -> N
     screen.say("!wait 60")
     screen.wait_for("› !wait 60")
     screen.press("ctrl c")
-    screen.wait_for("stopped; what was said is kept")
+    screen.wait_for("stopped; the text so far is kept")
     screen.say("!say **still** here")
     screen.wait_for("\nstill here", "✓")
     screen.say("/usage")
@@ -310,10 +297,10 @@ def test_a_daemon_that_is_killed_is_told_of_and_the_chat_goes_on_without_it(
     screen.say("!wait 60")
     screen.wait_for("Ctrl+C stops it")
     serving.process.send_signal(signal.SIGKILL)
-    screen.wait_for("✗ the daemon has gone")
+    screen.wait_for("✗ lost the daemon")
     assert "Ctrl+C stops it" not in screen.text
     screen.say("!say alone")
-    screen.wait_for("going on in this process", "\nalone", "✓")
+    screen.wait_for("continuing in this process", "\nalone", "✓")
     roles = [one.role for one in only_session(store).messages()]
     assert roles == ["user", "user", "assistant"]
 
@@ -322,7 +309,7 @@ def test_a_daemon_that_is_started_again_is_found_again(terminal: Start, daemon: 
     serving = daemon()
     screen = begin(terminal)
     serving.process.send_signal(signal.SIGKILL)
-    screen.wait_for("✗ the daemon has gone")
+    screen.wait_for("✗ lost the daemon")
     serving.process.wait(60)
     daemon()
     screen.wait_for("the daemon is back")
@@ -337,13 +324,11 @@ def test_leaving_during_a_turn_records_its_end(terminal: Start, store: Store) ->
     screen.wait_for("Ctrl+C stops it")
     screen.press("ctrl d")
     assert screen.wait_for_end() == 0
-    assert "the turn under way is stopped" in screen.everything
+    assert "the running turn is stopped" in screen.everything
     assert stops(only_session(store)) == ["cancelled"]
 
 
-def test_a_message_of_somebody_else_is_shown_with_its_answer(
-    terminal: Start, daemon: Serve, store: Store
-) -> None:
+def test_a_message_of_somebody_else_is_shown_with_its_answer(terminal: Start, daemon: Serve, store: Store) -> None:
     serving = daemon()
     screen = begin(terminal)
     with serving.client() as client:

@@ -14,8 +14,8 @@ import pytest
 
 from everlog.session import Store
 from tests.cli.runner import environment, run_process
-from tests.daemon.running import Daemon
-from tests.terminal.chatting import Start, only_session, stops
+from tests.daemon.running_daemon import Daemon
+from tests.terminal.chat_driver import Start, only_session, stops
 
 Serve = Callable[..., Daemon]
 
@@ -60,9 +60,7 @@ def test_piped_input_is_said_and_added_to_a_prompt(root: Path, store: Store) -> 
     assert said == ["!say piped", "!say both\n\nthe log:\nline 2"]
 
 
-def test_an_answer_on_a_terminal_is_made_safe_and_a_pipe_gets_it_whole(
-    root: Path, terminal: Start
-) -> None:
+def test_an_answer_on_a_terminal_is_made_safe_and_a_pipe_gets_it_whole(root: Path, terminal: Start) -> None:
     text = "a\x1b[31mred\u202e"
     piped = run_process(root, "chat", stdin=f"!say {text}".encode())
     assert piped.out == f"{text}\n"
@@ -74,11 +72,11 @@ def test_an_answer_on_a_terminal_is_made_safe_and_a_pipe_gets_it_whole(
 @pytest.mark.parametrize(
     ("arguments", "code", "problem"),
     [
-        (("--new", "--resume"), 2, "--new goes on with nothing"),
-        (("--resume", "01ABCDEF", "--agent", "x"), 2, "--agent and --sender are its own"),
+        (("--new", "--resume"), 2, "--new cannot be combined with --resume"),
+        (("--resume", "01ABCDEF", "--agent", "x"), 2, "--resume ID cannot be combined with --agent"),
         (("--resume", "01ABCDEFG", "-p", "x"), 1, "01ABCDEFG"),
         (("--resume", "-p", "x"), 1, "there is no session to resume"),
-        (("-p", "  "), 2, "there is nothing to say"),
+        (("-p", "  "), 2, "the prompt is empty"),
         (("-p", "!fail denied"), 1, "a key that is not accepted"),
         (("-p", "x", "--model", "nobody:m"), 1, "nobody"),
         (("--nonsense",), 2, "--nonsense"),
@@ -100,9 +98,7 @@ def test_a_conversation_needs_a_terminal(root: Path) -> None:
 
 
 @pytest.mark.parametrize("served", [False, True])
-def test_an_interrupt_stops_the_turn_and_ends_with_130(
-    root: Path, store: Store, daemon: Serve, served: bool
-) -> None:
+def test_an_interrupt_stops_the_turn_and_ends_with_130(root: Path, store: Store, daemon: Serve, served: bool) -> None:
     if served:
         daemon()
     with subprocess.Popen(
@@ -153,7 +149,7 @@ def test_other_commands_do_not_load_what_only_a_conversation_needs(root: Path) -
         text=True,
         check=False,
     )
-    assert done.stderr in ("", "no sessions (everlog sessions new)\n")
+    assert done.stderr in ("", "no sessions yet (everlog sessions new)\n")
     assert done.stdout.endswith("x\n0 False\n")
 
 

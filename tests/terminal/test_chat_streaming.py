@@ -5,29 +5,17 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from everlog.cli.chat.markdown_stream import LONGEST, Blocks, Piece
+from everlog.cli.chat.markdown_stream import MAX_BLOCK_CHARS, BlockSplitter, Chunk
 
 LINES = st.sampled_from(
-    [
-        "",
-        "words",
-        "# head",
-        "- item",
-        "1. item",
-        "  more",
-        "```",
-        "````python",
-        "~~~",
-        "> said",
-        "a|b",
-    ]
+    ["", "words", "# head", "- item", "1. item", "  more", "```", "````python", "~~~", "> said", "a|b"]
 )
 TEXTS = st.lists(LINES, max_size=20).map("\n".join)
 
 
-def cut(*words: str) -> list[Piece]:
+def cut(*words: str) -> list[Chunk]:
     """What is given out for words that come one after the other."""
-    blocks = Blocks()
+    blocks = BlockSplitter()
     made = [piece for word in words for piece in blocks.feed(word)]
     return [*made, *blocks.finish()]
 
@@ -38,7 +26,7 @@ def texts(*words: str) -> list[str]:
 
 def test_paragraphs_end_at_blank_lines_and_headings_at_once() -> None:
     assert texts("# A\none\ntwo\n\nthree") == ["# A", "one\ntwo", "three"]
-    blocks = Blocks()
+    blocks = BlockSplitter()
     assert [one.text for one in blocks.feed("# A\n")] == ["# A"], "before anything follows"
 
 
@@ -68,7 +56,7 @@ def test_nothing_but_blank_lines_is_lost(text: str) -> None:
 
 @given(TEXTS, st.integers(1, 200))
 def test_the_tail_is_the_end_of_what_is_held_back(text: str, characters: int) -> None:
-    blocks = Blocks()
+    blocks = BlockSplitter()
     done = "\n".join(piece.text for piece in blocks.feed(text))
     tail = blocks.tail(characters)
     assert text.endswith(tail)
@@ -77,21 +65,21 @@ def test_the_tail_is_the_end_of_what_is_held_back(text: str, characters: int) ->
 
 def test_what_has_no_end_is_given_out_as_it_is_and_not_held() -> None:
     word = "x" * 1_000
-    blocks = Blocks()
+    blocks = BlockSplitter()
     given_out = 0
     for _ in range(1_000):
         for piece in blocks.feed(word):
             assert piece.is_plain
             given_out += len(piece.text)
-        assert len(blocks.tail(10**9)) <= LONGEST + len(word)
+        assert len(blocks.tail(10**9)) <= MAX_BLOCK_CHARS + len(word)
     assert given_out > 900_000
     last = [*blocks.feed("\nnext paragraph"), *blocks.finish()]
     assert last[0].text.endswith("x\n") or last[0].text == "\n"
-    assert last[-1] == Piece("next paragraph")
+    assert last[-1] == Chunk("next paragraph")
 
 
 def test_a_fence_that_is_too_long_goes_on_as_it_is() -> None:
     code = "```\n" + "line of code\n" * 5_000 + "```\nafter\n"
     made = cut(code)
     assert "".join(piece.text for piece in made if piece.is_plain).startswith("```\nline of code")
-    assert made[-1] == Piece("after")
+    assert made[-1] == Chunk("after")

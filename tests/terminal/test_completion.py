@@ -50,9 +50,7 @@ def bash(root: Path, tmp_path: Path) -> Iterator[pexpect.spawn[str]]:
     shell.close(force=True)
 
 
-def test_bash_completes_commands_options_ids_and_agents(
-    bash: pexpect.spawn[str], store: Store
-) -> None:
+def test_bash_completes_commands_options_ids_and_agents(bash: pexpect.spawn[str], store: Store) -> None:
     made = store.create(title="Fix the tests", agent="researcher")
     store.close()
     for typed, completed in (
@@ -71,9 +69,7 @@ def test_bash_completes_commands_options_ids_and_agents(
         bash.expect_exact(PROMPT)
 
 
-def test_completion_on_a_root_that_is_no_root_leaves_the_line_clean(
-    bash: pexpect.spawn[str], tmp_path: Path
-) -> None:
+def test_completion_on_a_root_that_is_no_root_leaves_the_line_clean(bash: pexpect.spawn[str], tmp_path: Path) -> None:
     (tmp_path / "file").write_text("not a directory")
     bash.send(f"everlog --root {tmp_path}/file sessions show 01\t")
     bash.send("x\x15echo al'l well'\n")
@@ -86,10 +82,7 @@ def ask(root: Path, shell: str, *words: str, incomplete: str = "") -> Result:
     line = " ".join(("everlog", *words))
     number = incomplete if shell == "fish" else str(len(words) + 1)
     return run_process(
-        root,
-        _EVERLOG_COMPLETE=f"{shell}_complete",
-        COMP_WORDS=f"{line} {incomplete}",
-        COMP_CWORD=number,
+        root, _EVERLOG_COMPLETE=f"{shell}_complete", COMP_WORDS=f"{line} {incomplete}", COMP_CWORD=number
     )
 
 
@@ -106,9 +99,7 @@ def test_zsh_and_fish_are_told_the_titles_in_one_line(root: Path, store: Store) 
 def test_at_most_fifty_sessions_are_offered_the_newest_first(root: Path, store: Store) -> None:
     made = [store.create(title=f"n{number}").id for number in range(60)]
     store.close()
-    offered = [
-        row.removeprefix("plain,") for row in ask(root, "bash", "sessions", "show").out.split()
-    ]
+    offered = [row.removeprefix("plain,") for row in ask(root, "bash", "sessions", "show").out.split()]
     assert offered == made[:9:-1]
 
 
@@ -123,9 +114,7 @@ def test_nothing_goes_wrong_aloud(root: Path, tmp_path: Path) -> None:
     assert done.out == "" and done.err == ""
     done = run_process(root, _EVERLOG_COMPLETE="nonsense")
     assert done.out == "" and done.err == ""
-    done = run_process(
-        root, _EVERLOG_COMPLETE="bash_complete", COMP_WORDS="everlog '", COMP_CWORD="many"
-    )
+    done = run_process(root, _EVERLOG_COMPLETE="bash_complete", COMP_WORDS="everlog '", COMP_CWORD="many")
     assert done.out == "" and done.err == ""
 
 

@@ -1,1 +1,1 @@
-"""One agent: a turn with its model calls, tools, hooks and compaction."""
+"""The agent: turns with their model calls, tools, hooks and compaction."""

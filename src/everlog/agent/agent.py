@@ -1,4 +1,4 @@
-"""An agent: a model, what it is told, and the tools it has; it runs turns on sessions."""
+"""The agent: a model, its system prompt and its tools, which runs turns on sessions."""
 
 from __future__ import annotations
 
@@ -10,37 +10,38 @@ from typing import Any, NamedTuple
 
 from everlog.agent.compactor import SUMMARY_SECONDS, Compactor, Outcome, window_of
 from everlog.agent.hooks import HOOK_SECONDS, Hooks
-from everlog.agent.tools import Function, Usable, served, usable
+from everlog.agent.tools import Function, RunnableTool, build_tools, load_toolset
 from everlog.agent.turn import Answer, Turn, new_run_id, repair
-from everlog.agent.turn_lease import leased
-from everlog.agent.worker_threads import foreign
+from everlog.agent.turn_lease import acquire_lease
+from everlog.agent.worker_threads import run_external
 from everlog.aio import AsyncSession, AsyncStore
 from everlog.context.build import Context, assemble, fit
-from everlog.context.inject import as_data
-from everlog.log.backward_read import Live
+from everlog.context.inject import wrap_stored_text
+from everlog.errors import ConflictError
+from everlog.log.backward_read import LiveMessages
 from everlog.model import Content, Message, Metadata, user
-from everlog.ports import Lease, Provider, Tool, Toolset
+from everlog.ports import Lease, Provider, Toolset, ToolSpec
 from everlog.session import Session, Store
 from everlog.settings import CompactionSettings, TurnSettings
-from everlog.wire.events import RunEvent, Sink, Status, TokenWarning, ignore
+from everlog.wire.events import RunEvent, Sink, Status, TokenWarning, ignore_event
 
-WARNINGS = (95, 80)  # percent of the window
+WARN_PERCENT = (95, 80)  # percent of the window
 
 
-class Prepared(NamedTuple):
-    """Everything that one call would be sent."""
+class PreparedCall(NamedTuple):
+    """Everything that the next model call would be sent."""
 
-    context: Context  # its tokens count the rest too
+    context: Context  # its tokens include the system prompt and the tools
     system: str
-    tools: tuple[Tool, ...]  # its own
-    toolsets: tuple[str, ...]  # whose tools are asked for when a turn begins
+    tools: tuple[ToolSpec, ...]  # its own
+    toolsets: tuple[str, ...]  # names; their tools are listed when a turn begins
 
 
 class Agent:
-    """Runs turns on sessions with one model.
+    """A model with its system prompt, tools and hooks, which runs turns on sessions.
 
-    `model` is `provider:name`, as the settings say if it is not given. `tools` are functions;
-    `toolsets` are tools that live elsewhere. `emit` is told what happens.
+    `model` is `provider:name`; the default is the one in the settings. `tools` are Python
+    functions; `toolsets` are tools of other programs. `emit` receives every event.
     """
 
     def __init__(
@@ -56,25 +57,25 @@ class Agent:
         hooks: Iterable[object] = (),
         settings: CompactionSettings | None = None,
         turn: TurnSettings | None = None,
-        emit: Sink = ignore,
+        emit: Sink = ignore_event,
         max_steps: int | None = None,
         hook_seconds: float = HOOK_SECONDS,
         summary_seconds: float = SUMMARY_SECONDS,
     ) -> None:
         self.store = store if isinstance(store, AsyncStore) else AsyncStore(store)
-        everything = self.store.sync.settings
+        store_settings = self.store.sync.settings
         self.name = name
-        self.turn = turn or everything.turn
-        self.settings = settings or everything.compaction_of(name)
-        self.model = model or (everything.model_of(name) if provider is None else "")
+        self.turn = turn or store_settings.turn
+        self.settings = settings or store_settings.compaction_of(name)
+        self.model = model or (store_settings.model_of(name) if provider is None else "")
         self.provider = provider or self.store.sync.provider(self.model)
         self._summariser: Provider | None = self.provider
         if getattr(self.provider, "offline", False):
-            self._summariser = None  # the offline model summarises nothing; the built-in one does
+            self._summariser = None  # the offline model cannot summarise; use the built-in summary
         elif provider is None and self.settings.model:
             self._summariser = self.store.sync.provider(self.settings.model)
         self.system = system
-        self.tools = usable(tools)
+        self.tools = build_tools(tools)
         self.toolsets = tuple(toolsets)
         self.hooks = Hooks(hooks, name, hook_seconds)
         self.emit = emit
@@ -82,47 +83,69 @@ class Agent:
         self.max_steps = max_steps or self.turn.max_steps
         self.count = self.store.sync.count
         self.window = window_of(self.settings, self.provider, self.model)
-        self._warned: dict[str, int] = {}  # session → the percentage that was warned of
+        self._warned_percentages: dict[str, int] = {}  # session → last warning
         self._background: set[asyncio.Task[None]] = set()
-        self._under_way: set[object] = set()  # turns and compactions, also of its likes
+        self._active_work: set[object] = set()  # turns and compactions, of clones too
 
-    # --- the face
+    # --- public API
 
     async def run(
         self,
         prompt: Content,
         *,
-        session: Session | AsyncSession,
+        session: Session | AsyncSession | str,
         messages: Sequence[Message] | None = None,
         cwd: str | None = None,
-        emit: Sink = ignore,
+        emit: Sink = ignore_event,
     ) -> Message:
-        """Say something to the agent and get its answer; SessionBusyError if a turn is running.
+        """Run one turn: append `prompt` to the session, and return the agent's reply.
 
-        With `messages` that history is the context instead of the session's own. It is not
-        appended; what this turn adds is. Cancelling it leaves a session that can go on.
+        `session` may be an id of your own; its session is created if there is none. Every message
+        is durable before the next step begins. If `messages` is given, it replaces the session's
+        history as context; it is not appended, but this turn's messages are. Cancelling the call
+        ends the turn and leaves a session that can be continued.
+        Raises `SessionBusyError` if another turn of the session is running.
         """
-        own = self._own(session)
         message = user(prompt, cwd=cwd, run_id=new_run_id())
-        with self.at_work():
-            async with leased(own) as lease:
-                await repair(own, lease)
-                turn = Turn(self, own, lease, message, given=messages, emit=emit)
+        return await self._run(message, session, messages, emit)
+
+    async def resume(self, session: Session | AsyncSession | str, *, emit: Sink = ignore_event) -> Message:
+        """Go on with a turn that was interrupted, cancelled or failed, without a new message.
+
+        Returns the agent's reply. Raises `ConflictError` if the last message is an answer, so that
+        nothing is left to do, and `SessionBusyError` if a turn of the session is running.
+        """
+        return await self._run(None, session, None, emit)
+
+    async def _run(
+        self,
+        message: Message | None,
+        session: Session | AsyncSession | str,
+        history: Sequence[Message] | None,
+        emit: Sink,
+    ) -> Message:
+        async_session = await self._open_session(session, create=message is not None)
+        with self.busy():
+            async with acquire_lease(async_session) as lease:
+                await repair(async_session, lease)
+                if message is None:
+                    await _check_resumable(async_session)
+                turn = Turn(self, async_session, lease, message, history=history, emit=emit)
                 return (await turn.run()).reply
 
     async def stream(
-        self, prompt: Content, *, session: Session | AsyncSession, cwd: str | None = None
+        self, prompt: Content, *, session: Session | AsyncSession | str, cwd: str | None = None
     ) -> AsyncIterator[RunEvent]:
-        """The same, event by event; the last one is `MessageComplete` with the answer.
+        """Run one turn and yield its events; the last one is `MessageComplete` with the answer.
 
-        Leaving the iteration early cancels the turn.
+        Leaving the iteration early cancels the turn. Raises what `run` raises.
         """
-        waiting: asyncio.Queue[RunEvent | None] = asyncio.Queue()
-        running = self.run(prompt, session=session, cwd=cwd, emit=waiting.put_nowait)
-        task = asyncio.create_task(running)
-        task.add_done_callback(lambda _: waiting.put_nowait(None))
+        events: asyncio.Queue[RunEvent | None] = asyncio.Queue()
+        work = self.run(prompt, session=session, cwd=cwd, emit=events.put_nowait)
+        task = asyncio.create_task(work)
+        task.add_done_callback(lambda _: events.put_nowait(None))
         try:
-            while (event := await waiting.get()) is not None:
+            while (event := await events.get()) is not None:
                 yield event
             await task
         finally:
@@ -136,14 +159,15 @@ class Agent:
         session: AsyncSession,
         lease: Lease,
         *,
-        emit: Sink = ignore,
+        emit: Sink = ignore_event,
         max_steps: int | None = None,
         allowed: Iterable[str] | None = None,
         reads_only: bool = False,
     ) -> Answer:
-        """Answer a message that carries the id of its run, under a lease that the caller holds.
+        """Run the turn that answers `message`, under a lease that the caller holds.
 
-        `allowed`: the tools it may use; `reads_only`: those that change nothing.
+        The message must carry its run id. `allowed` limits the turn to these tools by name;
+        `reads_only` limits it to tools that change nothing.
         """
         turn = Turn(
             self,
@@ -155,73 +179,74 @@ class Agent:
             allowed=None if allowed is None else frozenset(allowed),
             reads_only=reads_only,
         )
-        with self.at_work():
+        with self.busy():
             return await turn.run()
 
     @property
     def is_idle(self) -> bool:
-        """Whether it answers nothing and nothing goes on behind an answer."""
-        return not self._under_way and not self._background
+        """Whether no turn, compaction or background work is under way."""
+        return not self._active_work and not self._background
 
     @contextmanager
-    def at_work(self) -> Iterator[None]:
-        """It is not idle, and keeps its connections, as long as this lasts."""
-        self._under_way.add(work := object())
+    def busy(self) -> Iterator[None]:
+        """Mark the agent as busy within a block: it is not idle and keeps its connections."""
+        self._active_work.add(work := object())
         try:
             yield
         finally:
-            self._under_way.discard(work)
+            self._active_work.discard(work)
 
     async def compact(
-        self, session: Session | AsyncSession, *, focus: str = "", emit: Sink = ignore
+        self, session: Session | AsyncSession | str, *, focus: str = "", emit: Sink = ignore_event
     ) -> Outcome:
-        """Compact a session now, whatever its size and however often that has failed."""
-        own = self._own(session)
-        told = both(self.emit, emit)
-        with self.at_work():
-            async with leased(own) as lease:
-                await own.close_calls(lease=lease)
-                outcome = await self.compactor(told).run(own, lease, manual=True, focus=focus)
-                await self.hooks.tell("on_compact", own.sync, told, outcome)
+        """Compact a session now, whatever its size and however many attempts have failed.
+
+        Raises `SessionBusyError` if a turn of the session is running.
+        """
+        async_session = await self._open_session(session, create=False)
+        sink = combine_sinks(self.emit, emit)
+        with self.busy():
+            async with acquire_lease(async_session) as lease:
+                await async_session.close_calls(lease=lease)
+                compactor = self.compactor(sink)
+                outcome = await compactor.run(async_session, lease, manual=True, focus=focus)
+                await self.hooks.notify("on_compact", async_session.sync, sink, outcome)
                 return outcome
 
-    def on(self, store: AsyncStore) -> Agent:
-        """The same agent over another store."""
-        other = copy(self)
-        other.store = store
-        other.emit = ignore
-        other._background = set()
-        other._warned = {}
-        return other
+    def with_store(self, store: AsyncStore) -> Agent:
+        """Return a copy of this agent on another store, which emits no events of its own."""
+        clone = copy(self)
+        clone.store = store
+        clone.emit = ignore_event
+        clone._background = set()
+        clone._warned_percentages = {}
+        return clone
 
     async def settle(self, seconds: float | None = None) -> None:
-        """Wait for what goes on behind the answers, such as finding a title.
-
-        What takes longer than `seconds` is given up.
-        """
+        """Wait for background work, such as naming a session; cancel it after `seconds`."""
         while self._background:
-            _, late = await asyncio.wait(set(self._background), timeout=seconds)
-            for task in late:
+            _, pending = await asyncio.wait(set(self._background), timeout=seconds)
+            for task in pending:
                 task.cancel()
 
     async def close(self, seconds: float | None = None) -> None:
-        """Wait likewise, and give back the connections to the model."""
+        """Wait for background work as `settle` does, then close the connections to the model."""
         await self.settle(seconds)
-        for provider in {id(one): one for one in (self.provider, self._summariser)}.values():
-            closing = getattr(provider, "close", None)
-            if closing is not None:
-                await closing()
+        for provider in {id(p): p for p in (self.provider, self._summariser)}.values():
+            close_provider = getattr(provider, "close", None)
+            if close_provider is not None:
+                await close_provider()
 
-    # --- for a turn
+    # --- used by turns
 
-    def background(self, work: Coroutine[Any, Any, None]) -> None:
-        """Do something that no answer waits for; it tells its own failures."""
+    def run_in_background(self, work: Coroutine[Any, Any, None]) -> None:
+        """Start work that no answer waits for; it must report its own failures."""
         task = asyncio.create_task(work)
         self._background.add(task)
         task.add_done_callback(self._background.discard)
 
     def compactor(self, emit: Sink) -> Compactor:
-        """What compacts its sessions, telling `emit`."""
+        """Return a compactor with this agent's settings that reports to `emit`."""
         return Compactor(
             self.settings,
             provider=self._summariser,
@@ -232,35 +257,28 @@ class Agent:
             seconds=self.summary_seconds,
         )
 
-    async def usable_tools(self, emit: Sink, session: str) -> dict[str, Usable]:
-        """Its own tools and those of its toolsets; a toolset that is away is told and missing."""
-        found = dict(self.tools)
+    async def collect_tools(self, emit: Sink, session: str) -> dict[str, RunnableTool]:
+        """Return its tools and those of its toolsets; report and skip a toolset that fails."""
+        tools = dict(self.tools)
         for toolset in self.toolsets:
             try:
-                found = await foreign(served(toolset)) | found  # none takes another's place
-            except Exception as error:  # it is somebody else's code
+                tools = await run_external(load_toolset(toolset)) | tools  # the first name wins
+            except Exception as error:  # third-party code may raise anything
                 emit(Status(session_id=session, message=f"{toolset.name}: {error}"))
-        return found
+        return tools
 
     def warn(self, session: str, context: Context, emit: Sink) -> None:
-        """Tell once when the context reaches 80 and 95 percent of the window."""
-        percent = next((p for p in WARNINGS if context.tokens * 100 >= p * self.window), 0)
-        if percent > self._warned.get(session, 0):
-            emit(
-                TokenWarning(
-                    session_id=session,
-                    percent=percent,
-                    tokens=context.tokens,
-                    window=self.window,
-                )
-            )
+        """Emit a warning, once each, when the context reaches 80 and 95 percent of the window."""
+        percent = next((p for p in WARN_PERCENT if context.tokens * 100 >= p * self.window), 0)
+        if percent > self._warned_percentages.get(session, 0):
+            emit(TokenWarning(session_id=session, percent=percent, tokens=context.tokens, window=self.window))
         if percent:
-            self._warned[session] = percent
+            self._warned_percentages[session] = percent
         else:
-            self._warned.pop(session, None)
+            self._warned_percentages.pop(session, None)
 
-    def assemble(self, live: Live, inject: Sequence[Message], overhead: int) -> Context:
-        """The context of a step, before it is made to fit."""
+    def assemble(self, live: LiveMessages, inject: Sequence[Message], overhead: int) -> Context:
+        """Build the context of a step, before it is made to fit the window."""
         return assemble(
             live,
             window=self.window,
@@ -270,52 +288,68 @@ class Agent:
             count=self.count,
         )
 
-    async def preview(self, session: AsyncSession, emit: Sink = ignore) -> Context:
-        """What the model would be sent if somebody spoke now, without being sent it."""
-        return await self._previewed(session, 0, both(self.emit, emit))
+    async def preview(self, session: AsyncSession, emit: Sink = ignore_event) -> Context:
+        """Return the context that the next model call would be sent; nothing is sent."""
+        return await self._preview(session, 0, combine_sinks(self.emit, emit))
 
-    async def prepare(self, session: AsyncSession, emit: Sink = ignore) -> Prepared:
-        """The same with the system prompt and the tools; nobody outside is asked anything."""
-        told = both(self.emit, emit)
-        system = await self.system_prompt(session, await session.metadata(), told)
-        tools = tuple(one.told for one in self.tools.values())
-        context = await self._previewed(session, self.overhead(system, tools), told)
-        return Prepared(context, system, tools, tuple(one.name for one in self.toolsets))
+    async def prepare(self, session: AsyncSession, emit: Sink = ignore_event) -> PreparedCall:
+        """Return the next call's context with its system prompt and tools; nothing is sent.
 
-    async def _previewed(self, session: AsyncSession, overhead: int, told: Sink) -> Context:
+        No toolset is contacted, so their tools are not included.
+        """
+        sink = combine_sinks(self.emit, emit)
+        system = await self.system_prompt(session, await session.metadata(), sink)
+        tools = tuple(runnable.spec for runnable in self.tools.values())
+        context = await self._preview(session, self.overhead(system, tools), sink)
+        return PreparedCall(context, system, tools, tuple(t.name for t in self.toolsets))
+
+    async def _preview(self, session: AsyncSession, overhead: int, sink: Sink) -> Context:
         live = await session.live()
         context = self.assemble(live, (), overhead)
-        inject = await self.hooks.injections(session.sync, context.messages, told)
+        inject = await self.hooks.injections(session.sync, context.messages, sink)
         return fit(self.assemble(live, inject, overhead), live, self.window, self.count)
 
     async def system_prompt(self, session: AsyncSession, metadata: Metadata, emit: Sink) -> str:
-        """Its own, what hooks have to say there, and what was set for the session."""
-        data = await self.hooks.system(session.sync, emit)
-        parts = (self.system, *map(as_data, data), metadata.system_prompt_override or "")
+        """Join the agent's system prompt, the hooks' texts and the session's override."""
+        data = await self.hooks.system_texts(session.sync, emit)
+        parts = (self.system, *map(wrap_stored_text, data), metadata.system_prompt_override or "")
         return "\n\n".join(text for text in parts if text)
 
-    def overhead(self, system: str, tools: Iterable[Tool]) -> int:
-        """An estimate of what is sent beside the messages."""
+    def overhead(self, system: str, tools: Iterable[ToolSpec]) -> int:
+        """Estimate the tokens of the system prompt and the tools."""
         return self.count(system) + sum(map(self.tool_tokens, tools))
 
-    def tool_tokens(self, tool: Tool) -> int:
-        """An estimate of one tool."""
+    def tool_tokens(self, tool: ToolSpec) -> int:
+        """Estimate the tokens of one tool."""
         return self.count(tool.name) + self.count(tool.description) + 10
 
-    def _own(self, session: Session | AsyncSession) -> AsyncSession:
+    async def _open_session(self, session: Session | AsyncSession | str, *, create: bool) -> AsyncSession:
+        if isinstance(session, str):
+            return await self.store.session(session, create=create, agent=self.name)
         sync = session.sync if isinstance(session, AsyncSession) else session
         return AsyncSession(self.store, sync)
 
 
-def both(one: Sink, other: Sink) -> Sink:
-    """A sink that tells two others."""
-    if one is ignore or one is other:
-        return other
-    if other is ignore:
-        return one
+async def _check_resumable(session: AsyncSession) -> None:
+    """Raise `ConflictError` unless the agent has yet to answer the last message."""
+    messages = (await session.live()).messages
+    if not messages or (messages[-1].role == "assistant" and not messages[-1].tool_calls):
+        raise ConflictError(
+            "there is nothing to resume: the last turn of the session has ended",
+            hint="send a message with run",
+            session=session.id,
+        )
 
-    def tell(event: RunEvent) -> None:
-        one(event)
-        other(event)
 
-    return tell
+def combine_sinks(first: Sink, second: Sink) -> Sink:
+    """Return a sink that passes every event to two sinks, or once if they are the same."""
+    if first is ignore_event or first is second:
+        return second
+    if second is ignore_event:
+        return first
+
+    def emit(event: RunEvent) -> None:
+        first(event)
+        second(event)
+
+    return emit

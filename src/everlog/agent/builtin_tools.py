@@ -1,7 +1,7 @@
-"""Tools that come with the engine: asking another agent, and the time.
+"""Built-in tools: delegate a task to a subagent, and get the current time.
 
-An agent that is asked answers in a session of its own on the ephemeral store. Nothing of that
-conversation is kept but the call and its result, in the log of the one who asked.
+A subagent answers in a session of its own on an ephemeral store. Only the tool call and its result
+are stored, in the log of the calling agent.
 """
 
 from __future__ import annotations
@@ -13,55 +13,55 @@ from typing import TYPE_CHECKING
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from everlog.agent.tools import Function, tool
-from everlog.agent.worker_threads import in_thread
+from everlog.agent.worker_threads import run_in_thread
 from everlog.aio import AsyncStore
 from everlog.errors import EverlogError
 from everlog.model import Usage
-from everlog.ports import ToolAnswer
+from everlog.ports import ToolOutput
 from everlog.session import Store
 from everlog.wire.events import MessageComplete, RunEvent
 
 if TYPE_CHECKING:
     from everlog.agent.agent import Agent
 
-DEEPEST = 3  # agents that ask one another
+MAX_DEPTH = 3  # levels of nested subagents
 
 _depth: ContextVar[int] = ContextVar("depth", default=0)
 
 
-def asking(agent_of: Callable[[str], Agent], store: Store, members: Sequence[str]) -> Function:
-    """A tool by which an agent asks one of its members."""
+def make_ask_agent(agent_of: Callable[[str], Agent], store: Store, members: Sequence[str]) -> Function:
+    """Return the tool with which an agent delegates tasks to its members."""
 
-    async def ask_agent(agent: str, task: str) -> ToolAnswer:
+    async def ask_agent(agent: str, task: str) -> ToolOutput:
         """Give a task to another agent and get its answer. It sees nothing of this conversation."""
         if agent not in members:
-            return ToolAnswer(f"there is no agent {agent!r} to ask", is_error=True)
-        if _depth.get() >= DEEPEST:
-            return ToolAnswer("agents may not ask one another any deeper", is_error=True)
+            return ToolOutput(f"unknown agent {agent!r}", is_error=True)
+        if _depth.get() >= MAX_DEPTH:
+            return ToolOutput(f"subagents may be nested at most {MAX_DEPTH} levels deep", is_error=True)
         depth = _depth.set(_depth.get() + 1)
         try:
-            # Loading what talks to a provider takes a second or two; others go on meanwhile.
-            return await sub_turn(await in_thread(agent_of, agent), store, task)
+            # Importing a provider takes a second or two; do not block the event loop.
+            return await run_subagent(await run_in_thread(agent_of, agent), store, task)
         except EverlogError as error:
-            return ToolAnswer(str(error), is_error=True)
+            return ToolOutput(str(error), is_error=True)
         finally:
             _depth.reset(depth)
 
     return ask_agent
 
 
-async def sub_turn(agent: Agent, store: Store, task: str) -> ToolAnswer:
-    """Let an agent do a task without a trace; its answer, and what that took."""
-    used: list[Usage] = []
+async def run_subagent(agent: Agent, store: Store, task: str) -> ToolOutput:
+    """Run a task in an ephemeral session; return the answer and the usage."""
+    usages: list[Usage] = []
 
-    def heard(event: RunEvent) -> None:
+    def on_event(event: RunEvent) -> None:
         if isinstance(event, MessageComplete):
-            used.append(event.usage)
+            usages.append(event.usage)
 
-    async with AsyncStore(store.ephemeral()) as own:
-        session = await own.create(agent=agent.name, sender="agent", title="sub-turn")
-        reply = await agent.on(own).run(task, session=session, emit=heard)
-        return ToolAnswer(reply.text, usage=used[-1] if used else None)
+    async with AsyncStore(store.ephemeral()) as ephemeral:
+        session = await ephemeral.create(agent=agent.name, sender="agent", title="sub-turn")
+        reply = await agent.with_store(ephemeral).run(task, session=session, emit=on_event)
+        return ToolOutput(reply.text, usage=usages[-1] if usages else None)
 
 
 @tool(reads=True)
@@ -70,4 +70,4 @@ def current_time(timezone: str = "UTC") -> str:
     try:
         return datetime.now(ZoneInfo(timezone)).isoformat(timespec="seconds")
     except (ZoneInfoNotFoundError, ValueError, OSError):
-        raise ValueError(f"there is no time zone {timezone!r}") from None
+        raise ValueError(f"unknown time zone {timezone!r}") from None

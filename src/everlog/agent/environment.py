@@ -1,13 +1,13 @@
-"""What every run is told of its surroundings: where it works, with whom, and by which rules.
+"""The environment injected into every run: subagents, recalled memory, system and instructions.
 
-    <agents>         the agents that it may ask, if there are any
-    <recall>         what a memory has to say to this, if there is one
+    <agents>         the subagents that may be asked, if there are any
+    <recall>         matching notes from memory, if there are any
     <environment>    system, date, working directory
     <instructions>   AGENTS.md and CLAUDE.md, from the top of the file system down to the
                      working directory
 
-The working directory is the client's, as it came with the message. Files are read anew for every
-run; one that cannot be read is left out.
+The working directory is the client's and comes with the message. Files are read again for every
+run; a file that cannot be read is skipped.
 """
 
 from __future__ import annotations
@@ -21,71 +21,67 @@ from everlog.agent.hooks import Hook
 from everlog.model import Message, user
 from everlog.session import Session
 
-FILES = ("AGENTS.md", "CLAUDE.md")
-FILE_BYTES = 40_000  # of one file; what is longer is cut
-# What a memory finds for a conversation; empty if nothing.
+INSTRUCTION_FILES = ("AGENTS.md", "CLAUDE.md")
+MAX_FILE_BYTES = 40_000  # per file; a longer one is truncated
+# Returns the text that memory holds for a conversation, or an empty string.
 Recall = Callable[[str, Session, Sequence[Message]], str]
 
-_CUT = "\n[the rest of the file was left out]"
+_CUT_NOTE = "\n[the rest of the file was left out]"
 
 
-class Surroundings(Hook):
-    """Injects these blocks."""
+class EnvironmentHook(Hook):
+    """Hook that injects the environment blocks."""
 
-    def __init__(
-        self, members: Mapping[str, str] | None = None, recall: Recall | None = None
-    ) -> None:
-        self._members = dict(members or {})  # name → what it is for
+    def __init__(self, members: Mapping[str, str] | None = None, recall: Recall | None = None) -> None:
+        self._members = dict(members or {})  # name → description
         self._recall = recall
 
-    def on_before_run(
-        self, agent: str, session: Session, messages: Sequence[Message]
-    ) -> list[Message]:
-        """The blocks for a run whose working directory came with the last message."""
-        cwd = next((one.cwd for one in reversed(messages) if one.role == "user"), None)
+    def on_before_run(self, agent: str, session: Session, messages: Sequence[Message]) -> list[Message]:
+        """Return the blocks; the working directory is that of the last user message."""
+        cwd = next((m.cwd for m in reversed(messages) if m.role == "user"), None)
         recalled = self._recall(agent, session, messages) if self._recall else ""
         blocks = [
-            agents(self._members),
+            agents_block(self._members),
             f"<recall>\n{recalled}\n</recall>" if recalled else "",
-            environment(cwd),
-            instructions(cwd),
+            environment_block(cwd),
+            instructions_block(cwd),
         ]
         return [user(block) for block in blocks if block]
 
 
-def agents(members: Mapping[str, str]) -> str:
-    """The agents that may be asked."""
+def agents_block(members: Mapping[str, str]) -> str:
+    """Return the list of subagents, or an empty string."""
     if not members:
         return ""
-    lines = [f"- {name}: {about or 'no description'}" for name, about in members.items()]
+    lines = [f"- {name}: {text or 'no description'}" for name, text in members.items()]
     return "\n".join(("<agents>", *lines, "</agents>"))
 
 
-def environment(cwd: str | None) -> str:
-    """The system, the date and the working directory; no clock, so that the text stays the same."""
+def environment_block(cwd: str | None) -> str:
+    """Return system, date and working directory; no time of day, so that the text is cacheable."""
     lines = [f"system: {platform.system()} {platform.machine()}", f"date: {date.today()}"]
     if cwd:
         lines.append(f"working_directory: {cwd}")
     return "\n".join(("<environment>", *lines, "</environment>"))
 
 
-def instructions(cwd: str | None) -> str:
-    """The instruction files on the way down to the working directory."""
-    found = list(_read(Path(cwd))) if cwd and cwd.startswith("/") else []
-    if not found:
+def instructions_block(cwd: str | None) -> str:
+    """Return the instruction files from the root directory down to the working directory."""
+    files = list(_read_instruction_files(Path(cwd))) if cwd and cwd.startswith("/") else []
+    if not files:
         return ""
-    parts = [f'<file path="{path}">\n{text}\n</file>' for path, text in found]
+    parts = [f'<file path="{path}">\n{text}\n</file>' for path, text in files]
     return "\n".join(("<instructions>", *parts, "</instructions>"))
 
 
-def _read(cwd: Path) -> Iterator[tuple[Path, str]]:
+def _read_instruction_files(cwd: Path) -> Iterator[tuple[Path, str]]:
     for folder in reversed((cwd, *cwd.parents)):
-        for name in FILES:
+        for name in INSTRUCTION_FILES:
             path = folder / name
             try:
-                with path.open("rb") as opened:
-                    text = opened.read(FILE_BYTES + 1)
+                with path.open("rb") as file:
+                    text = file.read(MAX_FILE_BYTES + 1)
             except (OSError, ValueError):
                 continue
-            cut = _CUT if len(text) > FILE_BYTES else ""
-            yield path, text[:FILE_BYTES].decode(errors="replace").strip() + cut
+            suffix = _CUT_NOTE if len(text) > MAX_FILE_BYTES else ""
+            yield path, text[:MAX_FILE_BYTES].decode(errors="replace").strip() + suffix

@@ -1,8 +1,8 @@
-"""Hooks: code of others that has a say before each run, and watches it.
+"""Hooks: third-party code that adds to a run before it begins, and observes it.
 
-Each may have any of the methods below, as functions or coroutines; one that is no coroutine is
-called in a thread of its own. A hook gets copies, so it cannot change a conversation. One that
-fails or takes too long is reported, and the run goes on without it.
+A hook may have any of the methods below, as functions or coroutines; a plain function is called in
+a thread of its own. A hook gets copies, so it cannot change a conversation. A hook that fails or
+times out is reported, and the run continues without it.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace
 
-from everlog.agent.worker_threads import foreign, in_thread
+from everlog.agent.worker_threads import run_external, run_in_thread
 from everlog.model import Message, ToolCall
 from everlog.session import Session
 from everlog.wire.events import HookFailed, Sink
@@ -28,82 +28,78 @@ HOOK_SECONDS = 10.0
 
 
 class Hook:
-    """All a hook may do; those that do nothing need not be there."""
+    """Base class with every method that a hook may implement; all are optional."""
 
     def on_system(self, agent: str, session: Session) -> str | Awaitable[str]:
-        """Text for the system prompt, behind the agent's own: stored data, marked as such."""
+        """Return text to add to the system prompt; it is fenced there as stored data."""
         return ""
 
     def on_before_run(
         self, agent: str, session: Session, messages: Sequence[Message]
     ) -> Iterable[Message] | Awaitable[Iterable[Message]]:
-        """The messages to inject into this run; they are sent and never kept."""
+        """Return messages to inject into this run; they are sent to the model, never stored."""
         return ()
 
     def on_message(self, agent: str, session: Session, message: Message) -> Awaitable[None] | None:
-        """A message was stored."""
+        """Handle a message that was stored."""
 
-    def on_tool(
-        self, agent: str, session: Session, call: ToolCall, result: Message
-    ) -> Awaitable[None] | None:
-        """A tool has answered, and the answer was stored."""
+    def on_tool(self, agent: str, session: Session, call: ToolCall, result: Message) -> Awaitable[None] | None:
+        """Handle a tool result that was stored."""
 
     def on_compact(self, agent: str, session: Session, outcome: Outcome) -> Awaitable[None] | None:
-        """A compaction was tried."""
+        """Handle the outcome of a compaction, whether it succeeded or not."""
 
     def on_turn_end(self, agent: str, session: Session, answer: Answer) -> Awaitable[None] | None:
-        """A turn ended well and is recorded; the answer waits for this."""
+        """Handle a turn that succeeded and is recorded; the answer is returned after this."""
 
 
 class Hooks:
-    """The hooks of one agent, as a turn calls them."""
+    """The hooks of one agent, called by its turns."""
 
     def __init__(self, hooks: Iterable[object], agent: str, seconds: float = HOOK_SECONDS) -> None:
         self.agent = agent
         self.seconds = seconds
-        given = tuple(hooks)
-        self._having = {name: [hook for hook in given if _has(hook, name)] for name in _METHODS}
+        hooks = tuple(hooks)
+        self._by_method = {name: [hook for hook in hooks if _has(hook, name)] for name in _METHODS}
 
     def __contains__(self, name: str) -> bool:
-        return bool(self._having[name])
+        return bool(self._by_method[name])
 
-    async def system(self, session: Session, emit: Sink) -> list[str]:
-        """What all hooks have to say in the system prompt."""
-        made: list[str] = []
-        for hook in self._having["on_system"]:
-            text = await self._ask(hook, "on_system", session, emit)
+    async def system_texts(self, session: Session, emit: Sink) -> list[str]:
+        """Return the texts that hooks add to the system prompt."""
+        texts: list[str] = []
+        for hook in self._by_method["on_system"]:
+            text = await self._call(hook, "on_system", session, emit)
             if text:
-                made.append(str(text))
-        return made
+                texts.append(str(text))
+        return texts
 
-    async def injections(
-        self, session: Session, messages: Sequence[Message], emit: Sink
-    ) -> list[Message]:
-        """What all hooks inject, in their order."""
-        made: list[Message] = []
-        for hook in self._having["on_before_run"]:
-            copies = [_copy(one) for one in messages]
-            made += await self._ask(hook, "on_before_run", session, emit, copies) or ()
-        return made
+    async def injections(self, session: Session, messages: Sequence[Message], emit: Sink) -> list[Message]:
+        """Return the messages that hooks inject, in the order of the hooks."""
+        result: list[Message] = []
+        for hook in self._by_method["on_before_run"]:
+            copies = [_copy(message) for message in messages]
+            result += await self._call(hook, "on_before_run", session, emit, copies) or ()
+        return result
 
-    async def tell(self, what: str, session: Session, emit: Sink, *facts: Any) -> None:
-        """Call one of the methods that only watch."""
-        for hook in self._having[what]:
-            copies = [_copy(one) if isinstance(one, Message) else one for one in facts]
-            await self._ask(hook, what, session, emit, *copies)
+    async def notify(self, method_name: str, session: Session, emit: Sink, *arguments: Any) -> None:
+        """Call one of the observer methods of every hook that has it."""
+        for hook in self._by_method[method_name]:
+            copies = [_copy(arg) if isinstance(arg, Message) else arg for arg in arguments]
+            await self._call(hook, method_name, session, emit, *copies)
 
-    async def _ask(self, hook: object, what: str, session: Session, emit: Sink, *given: Any) -> Any:
-        method = getattr(hook, what)
+    async def _call(self, hook: object, method_name: str, session: Session, emit: Sink, *arguments: Any) -> Any:
+        method = getattr(hook, method_name)
         try:
             async with asyncio.timeout(self.seconds) as limit:
                 if inspect.iscoroutinefunction(method):
-                    answer = await foreign(method(self.agent, session, *given))
+                    answer = await run_external(method(self.agent, session, *arguments))
                 else:
-                    answer = await in_thread(method, self.agent, session, *given)
+                    answer = await run_in_thread(method, self.agent, session, *arguments)
                     if inspect.isawaitable(answer):
-                        answer = await foreign(answer)
-            return _checked(answer) if what == "on_before_run" else answer
-        except Exception as error:  # a hook is somebody else's code: it may raise anything
+                        answer = await run_external(answer)
+            return _check_injections(answer) if method_name == "on_before_run" else answer
+        except Exception as error:  # third-party code may raise anything
             problem = f"{type(error).__name__}: {error}"
             if limit.expired():
                 problem = f"no answer within {self.seconds:g} s"
@@ -116,18 +112,18 @@ _METHODS = tuple(name for name in vars(Hook) if name.startswith("on_"))
 
 
 def _has(hook: object, name: str) -> bool:
-    """Whether a hook has a method of its own of that name."""
+    """Whether a hook implements a method, rather than inheriting it from `Hook`."""
     return getattr(type(hook), name, None) is not getattr(Hook, name) and hasattr(hook, name)
 
 
-def _checked(given: Iterable[Message]) -> list[Message]:
-    messages = list(given)
+def _check_injections(injections: Iterable[Message]) -> list[Message]:
+    messages = list(injections)
     for message in messages:
         if not isinstance(message, Message) or message.role == "toolResult" or message.tool_calls:
-            raise TypeError("a hook may inject messages without tool calls and results only")
+            raise TypeError("a hook may only inject messages without tool calls and tool results")
     return messages
 
 
 def _copy(message: Message) -> Message:
-    """Messages are frozen, the arguments of a call are not."""
+    """Copy a message as needed: it is frozen, but the arguments of its tool calls are not."""
     return replace(message, content=deepcopy(message.content)) if message.tool_calls else message

@@ -1,7 +1,7 @@
-"""Spans for OpenTelemetry, where its package is installed; otherwise nothing.
+"""OpenTelemetry spans, if its package is installed; otherwise nothing.
 
-Names and attributes are those of its conventions for generative AI. What spans cost and where
-they go is decided by whoever configures the SDK; without that they go nowhere.
+Names and attributes follow its semantic conventions for generative AI. The application that
+configures the SDK decides about sampling and export; without configuration spans go nowhere.
 """
 
 from __future__ import annotations
@@ -22,29 +22,29 @@ _ATTRIBUTES = {
 }
 
 
-class Traced:
-    """A span under way, or the lack of one."""
+class ActiveSpan:
+    """The span of a block, or a placeholder without OpenTelemetry."""
 
     def __init__(self, span: Any = None) -> None:
         self._span = span
 
-    def used(self, usage: Usage) -> None:
-        """What the model calls within it took."""
+    def record_usage(self, usage: Usage) -> None:
+        """Record the tokens that the model calls within the span used."""
         if self._span is not None:
             self._span.set_attribute("gen_ai.usage.input_tokens", usage.input_tokens)
             self._span.set_attribute("gen_ai.usage.output_tokens", usage.output_tokens)
 
 
 @contextmanager
-def span(name: str, **facts: str) -> Iterator[Traced]:
-    """A span around some work; an exception that leaves it is recorded."""
+def span(name: str, **fields: str) -> Iterator[ActiveSpan]:
+    """Run a block within a span; an exception that leaves the block is recorded in it."""
     tracer = _tracer()
     if tracer is None:
-        yield Traced()
+        yield ActiveSpan()
         return
-    attributes = {_ATTRIBUTES[key]: value for key, value in facts.items() if value}
-    with tracer.start_as_current_span(name, attributes=attributes) as started:
-        yield Traced(started)
+    attributes = {_ATTRIBUTES[key]: value for key, value in fields.items() if value}
+    with tracer.start_as_current_span(name, attributes=attributes) as otel_span:
+        yield ActiveSpan(otel_span)
 
 
 @cache

@@ -1,7 +1,7 @@
-"""Titles: what a session is called when nobody has named it.
+"""Automatic titles for sessions that the user has not named.
 
-After the first exchange the model is asked for a few words, in the background; the offline model
-is not: then it is the first words of what the user said. A name that a user gives always stays.
+After the first exchange the model is asked for a few words, in the background. With the offline
+model the title is the beginning of the user's message. A title set by the user is never replaced.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import asyncio
 import re
 from typing import TYPE_CHECKING
 
-from everlog.agent.worker_threads import foreign
+from everlog.agent.worker_threads import run_external
 from everlog.aio import AsyncSession
 from everlog.errors import ConflictError, EverlogError
 from everlog.log.fold import fold
@@ -21,14 +21,14 @@ from everlog.wire.events import SessionRenamed, Sink, Status
 if TYPE_CHECKING:
     from everlog.agent.agent import Agent
 
-LONGEST = 60  # characters
-WORDS = 6
-SECONDS = 60.0
-_GLANCE = 50  # records at the beginning of a log among which the first exchange is
-_SEEN = 200  # characters of each message that a model is shown
+MAX_CHARACTERS = 60
+MAX_WORDS = 6
+TIMEOUT_SECONDS = 60.0
+_FIRST_RECORDS = 50  # of a log, among which the first exchange is found
+_EXCERPT = 200  # characters of each message that the model sees
 
 _SYSTEM = "You name conversations. Answer with the title alone."
-_ASKED = """Give this conversation a title of 3 to 6 words, in its own language, without quotation
+_PROMPT = """Give this conversation a title of 3 to 6 words, in its own language, without quotation
 marks and without a full stop.
 
 <user>
@@ -40,76 +40,71 @@ marks and without a full stop.
 
 
 def first_words(text: str) -> str:
-    """The beginning of a text, cut at the end of a word."""
+    """Return the beginning of a text, cut at the end of a word."""
     words = " ".join(text.split())
-    if len(words) <= LONGEST:
+    if len(words) <= MAX_CHARACTERS:
         return words
-    kept = words[: LONGEST - 3]
-    if words[LONGEST - 3] != " " and " " in kept:
-        kept = kept[: kept.rindex(" ")]
-    return kept.rstrip(" ,;:.-") + "..."
+    head = words[: MAX_CHARACTERS - 3]
+    if words[MAX_CHARACTERS - 3] != " " and " " in head:
+        head = head[: head.rindex(" ")]
+    return head.rstrip(" ,;:.-") + "..."
 
 
-def tidy(answer: str) -> str:
-    """A model's title without what models like to put around one."""
+def clean_title(answer: str) -> str:
+    """Return a model's title without quotes, markup and a 'Title:' prefix."""
     line = next((line for line in answer.splitlines() if line.strip()), "")
     line = re.sub(r"^\W*title\s*:\s*", "", line.strip(), flags=re.IGNORECASE)
-    return first_words(" ".join(line.strip("\"'`*#“”‘’«» ").rstrip(".").split()[:WORDS]))
+    return first_words(" ".join(line.strip("\"'`*#“”‘’«» ").rstrip(".").split()[:MAX_WORDS]))
 
 
-async def entitle(agent: Agent, session: AsyncSession, emit: Sink) -> None:
-    """Name a session after its first exchange, unless somebody has meanwhile."""
+async def set_title(agent: Agent, session: AsyncSession, emit: Sink) -> None:
+    """Name a session after its first exchange, unless it has a title by now."""
     try:
-        question, answer = await session.store.call(_exchange, session)
+        question, answer = await session.store.call(_first_exchange, session)
         if not question.strip() or not answer:
             return
         title = ""
         if not getattr(agent.provider, "offline", False):
-            title = await _asked(agent, question, answer)
+            title = await _ask_model(agent, question, answer)
         title = title or first_words(question)
-        named = await session.store.call(_name, session, title)
-        if named:
+        renamed = await session.store.call(_set_if_unnamed, session, title)
+        if renamed:
             emit(SessionRenamed(session_id=session.id, name=title))
     except EverlogError as error:
-        emit(Status(session_id=session.id, message=f"no title was found: {error.message}"))
+        emit(Status(session_id=session.id, message=f"could not set a title: {error.message}"))
 
 
-async def _asked(agent: Agent, question: str, answer: str) -> str:
-    asked = _ASKED.format(question=question[:_SEEN], answer=answer[:_SEEN])
+async def _ask_model(agent: Agent, question: str, answer: str) -> str:
+    prompt = _PROMPT.format(question=question[:_EXCERPT], answer=answer[:_EXCERPT])
     request = Request(
-        messages=(user(asked),),
-        system=_SYSTEM,
-        model=agent.model,
-        max_tokens=64,
-        temperature=0.0,
-        purpose="title",
+        messages=(user(prompt),), system=_SYSTEM, model=agent.model, max_tokens=64, temperature=0.0, purpose="title"
     )
     try:
-        async with asyncio.timeout(SECONDS):
-            return tidy((await foreign(agent.provider.complete(request))).text)
-    except Exception:  # whatever a provider raises: the first words are a title as well
+        async with asyncio.timeout(TIMEOUT_SECONDS):
+            return clean_title((await run_external(agent.provider.complete(request))).text)
+    except Exception:  # a provider may raise anything; the first words serve as a title
         return ""
 
 
-def _exchange(session: AsyncSession) -> tuple[str, str]:
-    """What the user said first, and what was answered."""
-    view = fold(session.sync.entries(limit=_GLANCE))
-    question = next((one.text for one in view.messages if one.role == "user"), "")
-    return question, next((text for one in view.messages if (text := _spoken(one))), "")
+def _first_exchange(session: AsyncSession) -> tuple[str, str]:
+    """Return the first user message and the first answer."""
+    view = fold(session.sync.entries(limit=_FIRST_RECORDS))
+    question = next((m.text for m in view.messages if m.role == "user"), "")
+    return question, next((text for m in view.messages if (text := _assistant_text(m))), "")
 
 
-def _spoken(message: Message) -> str:
+def _assistant_text(message: Message) -> str:
     return message.text.strip() if message.role == "assistant" else ""
 
 
-def _name(session: AsyncSession, title: str) -> bool:
-    """Set the title if there is none; of a person and a model at once, the person wins."""
+def _set_if_unnamed(session: AsyncSession, title: str) -> bool:
+    """Set the title if there is none; a title that a user sets at the same time wins."""
     while True:
-        known = session.sync.metadata
-        if known.name is not None:
+        metadata = session.sync.metadata
+        if metadata.title is not None:
             return False
         try:
-            session.sync.append(Meta(set={"name": title}), expected_seq=known.through.seq)
+            session.sync.append(Meta(set={"name": title}), expected_seq=metadata.through.seq)
             return True
-        except ConflictError:  # something was said meanwhile, or it was renamed
+        except ConflictError:  # something was appended meanwhile, perhaps a title
             continue

@@ -1,11 +1,11 @@
 """Tools: Python functions that a model may call, described by their signatures.
 
     def read_file(path: str, lines: int = 100) -> str:
-        '''The beginning of a file.'''
+        '''Return the beginning of a file.'''
 
-is told to the model with its docstring and a JSON Schema of its arguments. What the model gives
-is checked against the same types before the function runs. A function may be a coroutine; one
-that is not runs in a thread of its own.
+is described to the model by its docstring and a JSON Schema of its parameters. The arguments that
+the model passes are checked against the same types before the function runs. A function may be a
+coroutine function; otherwise it runs in a thread of its own.
 """
 
 from __future__ import annotations
@@ -17,25 +17,25 @@ from typing import Any, NamedTuple, TypeVar, overload
 
 import msgspec
 
-from everlog.agent.worker_threads import in_thread
+from everlog.agent.worker_threads import run_in_thread
 from everlog.errors import SettingsError
 from everlog.model import Block, OtherBlock, blocks
-from everlog.ports import Tool, ToolAnswer, Toolset
+from everlog.ports import ToolOutput, Toolset, ToolSpec
 
 Function = Callable[..., Any]
 F = TypeVar("F", bound=Function)
-_MARK = "__everlog_tool__"
+_OPTIONS = "__everlog_tool__"
 
 
-class Usable(NamedTuple):
-    """A tool and how it is run."""
+class RunnableTool(NamedTuple):
+    """A tool's description and the function that runs it."""
 
-    told: Tool
-    call: Callable[[dict[str, Any]], Awaitable[ToolAnswer]]
+    spec: ToolSpec
+    call: Callable[[dict[str, Any]], Awaitable[ToolOutput]]
 
 
-class Marks(NamedTuple):
-    """What was said of a function with `tool`."""
+class ToolOptions(NamedTuple):
+    """The options that `tool` attached to a function."""
 
     name: str
     reads: bool
@@ -46,82 +46,82 @@ def tool(function: F) -> F: ...
 @overload
 def tool(*, name: str = "", reads: bool = False) -> Callable[[F], F]: ...
 def tool(function: F | None = None, *, name: str = "", reads: bool = False) -> F | Callable[[F], F]:
-    """Say more of a function that is a tool: another name, or that it only reads.
+    """Decorate a tool function: give it another name, or declare that it only reads.
 
-    Scheduled runs may use tools that only read without being told so.
+    Scheduled runs may use read-only tools without an explicit permission.
     """
 
-    def mark(marked: F) -> F:
-        setattr(marked, _MARK, Marks(name, reads))
-        return marked
+    def mark(target: F) -> F:
+        setattr(target, _OPTIONS, ToolOptions(name, reads))
+        return target
 
     return mark if function is None else mark(function)
 
 
-def usable(tools: Mapping[str, Function] | Iterable[Function]) -> dict[str, Usable]:
-    """The tools that functions are, by name."""
+def build_tools(tools: Mapping[str, Function] | Iterable[Function]) -> dict[str, RunnableTool]:
+    """Turn functions into tools, by name; raises `SettingsError` for a duplicate name."""
     if isinstance(tools, Mapping):
-        made = [from_function(function, name) for name, function in tools.items()]
+        runnables = [from_function(function, name) for name, function in tools.items()]
     else:
-        made = [from_function(function) for function in tools]
-    found: dict[str, Usable] = {}
-    for one in made:
-        if one.told.name in found:
-            raise SettingsError(f"two tools are called {one.told.name!r}")
-        found[one.told.name] = one
-    return found
+        runnables = [from_function(function) for function in tools]
+    by_name: dict[str, RunnableTool] = {}
+    for runnable in runnables:
+        if runnable.spec.name in by_name:
+            raise SettingsError(f"duplicate tool name {runnable.spec.name!r}")
+        by_name[runnable.spec.name] = runnable
+    return by_name
 
 
-async def served(toolset: Toolset) -> dict[str, Usable]:
-    """The tools of a toolset, by name."""
+async def load_toolset(toolset: Toolset) -> dict[str, RunnableTool]:
+    """List the tools of a toolset, by name."""
 
-    def caller(name: str) -> Callable[[dict[str, Any]], Awaitable[ToolAnswer]]:
+    def caller(name: str) -> Callable[[dict[str, Any]], Awaitable[ToolOutput]]:
         return lambda arguments: toolset.call(name, arguments)
 
-    return {one.name: Usable(one, caller(one.name)) for one in await toolset.tools()}
+    return {spec.name: RunnableTool(spec, caller(spec.name)) for spec in await toolset.tools()}
 
 
-def from_function(function: Function, name: str = "") -> Usable:
-    """One function as a tool."""
-    marks = getattr(function, _MARK, Marks("", False))
-    called = name or marks.name or getattr(function, "__name__", type(function).__name__)
-    arguments = _arguments(function, called)
-    told = Tool(called, inspect.getdoc(function) or "", _schema(arguments), marks.reads)
+def from_function(function: Function, name: str = "") -> RunnableTool:
+    """Turn a function into a tool; raises `SettingsError` if its signature does not allow it."""
+    options = getattr(function, _OPTIONS, ToolOptions("", False))
+    tool_name = name or options.name or getattr(function, "__name__", type(function).__name__)
+    struct = _arguments_struct(function, tool_name)
+    spec = ToolSpec(tool_name, inspect.getdoc(function) or "", _schema(struct), options.reads)
 
-    async def call(given: dict[str, Any]) -> ToolAnswer:
+    async def call(arguments: dict[str, Any]) -> ToolOutput:
         try:
-            checked = msgspec.convert(given, arguments, strict=False)
+            converted = msgspec.convert(arguments, struct, strict=False)
         except msgspec.ValidationError as error:
-            return ToolAnswer(f"the arguments do not fit: {error}", is_error=True)
+            return ToolOutput(f"invalid arguments: {error}", is_error=True)
         values = {
             field: value
-            for field in arguments.__struct_fields__
-            if (value := getattr(checked, field)) is not msgspec.UNSET
+            for field in struct.__struct_fields__
+            if (value := getattr(converted, field)) is not msgspec.UNSET
         }
         if inspect.iscoroutinefunction(function):
-            return answer_of(await function(**values))
-        given_back = await in_thread(function, **values)
-        return answer_of(await given_back if inspect.isawaitable(given_back) else given_back)
+            return to_output(await function(**values))
+        result = await run_in_thread(function, **values)
+        return to_output(await result if inspect.isawaitable(result) else result)
 
-    return Usable(told, call)
+    return RunnableTool(spec, call)
 
 
-def answer_of(value: Any) -> ToolAnswer:
-    """What a function returned as text or blocks; anything else is written as JSON."""
-    if isinstance(value, ToolAnswer):
+def to_output(value: Any) -> ToolOutput:
+    """Convert a function's return value: text and blocks as they are, anything else to JSON."""
+    if isinstance(value, ToolOutput):
         return value
     if value is None:
-        return ToolAnswer("done")
+        return ToolOutput("done")
     if isinstance(value, str):
-        return ToolAnswer(value)
-    several = value if isinstance(value, list | tuple) else (value,)
-    if several and all(isinstance(one, Block | OtherBlock) for one in several):
-        return ToolAnswer(blocks(several))
-    return ToolAnswer(msgspec.json.encode(value).decode())
+        return ToolOutput(value)
+    items = value if isinstance(value, list | tuple) else (value,)
+    if items and all(isinstance(item, Block | OtherBlock) for item in items):
+        return ToolOutput(blocks(items))
+    return ToolOutput(msgspec.json.encode(value).decode())
 
 
-def _arguments(function: Function, name: str) -> type[msgspec.Struct]:
-    """The arguments of a function as a type of their own."""
+def _arguments_struct(function: Function, name: str) -> type[msgspec.Struct]:
+    """Define a struct type whose fields are the parameters of a function."""
     try:
         hints = typing.get_type_hints(function, include_extras=True)
     except (NameError, TypeError):
@@ -135,27 +135,27 @@ def _arguments(function: Function, name: str) -> type[msgspec.Struct]:
         if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
             continue
         if parameter.kind is parameter.POSITIONAL_ONLY:
-            raise SettingsError(f"tool {name!r}: {parameter.name} cannot be given by its name")
+            raise SettingsError(f"tool {name!r}: {parameter.name} is positional-only")
         kind = hints.get(parameter.name, Any)
         if parameter.default is parameter.empty:
             fields.append((parameter.name, kind))
-        else:  # the function has the default; what is not given is not passed
+        else:  # an omitted argument is not passed, so that the function's default applies
             fields.append((parameter.name, kind | msgspec.UnsetType, msgspec.UNSET))
     return msgspec.defstruct(name, fields, kw_only=True, forbid_unknown_fields=True)
 
 
-def _schema(arguments: type[msgspec.Struct]) -> dict[str, Any]:
-    """The JSON Schema of the arguments, in one piece."""
+def _schema(struct: type[msgspec.Struct]) -> dict[str, Any]:
+    """Return the JSON Schema of the arguments as one object without a top-level `$ref`."""
     try:
-        schema = msgspec.json.schema(arguments)
+        schema = msgspec.json.schema(struct)
     except TypeError as error:
-        raise SettingsError(f"tool {arguments.__name__!r}: {error}") from error
+        raise SettingsError(f"tool {struct.__name__!r}: {error}") from error
     definitions = schema.pop("$defs", {})
-    own: dict[str, Any] = definitions.pop(arguments.__name__, schema)
-    made = {"type": "object", "properties": own.get("properties", {})}
-    if own.get("required"):
-        made["required"] = own["required"]
-    made["additionalProperties"] = False
+    main: dict[str, Any] = definitions.pop(struct.__name__, schema)
+    result = {"type": "object", "properties": main.get("properties", {})}
+    if main.get("required"):
+        result["required"] = main["required"]
+    result["additionalProperties"] = False
     if definitions:
-        made["$defs"] = definitions
-    return made
+        result["$defs"] = definitions
+    return result

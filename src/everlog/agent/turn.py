@@ -1,10 +1,11 @@
-"""A turn: one input until the agent rests. Each step is on disk before the next begins.
+"""A turn: from one input until the agent rests. Each step is durable before the next begins.
 
-    append the input → close what a crash left open → system prompt, tools, hooks
-    step:  check the size, compact if need be → call the model → append → run tools → append
-    last:  check once more → record that the turn ended → title
+    append the input → close open tool calls → system prompt, tools, hooks
+    step:  check the size, compact if needed → call the model → append → run tools → append
+    last:  check the size again → record the end of the turn → title
 
-Whatever ends a turn early, its calls are closed and its end is recorded: the session can go on.
+Whatever ends a turn early, its tool calls are closed and its end is recorded, so that the session
+can be continued.
 """
 
 from __future__ import annotations
@@ -18,84 +19,79 @@ from typing import TYPE_CHECKING
 import msgspec
 from msgspec.structs import replace
 
-from everlog.agent.model_step import Completing, added
+from everlog.agent.model_step import ModelStep, add_usage
 from everlog.agent.telemetry import span
-from everlog.agent.titles import entitle
-from everlog.agent.tool_step import Using
-from everlog.agent.turn_lease import is_lost, loss
-from everlog.agent.turn_state import Ground
-from everlog.agent.worker_threads import stops, to_its_end
+from everlog.agent.titles import set_title
+from everlog.agent.tool_step import ToolStep
+from everlog.agent.turn_lease import is_lost, lost_lease_error
+from everlog.agent.turn_state import TurnState
+from everlog.agent.worker_threads import cancel_count, run_to_completion
 from everlog.aio import AsyncSession
-from everlog.context.inject import stripped
+from everlog.context.inject import strip_injections
 from everlog.errors import EverlogError, RunCancelledError
-from everlog.ids import made_at, timestamp
-from everlog.model import TURN_INTERRUPTED, Event, Message, Metadata, Usage, assistant
+from everlog.ids import timestamp, ulid_at
+from everlog.model import TURN_INTERRUPTED, TURN_RESUMED, Event, Message, Metadata, Usage, assistant
 from everlog.ports import Lease
-from everlog.wire.events import (
-    Error,
-    MessageComplete,
-    MessageStored,
-    RunStart,
-    Sink,
-    Status,
-    ignore,
-)
+from everlog.wire.events import Error, MessageComplete, MessageStored, RunStart, Sink, Status, ignore_event
 
 if TYPE_CHECKING:
     from everlog.agent.agent import Agent
 
 
 class Answer(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """What a turn came to."""
+    """The result of a turn."""
 
     run_id: str
     session_id: str
     reply: Message
-    messages: tuple[Message, ...]  # everything it stored, the input first
+    messages: tuple[Message, ...]  # all that it stored, the input first if it had one
     usage: Usage
     duration_ms: int
     tool_calls: int
-    stop: str  # "end", or "max_steps" if the model would have gone on
+    stop: str  # "end", or "max_steps" if the model wanted to continue
 
 
 def new_run_id() -> str:
-    """An id for a run."""
-    return made_at(time.time_ns() // 1_000_000, os.urandom(10))
+    """Return a new run id."""
+    return ulid_at(time.time_ns() // 1_000_000, os.urandom(10))
 
 
-def failed(session: str, error: BaseException) -> Error:
-    """An error as those who watch are told it."""
+def error_event(session: str, error: BaseException) -> Error:
+    """Return the event that reports an error."""
     name = type(error).__name__
     if isinstance(error, EverlogError):
         return Error(session_id=session, message=error.message, code=name, hint=error.hint)
     return Error(session_id=session, message=f"{name}: {error}", code=name)
 
 
-async def repair(session: AsyncSession, lease: Lease, emit: Sink = ignore) -> Metadata:
-    """Bring to an end what another process left half done; who holds the lease knows it is dead."""
+async def repair(session: AsyncSession, lease: Lease, emit: Sink = ignore_event) -> Metadata:
+    """Close the turn of a dead process; as the caller holds the lease, that process is dead."""
     metadata = await session.metadata()
     if metadata.run is None:
         return metadata
     for result in await session.close_calls(lease=lease):
-        shown = replace(result, line=b"")
-        emit(MessageStored(session_id=session.id, seq=result.seq, message=shown))
+        message = replace(result, line=b"")
+        emit(MessageStored(session_id=session.id, seq=result.seq, message=message))
     event = Event(kind=TURN_INTERRUPTED, data={"runId": metadata.run})
     await session.append(event, lease=lease)
     return replace(metadata, run=None)
 
 
 class Turn:
-    """One turn under way."""
+    """One turn of an agent in a session, under a lease that the caller holds.
+
+    Without a message it goes on where the session's last turn stopped.
+    """
 
     def __init__(
         self,
         agent: Agent,
         session: AsyncSession,
         lease: Lease,
-        message: Message,
+        message: Message | None,
         *,
-        given: Sequence[Message] | None = None,
-        emit: Sink = ignore,
+        history: Sequence[Message] | None = None,
+        emit: Sink = ignore_event,
         max_steps: int | None = None,
         allowed: frozenset[str] | None = None,
         reads_only: bool = False,
@@ -104,22 +100,23 @@ class Turn:
         self.session = session
         self.message = message
         self.max_steps = max_steps or agent.max_steps
-        history = None if given is None else stripped(given)
-        self.ground = Ground(agent, session, lease, message.run_id or "", given=history, emit=emit)
-        self.model = Completing(self.ground)
-        self.tools = Using(self.ground)
-        self._allowed = allowed
+        clean_history = None if history is None else strip_injections(history)
+        run_id = new_run_id() if message is None else message.run_id or ""
+        self.state = TurnState(agent, session, lease, run_id, history=clean_history, emit=emit)
+        self.model_step = ModelStep(self.state)
+        self.tool_step = ToolStep(self.state)
+        self._allowed_tools = allowed
         self._reads_only = reads_only
         self._started = time.monotonic()
-        self._duration = 0  # milliseconds, when it has ended
+        self._duration = 0  # milliseconds, set at the end
 
     @property
     def _usage(self) -> Usage:
-        """What its calls took, and those of the agents that it asked."""
-        return added(self.model.usage, self.tools.usage)
+        """The usage of its model calls and of its subagents."""
+        return add_usage(self.model_step.usage, self.tool_step.usage)
 
     async def run(self) -> Answer:
-        """The whole of it."""
+        """Run the turn and return its answer; its end is recorded however it ends."""
         agent = self.agent
         with span(
             f"invoke_agent {agent.name}",
@@ -127,74 +124,78 @@ class Turn:
             conversation=self.session.id,
             agent=agent.name,
             model=agent.model,
-        ) as traced:
+        ) as active_span:
             try:
                 metadata = await self._begin()
-                reply, stop = await self._steps()
-                await self.model.check_at_rest(reply)
-                answer = await self._rest(reply, stop)
-                traced.used(answer.usage)
+                reply, stop = await self._run_steps()
+                await self.model_step.compact_if_needed(reply)
+                answer = await self._finish(reply, stop)
+                active_span.record_usage(answer.usage)
             except asyncio.CancelledError:
-                stopped = RunCancelledError("the turn was stopped")
-                await to_its_end(self._break_off("cancelled", stopped))
+                cancellation = RunCancelledError("the turn was cancelled")
+                await run_to_completion(self._abort("cancelled", cancellation))
                 raise
             except Exception as error:
-                await to_its_end(self._break_off("error", error))
+                await run_to_completion(self._abort("error", error))
                 raise
         try:
-            await self.ground.tell("on_turn_end", answer)
+            await self.state.notify_hooks("on_turn_end", answer)
         except asyncio.CancelledError:
-            pass  # too late: the turn has ended, and its answer is told
-        if metadata.name is None and agent.turn.titles and self.ground.given is None:
-            agent.background(entitle(agent, self.session, self.ground.emit))
+            pass  # too late: the turn has ended, and its answer was emitted
+        if metadata.title is None and agent.turn.titles and self.state.history is None:
+            agent.run_in_background(set_title(agent, self.session, self.state.emit))
         return answer
 
     async def _begin(self) -> Metadata:
-        """Store the input, and find out what every call of this turn is sent beside messages."""
-        agent, ground, session = self.agent, self.ground, self.session
-        if self.message.seq:  # whoever took it has stored it already
-            ground.heard(self.message)
-            await ground.tell("on_message", self.message)
+        """Store the input; collect the tools, the system prompt and the injections of the turn."""
+        agent, state, session = self.agent, self.state, self.session
+        if self.message is None:
+            event = Event(kind=TURN_RESUMED, data={"runId": state.run_id})
+            await session.append(event, lease=state.lease)
+        elif self.message.seq:  # the queue has stored it already
+            state.note_stored(self.message)
+            await state.notify_hooks("on_message", self.message)
         else:
-            await ground.append(self.message)
+            await state.append(self.message)
         now = timestamp(time.time())
-        ground.emit(RunStart(session_id=session.id, model=agent.model, started_at=now))
+        state.emit(RunStart(session_id=session.id, model=agent.model, started_at=now))
         metadata = await session.metadata()
-        self.tools.tools = {
-            name: one
-            for name, one in (await agent.usable_tools(ground.emit, session.id)).items()
-            if (self._allowed is None or name in self._allowed)
-            and (not self._reads_only or one.told.reads)
+        self.tool_step.tools = {
+            name: runnable
+            for name, runnable in (await agent.collect_tools(state.emit, session.id)).items()
+            if (self._allowed_tools is None or name in self._allowed_tools)
+            and (not self._reads_only or runnable.spec.reads)
         }
-        system = await agent.system_prompt(session, metadata, ground.emit)
-        told = [one.told for one in self.tools.tools.values()]
-        messages = await self.model.begin(system, told)
-        self.model.inject = await agent.hooks.injections(session.sync, messages, ground.emit)
+        system = await agent.system_prompt(session, metadata, state.emit)
+        specs = [runnable.spec for runnable in self.tool_step.tools.values()]
+        messages = await self.model_step.begin(system, specs)
+        injections = await agent.hooks.injections(session.sync, messages, state.emit)
+        self.model_step.injections = injections
         return metadata
 
-    async def _steps(self) -> tuple[Message, str]:
-        """Call the model and run its tools until it rests; the last answer, and why it ended."""
-        before = stops()
+    async def _run_steps(self) -> tuple[Message, str]:
+        """Call the model and run its tools until it rests; return last answer and stop reason."""
+        cancels_before = cancel_count()
         for _ in range(self.max_steps):
-            made = await self.model.step()
-            self.model.said.clear()
-            reply = await self.ground.append(made)
+            completion = await self.model_step.step()
+            self.model_step.partial_text.clear()
+            reply = await self.state.append(completion)
             if not reply.tool_calls:
                 return reply, "end"
-            await self.tools.use_all(reply.tool_calls)
-            if stops() > before:  # a tool has made an answer of it
+            await self.tool_step.run_all(reply.tool_calls)
+            if cancel_count() > cancels_before:  # a tool swallowed the cancellation
                 raise asyncio.CancelledError
         text = f"stopped after {self.max_steps} steps"
-        self.ground.emit(Status(session_id=self.session.id, message=text))
+        self.state.emit(Status(session_id=self.session.id, message=text))
         return reply, "max_steps"
 
-    async def _rest(self, reply: Message, stop: str) -> Answer:
+    async def _finish(self, reply: Message, stop: str) -> Answer:
         try:
-            await to_its_end(self._record_end(stop))
+            await run_to_completion(self._record_end(stop))
         except asyncio.CancelledError:
-            pass  # too late: it is recorded, and a turn ends once
-        usage, calls = self._usage, self.tools.calls
-        self.ground.emit(
+            pass  # too late: the end is recorded, and a turn ends only once
+        usage, call_count = self._usage, self.tool_step.call_count
+        self.state.emit(
             MessageComplete(
                 session_id=self.session.id,
                 seq=reply.seq,
@@ -202,53 +203,53 @@ class Turn:
                 model=reply.model or "",
                 usage=usage,
                 duration_ms=self._duration,
-                tool_calls=calls,
+                tool_calls=call_count,
                 stop=stop,
             )
         )
         return Answer(
-            run_id=self.ground.run_id,
+            run_id=self.state.run_id,
             session_id=self.session.id,
             reply=reply,
-            messages=tuple(self.ground.stored),
+            messages=tuple(self.state.stored),
             usage=usage,
             duration_ms=self._duration,
-            tool_calls=calls,
+            tool_calls=call_count,
             stop=stop,
         )
 
-    async def _break_off(self, stop: str, error: Exception) -> None:
-        """Leave a session that can go on: what was said is kept, every call has its result.
+    async def _abort(self, stop: str, error: Exception) -> None:
+        """Leave a session that can be continued: keep partial text, close every tool call.
 
-        A turn that is lost writes nothing more: whoever has it now sees to that. Whether it was
-        stopped for it or had an append refused, it is told in the same words.
+        If the lease is lost, write nothing: its new holder repairs the session. Whether the turn
+        was cancelled for that or an append was refused, the same error is reported.
         """
-        if is_lost(self.ground.lease):
-            error = loss(self.session.id)
+        if is_lost(self.state.lease):
+            error = lost_lease_error(self.session.id)
         else:
             try:
-                await self._close(stop, error)
+                await self._record_abort(stop, error)
             except EverlogError:
-                pass  # the store is what failed, and `error` says so; the next turn repairs
-        self.ground.emit(failed(self.session.id, error))
+                pass  # the store failed, as `error` says; the next turn repairs the session
+        self.state.emit(error_event(self.session.id, error))
 
-    async def _close(self, stop: str, error: Exception) -> None:
-        if stop == "cancelled" and (text := "".join(self.model.said)).strip():
+    async def _record_abort(self, stop: str, error: Exception) -> None:
+        if stop == "cancelled" and (text := "".join(self.model_step.partial_text)).strip():
             model = self.agent.model or None
-            await self.ground.append(assistant(text, stop_reason=stop, model=model))
-        await self.ground.close_calls()
+            await self.state.append(assistant(text, stop_reason=stop, model=model))
+        await self.state.close_calls()
         await self._record_end(stop, error)
 
     async def _record_end(self, stop: str, error: Exception | None = None) -> None:
         self._duration = int((time.monotonic() - self._started) * 1000)
-        facts = {"run_id": self.ground.run_id, "model": self.agent.model, "stop": stop}
+        fields = {"run_id": self.state.run_id, "model": self.agent.model, "stop": stop}
         if error is not None:
-            facts["error"] = f"{type(error).__name__}: {error}"[:500]
+            fields["error"] = f"{type(error).__name__}: {error}"[:500]
         await self.session.end_turn(
             duration_ms=self._duration,
             usage=self._usage,
             cost=self._usage.cost,
-            tool_calls=self.tools.calls,
-            lease=self.ground.lease,
-            **{key: value for key, value in facts.items() if value},
+            tool_calls=self.tool_step.call_count,
+            lease=self.state.lease,
+            **{key: value for key, value in fields.items() if value},
         )

@@ -1,47 +1,47 @@
-"""The turn lease, held by asynchronous code: giving it back may take as long as a store does, and
-one that ends by a clock can be lost."""
+"""Turn leases in asynchronous code: releasing one may be a slow call to the store, and a lease that
+expires can be lost."""
 
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
-from everlog.agent.worker_threads import to_its_end
+from everlog.agent.worker_threads import run_to_completion
 from everlog.aio import AsyncSession, AsyncStore
 from everlog.errors import ConflictError, StoreFailedError
 from everlog.ports import ExpiringLease, Lease
 
 
 def is_lost(lease: Lease) -> bool:
-    """Whether another process has the turn by now, or may have."""
+    """Whether the lease has expired, so that another process may hold it."""
     return isinstance(lease, ExpiringLease) and lease.lost
 
 
-def loss(session: str) -> ConflictError:
-    """What whoever waits for a turn is told when it is lost."""
+def lost_lease_error(session: str) -> ConflictError:
+    """Return the error for a turn whose lease was lost."""
     return ConflictError(
-        "the turn was lost: its lease ran out before it could be renewed",
-        hint="what it said until then is kept; another process goes on with the session",
+        "the turn was lost: its lease expired before it could be renewed",
+        hint="the messages stored until then are kept; another process continues the session",
         session=session,
     )
 
 
-async def give_back(store: AsyncStore, lease: Lease) -> None:
-    """Give a lease back, whatever is cancelled meanwhile; off the event loop if it takes a call."""
+async def release_lease(store: AsyncStore, lease: Lease) -> None:
+    """Release a lease, even if the task is cancelled; off the event loop if that is a slow call."""
     if not isinstance(lease, ExpiringLease):
         lease.release()  # closes a file
         return
     try:
-        await to_its_end(store.call(lease.release))
-    except StoreFailedError:  # it has no threads any more
+        await run_to_completion(store.call(lease.release))
+    except StoreFailedError:  # the store is closed and has no threads any more
         lease.release()
 
 
 @asynccontextmanager
-async def leased(session: AsyncSession) -> AsyncIterator[Lease]:
-    """The right to run a turn, for a while; SessionBusyError if another has it."""
+async def acquire_lease(session: AsyncSession) -> AsyncIterator[Lease]:
+    """Hold the turn lease within a block; raises `SessionBusyError` at once if it is taken."""
     lease = await session.lease()
     try:
         yield lease
     finally:
-        await give_back(session.store, lease)
+        await release_lease(session.store, lease)

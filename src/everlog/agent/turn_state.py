@@ -1,4 +1,4 @@
-"""What the parts of a turn stand on together."""
+"""The state that the steps of a turn share."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
-from everlog.agent.worker_threads import to_its_end
+from everlog.agent.worker_threads import run_to_completion
 from everlog.aio import AsyncSession
 from everlog.model import Message
 from everlog.ports import Lease
@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from everlog.agent.agent import Agent
 
 
-class Ground:
-    """One agent in one session under one lease, and what was stored so far."""
+class TurnState:
+    """The agent, session and lease of a turn, and the messages stored so far."""
 
     def __init__(
         self,
@@ -26,51 +26,51 @@ class Ground:
         lease: Lease,
         run_id: str,
         *,
-        given: list[Message] | None,
+        history: list[Message] | None,
         emit: Sink,
     ) -> None:
         self.agent = agent
         self.session = session
         self.lease = lease
         self.run_id = run_id
-        self.given = given  # a history that takes the place of the session's own
+        self.history = history  # replaces the session's own history
         self.stored: list[Message] = []
-        self._watcher = emit
+        self._sink = emit
 
     def emit(self, event: RunEvent) -> None:
-        """Tell those who watch the agent and those who watch this turn."""
+        """Emit an event to the agent's sink and to the turn's."""
         event = replace(event, run_id=self.run_id)
         self.agent.emit(event)
-        if self._watcher is not self.agent.emit:
-            self._watcher(event)
+        if self._sink is not self.agent.emit:
+            self._sink(event)
 
     async def append(self, message: Message) -> Message:
-        """Store a message, and tell so, also if a stop comes meanwhile."""
-        stored = await to_its_end(self._keep(message))
-        await self.tell("on_message", stored)
+        """Store and report a message, even if the turn is being cancelled; durable on return."""
+        stored = await run_to_completion(self._append(message))
+        await self.notify_hooks("on_message", stored)
         return stored
 
-    async def _keep(self, message: Message) -> Message:
+    async def _append(self, message: Message) -> Message:
         stored = await self.session.append(message, lease=self.lease)
-        self.heard(stored)
+        self.note_stored(stored)
         return stored
 
     async def close_calls(self) -> bool:
-        """Give every call that has no result one that says so; whether there was any."""
+        """Append an error result for every open tool call; return whether there was any."""
         closed = await self.session.close_calls(lease=self.lease)
         for result in closed:
-            self.heard(result)
-            await self.tell("on_message", result)
+            self.note_stored(result)
+            await self.notify_hooks("on_message", result)
         return bool(closed)
 
-    def heard(self, stored: Message) -> None:
-        """Take note of a message that is stored."""
+    def note_stored(self, stored: Message) -> None:
+        """Add a stored message to the turn, and emit it."""
         self.stored.append(stored)
-        if self.given is not None:
-            self.given.append(stored)
-        shown = replace(stored, line=b"")
-        self.emit(MessageStored(session_id=self.session.id, seq=stored.seq, message=shown))
+        if self.history is not None:
+            self.history.append(stored)
+        message = replace(stored, line=b"")
+        self.emit(MessageStored(session_id=self.session.id, seq=stored.seq, message=message))
 
-    async def tell(self, what: str, *facts: object) -> None:
-        """Tell the agent's hooks."""
-        await self.agent.hooks.tell(what, self.session.sync, self.emit, *facts)
+    async def notify_hooks(self, method: str, *arguments: object) -> None:
+        """Call an observer method of the agent's hooks."""
+        await self.agent.hooks.notify(method, self.session.sync, self.emit, *arguments)

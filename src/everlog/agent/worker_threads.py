@@ -1,4 +1,4 @@
-"""Somebody else's code, called where it can hold up nobody."""
+"""Calls to third-party code that must not block the event loop or the end of the process."""
 
 from __future__ import annotations
 
@@ -12,63 +12,65 @@ from typing import Any, TypeVar
 T = TypeVar("T")
 
 
-async def in_thread(function: Callable[..., Any], *arguments: Any, **named: Any) -> Any:
-    """Call a function in a thread that nobody waits for: one that hangs must not hold up the end
-    of the process, as it would in the pool of the loop."""
+async def run_in_thread(function: Callable[..., Any], *arguments: Any, **keywords: Any) -> Any:
+    """Call a function in a daemon thread and await its result.
+
+    A call that hangs must not delay the end of the process, as it would in the loop's pool.
+    """
     loop = asyncio.get_running_loop()
-    done: asyncio.Future[Any] = loop.create_future()
+    future: asyncio.Future[Any] = loop.create_future()
     context = contextvars.copy_context()
 
     def settle(result: Any, error: BaseException | None) -> None:
-        if done.done():  # given up
+        if future.done():  # cancelled
             return
         if error is None:
-            done.set_result(result)
+            future.set_result(result)
         elif isinstance(error, Exception) and not isinstance(error, StopIteration):
-            done.set_exception(error)
-        else:  # a future cannot carry it, or it would end the process, as that of `sys.exit`
-            done.set_exception(RuntimeError(f"{type(error).__name__}: {error}"))
+            future.set_exception(error)
+        else:  # a future cannot carry it, or it would end the process, as SystemExit does
+            future.set_exception(RuntimeError(f"{type(error).__name__}: {error}"))
 
     def work() -> None:
         result, error = None, None
         try:
-            result = context.run(function, *arguments, **named)
-        except BaseException as raised:
-            error = raised
-        with suppress(RuntimeError):  # the loop has ended meanwhile
+            result = context.run(function, *arguments, **keywords)
+        except BaseException as exception:
+            error = exception
+        with suppress(RuntimeError):  # the loop was closed meanwhile
             loop.call_soon_threadsafe(settle, result, error)
 
     threading.Thread(target=work, daemon=True).start()
-    return await done
+    return await future
 
 
-async def foreign(work: Awaitable[T]) -> T:
-    """Await somebody else's code: whatever it raises comes out as an Exception.
+async def run_external(work: Awaitable[T]) -> T:
+    """Await third-party code; anything it raises becomes an `Exception`.
 
-    A stop of ours passes. A CancelledError that nobody asked for would be taken for one, and what
-    is no Exception (`sys.exit`, a panic of an extension) would take the loop or the queue along.
+    A real cancellation of the task passes. A CancelledError that nobody requested would be mistaken
+    for one, and a BaseException (`sys.exit`, a panic in an extension) would end the loop or queue.
     """
-    before = stops()
+    cancels_before = cancel_count()
     try:
         return await work
     except (Exception, KeyboardInterrupt, GeneratorExit):
         raise
     except BaseException as error:
-        if isinstance(error, asyncio.CancelledError) and stops() > before:
+        if isinstance(error, asyncio.CancelledError) and cancel_count() > cancels_before:
             raise
         raise RuntimeError(f"{type(error).__name__}: {error}") from error
 
 
-def stops() -> int:
-    """How often the running task was told to stop; code of others may have swallowed that."""
+def cancel_count() -> int:
+    """Return how often the current task was cancelled; third-party code may swallow that."""
     task = asyncio.current_task()
     return 0 if task is None else task.cancelling()
 
 
-async def to_its_end(work: Coroutine[Any, Any, T]) -> T:
-    """Await something that must not stop half-way, however often the task is cancelled.
+async def run_to_completion(work: Coroutine[Any, Any, T]) -> T:
+    """Await work that must not stop half-way, however often the task is cancelled.
 
-    A cancellation that came meanwhile is raised afterwards.
+    A cancellation that arrives meanwhile is raised afterwards.
     """
     task = asyncio.ensure_future(work)
     cancelled: asyncio.CancelledError | None = None

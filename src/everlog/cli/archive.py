@@ -1,4 +1,4 @@
-"""`everlog archive`: keep the raw files of sessions, whatever becomes of them."""
+"""`everlog archive`: archive, list, verify and restore session files of other programs."""
 
 from __future__ import annotations
 
@@ -11,38 +11,38 @@ from typing import TYPE_CHECKING
 import click
 
 from everlog.cli import output
-from everlog.cli.options import chosen_root, json_option, moment, root_option
+from everlog.cli.options import chosen_root, json_option, parse_time, root_option
 
 if TYPE_CHECKING:
-    from everlog.interop.archive.archive_listing import Listed
+    from everlog.interop.archive.archive_listing import ArchiveListing
     from everlog.interop.archive.source_scan import Problem
 
-TOLD = 20  # problems that are told one by one
+MAX_PROBLEMS = 20  # printed one by one
 
 
-class Defaulting(click.Group):
-    """A group in which what is no command is a source for `add`, as is nothing at all."""
+class DefaultCommandGroup(click.Group):
+    """A group with `add` as the default command: an argument that is no command is a source."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Put `add` in its place."""
+        """Insert `add` if no command is given."""
         first = 0
         while first < len(args) and args[first].startswith(("--root", "--dialect")):
             first += 1 if "=" in args[first] else 2
-        known = {*self.commands, "-h", "--help"}
+        commands = {*self.commands, "-h", "--help"}
         if ctx.resilient_parsing and first >= len(args):
-            return super().parse_args(ctx, args)  # a shell asks what may come next
-        if first >= len(args) or args[first] not in known:
+            return super().parse_args(ctx, args)  # shell completion
+        if first >= len(args) or args[first] not in commands:
             args = [*args[:first], "add", *args[first:]]
         return super().parse_args(ctx, args)
 
 
-@click.group(cls=Defaulting)
+@click.group(cls=DefaultCommandGroup)
 @root_option()
 def archive() -> None:
-    """Keep a copy of the session files of other programs, which outlives them.
+    """Archive the session files of other programs.
 
-    `everlog archive [SOURCE…]` is short for `everlog archive add [SOURCE…]`. A folder that is
-    named like a command is given as ./NAME.
+    `everlog archive [SOURCE…]` is short for `everlog archive add [SOURCE…]`. Write a folder that is
+    named like a command as ./NAME.
     """
 
 
@@ -52,139 +52,132 @@ def archive() -> None:
 @json_option
 @root_option()
 def add(sources: tuple[Path, ...], again: bool, as_json: bool) -> int:
-    """Copy what is new or changed in files and folders.
+    """Archive new and changed files.
 
-    Without a SOURCE: the folders of Claude Code, Codex, pi, CrabTalk and PicoClaw that exist.
-    Every byte is kept; links are noted and not followed. A file that has gone stays in the
-    archive, and one that was rewritten keeps what it was.
+    Without a SOURCE: the existing folders of Claude Code, Codex, pi, CrabTalk and PicoClaw. Every
+    byte is kept; links are recorded but not followed. A deleted file stays in the archive, and a
+    rewritten file keeps its earlier versions.
     """
     from everlog.interop.archive.backup import copy
-    from everlog.interop.archive.program_directories import usual_places
+    from everlog.interop.archive.program_directories import default_directories
 
-    chosen = list(sources) or usual_places(Path.home(), os.environ)
-    with output.progress("archiving") as tell:
-        done = copy(chosen_root(), chosen, usual=not sources, again=again, progress=tell)
+    paths = list(sources) or default_directories(Path.home(), os.environ)
+    with output.progress("archiving") as on_progress:
+        report = copy(chosen_root(), paths, skip_missing=not sources, reread=again, progress=on_progress)
     if as_json:
-        output.put_json(done)
-    elif not done.sources:
-        output.note("no folder of a known program was found (everlog archive DIR takes any)")
+        output.print_json(report)
+    elif not report.sources:
+        output.info("no folder of a supported program was found (give one: everlog archive DIR)")
     else:
-        told = (
-            f"{done.new:,} new and {done.changed:,} changed of {output.plural(done.files, 'file')}"
-        )
-        told += f", {done.gone:,} gone" if done.gone else ""
-        read, written = output.size(done.bytes_read), output.size(done.bytes_written)
-        print(f"{told}: {read} read, {written} written")
-        if done.links:
-            output.note(f"{output.plural(done.links, 'link')} noted and not followed")
-        if done.special:
-            output.note(f"{output.plural(done.special, 'special file')} skipped")
-    return _tell(done.problems)
+        files = output.plural(report.files, "file")
+        counts = f"{report.new:,} new and {report.changed:,} changed of {files}"
+        counts += f", {report.gone:,} gone" if report.gone else ""
+        read, written = output.size(report.bytes_read), output.size(report.bytes_written)
+        print(f"{counts}: {read} read, {written} written")
+        if report.links:
+            output.info(f"{output.plural(report.links, 'link')} recorded but not followed")
+        if report.special:
+            output.info(f"{output.plural(report.special, 'special file')} skipped")
+    return _warn_of_problems(report.problems)
 
 
 @archive.command("list")
 @click.argument("patterns", metavar="[PATTERN…]", nargs=-1)
 @click.option(
-    "--limit", type=click.IntRange(min=1), default=50, show_default=True, help="At most so many."
+    "--limit", type=click.IntRange(min=1), default=50, show_default=True, help="Show at most this many files."
 )
 @json_option
 @root_option()
 def list_(patterns: tuple[str, ...], limit: int, as_json: bool) -> None:
-    """Show the sources; with a PATTERN, the files that match and their versions.
+    """List the sources, or the files that match a PATTERN.
 
-    A PATTERN is a path, or the end of one or of a folder above it, with *, ? and [ ]: `*.jsonl`,
-    `memory`, `~/.claude/projects/-work`.
+    Files are listed with their versions. A PATTERN is a path, or the end of one or of a parent
+    folder, with *, ? and [ ]: `*.jsonl`, `memory`, `~/.claude/projects/-work`.
     """
-    from everlog.interop.archive.archive_listing import listing
+    from everlog.interop.archive.archive_listing import list_archive
 
-    found = listing(chosen_root(), patterns, limit=limit)
+    result = list_archive(chosen_root(), patterns, limit=limit)
     if as_json:
-        output.put_json(found)
-    elif not found.sources:
-        output.note("nothing is archived yet (everlog archive does it)")
+        output.print_json(result)
+    elif not result.sources:
+        output.info("the archive is empty (everlog archive add)")
     elif not patterns:
-        _put_sources(found)
+        _print_sources(result)
     else:
         rows = [
             (
                 version["sha256"][:12],
-                output.when(version["at"]),
+                output.format_time(version["at"]),
                 output.size(version["size"]),
                 f"gone {file.gone[:10]}" if file.gone else "",
                 file.path,
             )
-            for file in found.files
+            for file in result.files
             for version in file.versions
         ]
         rows += [
-            (
-                "link",
-                "",
-                "",
-                f"gone {one.gone[:10]}" if one.gone else "",
-                f"{one.path} → {one.target}",
-            )
-            for one in found.files
-            if one.target is not None
+            ("link", "", "", f"gone {file.gone[:10]}" if file.gone else "", f"{file.path} → {file.target}")
+            for file in result.files
+            if file.target is not None
         ]
         titles = ("VERSION", "ARCHIVED", "SIZE", "STATE", "PATH")
-        output.put_table(titles, rows, right=("SIZE",))
-        if found.matching > len(found.files):
-            more = found.matching - len(found.files)
-            output.note(f"{more:,} more match (--limit {found.matching})")
+        output.print_table(titles, rows, right=("SIZE",))
+        if result.matching > len(result.files):
+            more = result.matching - len(result.files)
+            output.info(f"{more:,} more match (--limit {result.matching})")
 
 
-def _put_sources(found: Listed) -> None:
+def _print_sources(listing: ArchiveListing) -> None:
     rows = [
         (
-            one.path,
-            f"{one.files:,}",
-            f"{one.gone:,}",
-            f"{one.versions:,}",
-            output.size(one.bytes),
-            output.when(one.since),
+            source.path,
+            f"{source.files:,}",
+            f"{source.gone:,}",
+            f"{source.versions:,}",
+            output.size(source.bytes),
+            output.format_time(source.since),
         )
-        for one in found.sources
+        for source in listing.sources
     ]
     titles = ("SOURCE", "FILES", "GONE", "VERSIONS", "SIZE", "SINCE")
-    output.put_table(titles, rows, right=titles[1:5])
+    output.print_table(titles, rows, right=titles[1:5])
 
 
 @archive.command()
 @json_option
 @root_option()
 def verify(as_json: bool) -> int:
-    """Check every byte of the archive; names what is damaged, and exits 1."""
+    """Check every byte of the archive. Exits 1 if there is damage."""
     from everlog.interop.archive.verify import verify as check
 
-    with output.progress("verifying") as tell:
-        done = check(chosen_root(), progress=tell)
+    with output.progress("verifying") as on_progress:
+        report = check(chosen_root(), progress=on_progress)
     if as_json:
-        output.put_json({"ok": not done.damage, **_plain(done)})
-    for one in () if as_json else done.damage:
-        by = f" (needed by {one.needed_by[0]}" if one.needed_by else ""
-        by += f" and {one.needed_by_count - 1:,} more" if one.needed_by_count > 1 else ""
-        print(output.one_line(f"{one.file}: {one.problem}{by}{')' if by else ''}"))
-    if not done.damage:
+        output.print_json({"ok": not report.damage, **_to_dict(report)})
+    for item in () if as_json else report.damage:
+        needed_by = f" (needed by {item.needed_by[0]}" if item.needed_by else ""
+        needed_by += f" and {item.needed_by_count - 1:,} more" if item.needed_by_count > 1 else ""
+        print(output.one_line(f"{item.file}: {item.problem}{needed_by}{')' if needed_by else ''}"))
+    if not report.damage:
         if not as_json:
-            objects = output.plural(done.objects, "object")
-            manifests = output.plural(done.manifests, "manifest")
-            print(f"{objects} ({output.size(done.bytes)}) and {manifests} verified, no damage")
+            objects = output.plural(report.objects, "object")
+            manifests = output.plural(report.manifests, "manifest")
+            print(f"{objects} ({output.size(report.bytes)}) and {manifests} verified, no damage")
         return 0
     sys.stdout.flush()
     output.warn(
-        f"{output.plural(len(done.damage), 'problem')} in the archive"
-        " (everlog archive --again writes anew what its sources still have)"
+        f"{output.plural(len(report.damage), 'problem')} in the archive"
+        " (everlog archive --again replaces what the sources still have)"
     )
     return 1
 
 
-def _plain(value: object) -> dict[str, object]:
+def _to_dict(value: object) -> dict[str, object]:
     import msgspec
 
-    made = msgspec.to_builtins(value)
-    assert isinstance(made, dict)
-    return made
+    fields = msgspec.to_builtins(value)
+    assert isinstance(fields, dict)
+    return fields
 
 
 @archive.command()
@@ -195,37 +188,35 @@ def _plain(value: object) -> dict[str, object]:
     "folder",
     required=True,
     type=click.Path(file_okay=False, path_type=Path),
-    help="The folder to write to.",
+    help="Write to this folder.",
 )
-@click.option("--at", callback=moment, help="As archived at that time, or so long ago (7d).")
-@click.option("--version", default="", metavar="SHA256", help="The version that begins so.")
+@click.option("--at", callback=parse_time, help="Restore the state at this time, or at an age such as 7d.")
+@click.option("--version", default="", metavar="SHA256", help="Restore the version with this hash or prefix.")
 @json_option
 @root_option()
-def restore(
-    patterns: tuple[str, ...], folder: Path, at: str | None, version: str, as_json: bool
-) -> int:
-    """Write files back as they were, also those that have gone.
+def restore(patterns: tuple[str, ...], folder: Path, at: str | None, version: str, as_json: bool) -> int:
+    """Restore archived files, including deleted ones.
 
-    /home/me/x becomes OUTPUT/home/me/x, with its time and its mode for you alone. Nothing is
-    written over, and links are not made.
+    /home/me/x becomes OUTPUT/home/me/x, with its original time and readable only by you. Existing
+    files are not overwritten, and links are not created.
     """
     from everlog.interop.archive.restore import restore as run
 
-    with output.progress("restoring") as tell:
-        done = run(chosen_root(), folder, patterns, at=at, version=version, progress=tell)
+    with output.progress("restoring") as on_progress:
+        report = run(chosen_root(), folder, patterns, at=at, version=version, progress=on_progress)
     if as_json:
-        output.put_json(done)
+        output.print_json(report)
     else:
-        files = output.plural(len(done.files), "file")
-        print(f"{files} ({output.size(done.bytes)}) written below {output.one_line(str(folder))}")
-    return _tell(done.problems)
+        files = output.plural(len(report.files), "file")
+        print(f"{files} ({output.size(report.bytes)}) written below {output.one_line(str(folder))}")
+    return _warn_of_problems(report.problems)
 
 
-def _tell(problems: Sequence[Problem]) -> int:
-    """Name what was left, on stderr; the exit code."""
+def _warn_of_problems(problems: Sequence[Problem]) -> int:
+    """Print the problems on stderr and return the exit code."""
     sys.stdout.flush()
-    for one in problems[:TOLD]:
-        output.warn(f"left {output.one_line(one.path)}: {output.one_line(one.problem)}")
-    if len(problems) > TOLD:
-        output.warn(f"and {len(problems) - TOLD:,} more")
+    for problem in problems[:MAX_PROBLEMS]:
+        output.warn(f"skipped {output.one_line(problem.path)}: {output.one_line(problem.problem)}")
+    if len(problems) > MAX_PROBLEMS:
+        output.warn(f"and {len(problems) - MAX_PROBLEMS:,} more")
     return 1 if problems else 0

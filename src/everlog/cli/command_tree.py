@@ -1,4 +1,4 @@
-"""The tree of commands, whose modules are imported when a command is asked for."""
+"""The tree of commands; a command's module is imported when the command is used."""
 
 from __future__ import annotations
 
@@ -12,28 +12,28 @@ from everlog.cli.options import root_option
 
 
 class LazyGroup(click.Group):
-    """A group that knows its commands by name and imports each when it is needed."""
+    """A group that lists its commands by name and imports each on first use."""
 
-    def __init__(self, *arguments: Any, homes: Mapping[str, str], **options: Any) -> None:
+    def __init__(self, *arguments: Any, locations: Mapping[str, str], **options: Any) -> None:
         super().__init__(*arguments, **options)
-        self.homes = homes  # command name → "module:attribute" in everlog.cli
+        self.locations = locations  # command name → "module:attribute" in everlog.cli
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """The names, in the order they were given."""
-        return list(self.homes)
+        """Return the names in the order of `locations`."""
+        return list(self.locations)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """The command, imported now."""
-        if cmd_name not in self.homes:
+        """Import and return a command; None if there is none of that name."""
+        if cmd_name not in self.locations:
             return None
-        module, attribute = self.homes[cmd_name].split(":")
+        module, attribute = self.locations[cmd_name].split(":")
         command = getattr(import_module(f"everlog.cli.{module}"), attribute)
         assert isinstance(command, click.Command)
         return command
 
 
-def _print_version(ctx: click.Context, _: click.Parameter, wanted: bool) -> None:
-    if wanted:
+def _print_version(ctx: click.Context, _: click.Parameter, is_set: bool) -> None:
+    if is_set:
         from everlog import __version__
 
         click.echo(f"everlog {__version__}")
@@ -42,7 +42,7 @@ def _print_version(ctx: click.Context, _: click.Parameter, wanted: bool) -> None
 
 @click.group(
     cls=LazyGroup,
-    homes={
+    locations={
         "chat": "chat.command:chat",
         "serve": "serve:serve",
         "page": "serve:page",
@@ -61,25 +61,20 @@ def _print_version(ctx: click.Context, _: click.Parameter, wanted: bool) -> None
 )
 @root_option(envvar="EVERLOG_ROOT")
 @click.option(
-    "--version",
-    is_flag=True,
-    is_eager=True,
-    expose_value=False,
-    callback=_print_version,
-    help="Print the version.",
+    "--version", is_flag=True, is_eager=True, expose_value=False, callback=_print_version, help="Print the version."
 )
 def root() -> None:
     """The durable session layer for AI agents.
 
-    Every message is kept in plain files and is on disk before a command returns. Wherever an ID
-    is taken, a key, an alias or six or more first characters of the id serve too. Exit codes: 0,
-    1 for a failure with one line on stderr, 2 for wrong usage.
+    Every message is stored in plain files and is on disk before a command returns. Instead of an
+    ID you can give a key, an alias, or the first six or more characters of the id. Exit codes: 0
+    for success, 1 for a failure with one line on stderr, 2 for wrong usage.
     """
 
 
 @click.group(
     cls=LazyGroup,
-    homes={
+    locations={
         "list": "sessions:list_sessions",
         "show": "sessions:show",
         "browse": "sessions_browse:browse",
@@ -106,12 +101,12 @@ def root() -> None:
 )
 @root_option()
 def sessions() -> None:
-    """List, read, write and look after sessions."""
+    """List, read, write and maintain sessions."""
 
 
 @click.group(
     cls=LazyGroup,
-    homes={
+    locations={
         "show": "memory:show",
         "search": "memory:search",
         "add": "memory:add",
@@ -124,4 +119,4 @@ def sessions() -> None:
 )
 @root_option()
 def memory() -> None:
-    """Look at what outlives sessions, write it, and put it in order."""
+    """Read, write and consolidate memory."""

@@ -1,6 +1,6 @@
-"""`everlog completion`: what makes Tab complete commands, options, sessions and agents.
+"""`everlog completion`: shell scripts that complete commands, options, sessions and agents.
 
-The script asks `everlog` itself, by an environment variable, at each press of the key.
+The script runs `everlog` itself at each press of Tab, with a request in an environment variable.
 """
 
 from __future__ import annotations
@@ -27,35 +27,38 @@ INSTALL = {
 @json_option
 @root_option()
 def completion(shell: str, as_json: bool) -> None:
-    """Print the script that makes Tab complete commands, options, sessions and agents."""
+    """Print a shell completion script.
+
+    It completes commands, options, sessions and agents.
+    """
     from everlog.cli.command_tree import root
 
-    made = get_completion_class(shell)
-    assert made is not None
-    # Not source(), which for bash would look for a bash to ask for its version.
-    script = made.source_template % made(root, {}, "everlog", VARIABLE).source_vars()
+    kind = get_completion_class(shell)
+    assert kind is not None
+    # Not source(): for bash it would start a bash to check its version.
+    script = kind.source_template % kind(root, {}, "everlog", VARIABLE).source_vars()
     if as_json:
-        output.put_json({"shell": shell, "script": script, "install": INSTALL[shell]})
+        output.print_json({"shell": shell, "script": script, "install": INSTALL[shell]})
         return
     print(f"# {INSTALL[shell]}\n{script.strip()}")
-    if output.on_terminal(sys.stdout):
+    if output.is_terminal(sys.stdout):
         sys.stdout.flush()
-        output.note(f"to install it: {INSTALL[shell]}")
+        output.info(f"to install it: {INSTALL[shell]}")
 
 
-def answer(instruction: str) -> int:
-    """Answer a shell; whatever goes wrong, the line that is being typed stays clean."""
+def run_completion(instruction: str) -> int:
+    """Print completions for a shell; an error never disturbs the line that is being typed."""
     from everlog.cli.command_tree import root
 
-    silent = os.open(os.devnull, os.O_WRONLY)
-    os.dup2(silent, 2)  # warnings too would be written into the line
+    devnull = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(devnull, 2)  # warnings would be written into the line as well
     try:
         return shell_complete(root, {}, "everlog", VARIABLE, instruction)
     except Exception:
-        # Nobody can be told: a shell that completes nothing is all there is to see. The command
-        # itself, once it is run, says what is wrong.
+        # There is no place to report it, so nothing is completed. The command itself reports the
+        # error when it is run.
         if os.environ.get("EVERLOG_DEBUG"):
             raise
         return 1
     finally:
-        os.close(silent)
+        os.close(devnull)

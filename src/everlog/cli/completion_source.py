@@ -1,6 +1,6 @@
-"""What a shell may complete: the sessions and agents that are there.
+"""Values for shell completion: existing sessions and agents.
 
-Asked at the press of a key, so it reads listings only, and nothing is made on the disk for it.
+It runs at every press of Tab, so it reads listings only and creates nothing on disk.
 """
 
 from __future__ import annotations
@@ -19,47 +19,39 @@ if TYPE_CHECKING:
 
     from everlog.session import Store
 
-OFFERED = 50  # sessions
+MAX_SESSIONS = 50  # offered
 HELP_WIDTH = 60  # columns of a title
 
 
-def complete_session(
-    ctx: click.Context, param: click.Parameter, incomplete: str
-) -> list[CompletionItem]:
-    """Ids that begin so, those last active first, with their titles."""
+def complete_session(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """Complete a session id; the last active sessions first, with their titles."""
     from click.shell_completion import CompletionItem
 
     with _store(ctx) as store:
         if store is None:
             return []
-        fitting = (one for one in store.walk() if one.id.startswith(incomplete))
+        matches = (row for row in store.walk() if row.id.startswith(incomplete))
         return [
-            CompletionItem(one.id, help=shorten(one_line(one.metadata.title), HELP_WIDTH))
-            for one in islice(fitting, OFFERED)
+            CompletionItem(row.id, help=shorten(one_line(row.metadata.display_title), HELP_WIDTH))
+            for row in islice(matches, MAX_SESSIONS)
         ]
 
 
-def complete_agent(
-    ctx: click.Context, param: click.Parameter, incomplete: str
-) -> list[CompletionItem]:
-    """Agents of the settings and of the newest sessions."""
+def complete_agent(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """Complete an agent from the settings and the newest sessions."""
     from click.shell_completion import CompletionItem
 
     with _store(ctx) as store:
         if store is None:
             return []
-        found = {"main", *store.settings.agents}
-        found |= {one.metadata.agent for one in store.list(limit=500)}
-    return [
-        CompletionItem(name)
-        for name in sorted(found)
-        if name.startswith(incomplete) and name == one_line(name)
-    ]
+        agents = {"main", *store.settings.agents}
+        agents |= {row.metadata.agent for row in store.list(limit=500)}
+    return [CompletionItem(name) for name in sorted(agents) if name.startswith(incomplete) and name == one_line(name)]
 
 
 @contextmanager
 def _store(ctx: click.Context) -> Iterator[Store | None]:
-    """The store that the words so far chose; None if there is none to read."""
+    """Open the store that the words typed so far select; None if it does not exist."""
     from everlog.app import open_store
     from everlog.cli.options import chosen_foreign, chosen_root, chosen_store
 
@@ -69,9 +61,9 @@ def _store(ctx: click.Context) -> Iterator[Store | None]:
         with open_store(database, home=home) as store:
             yield store
         return
-    where, dialect = foreign or (home, "native")
-    if not where.is_dir():
+    location, dialect = foreign or (home, "native")
+    if not location.is_dir():
         yield None
         return
-    with open_store(where, dialect=dialect, home=home) as store:
+    with open_store(location, dialect=dialect, home=home) as store:
         yield store

@@ -17,7 +17,7 @@ HIDDEN = "(hidden)"
 @click.group()
 @root_option()
 def config() -> None:
-    """Look at the configuration."""
+    """Show the configuration."""
 
 
 @config.command("show")
@@ -32,22 +32,22 @@ def show(as_json: bool) -> None:
     root = chosen_root()
     settings = _without_secrets(msgspec.to_builtins(load_settings(root)))
     file = root / "config.toml"
-    written = dict(_leaves(_tables(file)))
-    origins = {key: _origin(key, written) for key, _ in _leaves(settings)}
+    file_settings = dict(_flatten(_read_tables(file)))
+    origins = {key: _origin(key, file_settings) for key, _ in _flatten(settings)}
     if as_json:
         path = str(file) if file.exists() else None
         answer = {"root": str(root), "file": path, "settings": settings, "origins": origins}
-        output.put_json(answer)
+        output.print_json(answer)
         return
     rows = []
-    for key, value in _leaves(settings):
+    for key, value in _flatten(settings):
         origin = {"file": str(file), "environment": _variable(key)}.get(origins[key], "default")
         rows.append((key, msgspec.json.encode(value).decode(), origin))
-    output.put_table(("SETTING", "VALUE", "FROM"), rows)
+    output.print_table(("SETTING", "VALUE", "FROM"), rows)
 
 
 def _without_secrets(settings: dict[str, Any]) -> dict[str, Any]:
-    """The settings with what nobody else should see covered up."""
+    """Replace the secrets in the settings by a placeholder."""
     for provider in settings["provider"].values():
         provider["api_key"] = HIDDEN if provider["api_key"] else ""
     for server in settings["mcp"].values():
@@ -56,7 +56,7 @@ def _without_secrets(settings: dict[str, Any]) -> dict[str, Any]:
     return settings
 
 
-def _tables(file: os.PathLike[str]) -> dict[str, Any]:
+def _read_tables(file: os.PathLike[str]) -> dict[str, Any]:
     import tomllib
 
     try:
@@ -66,23 +66,23 @@ def _tables(file: os.PathLike[str]) -> dict[str, Any]:
         return {}
 
 
-def _leaves(tables: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Dotted keys and their values."""
+def _flatten(tables: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield dotted keys and their values."""
     for key, value in tables.items():
         if isinstance(value, dict) and value:
-            yield from _leaves(value, f"{prefix}{key}.")
+            yield from _flatten(value, f"{prefix}{key}.")
         else:
             yield prefix + key, value
 
 
 def _variable(key: str) -> str:
-    """The variable that sets a key, or the table that the key is in."""
+    """Return the environment variable that sets a key or the table that the key is in."""
     parts = key.upper().split(".")
     names = ["_".join(("EVERLOG", *parts[:end])) for end in range(len(parts), 1, -1)]
     return next((name for name in names if name in os.environ), "")
 
 
-def _origin(key: str, written: dict[str, Any]) -> str:
+def _origin(key: str, file_settings: dict[str, Any]) -> str:
     if _variable(key):
         return "environment"
-    return "file" if key in written else "default"
+    return "file" if key in file_settings else "default"

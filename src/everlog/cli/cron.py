@@ -1,4 +1,4 @@
-"""`everlog cron`: the jobs of the running daemon."""
+"""`everlog cron`: list and control the jobs of the running daemon."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ job_argument = click.argument("job")
 @click.group()
 @root_option()
 def cron() -> None:
-    """Look at the jobs of the running daemon, pause, resume and run them."""
+    """List, pause, resume and run the jobs of the running daemon."""
 
 
 @cron.command("list")
 @json_option
 @root_option()
 def list_jobs(as_json: bool) -> None:
-    """List the jobs and how they have fared."""
+    """List the jobs with their state and last result."""
     from everlog.client import Client
 
     with Client.of(chosen_root()) as client:
         jobs = client.cron()
     if as_json:
-        output.put_json({"jobs": jobs})
+        output.print_json({"jobs": jobs})
         return
     now = time.time()
     rows = [
@@ -44,7 +44,7 @@ def list_jobs(as_json: bool) -> None:
         for job in jobs
     ]
     head = ("JOB", "SCHEDULE", "STATE", "LAST RUN", "RESULT", "FAILURES", "NEXT RUN")
-    output.put_table(head, rows)
+    output.print_table(head, rows)
 
 
 @cron.command()
@@ -52,12 +52,12 @@ def list_jobs(as_json: bool) -> None:
 @json_option
 @root_option()
 def pause(job: str, as_json: bool) -> None:
-    """Leave a job out until it is resumed."""
+    """Pause a job until it is resumed."""
     from everlog.client import Client
 
     with Client.of(chosen_root()) as client:
         client.pause(job)
-    _say(f"{job} is paused", {"job": job, "paused": True}, as_json)
+    _print_answer(f"{job} is paused", {"job": job, "paused": True}, as_json)
 
 
 @cron.command()
@@ -65,12 +65,12 @@ def pause(job: str, as_json: bool) -> None:
 @json_option
 @root_option()
 def resume(job: str, as_json: bool) -> None:
-    """Run a paused job again, from its next time on."""
+    """Resume a paused job from its next scheduled time on."""
     from everlog.client import Client
 
     with Client.of(chosen_root()) as client:
         client.resume(job)
-    _say(f"{job} goes on", {"job": job, "paused": False}, as_json)
+    _print_answer(f"{job} is resumed", {"job": job, "paused": False}, as_json)
 
 
 @cron.command()
@@ -78,17 +78,17 @@ def resume(job: str, as_json: bool) -> None:
 @json_option
 @root_option()
 def run(job: str, as_json: bool) -> None:
-    """Run a job now, and print the session that it runs in."""
+    """Run a job now and print the id of its session."""
     from everlog.client import Client
 
     with Client.of(chosen_root()) as client:
         session = client.run(job)
-    _say(session, {"sessionId": session}, as_json)
+    _print_answer(session, {"sessionId": session}, as_json)
 
 
-def _say(text: str, answer: dict[str, object], as_json: bool) -> None:
+def _print_answer(text: str, answer: dict[str, object], as_json: bool) -> None:
     if as_json:
-        output.put_json(answer)
+        output.print_json(answer)
     else:
         print(text)
 

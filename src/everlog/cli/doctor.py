@@ -1,7 +1,7 @@
-"""`everlog doctor`: is this root sound, and are its derived data up to date?
+"""`everlog doctor`: check a root and its derived data.
 
-It mends nothing but the index, which may be brought up to date at any time. The bytes of the
-logs are `everlog sessions verify`'s to check.
+It changes nothing but the index, which may be updated at any time. The bytes of the logs are
+checked by `everlog sessions verify`.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from everlog.cli.options import chosen_root, chosen_store, json_option, open_roo
 
 
 class Check(NamedTuple):
-    """One thing that was looked at."""
+    """The result of one check."""
 
     name: str
     ok: bool
@@ -34,57 +34,57 @@ class Check(NamedTuple):
 def doctor(watch: bool, as_json: bool) -> int:
     """Check the root, its settings and its index.
 
-    The index is brought up to date. Exits 1 if something is wrong. With --watch it goes on: what
-    any program adds to a session is listed as it happens, and named here.
+    Updates the index. Exits 1 if a check fails. With --watch it keeps running: whenever any program
+    changes a session, the index is updated and the session's id is printed.
     """
     root = chosen_root()
     checks = [_versions()]
     if chosen_store() is not None:
-        checks.append(_guarded("database", _database))
+        checks.append(_run_check("database", _database))
     else:
         checks.append(_root(root))
     if root.is_dir() and chosen_store() is None:
         checks += [
-            _guarded("settings", lambda: _settings(root)),
-            _guarded("sessions", lambda: _sessions(root)),
-            _guarded("index", _index),
-            _guarded("leftovers", _leftovers),
+            _run_check("settings", lambda: _settings(root)),
+            _run_check("sessions", lambda: _sessions(root)),
+            _run_check("index", _index),
+            _run_check("leftovers", _leftovers),
         ]
-    wrong = [check for check in checks if not check.ok]
+    failures = [check for check in checks if not check.ok]
     if as_json:
-        found = [check._asdict() for check in checks]
-        output.put_json({"root": str(root), "ok": not wrong, "checks": found})
+        results = [check._asdict() for check in checks]
+        output.print_json({"root": str(root), "ok": not failures, "checks": results})
     else:
         for check in checks:
-            print(f"{'ok   ' if check.ok else 'WRONG'}  {check.name:9}  {check.detail}")
-    if wrong:
+            print(f"{'ok   ' if check.ok else 'FAIL '}  {check.name:9}  {check.detail}")
+    if failures:
         sys.stdout.flush()
-        output.warn(f"wrong: {', '.join(check.name for check in wrong)}")
+        output.warn(f"failed: {', '.join(check.name for check in failures)}")
         return 1
     if watch:
-        _watch()
+        _watch_sessions()
     return 0
 
 
-def _watch() -> None:
-    """Name sessions as they change, one a line."""
+def _watch_sessions() -> None:
+    """Print the ids of sessions as they change, one per line."""
     import threading
 
     with open_root() as store:
         watch = getattr(store.port, "watch", None)
         if watch is None:
-            raise click.UsageError("this kind of store cannot be watched")
+            raise click.UsageError("this store cannot be watched")
         for sessions in watch(threading.Event()):
-            for session in sorted(sessions):
-                print(session, flush=True)
+            for session_id in sorted(sessions):
+                print(session_id, flush=True)
 
 
-def _guarded(name: str, look: Callable[[], Check]) -> Check:
-    """A check that cannot be made is one that fails."""
+def _run_check(name: str, check: Callable[[], Check]) -> Check:
+    """Run a check; one that raises an error counts as failed."""
     from everlog.errors import EverlogError
 
     try:
-        return look()
+        return check()
     except (EverlogError, OSError) as error:
         return Check(name, False, output.one_line(str(error)))
 
@@ -105,23 +105,23 @@ def _versions() -> Check:
 
 
 def _root(root: Path) -> Check:
-    shown = output.one_line(str(root))
+    path = output.one_line(str(root))
     try:
         status = os.stat(root)
     except OSError as error:
-        hint = " (everlog sessions new makes it)" if isinstance(error, FileNotFoundError) else ""
-        return Check("root", False, f"{shown}: {error.strerror}{hint}")
+        hint = " (everlog sessions new creates it)" if isinstance(error, FileNotFoundError) else ""
+        return Check("root", False, f"{path}: {error.strerror}{hint}")
     mode = stat.S_IMODE(status.st_mode)
     problems = []
     if not stat.S_ISDIR(status.st_mode):
-        return Check("root", False, f"{shown}: not a directory")
+        return Check("root", False, f"{path}: not a directory")
     if status.st_uid != os.geteuid():
         problems.append(f"belongs to uid {status.st_uid}, not to you ({os.geteuid()})")
     if mode & 0o022:
-        problems.append(f"mode {mode:04o} lets others write (chmod 700 {shown})")
+        problems.append(f"mode {mode:04o} lets others write (chmod 700 {path})")
     if not os.access(root, os.R_OK | os.W_OK | os.X_OK):
-        problems.append("you may not write there")
-    return Check("root", not problems, f"{shown}: {'; '.join(problems) or f'mode {mode:04o}'}")
+        problems.append("you have no write permission")
+    return Check("root", not problems, f"{path}: {'; '.join(problems) or f'mode {mode:04o}'}")
 
 
 def _settings(root: Path) -> Check:
@@ -129,15 +129,15 @@ def _settings(root: Path) -> Check:
 
     load_settings(root)
     file = root / "config.toml"
-    state = f"{file}: valid" if file.exists() else "defaults, there is no config.toml"
+    state = f"{file}: valid" if file.exists() else "defaults (no config.toml)"
     return Check("settings", True, output.one_line(state))
 
 
 def _sessions(root: Path) -> Check:
-    """Every entry must be a session's directory that nobody else can open."""
+    """Check that every entry is a session's directory that other users cannot open."""
     from everlog.ids import is_ulid
 
-    count, strange, open_to_others = 0, [], []
+    count, stray_entries, open_to_others = 0, [], []
     try:
         entries = os.scandir(root / "sessions")
     except FileNotFoundError:
@@ -145,17 +145,17 @@ def _sessions(root: Path) -> Check:
     with entries:
         for entry in entries:
             if not is_ulid(entry.name) or not entry.is_dir(follow_symlinks=False):
-                strange.append(entry.name)
+                stray_entries.append(entry.name)
                 continue
             count += 1
             if entry.stat(follow_symlinks=False).st_mode & 0o077:
                 open_to_others.append(entry.name)
     problems = [
-        f"{output.plural(len(names), 'entry').replace('entrys', 'entries')} {what}, "
+        f"{output.plural(len(names), 'entry').replace('entrys', 'entries')} {problem}, "
         f"such as {output.one_line(min(names))[:60]}"
-        for names, what in (
-            (strange, "in sessions/ that are no session directories and are not used"),
-            (open_to_others, "that others can open (chmod 700)"),
+        for names, problem in (
+            (stray_entries, "in sessions/ that are not session directories and are ignored"),
+            (open_to_others, "that other users can open (chmod 700)"),
         )
         if names
     ]
@@ -163,7 +163,7 @@ def _sessions(root: Path) -> Check:
 
 
 def _database() -> Check:
-    """Whether it can be reached, with tables that this everlog understands."""
+    """Check that the database can be reached and has tables of this version."""
     with open_root() as store:
         count = store.list(limit=1).total
         return Check("database", True, f"{store.port!r}: {output.plural(count, 'session')}")
@@ -173,22 +173,22 @@ def _index() -> Check:
     with open_root() as store:
         sweep = getattr(store.port, "sweep", None)
         if sweep is None:
-            return Check("index", True, "this store has none")
-        with output.progress("reading sessions") as tell:
-            done = sweep(tell)
-    mended = done.refreshed + done.removed
+            return Check("index", True, "this store has no index")
+        with output.progress("reading sessions") as on_progress:
+            report = sweep(on_progress)
+    changed = report.refreshed + report.removed
     state = "up to date"
-    if mended:
-        state = f"brought up to date ({done.refreshed} read again, {done.removed} gone)"
-    return Check("index", True, f"{output.plural(done.sessions, 'session')}, {state}")
+    if changed:
+        state = f"updated ({report.refreshed} read again, {report.removed} removed)"
+    return Check("index", True, f"{output.plural(report.sessions, 'session')}, {state}")
 
 
 def _leftovers() -> Check:
-    """What a crash left in the staging and trash directories is dead weight, not damage."""
+    """List what a crash left in the staging and trash directories: garbage, not damage."""
     with open_root() as store:
         leftovers = getattr(store.port, "leftovers", None)
-        found: list[str] = list(leftovers()) if leftovers is not None else []
-    if not found:
+        paths: list[str] = list(leftovers()) if leftovers is not None else []
+    if not paths:
         return Check("leftovers", True, "none")
-    listed = output.one_line(", ".join(sorted(found)[:3]))
-    return Check("leftovers", True, f"{len(found)}, safe to delete if nothing runs: {listed}")
+    listed = output.one_line(", ".join(sorted(paths)[:3]))
+    return Check("leftovers", True, f"{len(paths)}, safe to delete while no everlog process is running: {listed}")

@@ -1,12 +1,12 @@
-"""The console entry point, and the one place where an error becomes a line and an exit code.
+"""The console entry point, and the only place that turns an error into a message and an exit code.
 
-    0    done
-    1    failed; one line on stderr says why and what to do
-    2    wrong usage, likewise
-    130  interrupted; 141 the reader of our output went away
+    0    success
+    1    failure; one line on stderr gives the reason and a hint
+    2    wrong usage; one line on stderr as well
+    130  interrupted; 141 the reader of our output closed the pipe
 
-`--version` is answered before anything heavy is imported, and each command imports only what it
-needs. With EVERLOG_DEBUG=1 errors are raised with their traceback instead.
+`--version` is handled before any slow import, and each command imports only what it needs. With
+EVERLOG_DEBUG=1 errors are raised with their traceback instead.
 """
 
 from __future__ import annotations
@@ -15,29 +15,38 @@ import os
 import sys
 
 FAILED, USAGE, INTERRUPTED, PIPE_CLOSED = 1, 2, 130, 141
+EXTRAS = {  # what each extra installs, as far as a command may miss it
+    "agent": ("anthropic", "mcp", "openai", "pydantic_ai"),
+    "archive": ("zstandard",),
+    "cli": ("cronsim", "markdown_it", "prompt_toolkit", "pygments", "rich"),
+    "daemon": ("google", "httpx2", "jinja2", "litestar", "uvicorn", "uvloop", "websockets"),
+    "postgres": ("psycopg",),
+    "tokens": ("splintr",),
+    "watch": ("watchfiles",),
+}
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run the command line and return its exit code; as the process's own, end the process."""
+    """Run the command line and return its exit code; without `arguments`, exit the process."""
     if arguments is not None:
-        return _finish(arguments)
-    code = _finish(sys.argv[1:])
-    # Everything is closed and flushed. Taking the interpreter down module by module would only
-    # add a tenth to the time of a listing.
+        return _run_and_flush(arguments)
+    code = _run_and_flush(sys.argv[1:])
+    # Everything is closed and flushed. A regular interpreter shutdown would make a listing 10 %
+    # slower.
     os._exit(code)
 
 
-def _finish(given: list[str]) -> int:
+def _run_and_flush(arguments: list[str]) -> int:
     try:
-        code = _version() if given == ["--version"] else _run(given)
+        code = _version() if arguments == ["--version"] else _run(arguments)
         if sys.stdout is not None:
             sys.stdout.flush()
     except BrokenPipeError:
         code = PIPE_CLOSED
-        _silence()
+        _discard_stdout()
     except OSError as error:
-        code = _complain(f"writing the output: {error.strerror or error}")
-        _silence()
+        code = _print_error(f"cannot write the output: {error.strerror or error}")
+        _discard_stdout()
     return code
 
 
@@ -48,24 +57,24 @@ def _version() -> int:
     return 0
 
 
-def _run(given: list[str]) -> int:
+def _run(arguments: list[str]) -> int:
     import gc
 
-    gc.set_threshold(50_000)  # starting up makes many objects and no garbage
+    gc.set_threshold(50_000)  # startup allocates many objects and no garbage
     try:
         import click
     except ModuleNotFoundError:
-        return _complain("the command line needs click and rich (pip install 'everlog[cli]')")
+        return _print_error("the command line needs click (pip install 'everlog[cli]')")
     try:
         from everlog.cli import command_tree
-        from everlog.cli.output import tolerate_any_text
+        from everlog.cli.output import escape_unencodable_text
 
-        tolerate_any_text()
-        if instruction := os.environ.get("_EVERLOG_COMPLETE"):  # a shell asks
-            from everlog.cli.completion import answer
+        escape_unencodable_text()
+        if instruction := os.environ.get("_EVERLOG_COMPLETE"):  # called by the shell's completion
+            from everlog.cli.completion import run_completion
 
-            return answer(instruction)
-        with command_tree.root.make_context("everlog", list(given)) as context:
+            return run_completion(instruction)
+        with command_tree.root.make_context("everlog", list(arguments)) as context:
             return command_tree.root.invoke(context) or 0
     except click.exceptions.Exit as stop:
         return stop.exit_code
@@ -74,11 +83,11 @@ def _run(given: list[str]) -> int:
     except (Exception, KeyboardInterrupt) as error:
         if os.environ.get("EVERLOG_DEBUG"):
             raise
-        return _explain(error)
+        return _report_error(error)
 
 
-def _explain(error: BaseException) -> int:
-    """Say what went wrong, in one line, and give the exit code for it."""
+def _report_error(error: BaseException) -> int:
+    """Print an error as one line on stderr and return its exit code."""
     import click
 
     from everlog.errors import EverlogError
@@ -88,38 +97,44 @@ def _explain(error: BaseException) -> int:
         return USAGE
     if isinstance(error, click.UsageError):
         hint = f" (try: {error.ctx.command_path} --help)" if error.ctx else ""
-        message = " ".join(error.format_message().split())  # some come as a list of lines
-        return _complain(message.rstrip(".") + hint, USAGE)
+        message = " ".join(error.format_message().split())  # some messages have several lines
+        return _print_error(message.rstrip(".") + hint, USAGE)
     if isinstance(error, click.Abort) and isinstance(error.__context__, EOFError):
-        return _complain("there was no answer; nothing was done")
+        return _print_error("no answer was given; nothing was done")
     if isinstance(error, KeyboardInterrupt | click.Abort):
-        return _complain("interrupted", INTERRUPTED)
+        return _print_error("interrupted", INTERRUPTED)
     if isinstance(error, click.ClickException):
-        return _complain(error.format_message(), error.exit_code)
+        return _print_error(error.format_message(), error.exit_code)
     if isinstance(error, EverlogError):
-        return _complain(str(error))
+        return _print_error(str(error))
+    if isinstance(error, ModuleNotFoundError) and (extra := _extra_of(error.name or "")):
+        return _print_error(f"this needs {error.name} (pip install 'everlog[{extra}]')")
     if isinstance(error, UnicodeEncodeError) and error.reason == "surrogates not allowed":
-        return _complain("what was given is not UTF-8", USAGE)
+        return _print_error("the arguments are not valid UTF-8", USAGE)
     if isinstance(error, OSError):
-        place = f"{error.filename}: " if error.filename else ""
-        return _complain(f"{place}{error.strerror or error}")
-    return _complain(
-        f"internal error: {type(error).__name__}: {error} (EVERLOG_DEBUG=1 shows where)"
-    )
+        location = f"{error.filename}: " if error.filename else ""
+        return _print_error(f"{location}{error.strerror or error}")
+    return _print_error(f"internal error: {type(error).__name__}: {error} (set EVERLOG_DEBUG=1 for a traceback)")
 
 
-def _complain(message: str, code: int = FAILED) -> int:
+def _extra_of(module: str) -> str:
+    """Return the extra that installs a third-party module; empty if none does."""
+    package = module.partition(".")[0]
+    return next((extra for extra, packages in EXTRAS.items() if package in packages), "")
+
+
+def _print_error(message: str, code: int = FAILED) -> int:
     from everlog.cli.output import one_line
 
     try:
         print(f"everlog: {one_line(message)}", file=sys.stderr)
     except OSError:
-        pass  # nobody is listening; the exit code still tells
+        pass  # stderr is closed; the exit code still reports the failure
     return code
 
 
-def _silence() -> None:
-    """Point stdout at nothing, so that the interpreter's own flush at exit cannot fail."""
-    nowhere = os.open(os.devnull, os.O_WRONLY)
-    os.dup2(nowhere, sys.stdout.fileno())
-    os.close(nowhere)
+def _discard_stdout() -> None:
+    """Redirect stdout to /dev/null, so that the interpreter's flush at exit cannot fail."""
+    devnull = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(devnull, sys.stdout.fileno())
+    os.close(devnull)

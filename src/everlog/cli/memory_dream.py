@@ -1,4 +1,4 @@
-"""`everlog memory extract` and `dream`: what a memory does after turns, now and by hand."""
+"""`everlog memory extract` and `dream`: run by hand what the daemon does after turns."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING
 import click
 
 from everlog.cli import output
-from everlog.cli.memory_options import chosen_memory, whose_options
-from everlog.cli.options import json_option, open_root, root_option, session_argument
+from everlog.cli.memory_options import chosen_memory, memory_owner_options
+from everlog.cli.options import find_session, json_option, open_root, root_option, session_argument
 
 if TYPE_CHECKING:
-    from everlog.memory.dream_plan import Plan
+    from everlog.memory.dream_plan import DreamPlan
     from everlog.memory.extraction_run import Ask
     from everlog.session import Store
 
@@ -22,113 +22,112 @@ if TYPE_CHECKING:
 @json_option
 @root_option()
 def extract(session_id: str, as_json: bool) -> None:
-    """Look a session through for facts, whatever its length, for the memory of its agent.
+    """Extract facts from a session into the memory of its agent.
 
-    By the agent's model; by rules where that is the offline one.
+    Works on sessions of any length. Uses the agent's model, or rules if that is the offline model.
     """
     import asyncio
 
     from everlog.aio import AsyncStore
-    from everlog.memory.extraction_run import Learnt, learn
+    from everlog.memory.extraction_run import ExtractionResult, extract_facts
 
     with open_root() as store:
-        session = store.session(session_id)
+        session = find_session(store, session_id)
         agent = session.metadata.agent
         memories = chosen_memory(agent, None)
 
-        async def run() -> Learnt:
-            async with AsyncStore(store) as own:
-                return await learn(own, session, memories, _asking(store, agent), force=True)
+        async def run() -> ExtractionResult:
+            async with AsyncStore(store) as async_store:
+                return await extract_facts(async_store, session, memories, _find_model(store, agent), force=True)
 
-        learnt = asyncio.run(run())
-    if learnt.problem:
-        output.warn(f"the model was of no use: {learnt.problem}")
+        extraction = asyncio.run(run())
+    if extraction.problem:
+        output.warn(f"the model could not be used: {extraction.problem}")
     if as_json:
         facts = [
             {
-                "category": one.category,
-                "text": one.text,
-                "confidence": one.confidence,
-                "seq": one.source.seq if one.source else 0,
+                "category": fact.category,
+                "text": fact.text,
+                "confidence": fact.confidence,
+                "seq": fact.source.seq if fact.source else 0,
             }
-            for one in learnt.facts
+            for fact in extraction.facts
         ]
-        output.put_json({"sessionId": session.id, "finder": learnt.finder, "facts": facts})
+        output.print_json({"sessionId": session.id, "finder": extraction.finder, "facts": facts})
         return
-    for one in learnt.facts:
-        print(f"{one.category}  {one.confidence:.0%}  {output.one_line(one.text)}")
-    if not learnt.facts:
-        output.note("nothing new was found")
+    for fact in extraction.facts:
+        print(f"{fact.category}  {fact.confidence:.0%}  {output.one_line(fact.text)}")
+    if not extraction.facts:
+        output.info("no new facts")
 
 
 @click.command()
-@click.option("--force", is_flag=True, help="Now, whatever the time and the number of sessions.")
-@click.option("--dry-run", is_flag=True, help="Only tell what would be changed.")
-@whose_options
+@click.option("--force", is_flag=True, help="Run now, even if no run is due yet.")
+@click.option("--dry-run", is_flag=True, help="Print the changes without making them.")
+@memory_owner_options
 @json_option
 @root_option()
 def dream(force: bool, dry_run: bool, agent: str, project: str | None, as_json: bool) -> None:
-    """Put a memory in order: facts become notes, doubles one, contradictions are resolved.
+    """Consolidate a memory.
 
-    Without --force or --dry-run only if it is time: a day and five sessions after the last one, as
-    the settings say. What was changed can be taken back with undo.
+    Facts become notes. Duplicates are merged; when two facts contradict, the newer one wins.
+    Without --force or --dry-run it runs only when due: by default a day and five sessions after the
+    last run. `everlog memory undo` reverts the changes.
     """
     import asyncio
 
-    from everlog.memory.extraction_run import Dream, sessions_since, summaries_since
+    from everlog.memory.extraction_run import Dream, count_sessions_since, summaries_since
 
     with open_root() as store:
-        own = None if project else agent
-        made = Dream(
+        memory_agent = None if project else agent
+        dream_run = Dream(
             chosen_memory(agent, project),
             clock=time.time,
-            summaries=lambda since: summaries_since(store, own, since) if own else [],
+            summaries=lambda since: summaries_since(store, memory_agent, since) if memory_agent else [],
         )
         if not (force or dry_run):
-            verdict = made.files.verdict(
-                lambda since: sessions_since(store, own, since),
-                hours=store.settings.memory.dream_hours,
-                least=store.settings.memory.dream_sessions,
+            verdict = dream_run.state_files.verdict(
+                lambda since: count_sessions_since(store, memory_agent, since),
+                min_hours=store.settings.memory.dream_hours,
+                min_sessions=store.settings.memory.dream_sessions,
             )
             if not verdict.ready:
-                _put_refused(verdict.reason, as_json)
+                _print_skipped(verdict.reason, as_json)
                 return
-        ask = _asking(store, agent)
-        plan = asyncio.run(made.plan(ask) if dry_run else made.run(ask))
-    _put_plan(plan, dry_run, as_json)
+        ask = _find_model(store, agent)
+        plan = asyncio.run(dream_run.plan(ask) if dry_run else dream_run.run(ask))
+    _print_plan(plan, dry_run, as_json)
 
 
-def _put_refused(reason: str, as_json: bool) -> None:
+def _print_skipped(reason: str, as_json: bool) -> None:
     if as_json:
-        output.put_json({"dreamed": False, "reason": reason, "changes": [], "remarks": []})
+        output.print_json({"dreamed": False, "reason": reason, "changes": [], "remarks": []})
     else:
-        print(f"not now: {reason} (--force dreams anyway)")
+        print(f"not due: {reason} (--force runs it anyway)")
 
 
-def _put_plan(plan: Plan, dry_run: bool, as_json: bool) -> None:
+def _print_plan(plan: DreamPlan, dry_run: bool, as_json: bool) -> None:
     if as_json:
-        changes = [
-            {"file": one.path, "kind": one.kind, "reasons": one.reasons} for one in plan.changes
-        ]
+        changes = [{"file": change.path, "kind": change.kind, "reasons": change.reasons} for change in plan.changes]
         reason = "a dry run changes nothing" if dry_run else f"by {plan.maker}"
         answer = {"dreamed": not dry_run, "reason": reason}
-        output.put_json({**answer, "changes": changes, "remarks": plan.remarks})
+        output.print_json({**answer, "changes": changes, "remarks": plan.remarks})
         return
     print(output.safe(plan.report()))
     if plan.changes:
-        output.note("nothing was changed" if dry_run else "everlog memory undo takes it back")
+        output.info("nothing was changed" if dry_run else "everlog memory undo reverts this")
 
 
-def _asking(store: Store, agent: str) -> Ask | None:
-    """The model of an agent, if there is one that can be used."""
+def _find_model(store: Store, agent: str) -> Ask | None:
+    """Return the model of an agent, or None if it is offline or cannot be used."""
     from everlog.errors import SettingsError
-    from everlog.memory.extraction_run import asking
+    from everlog.memory.extraction_run import make_ask
 
     model = store.settings.model_of(agent)
     if model == "offline":
         return None
     try:
-        return asking(store.provider(model), model)
+        return make_ask(store.provider(model), model)
     except SettingsError as error:
-        output.note(f"by rules, without a model: {error}")
+        output.info(f"using rules instead of a model: {error}")
         return None

@@ -1,4 +1,4 @@
-"""Whose memory a command is about."""
+"""Options that select whose memory a command works on."""
 
 from __future__ import annotations
 
@@ -11,34 +11,32 @@ from everlog.cli.completion_source import complete_agent
 from everlog.cli.options import chosen_root
 
 if TYPE_CHECKING:
-    from everlog.memory.memory_directory import Memories
+    from everlog.memory.memory_directory import MemoryDirectory
 
 F = TypeVar("F", bound=Callable[..., Any])
 
 
-def whose_options(command: F) -> F:
-    """`--agent NAME` and `--project DIR`."""
-    agent = click.option(
+def memory_owner_options(command: F) -> F:
+    """Add `--agent NAME` and `--project DIR` to a command."""
+    agent_option = click.option(
         "--agent",
         metavar="NAME",
         default="main",
         show_default=True,
-        help="Whose memory.",
+        help="Use the memory of this agent.",
         shell_complete=complete_agent,
     )
-    project = click.option(
-        "--project", metavar="DIR", help="That of a project, by its directory, instead."
-    )
-    return agent(project(command))
+    project_option = click.option("--project", metavar="DIR", help="Use the memory of the project in DIR instead.")
+    return agent_option(project_option(command))
 
 
-def chosen_memory(agent: str, project: str | None) -> Memories:
-    """The memory that the user chose."""
+def chosen_memory(agent: str, project: str | None) -> MemoryDirectory:
+    """Return the memory that the user selected."""
     from pathlib import Path
 
-    from everlog.memory.memory_directory import Memories, memory_path, project_key
+    from everlog.memory.memory_directory import MemoryDirectory, memory_path, project_key
 
     if project is not None:
         key = project_key(str(Path(project).expanduser().absolute()))
-        return Memories(memory_path(chosen_root(), project=key))
-    return Memories(memory_path(chosen_root(), agent=agent))
+        return MemoryDirectory(memory_path(chosen_root(), project=key))
+    return MemoryDirectory(memory_path(chosen_root(), agent=agent))

@@ -1,6 +1,6 @@
 """Output: JSON, aligned tables, sizes and times, and text made safe for a terminal.
 
-rich draws on a terminal only; what is piped is plain and has no escape sequence. Stored text is
+rich is used on a terminal only; piped output is plain and has no escape sequences. Stored text is
 data: none of its control characters reaches a terminal.
 """
 
@@ -20,84 +20,82 @@ from everlog.render import humanize
 if TYPE_CHECKING:
     from rich.console import Console
 
-ELASTIC_PIPED = 48  # columns of an elastic cell when nobody knows how wide the reader is
-PATIENCE = 0.2  # seconds before a bar is drawn
-ELASTIC_LEAST = 16  # what a narrow terminal leaves of it
-NARROWEST = 8  # what one leaves of any column that is wider
+ELASTIC_PIPED = 48  # width of the elastic column in piped output
+BAR_DELAY = 0.2  # seconds before a progress bar is drawn
+ELASTIC_MIN = 16  # its minimum width, reached before columns are dropped
+COLUMN_MIN = 8  # no column is made narrower than this
 
-# C0 as control pictures, C1 and what reorders a line (bidi overrides) as replacement characters.
+# C0 becomes control pictures; C1 and bidi overrides become replacement characters.
 _UNSAFE: dict[int, int] = {code: 0x2400 + code for code in range(32) if chr(code) not in "\n\t"}
 _UNSAFE |= dict.fromkeys([*range(0x80, 0xA0), *range(0x202A, 0x202F), *range(0x2066, 0x206A)])
 _UNSAFE = {code: picture or 0xFFFD for code, picture in _UNSAFE.items()} | {0x7F: 0x2421}
-_UNSAFE |= dict.fromkeys((0x2028, 0x2029), ord("\n"))  # line ends, which terminals do not know
+_UNSAFE |= dict.fromkeys((0x2028, 0x2029), ord("\n"))  # line ends that terminals ignore
 _ONE_LINE = _UNSAFE | dict.fromkeys((ord("\n"), 0x2028, 0x2029), 0x2424) | {ord("\t"): ord(" ")}
-_IN_JSON = re.compile("[\x7f-\x9f\u2028-\u202e\u2066-\u2069]")  # these stand in strings only
+_IN_JSON = re.compile("[\x7f-\x9f\u2028-\u202e\u2066-\u2069]")  # only inside strings
 
 
 # --- text -----------------------------------------------------------------------------------
 
 
 def safe(text: str) -> str:
-    """Text without anything that a terminal would obey; lines and tabs stay."""
+    """Return text without terminal control characters; newlines and tabs stay."""
     return text.replace("\r\n", "\n").translate(_UNSAFE)
 
 
 def one_line(text: str) -> str:
-    """Safe text in one line."""
+    """Return safe text as one line."""
     return text.translate(_ONE_LINE)
 
 
 def shorten(text: str, width: int) -> str:
-    """Text of at most so many columns."""
-    if columns(text) <= width:
+    """Cut text to at most `width` columns, with an ellipsis."""
+    if display_width(text) <= width:
         return text
-    kept = text[: width - 1]
-    while columns(kept) > width - 1:
-        kept = kept[:-1]
-    return f"{kept}…"
+    head = text[: width - 1]
+    while display_width(head) > width - 1:
+        head = head[:-1]
+    return f"{head}…"
 
 
-def columns(text: str) -> int:
-    """How many columns a line takes in a terminal."""
+def display_width(text: str) -> int:
+    """Return the number of terminal columns that a line takes."""
     if text.isascii():
         return len(text)
     from unicodedata import combining, east_asian_width
 
-    return sum(
-        0 if combining(char) else 2 if east_asian_width(char) in "WF" else 1 for char in text
-    )
+    return sum(0 if combining(char) else 2 if east_asian_width(char) in "WF" else 1 for char in text)
 
 
-size, plural, duration = humanize.size, humanize.plural, humanize.lasted
+size, plural, duration = humanize.size, humanize.plural, humanize.duration
 
 
 def ago(iso: str, now: float) -> str:
-    """How long ago a time was; the date when it is long ago."""
+    """Format how long ago a time was; as a date when it is long ago."""
     return humanize.ago(iso, now) or shorten(one_line(iso), 20) or "never"
 
 
-def when(iso: str) -> str:
-    """A time of the files, without its fractions."""
-    return humanize.when(iso) or shorten(one_line(iso), 40)
+def format_time(iso: str) -> str:
+    """Format a stored time without fractions of a second."""
+    return humanize.exact_time(iso) or shorten(one_line(iso), 40)
 
 
 # --- streams --------------------------------------------------------------------------------
 
 
-def tolerate_any_text() -> None:
-    """Never fail on a character that the terminal's encoding lacks."""
+def escape_unencodable_text() -> None:
+    """Escape characters that the encoding of stdout or stderr lacks, instead of failing."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
 
 
-def on_terminal(stream: TextIO | None) -> bool:
-    """Whether people read the stream."""
+def is_terminal(stream: TextIO | None) -> bool:
+    """Whether the stream is a terminal."""
     return stream is not None and stream.isatty()
 
 
 def console(*, stderr: bool = False) -> Console:
-    """rich's console for a terminal; NO_COLOR takes every escape sequence away."""
+    """Return a rich console for a terminal; NO_COLOR removes all escape sequences."""
     from rich.console import Console
 
     return Console(
@@ -109,61 +107,61 @@ def console(*, stderr: bool = False) -> Console:
     )
 
 
-def put_json(value: Any) -> None:
-    """One JSON value and a newline; indented for people."""
+def print_json(value: Any) -> None:
+    """Print one JSON value and a newline; indented on a terminal."""
     import msgspec
 
     data = msgspec.json.encode(value)
-    if on_terminal(sys.stdout):
+    if is_terminal(sys.stdout):
         data = msgspec.json.format(data, indent=2)
     text = data.decode("utf-8", "replace")
     print(_IN_JSON.sub(lambda match: f"\\u{ord(match[0]):04x}", text))
 
 
-def note(message: str) -> None:
-    """A line for people, beside the answer: on stderr."""
+def info(message: str) -> None:
+    """Print a line for the user on stderr, separate from the command's output."""
     print(one_line(message), file=sys.stderr)
 
 
 def warn(message: str) -> None:
-    """A line about something wrong, on stderr, as errors are told."""
-    note(f"everlog: {message}")
+    """Print a warning on stderr, with the prefix of error messages."""
+    info(f"everlog: {message}")
 
 
-def put_table(
+def print_table(
     titles: Sequence[str],
     rows: Sequence[Sequence[str]],
     *,
     right: Collection[str] = (),
     elastic: str = "",
-    spare: Sequence[str] = (),
-    last: str = "",
+    droppable: Sequence[str] = (),
+    last_resort: str = "",
 ) -> None:
-    """Aligned columns.
+    """Print aligned columns.
 
-    `right`: titles of numbers. `elastic`: the column that may be shortened. `spare`: columns that
-    a narrow terminal goes without, the first of them first; `last`: one that it goes without when
-    shortening is not enough either.
+    `right`: right-aligned columns. `elastic`: the column that may be shortened. `droppable`:
+    columns that are dropped on a narrow terminal, in this order. `last_resort`: the column that is
+    dropped when shortening is not enough either.
     """
-    screen = console() if on_terminal(sys.stdout) else None
+    screen = console() if is_terminal(sys.stdout) else None
     table = [dict(zip(titles, map(one_line, row), strict=True)) for row in (titles, *rows)]
-    widths = {title: max(columns(row[title]) for row in table) for title in titles}
+    widths = {title: max(display_width(row[title]) for row in table) for title in titles}
     if elastic and screen is None:
         widths[elastic] = min(widths[elastic], ELASTIC_PIPED)
     elif elastic and screen is not None:
-        fit(widths, screen.width, elastic, spare, last=last)
+        fit_columns(widths, screen.width, elastic, droppable, last_resort=last_resort)
     lines = []
     for row in table:
         cells = []
         for title, width in widths.items():
             cell = shorten(row[title], width)
-            gap = " " * (width - columns(cell))
+            gap = " " * (width - display_width(cell))
             cells.append(gap + cell if title in right else cell + gap)
         lines.append("  ".join(cells).rstrip())
     if screen is None:
         print("\n".join(lines))
         return
-    # rich's own table draws the same at five times the cost, which a listing would feel.
+    # A rich table looks the same but costs five times as much, which is noticeable in a listing.
     from rich.text import Text
 
     text = Text("\n".join(lines))
@@ -175,89 +173,91 @@ def put_table(
     screen.print(text, soft_wrap=True)
 
 
-def fit(
+def fit_columns(
     widths: dict[str, int],
     width: int,
     elastic: str,
-    spare: Sequence[str],
+    droppable: Sequence[str],
     *,
-    last: str = "",
-    least: int = ELASTIC_LEAST,
+    last_resort: str = "",
+    elastic_min: int = ELASTIC_MIN,
 ) -> None:
-    """Make columns fit into a width: leave out spare ones, narrow the elastic one, then others."""
-    wanted, widths[elastic] = widths[elastic], min(widths[elastic], least)
-    for title in spare:
-        if _room(widths, width) < 0:
+    """Make columns fit into a width: drop columns, narrow the elastic one, then the others."""
+    full_width, widths[elastic] = widths[elastic], min(widths[elastic], elastic_min)
+    for title in droppable:
+        if _free_width(widths, width) < 0:
             del widths[title]
-    if last and _room({**widths, elastic: min(wanted, NARROWEST)}, width) < 0:
-        del widths[last]
-    widths[elastic] = min(wanted, max(widths[elastic] + _room(widths, width), NARROWEST))
-    # The beginning of an id names a session, so the ids of a listing may be cut as well.
-    while (lacking := -_room(widths, width)) > 0:
+    if last_resort and _free_width({**widths, elastic: min(full_width, COLUMN_MIN)}, width) < 0:
+        del widths[last_resort]
+    widths[elastic] = min(full_width, max(widths[elastic] + _free_width(widths, width), COLUMN_MIN))
+    # A prefix of an id identifies a session, so the ids of a listing may be cut as well.
+    while (excess := -_free_width(widths, width)) > 0:
         widest = max(widths, key=lambda title: widths[title])
-        if widths[widest] <= NARROWEST:
+        if widths[widest] <= COLUMN_MIN:
             break
-        widths[widest] = max(widths[widest] - lacking, NARROWEST)
+        widths[widest] = max(widths[widest] - excess, COLUMN_MIN)
 
 
-def _room(widths: dict[str, int], width: int) -> int:
-    """Columns that a table leaves of a width."""
+def _free_width(widths: dict[str, int], width: int) -> int:
+    """Return the columns that a table leaves free; negative if it is too wide."""
     return width - sum(widths.values()) - 2 * (len(widths) - 1)
 
 
 @contextmanager
 def progress(
-    doing: str, *, still: bool = False, after: float = PATIENCE
+    label: str, *, manual_refresh: bool = False, delay: float = BAR_DELAY
 ) -> Iterator[Callable[[int, int], None]]:
-    """A bar on stderr when people watch it; call what it gives with (done, total).
+    """Yield a callback (done, total) that draws a progress bar if stderr is a terminal.
 
-    Nothing is drawn, or imported for it, in the first moments; a full bar goes away, since there
-    can be only one at a time. A `still` one is drawn by those calls alone: no thread takes time
-    from what is being measured.
+    For the first `delay` seconds nothing is drawn or imported. A full bar is removed, since only
+    one can be shown at a time. With `manual_refresh` it is redrawn by the calls alone: no thread
+    takes time from the work that is measured.
     """
-    if not on_terminal(sys.stderr):
+    if not is_terminal(sys.stderr):
         yield lambda done, total: None
         return
-    begun = time.monotonic()
+    start = time.monotonic()
     with ExitStack() as stack:
         bars: list[Callable[[int, int], None]] = []
 
-        def tell(done: int, total: int) -> None:
+        def on_progress(done: int, total: int) -> None:
             if not bars:
-                if done >= total or time.monotonic() - begun < after:
+                if done >= total or time.monotonic() - start < delay:
                     return
-                plain = bool(os.environ.get("NO_COLOR"))
-                bars.append(_percent(doing, stack) if plain else _bar(doing, stack, still))
+                if os.environ.get("NO_COLOR"):
+                    bars.append(_percent_line(label, stack))
+                else:
+                    bars.append(_rich_bar(label, stack, manual_refresh))
             bars[0](done, total)
             if done >= total:
                 stack.close()
                 bars.clear()
 
-        yield tell
+        yield on_progress
 
 
-def _bar(doing: str, stack: ExitStack, still: bool) -> Callable[[int, int], None]:
+def _rich_bar(label: str, stack: ExitStack, manual_refresh: bool) -> Callable[[int, int], None]:
     from rich.progress import Progress
 
-    made = Progress(console=console(stderr=True), transient=True, auto_refresh=not still)
-    bar = stack.enter_context(made)
-    task = bar.add_task(doing, total=None)
-    return lambda done, total: bar.update(task, completed=done, total=total, refresh=still)
+    progress_bar = Progress(console=console(stderr=True), transient=True, auto_refresh=not manual_refresh)
+    bar = stack.enter_context(progress_bar)
+    task = bar.add_task(label, total=None)
+    return lambda done, total: bar.update(task, completed=done, total=total, refresh=manual_refresh)
 
 
-def _percent(doing: str, stack: ExitStack) -> Callable[[int, int], None]:
-    """A line that is written over, for a terminal that is to get no escape sequence."""
-    shown = ""
+def _percent_line(label: str, stack: ExitStack) -> Callable[[int, int], None]:
+    """Draw progress as a line that is overwritten, without escape sequences."""
+    last_line = ""
 
     def draw(done: int, total: int) -> None:
-        nonlocal shown
-        line = f"{doing} {done * 100 // total} %"
-        if line != shown:
+        nonlocal last_line
+        line = f"{label} {done * 100 // total} %"
+        if line != last_line:
             print(f"\r{line}", end="", file=sys.stderr, flush=True)
-        shown = line
+        last_line = line
 
-    def wipe() -> None:
-        print(f"\r{' ' * len(shown)}\r", end="", file=sys.stderr, flush=True)
+    def clear_line() -> None:
+        print(f"\r{' ' * len(last_line)}\r", end="", file=sys.stderr, flush=True)
 
-    stack.callback(wipe)
+    stack.callback(clear_line)
     return draw

@@ -1,4 +1,4 @@
-"""`everlog route`: where messages go, and why. Nothing is stored."""
+"""`everlog route`: print how messages would be routed, and why. Nothing is stored."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from everlog.cli.options import chosen_root, json_option, root_option
 
 
 @click.command()
-@click.option("--explain", "explained", is_flag=True, help="Say in words why.")
+@click.option("--explain", "with_reasons", is_flag=True, help="Explain each decision in words.")
 @json_option
 @root_option()
-def route(explained: bool, as_json: bool) -> None:
-    """Tell which agent, scope and key messages have.
+def route(with_reasons: bool, as_json: bool) -> None:
+    """Print the agent, scope and key that messages are routed to.
 
-    Reads JSON lines from stdin, each {"context": {"channel": …, "chat_id": …}, …}, and answers
-    each with one JSON line. What a line gives itself (dimensions, identity_links, agents, rules)
-    takes the place of the configuration's. Ends at the first line that cannot be used.
+    Reads JSON lines from stdin, each {"context": {"channel": …, "chat_id": …}, …}, and prints one
+    JSON line for each. A line can override the configuration with dimensions, identity_links,
+    agents and rules. Stops at the first invalid line.
     """
     from msgspec.structs import asdict
 
@@ -28,12 +28,12 @@ def route(explained: bool, as_json: bool) -> None:
     from everlog.identity.explain import explain
     from everlog.identity.route import Routing
 
-    for router, inbound, key in route_input.stdin(Routing.of(load_settings(chosen_root()))):
+    for router, inbound, key in route_input.read_requests(Routing.of(load_settings(chosen_root()))):
         routed = router.route(inbound, key)
-        if not explained:
-            output.put_json(routed)
+        if not with_reasons:
+            output.print_json(routed)
         elif as_json:
-            output.put_json({**asdict(routed), "why": explain(router, inbound, key)})
+            output.print_json({**asdict(routed), "why": explain(router, inbound, key)})
         else:
             print(output.one_line(" ".join(explain(router, inbound, key))))
-        sys.stdout.flush()  # whoever asks line by line has the answer at once
+        sys.stdout.flush()  # a caller that sends line by line gets each answer at once

@@ -1,7 +1,6 @@
-"""What `route` is asked: JSON lines, each a message and perhaps a routing of its own.
+"""The input of `everlog route`: JSON lines, each with a message and optionally its own routing.
 
-A line that is not as it should be is an error that names line and field; nothing is guessed. A
-null counts as not given.
+An invalid line is an error that names line and field; nothing is guessed. A null counts as absent.
 """
 
 from __future__ import annotations
@@ -19,8 +18,8 @@ from everlog.identity.scope import Inbound
 from everlog.settings import DispatchRule
 
 
-class Line(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """One line; what it does not give is the configuration's."""
+class RouteLine(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """One line; absent fields are taken from the configuration."""
 
     context: Inbound
     session_key: str = ""
@@ -30,45 +29,45 @@ class Line(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     rules: tuple[DispatchRule, ...] | None = None
 
 
-class Asked(NamedTuple):
-    """A message, the key that came with it, and the router that it asks for."""
+class RouteRequest(NamedTuple):
+    """A message, the key that came with it, and the router to use for it."""
 
     router: Router
     inbound: Inbound
     session_key: str
 
 
-def stdin(routing: Routing) -> Iterator[Asked]:
-    """The lines of stdin, each as soon as it is there; blank ones are passed over."""
+def read_requests(routing: Routing) -> Iterator[RouteRequest]:
+    """Yield the lines of stdin as soon as they arrive; blank lines are skipped."""
     if sys.stdin is None:
         return
     if sys.stdin.isatty():
         print('type one {"context": {…}} per line, then Ctrl-D', file=sys.stderr)
-    configured = Router(routing)
+    default_router = Router(routing)
     for number, row in enumerate(sys.stdin.buffer, 1):
         if number == 1:
             row = row.removeprefix(b"\xef\xbb\xbf")
         if row.strip():
             try:
                 line = _parse(row)
-                own = _own(line)
-                router = Router(replace(routing, **own)) if own else configured
+                overrides = _line_routing(line)
+                router = Router(replace(routing, **overrides)) if overrides else default_router
             except EverlogError as error:
                 raise type(error)(f"line {number}: {error.message}", hint=error.hint) from error
-            yield Asked(router, line.context, line.session_key)
+            yield RouteRequest(router, line.context, line.session_key)
 
 
-def inbound(text: str) -> Inbound:
-    """One context given as an option."""
+def parse_context(text: str) -> Inbound:
+    """Parse a context from the `--context` option; raises FormatError."""
     try:
         return msgspec.convert(_without_nulls(msgspec.json.decode(text)), Inbound)
     except (RecursionError, ValueError) as error:
         raise FormatError(f"--context: {error}") from error
 
 
-def _parse(row: bytes) -> Line:
+def _parse(row: bytes) -> RouteLine:
     try:
-        return msgspec.convert(_without_nulls(msgspec.json.decode(row)), Line)
+        return msgspec.convert(_without_nulls(msgspec.json.decode(row)), RouteLine)
     except RecursionError as error:
         raise FormatError("nested too deeply") from error
     except ValueError as error:  # malformed JSON, invalid UTF-8, or a wrong field
@@ -77,11 +76,11 @@ def _parse(row: bytes) -> Line:
 
 def _without_nulls(value: Any) -> Any:
     if isinstance(value, dict):
-        return {key: _without_nulls(one) for key, one in value.items() if one is not None}
-    return [_without_nulls(one) for one in value] if isinstance(value, list) else value
+        return {key: _without_nulls(item) for key, item in value.items() if item is not None}
+    return [_without_nulls(item) for item in value] if isinstance(value, list) else value
 
 
-def _own(line: Line) -> dict[str, Any]:
-    """The routing that a line gives itself."""
-    given = {name: getattr(line, name) for name in Routing.__struct_fields__}
-    return {name: value for name, value in given.items() if value is not None}
+def _line_routing(line: RouteLine) -> dict[str, Any]:
+    """Return the routing fields that a line sets itself."""
+    fields = {name: getattr(line, name) for name in Routing.__struct_fields__}
+    return {name: value for name, value in fields.items() if value is not None}

@@ -1,40 +1,35 @@
-"""`everlog serve`: the daemon, until it is told to stop; `everlog page` and `everlog status`
-talk to one that runs."""
+"""`everlog serve` runs the daemon; `everlog page` and `everlog status` query a running one."""
 
 from __future__ import annotations
 
+import os
 import sys
 from typing import TYPE_CHECKING
 
 import click
 
 from everlog.cli import output
-from everlog.cli.options import (
-    chosen_foreign,
-    chosen_root,
-    chosen_store,
-    json_option,
-    root_option,
-)
+from everlog.cli.options import chosen_foreign, chosen_root, chosen_store, json_option, root_option
 
 if TYPE_CHECKING:
-    from everlog.daemon.server import Served
+    from everlog.daemon.server import RunningDaemon
 
-EXAMPLE = "An example"
+EXAMPLE_TITLE = "An example"
+_DISPLAYS = ("DISPLAY", "WAYLAND_DISPLAY")  # set where a browser can be opened
 
 
 @click.command()
-@click.option("--port", type=click.IntRange(0, 65535), help="Where to listen; 0 takes any.")
-@click.option("--host", metavar="ADDRESS", help="Another address of this machine; needs TLS.")
-@click.option("--example", is_flag=True, help="Make an example session if there is none.")
+@click.option("--port", type=click.IntRange(0, 65535), help="Listen on this port; 0 picks a free one.")
+@click.option("--host", metavar="ADDRESS", help="Listen on another address; needs TLS.")
+@click.option("--example", is_flag=True, help="Create an example session if there is none.")
 @json_option
 @root_option()
 def serve(port: int | None, host: str | None, example: bool, as_json: bool) -> None:
-    """Run the daemon: agents that answer, a web page, an API.
+    """Run the daemon with its agents, web page and API.
 
-    Listens on 127.0.0.1 only and always wants the token in run/token of the root. Ends with
-    Ctrl-C or SIGTERM, when the turns under way have ended. Its log goes to stderr, one JSON
-    object a line.
+    By default it listens only on 127.0.0.1. Every request needs the token in run/token of the root.
+    Stop it with Ctrl-C or SIGTERM; it waits for running turns to end. It logs to stderr, one JSON
+    object per line.
     """
     from everlog.settings import StoreSettings
 
@@ -46,50 +41,38 @@ def serve(port: int | None, host: str | None, example: bool, as_json: bool) -> N
         hint = "pip install 'everlog[daemon]'"
         raise SettingsError(f"the daemon needs {error.name}", hint=hint) from error
 
-    def announce(served: Served) -> None:
+    def announce(daemon: RunningDaemon) -> None:
         if example:
             import asyncio
 
-            task = asyncio.ensure_future(_example(served))
-            task.add_done_callback(lambda done: _announce(served, as_json))
+            task = asyncio.ensure_future(_create_example(daemon))
+            task.add_done_callback(lambda done: _announce(daemon, as_json))
         else:
-            _announce(served, as_json)
+            _announce(daemon, as_json)
 
     foreign = chosen_foreign()
-    also = () if foreign is None else (StoreSettings(str(foreign[0].absolute()), foreign[1]),)
-    run(
-        chosen_root().absolute(),
-        port=port,
-        host=host,
-        store=chosen_store(),
-        stores=also,
-        announce=announce,
-    )
+    extra = () if foreign is None else (StoreSettings(str(foreign[0].absolute()), foreign[1]),)
+    run(chosen_root().absolute(), port=port, host=host, store=chosen_store(), stores=extra, on_start=announce)
 
 
-def _announce(served: Served, as_json: bool) -> None:
-    from everlog.ports import sharing_of
+def _announce(daemon: RunningDaemon, as_json: bool) -> None:
+    from everlog.ports import shared_between_machines
 
-    settings = served.runtime.settings
-    socket = str(served.root / "run" / "everlog.sock") if settings.daemon.socket else None
+    settings = daemon.runtime.settings
+    socket = str(daemon.root / "run" / "everlog.sock") if settings.daemon.socket else None
     if as_json:
-        answer = {
-            "address": served.address,
-            "page": served.make_link(),
-            "root": str(served.root),
-            "socket": socket,
-        }
-        output.put_json(answer)
+        answer = {"address": daemon.address, "page": daemon.make_link(), "root": str(daemon.root), "socket": socket}
+        output.print_json(answer)
         sys.stdout.flush()
         return
     rows = [
-        ("page", served.make_link()),
-        ("API", f"{served.address}/api (docs at {served.address}/docs)"),
-        ("token", str(served.root / "run" / "token")),
-        ("root", str(served.root)),
-        ("model", settings.model_of(served.runtime.router.default_agent)),
+        ("page", daemon.make_link()),
+        ("API", f"{daemon.address}/api (docs at {daemon.address}/docs)"),
+        ("token", str(daemon.root / "run" / "token")),
+        ("root", str(daemon.root)),
+        ("model", settings.model_of(daemon.runtime.router.default_agent)),
     ]
-    sharing = sharing_of(served.runtime.store.sync.port)
+    sharing = shared_between_machines(daemon.runtime.store.sync.port)
     if sharing is not None:
         rows.append(("store", sharing.address))
     if socket is not None:
@@ -100,12 +83,12 @@ def _announce(served: Served, as_json: bool) -> None:
     sys.stdout.flush()
 
 
-async def _example(served: Served) -> None:
-    """A session to look at, made by a real turn."""
-    runtime = served.runtime
+async def _create_example(daemon: RunningDaemon) -> None:
+    """Create an example session with real turns, if there are no sessions."""
+    runtime = daemon.runtime
     if (await runtime.store.list(limit=1)).total:
         return
-    session = await runtime.create(title=EXAMPLE)
+    session = await runtime.create(title=EXAMPLE_TITLE)
     for text in (
         "Hello! What is this?",
         'What time is it in Berlin?\n!call current_time {"timezone": "Europe/Berlin"}',
@@ -117,34 +100,41 @@ async def _example(served: Served) -> None:
 @json_option
 @root_option()
 def status(as_json: bool) -> None:
-    """Tell how the running daemon is."""
+    """Show the status of the running daemon."""
     from everlog.client import Client
 
     with Client.of(chosen_root()) as client:
         health = client.health()
         if as_json:
-            output.put_json({"address": client.address, **health})
+            output.print_json({"address": client.address, **health})
         else:
-            told = {"address": client.address, **health}
+            fields = {"address": client.address, **health}
             words = {True: "yes", False: "no"}
             rows = [
                 (key, words[value] if isinstance(value, bool) else str(value))
-                for key, value in told.items()
+                for key, value in fields.items()
                 if value != ""
             ]
-            output.put_table(("WHAT", "VALUE"), rows)
+            output.print_table(("NAME", "VALUE"), rows)
 
 
 @click.command()
+@click.option("--no-open", is_flag=True, help="Only print the link.")
 @json_option
 @root_option()
-def page(as_json: bool) -> None:
-    """Print a link that opens the web page of the running daemon, once."""
+def page(no_open: bool, as_json: bool) -> None:
+    """Open the web page of the running daemon in your browser.
+
+    The link is printed too; it works once. Without a terminal or a desktop nothing is opened.
+    """
     from everlog.client import Client
 
     with Client.of(chosen_root()) as client:
         url = client.link()
     if as_json:
-        output.put_json({"url": url})
-    else:
-        print(url)
+        output.print_json({"url": url})
+        return
+    print(url, flush=True)
+    has_desktop = sys.platform == "darwin" or any(map(os.environ.get, _DISPLAYS))
+    if output.is_terminal(sys.stdout) and has_desktop and not no_open:
+        click.launch(url)

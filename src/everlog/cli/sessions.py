@@ -1,4 +1,4 @@
-"""`everlog sessions list`, `show` and `parts`: reading."""
+"""The commands that read sessions: `everlog sessions list`, `show` and `parts`."""
 
 from __future__ import annotations
 
@@ -10,66 +10,67 @@ import click
 
 from everlog.cli import output
 from everlog.cli.completion_source import complete_agent
-from everlog.cli.options import json_option, moment, open_root, root_option, session_argument
+from everlog.cli.options import find_session, json_option, open_root, parse_time, root_option, session_argument
 
 
 @click.command("list")
-@click.option("--limit", type=click.IntRange(1, 1_000_000), default=50, show_default=True)
-@click.option("--cursor", help="Go on where a listing ended.")
-@click.option("--agent", shell_complete=complete_agent, help="Only of this agent.")
-@click.option("--sender", help="Only with this sender.")
-@click.option("--source", help="Only from this source, such as interactive or cron.")
 @click.option(
-    "--since", callback=moment, metavar="TIME", help="Active since: ISO 8601 (UTC), or 7d, 12h …"
+    "--limit", type=click.IntRange(1, 1_000_000), default=50, show_default=True, help="Show at most this many sessions."
 )
-@click.option("--title", metavar="TEXT", help="Only with this text in the title.")
+@click.option("--cursor", help="Continue a listing after the page that printed this cursor.")
+@click.option("--agent", shell_complete=complete_agent, help="Show only sessions of this agent.")
+@click.option("--sender", help="Show only sessions with this sender.")
+@click.option("--source", help="Show only sessions from this source: interactive, cron, …")
+@click.option(
+    "--since",
+    callback=parse_time,
+    metavar="TIME",
+    help="Show only sessions active since TIME: ISO 8601 (UTC), or an age such as 7d or 12h.",
+)
+@click.option("--title", metavar="TEXT", help="Show only sessions with TEXT in the title.")
 @json_option
 @root_option()
-def list_sessions(limit: int, cursor: str | None, as_json: bool, **which: Any) -> None:
+def list_sessions(limit: int, cursor: str | None, as_json: bool, **criteria: Any) -> None:
     """List sessions, last active first."""
     with open_root() as store:
-        page = store.list(limit=limit, cursor=cursor, **which)
+        page = store.list(limit=limit, cursor=cursor, **criteria)
     if as_json:
         from everlog.log.fold import to_builtins
 
-        found = [
-            {**to_builtins(one.metadata), "bytes": one.bytes, "parts": one.parts} for one in page
-        ]
-        output.put_json({"sessions": found, "next": page.next, "total": page.total})
+        sessions = [{**to_builtins(row.metadata), "bytes": row.bytes, "parts": row.parts} for row in page]
+        output.print_json({"sessions": sessions, "next": page.next, "total": page.total})
         return
     if not page:
-        narrowed = any(which.values()) or cursor is not None
-        output.note("no session matches" if narrowed else "no sessions (everlog sessions new)")
+        is_filtered = any(criteria.values()) or cursor is not None
+        output.info("no session matches" if is_filtered else "no sessions yet (everlog sessions new)")
         return
     now = time.time()
     rows = [
         (
-            one.id,
-            one.metadata.title,
-            one.metadata.agent,
-            one.metadata.sender,
-            str(one.metadata.message_count),
-            output.ago(one.metadata.last_message_at, now),
-            output.size(one.bytes),
+            row.id,
+            row.metadata.display_title,
+            row.metadata.agent,
+            row.metadata.sender,
+            str(row.metadata.message_count),
+            output.ago(row.metadata.last_message_at, now),
+            output.size(row.bytes),
         )
-        for one in page
+        for row in page
     ]
     titles = ("ID", "TITLE", "AGENT", "SENDER", "MSGS", "ACTIVE", "SIZE")
-    spare = ("SENDER", "AGENT", "SIZE", "MSGS")
+    droppable = ("SENDER", "AGENT", "SIZE", "MSGS")
     right = ("MSGS", "SIZE")
-    output.put_table(titles, rows, right=right, elastic="TITLE", spare=spare, last="ACTIVE")
+    output.print_table(titles, rows, right=right, elastic="TITLE", droppable=droppable, last_resort="ACTIVE")
     if page.next is not None:
         sys.stdout.flush()
-        output.note(f"{len(page):,} of {page.total:,}; go on with --cursor {page.next}")
+        output.info(f"{len(page):,} of {page.total:,}; continue with --cursor {page.next}")
 
 
 @click.command()
 @session_argument
-@click.option(
-    "--all", "everything", is_flag=True, help="Also what was compacted, deleted or rewound."
-)
-@click.option("--full", is_flag=True, help="Tool calls, results and thinking in full.")
-@click.option("--raw", is_flag=True, help="The exact lines of the log.")
+@click.option("--all", "everything", is_flag=True, help="Include messages that were compacted, deleted or rewound.")
+@click.option("--full", is_flag=True, help="Show tool calls, results and thinking in full.")
+@click.option("--raw", is_flag=True, help="Print the exact lines of the log.")
 @json_option
 @root_option()
 def show(session_id: str, everything: bool, full: bool, raw: bool, as_json: bool) -> None:
@@ -77,15 +78,15 @@ def show(session_id: str, everything: bool, full: bool, raw: bool, as_json: bool
     from everlog.cli import transcript_output
 
     if raw and (as_json or full):
-        raise click.UsageError("--raw goes with neither --json nor --full")
+        raise click.UsageError("--raw cannot be combined with --json or --full")
     with open_root() as store:
-        session = store.session(session_id)
+        session = find_session(store, session_id)
         if raw:
-            transcript_output.put_lines(session)
+            transcript_output.print_raw_lines(session)
         elif as_json:
-            transcript_output.put_objects(session, everything=everything)
+            transcript_output.print_messages_json(session, everything=everything)
         else:
-            transcript_output.put(session, everything=everything, full=full)
+            transcript_output.print_transcript(session, everything=everything, full=full)
 
 
 @click.command()
@@ -93,12 +94,12 @@ def show(session_id: str, everything: bool, full: bool, raw: bool, as_json: bool
 @json_option
 @root_option()
 def parts(session_id: str, as_json: bool) -> None:
-    """List the files of a session's log."""
+    """List the files that hold a session's log."""
     with open_root() as store:
-        found = store.session(session_id).parts
-    total = sum(part.bytes for part in found)
+        log_parts = find_session(store, session_id).parts
+    total = sum(part.bytes for part in log_parts)
     if as_json:
-        output.put_json({"parts": found, "bytes": total})
+        output.print_json({"parts": log_parts, "bytes": total})
         return
     rows = [
         (
@@ -106,9 +107,9 @@ def parts(session_id: str, as_json: bool) -> None:
             output.size(part.bytes),
             *("-" if seq is None else str(seq) for seq in (part.first_seq, part.last_seq)),
         )
-        for part in found
+        for part in log_parts
     ]
     titles = ("FILE", "SIZE", "FIRST SEQ", "LAST SEQ")
-    output.put_table(titles, rows, right=titles[1:])
+    output.print_table(titles, rows, right=titles[1:])
     sys.stdout.flush()
-    output.note(f"{output.plural(len(found), 'part')}, {output.size(total)}")
+    output.info(f"{output.plural(len(log_parts), 'part')}, {output.size(total)}")

@@ -1,4 +1,4 @@
-"""`everlog sessions import`, `export` and `migrate`: from and to the files of other programs."""
+"""`everlog sessions import`, `export` and `migrate`: convert from and to foreign files."""
 
 from __future__ import annotations
 
@@ -9,157 +9,148 @@ from typing import TYPE_CHECKING
 import click
 
 from everlog.cli import output
-from everlog.cli.options import json_option, open_root, root_option, session_argument
+from everlog.cli.options import find_session, json_option, open_root, root_option, session_argument
 
 if TYPE_CHECKING:
-    from everlog.interop.formats.format_types import Written
-    from everlog.interop.importer import Imported
+    from everlog.interop.formats.format_types import ExportedFiles
+    from everlog.interop.importer import ImportResult
 
 READABLE = ("auto", "claude", "codex", "cersei", "crabtalk", "gemini", "picoclaw", "pi")
 WRITABLE = ("native", "claude", "cersei", "crabtalk", "picoclaw", "pi", "md", "html", "json")
 
 
 @click.command("import")
-@click.argument(
-    "paths", metavar="PATH…", nargs=-1, required=True, type=click.Path(exists=True, path_type=Path)
-)
-@click.option(
-    "--format", "name", type=click.Choice(READABLE), default="auto", help="Only this format."
-)
+@click.argument("paths", metavar="PATH…", nargs=-1, required=True, type=click.Path(exists=True, path_type=Path))
+@click.option("--format", "name", type=click.Choice(READABLE), default="auto", help="Import only files of this format.")
 @json_option
 @root_option()
 def import_(paths: tuple[Path, ...], name: str, as_json: bool) -> int:
-    """Import the sessions of other programs: files, or folders that are searched for them.
+    """Import sessions of other programs from files or folders.
 
-    Which format a file has is seen by its content. The source is not changed; nothing of a
-    session is left out, and what is damaged is kept and named. Importing again adds only what is
-    new.
+    The format is detected from a file's content. The source is not changed. Sessions are imported
+    completely; damaged lines are kept and reported. Importing again adds only new records.
     """
     from everlog.app import load_formats
     from everlog.interop.importer import find_files, import_files
 
     files = find_files(paths)
-    known = load_formats() if name == "auto" else load_formats(name)
-    with open_root() as store, output.progress("importing files") as tell:
-        done = list(import_files(store.port, files, known, progress=tell))
-    left = [one for one in done if one.problem]
+    formats = load_formats() if name == "auto" else load_formats(name)
+    with open_root() as store, output.progress("importing files") as on_progress:
+        results = list(import_files(store.port, files, formats, progress=on_progress))
+    failures = [result for result in results if result.problem]
     if as_json:
-        output.put_json({"files": done})
+        output.print_json({"files": results})
     else:
-        for one in done:
-            if not one.problem:
-                _put(one)
+        for result in results:
+            if not result.problem:
+                _print_imported(result)
         if not files:
-            output.note("no files were found")
+            output.info("no files were found")
     sys.stdout.flush()
-    for one in left:
-        output.warn(f"left {output.one_line(one.path)}: {output.one_line(one.problem)}")
-    return 1 if left else 0
+    for result in failures:
+        output.warn(f"skipped {output.one_line(result.path)}: {output.one_line(result.problem)}")
+    return 1 if failures else 0
 
 
-def _put(one: Imported) -> None:
-    name = output.one_line(Path(one.path).name)
-    new = f"{one.added} new" if one.added != one.records_out else "all new"
-    print(f"{name} → {one.id}, {one.format}: {output.plural(one.records_out, 'record')}, {new}")
-    for child in one.children:
+def _print_imported(result: ImportResult) -> None:
+    name = output.one_line(Path(result.path).name)
+    new = f"{result.added} new" if result.added != result.records_out else "all new"
+    records = output.plural(result.records_out, "record")
+    print(f"{name} → {result.id}, {result.format}: {records}, {new}")
+    for child in result.children:
         count = output.plural(child.records_out, "record")
         print(f"  {output.one_line(child.path)} → {child.id}, {count}")
-    for text in (*one.lost, *(text for child in one.children for text in child.lost)):
+    for text in (*result.lost, *(text for child in result.children for text in child.lost)):
         output.warn(f"{name}: {output.one_line(text)}")
 
 
 @click.command()
 @session_argument
-@click.option("--format", "name", type=click.Choice(WRITABLE), required=True, help="Which format.")
+@click.option("--format", "name", type=click.Choice(WRITABLE), required=True, help="Choose the format to write.")
 @click.option(
     "--output",
     "-o",
     "folder",
     type=click.Path(file_okay=False, path_type=Path),
     default=Path(),
-    help="The folder to write to; default: this one.",
+    help="Write to this folder; default: the current one.",
 )
 @click.option(
-    "--redact/--no-redact",
-    default=True,
-    help="Cover up tokens and passwords in md and html (default), or keep them.",
+    "--redact/--no-redact", default=True, help="Redact tokens and passwords in md and html (default), or keep them."
 )
 @json_option
 @root_option()
 def export(*, session_id: str, name: str, folder: Path, redact: bool, as_json: bool) -> None:
-    """Write a session as files of another program, or as a page to read (md, html).
+    """Export a session to another format.
 
-    A session that came from that program goes back as it was, with what was added. What the
-    format cannot hold is named. Files that are there already are not written over.
+    The formats are those of other programs, or pages to read (md, html). A session that came from
+    a program is written back unchanged, plus what was added since. Content that the format cannot
+    hold is reported. Existing files are not overwritten.
     """
     from everlog.app import load_formats
     from everlog.errors import ConflictError
     from everlog.interop import exporter
 
     with open_root() as store:
-        session = store.session(session_id)
-        written: Written
+        session = find_session(store, session_id)
+        written: ExportedFiles
         if name == "native":
-            written = exporter.native(session)
+            written = exporter.export_native(session)
         elif name == "json":
-            written = exporter.plain(session)
+            written = exporter.export_json(session)
         elif name in ("md", "html"):
-            written, covered = exporter.document(session, name, redacted=redact)
+            written, covered = exporter.export_document(session, name, redacted=redact)
             if covered:
-                output.note(
-                    f"{output.plural(covered, 'secret')} covered up (--no-redact keeps them)"
-                )
+                output.info(f"{output.plural(covered, 'secret')} redacted (--no-redact keeps them)")
         else:
             written = exporter.export(session, *load_formats(name))
-    there = [path for path in written.files if (folder / path).exists()]
-    if there:
-        raise ConflictError(f"{folder / there[0]} is there already", hint="give another --output")
+    existing = [path for path in written.files if (folder / path).exists()]
+    if existing:
+        raise ConflictError(f"{folder / existing[0]} already exists", hint="use another --output")
     for path, data in written.files.items():
         target = folder / path
         target.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        with target.open("xb") as opened:
-            opened.write(data)
+        with target.open("xb") as stream:
+            stream.write(data)
         target.chmod(0o600)
     files = [str(folder / path) for path in written.files]
     if as_json:
-        output.put_json({"files": files, "lost": written.lost})
+        output.print_json({"files": files, "lost": written.losses})
         return
     for file in files:
         print(output.one_line(file))
     sys.stdout.flush()
-    for text in written.lost:
+    for text in written.losses:
         output.warn(f"left out: {output.one_line(text)}")
 
 
 @click.command()
-@click.argument(
-    "directory", metavar="DIR", type=click.Path(exists=True, file_okay=False, path_type=Path)
-)
+@click.argument("directory", metavar="DIR", type=click.Path(exists=True, file_okay=False, path_type=Path))
 @json_option
 @root_option()
 def migrate(directory: Path, as_json: bool) -> int:
-    """Import the old session files of a directory, one JSON document each.
+    """Import legacy JSON session files from a directory.
 
-    Each x.json is renamed to x.json.migrated when its session is on the disk and was read back
-    equal; a file that cannot be imported is left and named. Running it again changes nothing.
+    Each x.json is renamed to x.json.migrated once its session is on disk and was read back equal.
+    A file that cannot be imported is reported and left in place. Running it again changes nothing.
     """
     from everlog.interop.legacy_import import migrate as run
     from everlog.stores.file.layout import legacy_files
 
     files = legacy_files(directory)
-    with open_root() as store, output.progress("importing files") as tell:
-        done = run(store.port, files, progress=tell)
-    left = [one for one in done if one.problem]
+    with open_root() as store, output.progress("importing files") as on_progress:
+        results = run(store.port, files, progress=on_progress)
+    failures = [result for result in results if result.problem]
     if as_json:
-        output.put_json({"files": done})
+        output.print_json({"files": results})
     else:
-        for one in done:
-            if not one.problem:
-                name = output.one_line(Path(one.path).name)
-                print(f"{name} → {one.id}, {output.plural(one.records_out, 'record')}")
+        for result in results:
+            if not result.problem:
+                name = output.one_line(Path(result.path).name)
+                print(f"{name} → {result.id}, {output.plural(result.records_out, 'record')}")
         if not files:
-            output.note(f"no old session files in {directory}")
+            output.info(f"no legacy session files in {directory}")
     sys.stdout.flush()
-    for one in left:
-        output.warn(f"left {output.one_line(one.path)}: {output.one_line(one.problem)}")
-    return 1 if left else 0
+    for result in failures:
+        output.warn(f"skipped {output.one_line(result.path)}: {output.one_line(result.problem)}")
+    return 1 if failures else 0

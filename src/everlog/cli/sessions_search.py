@@ -1,4 +1,4 @@
-"""`everlog sessions search`: finding anything that was said."""
+"""`everlog sessions search`: full-text search in all sessions."""
 
 from __future__ import annotations
 
@@ -9,65 +9,70 @@ import click
 
 from everlog.cli import output
 from everlog.cli.completion_source import complete_agent
-from everlog.cli.options import json_option, moment, open_root, root_option
+from everlog.cli.options import json_option, open_root, parse_time, root_option
 
 if TYPE_CHECKING:
     from everlog.ports import Hit
 
-MOST = 1_000  # sessions
+MAX_LIMIT = 1_000  # sessions
 ROLES = ("user", "assistant", "summary", "title", "tool")
 
 
 @click.command("search")
 @click.argument("words", metavar="QUERY…", nargs=-1, required=True)
-@click.option("--limit", type=click.IntRange(1, MOST), default=20, show_default=True)
-@click.option("--agent", shell_complete=complete_agent, help="Only of this agent.")
-@click.option("--sender", help="Only with this sender.")
-@click.option("--source", help="Only from this source, such as interactive or cron.")
-@click.option("--title", metavar="TEXT", help="Only with this text in the title.")
-@click.option("--role", type=click.Choice(ROLES), help="Only what this one said.")
 @click.option(
-    "--since", callback=moment, metavar="TIME", help="Said since: ISO 8601 (UTC), or 7d, 12h …"
+    "--limit", type=click.IntRange(1, MAX_LIMIT), default=20, show_default=True, help="Show at most this many sessions."
 )
-@click.option("--until", callback=moment, metavar="TIME", help="Said before.")
+@click.option("--agent", shell_complete=complete_agent, help="Search only sessions of this agent.")
+@click.option("--sender", help="Search only sessions with this sender.")
+@click.option("--source", help="Search only sessions from this source: interactive, cron, …")
+@click.option("--title", metavar="TEXT", help="Search only sessions with TEXT in the title.")
+@click.option("--role", type=click.Choice(ROLES), help="Search only text of this role.")
+@click.option(
+    "--since",
+    callback=parse_time,
+    metavar="TIME",
+    help="Search only messages since TIME: ISO 8601 (UTC), or an age such as 7d or 12h.",
+)
+@click.option("--until", callback=parse_time, metavar="TIME", help="Search only messages before TIME.")
 @json_option
 @root_option()
-def search(words: tuple[str, ...], limit: int, as_json: bool, **which: Any) -> None:
-    """Find what was said: words, "phrases", prefix*, AND, OR, NOT.
+def search(words: tuple[str, ...], limit: int, as_json: bool, **criteria: Any) -> None:
+    """Search messages: words, "phrases", prefix*, AND, OR, NOT.
 
-    The best sessions come first, each with its best passages and their seq. What was said since
-    the last search is taken in first.
+    Prints the best sessions first, each with its best passages and their seq. Messages added since
+    the last search are indexed first.
     """
-    with open_root() as store, output.progress("taking in what is new") as tell:
-        found = store.search(" ".join(words), limit=limit, progress=tell, **which)
+    with open_root() as store, output.progress("indexing new messages") as on_progress:
+        results = store.search(" ".join(words), limit=limit, progress=on_progress, **criteria)
     if as_json:
         import msgspec
 
-        output.put_json(msgspec.to_builtins(found))
+        output.print_json(msgspec.to_builtins(results))
         return
-    if not found.results:
-        output.note("nothing was found")
+    if not results.results:
+        output.info("no matches")
         return
     console = output.console()
     now = time.time()
-    for one in found.results:
-        head = f"{output.one_line(one.title)}  {one.session}"
+    for session in results.results:
+        head = f"{output.one_line(session.title)}  {session.session}"
         console.print(head, style="bold", markup=False, soft_wrap=True)
-        for hit in one.hits:
+        for hit in session.hits:
             seq = f"#{hit.seq}" if hit.seq else ""
-            place = f"  {seq:>6} {hit.role} · {output.ago(hit.timestamp, now)}  "
-            console.print(place, style="dim", end="", markup=False)
-            console.print(_marked(hit), soft_wrap=True)
-    if found.total > len(found.results):
-        more = "--limit shows more" if limit < MOST else "--agent, --since … narrow it"
-        output.note(f"{len(found.results):,} of {found.total:,} sessions; {more}")
+            label = f"  {seq:>6} {hit.role} · {output.ago(hit.timestamp, now)}  "
+            console.print(label, style="dim", end="", markup=False)
+            console.print(_highlight(hit), soft_wrap=True)
+    if results.total > len(results.results):
+        more = "--limit shows more" if limit < MAX_LIMIT else "narrow it with --agent, --since, …"
+        output.info(f"{len(results.results):,} of {results.total:,} sessions; {more}")
 
 
-def _marked(hit: Hit) -> Any:
-    """A snippet with what was found in bold."""
+def _highlight(hit: Hit) -> Any:
+    """Return a snippet with the matches in bold."""
     from rich.text import Text
 
-    shown = Text()
-    for piece, is_found in hit.pieces:
-        shown.append(output.one_line(piece), style="bold yellow" if is_found else "")
-    return shown
+    snippet = Text()
+    for chunk, is_match in hit.fragments:
+        snippet.append(output.one_line(chunk), style="bold yellow" if is_match else "")
+    return snippet

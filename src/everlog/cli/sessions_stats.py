@@ -1,4 +1,4 @@
-"""`everlog sessions stats`: what was spent, on what, and when."""
+"""`everlog sessions stats`: turns, tool calls, tokens and cost over time."""
 
 from __future__ import annotations
 
@@ -10,132 +10,128 @@ import click
 
 from everlog.cli import output
 from everlog.cli.completion_source import complete_agent, complete_session
-from everlog.cli.options import json_option, moment, open_root, root_option
+from everlog.cli.options import find_session, json_option, open_root, parse_time, root_option
 
 if TYPE_CHECKING:
-    from everlog.log.usage_report import By, Line, Reckoning
+    from everlog.log.usage_report import Grouping, UsageLine, UsageSummary
 
-SHOWN = 10  # sessions
-CANDIDATES = 100  # sessions that are priced to find those
+TOP_SESSIONS = 10  # listed as the costliest
+CANDIDATES = 100  # sessions that are priced to find them
 _EIGHTHS = " ▏▎▍▌▋▊▉█"
-_NARROWEST = 6  # columns of a bar
+_BAR_MIN = 6  # columns of the narrowest bar
 
 
 @click.command("stats")
 @click.argument("session_id", metavar="[ID]", required=False, shell_complete=complete_session)
 @click.option(
-    "--since", callback=moment, metavar="TIME", help="From this day on: ISO 8601 (UTC), or 30d …"
+    "--since",
+    callback=parse_time,
+    metavar="TIME",
+    help="Count from this day on: ISO 8601 (UTC), or an age such as 30d.",
 )
-@click.option("--until", callback=moment, metavar="TIME", help="Only days that began before.")
-@click.option("--agent", shell_complete=complete_agent, help="Only of this agent.")
-@click.option("--sender", help="Only with this sender.")
-@click.option("--source", help="Only from this source, such as interactive or cron.")
+@click.option("--until", callback=parse_time, metavar="TIME", help="Count only days that began before TIME.")
+@click.option("--agent", shell_complete=complete_agent, help="Count only sessions of this agent.")
+@click.option("--sender", help="Count only sessions with this sender.")
+@click.option("--source", help="Count only sessions from this source: interactive, cron, …")
 @click.option(
     "--by",
     type=click.Choice(("day", "week", "month", "model")),
-    help="A line for each; default: day, week or month, whichever fits.",
+    help="Print one line for each; default: day, week or month, depending on the time span.",
 )
 @json_option
 @root_option()
 def stats(
-    session_id: str | None,
-    since: str | None,
-    until: str | None,
-    by: str | None,
-    as_json: bool,
-    **which: Any,
+    session_id: str | None, since: str | None, until: str | None, by: str | None, as_json: bool, **criteria: Any
 ) -> None:
-    """Show what was spent: turns, tool calls, tokens and cost over time.
+    """Show usage over time: turns, tool calls, tokens and cost.
 
-    Without an ID it is about all sessions. A cost with ≈ is an estimate by the providers' price
-    lists, where none was stated. Days are those of UTC.
+    Covers all sessions, or only ID. A cost with ≈ is an estimate from the providers' price lists,
+    used where no cost was reported. Days are in UTC.
     """
-    from everlog.app import price
-    from everlog.log.usage_report import reckon
+    from everlog.app import estimate_price
+    from everlog.log.usage_report import summarize_usage
 
-    if session_id is not None and any(which.values()):
-        raise click.UsageError("one session is of one agent, sender and source: give no option")
-    with open_root() as store, output.progress("reading what is new") as tell:
+    if session_id is not None and any(criteria.values()):
+        raise click.UsageError("--agent, --sender and --source cannot be combined with an ID")
+    with open_root() as store, output.progress("reading new records") as on_progress:
         if session_id is None:
-            used = store.usage(
-                since=since, until=until, spenders=CANDIDATES, progress=tell, **which
-            )
+            usage = store.usage(since=since, until=until, spenders=CANDIDATES, progress=on_progress, **criteria)
         else:
-            used = store.session(session_id).usage(since=since, until=until)
-    found = reckon(used, price, by=cast("By | None", by), most=SHOWN)
+            usage = find_session(store, session_id).usage(since=since, until=until)
+    report = summarize_usage(usage, estimate_price, by=cast("Grouping | None", by), max_sessions=TOP_SESSIONS)
     if as_json:
-        output.put_json(found)
+        output.print_json(report)
         return
-    if not found.sessions:
-        narrowed = session_id or since or until or any(which.values())
-        output.note("nothing was spent there" if narrowed else "nothing was spent yet")
+    if not report.sessions:
+        is_filtered = session_id or since or until or any(criteria.values())
+        output.info("no usage matches" if is_filtered else "no usage yet")
     else:
-        _put_totals(found, alone=session_id is not None)
+        _print_totals(report, is_single=session_id is not None)
         print()
-        _put_lines(found)
-        if found.costliest and session_id is None:
+        _print_lines(report)
+        if report.costliest and session_id is None:
             print()
-            _put_costliest(found)
+            _print_costliest(report)
     sys.stdout.flush()
-    if found.unpriced:
-        names = ", ".join(name or "an unknown model" for name in found.unpriced)
-        output.note(f"no price is known for {names}")
-    if found.behind:
-        behind = output.plural(found.behind, "session")
-        output.note(f"{behind} of other programs could not be read to the end and count in part")
+    if report.unpriced:
+        names = ", ".join(name or "an unknown model" for name in report.unpriced)
+        output.info(f"no price is known for {names}")
+    if report.behind:
+        behind = output.plural(report.behind, "session")
+        output.info(f"{behind} of other programs could not be read to the end; the totals are incomplete")
 
 
-def _put_totals(found: Reckoning, *, alone: bool) -> None:
-    total = found.total
-    sessions = "" if alone else f"{output.plural(found.sessions, 'session')}, "
+def _print_totals(report: UsageSummary, *, is_single: bool) -> None:
+    total = report.total
+    sessions = "" if is_single else f"{output.plural(report.sessions, 'session')}, "
     turns = output.plural(total.turns, "turn")
     calls = output.plural(total.tool_calls, "tool call")
-    print(f"{sessions}{turns}, {calls}, {cost_of(total) or 'no cost known'}")
+    print(f"{sessions}{turns}, {calls}, {format_cost(total) or 'no cost known'}")
     print(
         f"{total.tokens:,} tokens: {total.input_tokens:,} in, {total.output_tokens:,} out, "
-        f"{total.cache_read_tokens:,} from the cache, {total.cache_write_tokens:,} into it"
+        f"{total.cache_read_tokens:,} cache reads, {total.cache_write_tokens:,} cache writes"
     )
 
 
-def _put_lines(found: Reckoning) -> None:
-    from everlog.render.humanize import short
+def _print_lines(report: UsageSummary) -> None:
+    from everlog.render.humanize import short_number
 
-    titles = [found.by.upper(), "TURNS", "CALLS", "TOKENS", "COST"]
+    titles = [report.by.upper(), "TURNS", "CALLS", "TOKENS", "COST"]
     rows = [
         [
-            one.name or "unknown",
-            f"{one.turns:,}",
-            f"{one.tool_calls:,}",
-            short(one.tokens),
-            cost_of(one),
+            line.name or "unknown",
+            f"{line.turns:,}",
+            f"{line.tool_calls:,}",
+            short_number(line.tokens),
+            format_cost(line),
         ]
-        for one in found.lines
+        for line in report.lines
     ]
-    bars = [("", [float(one.tokens) for one in found.lines])]
-    bars.append((" ", [one.dollars for one in found.lines]))
-    places = (4, 5)  # behind the numbers that they show
-    width = _room(titles, rows)
-    if width >= 2 * _NARROWEST and any(bars[1][1]):
-        drawn = [(place, *bar, width // 2) for place, bar in zip(places, bars, strict=True)]
-    elif width >= _NARROWEST:
-        drawn = [(4, *bars[0], width)]
+    bars = [("", [float(line.tokens) for line in report.lines])]
+    bars.append((" ", [line.dollars for line in report.lines]))
+    positions = (4, 5)  # right of the numbers that they show
+    width = _bar_width(titles, rows)
+    if width >= 2 * _BAR_MIN and any(bars[1][1]):
+        visible_bars = [(position, *bar, width // 2) for position, bar in zip(positions, bars, strict=True)]
+    elif width >= _BAR_MIN:
+        visible_bars = [(4, *bars[0], width)]
     else:
-        drawn = []
-    for place, title, values, columns in reversed(drawn):
-        titles.insert(place, title)
+        visible_bars = []
+    for position, title, values, columns in reversed(visible_bars):
+        titles.insert(position, title)
         for row, bar in zip(rows, bar_chart(values, min(columns, 40)), strict=True):
-            row.insert(place, bar)
+            row.insert(position, bar)
     right = ("TURNS", "CALLS", "TOKENS", "COST")
-    output.put_table(titles, rows, right=right, elastic=titles[0], spare=("CALLS", "TURNS"))
+    output.print_table(titles, rows, right=right, elastic=titles[0], droppable=("CALLS", "TURNS"))
 
 
-def _room(titles: Sequence[str], rows: Sequence[Sequence[str]]) -> int:
-    """Columns of a terminal that a table leaves for two bars; none when it is piped."""
-    if not output.on_terminal(sys.stdout) or not _can_draw():
+def _bar_width(titles: Sequence[str], rows: Sequence[Sequence[str]]) -> int:
+    """Return the columns that the table leaves free for two bars; 0 in piped output."""
+    if not output.is_terminal(sys.stdout) or not _can_draw():
         return 0
     table = [titles, *rows]
-    taken = sum(max(output.columns(row[n]) for row in table) for n in range(len(titles)))
-    return output.console().width - taken - 2 * (len(titles) + 1)
+    used = sum(max(output.display_width(row[column]) for row in table) for column in range(len(titles)))
+    return output.console().width - used - 2 * (len(titles) + 1)
 
 
 def _can_draw() -> bool:
@@ -148,37 +144,37 @@ def _can_draw() -> bool:
 
 
 def bar_chart(values: Sequence[float], width: int) -> list[str]:
-    """A bar for each value, the largest so many columns wide; what is not nothing is seen."""
+    """Return a bar for each value, the largest `width` columns wide; only 0 has an empty bar."""
     largest = max(values, default=0.0)
     bars = []
     for value in values:
         eighths = round(value / largest * width * 8) if largest > 0 else 0
-        whole, rest = divmod(max(eighths, 1 if value > 0 else 0), 8)
-        bars.append(("█" * whole + _EIGHTHS[rest]).rstrip())
+        whole, remainder = divmod(max(eighths, 1 if value > 0 else 0), 8)
+        bars.append(("█" * whole + _EIGHTHS[remainder]).rstrip())
     return bars
 
 
-def _put_costliest(found: Reckoning) -> None:
-    from everlog.render.humanize import short
+def _print_costliest(report: UsageSummary) -> None:
+    from everlog.render.humanize import short_number
 
     rows = [
         (
-            one.session,
-            one.title,
-            one.agent,
-            f"{one.spent.turns:,}",
-            short(one.spent.tokens),
-            cost_of(one.spent),
+            session.session,
+            session.title,
+            session.agent,
+            f"{session.spent.turns:,}",
+            short_number(session.spent.tokens),
+            format_cost(session.spent),
         )
-        for one in found.costliest
+        for session in report.costliest
     ]
     titles = ("ID", "TITLE", "AGENT", "TURNS", "TOKENS", "COST")
     right = ("TURNS", "TOKENS", "COST")
-    output.put_table(titles, rows, right=right, elastic="TITLE", spare=("AGENT", "TURNS", "TOKENS"))
+    output.print_table(titles, rows, right=right, elastic="TITLE", droppable=("AGENT", "TURNS", "TOKENS"))
 
 
-def cost_of(line: Line) -> str:
-    """Dollars; with ≈ if some of it is an estimate; empty if nothing is known."""
+def format_cost(line: UsageLine) -> str:
+    """Format the cost in dollars; with ≈ if partly estimated, empty if unknown."""
     from everlog.render.humanize import money
 
     if line.estimate:

@@ -1,4 +1,4 @@
-"""`everlog sessions new`, `append`, `rename`, `delete-message`, `rewind` and `fork`: writing.
+"""The commands that write: `everlog sessions new`, `append`, `rename`, `delete-message`, …
 
 Each is durable when it returns, and an error means that nothing was written.
 """
@@ -11,76 +11,80 @@ import click
 
 from everlog.cli import output
 from everlog.cli.completion_source import complete_agent
-from everlog.cli.options import json_option, open_root, root_option, session_argument
+from everlog.cli.options import find_session, json_option, open_root, root_option, session_argument
 
 if TYPE_CHECKING:
     from everlog.model import Metadata
 
 
 @click.command()
-@click.option("--agent", default="main", show_default=True, shell_complete=complete_agent)
-@click.option("--sender", default="user", show_default=True)
-@click.option("--model", default="", help="The model that it talks to.")
-@click.option("--title", help="Its title; renaming later is fine.")
+@click.option("--agent", default="main", show_default=True, shell_complete=complete_agent, help="Set the agent.")
+@click.option("--sender", default="user", show_default=True, help="Set who talks with the agent.")
+@click.option("--model", default="", help="Set the model that answers.")
+@click.option("--title", help="Set a title; you can rename the session later.")
 @click.option(
-    "--source", type=click.Choice(["interactive", "cron"]), default="interactive", show_default=True
+    "--source",
+    type=click.Choice(["interactive", "cron"]),
+    default="interactive",
+    show_default=True,
+    help="Set what starts its turns.",
 )
-@click.option("--cron-job", "cron_job_id", metavar="ID", help="The job that made it.")
-@click.option("--system-prompt", "system_prompt_override", metavar="TEXT")
-@click.option("--key", help="A name that routing derived for it.")
-@click.option("--alias", "aliases", multiple=True, help="Another name; may be given often.")
+@click.option("--cron-job", "cron_job_id", metavar="ID", help="Set the job that created it.")
+@click.option("--system-prompt", "system_prompt_override", metavar="TEXT", help="Replace the system prompt.")
+@click.option("--key", help="Set the key that routing derives for its messages.")
+@click.option("--alias", "aliases", multiple=True, help="Add another name; repeatable.")
 @click.option(
-    "--context", metavar="JSON", help="Where its messages come from: makes the next chat there."
+    "--context", metavar="JSON", help="Route like a message with this context, and create the next session there."
 )
 @json_option
 @root_option()
-def new(
-    as_json: bool,
-    aliases: tuple[str, ...],
-    context: str | None,
-    **facts: Any,
-) -> None:
-    """Make an empty session and print its id.
+def new(as_json: bool, aliases: tuple[str, ...], context: str | None, **fields: Any) -> None:
+    """Create an empty session and print its id.
 
-    It is the next chat of its agent and sender, or of its key, and the current one. With
-    --context, agent, key, scope and aliases are those that routing gives such a message.
+    It becomes the current session of its agent and sender, or of its key. With --context, routing
+    sets agent, key, scope and aliases, as it does for a message with that context.
     """
-    given = {key: value for key, value in facts.items() if value is not None}
+    arguments = {key: value for key, value in fields.items() if value is not None}
     if context is not None:
-        session = _routed(context, aliases, given)
-        return _put_session(session, as_json)
+        session = _create_routed(context, aliases, arguments)
+        return _print_session(session, as_json)
     if aliases:
-        given["aliases"] = list(aliases)
+        arguments["aliases"] = list(aliases)
     with open_root() as store:
-        _put_session(store.create(**given).metadata, as_json)
+        _print_session(store.create(**arguments).metadata, as_json)
 
 
-def _routed(context: str, aliases: tuple[str, ...], given: dict[str, Any]) -> Metadata:
+def _create_routed(context: str, aliases: tuple[str, ...], fields: dict[str, Any]) -> Metadata:
     from click.core import ParameterSource
 
     from everlog.cli import route_input
     from everlog.identity.route import Router, Routing
 
     ctx = click.get_current_context()
-    named = ctx.get_parameter_source("agent") is ParameterSource.COMMANDLINE
-    if named or "key" in given or aliases:
-        raise click.UsageError("--context goes with neither --agent, --key nor --alias")
-    inbound = route_input.inbound(context)
-    del given["agent"]
+    has_agent = ctx.get_parameter_source("agent") is ParameterSource.COMMANDLINE
+    if has_agent or "key" in fields or aliases:
+        raise click.UsageError("--context cannot be combined with --agent, --key or --alias")
+    inbound = route_input.parse_context(context)
+    del fields["agent"]
     if ctx.get_parameter_source("sender") is not ParameterSource.COMMANDLINE:
-        given["sender"] = inbound.sender_id or given["sender"]
+        fields["sender"] = inbound.sender_id or fields["sender"]
     with open_root() as store:
         routed = Router(Routing.of(store.settings)).route(inbound)
-        return store.route_to_session(routed, new_chat=True, **given).metadata
+        return store.route_to_session(routed, new_chat=True, **fields).metadata
 
 
 @click.command()
 @session_argument
 @click.argument("text", required=False)
-@click.option("--role", type=click.Choice(["user", "assistant"]), default="user", help="Of TEXT.")
-@click.option("--text", "as_text", is_flag=True, help="Take stdin as text, whatever it looks like.")
-@click.option("--expect", type=click.IntRange(min=0), metavar="SEQ", help="Only if this is last.")
-@click.option("--id", "record_id", metavar="UUID", help="Makes a retry write only once.")
+@click.option("--role", type=click.Choice(["user", "assistant"]), default="user", help="Set the role of TEXT.")
+@click.option("--text", "as_text", is_flag=True, help="Read stdin as text, even if it is JSON.")
+@click.option(
+    "--expect",
+    type=click.IntRange(min=0),
+    metavar="SEQ",
+    help="Append only if SEQ is the last record; exit 1 otherwise.",
+)
+@click.option("--id", "record_id", metavar="UUID", help="Set the message's id, so that a retry is harmless.")
 @json_option
 @root_option()
 def append(
@@ -93,31 +97,30 @@ def append(
     record_id: str | None,
     as_json: bool,
 ) -> None:
-    """Append messages: TEXT, or what stdin has.
+    """Append TEXT, or the messages on stdin.
 
     Stdin may be text, one JSON message, or JSON lines of messages. A JSON message is an object
-    with a role (user, assistant, toolResult) and a content, which is a string or a list of
-    blocks; keys that everlog does not know are kept. All messages of one call are written
-    together or not at all.
+    with a role (user, assistant, toolResult) and a content, which is a string or a list of blocks;
+    unknown keys are kept. All messages of one call are written together or not at all.
     """
     from everlog.cli import append_input
 
     if text is None or text == "-":
-        records = append_input.records(append_input.stdin(), role=role, as_text=as_text)
+        records = append_input.parse_records(append_input.read_stdin(), role=role, as_text=as_text)
     else:
-        records = [append_input.message(text, role)]
+        records = [append_input.text_message(text, role)]
     if record_id is not None:
-        records = [append_input.with_id(records, record_id)]
+        records = [append_input.assign_id(records, record_id)]
     with open_root() as store:
-        session = store.session(session_id)
+        session = find_session(store, session_id)
         stored = session.append_many(records, expected_seq=expect)
     if as_json:
-        output.put_json({"records": [{"seq": one.seq, "id": one.id} for one in stored]})
+        output.print_json({"records": [{"seq": record.seq, "id": record.id} for record in stored]})
     elif stored:
-        print(f"appended {_numbers([one.seq for one in stored])} to {session.id}")
+        print(f"appended {_format_seqs([record.seq for record in stored])} to {session.id}")
     if len(stored) < len(records):
-        skipped = len(records) - len(stored)
-        output.note(f"{output.plural(skipped, 'auto-injected message')} not kept")
+        dropped = len(records) - len(stored)
+        output.info(f"{output.plural(dropped, 'auto-injected message')} not stored")
 
 
 @click.command()
@@ -126,48 +129,46 @@ def append(
 @json_option
 @root_option()
 def rename(session_id: str, title: str, as_json: bool) -> None:
-    """Give a session another title."""
+    """Rename a session."""
     if not title.strip():
         raise click.UsageError("the title is empty")
     with open_root() as store:
-        metadata = store.session(session_id).rename(title)
+        metadata = find_session(store, session_id).rename(title)
     if as_json:
-        _put_session(metadata, as_json)
+        _print_session(metadata, as_json)
     else:
-        print(f"renamed {metadata.id} to {output.one_line(metadata.title)}")
+        print(f"renamed {metadata.id} to {output.one_line(metadata.display_title)}")
 
 
 @click.command("delete-message")
 @session_argument
 @click.argument("seqs", metavar="SEQ...", nargs=-1, required=True, type=click.IntRange(min=1))
-@click.option("--undo", is_flag=True, help="Show deleted messages again.")
+@click.option("--undo", is_flag=True, help="Restore deleted messages.")
 @json_option
 @root_option()
 def delete_message(session_id: str, seqs: tuple[int, ...], undo: bool, as_json: bool) -> None:
-    """Hide messages from the conversation.
+    """Delete messages from the conversation.
 
-    Tool calls and results go together. Nothing leaves the disk: --undo shows them again.
+    A tool call and its result are deleted together. The log keeps them: --undo restores them.
     """
     with open_root() as store:
-        session = store.session(session_id)
+        session = find_session(store, session_id)
         if undo:
             marker = session.restore(*seqs)
             answer: dict[str, Any] = {"seq": marker.seq, "restores": marker.restores}
-            said = f"restored {_numbers(marker.restores)}"
+            message = f"restored {_format_seqs(marker.restores)}"
         else:
             marker = session.tombstone(*seqs)
             answer = {"seq": marker.seq, "deletes": marker.deletes}
-            said = f"deleted {_numbers(marker.deletes)} (undo: the same with --undo)"
+            message = f"deleted {_format_seqs(marker.deletes)} (--undo restores them)"
         stale = sorted(set(session.context().stale) & set(marker.deletes))
     if stale:
         answer["stale"] = stale
-        output.warn(
-            f"the summary still tells of {_numbers(stale)} (the next compaction leaves it out)"
-        )
+        output.warn(f"the summary still covers {_format_seqs(stale)} (the next compaction drops them)")
     if as_json:
-        output.put_json(answer)
+        output.print_json(answer)
     else:
-        print(said)
+        print(message)
 
 
 @click.command()
@@ -176,46 +177,47 @@ def delete_message(session_id: str, seqs: tuple[int, ...], undo: bool, as_json: 
 @json_option
 @root_option()
 def rewind(session_id: str, seq: int, as_json: bool) -> None:
-    """Go back to message SEQ.
+    """Rewind a session to message SEQ.
 
-    What was said after it leaves the view, for good. 0 goes to the start.
+    Later messages leave the conversation; this cannot be undone, but the log keeps them. 0 rewinds
+    to the start.
     """
     with open_root() as store:
-        marker = store.session(session_id).rewind(seq)
+        marker = find_session(store, session_id).rewind(seq)
     if as_json:
-        output.put_json({"seq": marker.seq, "toSeq": marker.to_seq})
+        output.print_json({"seq": marker.seq, "toSeq": marker.to_seq})
     else:
         print(f"rewound to {marker.to_seq}" if marker.to_seq else "rewound to the start")
 
 
 @click.command()
 @session_argument
-@click.option("--at", type=click.IntRange(min=0), metavar="SEQ", help="Up to this record.")
+@click.option("--at", type=click.IntRange(min=0), metavar="SEQ", help="Copy only up to this record.")
 @json_option
 @root_option()
 def fork(session_id: str, at: int | None, as_json: bool) -> None:
-    """Copy a session, or its beginning, and print the new id.
+    """Fork a session, and print the id of the copy.
 
-    The copy has the same records up to SEQ, byte for byte.
+    The copy has the same records, all or up to SEQ, byte for byte.
     """
     with open_root() as store:
-        _put_session(store.session(session_id).fork(at).metadata, as_json)
+        _print_session(find_session(store, session_id).fork(at).metadata, as_json)
 
 
-def _put_session(metadata: Any, as_json: bool) -> None:
+def _print_session(metadata: Any, as_json: bool) -> None:
     if as_json:
         from everlog.log.fold import to_builtins
 
-        output.put_json(to_builtins(metadata))
+        output.print_json(to_builtins(metadata))
     else:
         print(metadata.id)
 
 
-def _numbers(seqs: Any) -> str:
-    """`message 3`, `messages 3, 4, 9`, or `messages 3 to 90` when none is missing."""
-    found = sorted(seqs)
-    if len(found) == 1:
-        return f"message {found[0]}"
-    if found[-1] - found[0] == len(found) - 1 and len(found) > 2:
-        return f"messages {found[0]} to {found[-1]}"
-    return "messages " + ", ".join(str(seq) for seq in found)
+def _format_seqs(seqs: Any) -> str:
+    """Return `message 3`, `messages 3, 4, 9`, or `messages 3 to 90` for a complete range."""
+    numbers = sorted(seqs)
+    if len(numbers) == 1:
+        return f"message {numbers[0]}"
+    if numbers[-1] - numbers[0] == len(numbers) - 1 and len(numbers) > 2:
+        return f"messages {numbers[0]} to {numbers[-1]}"
+    return "messages " + ", ".join(str(seq) for seq in numbers)

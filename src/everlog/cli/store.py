@@ -1,4 +1,4 @@
-"""`everlog store …`: look after the place that sessions are in, and move them to another one."""
+"""`everlog store`: maintain the native store, and copy sessions to another one."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from everlog.cli import output
 from everlog.cli.options import chosen_root, chosen_store, json_option, root_option
 
 if TYPE_CHECKING:
-    from everlog.interop.store_copy import Moved
+    from everlog.interop.store_copy import CopyReport
     from everlog.model import Damaged
-    from everlog.stores.disk_usage import Holdings
+    from everlog.stores.disk_usage import DiskUsage
     from everlog.stores.file.file_store import FileStore
     from everlog.stores.postgres.postgres_store import PostgresStore
 
@@ -24,18 +24,17 @@ if TYPE_CHECKING:
 @click.group()
 @root_option()
 def store() -> None:
-    """Look after the place that sessions are in: a directory or a database."""
+    """Maintain the store of the sessions: a directory or a database."""
 
 
 @store.command("migrate")
 @json_option
 @root_option()
 def migrate(as_json: bool) -> None:
-    """Bring the tables of a database to the version of this everlog.
+    """Migrate the tables of a database to the version of this everlog.
 
-    An empty database is made ready by any command; this is for one whose tables are older. Each
-    step is done whole or not at all, and doing it again does nothing. For files there is nothing
-    to do.
+    Needed only for a database with older tables; in an empty one any command creates the tables.
+    Each step is atomic, and running it again does nothing. Files need no migration.
     """
     from everlog.app import migrate_database
 
@@ -44,7 +43,7 @@ def migrate(as_json: bool) -> None:
     if address is not None:
         before, after = migrate_database(address, home=chosen_root())
     if as_json:
-        output.put_json({"before": before, "after": after})
+        output.print_json({"before": before, "after": after})
     elif address is None:
         print("files need no migration")
     elif before == after:
@@ -53,61 +52,64 @@ def migrate(as_json: bool) -> None:
         print(f"the tables have version {after} now, {before or 'none'} before")
 
 
-# --- moving
+# --- copying
 
 
 @store.command("copy")
 @click.argument("source", metavar="SRC")
 @click.argument("target", metavar="DST")
-@click.option(
-    "--session", "sessions", metavar="ID", multiple=True, help="Only this one; repeatable."
-)
+@click.option("--session", "sessions", metavar="ID", multiple=True, help="Copy only this one; repeatable.")
 @json_option
 @root_option()
 def copy(source: str, target: str, sessions: tuple[str, ...], as_json: bool) -> int:
     """Copy sessions from one store to another, byte for byte.
 
-    SRC and DST are directories or postgresql:// addresses. Every line that was written is read
-    back and compared. Run it again to go on where it ended, or to bring over what came since; a
-    session that differs in DST is refused and left alone. Exits 1 if anything was damaged or
+    SRC and DST are directories or postgresql:// addresses. Every written line is read back and
+    compared. Run it again to continue after an interruption, or to copy what was added since. A
+    session that differs in DST is refused and left unchanged. Exits 1 if anything was damaged or
     refused.
     """
-    from everlog.app import check_address
+    from everlog.app import check_location
     from everlog.errors import EverlogError
     from everlog.interop import store_copy
 
     for address in (source, target):
-        check_address(address)
-    if _place(source) == _place(target):
+        check_location(address)
+    if _normalize_address(source) == _normalize_address(target):
         raise click.UsageError("SRC and DST are the same")
     if "://" not in source and not os.path.isdir(os.path.expanduser(source)):
         raise click.UsageError(f"SRC: there is no directory {source}")
-    with _home(source) as here, _home(target) as there, output.progress("copying") as tell:
+    with (
+        _open_native_store(source) as source_store,
+        _open_native_store(target) as target_store,
+        output.progress("copying") as on_progress,
+    ):
         try:
-            moved = store_copy.copy(here, there, sessions or None, tell)
+            ids = [source_store.resolve(name, prefix=True) for name in sessions]
+            report = store_copy.copy(source_store, target_store, ids or None, on_progress)
         except EverlogError as error:
             if not sessions:
-                error.hint = "; ".join(filter(None, (error.hint, "run it again to go on")))
+                error.hint = "; ".join(filter(None, (error.hint, "run it again to continue")))
             raise
     if as_json:
-        output.put_json(moved)
+        output.print_json(report)
     else:
-        _put_moved(moved)
-    return 0 if moved.ok else 1
+        _print_copy_report(report)
+    return 0 if report.ok else 1
 
 
-def _place(address: str) -> str:
+def _normalize_address(address: str) -> str:
     return address if "://" in address else os.path.realpath(os.path.expanduser(address))
 
 
 @contextmanager
-def _home(address: str | None = None) -> Iterator[FileStore | PostgresStore]:
-    """A store by its address, or the one that the user chose."""
-    from everlog.app import open_home
+def _open_native_store(address: str | None = None) -> Iterator[FileStore | PostgresStore]:
+    """Open a store by its address, or the one that the user selected."""
+    from everlog.app import open_transferable
 
-    where = address or chosen_store() or str(chosen_root())
-    with output.progress("indexing sessions") as tell:
-        opened = open_home(where, home=chosen_root(), progress=tell)
+    location = address or chosen_store() or str(chosen_root())
+    with output.progress("indexing sessions") as on_progress:
+        opened = open_transferable(location, home=chosen_root(), progress=on_progress)
         try:
             yield opened
         finally:
@@ -116,106 +118,107 @@ def _home(address: str | None = None) -> Iterator[FileStore | PostgresStore]:
         output.warn(report)
 
 
-def _put_moved(moved: Moved) -> None:
-    for one in moved.damage:
-        seq = "" if one.seq is None else f" seq {one.seq}"
-        left = ", left out" if one.left_out else ""
-        place = f"{one.session}/{one.file} bytes {one.start} to {one.end}{seq}"
-        print(f"{place}: {output.one_line(one.problem)}{left}")
-    counts = f"{output.plural(moved.copied, 'session')} copied, {moved.grown:,} brought up to date"
-    written = f"{output.plural(moved.lines, 'line')}, {output.size(moved.bytes)}"
-    print(f"{counts}, {moved.same:,} already there; {written}")
-    print(f"{output.plural(moved.compared, 'line')} read from both and found the same")
+def _print_copy_report(report: CopyReport) -> None:
+    for damage in report.damage:
+        seq = "" if damage.seq is None else f" seq {damage.seq}"
+        suffix = ", left out" if damage.left_out else ""
+        location = f"{damage.session}/{damage.file} bytes {damage.start} to {damage.end}{seq}"
+        print(f"{location}: {output.one_line(damage.problem)}{suffix}")
+    counts = f"{output.plural(report.copied, 'session')} copied, {report.grown:,} extended"
+    written = f"{output.plural(report.lines, 'line')}, {output.size(report.bytes)}"
+    print(f"{counts}, {report.same:,} unchanged; {written}")
+    print(f"{output.plural(report.compared, 'line')} read back and equal")
     sys.stdout.flush()
-    for trouble in moved.refused:
-        output.warn(f"refused {trouble.session}: {trouble.problem}")
-    if moved.damage:
-        hurt = output.plural(len({one.session for one in moved.damage}), "session")
-        output.warn(f"{output.plural(len(moved.damage), 'problem')} in {hurt} of the source")
+    for refusal in report.refused:
+        output.warn(f"refused {refusal.session}: {refusal.problem}")
+    if report.damage:
+        sessions = output.plural(len({damage.session for damage in report.damage}), "session")
+        output.warn(f"{output.plural(len(report.damage), 'problem')} in {sessions} of the source")
 
 
-# --- looking
+# --- checking
 
 
 @store.command("verify")
 @json_option
 @root_option()
 def verify(as_json: bool) -> int:
-    """Check every session, also those that no listing shows.
+    """Check the integrity of every session, listed or not.
 
-    Names whatever has a wrong crc, seq, part or, in a database, epoch, and exits 1.
+    Prints every wrong crc, seq, part or, in a database, epoch; exits 1 if there is any damage.
     """
     from everlog.errors import EverlogError, NotFoundError, StoreFailedError
     from everlog.model import Damaged
-    from everlog.ports import sharing_of
+    from everlog.ports import shared_between_machines
 
     damage: list[tuple[str, Damaged]] = []
     verified = 0
-    with _home() as here, output.progress("verifying") as tell:
-        ids = list(here.ids())
+    with _open_native_store() as opened, output.progress("verifying") as on_progress:
+        ids = list(opened.ids())
         for number, session in enumerate(ids, 1):
             try:
-                damage += [(session, one) for one in here.verify(session)]
+                damage += [(session, damaged) for damaged in opened.verify(session)]
                 verified += 1
             except NotFoundError:
                 pass  # deleted meanwhile
-            except EverlogError as error:  # one that cannot be read hides no other
-                if isinstance(error, StoreFailedError) and sharing_of(here) is not None:
+            except EverlogError as error:  # go on with the other sessions
+                is_database = shared_between_machines(opened) is not None
+                if isinstance(error, StoreFailedError) and is_database:
                     raise  # a database fails as a whole
-                unread = Damaged(file="session.jsonl", start=0, end=0, problem=error.message)
-                damage.append((session, unread))
-            tell(number, len(ids))
+                unreadable = Damaged(file="session.jsonl", start=0, end=0, problem=error.message)
+                damage.append((session, unreadable))
+            on_progress(number, len(ids))
     if as_json:
-        found = [_damage(session, one) for session, one in damage]
-        output.put_json({"ok": not damage, "sessions": verified, "damage": found})
+        results = [_damage_json(session, damaged) for session, damaged in damage]
+        output.print_json({"ok": not damage, "sessions": verified, "damage": results})
     else:
-        _put_verified(verified, damage)
+        _print_verified(verified, damage)
     return 1 if damage else 0
 
 
-def _damage(session: str, one: Damaged) -> dict[str, Any]:
-    place = {"session": session, "file": one.file, "start": one.start, "end": one.end}
-    return {**place, "seq": one.seq, "problem": one.problem}
+def _damage_json(session: str, damage: Damaged) -> dict[str, Any]:
+    location = {"session": session, "file": damage.file, "start": damage.start, "end": damage.end}
+    return {**location, "seq": damage.seq, "problem": damage.problem}
 
 
-def _put_verified(verified: int, damage: list[tuple[str, Damaged]]) -> None:
-    for session, one in damage:
-        seq = "" if one.seq is None else f" seq {one.seq}"
-        print(f"{session}/{one.file}{seq}: {output.one_line(one.problem)}")
+def _print_verified(verified: int, damage: list[tuple[str, Damaged]]) -> None:
+    for session, damaged in damage:
+        seq = "" if damaged.seq is None else f" seq {damaged.seq}"
+        print(f"{session}/{damaged.file}{seq}: {output.one_line(damaged.problem)}")
     if not damage:
         print(f"{output.plural(verified, 'session')} verified, no damage")
         return
     sys.stdout.flush()
-    hurt = output.plural(len({session for session, _ in damage}), "session")
-    output.warn(f"{output.plural(len(damage), 'problem')} in {hurt}")
+    sessions = output.plural(len({session for session, _ in damage}), "session")
+    output.warn(f"{output.plural(len(damage), 'problem')} in {sessions}")
 
 
 @store.command("stats")
 @click.option(
-    "--limit", default=10, show_default=True, type=click.IntRange(0), help="Biggest sessions named."
+    "--limit", default=10, show_default=True, type=click.IntRange(0), help="List this many of the biggest sessions."
 )
 @json_option
 @root_option()
 def stats(limit: int, as_json: bool) -> None:
-    """Tell how much is kept, and where the room goes."""
-    with _home() as here:
-        held = here.holdings(limit)
+    """Show how much space the store uses, and for what."""
+    with _open_native_store() as opened:
+        usage = opened.disk_usage(limit)
     if as_json:
-        output.put_json(held)
+        output.print_json(usage)
     else:
-        _put_stats(held)
+        _print_stats(usage)
 
 
-def _put_stats(held: Holdings) -> None:
-    records = output.plural(held.records, "record")
-    print(f"{output.plural(held.sessions, 'session')}, {records}, {output.size(held.bytes)}")
-    if held.version:
-        print(f"tables of version {held.version}")
-    for room in held.rooms:
-        indexes = f"  and {output.size(room.indexes)} of indexes" if room.indexes else ""
-        print(f"  {output.size(room.bytes):>9}  {output.one_line(room.name)}{indexes}")
-    if held.biggest:
+def _print_stats(usage: DiskUsage) -> None:
+    records = output.plural(usage.records, "record")
+    print(f"{output.plural(usage.sessions, 'session')}, {records}, {output.size(usage.bytes)}")
+    if usage.version:
+        print(f"table version {usage.version}")
+    for area in usage.rooms:
+        indexes = f"  plus {output.size(area.indexes)} of indexes" if area.indexes else ""
+        print(f"  {output.size(area.bytes):>9}  {output.one_line(area.name)}{indexes}")
+    if usage.biggest:
         print("biggest sessions")
-    for one in held.biggest:
-        what = f"{one.session}  {output.plural(one.records, 'record')}"
-        print(f"  {output.size(one.bytes):>9}  {what}  {output.one_line(one.title)}")
+    for session in usage.biggest:
+        label = f"{session.session}  {output.plural(session.records, 'record')}"
+        print(f"  {output.size(session.bytes):>9}  {label}  {output.one_line(session.title)}")

@@ -1,8 +1,8 @@
-"""Markdown on a terminal.
+"""Markdown rendered for a terminal.
 
-What Markdown turns into is made safe here, whatever its text was before: a reference such as
-`&#x202e;` and an address in angle brackets become characters only when they are parsed. A link
-shows where it leads and is no link, HTML is text, and no line ends in spaces that nobody sees.
+The rendered text is made safe here even if the source was safe: a reference such as `&#x202e;` or
+an address in angle brackets becomes characters only when it is parsed. A link is shown as text with
+its target, HTML is shown as text, and lines have no trailing spaces.
 """
 
 from __future__ import annotations
@@ -22,77 +22,77 @@ if TYPE_CHECKING:
     from markdown_it import MarkdownIt
     from rich.console import Console, ConsoleOptions, RenderResult
 
-_SIGN = re.compile(r"[\n*_`#\[\]|<>~\\&!]|^\s*([-+=]|\d+[.)])|^\s{4}")
+_MARKUP = re.compile(r"[\n*_`#\[\]|<>~\\&!]|^\s*([-+=]|\d+[.)])|^\s{4}")
 
 
-class Formatted:
-    """A text for a console, without blank lines before and after it."""
+class RenderedMarkdown:
+    """A Markdown text for a rich console, without blank lines before and after it."""
 
     def __init__(self, text: str, *, indent: int = 0) -> None:
         self._text = text
         self._indent = indent
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        made = copy(_empty())
-        made.markup, made.parsed = self._text, _parser().parse(self._text)
-        room = max(options.max_width - self._indent, 1)
+        markdown = copy(_template())
+        markdown.markup, markdown.parsed = self._text, _parser().parse(self._text)
+        width = max(options.max_width - self._indent, 1)
         margin = Segment(" " * self._indent)
         is_coloured = console.color_system is not None
-        blank = begun = False
-        for line in _lines(console.render(made, options.update_width(room))):
+        blank_pending = has_output = False
+        for line in _lines(console.render(markdown, options.update_width(width))):
             _trim(line, is_coloured)
             if not line:
-                blank = begun
+                blank_pending = has_output
                 continue
-            if blank:
+            if blank_pending:
                 yield Segment.line()
-            blank, begun = False, True
+            blank_pending, has_output = False, True
             yield margin
             yield from line
             yield Segment.line()
 
 
 def is_plain(text: str) -> bool:
-    """Whether a text surely reads the same as Markdown and as it is: one line without a sign."""
-    return _SIGN.search(text) is None
+    """Whether a text is certain to render unchanged: one line without markup characters."""
+    return _MARKUP.search(text) is None
 
 
 def _lines(segments: Iterable[Segment]) -> Iterator[list[Segment]]:
-    """What is drawn, line by line, with nothing in it that a terminal would obey."""
+    """Yield the rendered lines, without terminal control characters."""
     line: list[Segment] = []
     for text, style, _ in segments:
-        first, *others = output.safe(text).split("\n")
+        first, *following = output.safe(text).split("\n")
         if first:
             line.append(Segment(first, style))
-        for other in others:
+        for next_text in following:
             yield line
-            line = [Segment(other, style)] if other else []
+            line = [Segment(next_text, style)] if next_text else []
     if line:
         yield line
 
 
 def _trim(line: list[Segment], is_coloured: bool) -> None:
-    """Take the spaces from the end of a line, unless they have a colour."""
+    """Remove trailing spaces from a line, unless they have a background colour."""
     while line:
         text, style, _ = line[-1]
         if is_coloured and style is not None and style.bgcolor is not None:
             return
-        kept = text.rstrip(" ")
-        if kept:
-            line[-1] = Segment(kept, style)
+        stripped = text.rstrip(" ")
+        if stripped:
+            line[-1] = Segment(stripped, style)
             return
         line.pop()
 
 
 @cache
-def _empty() -> Markdown:
-    """What every text is drawn with; making one makes a parser too, which takes its time."""
+def _template() -> Markdown:
+    """Return the object that is copied for every text; creating one also creates a slow parser."""
     return Markdown("", hyperlinks=False)
 
 
 @cache
 def _parser() -> MarkdownIt:
-    """One that takes HTML for text; rich's own takes it for HTML, and leaves it out."""
+    """Return a parser that treats HTML as text; rich's default parser drops it."""
     from markdown_it import MarkdownIt
 
     return MarkdownIt("commonmark", {"html": False}).enable(["strikethrough", "table"])

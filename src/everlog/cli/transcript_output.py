@@ -1,8 +1,8 @@
-"""A session for reading: a transcript, its messages as objects, or its exact lines.
+"""Printed output of a session: a transcript, its messages as JSON, or its exact lines.
 
-The transcript of a compacted session begins with the summary: only what is behind it is read, from
-the end of the log, unless everything is asked for. What cannot be read stands as a warning in its
-place. Nothing stored reaches a terminal unchecked.
+The transcript of a compacted session begins with the summary: unless `everything` is set, only what
+follows it is read, from the end of the log. Unreadable records are shown as warnings in their
+place. Stored text is made safe before it reaches a terminal.
 """
 
 from __future__ import annotations
@@ -17,46 +17,37 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from everlog.cli import output
-from everlog.cli.message_lines import MARKDOWN, Folded, Line
-from everlog.log.backward_read import stands
+from everlog.cli.message_lines import MARKDOWN, FoldedMessages, Line
+from everlog.log.backward_read import is_standing
 from everlog.log.fold import View, fold, to_builtins
 from everlog.log.line_codec import has_crc
-from everlog.model import (
-    SCHEMA_VERSION,
-    Compaction,
-    Damaged,
-    Entry,
-    Message,
-    Metadata,
-    Rewind,
-    Unknown,
-)
+from everlog.model import SCHEMA_VERSION, Compaction, Damaged, Entry, Message, Metadata, Rewind, Unknown
 from everlog.session import Session
 
 if TYPE_CHECKING:
     from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
 
 RULE_WIDTH = 72
-PRINTED = 200  # lines at a time
-FORMATTED = 1_000  # texts, the newest: a thousand take a second, and nobody waits for all of them
-MARKDOWN_MOST = 100_000  # characters; a longer text is shown as it is
+BATCH_LINES = 200  # printed with one call
+MAX_FORMATTED = 1_000  # only the newest texts are formatted: a thousand take a second
+MAX_MARKDOWN_CHARS = 100_000  # a longer text is shown unformatted
 
 
-def put(session: Session, *, everything: bool, full: bool) -> None:
-    """Print the transcript; `everything`: also what was compacted, deleted or rewound."""
+def print_transcript(session: Session, *, everything: bool, full: bool) -> None:
+    """Print the transcript; `everything`: include compacted, deleted and rewound messages."""
     metadata = session.metadata
-    entries = list(session.entries()) if everything else since_summary(session)
-    header = _header(metadata, session.size)
-    print_lines(chain(header, _lines(entries, metadata.message_count, everything, full)))
+    entries = list(session.entries()) if everything else entries_since_summary(session)
+    header = _header_lines(metadata, session.size)
+    print_lines(chain(header, _transcript_lines(entries, metadata.message_count, everything, full)))
 
 
-def since_summary(session: Session) -> list[Entry]:
-    """The entries that the standing summary kept, and those after it; all if there is none.
+def entries_since_summary(session: Session) -> list[Entry]:
+    """Return the entries that the standing summary kept, and later ones; all if there is none.
 
-    Read from the end: nothing before them is.
+    Reads from the end of the log, and nothing before these entries.
     """
     entries: list[Entry] = []
-    floor: int | None = None  # the smallest place that a rewind went back to
+    floor: int | None = None  # the smallest seq that a rewind went back to
     summary: Compaction | None = None
     for entry in session.store.port.tail(session.id):
         if summary is not None and entry.seq is not None and entry.seq < summary.first_kept_seq:
@@ -64,64 +55,65 @@ def since_summary(session: Session) -> list[Entry]:
         entries.append(entry)
         if isinstance(entry, Rewind):
             floor = entry.to_seq if floor is None else min(floor, entry.to_seq)
-        elif isinstance(entry, Compaction) and summary is None and stands(entry, floor):
+        elif isinstance(entry, Compaction) and summary is None and is_standing(entry, floor):
             summary = entry
     entries.reverse()
     return entries
 
 
-def put_objects(session: Session, *, everything: bool) -> None:
-    """Print metadata and messages as JSON; what is damaged is told on stderr."""
+def print_messages_json(session: Session, *, everything: bool) -> None:
+    """Print metadata and messages as JSON; damage is reported on stderr."""
     entries = list(session.entries())
     view = fold(entries)
     messages = view.messages
     answer: dict[str, object] = {"metadata": to_builtins(session.metadata)}
     if everything:
         messages = tuple(entry for entry in entries if isinstance(entry, Message))
-        gone = {one.seq for one in messages} - {one.seq for one in view.messages}
-        answer["deleted"] = sorted(gone & view.hidden)
-        answer["rewound"] = sorted(gone - view.hidden)
-    answer["messages"] = [msgspec.Raw(without_crc(one.line)) for one in messages]
-    output.put_json(answer)
-    _warn(view)
+        live = {message.seq for message in view.messages}
+        not_live = {message.seq for message in messages} - live
+        answer["deleted"] = sorted(not_live & view.hidden)
+        answer["rewound"] = sorted(not_live - view.hidden)
+    answer["messages"] = [msgspec.Raw(without_crc(message.line)) for message in messages]
+    output.print_json(answer)
+    _warn_of_damage(view)
 
 
-def put_lines(session: Session) -> None:
-    """Print the lines as they are on disk; a terminal gets them made safe."""
+def print_raw_lines(session: Session) -> None:
+    """Print the lines as they are on disk; on a terminal, made safe."""
     sys.stdout.flush()
-    to_people = output.on_terminal(sys.stdout)
+    is_terminal = output.is_terminal(sys.stdout)
     damage: list[Damaged] = []
     for entry in session.entries(after=-1):
         if isinstance(entry, Damaged):
             damage.append(entry)
-        elif to_people:
+        elif is_terminal:
             print(output.safe(entry.line.decode("utf-8", "replace")))
         else:
             sys.stdout.buffer.write(entry.line + b"\n")
     sys.stdout.buffer.flush()
-    for one in damage:
-        output.warn(_damaged(one))
+    for item in damage:
+        output.warn(_describe_damage(item))
 
 
 def without_crc(line: bytes) -> bytes:
     return line[:-18] + b"}" if has_crc(line) else line
 
 
-def _warn(view: View) -> None:
+def _warn_of_damage(view: View) -> None:
     for damaged in view.damage:
-        output.warn(_damaged(damaged))
+        output.warn(_describe_damage(damaged))
     for newer in view.newer:
-        output.warn(_newer(newer))
+        output.warn(_describe_newer(newer))
 
 
-def _damaged(one: Damaged) -> str:
-    seq = "" if one.seq is None else f" (seq {one.seq})"
-    return f"damaged: {one.file} bytes {one.start} to {one.end}{seq}: {one.problem}"
+def _describe_damage(damage: Damaged) -> str:
+    seq = "" if damage.seq is None else f" (seq {damage.seq})"
+    return f"damaged: {damage.file} bytes {damage.start} to {damage.end}{seq}: {damage.problem}"
 
 
-def _newer(one: Unknown) -> str:
+def _describe_newer(record: Unknown) -> str:
     return (
-        f"record {one.seq} has schema version {one.schema_version}, "
+        f"record {record.seq} has schema version {record.schema_version}, "
         "which this everlog cannot read: the session is read-only"
     )
 
@@ -130,36 +122,36 @@ def _newer(one: Unknown) -> str:
 
 
 def print_lines(lines: Iterable[Line]) -> None:
-    """Print lines, in their style where people read them."""
-    if not output.on_terminal(sys.stdout):
+    """Print lines; with their styles if stdout is a terminal."""
+    if not output.is_terminal(sys.stdout):
         for style, line in lines:
-            print(_indented(line) if style == MARKDOWN else line)
+            print(_indent(line) if style == MARKDOWN else line)
         return
     from rich.console import Group
 
-    from everlog.cli.terminal_markdown import Formatted, is_plain
+    from everlog.cli.terminal_markdown import RenderedMarkdown, is_plain
 
     console = output.console()
-    all_of_them = list(lines)
-    unformatted = sum(style == MARKDOWN for style, _ in all_of_them) - FORMATTED
-    for some in _some(all_of_them, PRINTED):
-        drawn: list[RenderableType] = []
-        for style, line in some:
+    all_lines = list(lines)
+    unformatted = sum(style == MARKDOWN for style, _ in all_lines) - MAX_FORMATTED
+    for batch in _batches(all_lines, BATCH_LINES):
+        renderables: list[RenderableType] = []
+        for style, line in batch:
             if style != MARKDOWN:
-                drawn.append(_AsItIs(line, style))
+                renderables.append(_VerbatimText(line, style))
                 continue
             unformatted -= 1
-            # Most short answers are plain, and drawn at a hundredth of the cost.
+            # Most short texts are plain, and cost a hundredth of formatted ones.
             is_short = len(line) < console.width and is_plain(line.strip())
-            if is_short or unformatted >= 0 or len(line) > MARKDOWN_MOST:
-                drawn.append(_AsItIs(_indented(line)))
+            if is_short or unformatted >= 0 or len(line) > MAX_MARKDOWN_CHARS:
+                renderables.append(_VerbatimText(_indent(line)))
             else:
-                drawn.append(Formatted(line.strip(), indent=2))
-        console.print(Group(*drawn), crop=False, end="")
+                renderables.append(RenderedMarkdown(line.strip(), indent=2))
+        console.print(Group(*renderables), crop=False, end="")
 
 
-class _AsItIs:
-    """Lines that the terminal itself wraps, where somebody may copy them."""
+class _VerbatimText:
+    """Lines that are wrapped by the terminal itself, so that they can be copied."""
 
     def __init__(self, text: str, style: str = "") -> None:
         self._text, self._style = text, style
@@ -171,76 +163,76 @@ class _AsItIs:
         yield Segment.line()
 
 
-def _some(lines: Sequence[Line], most: int) -> Iterator[Sequence[Line]]:
-    """Lines by the hundred: printing costs by the call."""
-    return (lines[at : at + most] for at in range(0, len(lines), most))
+def _batches(lines: Sequence[Line], size: int) -> Iterator[Sequence[Line]]:
+    """Split lines into batches, because each print call is slow."""
+    return (lines[start : start + size] for start in range(0, len(lines), size))
 
 
-def _indented(text: str) -> str:
-    return text.replace("\n", "\n  ")  # the first line has its own
+def _indent(text: str) -> str:
+    return text.replace("\n", "\n  ")  # the first line is already indented
 
 
-def _header(metadata: Metadata, size: int) -> Iterator[Line]:
-    title = output.one_line(metadata.title)
-    who = f"{output.one_line(metadata.agent)} with {output.one_line(metadata.sender)}"
-    yield "bold", f"{title} · {metadata.id} · {who}"
-    facts = [
-        f"created {output.when(metadata.created_at)}",
-        f"last active {output.when(metadata.last_message_at)}"
+def _header_lines(metadata: Metadata, size: int) -> Iterator[Line]:
+    title = output.one_line(metadata.display_title)
+    participants = f"{output.one_line(metadata.agent)} with {output.one_line(metadata.sender)}"
+    yield "bold", f"{title} · {metadata.id} · {participants}"
+    details = [
+        f"created {output.format_time(metadata.created_at)}",
+        f"last active {output.format_time(metadata.last_message_at)}"
         f" ({output.ago(metadata.last_message_at, time.time())})",
         output.plural(metadata.message_count, "message"),
         output.size(size),
     ]
     if metadata.model:
-        facts.insert(0, output.one_line(metadata.model))
-    yield "dim", " · ".join(facts)
+        details.insert(0, output.one_line(metadata.model))
+    yield "dim", " · ".join(details)
 
 
-def _lines(entries: list[Entry], count: int, everything: bool, full: bool) -> Iterator[Line]:
+def _transcript_lines(entries: list[Entry], count: int, everything: bool, full: bool) -> Iterator[Line]:
     view = fold(entries)
     live = {message.seq for message in view.messages}
     recorded = [entry for entry in entries if isinstance(entry, Message)]
-    shown = recorded if everything else view.messages
-    folded = Folded(shown)
-    wanted = {message.seq for message in shown}
-    rules = _rules(entries, view, everything)
+    visible = recorded if everything else view.messages
+    folded = FoldedMessages(visible)
+    visible_seqs = {message.seq for message in visible}
+    compactions = _shown_compactions(entries, view, everything)
     for entry in entries:
-        while rules and entry.seq is not None and entry.seq >= rules[0].first_kept_seq:
-            yield from _rule(rules.pop(0), view, recorded, count, everything)
-        if isinstance(entry, Message) and entry.seq in wanted:
-            gone = "" if entry.seq in live else _gone(entry, view)
-            yield from folded.lines(entry, gone=gone, full=full)
+        while compactions and entry.seq is not None and entry.seq >= compactions[0].first_kept_seq:
+            yield from _compaction_lines(compactions.pop(0), view, recorded, count, everything)
+        if isinstance(entry, Message) and entry.seq in visible_seqs:
+            hidden_reason = "" if entry.seq in live else _hidden_reason(entry, view)
+            yield from folded.lines(entry, hidden_reason=hidden_reason, full=full)
         elif isinstance(entry, Damaged):
-            yield from (("", ""), ("red", f"! {output.one_line(_damaged(entry))}"))
+            yield from (("", ""), ("red", f"! {output.one_line(_describe_damage(entry))}"))
         elif isinstance(entry, Unknown) and entry.schema_version > SCHEMA_VERSION:
-            yield from (("", ""), ("red", f"! {_newer(entry)}"))
-    for rule in rules:  # nothing was kept, and nothing said since
-        yield from _rule(rule, view, recorded, count, everything)
+            yield from (("", ""), ("red", f"! {_describe_newer(entry)}"))
+    for compaction in compactions:  # they kept no message, and none was added since
+        yield from _compaction_lines(compaction, view, recorded, count, everything)
 
 
-def _gone(message: Message, view: View) -> str:
+def _hidden_reason(message: Message, view: View) -> str:
     return "deleted" if message.seq in view.hidden else "rewound"
 
 
-def _rules(entries: Iterable[Entry], view: View, everything: bool) -> list[Compaction]:
-    """The compactions to draw, each to stand before the first message that it kept."""
+def _shown_compactions(entries: Iterable[Entry], view: View, everything: bool) -> list[Compaction]:
+    """Return the compactions to show, ordered by the first message that each one kept."""
     if not everything:
         return [view.compaction] if view.compaction is not None else []
-    all_of_them = (entry for entry in entries if isinstance(entry, Compaction))
-    return sorted(all_of_them, key=lambda one: (one.first_kept_seq, one.seq))
+    compactions = (entry for entry in entries if isinstance(entry, Compaction))
+    return sorted(compactions, key=lambda entry: (entry.first_kept_seq, entry.seq))
 
 
-def _rule(
-    entry: Compaction, view: View, recorded: Sequence[Message], count: int, everything: bool
+def _compaction_lines(
+    compaction: Compaction, view: View, recorded: Sequence[Message], count: int, everything: bool
 ) -> Iterator[Line]:
-    behind = len(recorded) - bisect_left(recorded, entry.first_kept_seq, key=lambda one: one.seq)
-    before = output.plural(max(count - behind, 0), "message")
-    label = f"── {before} before #{entry.first_kept_seq}, compacted at {entry.seq}"
-    if entry is not view.compaction:
+    first_kept = bisect_left(recorded, compaction.first_kept_seq, key=lambda message: message.seq)
+    before = output.plural(max(count - (len(recorded) - first_kept), 0), "message")
+    label = f"── {before} before #{compaction.first_kept_seq}, compacted at {compaction.seq}"
+    if compaction is not view.compaction:
         label += ", no longer in use"
     elif not everything:
         label += " (--all shows them)"
     yield "", ""
     yield "blue", f"{label} ".ljust(RULE_WIDTH, "─")
-    yield MARKDOWN, f"  {output.safe(entry.summary)}"
+    yield MARKDOWN, f"  {output.safe(compaction.summary)}"
     yield "blue", "─" * RULE_WIDTH

@@ -1,11 +1,11 @@
-"""A client of the daemon, for Python: every call typed, every error one of ours.
+"""A Python client of the daemon, with typed calls and the errors of `everlog.errors`.
 
     with Client.of(Path("~/.everlog").expanduser()) as client:
-        made = client.create(name="Fix tests")
-        for event in client.stream(made.id, "hello"):
+        session = client.create(name="Fix tests")
+        for event in client.stream(session.id, "hello"):
             ...
 
-It loads neither the engine nor a store.
+It imports neither the engine nor a store.
 """
 
 from everlog.client.http_client import Client

@@ -1,4 +1,4 @@
-"""What the daemon refused, as one of our errors again."""
+"""Error responses of the daemon, decoded to everlog's errors."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ import msgspec
 
 from everlog import errors
 from everlog.errors import EverlogError
-from everlog.wire.responses import Problem
+from everlog.wire.responses import ErrorBody
 
-# For answers that name no error of ours: those of the guard, of the framework, of a proxy.
+# For responses without an everlog error code: from the guard, the framework or a proxy.
 _BY_STATUS: dict[int, type[EverlogError]] = {
     400: errors.FormatError,
     401: errors.SettingsError,
@@ -24,14 +24,14 @@ _BY_STATUS: dict[int, type[EverlogError]] = {
 }
 
 
-def failure(status: int, body: bytes) -> EverlogError:
-    """The error behind an answer."""
+def decode_error(status: int, body: bytes) -> EverlogError:
+    """Return the error that a response stands for, by its code or else by its status."""
     try:
-        problem = msgspec.json.decode(body, type=Problem)
+        error_body = msgspec.json.decode(body, type=ErrorBody)
     except (ValueError, RecursionError):
-        problem = Problem(error=f"the daemon answered {status}")
-    kind = getattr(errors, problem.code, None)
-    if not (isinstance(kind, type) and issubclass(kind, EverlogError)):
-        kind = _BY_STATUS.get(status, errors.StoreFailedError)
-    message = ": ".join((problem.error, *problem.details))
-    return kind(message, hint=problem.hint, status=status)
+        error_body = ErrorBody(error=f"the daemon answered {status}")
+    error_class = getattr(errors, error_body.code, None)
+    if not (isinstance(error_class, type) and issubclass(error_class, EverlogError)):
+        error_class = _BY_STATUS.get(status, errors.StoreFailedError)
+    message = ": ".join((error_body.error, *error_body.details))
+    return error_class(message, hint=error_body.hint, status=status)

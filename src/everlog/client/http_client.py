@@ -1,4 +1,4 @@
-"""The calls: one method for each route."""
+"""The HTTP client: one method for each route of the daemon."""
 
 from __future__ import annotations
 
@@ -9,12 +9,13 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 from urllib.parse import parse_qs, quote, urlsplit
 
 import msgspec
+from msgspec import UNSET, UnsetType
 
 from everlog.client import websocket
-from everlog.client.error_decoding import failure
+from everlog.client.error_decoding import decode_error
 from everlog.errors import InvalidIdError, NotFoundError, SettingsError, StoreFailedError
-from everlog.log.line_codec import clean
-from everlog.log.usage_report import Reckoning
+from everlog.log.line_codec import replace_surrogates
+from everlog.log.usage_report import UsageSummary
 from everlog.model import AnyBlock
 from everlog.ports import Results
 from everlog.wire import responses
@@ -27,291 +28,357 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 Content = str | Sequence[AnyBlock | Mapping[str, Any]]
 
-CALL_SECONDS = 30.0  # of a call that does not wait for a model
+CALL_SECONDS = 30.0  # for a call that does not wait for a model
 TURN_SECONDS = 3600.0
 
 
 class Client:
-    """The daemon of one root, over HTTP. Used from one thread at a time."""
+    """A client of one root's daemon. Not thread-safe."""
 
-    def __init__(self, address: str, token: str, *, seconds: float = CALL_SECONDS) -> None:
-        import httpx2  # noqa: PLC0415 - 100 ms; whoever only wants the types does not need it
+    def __init__(self, address: str, token: str, *, timeout: float = CALL_SECONDS) -> None:
+        import httpx2  # noqa: PLC0415 - takes 100 ms, and the types alone do not need it
 
         self.address = address.rstrip("/")
         self._token = token
-        self._seconds = seconds
-        self._failed = httpx2.HTTPError
-        self._hung_up = (httpx2.ReadError, httpx2.WriteError, httpx2.RemoteProtocolError)
+        self._timeout = timeout
+        self._http_error = httpx2.HTTPError
+        self._disconnect_errors = (httpx2.ReadError, httpx2.WriteError, httpx2.RemoteProtocolError)
         self._http: httpx2.Client = httpx2.Client(
             base_url=self.address,
             headers={"Authorization": f"Bearer {token}"},
-            verify=self.address.startswith("https:"),  # reading all certificates takes 30 ms
-            trust_env=False,  # nothing on this machine goes through a proxy
+            verify=self.address.startswith("https:"),  # loading all certificates takes 30 ms
+            trust_env=False,  # a local daemon is never behind a proxy
         )
 
     @classmethod
     def of(cls, root: Path) -> Self:
-        """The daemon that runs for a root; NotFoundError if none does."""
-        nobody = NotFoundError(f"no daemon is running for {root}", hint="start one: everlog serve")
+        """Connect to the running daemon of a root. Raises NotFoundError if none is running."""
+        no_daemon = NotFoundError(f"no daemon is running for {root}", hint="start one: everlog serve")
         try:
-            if not _is_held(root / "run" / "daemon.lock"):
-                raise nobody  # whoever listens at a dead daemon's address must not get the token
-            client = cls(_read(root / "run" / "address"), _read(root / "run" / "token"))
+            if not _is_locked(root / "run" / "daemon.lock"):
+                raise no_daemon  # another program at a dead daemon's address must not get the token
+            client = cls(_read_line(root / "run" / "address"), _read_line(root / "run" / "token"))
         except FileNotFoundError:
-            raise nobody from None
+            raise no_daemon from None
         except (OSError, ValueError) as error:
             raise SettingsError(f"{root / 'run'} cannot be used: {error}") from error
         try:
             client.health()
         except StoreFailedError as error:
             client.close()
-            raise nobody from error
+            raise no_daemon from error
         return client
 
     # --- sessions
 
     def sessions(
-        self, *, limit: int = 50, cursor: str | None = None, **which: str | None
+        self,
+        *,
+        agent: str | None = None,
+        sender: str | None = None,
+        source: str | None = None,
+        since: str | None = None,
+        title: str | None = None,
+        limit: int = 50,
+        cursor: str | None = None,
     ) -> responses.Listing:
-        """Sessions, last active first; `which`: agent, sender, source, since, title."""
-        answer = self._ask(
-            "GET", "/api/sessions", query={"limit": limit, "cursor": cursor, **which}
-        )
-        further = parse_qs(urlsplit(answer.links.get("next", {}).get("url", "")).query)
+        """List sessions, last active first."""
+        criteria = {"agent": agent, "sender": sender, "source": source, "since": since}
+        query = {"limit": limit, "cursor": cursor, "title": title, **criteria}
+        response = self._request("GET", "/api/sessions", query=query)
+        next_query = parse_qs(urlsplit(response.links.get("next", {}).get("url", "")).query)
         return responses.Listing(
-            sessions=msgspec.json.decode(answer.content, type=list[responses.Summary]),
-            total=int(answer.headers["x-total-count"]),
-            next=further.get("cursor", [None])[0],
+            sessions=msgspec.json.decode(response.content, type=list[responses.SessionSummary]),
+            total=int(response.headers["x-total-count"]),
+            next=next_query.get("cursor", [None])[0],
         )
 
-    def create(self, *, check: bool = False, **facts: str) -> responses.Named:
-        """Make a session: name, systemPrompt, agent, sender, model, as `system_prompt` too.
+    def create(
+        self,
+        *,
+        title: str | None = None,
+        agent: str | None = None,
+        sender: str | None = None,
+        model: str | None = None,
+        system_prompt: str | None = None,
+        check: bool = False,
+    ) -> responses.CreatedSession:
+        """Create a session.
 
-        With `check` a model that the daemon cannot use is refused; else its turns would fail.
+        With `check`, a model that the daemon cannot use is refused now; otherwise turns fail later.
         """
+        fields = {"name": title, "agent": agent, "sender": sender, "model": model, "systemPrompt": system_prompt}
+        body = {name: value for name, value in fields.items() if value is not None}
         query = {"check": check or None}
-        return self._call("POST", "/api/sessions", responses.Named, _camel(facts), query=query)
+        return self._call("POST", "/api/sessions", responses.CreatedSession, body, query=query)
 
-    def session(self, session_id: str) -> responses.Whole:
-        """Live messages and metadata."""
-        return self._call("GET", _at(session_id), responses.Whole)
+    def session(self, session_id: str) -> responses.SessionDetail:
+        """Return the live messages and the metadata of a session."""
+        return self._call("GET", _session_path(session_id), responses.SessionDetail)
 
     def update(
-        self, session_id: str, *, check: bool = False, **changes: str | None
-    ) -> responses.Summary:
-        """Change name, model or system_prompt; `check` as for a new session."""
+        self,
+        session_id: str,
+        *,
+        title: str | UnsetType | None = UNSET,
+        model: str | UnsetType | None = UNSET,
+        system_prompt: str | UnsetType | None = UNSET,
+        check: bool = False,
+    ) -> responses.SessionSummary:
+        """Change the metadata of a session; None removes a value. `check` as in `create`."""
+        fields = {"name": title, "model": model, "systemPrompt": system_prompt}
+        changes = {name: value for name, value in fields.items() if value is not UNSET}
         query = {"check": check or None}
-        return self._call("PATCH", _at(session_id), responses.Summary, _camel(changes), query=query)
+        return self._call("PATCH", _session_path(session_id), responses.SessionSummary, changes, query=query)
 
     def delete(self, session_id: str) -> None:
-        """Remove a session for good."""
-        self._call("DELETE", _at(session_id), None)
+        """Delete a session permanently."""
+        self._call("DELETE", _session_path(session_id), None)
 
     def messages(
         self, session_id: str, *, after: int = 0, limit: int = 100, everything: bool = False
     ) -> responses.History:
-        """A page of a session's messages, or of its log."""
+        """Return a page of a session's live messages, or with `everything` of its log."""
         query = {"after": after, "limit": limit, "all": everything or None}
-        return self._call("GET", _at(session_id, "messages"), responses.History, query=query)
+        return self._call("GET", _session_path(session_id, "messages"), responses.History, query=query)
 
-    def context(self, session_id: str) -> responses.Prepared:
-        """What the model would be sent."""
-        return self._call("GET", _at(session_id, "context"), responses.Prepared)
+    def context(self, session_id: str) -> responses.PreparedContext:
+        """Return the context of the next model call."""
+        return self._call("GET", _session_path(session_id, "context"), responses.PreparedContext)
 
-    def fork(self, session_id: str, at: int | None = None) -> responses.Named:
-        """A new session that shares everything up to a record."""
-        return self._call("POST", _at(session_id, "fork"), responses.Named, {"at": at})
+    def fork(self, session_id: str, at: int | None = None) -> responses.CreatedSession:
+        """Create a session that shares everything up to the record `at`."""
+        return self._call("POST", _session_path(session_id, "fork"), responses.CreatedSession, {"at": at})
 
-    def rewind(self, session_id: str, to_seq: int) -> responses.Rewound:
-        """Go back to a message."""
-        return self._call("POST", _at(session_id, "rewind"), responses.Rewound, {"toSeq": to_seq})
+    def rewind(self, session_id: str, to_seq: int) -> responses.RewindResult:
+        """Rewind a session to a message."""
+        return self._call("POST", _session_path(session_id, "rewind"), responses.RewindResult, {"toSeq": to_seq})
 
-    def delete_message(self, session_id: str, seq: int) -> responses.Deleted:
-        """Hide a message."""
-        return self._call("DELETE", _at(session_id, "messages", str(seq)), responses.Deleted)
+    def delete_message(self, session_id: str, seq: int) -> responses.DeleteResult:
+        """Delete a message; `restore_message` brings it back."""
+        return self._call("DELETE", _session_path(session_id, "messages", str(seq)), responses.DeleteResult)
 
-    def restore_message(self, session_id: str, seq: int) -> responses.Restored:
-        """Show it again."""
-        where = _at(session_id, "messages", str(seq), "restore")
-        return self._call("POST", where, responses.Restored)
+    def restore_message(self, session_id: str, seq: int) -> responses.RestoreResult:
+        """Restore a deleted message."""
+        path = _session_path(session_id, "messages", str(seq), "restore")
+        return self._call("POST", path, responses.RestoreResult)
 
     # --- turns
 
     def send(
-        self,
-        session_id: str,
-        content: Content,
-        *,
-        cwd: str | None = None,
-        seconds: float = TURN_SECONDS,
-    ) -> responses.Ran:
-        """Say something and wait for the end of the turn."""
-        said = {"content": content, "cwd": cwd}
-        return self._call("POST", _at(session_id, "messages"), responses.Ran, said, seconds=seconds)
+        self, session_id: str, content: Content, *, id: str = "", cwd: str | None = None, timeout: float = TURN_SECONDS
+    ) -> responses.RunResult:
+        """Send a message and wait for the end of the turn; sent again with its id, only once."""
+        body = {"content": content, "id": id, "cwd": cwd}
+        return self._call("POST", _session_path(session_id, "messages"), responses.RunResult, body, timeout=timeout)
 
     def submit(
-        self, session_id: str, content: Content, *, cwd: str | None = None
-    ) -> responses.Accepted:
-        """Say something; it is kept when this returns, and will be answered."""
-        said = {"content": content, "cwd": cwd}
-        where = _at(session_id, "messages")
-        return self._call("POST", where, responses.Accepted, said, query={"wait": False})
+        self, session_id: str, content: Content, *, id: str = "", cwd: str | None = None
+    ) -> responses.AcceptedMessage:
+        """Queue a message. It is durable on return; the turn runs in the daemon."""
+        body = {"content": content, "id": id, "cwd": cwd}
+        path = _session_path(session_id, "messages")
+        return self._call("POST", path, responses.AcceptedMessage, body, query={"wait": False})
 
-    def stream(
-        self, session_id: str, content: Content, *, cwd: str | None = None
-    ) -> Iterator[RunEvent]:
-        """Say something and get the events of its turn, to the last one."""
+    def stream(self, session_id: str, content: Content, *, cwd: str | None = None) -> Iterator[RunEvent]:
+        """Send a message and yield the events of its turn until it ends."""
         with websocket.connect(self.address, self._token) as socket:
             websocket.subscribe(socket, session_id, None)
             run = self.submit(session_id, content, cwd=cwd).run_id
-            for event in websocket.told(socket):
+            for event in websocket.read_events(socket):
                 if event.run_id == run:
                     yield event
                     if isinstance(event, MessageComplete | Error):
                         return
 
     def events(self, session_id: str, after: int | None = 0) -> Iterator[RunEvent]:
-        """What was said after a seq, then everything as it happens; None: only the latter."""
+        """Yield the messages after a seq, then events as they happen; None: only new events."""
         with websocket.connect(self.address, self._token) as socket:
             websocket.subscribe(socket, session_id, after)
-            yield from websocket.told(socket)
+            yield from websocket.read_events(socket)
 
     def connect(self) -> Connection:
-        """An open WebSocket, for the functions of `everlog.client.websocket`."""
+        """Open a WebSocket, for the functions of `everlog.client.websocket`."""
         return websocket.connect(self.address, self._token)
 
     def cancel(self, session_id: str, run_id: str = "") -> bool:
-        """Stop a turn, or take back a message that waits; whether there was one."""
-        where = _at(session_id, "cancel")
-        return self._call("POST", where, responses.Cancelled, {"runId": run_id}).cancelled
+        """Cancel a turn or a queued message. Return whether there was one."""
+        path = _session_path(session_id, "cancel")
+        return self._call("POST", path, responses.CancelResult, {"runId": run_id}).cancelled
 
-    def compact(self, session_id: str, *, focus: str = "") -> responses.Compacted:
+    def compact(self, session_id: str, *, focus: str = "") -> responses.CompactionResult:
         """Summarise the older part of a session."""
-        where = _at(session_id, "compact")
-        return self._call(
-            "POST", where, responses.Compacted, {"focus": focus}, seconds=TURN_SECONDS
-        )
+        path = _session_path(session_id, "compact")
+        return self._call("POST", path, responses.CompactionResult, {"focus": focus}, timeout=TURN_SECONDS)
 
     def inbound(
-        self, context: Mapping[str, Any], text: str, *, wait: bool = True, **how: Any
-    ) -> responses.Received:
-        """A channel's message; `how`: session_key, new_chat, cwd, system."""
-        said = {"context": dict(context), "text": text, **how}
+        self,
+        context: Mapping[str, Any],
+        text: str,
+        *,
+        id: str = "",
+        session_key: str | None = None,
+        new_chat: bool = False,
+        cwd: str | None = None,
+        system: bool = False,
+        wait: bool = True,
+    ) -> responses.InboundResult:
+        """Submit a channel's message; delivered again with its id, it is answered once."""
+        body = {
+            "context": dict(context),
+            "text": text,
+            "id": id,
+            "session_key": session_key,
+            "new_chat": new_chat,
+            "cwd": cwd,
+            "system": system,
+        }
         query = {"wait": wait}
-        return self._call(
-            "POST", "/api/inbound", responses.Received, said, query=query, seconds=TURN_SECONDS
-        )
+        return self._call("POST", "/api/inbound", responses.InboundResult, body, query=query, timeout=TURN_SECONDS)
 
     # --- the daemon
 
     def cron(self) -> list[dict[str, Any]]:
-        """Every job and how it has fared."""
+        """List the cron jobs with their status."""
         return self._call("GET", "/api/cron", list[dict[str, Any]])
 
     def pause(self, job: str) -> None:
-        """Let a job rest."""
-        self._call("POST", f"/api/cron/{quote(job, safe='')}/pause", responses.Done)
+        """Pause a cron job."""
+        self._call("POST", f"/api/cron/{quote(job, safe='')}/pause", responses.ActionResult)
 
     def resume(self, job: str) -> None:
-        """Let a job run at its times again."""
-        self._call("POST", f"/api/cron/{quote(job, safe='')}/resume", responses.Done)
+        """Resume a paused cron job."""
+        self._call("POST", f"/api/cron/{quote(job, safe='')}/resume", responses.ActionResult)
 
     def run(self, job: str) -> str:
-        """Run a job now; the session it runs in."""
-        done = self._call("POST", f"/api/cron/{quote(job, safe='')}/run", responses.Done)
-        return done.session_id or ""
+        """Run a cron job now. Return the id of its session."""
+        result = self._call("POST", f"/api/cron/{quote(job, safe='')}/run", responses.ActionResult)
+        return result.session_id or ""
 
-    # --- what was said, and what was learnt
+    # --- search, usage, memory
 
     def search(
-        self, text: str, *, limit: int = 20, offset: int = 0, **which: str | None
+        self,
+        text: str,
+        *,
+        agent: str | None = None,
+        sender: str | None = None,
+        source: str | None = None,
+        title: str | None = None,
+        role: str | None = None,
+        since: str | None = None,
+        until: str | None = None,
+        limit: int = 20,
+        offset: int = 0,
     ) -> Results:
-        """Sessions in which something was said, the best first; `offset` passes over some.
-
-        `which`: agent, sender, source, title, role, since, until.
-        """
-        query = {"q": text, "limit": limit, "offset": offset, **which}
+        """Search all sessions, best match first; `offset` skips so many of them."""
+        criteria = {"agent": agent, "sender": sender, "source": source, "title": title}
+        bounds = {"role": role, "since": since, "until": until, "limit": limit, "offset": offset}
+        query = {"q": text, **criteria, **bounds}
         return self._call("GET", "/api/search", Results, query=query)
 
     def usage(
-        self, session_id: str | None = None, *, by: str | None = None, **which: str | None
-    ) -> Reckoning:
-        """What sessions spent, or one of them, over time.
+        self,
+        session_id: str | None = None,
+        *,
+        by: str | None = None,
+        agent: str | None = None,
+        sender: str | None = None,
+        source: str | None = None,
+        since: str | None = None,
+        until: str | None = None,
+    ) -> UsageSummary:
+        """Return the usage of all sessions, or of one, over time.
 
-        `which`: since, until, and of all sessions agent, sender, source.
+        `agent`, `sender` and `source` choose among all sessions.
         """
-        where = "/api/usage" if session_id is None else _at(session_id, "usage")
-        return self._call("GET", where, Reckoning, query={"by": by, **which})
+        path = "/api/usage" if session_id is None else _session_path(session_id, "usage")
+        criteria = {"agent": agent, "sender": sender, "source": source}
+        query = {"by": by, "since": since, "until": until, **criteria}
+        return self._call("GET", path, UsageSummary, query=query)
 
-    def memory(self, agent: str | None = None) -> responses.Remembered:
-        """The index and the notes of an agent."""
-        return self._call("GET", "/api/memory", responses.Remembered, query={"agent": agent})
+    def memory(self, agent: str | None = None) -> responses.AgentMemory:
+        """Return the index and the notes of an agent's memory."""
+        return self._call("GET", "/api/memory", responses.AgentMemory, query={"agent": agent})
 
-    def remember(self, text: str, *, agent: str | None = None, **about: str) -> responses.Noted:
-        """Write a note, as a person does; `about`: category, name, description."""
-        said = {"text": text, **about}
-        return self._call("POST", "/api/memory", responses.Noted, said, query={"agent": agent})
+    def remember(
+        self,
+        text: str,
+        *,
+        agent: str | None = None,
+        category: str | None = None,
+        name: str | None = None,
+        description: str | None = None,
+    ) -> responses.SavedNote:
+        """Write a note as a person, so that no dream changes it."""
+        body = _note_body(text, category, name, description)
+        return self._call("POST", "/api/memory", responses.SavedNote, body, query={"agent": agent})
 
     def forget(self, note: str, *, agent: str | None = None) -> None:
-        """Take a note away, by its file or its exact name."""
-        where = f"/api/memory/{quote(note, safe='')}"
-        self._call("DELETE", where, None, query={"agent": agent})
+        """Delete a note by its file or its exact name."""
+        path = f"/api/memory/{quote(note, safe='')}"
+        self._call("DELETE", path, None, query={"agent": agent})
 
     def revise(
-        self, note: str, text: str, *, agent: str | None = None, **about: str
-    ) -> responses.Noted:
-        """Let a note say something else; `about`: name, description, category, version."""
-        where, said = f"/api/memory/{quote(note, safe='')}", {"text": text, **about}
-        return self._call("PUT", where, responses.Noted, said, query={"agent": agent})
+        self,
+        note: str,
+        text: str,
+        *,
+        agent: str | None = None,
+        category: str | None = None,
+        name: str | None = None,
+        description: str | None = None,
+        version: str | None = None,
+    ) -> responses.SavedNote:
+        """Replace the text of a note, if it is still of this `version`."""
+        path = f"/api/memory/{quote(note, safe='')}"
+        body = _note_body(text, category, name, description, version)
+        return self._call("PUT", path, responses.SavedNote, body, query={"agent": agent})
 
     def memory_changes(self, agent: str | None = None) -> list[responses.MemoryChange]:
-        """What was done to a memory, newest first."""
-        kind = list[responses.MemoryChange]
-        return self._call("GET", "/api/memory/changes", kind, query={"agent": agent})
+        """List the changes to a memory, newest first."""
+        response_type = list[responses.MemoryChange]
+        return self._call("GET", "/api/memory/changes", response_type, query={"agent": agent})
 
-    def dream(
-        self, *, agent: str | None = None, force: bool = False, dry_run: bool = False
-    ) -> responses.Dreamed:
-        """Put a memory in order, if it is time or forced; or tell what would be changed."""
-        said, query = {"force": force, "dryRun": dry_run}, {"agent": agent}
-        where = "/api/memory/dream"
-        return self._call("POST", where, responses.Dreamed, said, query=query, seconds=TURN_SECONDS)
+    def dream(self, *, agent: str | None = None, force: bool = False, dry_run: bool = False) -> responses.DreamResult:
+        """Consolidate a memory if a dream is due or `force`; `dry_run` only reports changes."""
+        body, query = {"force": force, "dryRun": dry_run}, {"agent": agent}
+        path = "/api/memory/dream"
+        return self._call("POST", path, responses.DreamResult, body, query=query, timeout=TURN_SECONDS)
 
-    def undo(self, agent: str | None = None) -> responses.TakenBack:
-        """Take back the last change of a memory."""
-        return self._call("POST", "/api/memory/undo", responses.TakenBack, query={"agent": agent})
+    def undo(self, agent: str | None = None) -> responses.UndoResult:
+        """Undo the last change to a memory."""
+        return self._call("POST", "/api/memory/undo", responses.UndoResult, query={"agent": agent})
 
     # --- health
 
     def health(self) -> dict[str, Any]:
-        """Counts."""
+        """Return the daemon's counts, and whether its store is reachable."""
         return self._call("GET", "/api/health", dict[str, Any])
 
-    def verify(self, session_id: str) -> responses.Verified:
-        """Look at every byte of a session."""
-        return self._call(
-            "GET", _at(session_id, "verify"), responses.Verified, seconds=TURN_SECONDS
-        )
+    def verify(self, session_id: str) -> responses.VerifyResult:
+        """Check the integrity of every byte of a session."""
+        return self._call("GET", _session_path(session_id, "verify"), responses.VerifyResult, timeout=TURN_SECONDS)
 
-    def verify_all(self) -> responses.Checked:
-        """Begin to look at every byte of every session, unless that is under way."""
-        return self._call("POST", "/api/health/verify", responses.Checked)
+    def verify_all(self) -> responses.IntegrityStatus:
+        """Start the integrity check of all sessions, unless it is running."""
+        return self._call("POST", "/api/health/verify", responses.IntegrityStatus)
 
-    def verified(self) -> responses.Checked:
-        """How far that is, and what was found."""
-        return self._call("GET", "/api/health/verify", responses.Checked)
+    def integrity_status(self) -> responses.IntegrityStatus:
+        """Return the progress and findings of the integrity check of all sessions."""
+        return self._call("GET", "/api/health/verify", responses.IntegrityStatus)
 
-    def repair(self, session_id: str) -> responses.Repaired:
-        """Set right what can be in a session, deleting nothing."""
-        where = _at(session_id, "repair")
-        return self._call("POST", where, responses.Repaired, seconds=TURN_SECONDS)
+    def repair(self, session_id: str) -> responses.RepairResult:
+        """Repair a session as far as possible, deleting nothing."""
+        path = _session_path(session_id, "repair")
+        return self._call("POST", path, responses.RepairResult, timeout=TURN_SECONDS)
 
     def link(self) -> str:
-        """An address that opens the page once."""
-        return self._call("POST", "/api/link", responses.Link).url
+        """Create a one-time link to the web page."""
+        return self._call("POST", "/api/link", responses.PageLink).url
 
     def close(self) -> None:
-        """Give back the connections."""
+        """Close the connections."""
         self._http.close()
 
     def __enter__(self) -> Self:
@@ -323,76 +390,74 @@ class Client:
     def _call(
         self,
         method: str,
-        where: str,
-        kind: type[T] | None,
-        said: Mapping[str, Any] | None = None,
+        path: str,
+        response_type: type[T] | None,
+        body: Mapping[str, Any] | None = None,
         *,
         query: Mapping[str, Any] | None = None,
-        seconds: float | None = None,
+        timeout: float | None = None,
     ) -> T:
-        answer = self._ask(method, where, said, query=query, seconds=seconds)
-        return msgspec.json.decode(answer.content, type=kind) if kind else None  # type: ignore[return-value]
+        response = self._request(method, path, body, query=query, timeout=timeout)
+        return msgspec.json.decode(response.content, type=response_type) if response_type else None  # type: ignore[return-value]
 
-    def _ask(
+    def _request(
         self,
         method: str,
-        where: str,
-        said: Mapping[str, Any] | None = None,
+        path: str,
+        data: Mapping[str, Any] | None = None,
         *,
         query: Mapping[str, Any] | None = None,
-        seconds: float | None = None,
+        timeout: float | None = None,
     ) -> httpx2.Response:
         headers, body = {}, None
-        if said is not None:
+        if data is not None:
             headers["Content-Type"] = "application/json"
-            body = _encoded(said)
-        given = {key: _text(one) for key, one in (query or {}).items() if one is not None}
-        # A connection that was kept may have been hung up on meanwhile, which is seen only when it
-        # is used again. What only reads is then asked once more, on another one.
-        for tries_left in (method == "GET", False):
+            body = _encode_body(data)
+        params = {key: _query_value(value) for key, value in (query or {}).items() if value is not None}
+        # The daemon may have closed a pooled connection, which shows only on its next use. A read
+        # is then retried once, on another connection.
+        for may_retry in (method == "GET", False):
             try:
-                answer = self._http.request(
-                    method,
-                    where,
-                    content=body,
-                    params=given,
-                    headers=headers,
-                    timeout=seconds or self._seconds,
+                response = self._http.request(
+                    method, path, content=body, params=params, headers=headers, timeout=timeout or self._timeout
                 )
                 break
-            except self._failed as error:
-                if tries_left and isinstance(error, self._hung_up):
+            except self._http_error as error:
+                if may_retry and isinstance(error, self._disconnect_errors):
                     continue
-                text = f"the daemon at {self.address} does not answer: {error}"
-                raise StoreFailedError(text) from error
-        if not answer.is_success:
-            raise failure(answer.status_code, answer.content)
-        return answer
+                message = f"the daemon at {self.address} does not respond: {error}"
+                raise StoreFailedError(message) from error
+        if not response.is_success:
+            raise decode_error(response.status_code, response.content)
+        return response
 
 
-def _at(session_id: str, *rest: str) -> str:
+def _session_path(session_id: str, *segments: str) -> str:
     if not session_id:
-        raise InvalidIdError("no session is named")
-    return "/".join(("/api/sessions", quote(session_id, safe="", errors="replace"), *rest))
+        raise InvalidIdError("the session id is empty")
+    return "/".join(("/api/sessions", quote(session_id, safe="", errors="replace"), *segments))
 
 
-def _encoded(said: Mapping[str, Any]) -> bytes:
+def _encode_body(body: Mapping[str, Any]) -> bytes:
     try:
-        return msgspec.json.encode(said)
-    except UnicodeEncodeError:  # a lone surrogate: what a terminal or a file made of bad bytes
-        return msgspec.json.encode(clean(said))
+        return msgspec.json.encode(body)
+    except UnicodeEncodeError:  # a lone surrogate, from bad bytes in a terminal or a file
+        return msgspec.json.encode(replace_surrogates(body))
 
 
-def _camel(facts: Mapping[str, str | None]) -> dict[str, str | None]:
-    return {"systemPrompt" if key == "system_prompt" else key: one for key, one in facts.items()}
+def _note_body(
+    text: str, category: str | None, name: str | None, description: str | None, version: str | None = None
+) -> dict[str, str]:
+    fields = {"category": category, "name": name, "description": description, "version": version}
+    return {"text": text} | {key: value for key, value in fields.items() if value is not None}
 
 
-def _text(value: object) -> str:
+def _query_value(value: object) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
-def _is_held(file: Path) -> bool:
-    """Whether a process has the lock on a file."""
+def _is_locked(file: Path) -> bool:
+    """Return whether a process holds the lock on a file."""
     import fcntl  # noqa: PLC0415 - not on every platform
 
     descriptor = os.open(file, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
@@ -405,9 +470,7 @@ def _is_held(file: Path) -> bool:
     return False
 
 
-def _read(file: Path) -> str:
-    """One line of a small file that must be no link."""
-    with open(
-        os.open(file, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC), encoding="ascii"
-    ) as opened:
-        return opened.read(4096).strip()
+def _read_line(file: Path) -> str:
+    """Read the one line of a small file, not following a symlink."""
+    with open(os.open(file, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC), encoding="ascii") as stream:
+        return stream.read(4096).strip()

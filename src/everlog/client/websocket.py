@@ -1,4 +1,4 @@
-"""The daemon's WebSocket: events as they happen, decoded."""
+"""The client side of the event stream `/ws`: subscriptions and decoded events."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 from msgspec.structs import replace
 
-from everlog.client.error_decoding import failure
+from everlog.client.error_decoding import decode_error
 from everlog.errors import EverlogError, ProviderUnavailableError, StoreFailedError
 from everlog.model import Message, blocks
 from everlog.wire import events
@@ -18,17 +18,17 @@ from everlog.wire.events import RunEvent
 if TYPE_CHECKING:
     from websockets.sync.connection import Connection
 
-_KINDS: dict[str, type[RunEvent]] = {
-    str(kind.__struct_config__.tag): kind
-    for kind in vars(events).values()
-    if isinstance(kind, type) and issubclass(kind, RunEvent) and kind is not RunEvent
+_EVENT_TYPES: dict[str, type[RunEvent]] = {
+    str(event_type.__struct_config__.tag): event_type
+    for event_type in vars(events).values()
+    if isinstance(event_type, type) and issubclass(event_type, RunEvent) and event_type is not RunEvent
 }
 OPEN_SECONDS = 10.0
-LARGEST = 1 << 26  # bytes of one event
+MAX_EVENT_BYTES = 1 << 26  # bytes of one event
 
 
 def connect(address: str, token: str) -> Connection:
-    """An open WebSocket. StoreFailedError if the daemon does not take it."""
+    """Open a WebSocket. Raises StoreFailedError if the daemon does not accept it."""
     from websockets.exceptions import WebSocketException  # noqa: PLC0415 - 60 ms, seldom needed
     from websockets.sync import client  # noqa: PLC0415
 
@@ -37,73 +37,74 @@ def connect(address: str, token: str) -> Connection:
             f"ws{address.removeprefix('http')}/ws",
             additional_headers={"Authorization": f"Bearer {token}"},
             open_timeout=OPEN_SECONDS,
-            max_size=LARGEST,
+            max_size=MAX_EVENT_BYTES,
             proxy=None,
         )
     except (WebSocketException, OSError, TimeoutError) as error:
-        raise StoreFailedError(f"the daemon at {address} takes no WebSocket: {error}") from error
+        message = f"cannot open a WebSocket to the daemon at {address}: {error}"
+        raise StoreFailedError(message) from error
 
 
 def subscribe(socket: Connection, session_id: str, after: int | None) -> str:
-    """Follow a session; when this returns, nothing that happens in it is missed.
+    """Subscribe to a session. No event after the return is missed.
 
-    Returns the run that is under way in the daemon, or nothing.
+    Returns the id of the run in progress, or an empty string.
     """
-    asked: dict[str, Any] = {"type": "subscribe", "sessionId": session_id}
+    request: dict[str, Any] = {"type": "subscribe", "sessionId": session_id}
     if after is not None:
-        asked["after"] = after
-    with _ends_told():
-        socket.send(msgspec.json.encode(asked).decode())
-    for said in _received(socket):
-        if said.get("type") == "subscribed":
-            return str(said.get("runId") or "")
-        if said.get("type") == "error":
-            raise _refused(said)
-    return ""  # what is received has no end
+        request["after"] = after
+    with _map_disconnect():
+        socket.send(msgspec.json.encode(request).decode())
+    for payload in _receive(socket):
+        if payload.get("type") == "subscribed":
+            return str(payload.get("runId") or "")
+        if payload.get("type") == "error":
+            raise _subscribe_error(payload)
+    return ""  # unreachable: _receive ends only by an exception
 
 
-def told(socket: Connection) -> Iterator[RunEvent]:
-    """Events as they come; those that this version does not know are skipped."""
-    for said in _received(socket):
-        event = decode(said)
+def read_events(socket: Connection) -> Iterator[RunEvent]:
+    """Yield events as they arrive, skipping kinds unknown to this version."""
+    for payload in _receive(socket):
+        event = decode_event(payload)
         if event is not None:
             yield event
 
 
-def decode(said: dict[str, Any]) -> RunEvent | None:
-    """An event from its JSON object; None for one that this version does not know."""
-    kind = _KINDS.get(str(said.get("type")))
-    if kind is None:
+def decode_event(payload: dict[str, Any]) -> RunEvent | None:
+    """Decode an event from its JSON object; None if this version does not know its kind."""
+    event_type = _EVENT_TYPES.get(str(payload.get("type")))
+    if event_type is None:
         return None
     try:
-        if kind is events.MessageStored:
-            return _stored(said)
-        return msgspec.convert(said, kind)
+        if event_type is events.MessageStored:
+            return _decode_stored_message(payload)
+        return msgspec.convert(payload, event_type)
     except (msgspec.ValidationError, KeyError, TypeError):
         return None
 
 
-def _stored(said: dict[str, Any]) -> RunEvent:
-    """A message may hold blocks of a kind that the typed decoder refuses."""
-    message = said["message"]
-    empty = msgspec.convert({**message, "content": ()}, Message)
-    whole = replace(empty, content=blocks(message["content"]))
-    event = msgspec.convert({**said, "message": msgspec.to_builtins(empty)}, events.MessageStored)
-    return replace(event, message=whole)
+def _decode_stored_message(payload: dict[str, Any]) -> RunEvent:
+    """Decode a `message` event, whose blocks may be of kinds the typed decoder refuses."""
+    message = payload["message"]
+    without_content = msgspec.convert({**message, "content": ()}, Message)
+    complete = replace(without_content, content=blocks(message["content"]))
+    event = msgspec.convert({**payload, "message": msgspec.to_builtins(without_content)}, events.MessageStored)
+    return replace(event, message=complete)
 
 
-def _received(socket: Connection) -> Iterator[dict[str, Any]]:
+def _receive(socket: Connection) -> Iterator[dict[str, Any]]:
     while True:
-        with _ends_told():
+        with _map_disconnect():
             data = socket.recv()
-        said = msgspec.json.decode(data)
-        if isinstance(said, dict):
-            yield said
+        payload = msgspec.json.decode(data)
+        if isinstance(payload, dict):
+            yield payload
 
 
 @contextmanager
-def _ends_told() -> Iterator[None]:
-    """The end of a connection, as our error; it may come at any moment, also before the first."""
+def _map_disconnect() -> Iterator[None]:
+    """Raise ProviderUnavailableError when the connection closes, at any time from its start."""
     from websockets.exceptions import ConnectionClosed  # noqa: PLC0415
 
     try:
@@ -111,11 +112,10 @@ def _ends_told() -> Iterator[None]:
     except ConnectionClosed as error:
         reason = error.rcvd.reason if error.rcvd else str(error)
         raise ProviderUnavailableError(
-            f"the daemon ended the connection: {reason}",
-            hint="connect again, with the last seq that you have",
+            f"the daemon closed the connection: {reason}", hint="reconnect with the last seq that you received"
         ) from error
 
 
-def _refused(said: dict[str, Any]) -> EverlogError:
-    body = {"error": said.get("message", ""), "code": said.get("code", "")}
-    return failure(404, msgspec.json.encode(body))
+def _subscribe_error(payload: dict[str, Any]) -> EverlogError:
+    body = {"error": payload.get("message", ""), "code": payload.get("code", "")}
+    return decode_error(404, msgspec.json.encode(body))

@@ -1,1 +1,1 @@
-"""What the model is sent next. Pure."""
+"""The context of the next model call: building, fitting, counting, compaction. Pure."""

@@ -1,6 +1,6 @@
-"""Make a context fit: shorten old tool results, leave out the oldest rounds.
+"""Fit a context into its window: shorten old tool results, leave out the oldest rounds.
 
-Only the context is changed, never the log; whatever is missing is named.
+Only the context is changed, never the log; everything that is left out is listed.
 """
 
 from __future__ import annotations
@@ -9,81 +9,81 @@ from collections.abc import Sequence
 
 from msgspec.structs import replace
 
-from everlog.context.tokens import Counter, estimate
+from everlog.context.tokens import TokenCounter, estimate
 from everlog.errors import ContextOverflowError
 from everlog.log.backward_read import LeftOut
-from everlog.log.tool_pairs import rounds
+from everlog.log.tool_pairs import split_rounds
 from everlog.model import AnyBlock, Message, Text, user
 
 TOOL_RESULT_BUDGET = 50_000  # characters
-UNTOUCHED = 6  # newest messages that are sent whole
-HEAD = 200  # characters that a shortened result keeps
+UNTOUCHED_MESSAGES = 6  # the newest ones, sent whole
+HEAD_LENGTH = 200  # characters that a shortened result keeps
 
 
 def shorten_results(messages: Sequence[Message], budget: int) -> list[Message]:
-    """The messages with the oldest tool results cut until all of them are within the budget."""
-    made = list(messages)
-    total = sum(_characters(one) for one in messages if one.role == "toolResult")
-    for at, message in enumerate(messages[:-UNTOUCHED]):
+    """Shorten the oldest tool results until all of them together are within the budget."""
+    shortened = list(messages)
+    total = sum(_count_characters(message) for message in messages if message.role == "toolResult")
+    for index, message in enumerate(messages[:-UNTOUCHED_MESSAGES]):
         if total <= budget:
             break
-        if message.role == "toolResult" and _characters(message) > 2 * HEAD:
-            made[at] = _shortened(message)
-            total -= _characters(message) - _characters(made[at])
-    return made
+        if message.role == "toolResult" and _count_characters(message) > 2 * HEAD_LENGTH:
+            shortened[index] = _shorten(message)
+            total -= _count_characters(message) - _count_characters(shortened[index])
+    return shortened
 
 
-def _characters(message: Message) -> int:
+def _count_characters(message: Message) -> int:
     return sum(len(block.text) for block in message.content if isinstance(block, Text))
 
 
-def _shortened(message: Message) -> Message:
+def _shorten(message: Message) -> Message:
     text = message.text
-    where = f"record {message.seq} of this session has" if message.seq else "the history has"
-    note = f"[{len(text) - HEAD} more characters; {where} the whole result. Run the tool again.]"
-    others: tuple[AnyBlock, ...] = tuple(b for b in message.content if not isinstance(b, Text))
-    return replace(message, content=(Text(f"{text[:HEAD]}\n{note}"), *others), line=b"")
+    source = f"record {message.seq} of this session has" if message.seq else "the history has"
+    more = len(text) - HEAD_LENGTH
+    note = f"[{more} more characters; {source} the whole result. Run the tool again.]"
+    attached: tuple[AnyBlock, ...] = tuple(b for b in message.content if not isinstance(b, Text))
+    return replace(message, content=(Text(f"{text[:HEAD_LENGTH]}\n{note}"), *attached), line=b"")
 
 
 def leave_out_rounds(
-    messages: Sequence[Message], first: int, wanted: int, needed: int, count: Counter
+    messages: Sequence[Message], first: int, target: int, required: int, count: TokenCounter
 ) -> tuple[list[Message], list[LeftOut], int]:
-    """Leave out the oldest rounds until the context is `wanted` tokens smaller.
+    """Leave out the oldest rounds until the context is `target` tokens smaller.
 
-    Never what stands before `first` (the summary), nor the newest round, nor the last thing that
-    the user said, with what was injected for it. Returns the messages with a note in the gap,
-    what is missing, and the tokens saved. ContextOverflowError if not even `needed` can be saved.
+    Never the messages before `first` (the summary), the newest round, or the last user message and
+    its injections. Returns the messages with a note in the gap, what was left out, and the tokens
+    saved. ContextOverflowError if not even `required` tokens can be saved.
     """
-    pinned = _last_said(messages, first)
-    gone: list[int] = []
-    saved = -_NOTE_TOKENS
-    for places in rounds(messages[first:])[:-1]:
-        if saved >= wanted:
+    pinned = _last_user_messages(messages, first)
+    dropped: list[int] = []
+    saved = -_GAP_TOKENS
+    for span in split_rounds(messages[first:])[:-1]:
+        if saved >= target:
             break
-        for at in range(places.start + first, places.stop + first):
-            if at not in pinned:
-                gone.append(at)
-                saved += estimate(messages[at], count)
-    if saved < needed:
+        for index in range(span.start + first, span.stop + first):
+            if index not in pinned:
+                dropped.append(index)
+                saved += estimate(messages[index], count)
+    if saved < required:
         raise ContextOverflowError(
-            f"the newest round, with what must go before it, is {needed - max(saved, 0)} tokens "
-            "over the model's window",
-            hint="take a model with a larger window, or rewind the session",
+            f"the newest round and what must precede it are {required - max(saved, 0)} tokens over the model's window",
+            hint="use a model with a larger window, or rewind the session",
         )
     if saved <= 0:
         return list(messages), [], 0
-    missing = set(gone)
-    kept = [message for at, message in enumerate(messages) if at not in missing]
-    kept.insert(first, _gap(len(gone)))
-    seqs = (messages[at].seq or None for at in gone)
+    skipped = set(dropped)
+    remaining = [message for index, message in enumerate(messages) if index not in skipped]
+    remaining.insert(first, _gap_message(len(dropped)))
+    seqs = (messages[index].seq or None for index in dropped)
     left_out = [LeftOut(seq, "the context would not fit the window") for seq in seqs]
-    return kept, left_out, saved
+    return remaining, left_out, saved
 
 
-_NOTE_TOKENS = 40
+_GAP_TOKENS = 40
 
 
-def _last_said(messages: Sequence[Message], first: int) -> range:
+def _last_user_messages(messages: Sequence[Message], first: int) -> range:
     end = len(messages)
     while end > first and messages[end - 1].role != "user":
         end -= 1
@@ -93,7 +93,7 @@ def _last_said(messages: Sequence[Message], first: int) -> range:
     return range(start, end)
 
 
-def _gap(count: int) -> Message:
-    what = "1 earlier message is" if count == 1 else f"{count} earlier messages are"
-    text = f"[{what} left out here to fit the model's window; the session's log has them all.]"
+def _gap_message(count: int) -> Message:
+    subject = "1 earlier message is" if count == 1 else f"{count} earlier messages are"
+    text = f"[{subject} left out here to fit the model's window; the session's log has them all.]"
     return user(text, auto_injected=True)

@@ -1,20 +1,20 @@
-"""How many tokens: an estimate that needs no vocabulary, and exact counts where there is one.
+"""Token counts: an estimate that needs no vocabulary, and exact counts where there is one.
 
-The estimate imitates o200k, the vocabulary of the GPT-4o family. It is made to be a little high:
+The estimate imitates o200k, the vocabulary of the GPT-4o family. It is meant to be a little high:
 about 10 % on most texts, and between −10 % and +35 % on prose, code, listings, logs, JSON, hex
 and base64, in English and in other languages. A count that is too high compacts a little early;
-one that is too low overflows a window. `exact` counts instead of estimating and needs the extra
-`everlog[tokens]`.
+one that is too low overflows a window. `exact_counter` counts instead of estimating and needs the
+extra `everlog[tokens]`.
 
 The estimate has two parts, both sums over characters and so additive:
 
-* A Latin-1 character has a weight, and going from one kind of character to another has a price:
-  a word after a space is cheap, a digit after a letter is dear. Both are numbers of *bits*, so
-  a text is weighed by arithmetic on one long integer and never by a loop in Python.
+* A Latin-1 character has a weight, and a change from one kind of character to another has a price:
+  a word after a space is cheap, a digit after a letter is expensive. Both are numbers of *bits*,
+  so a text is weighed by arithmetic on one long integer and never by a loop in Python.
 * Every other character counts as a `?` there and adds the rate of its script.
 
-Nothing here reads files or the network. Windows of models are a table of what is certain; where
-it knows nothing, a provider's own figure or a setting says more.
+Nothing here reads files or the network. The table of model windows contains only what is certain;
+for other models the provider's figure or a setting decides.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ import msgspec
 from everlog.errors import SettingsError
 from everlog.model import AnyBlock, File, Image, Message, Text, Thinking, ToolCall, Usage
 
-WINDOW = 200_000  # of a model that nothing is known of
+DEFAULT_WINDOW = 200_000  # of an unknown model
 
-Counter = Callable[[str], int]
+TokenCounter = Callable[[str], int]
 
 # --- text -----------------------------------------------------------------------------------
 
@@ -39,8 +39,8 @@ Counter = Callable[[str], int]
 # differs from its neighbour's; 15 of these units are a token. The end of a text is kind 0, a
 # newline. Weights and kinds were found together, by descent over both, as those that keep the
 # most of some 8,000 samples of 130 sorts of text inside the bounds of the module's docstring
-# when compared with o200k; no single figure means anything. Rare letters weigh much since they
-# are rare in words and not in base64 and identifiers.
+# when compared with o200k; no single figure means anything. Rare letters are heavy because they
+# are rare in words but not in base64 and identifiers.
 _CLASSES = (
     ("\n\r", 3, 0b00000000),
     ("\t", 4, 0b00000000),
@@ -66,7 +66,7 @@ _CONTROL, _SYMBOL, _ACCENTED = (8, 0b00000111), (8, 0b10110110), (1, 0b01000001)
 _UNIT = 1 / 15
 
 # The first code point of a script, and hundredths of a token for each of its characters on top
-# of the `?`. Blocks of 256 are told apart, no finer: Lao is taken for Thai.
+# of the `?`. The resolution is blocks of 256: Lao is treated as Thai.
 _SCRIPTS = (
     (0x0000, 0),
     (0x0100, 60),  # Latin with marks
@@ -83,7 +83,7 @@ _SCRIPTS = (
     (0x0E00, 42),  # Thai
     (0x0F00, 150),  # Tibetan
     (0x1000, 40),  # Burmese, Georgian
-    (0x1100, 217),  # Ethiopic and others that the vocabulary hardly knows
+    (0x1100, 217),  # Ethiopic and others that the vocabulary hardly covers
     (0x1700, 58),  # Khmer
     (0x1800, 250),
     (0x1E00, 10),  # Vietnamese
@@ -99,30 +99,29 @@ _SCRIPTS = (
     (0x4E00, 79),  # Chinese, kanji
     (0xA000, 250),
     (0xAC00, 65),  # Hangul
-    (0xD800, 105),  # each half of what UTF-16 writes as two: emoji above all
+    (0xD800, 105),  # each half of a surrogate pair: mostly emoji
     (0xE000, 250),
     (0xFB00, 150),
     (0xFF00, 80),  # full-width forms
 )
 
-# A text that is one character again and again is like no other. There are long tokens for runs of
-# these …
-_RULES = frozenset("\t\n !#%*+-./:;=_~")
-# … and shorter ones, of four or more, for runs of these.
-_RUNS = frozenset("\"$'()<>?@\\^|,0123456789abcdefhiklmorsvxyABCEFILMOXY")
+# A text that repeats one character is a special case. There are long tokens for runs of these …
+_LONG_RUNS = frozenset("\t\n !#%*+-./:;=_~")
+# … and shorter ones, of at least four characters, for runs of these.
+_SHORT_RUNS = frozenset("\"$'()<>?@\\^|,0123456789abcdefhiklmorsvxyABCEFILMOXY")
 
-_SAMPLED = 262_144  # characters; a longer text is estimated from as many, in spread windows
-_WINDOWS = 512
+_SAMPLE_SIZE = 262_144  # characters; a longer text is estimated from samples of this total size
+_SAMPLE_COUNT = 512
 
 
 def _tables() -> tuple[bytes, bytes, bytes]:
-    """Weights and kinds of the bytes of Latin-1, both as bits, and rates by high byte."""
+    """Return weights and kinds of the Latin-1 bytes, both as bits, and rates by high byte."""
     weights, kinds = bytearray(256), bytearray(256)
     for code in range(256):
         weight, kind = _CONTROL if code < 128 else _ACCENTED if chr(code).isalpha() else _SYMBOL
-        for characters, *known in _CLASSES:
+        for characters, *entry in _CLASSES:
             if chr(code) in characters:
-                weight, kind = known
+                weight, kind = entry
         weights[code], kinds[code] = (1 << weight - 1) - 1, kind
     rates = bytearray(256)
     for start, rate in _SCRIPTS:
@@ -131,30 +130,31 @@ def _tables() -> tuple[bytes, bytes, bytes]:
 
 
 _WEIGHTS, _KINDS, _RATES = _tables()
-_LIGHT = bytes(code for code in range(256) if not _WEIGHTS[code])
+_WEIGHTLESS = bytes(code for code in range(256) if not _WEIGHTS[code])
 
 
 def estimate_text(text: str) -> int:
-    """About how many tokens a text has; 0 only for the empty one."""
+    """Estimate the tokens of a text; 0 only for the empty one."""
     size = len(text)
     if not size:
         return 0
-    if size <= _SAMPLED:
+    if size <= _SAMPLE_SIZE:
         tokens = _weigh(text)
     else:
-        window = _SAMPLED // _WINDOWS
-        sample = "".join([text[at : at + window] for at in range(0, size, size // _WINDOWS)])
+        window, step = _SAMPLE_SIZE // _SAMPLE_COUNT, size // _SAMPLE_COUNT
+        sample = "".join([text[start : start + window] for start in range(0, size, step)])
         tokens = _weigh(sample) * size / len(sample)
     first, middle = text[0], text[size // 2]
     if first == text[-1] or text[size // 2 : size // 2 + 16] == middle * 16:
-        tokens = max(tokens, text.count(first) * _run(first), text.count(middle) * _run(middle))
+        runs = (text.count(character) * _run_rate(character) for character in (first, middle))
+        tokens = max(tokens, *runs)
     return round(tokens) or 1
 
 
 def _weigh(text: str) -> float:
     data = text.encode("latin-1", "replace")
     kinds = int.from_bytes(data.translate(_KINDS), "little")
-    weights = int.from_bytes(data.translate(_WEIGHTS, _LIGHT), "little")
+    weights = int.from_bytes(data.translate(_WEIGHTS, _WEIGHTLESS), "little")
     units = len(data) + weights.bit_count() + 2 * (kinds ^ kinds >> 8).bit_count()
     tokens = units * _UNIT
     if b"?" in data and not text.isascii():
@@ -163,137 +163,132 @@ def _weigh(text: str) -> float:
     return tokens
 
 
-def _run(character: str) -> float:
-    """The least that a character costs in a long run of itself."""
-    if character in _RULES:
+def _run_rate(character: str) -> float:
+    """Return the minimum cost of a character in a long run of itself."""
+    if character in _LONG_RUNS:
         return 0
-    if character in _RUNS:
+    if character in _SHORT_RUNS:
         return 0.25
     return 0.5 if character.isascii() and character.isprintable() else 1
 
 
 # --- messages -------------------------------------------------------------------------------
 
-_MESSAGE = 4  # what a provider puts around each message
-_ATTACHED = 1200  # an image or a file of which no more is known than that it is there
-_PIXELS = 750  # to a token
-_SMALLEST, _LARGEST = 85, 1600  # of an image; providers scale down what is larger
-_BYTES = 20  # to a token, in a file that is no text
-_FILE = 25_000  # the most of such a file
-_HEADER = 87_384  # characters of base64, 64 KB, in which a JPEG has to say its size
+_MESSAGE_OVERHEAD = 4  # tokens that a provider adds to each message
+_UNKNOWN_ATTACHMENT = 1200  # tokens of an image or a file of unknown size
+_PIXELS_PER_TOKEN = 750
+_MIN_IMAGE, _MAX_IMAGE = 85, 1600  # tokens; providers scale larger images down
+_BYTES_PER_TOKEN = 20  # in a file that is not text
+_MAX_FILE = 25_000  # tokens of such a file
+_JPEG_HEADER = 87_384  # characters of base64, 64 KB, searched for the size of a JPEG
 
 
-def estimate(message: Message, count: Counter = estimate_text) -> int:
-    """About how many tokens a message takes in a context."""
-    tokens = _MESSAGE
+def estimate(message: Message, count: TokenCounter = estimate_text) -> int:
+    """Estimate the tokens of a message in a context."""
+    tokens = _MESSAGE_OVERHEAD
     for block in message.content:
-        tokens += count(block.text) if isinstance(block, Text) else _block(block, count)
+        tokens += count(block.text) if isinstance(block, Text) else _estimate_block(block, count)
     return tokens
 
 
-def counted(usage: Usage) -> int:
-    """What a provider counted for a whole context: its total, else the sum of its parts."""
+def usage_tokens(usage: Usage) -> int:
+    """Return what a provider counted for a whole context: its total, else the sum of its parts."""
     return usage.total_tokens or (
-        usage.input_tokens
-        + usage.output_tokens
-        + usage.cache_read_tokens
-        + usage.cache_write_tokens
+        usage.input_tokens + usage.output_tokens + usage.cache_read_tokens + usage.cache_write_tokens
     )
 
 
-def _block(block: AnyBlock, count: Counter) -> int:
+def _estimate_block(block: AnyBlock, count: TokenCounter) -> int:
     if isinstance(block, Text):
         return count(block.text)
     if isinstance(block, Thinking):
         return count(block.thinking)
     if isinstance(block, ToolCall):
-        return count(block.name) + count(_json(block.arguments))
+        return count(block.name) + count(_to_json(block.arguments))
     if isinstance(block, Image):
-        return _image(block)
+        return _estimate_image(block)
     if isinstance(block, File):
-        return count(block.name) + _file(block, count)
-    return count(_json(block.data))
+        return count(block.name) + _estimate_file(block, count)
+    return count(_to_json(block.data))
 
 
-def _json(value: dict[str, Any]) -> str:
+def _to_json(value: dict[str, Any]) -> str:
     try:
         return msgspec.json.encode(value).decode()
-    except (TypeError, ValueError):  # no JSON, such as lone surrogates; stored it never will be
+    except (TypeError, ValueError):  # not JSON, such as lone surrogates; it is never stored
         return repr(value)
 
 
-def _image(image: Image) -> int:
+def _estimate_image(image: Image) -> int:
     width, height = _dimensions(image.data)
     if not width * height:
-        return _ATTACHED
-    return min(max(width * height // _PIXELS, _SMALLEST), _LARGEST)
+        return _UNKNOWN_ATTACHMENT
+    return min(max(width * height // _PIXELS_PER_TOKEN, _MIN_IMAGE), _MAX_IMAGE)
 
 
-def _file(file: File, count: Counter) -> int:
+def _estimate_file(file: File, count: TokenCounter) -> int:
     if not file.data:
-        return _ATTACHED
+        return _UNKNOWN_ATTACHMENT
     if file.mime_type.startswith("text/") or "json" in file.mime_type:
-        content = _decoded(file.data)
+        content = _decode(file.data)
         if content:
             return count(content.decode("utf-8", "replace"))
-    return min(len(file.data) * 3 // 4 // _BYTES, _FILE)
+    return min(len(file.data) * 3 // 4 // _BYTES_PER_TOKEN, _MAX_FILE)
 
 
-def _decoded(data: str, most: int | None = None) -> bytes:
-    """What base64 or a `data:` URL holds, or its beginning; nothing if it is neither."""
+def _decode(data: str, limit: int | None = None) -> bytes:
+    """Decode base64 or a `data:` URL, or its beginning; nothing if it is neither."""
     start = data.find(",", 0, 200) + 1
     try:
-        return binascii.a2b_base64(data[start : most and start + most] + "==")
+        return binascii.a2b_base64(data[start : limit and start + limit] + "==")
     except ValueError:
         return b""
 
 
 def _dimensions(data: str) -> tuple[int, int]:
-    """Width and height, where the header of a PNG, GIF, WebP or JPEG is there to say them."""
-    head = _decoded(data, 64)
+    """Return width and height from the header of a PNG, GIF, WebP or JPEG, else zeros."""
+    head = _decode(data, 64)
     if head.startswith(b"\x89PNG"):
-        return _big(head, 16, 4), _big(head, 20, 4)
+        return _big_endian(head, 16, 4), _big_endian(head, 20, 4)
     if head.startswith(b"GIF8"):
-        return _little(head, 6, 2), _little(head, 8, 2)
+        return _little_endian(head, 6, 2), _little_endian(head, 8, 2)
     if head.startswith(b"RIFF"):
         if head[12:16] == b"VP8X":
-            return _little(head, 24, 3) + 1, _little(head, 27, 3) + 1
+            return _little_endian(head, 24, 3) + 1, _little_endian(head, 27, 3) + 1
         if head[12:16] == b"VP8L":
-            packed = _little(head, 21, 4)
+            packed = _little_endian(head, 21, 4)
             return (packed & 0x3FFF) + 1, (packed >> 14 & 0x3FFF) + 1
-        return _little(head, 26, 2) & 0x3FFF, _little(head, 28, 2) & 0x3FFF
-    return _jpeg(_decoded(data, _HEADER)) if head.startswith(b"\xff\xd8") else (0, 0)
+        return _little_endian(head, 26, 2) & 0x3FFF, _little_endian(head, 28, 2) & 0x3FFF
+    return _jpeg_dimensions(_decode(data, _JPEG_HEADER)) if head.startswith(b"\xff\xd8") else (0, 0)
 
 
-def _jpeg(head: bytes) -> tuple[int, int]:
-    """The size in the first start-of-frame segment; segments before it are jumped over."""
-    at = 2
-    while at + 9 <= len(head) and head[at] == 0xFF:
-        if 0xC0 <= head[at + 1] <= 0xCF and head[at + 1] not in (0xC4, 0xC8, 0xCC):
-            return _big(head, at + 7, 2), _big(head, at + 5, 2)
-        at += 2 + _big(head, at + 2, 2)
+def _jpeg_dimensions(head: bytes) -> tuple[int, int]:
+    """Return the size from the first start-of-frame segment, skipping those before it."""
+    offset = 2
+    while offset + 9 <= len(head) and head[offset] == 0xFF:
+        if 0xC0 <= head[offset + 1] <= 0xCF and head[offset + 1] not in (0xC4, 0xC8, 0xCC):
+            return _big_endian(head, offset + 7, 2), _big_endian(head, offset + 5, 2)
+        offset += 2 + _big_endian(head, offset + 2, 2)
     return 0, 0
 
 
-def _big(data: bytes, at: int, size: int) -> int:
-    return int.from_bytes(data[at : at + size], "big")
+def _big_endian(data: bytes, offset: int, size: int) -> int:
+    return int.from_bytes(data[offset : offset + size], "big")
 
 
-def _little(data: bytes, at: int, size: int) -> int:
-    return int.from_bytes(data[at : at + size], "little")
+def _little_endian(data: bytes, offset: int, size: int) -> int:
+    return int.from_bytes(data[offset : offset + size], "little")
 
 
 # --- exact counts ---------------------------------------------------------------------------
 
 
-def exact(name: str = "o200k_base") -> Counter:
-    """A counter by the vocabulary of that name; loading it takes a moment, so keep it."""
+def exact_counter(name: str = "o200k_base") -> TokenCounter:
+    """Return a counter that uses the named vocabulary; keep it, since loading takes a moment."""
     try:
         from splintr import Tokenizer  # noqa: PLC0415 - an extra, and 50 ms
     except ImportError as error:
-        raise SettingsError(
-            "exact token counts need splintr-rs", hint="pip install 'everlog[tokens]'"
-        ) from error
+        raise SettingsError("exact token counts need splintr-rs", hint="pip install 'everlog[tokens]'") from error
     try:
         tokenizer = Tokenizer.from_pretrained(name)
     except ValueError as error:
@@ -301,7 +296,7 @@ def exact(name: str = "o200k_base") -> Counter:
 
     def count(text: str) -> int:
         try:
-            # What looks like a special token was typed by somebody, and is text.
+            # Text that looks like a special token is still text.
             return len(tokenizer.encode_ordinary(text))
         except UnicodeEncodeError:  # a lone surrogate
             return len(tokenizer.encode_ordinary(text.encode("utf-8", "replace").decode()))
@@ -311,9 +306,9 @@ def exact(name: str = "o200k_base") -> Counter:
 
 # --- windows --------------------------------------------------------------------------------
 
-# The first pattern found in a model's name wins. Where variants differ, the smaller figure: a
-# window taken for too small is compacted early, one taken for too large is an error.
-_KNOWN = tuple(
+# The first pattern found in a model's name wins. Where variants differ, the smaller figure is used:
+# a window assumed too small only compacts early, one assumed too large is an error.
+_MODEL_WINDOWS = tuple(
     (re.compile(pattern), window)
     for pattern, window in (
         (r"claude", 200_000),
@@ -352,11 +347,11 @@ _KNOWN = tuple(
 
 
 def known_window(model: str) -> int | None:
-    """The context window of a model, by any of the names that providers give it."""
+    """Return the context window of a model, by any of the names that providers give it."""
     name = model.lower()
-    return next((window for pattern, window in _KNOWN if pattern.search(name)), None)
+    return next((window for pattern, window in _MODEL_WINDOWS if pattern.search(name)), None)
 
 
 def choose_window(model: str = "", *, setting: int = 0, provider: int | None = None) -> int:
-    """The window to work with: what was set, else what the provider says, else what is known."""
-    return setting or provider or known_window(model) or WINDOW
+    """Return the window to use: the setting, else the provider's, else the known one."""
+    return setting or provider or known_window(model) or DEFAULT_WINDOW

@@ -1,1 +1,1 @@
-"""The daemon: one HTTP and WebSocket API, and a Unix socket, for every client of a root."""
+"""The daemon of a root: the HTTP API, the event stream, the web page and CrabTalk's socket."""

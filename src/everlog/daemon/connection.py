@@ -1,8 +1,8 @@
-"""A connection, with the bounds that uvicorn's does not have: on heads, time and number.
+"""An HTTP connection with limits that uvicorn lacks: on the head's size, on time and on number.
 
-Before a request's head is complete nobody knows whose it is, so everybody is bound by these. When
-there are too many connections, the one that has gone longest without a request goes: whoever
-merely opens them keeps nobody out.
+Until a request's head is complete its sender is unknown, so these limits apply to everyone. When
+there are too many connections, the one that has been idle longest is closed, so that a client
+that only opens connections keeps nobody out.
 """
 
 from __future__ import annotations
@@ -13,95 +13,95 @@ from typing import Any
 import msgspec
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
-from everlog.daemon.error_responses import JSON, SECURITY
-from everlog.wire.responses import Problem
+from everlog.daemon.error_responses import JSON, SECURITY_HEADERS
+from everlog.wire.responses import ErrorBody
 
-HEAD_BYTES = 1 << 16  # of the request line and the headers
+HEAD_BYTES = 1 << 16  # of the request line and the headers together
 HEAD_SECONDS = 30.0
-CONNECTIONS = 1_000
+MAX_CONNECTIONS = 1_000
 
 
-class Connection(HttpToolsProtocol):
-    """One client's connection, until it becomes a WebSocket."""
+class HttpConnection(HttpToolsProtocol):
+    """A client's connection until it becomes a WebSocket."""
 
-    def __init__(self, *args: Any, idle: dict[Connection, None], **how: Any) -> None:
-        super().__init__(*args, **how)
-        self._idle = idle  # of all connections those that nothing is done for, oldest first
+    def __init__(self, *args: Any, idle: dict[HttpConnection, None], **options: Any) -> None:
+        super().__init__(*args, **options)
+        self._idle = idle  # shared: the connections without a request in progress, oldest first
         self._in_head = True
-        self._head = 0  # bytes of it that have come
+        self._head_bytes = 0  # received so far
         self._timer: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """Called by the event loop."""
+        """Start the idle timer, and close the longest idle connection if there are too many."""
         super().connection_made(transport)
-        self._wait()
-        if len(self.connections) > CONNECTIONS:
-            oldest = next(iter(self._idle))  # perhaps this one
-            oldest._stop_waiting()
+        self._start_idle_timer()
+        if len(self.connections) > MAX_CONNECTIONS:
+            oldest = next(iter(self._idle))  # may be this one
+            oldest._stop_idle_timer()
             oldest.transport.abort()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Called by the event loop."""
-        self._stop_waiting()
+        """Stop the idle timer."""
+        self._stop_idle_timer()
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
-        """Called by the event loop."""
+        """Parse data, and refuse a head that is too large."""
         super().data_received(data)
         if self._in_head and not self.transport.is_closing():
-            self._head += len(data)
-            if self._head > HEAD_BYTES:
-                self._stop_waiting()
-                self.send_400_response("The head of the request is too large.")
+            self._head_bytes += len(data)
+            if self._head_bytes > HEAD_BYTES:
+                self._stop_idle_timer()
+                self.send_400_response("The request head is too large.")
             else:
-                self._wait()
+                self._start_idle_timer()
 
     def on_message_begin(self) -> None:
-        """Called by the parser."""
-        self._in_head, self._head = True, 0
+        """Start counting the bytes of a request's head."""
+        self._in_head, self._head_bytes = True, 0
         super().on_message_begin()
 
     def on_headers_complete(self) -> None:
-        """Called by the parser, which answers 400 to what is raised here."""
+        """Refuse a target with a host: the parser responds 400 if this raises."""
         self._in_head = False
-        self._stop_waiting()
+        self._stop_idle_timer()
         if not self.url.startswith((b"/", b"*")):
-            raise ValueError("a target with a host of its own, which nobody would check")
+            raise ValueError("a target with its own host, which the Host check would not see")
         super().on_headers_complete()
 
     def on_response_complete(self) -> None:
-        """Called when an answer was sent; perhaps before all of its request has come."""
+        """Restart the idle timer; perhaps before all of the request has arrived."""
         super().on_response_complete()
         if not self.transport.is_closing():
-            self._wait()
+            self._start_idle_timer()
 
     def handle_websocket_upgrade(self) -> None:
-        """Called for a request that wants to be a WebSocket."""
+        """Upgrade to a WebSocket, or respond 400 to an invalid request."""
         super().handle_websocket_upgrade()
-        made: Any = self.transport.get_protocol()
-        if not made.handshake_initiated:  # no request to the other parser, which then says nothing
+        protocol: Any = self.transport.get_protocol()
+        if not protocol.handshake_initiated:  # the WebSocket parser rejected it without a response
             self.send_400_response("Invalid WebSocket request received.")
 
     def send_400_response(self, msg: str) -> None:
-        """Called for what is no request; the answer to it is as that to any other."""
-        body = msgspec.json.encode(Problem(error=msg))
+        """Respond to an invalid request with a JSON error body, like to any other error."""
+        body = msgspec.json.encode(ErrorBody(error=msg))
         head = [
             b"HTTP/1.1 400 Bad Request",
             b"content-type: " + JSON.encode(),
             b"content-length: %d" % len(body),
             b"connection: close",
-            *(b"%s: %s" % row for row in SECURITY),
+            *(b"%s: %s" % row for row in SECURITY_HEADERS),
         ]
         self.transport.write(b"\r\n".join([*head, b"", body]))
         self.transport.close()
 
-    def _wait(self) -> None:
+    def _start_idle_timer(self) -> None:
         busy = self.cycle is not None and not self.cycle.response_complete
         if self._timer is None and not busy:
             self._timer = self.loop.call_later(HEAD_SECONDS, self.transport.close)
             self._idle[self] = None
 
-    def _stop_waiting(self) -> None:
+    def _stop_idle_timer(self) -> None:
         self._idle.pop(self, None)
         if self._timer is not None:
             self._timer.cancel()

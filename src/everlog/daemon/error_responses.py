@@ -1,6 +1,6 @@
-"""What goes wrong, as a client is told: a status and `{error, details, hint, code}`.
+"""Errors as responses: a status and `{error, details, hint, code}`.
 
-The one table of statuses. Nothing of an unexpected error goes over the wire; it is logged.
+This is the only table of statuses. Unexpected errors are logged, and nothing of them is sent.
 """
 
 from __future__ import annotations
@@ -15,16 +15,16 @@ from litestar.openapi import ResponseSpec
 from litestar.types import ExceptionHandler
 
 from everlog import errors
-from everlog.daemon.json_log import note
+from everlog.daemon.json_log import log_event
 from everlog.errors import EverlogError
-from everlog.wire.responses import Problem
+from everlog.wire.responses import ErrorBody
 
 JSON = "application/json"
 INVALID = "Validation failed"
 INTERNAL = "internal error"
 
-# What every answer carries.
-SECURITY = (
+# Headers of every response.
+SECURITY_HEADERS = (
     (b"x-content-type-options", b"nosniff"),
     (b"referrer-policy", b"no-referrer"),
     (
@@ -57,29 +57,29 @@ STATUS: dict[type[EverlogError], int] = {
     EverlogError: 500,
 }
 
-MEANINGS = {
-    400: "The request is not one that can be served.",
-    401: "No token, or a wrong one.",
-    403: "From a page or with a cookie that may not do this.",
-    404: "There is no such thing.",
-    405: "Not with this method.",
-    408: "The body did not come in time.",
-    409: "Not now: a turn runs, or the session is not as expected.",
-    413: "Too large.",
-    415: "Not JSON.",
-    422: "The model's provider will not answer this.",
-    429: "Too many requests, or too many messages wait.",
+STATUS_DESCRIPTIONS = {
+    400: "The request is invalid.",
+    401: "The token is missing or wrong.",
+    403: "The page or cookie may not do this.",
+    404: "Not found.",
+    405: "Method not allowed.",
+    408: "The body did not arrive in time.",
+    409: "Conflict: a turn is running, or the session has changed.",
+    413: "The request is too large.",
+    415: "The body is not JSON.",
+    422: "The model's provider refused the request.",
+    429: "Too many requests, or the queue is full.",
     502: "The model's provider failed.",
-    503: "The store, the configuration or the provider cannot be used for now.",
+    503: "The store, the configuration or the provider is unavailable.",
 }
-PROBLEMS: dict[int, ResponseSpec] = {
-    status: ResponseSpec(Problem, generate_examples=False, description=text)
-    for status, text in MEANINGS.items()
+ERROR_RESPONSES: dict[int, ResponseSpec] = {
+    status: ResponseSpec(ErrorBody, generate_examples=False, description=text)
+    for status, text in STATUS_DESCRIPTIONS.items()
 }
 
 
-class Refused(Exception):
-    """A request that the daemon itself turns down."""
+class HttpError(Exception):
+    """A request that the daemon refuses, with its status and error body."""
 
     def __init__(
         self,
@@ -93,98 +93,92 @@ class Refused(Exception):
     ) -> None:
         super().__init__(error)
         self.status = status
-        self.problem = Problem(error=error, details=details, hint=hint, code=code)
+        self.body = ErrorBody(error=error, details=details, hint=hint, code=code)
         self.headers = dict(headers or {})
 
 
 def status_of(error: EverlogError) -> int:
-    """The status of an error: its own, or that of the nearest one above it in the tree."""
+    """Return the status of an error: that of its class or of the nearest base class."""
     return next(STATUS[kind] for kind in type(error).__mro__ if kind in STATUS)
 
 
-def refused(error: EverlogError) -> Refused:
-    """One of our errors as an answer."""
+def to_http_error(error: EverlogError) -> HttpError:
+    """Convert an everlog error to a response with its status."""
     headers = {}
     if isinstance(error, errors.QueueFullError):
         headers["Retry-After"] = "1"
     elif isinstance(error, errors.ProviderUnavailableError) and error.retry_after is not None:
         headers["Retry-After"] = str(max(1, round(error.retry_after)))
-    return Refused(
-        status_of(error),
-        error.message,
-        hint=error.hint,
-        code=type(error).__name__,
-        headers=headers,
-    )
+    return HttpError(status_of(error), error.message, hint=error.hint, code=type(error).__name__, headers=headers)
 
 
-def _answer(request: Request[Any, Any, Any], error: Refused) -> Response[bytes]:
+def _respond(request: Request[Any, Any, Any], error: HttpError) -> Response[bytes]:
     if error.status >= 500:
-        note(
+        log_event(
             "request_failed",
             level="warning",
             method=request.method,
             path=request.scope["path"],
             status=error.status,
-            error=error.problem.error,
+            error=error.body.error,
         )
-    body = msgspec.json.encode(error.problem)
+    body = msgspec.json.encode(error.body)
     return Response(body, media_type=JSON, status_code=error.status, headers=error.headers)
 
 
-def _ours(request: Request[Any, Any, Any], error: EverlogError) -> Response[bytes]:
-    return _answer(request, refused(error))
+def _handle_everlog_error(request: Request[Any, Any, Any], error: EverlogError) -> Response[bytes]:
+    return _respond(request, to_http_error(error))
 
 
-def _framework(request: Request[Any, Any, Any], error: HTTPException) -> Response[bytes]:
+def _handle_http_exception(request: Request[Any, Any, Any], error: HTTPException) -> Response[bytes]:
     if error.status_code >= 500:
-        return _unexpected(request, error)
+        return _handle_unexpected(request, error)
     if isinstance(error, ValidationException):
-        told = _details(error.extra) or (error.detail,)
-        return _answer(request, Refused(400, INVALID, details=told))
-    if error.status_code == 400:  # the body is no JSON
-        return _answer(request, Refused(400, INVALID, details=(error.detail,)))
+        details = _details(error.extra) or (error.detail,)
+        return _respond(request, HttpError(400, INVALID, details=details))
+    if error.status_code == 400:  # the body is not JSON
+        return _respond(request, HttpError(400, INVALID, details=(error.detail,)))
     headers = {k: v for k, v in (error.headers or {}).items() if k.lower() == "allow"}
-    return _answer(request, Refused(error.status_code, error.detail, headers=headers))
+    return _respond(request, HttpError(error.status_code, error.detail, headers=headers))
 
 
 def _details(extra: object) -> tuple[str, ...]:
-    """`/field: what is wrong with it`, a line for each."""
-    found = []
-    for one in extra if isinstance(extra, list) else ():
-        key, message = str(one.get("key", "")).removeprefix("data"), str(one.get("message", ""))
+    """Return a line `/field: problem` for each validation error."""
+    lines = []
+    for item in extra if isinstance(extra, list) else ():
+        key, message = str(item.get("key", "")).removeprefix("data"), str(item.get("message", ""))
         if not key and message == "'data'":
-            message = "there is no body"
+            message = "the body is missing"
         path = key.replace("[", ".").replace("]", "").strip(".").replace(".", "/")
-        found.append(f"/{path}: {message}")
-    return tuple(found)
+        lines.append(f"/{path}: {message}")
+    return tuple(lines)
 
 
-def _unexpected(request: Request[Any, Any, Any], error: Exception) -> Response[bytes]:
-    note(
+def _handle_unexpected(request: Request[Any, Any, Any], error: Exception) -> Response[bytes]:
+    log_event(
         "request_failed",
         level="error",
         method=request.method,
         path=request.scope["path"],
         status=500,
         problem=repr(error)[:1000],
-        at=_place(error),
+        at=_location(error),
     )
-    body = msgspec.json.encode(Problem(error=INTERNAL))
+    body = msgspec.json.encode(ErrorBody(error=INTERNAL))
     return Response(body, media_type=JSON, status_code=500)
 
 
-def _place(error: BaseException) -> str:
-    """Where an error was raised: file and line of its innermost frames."""
-    import traceback  # noqa: PLC0415 - seldom needed
+def _location(error: BaseException) -> str:
+    """Return where an error was raised: file and line of its innermost frames."""
+    import traceback  # noqa: PLC0415 - rarely needed
 
     frames = traceback.extract_tb(error.__traceback__)[-3:]
     return " < ".join(f"{frame.filename}:{frame.lineno}" for frame in reversed(frames))
 
 
 HANDLERS: dict[int | type[Exception], ExceptionHandler[Any]] = {
-    Refused: _answer,
-    EverlogError: _ours,
-    HTTPException: _framework,
-    Exception: _unexpected,
+    HttpError: _respond,
+    EverlogError: _handle_everlog_error,
+    HTTPException: _handle_http_exception,
+    Exception: _handle_unexpected,
 }

@@ -1,4 +1,4 @@
-"""The HTTP application: routes, their types, their document; all behind the guard."""
+"""The HTTP application: its routes and its API document. The guard wraps it."""
 
 from __future__ import annotations
 
@@ -18,57 +18,57 @@ from litestar.types import Scope
 from everlog import __version__
 from everlog.daemon.api.health_routes import HealthRoutes
 from everlog.daemon.api.memory_routes import MemoryRoutes
-from everlog.daemon.api.message_routes import TalkRoutes
-from everlog.daemon.api.requests import unquoted
+from everlog.daemon.api.message_routes import MessageRoutes
+from everlog.daemon.api.requests import unquote_segment
 from everlog.daemon.api.search_routes import search
 from everlog.daemon.api.session_routes import SessionRoutes
 from everlog.daemon.api.usage_routes import session_usage, usage
-from everlog.daemon.error_responses import HANDLERS, JSON, PROBLEMS, Refused
-from everlog.daemon.event_stream import Live
+from everlog.daemon.error_responses import ERROR_RESPONSES, HANDLERS, JSON, HttpError
+from everlog.daemon.event_stream import EventStream
 from everlog.daemon.request_guard import BY_COOKIE
 from everlog.daemon.web.page_routes import page
-from everlog.daemon.web.partial_answers import NAME, Unfinished
-from everlog.daemon.web.templating import no_such_page, render
+from everlog.daemon.web.partial_answers import STATE_KEY, PartialAnswers
+from everlog.daemon.web.templating import page_not_found, render
 from everlog.runtime.cron import JobStatus
 from everlog.runtime.runtime import Runtime
-from everlog.wire.responses import Done, Link
+from everlog.wire.responses import ActionResult, PageLink
 
 
 class CronRoutes(Controller):
-    """What happens at certain times."""
+    """Cron jobs."""
 
     path = "/api/cron"
     tags = ("cron",)
 
-    @get("/", responses=PROBLEMS)
-    async def statuses(self, runtime: NamedDependency[Runtime]) -> list[JobStatus]:
-        """Every job: when it ran, how that went, when it runs next."""
+    @get("/", responses=ERROR_RESPONSES)
+    async def list_jobs(self, runtime: NamedDependency[Runtime]) -> list[JobStatus]:
+        """List all jobs with their last run, its result and the next run."""
         await runtime.cron.refresh()
         return runtime.cron.statuses()
 
-    @post("/{job:str}/pause", status_code=200, responses=PROBLEMS)
-    async def pause(self, runtime: NamedDependency[Runtime], job: FromPath[str]) -> Done:
-        """Let a job rest."""
-        await runtime.cron.pause(unquoted(job))
-        return Done()
+    @post("/{job:str}/pause", status_code=200, responses=ERROR_RESPONSES)
+    async def pause_job(self, runtime: NamedDependency[Runtime], job: FromPath[str]) -> ActionResult:
+        """Pause a job."""
+        await runtime.cron.pause(unquote_segment(job))
+        return ActionResult()
 
-    @post("/{job:str}/resume", status_code=200, responses=PROBLEMS)
-    async def resume(self, runtime: NamedDependency[Runtime], job: FromPath[str]) -> Done:
-        """Let a job run at its times again."""
-        await runtime.cron.resume(unquoted(job))
-        return Done()
+    @post("/{job:str}/resume", status_code=200, responses=ERROR_RESPONSES)
+    async def resume_job(self, runtime: NamedDependency[Runtime], job: FromPath[str]) -> ActionResult:
+        """Resume a paused job."""
+        await runtime.cron.resume(unquote_segment(job))
+        return ActionResult()
 
-    @post("/{job:str}/run", status_code=200, responses=PROBLEMS)
-    async def run(self, runtime: NamedDependency[Runtime], job: FromPath[str]) -> Done:
+    @post("/{job:str}/run", status_code=200, responses=ERROR_RESPONSES)
+    async def run_job(self, runtime: NamedDependency[Runtime], job: FromPath[str]) -> ActionResult:
         """Run a job now."""
-        return Done(session_id=await runtime.cron.run(unquoted(job)))
+        return ActionResult(session_id=await runtime.cron.run(unquote_segment(job)))
 
 
-class Document(OpenAPIRenderPlugin):
-    """The API for reading, made of its own description."""
+class ApiDocument(OpenAPIRenderPlugin):
+    """The API reference page, rendered from the OpenAPI document."""
 
     def render(self, request: Request[Any, Any, Any], openapi_schema: dict[str, Any]) -> bytes:
-        """The page."""
+        """Render the page."""
         rows = [
             (method.upper(), path, operation.get("description") or operation.get("summary") or "")
             for path, methods in sorted(openapi_schema["paths"].items())
@@ -78,50 +78,48 @@ class Document(OpenAPIRenderPlugin):
         return render("document.html", request, rows=rows).encode()
 
 
-def build(runtime: Runtime, make_link: Callable[[], str], live: Live) -> Litestar:
-    """The application, without its guard."""
+def build_app(runtime: Runtime, make_link: Callable[[], str], event_stream: EventStream) -> Litestar:
+    """Build the application, without its guard."""
 
-    @post("/api/link", status_code=200, tags=["daemon"], responses=PROBLEMS)
-    async def link(scope: Scope) -> Link:
-        """An address that opens the page once, within a quarter of an hour; with the token only."""
+    @post("/api/link", status_code=200, tags=["daemon"], responses=ERROR_RESPONSES)
+    async def create_link(scope: Scope) -> PageLink:
+        """Create a one-time link to the page, valid for 15 minutes; requires the token."""
         if BY_COOKIE in scope["state"]:
-            raise Refused(403, "Forbidden", hint="a link is made with the token only")
-        return Link(url=make_link())
+            raise HttpError(403, "Forbidden", hint="creating a link requires the token")
+        return PageLink(url=make_link())
 
-    unfinished = Unfinished()
-    runtime.listeners.append(unfinished.hear)  # from the start: a page may be opened at any time
+    partial_answers = PartialAnswers()
+    runtime.listeners.append(partial_answers.on_event)  # before any turn runs
     return Litestar(
-        state=State({NAME: unfinished}),
+        state=State({STATE_KEY: partial_answers}),
         route_handlers=[
             SessionRoutes,
-            TalkRoutes,
+            MessageRoutes,
             CronRoutes,
             MemoryRoutes,
             HealthRoutes,
             search,
             usage,
             session_usage,
-            link,
+            create_link,
             page,
-            live.handler,
+            event_stream.handler,
         ],
         dependencies={"runtime": Provide(lambda: runtime, sync_to_thread=False)},
-        exception_handlers={**HANDLERS, NotFoundException: no_such_page},
+        exception_handlers={**HANDLERS, NotFoundException: page_not_found},
         openapi_config=OpenAPIConfig(
             title="everlog",
             version=__version__,
             path="/docs",
             use_handler_docstrings=True,
             render_plugins=[
-                Document(path="/"),
+                ApiDocument(path="/"),
                 JsonRenderPlugin(media_type=JSON),  # type: ignore[arg-type]
             ],
-            components=Components(
-                security_schemes={"token": SecurityScheme(type="http", scheme="bearer")}
-            ),
+            components=Components(security_schemes={"token": SecurityScheme(type="http", scheme="bearer")}),
             security=[{"token": []}],
         ),
         logging_config=None,
         debug=False,
-        request_max_body_size=None,  # the guard's
+        request_max_body_size=None,  # the guard limits it
     )

@@ -10,33 +10,26 @@ from typing import Literal
 import msgspec
 
 from everlog.ids import timestamp
-from everlog.log.line_codec import clean
-from everlog.wire.events import (
-    CompactEnd,
-    CompactFailed,
-    Error,
-    HookFailed,
-    MessageComplete,
-    RunEvent,
-)
+from everlog.log.line_codec import replace_surrogates
+from everlog.wire.events import CompactEnd, CompactFailed, Error, HookFailed, MessageComplete, RunEvent
 
 Level = Literal["info", "warning", "error"]
 
 
-def note(event: str, *, level: Level = "info", **facts: object) -> None:
-    """Write one line. It never raises: whoever reads stderr may be gone."""
-    row = {"ts": timestamp(time.time()), "level": level, "event": event, **facts}
-    text = msgspec.json.encode(clean(row), enc_hook=str).decode()
+def log_event(event: str, *, level: Level = "info", **fields: object) -> None:
+    """Write one line. Never raises: the reader of stderr may be gone."""
+    row = {"ts": timestamp(time.time()), "level": level, "event": event, **fields}
+    text = msgspec.json.encode(replace_surrogates(row), enc_hook=str).decode()
     try:
         print(text, file=sys.stderr, flush=True)
     except (OSError, ValueError):
         pass
 
 
-def told(event: RunEvent) -> None:
-    """Write a line for the end of every turn, and for what changes a session by itself."""
+def log_run_event(event: RunEvent) -> None:
+    """Log the end of every turn, every compaction and every failed hook."""
     if isinstance(event, MessageComplete):
-        note(
+        log_event(
             "turn_end",
             sessionId=event.session_id,
             runId=event.run_id,
@@ -50,10 +43,10 @@ def told(event: RunEvent) -> None:
             stop=event.stop,
         )
     elif isinstance(event, Error):
-        facts = {"sessionId": event.session_id, "runId": event.run_id or None}
-        note("turn_failed", level="warning", **facts, code=event.code, error=event.message)
+        ids = {"sessionId": event.session_id, "runId": event.run_id or None}
+        log_event("turn_failed", level="warning", **ids, code=event.code, error=event.message)
     elif isinstance(event, CompactEnd):
-        note(
+        log_event(
             "session_compacted",
             sessionId=event.session_id,
             seq=event.seq,
@@ -63,29 +56,29 @@ def told(event: RunEvent) -> None:
     elif isinstance(event, CompactFailed | HookFailed):
         problem = event.error if isinstance(event, CompactFailed) else event.problem
         kind = "compact_failed" if isinstance(event, CompactFailed) else "hook_failed"
-        note(kind, level="warning", sessionId=event.session_id, error=problem)
+        log_event(kind, level="warning", sessionId=event.session_id, error=problem)
 
 
-class Lines(logging.Handler):
-    """What libraries log, in the same form."""
+class JsonLogHandler(logging.Handler):
+    """A logging handler that writes what libraries log as JSON lines."""
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Called by logging."""
+        """Write a log record as a JSON line."""
         level: Level = "error" if record.levelno >= logging.ERROR else "warning"
-        facts = {"logger": record.name, "message": record.getMessage()[:500]}
+        fields = {"logger": record.name, "message": record.getMessage()[:500]}
         if record.exc_info and record.exc_info[1] is not None:
-            facts["problem"] = repr(record.exc_info[1])[:500]
-        note("library", level=level, **facts)
+            fields["problem"] = repr(record.exc_info[1])[:500]
+        log_event("library", level=level, **fields)
 
 
-def take_over(*names: str) -> None:
-    """Let these loggers, and all that nobody has claimed, write here, from warnings on."""
+def capture_loggers(*names: str) -> None:
+    """Send warnings of these loggers, and of all without a handler, to this log."""
     for name in names:
         logger = logging.getLogger(name)
-        logger.handlers = [Lines()]
+        logger.handlers = [JsonLogHandler()]
         logger.setLevel(logging.WARNING)
         logger.propagate = False
     root = logging.getLogger()
-    if not root.handlers:  # nobody else wants the rest: those of providers, of MCP, of asyncio
-        root.addHandler(Lines())
+    if not root.handlers:  # providers, MCP, asyncio
+        root.addHandler(JsonLogHandler())
         logging.captureWarnings(True)

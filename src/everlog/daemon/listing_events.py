@@ -1,11 +1,11 @@
-"""What the page is told beside runs: that the listing has changed, and what others appended.
+"""Events beyond runs: the listing has changed, or another process appended to a session.
 
-Runs of this daemon tell about themselves. Other processes append to the same files, and foreign
-programs to theirs, without telling anybody: as long as somebody watches, the newest sessions and
-those that are followed are looked at, every second. Nobody watches: nothing is looked at.
+Runs of this daemon emit their own events. Other processes append to the same files, and foreign
+programs to theirs, without a notification: while there are subscribers, the newest sessions and
+the followed ones are polled every second. Without subscribers nothing is polled.
 
-On a database, daemons tell each other which sessions have gone on, so that those which are followed
-are looked at sooner. What is told comes out of the log in any case, by seq: nothing is lost.
+On a database, daemons notify each other of changed sessions, so that followed sessions are polled
+sooner. The events themselves are always read from the log, by seq, so none is lost.
 """
 
 from __future__ import annotations
@@ -16,213 +16,210 @@ from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 
-from everlog.daemon.json_log import note
+from everlog.daemon.json_log import log_event
 from everlog.errors import EverlogError, NotFoundError
-from everlog.model import (
-    Entry,
-)
-from everlog.ports import Listening, sharing_of
+from everlog.model import Entry
+from everlog.ports import ChangeSubscription, shared_between_machines
 from everlog.runtime.feed import Notice, Subscription
-from everlog.runtime.remote_events import News
+from everlog.runtime.remote_events import RemoteEvents
 from everlog.runtime.runtime import Runtime
 from everlog.session import Session
 from everlog.wire.events import RunEvent, SessionChanged, StreamDelta, ThinkingDelta
 
-LOOK = 1.0  # seconds between two looks
-AFTER = 0.1  # seconds after something happened here
-NEWEST = 60  # sessions of the listing that are compared
+POLL_SECONDS = 1.0
+DEBOUNCE_SECONDS = 0.1  # between a wake-up and the poll
+COMPARED_ROWS = 60  # newest sessions of the listing
 
 
 class ListingChanged(RunEvent, frozen=True, kw_only=True):
-    """Sessions were made, said something in, renamed or deleted: a listing is read again."""
+    """Sessions were created, continued, renamed or deleted: a client reads the listing again."""
 
-    gone: tuple[str, ...] = ()  # sessions that are no more
-    lost: bool = False  # others are no more either, and which is not known: read all of it again
-
-
-Row = tuple[object, ...]
+    gone: tuple[str, ...] = ()  # deleted sessions
+    lost: bool = False  # unknown other sessions were deleted too: read the whole listing again
 
 
-class Board:
-    """Looks while somebody watches."""
+RowState = tuple[object, ...]
 
-    def __init__(self, runtime: Runtime, look: float = LOOK) -> None:
+
+class ListingWatcher:
+    """Polls the listing and the followed sessions while there are subscribers."""
+
+    def __init__(self, runtime: Runtime, poll_seconds: float = POLL_SECONDS) -> None:
         self._runtime = runtime
-        self._look = look
-        self._watching: dict[Subscription, bool] = {}  # the listing → whether they know it
-        self._news: dict[str, News] = {}  # of the sessions that are followed
-        self._rows: dict[str, Row] = {}
+        self._poll_seconds = poll_seconds
+        self._subscribers: dict[Subscription, bool] = {}  # to the listing → whether notified yet
+        self._remote_events: dict[str, RemoteEvents] = {}  # by followed session
+        self._rows: dict[str, RowState] = {}
         self._total = 0
-        self._touched: set[str] = set()  # sessions in which something happened here since
+        self._changed_here: set[str] = set()  # sessions with events since the last comparison
         self._task: asyncio.Task[None] | None = None
-        self._happened = asyncio.Event()
-        self._here = False  # it happened in this daemon, or nothing did for a while
-        self._sharing = sharing_of(runtime.store.sync.port)
-        self._listening: Listening | None = None
+        self._wakeup = asyncio.Event()
+        self._compare_now = False  # something happened in this daemon: do not wait for the poll
+        self._sharing = shared_between_machines(runtime.store.sync.port)
+        self._listener: ChangeSubscription | None = None
 
-    def begin(self) -> None:
-        """Look from now on."""
-        self._runtime.listeners.append(self._hear)
+    def start(self) -> None:
+        """Start polling."""
+        self._runtime.listeners.append(self._on_event)
         self._task = asyncio.create_task(self._run())
         if self._sharing is not None:
-            told = partial(_tell, asyncio.get_running_loop(), self._hear_of)
-            self._listening = self._sharing.listen(told)
+            loop = asyncio.get_running_loop()
+            self._listener = self._sharing.listen(partial(_call_in_loop, loop, self._on_remote_sessions))
 
-    async def end(self) -> None:
-        """Look no more."""
-        if self._listening is not None:
-            await self._runtime.store.call(self._listening.stop)
-            self._listening = None
+    async def stop(self) -> None:
+        """Stop polling."""
+        if self._listener is not None:
+            await self._runtime.store.call(self._listener.stop)
+            self._listener = None
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
 
-    def watch(self, who: Subscription) -> None:
-        """Tell somebody when the listing changes; at once, for it may have since they read it."""
-        self._watching[who] = False
-        self._here = True
-        self._happened.set()
+    def watch(self, subscriber: Subscription) -> None:
+        """Notify a subscriber of changes to the listing, first at once: it may have changed."""
+        self._subscribers[subscriber] = False
+        self._compare_now = True
+        self._wakeup.set()
 
     def follow(self, session: str, seq: int) -> None:
-        """Tell those who follow a session what comes behind a seq."""
-        self._news.setdefault(session, News(Session(self._runtime.store.sync, session), seq))
-        self._attend()
+        """Emit events for records after `seq` that other processes append to a session."""
+        opened = Session(self._runtime.store.sync, session)
+        self._remote_events.setdefault(session, RemoteEvents(opened, seq))
+        self._update_listener()
 
-    def _attend(self) -> None:
-        if self._listening is not None:
-            self._listening.attend(self._runtime.feed.followed)
+    def _update_listener(self) -> None:
+        if self._listener is not None:
+            self._listener.watch(self._runtime.feed.followed_sessions)
 
-    def forget(self, who: Subscription) -> None:
-        """Tell somebody nothing any more."""
-        self._watching.pop(who, None)
+    def unwatch(self, subscriber: Subscription) -> None:
+        """Stop notifying a subscriber of the listing."""
+        self._subscribers.pop(subscriber, None)
 
-    def _hear(self, event: RunEvent) -> None:
-        """What happens here: the listing may be another one, and the log has grown by us."""
+    def _on_event(self, event: RunEvent) -> None:
+        """Note an event of this daemon: the listing may have changed, and the log has grown."""
         if isinstance(event, StreamDelta | ThinkingDelta):
             return
-        if event.session_id in self._news:
-            self._news[event.session_id].hear(event)
-        self._touched.add(event.session_id)
+        if event.session_id in self._remote_events:
+            self._remote_events[event.session_id].note_reported(event)
+        self._changed_here.add(event.session_id)
         if isinstance(event, SessionChanged) and event.change == "deleted":
-            self._news.pop(event.session_id, None)  # they know
-        self._here = True
-        self._happened.set()
+            self._remote_events.pop(event.session_id, None)  # already reported
+        self._compare_now = True
+        self._wakeup.set()
 
-    def _hear_of(self, sessions: frozenset[str]) -> None:
-        """What happens elsewhere: only those who follow it need to know soon."""
-        if not sessions or not sessions.isdisjoint(self._runtime.feed.followed):
-            self._happened.set()
+    def _on_remote_sessions(self, sessions: frozenset[str]) -> None:
+        """Note changes by other daemons: only those to followed sessions are urgent."""
+        if not sessions or not sessions.isdisjoint(self._runtime.feed.followed_sessions):
+            self._wakeup.set()
 
     async def _run(self) -> None:
-        looked = 0.0
+        compared_at = 0.0
         while True:
             try:
-                async with asyncio.timeout(self._look):
-                    await self._happened.wait()
-                await asyncio.sleep(AFTER)
+                async with asyncio.timeout(self._poll_seconds):
+                    await self._wakeup.wait()
+                await asyncio.sleep(DEBOUNCE_SECONDS)
             except TimeoutError:
                 pass
-            self._happened.clear()
-            self._attend()
+            self._wakeup.clear()
+            self._update_listener()
             now = time.monotonic()
             try:
-                if self._here or now - looked >= self._look:
-                    self._here, looked = False, now
-                    await self._compare()
-                await self._follow()
-            except EverlogError as error:  # the store; whoever asks it is told
-                note("looking_failed", level="warning", error=error.message)
-            except Exception as error:  # a mistake somewhere: who watches may not go blind by it
-                note("looking_failed", level="error", error=f"{type(error).__name__}: {error}")
+                if self._compare_now or now - compared_at >= self._poll_seconds:
+                    self._compare_now, compared_at = False, now
+                    await self._compare_listing()
+                await self._emit_remote_events()
+            except EverlogError as error:  # of the store; requests report it to their clients
+                log_event("looking_failed", level="warning", error=error.message)
+            except Exception as error:  # a bug must not end the polling
+                log_event("looking_failed", level="error", error=f"{type(error).__name__}: {error}")
 
     # --- the listing
 
-    async def _compare(self) -> None:
-        touched, self._touched = self._touched, set()
-        if not self._watching:
+    async def _compare_listing(self) -> None:
+        changed_here, self._changed_here = self._changed_here, set()
+        if not self._subscribers:
             self._rows = {}
             return
-        page = await self._runtime.store.list(limit=NEWEST)
-        rows: dict[str, Row] = {
-            one.id: (
-                one.metadata.through,
-                one.metadata.name,
-                self._runtime.current(one.id) is not None,
-            )
-            for one in page
+        page = await self._runtime.store.list(limit=COMPARED_ROWS)
+        rows: dict[str, RowState] = {
+            row.id: (row.metadata.through, row.metadata.title, self._runtime.current(row.id) is not None)
+            for row in page
         }
         before, self._rows = self._rows, rows
         total, self._total = self._total, page.total
-        elsewhere = (before.keys() | touched) - rows.keys() - {""}
-        gone = await self._runtime.store.call(self._gone, elsewhere)
-        changed = [one for one in rows if rows[one] != before.get(one)]
-        changed += touched & elsewhere
-        # Only the newest are compared. Of the others it is known how many there should be.
-        newest = max(before, default="")  # ids grow with time
-        made = sum(one > newest for one in rows)
-        lost = bool(before) and page.total < total + made - len(gone)
-        told = ListingChanged(session_id=changed[0] if changed else "", gone=gone, lost=lost)
-        notice = Notice(told)
-        for one, knows in tuple(self._watching.items()):
-            if not knows or changed or gone or total != self._total:
-                self._watching[one] = True
-                one.offer(notice)
+        candidates = (before.keys() | changed_here) - rows.keys() - {""}
+        deleted = await self._runtime.store.call(self._deleted_sessions, candidates)
+        changed = [session for session in rows if rows[session] != before.get(session)]
+        changed += changed_here & candidates
+        # Only the newest sessions are compared; deletions of others show in the total.
+        newest = max(before, default="")  # ids sort by creation time
+        created = sum(session > newest for session in rows)
+        lost = bool(before) and page.total < total + created - len(deleted)
+        event = ListingChanged(session_id=changed[0] if changed else "", gone=deleted, lost=lost)
+        notice = Notice(event)
+        for subscriber, is_notified in tuple(self._subscribers.items()):
+            if not is_notified or changed or deleted or total != self._total:
+                self._subscribers[subscriber] = True
+                subscriber.offer(notice)
 
-    def _gone(self, sessions: set[str]) -> tuple[str, ...]:
-        """Those that are deleted, and not only too old for the first page."""
-        return tuple(one for one in sessions if not self._is_there(one))
+    def _deleted_sessions(self, sessions: set[str]) -> tuple[str, ...]:
+        """Return the sessions that are deleted, not merely too old for the first page."""
+        return tuple(session for session in sessions if not self._exists(session))
 
-    def _is_there(self, session: str) -> bool:
+    def _exists(self, session: str) -> bool:
         try:
             self._runtime.store.sync.port.metadata(session)
         except NotFoundError:
             return False
         return True
 
-    # --- what others append
+    # --- appends by other processes
 
-    async def _follow(self) -> None:
-        followed = self._runtime.feed.followed
-        self._news = {one: news for one, news in self._news.items() if one in followed}
-        for one in await self._runtime.store.call(self._grown, followed):
-            if self._runtime.is_at_work(one):
-                continue  # a turn of ours tells what it appends, and then this is looked at again
-            found = await self._runtime.store.call(self._read, one)
-            if self._runtime.is_at_work(one):
+    async def _emit_remote_events(self) -> None:
+        followed = self._runtime.feed.followed_sessions
+        self._remote_events = {
+            session: remote for session, remote in self._remote_events.items() if session in followed
+        }
+        for session_id in await self._runtime.store.call(self._sessions_to_read, followed):
+            if self._runtime.is_busy(session_id):
+                continue  # the turn emits its own events; the session is polled again afterwards
+            result = await self._runtime.store.call(self._read_new_entries, session_id)
+            if self._runtime.is_busy(session_id):
                 continue
-            if found is None:
-                if self._news.pop(one, None) is not None:  # told once
-                    self._runtime.feed.emit(SessionChanged(session_id=one, change="deleted"))
+            if result is None:
+                if self._remote_events.pop(session_id, None) is not None:  # emit it once
+                    self._runtime.feed.emit(SessionChanged(session_id=session_id, change="deleted"))
                 continue
-            news, entries = found
-            self._news.setdefault(one, news)
-            for event in news.tell(entries):
+            remote, entries = result
+            self._remote_events.setdefault(session_id, remote)
+            for event in remote.new_events(entries):
                 self._runtime.feed.emit(event)
 
-    def _grown(self, followed: list[str]) -> list[str]:
-        """Those that may have news: where one question tells it of all, those that have."""
+    def _sessions_to_read(self, followed: list[str]) -> list[str]:
+        """Return the sessions that may have grown: all, unless the store knows which have."""
         if self._sharing is None or not followed:
             return followed
         heads = self._sharing.heads(followed)
-        known = {one: news.seq for one, news in self._news.items()}
-        gone = [one for one in followed if one not in heads and one in known]
-        return gone + [one for one, head in heads.items() if known.get(one, -1) < head]
+        read_seqs = {session_id: remote.seq for session_id, remote in self._remote_events.items()}
+        deleted = [session_id for session_id in followed if session_id not in heads and session_id in read_seqs]
+        return deleted + [session_id for session_id, head in heads.items() if read_seqs.get(session_id, -1) < head]
 
-    def _read(self, session: str) -> tuple[News, list[Entry]] | None:
-        """What was appended since the last look, by whomever; None if the session is no more."""
-        news = self._news.get(session)
+    def _read_new_entries(self, session: str) -> tuple[RemoteEvents, list[Entry]] | None:
+        """Read the entries appended since the last poll; None if the session was deleted."""
+        remote = self._remote_events.get(session)
         try:
-            if news is not None:
-                return news, news.read()
-            own = Session(self._runtime.store.sync, session)
-            return News(own, own.metadata.through.seq), []
+            if remote is not None:
+                return remote, remote.read()
+            opened = Session(self._runtime.store.sync, session)
+            return RemoteEvents(opened, opened.metadata.through.seq), []
         except NotFoundError:
             return None
 
 
-def _tell(
-    loop: asyncio.AbstractEventLoop, hear: Callable[[frozenset[str]], None], news: frozenset[str]
+def _call_in_loop(
+    loop: asyncio.AbstractEventLoop, callback: Callable[[frozenset[str]], None], sessions: frozenset[str]
 ) -> None:
-    """From the thread that listens."""
-    with suppress(RuntimeError):  # the loop has ended meanwhile
-        loop.call_soon_threadsafe(hear, news)
+    """Call back in the event loop, from the listener's thread."""
+    with suppress(RuntimeError):  # the loop is closed
+        loop.call_soon_threadsafe(callback, sessions)

@@ -1,14 +1,14 @@
-"""The gate before everything else, for requests and WebSockets alike.
+"""Checks that every request and every WebSocket passes before the application.
 
-    Host          one of ours, exactly                                         else 400
-    Origin        if there is one: ours, exactly, never null                   else 403
+    Host          exactly one of the daemon's                                  else 400
+    Origin        if present: exactly one of the daemon's, never null          else 403
     token         bearer; or the cookie, to read, and to write JSON with
-                  X-Everlog: 1, which no other page can send                  else 401, 403
-    rate          so many a second                                             else 429
+                  X-Everlog: 1, which no other page can send                   else 401, 403
+    rate          requests per second                                          else 429
     body          JSON, not too large, not too deep                            else 415, 413, 400
 
-A WebSocket is refused before it is one. Of all paths only `/open/{code}` needs no token. There
-are no CORS headers: no other page reads anything here.
+A WebSocket is refused before the upgrade. Only `/open/{code}` needs no token. There are no CORS
+headers: no other page can read a response.
 """
 
 from __future__ import annotations
@@ -25,126 +25,124 @@ import msgspec
 from litestar.enums import ScopeType
 from litestar.types import ASGIApp, Receive, Scope, Send
 
-from everlog.daemon.auth import COOKIE, Keys
-from everlog.daemon.error_responses import INVALID, JSON, SECURITY, Refused
-from everlog.daemon.json_log import note
-from everlog.daemon.request_limits import Bucket, text_problem
+from everlog.daemon.auth import COOKIE, Credentials
+from everlog.daemon.error_responses import INVALID, JSON, SECURITY_HEADERS, HttpError
+from everlog.daemon.json_log import log_event
+from everlog.daemon.request_limits import RateLimiter, find_json_problem
 from everlog.settings import DaemonSettings
 
 LOOPBACK = ("127.0.0.1", "localhost", "[::1]")
-FAILURES_PER_SECOND = 40.0  # unknown callers are answered so often
-READING = frozenset({"GET", "HEAD"})
-OPEN = "/open/"
-BY_COOKIE = "everlog_by_cookie"  # in the request's state: no token came with it
-TICKET = "everlog_ticket"  # likewise: whether who opened a WebSocket would still be let in
-BODY_SECONDS = 120.0  # for a body to come
-BODIES = 64_000_000  # bytes of all bodies that are coming, if one alone may not be larger
+FAILURES_PER_SECOND = 40.0  # responses to unauthenticated callers, all together
+READ_METHODS = frozenset({"GET", "HEAD"})
+OPEN_PATH = "/open/"
+BY_COOKIE = "everlog_by_cookie"  # key in the request's state: authenticated by cookie, not token
+TOKEN_CHECK = "everlog_ticket"  # key in the request's state: is the token still the current one?
+BODY_SECONDS = 120.0  # for a body to arrive
+MAX_PENDING_BYTES = 64_000_000  # of all incomplete bodies; more if a single body may be larger
 
-# For a browser that is not let in: nothing of the page is loaded before it is.
-_PAGE = """<!doctype html>
+# For a browser that is not authenticated; it needs no style sheet or script.
+_ERROR_PAGE = """<!doctype html>
 <html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width">
-<title>{title}</title></head><body><h1>{title}</h1><p>{how}</p></body></html>
+<title>{title}</title></head><body><h1>{title}</h1><p>{hint}</p></body></html>
 """
-_LINK = "The page opens with a link that works once. Print a new one with: everlog page"
-_HOW = "send Authorization: Bearer with the token in run/token, or open a link of everlog serve"
+_LINK_HINT = "Open the page with a one-time link. To get a new link, run: everlog page"
+_TOKEN_HINT = "send Authorization: Bearer with the token in run/token, or open a one-time link"
 
 
 class Guard:
-    """Wraps the application."""
+    """An ASGI middleware that checks every request."""
 
     def __init__(
         self,
         app: ASGIApp,
-        keys: Keys,
+        credentials: Credentials,
         settings: Callable[[], DaemonSettings],
         *,
-        bucket: Bucket,
+        limiter: RateLimiter,
         port: int,
         host: str = "127.0.0.1",
         body_seconds: float = BODY_SECONDS,
     ) -> None:
         self._app = app
-        self._keys = keys
+        self._credentials = credentials
         self._settings = settings
         self._port = port
         self._host = host
-        self._bucket = bucket
+        self._limiter = limiter
         self._body_seconds = body_seconds
-        self._coming = 0  # bytes of bodies that are not whole yet
-        self._failures = Bucket(lambda: FAILURES_PER_SECOND)
+        self._pending_bytes = 0  # of all incomplete bodies
+        self._failure_limiter = RateLimiter(lambda: FAILURES_PER_SECOND)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] not in ("http", "websocket"):
             await self._app(scope, receive, send)
             return
-        asked = _Asked(scope)
-        guarded = _with_security(send)
+        request = _RequestHead(scope)
+        guarded = _add_security_headers(send)
         try:
-            self._check_place(asked)
-            if asked.path.startswith(OPEN) and asked.method == "GET" and not asked.is_socket:
-                await self._open(asked, guarded)
+            self._check_host_and_origin(request)
+            if request.path.startswith(OPEN_PATH) and request.method == "GET" and not request.is_socket:
+                await self._open_link(request, guarded)
                 return
-            self._check_caller(asked)
-            if wait := self._bucket.take():
-                raise _too_many("Too many requests", wait)
-            scope["state"][TICKET] = self._keys.ticket()
-            # Routed as it was sent: a key may hold a slash, and each segment is decoded alone.
-            scope["path"] = asked.path
-            if not asked.is_socket and asked.has_body:
-                receive = await self._body(asked, receive)
-        except _Gone:
+            self._check_caller(request)
+            if wait := self._limiter.acquire():
+                raise _rate_limit_error("Too many requests", wait)
+            scope["state"][TOKEN_CHECK] = self._credentials.make_token_check()
+            # Route by the raw path: a key may contain a slash, so each segment is decoded alone.
+            scope["path"] = request.path
+            if not request.is_socket and request.has_body:
+                receive = await self._read_body(request, receive)
+        except _DisconnectError:
             return
-        except Refused as refused:
-            await _refuse(refused, asked, receive, guarded)
+        except HttpError as error:
+            await _refuse(error, request, receive, guarded)
             return
-        await self._app(scope, receive, send if asked.is_socket else guarded)
+        await self._app(scope, receive, send if request.is_socket else guarded)
 
-    def _check_place(self, asked: _Asked) -> None:
+    def _check_host_and_origin(self, request: _RequestHead) -> None:
         names = {*LOOPBACK, self._host, *self._settings().hosts}
         hosts = {f"{name}:{self._port}".lower() for name in names}
-        host = asked.only("host")
+        host = request.header("host")
         if host is None or host.lower() not in hosts:
-            hint = "call the daemon by 127.0.0.1 and its port"
-            raise self._stranger(Refused(400, "Invalid Host", hint=hint))
-        if not asked.all("origin"):
+            hint = "use 127.0.0.1 and the daemon's port"
+            raise self._limit_failures(HttpError(400, "Invalid Host", hint=hint))
+        if not request.header_values("origin"):
             return
-        scheme, _, origin = (asked.only("origin") or "").lower().partition("://")
+        scheme, _, origin = (request.header("origin") or "").lower().partition("://")
         if scheme not in ("http", "https") or origin not in hosts:
-            hint = "other pages may not call the daemon"
-            raise self._stranger(Refused(403, "Invalid Origin", hint=hint))
+            hint = "pages from other origins may not call the daemon"
+            raise self._limit_failures(HttpError(403, "Invalid Origin", hint=hint))
 
-    def _check_caller(self, asked: _Asked) -> None:
-        given = asked.only("authorization") or ""
-        scheme, _, token = given.partition(" ")
-        if scheme.lower() == "bearer" and self._keys.is_token(token.strip()):
+    def _check_caller(self, request: _RequestHead) -> None:
+        authorization = request.header("authorization") or ""
+        scheme, _, token = authorization.partition(" ")
+        if scheme.lower() == "bearer" and self._credentials.is_token(token.strip()):
             return
-        if not given and any(map(self._keys.is_cookie, asked.cookies)):
-            if asked.method in READING or (asked.is_json and asked.only("x-everlog") == "1"):
-                asked.scope["state"][BY_COOKIE] = True
+        if not authorization and any(map(self._credentials.is_cookie, request.cookies)):
+            if request.method in READ_METHODS or (request.is_json and request.header("x-everlog") == "1"):
+                request.scope["state"][BY_COOKIE] = True
                 return
-            raise Refused(
-                403, "Forbidden", hint="with a cookie, write JSON and the header X-Everlog: 1"
-            )
-        raise self._stranger(
-            Refused(401, "Unauthorized", hint=_HOW, headers={"WWW-Authenticate": "Bearer"})
+            raise HttpError(403, "Forbidden", hint="with a cookie, send JSON and the header X-Everlog: 1")
+        raise self._limit_failures(
+            HttpError(401, "Unauthorized", hint=_TOKEN_HINT, headers={"WWW-Authenticate": "Bearer"})
         )
 
-    def _stranger(self, refused: Refused) -> Refused:
-        """The answer to who is not known, which nobody gets too often."""
-        wait = self._failures.take()
-        return _too_many("Too many failed requests", wait) if wait else refused
+    def _limit_failures(self, error: HttpError) -> HttpError:
+        """Return the error, or 429 if there were too many failed requests."""
+        wait = self._failure_limiter.acquire()
+        return _rate_limit_error("Too many failed requests", wait) if wait else error
 
-    async def _body(self, asked: _Asked, receive: Receive) -> Receive:
-        """The whole body, checked, as what the application receives."""
-        if not asked.is_json:
-            raise Refused(415, "Unsupported content type", hint=f"send {JSON}")
+    async def _read_body(self, request: _RequestHead, receive: Receive) -> Receive:
+        """Read and check the whole body. Return a `receive` that replays it."""
+        if not request.is_json:
+            raise HttpError(415, "Unsupported content type", hint=f"send {JSON}")
         limit = self._settings().body_bytes
-        length = asked.only("content-length") or "0"
+        length = request.header("content-length") or "0"
         if not (length.isascii() and length.isdigit()):
-            raise Refused(400, "Invalid Content-Length")
-        large = Refused(413, "Request body too large", hint=f"at most {limit:,} bytes")
+            raise HttpError(400, "Invalid Content-Length")
+        too_large = HttpError(413, "Request body too large", hint=f"at most {limit:,} bytes")
         if len(length) > 18 or int(length) > limit:
-            raise large
+            raise too_large
         body = bytearray()
         more = True
         try:
@@ -152,48 +150,49 @@ class Guard:
                 while more:
                     message = await receive()
                     if message["type"] != "http.request":
-                        raise _Gone  # half a request is none
+                        raise _DisconnectError  # an incomplete request is dropped
                     body += message["body"]
-                    self._coming += len(message["body"])
+                    self._pending_bytes += len(message["body"])
                     if len(body) > limit:
-                        raise large
+                        raise too_large
                     more = message["more_body"]
-                    if more and self._coming > max(limit, BODIES):
-                        raise _too_many("Too many large bodies at once", 1.0)
+                    if more and self._pending_bytes > max(limit, MAX_PENDING_BYTES):
+                        raise _rate_limit_error("Too many large bodies at once", 1.0)
         except TimeoutError:
-            raise Refused(408, "Request body too slow") from None
+            raise HttpError(408, "Request body too slow") from None
         finally:
-            self._coming -= len(body)
-        given = bytes(body)
-        if problem := text_problem(given):
-            raise Refused(400, INVALID, details=(f"/: {problem}",))
-        whole: list[Any] = [{"type": "http.request", "body": given, "more_body": False}]
+            self._pending_bytes -= len(body)
+        data = bytes(body)
+        if problem := find_json_problem(data):
+            raise HttpError(400, INVALID, details=(f"/: {problem}",))
+        messages: list[Any] = [{"type": "http.request", "body": data, "more_body": False}]
 
         async def replay() -> Any:
-            return whole.pop() if whole else await receive()
+            return messages.pop() if messages else await receive()
 
         return replay
 
-    async def _open(self, asked: _Asked, send: Send) -> None:
-        """A one-time link: the cookie, and on to the page."""
-        if self._keys.use_code(asked.path.removeprefix(OPEN)):
-            cookie = f"{COOKIE}={self._keys.cookie()}; Path=/; HttpOnly; SameSite=Strict"
-            if asked.scope["scheme"] == "https":
+    async def _open_link(self, request: _RequestHead, send: Send) -> None:
+        """Redeem a one-time link: set the cookie and redirect to the page."""
+        if self._credentials.redeem_code(request.path.removeprefix(OPEN_PATH)):
+            cookie = f"{COOKIE}={self._credentials.cookie()}; Path=/; HttpOnly; SameSite=Strict"
+            if request.scope["scheme"] == "https":
                 cookie += "; Secure"
-            await _send(send, 303, b"", {"Location": "/", "Set-Cookie": cookie})
+            await _send_response(send, 303, b"", {"Location": "/", "Set-Cookie": cookie})
             return
-        if wait := self._failures.take():
-            raise _too_many("Too many failed requests", wait)
-        page = _PAGE.format(title="This link has been used, or is too old", how=_LINK)
-        await _send(send, 403, page.encode(), {"Content-Type": "text/html; charset=utf-8"})
+        if wait := self._failure_limiter.acquire():
+            raise _rate_limit_error("Too many failed requests", wait)
+        title = "This link has already been used or has expired"
+        page = _ERROR_PAGE.format(title=title, hint=_LINK_HINT)
+        await _send_response(send, 403, page.encode(), {"Content-Type": "text/html; charset=utf-8"})
 
 
-class _Gone(Exception):
-    """The client left before its request was whole."""
+class _DisconnectError(Exception):
+    """The client disconnected before its request was complete."""
 
 
-class _Asked:
-    """What the gate looks at in a request."""
+class _RequestHead:
+    """The parts of a request that the guard checks."""
 
     def __init__(self, scope: Scope) -> None:
         self.scope = scope
@@ -205,71 +204,71 @@ class _Asked:
         for name, value in scope["headers"]:
             self._headers.setdefault(name.lower(), []).append(value.decode("latin-1"))
 
-    def all(self, name: str) -> list[str]:
+    def header_values(self, name: str) -> list[str]:
         return self._headers.get(name.encode(), [])
 
-    def only(self, name: str) -> str | None:
-        """A header that may be there once; given twice it counts as not given."""
-        found = self.all(name)
-        return found[0].strip() if len(found) == 1 else None
+    def header(self, name: str) -> str | None:
+        """Return a header that may occur once; None if it is missing or repeated."""
+        values = self.header_values(name)
+        return values[0].strip() if len(values) == 1 else None
 
     @property
     def cookies(self) -> Iterable[str]:
-        for header in self.all("cookie"):
+        for header in self.header_values("cookie"):
             for pair in header.split(";"):
                 name, _, value = pair.strip().partition("=")
                 if name == COOKIE:
                     yield value
 
     @property
-    def is_person(self) -> bool:
-        """Whether a browser asks for a page."""
-        return "text/html" in (self.only("accept") or "") and not self.path.startswith("/api/")
+    def is_browser(self) -> bool:
+        """Whether a browser requests a page."""
+        return "text/html" in (self.header("accept") or "") and not self.path.startswith("/api/")
 
     @property
     def has_body(self) -> bool:
-        return bool(self.all("transfer-encoding")) or self.all("content-length") not in ([], ["0"])
+        return bool(self.header_values("transfer-encoding")) or self.header_values("content-length") not in ([], ["0"])
 
     @property
     def is_json(self) -> bool:
-        kind = Headers()
-        kind["content-type"] = self.only("content-type") or "text/plain"
-        return kind.get_content_type() == JSON
+        headers = Headers()
+        headers["content-type"] = self.header("content-type") or "text/plain"
+        return headers.get_content_type() == JSON
 
 
-def _too_many(error: str, wait: float) -> Refused:
+def _rate_limit_error(error: str, wait: float) -> HttpError:
     seconds = str(math.ceil(wait))
-    return Refused(429, error, hint="slow down", headers={"Retry-After": seconds})
+    return HttpError(429, error, hint="slow down", headers={"Retry-After": seconds})
 
 
-def _with_security(send: Send) -> Send:
+def _add_security_headers(send: Send) -> Send:
     async def guarded(message: Any) -> None:
         if message["type"] in ("http.response.start", "websocket.http.response.start"):
-            given = message.get("headers", ())
-            names = {name.lower() for name, _ in given}
-            message["headers"] = [*given, *(one for one in SECURITY if one[0] not in names)]
+            headers = message.get("headers", ())
+            names = {name.lower() for name, _ in headers}
+            message["headers"] = [*headers, *(header for header in SECURITY_HEADERS if header[0] not in names)]
         await send(message)
 
     return guarded
 
 
-async def _refuse(refused: Refused, asked: _Asked, receive: Receive, send: Send) -> None:
-    if refused.status in (400, 403):
-        note("refused", level="warning", status=refused.status, error=refused.problem.error)
-    body = msgspec.json.encode(refused.problem)
-    headers = {"Content-Type": JSON, **refused.headers}
-    if asked.is_person and not asked.is_socket:
-        problem = refused.problem
-        how = _LINK if refused.status == 401 else problem.hint
-        body = _PAGE.format(title=escape(problem.error), how=escape(how)).encode()
+async def _refuse(error: HttpError, request: _RequestHead, receive: Receive, send: Send) -> None:
+    if error.status in (400, 403):
+        log_event("refused", level="warning", status=error.status, error=error.body.error)
+    body = msgspec.json.encode(error.body)
+    headers = {"Content-Type": JSON, **error.headers}
+    if request.is_browser and not request.is_socket:
+        error_body = error.body
+        hint = _LINK_HINT if error.status == 401 else error_body.hint
+        body = _ERROR_PAGE.format(title=escape(error_body.error), hint=escape(hint)).encode()
         headers["Content-Type"] = "text/html; charset=utf-8"
-    if not asked.is_socket:
-        await _send(send, refused.status, body, headers)
+    if not request.is_socket:
+        await _send_response(send, error.status, body, headers)
         return
-    await receive()  # the wish to connect
-    if "websocket.http.response" in (asked.scope.get("extensions") or {}):
-        await _send(send, refused.status, body, headers, kind="websocket.http.response")
-        # uvicorn logs an error if we return before the connection is down.
+    await receive()  # websocket.connect
+    if "websocket.http.response" in (request.scope.get("extensions") or {}):
+        await _send_response(send, error.status, body, headers, kind="websocket.http.response")
+        # uvicorn logs an error if this returns before the connection is closed.
         with suppress(TimeoutError):
             async with asyncio.timeout(1):
                 await receive()
@@ -278,7 +277,7 @@ async def _refuse(refused: Refused, asked: _Asked, receive: Receive, send: Send)
         await send({"type": "websocket.close", "code": 1008, "reason": ""})
 
 
-async def _send(
+async def _send_response(
     send: Send, status: int, body: bytes, headers: dict[str, str], kind: str = "http.response"
 ) -> None:
     rows = [(name.lower().encode(), value.encode("latin-1")) for name, value in headers.items()]

@@ -1,4 +1,4 @@
-"""How much is taken: so many requests in a time, bodies of some size, JSON of some depth."""
+"""Limits on requests: their rate, and the encoding and depth of JSON."""
 
 from __future__ import annotations
 
@@ -6,53 +6,51 @@ import re
 import time
 from collections.abc import Callable
 
-BURST_SECONDS = 5.0  # of the rate, at once, after a rest
-DEPTH = 100  # levels of a JSON value
+BURST_SECONDS = 5.0  # a burst after a pause may be this many seconds of the rate
+MAX_DEPTH = 100  # levels of a JSON value
 
-# A string that has no end is one token too: else each quote in it would be tried to the last byte.
+# An unterminated string is one token too; otherwise each quote in it would be scanned to the end.
 _TOKENS = re.compile(rb'"(?:[^"\\]|\\.)*+"?|[\[{]|[\]}]', re.DOTALL)
 
 
-class Bucket:
-    """So many a second, and a few seconds' worth of them at once."""
+class RateLimiter:
+    """A token bucket: a rate per second, with bursts of a few seconds' worth."""
 
-    def __init__(
-        self, rate: Callable[[], float], clock: Callable[[], float] = time.monotonic
-    ) -> None:
+    def __init__(self, rate: Callable[[], float], clock: Callable[[], float] = time.monotonic) -> None:
         self._rate = rate  # may change while the daemon runs
         self._clock = clock
-        self._then = clock()
-        self._left = rate() * BURST_SECONDS
+        self._updated_at = clock()
+        self._available = rate() * BURST_SECONDS
 
-    def take(self) -> float:
-        """0 if one more may pass, else how many seconds to wait."""
+    def acquire(self) -> float:
+        """Return 0 if a request may pass, else the seconds to wait."""
         rate, now = self._rate(), self._clock()
-        self._left = min(rate * BURST_SECONDS, self._left + (now - self._then) * rate)
-        self._then = now
-        if self._left < 1:
-            return (1 - self._left) / rate
-        self._left -= 1
+        self._available = min(rate * BURST_SECONDS, self._available + (now - self._updated_at) * rate)
+        self._updated_at = now
+        if self._available < 1:
+            return (1 - self._available) / rate
+        self._available -= 1
         return 0.0
 
 
-def text_problem(body: bytes) -> str:
-    """Why no JSON decoder should be given these bytes; empty if one may be."""
+def find_json_problem(body: bytes) -> str:
+    """Return why these bytes must not be decoded as JSON; empty if they may be."""
     try:
         body.decode()
     except UnicodeDecodeError:
         return "not UTF-8"
-    return f"deeper than {DEPTH} levels" if _is_too_deep(body) else ""
+    return f"deeper than {MAX_DEPTH} levels" if _is_too_deep(body) else ""
 
 
 def _is_too_deep(body: bytes) -> bool:
-    if body.count(b"[") + body.count(b"{") <= DEPTH:
+    if body.count(b"[") + body.count(b"{") <= MAX_DEPTH:
         return False
     depth = 0
     for token in _TOKENS.finditer(body):
         first = body[token.start()]
         if first in b"[{":
             depth += 1
-            if depth > DEPTH:
+            if depth > MAX_DEPTH:
                 return True
         elif first in b"]}":
             depth -= 1

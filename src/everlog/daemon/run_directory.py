@@ -1,12 +1,12 @@
 """`{root}/run`: the token, the address and the lock of a root's one daemon.
 
-    token         what every request must carry; made once, kept over restarts, 0600
-    address       where the daemon listens; there only while one runs, or after a crash
-    daemon.lock   held as long as the daemon lives; the system gives it back
-    everlog.sock CrabTalk's protocol
+    token         required by every request; created once, survives restarts, 0600
+    address       where the daemon listens; exists only while one runs, or after a crash
+    daemon.lock   locked while the daemon runs; the system releases it when the process ends
+    everlog.sock  the socket of CrabTalk's protocol
 
-Only the owner may enter, and what belongs to somebody else is not used: who owns a directory can
-put another token there. No symlink is followed, and nothing here is part of any session.
+Only the owner has access, and a directory of another user is not used: its owner could replace
+the token. Symlinks are not followed, and nothing here is part of any session.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ from everlog.errors import SessionBusyError, SettingsError, StoreFailedError
 from everlog.stores.file import disk
 
 TOKEN, ADDRESS, LOCK, SOCKET = "token", "address", "daemon.lock", "everlog.sock"
-SHORTEST = 32  # characters of a token that somebody wrote by hand
-LONGEST = 4096
-CLAIM_SECONDS = 0.2  # a client that looks whether a daemon runs holds the lock for a moment
+MIN_TOKEN_LENGTH = 32  # characters
+MAX_FILE_BYTES = 4096
+CLAIM_SECONDS = 0.2  # a client that checks for a running daemon holds the lock for a moment
 
 
 class RunDirectory:
-    """The directory, open as long as the daemon runs."""
+    """The run directory, open while the daemon runs."""
 
     def __init__(self, root: Path) -> None:
         self.path = root / "run"
-        with disk.errors_mapped(f"opening {self.path}"):
+        with disk.map_errors(f"opening {self.path}"):
             root.mkdir(mode=0o700, parents=True, exist_ok=True)
             _check_owner(root, os.stat(root))
             with suppress(FileExistsError):
@@ -41,37 +41,37 @@ class RunDirectory:
             except StoreFailedError:
                 os.close(self._directory)
                 raise
-            disk.tighten(self._directory)
+            disk.restrict_mode(self._directory)
         self._lock: int | None = None
 
     def claim(self) -> None:
-        """Be the only daemon of this root, or SessionBusyError naming the other one's address."""
-        with disk.errors_mapped(f"opening {self.path / LOCK}"):
+        """Lock the root for this daemon. Raises SessionBusyError with the other's address."""
+        with disk.map_errors(f"opening {self.path / LOCK}"):
             descriptor = disk.open_file(LOCK, os.O_RDWR | os.O_CREAT, self._directory)
         try:
             disk.lock(descriptor, CLAIM_SECONDS, "the root")
         except SessionBusyError as error:
             os.close(descriptor)
-            address = self.address() or "an address it has not told yet"
+            address = self.address() or "an unknown address"
             raise SessionBusyError(
                 f"a daemon for {self.path.parent} is running at {address}: {error.message}",
                 hint="use that one, or stop it first",
             ) from error
         self._lock = descriptor
 
-    def make_token(self) -> None:
-        """Make the token unless there is one; SettingsError if that cannot be used."""
-        with disk.errors_mapped(f"making {self.path / TOKEN}"):
+    def ensure_token(self) -> None:
+        """Create the token unless it exists. Raises SettingsError if it is unusable."""
+        with disk.map_errors(f"making {self.path / TOKEN}"):
             if self.stamp() is None:
                 self._write_token()
         if not self.token():
             raise SettingsError(
                 f"{self.path / TOKEN} cannot be used as a token",
-                hint=f"remove it, or write {SHORTEST} characters or more into a file of that name",
+                hint=f"delete it, or write {MIN_TOKEN_LENGTH} or more characters into it",
             )
 
     def _write_token(self) -> None:
-        """Whole or not at all: half a token would let nobody in for ever."""
+        """Write a new token atomically: a partial token would lock everybody out for good."""
         temporary = f"{TOKEN}.{os.getpid()}.tmp"
         with suppress(FileNotFoundError):
             os.unlink(temporary, dir_fd=self._directory)
@@ -86,15 +86,15 @@ class RunDirectory:
         disk.sync_directory(self._directory)
 
     def stamp(self) -> tuple[int, ...] | None:
-        """What changes when the token does; None if there is none."""
+        """Return a value that changes with the token; None if there is none."""
         try:
-            found = os.stat(TOKEN, dir_fd=self._directory, follow_symlinks=False)
+            status = os.stat(TOKEN, dir_fd=self._directory, follow_symlinks=False)
         except OSError:
             return None
-        return found.st_ino, found.st_mtime_ns, found.st_size
+        return status.st_ino, status.st_mtime_ns, status.st_size
 
     def token(self) -> str:
-        """The token as it is now; empty if there is none that may be used."""
+        """Return the current token; empty if there is no usable one."""
         try:
             descriptor = disk.open_file(TOKEN, os.O_RDONLY, self._directory)
         except (OSError, StoreFailedError):
@@ -102,27 +102,27 @@ class RunDirectory:
         try:
             if os.fstat(descriptor).st_uid != os.geteuid():
                 return ""
-            disk.tighten(descriptor)
-            text = os.read(descriptor, LONGEST).decode("ascii", "replace").strip()
+            disk.restrict_mode(descriptor)
+            text = os.read(descriptor, MAX_FILE_BYTES).decode("ascii", "replace").strip()
         finally:
             os.close(descriptor)
-        return text if len(text) >= SHORTEST and text.isprintable() else ""
+        return text if len(text) >= MIN_TOKEN_LENGTH and text.isprintable() else ""
 
     def address(self) -> str:
-        """Where a daemon says that it listens; empty if none does."""
+        """Return the address that a daemon has announced; empty if none has."""
         try:
-            text = disk.get(ADDRESS, self._directory, cap=LONGEST)
+            text = disk.read_small_file(ADDRESS, self._directory, cap=MAX_FILE_BYTES)
         except (OSError, StoreFailedError):
             return ""
         return text.decode("ascii", "replace").strip()
 
     def announce(self, address: str) -> None:
-        """Write where the daemon listens."""
-        with disk.errors_mapped(f"writing {self.path / ADDRESS}"):
-            disk.put(ADDRESS, f"{address}\n".encode(), self._directory, durable=False)
+        """Write the address on which the daemon listens."""
+        with disk.map_errors(f"writing {self.path / ADDRESS}"):
+            disk.replace_small_file(ADDRESS, f"{address}\n".encode(), self._directory, durable=False)
 
     def close(self) -> None:
-        """Take the address away and let another daemon in."""
+        """Remove the address and release the lock."""
         if self._lock is not None:
             with suppress(OSError):
                 os.unlink(ADDRESS, dir_fd=self._directory)
@@ -134,6 +134,5 @@ class RunDirectory:
 def _check_owner(path: Path, status: os.stat_result) -> None:
     if status.st_uid != os.geteuid():
         raise StoreFailedError(
-            f"{path} belongs to another user (uid {status.st_uid})",
-            hint="choose a directory of your own with --root",
+            f"{path} belongs to another user (uid {status.st_uid})", hint="choose a directory that you own with --root"
         )

@@ -1,9 +1,9 @@
-"""`everlog serve`: one daemon per root, from its first line to its last.
+"""`everlog serve`: the lifecycle of a root's daemon.
 
-start   the lock of the root, the address, the engine with what a crash left, then requests
-while   config.toml is looked at once a second; one that is wrong changes nothing
-stop    SIGTERM or SIGINT: clients are sent away, turns finish or are cancelled and recorded,
-        the store is closed, the address is taken away
+start   lock the root, bind the address, open the runtime and recover from a crash, then serve
+run     poll config.toml once a second; an invalid one changes nothing
+stop    on SIGTERM or SIGINT: disconnect clients, let turns finish or cancel and record them,
+        close the store, remove the address
 """
 
 from __future__ import annotations
@@ -26,30 +26,30 @@ from msgspec.structs import replace
 
 from everlog.app import load_settings, open_runtime
 from everlog.daemon import http_app, json_log
-from everlog.daemon.auth import Keys
-from everlog.daemon.connection import Connection
-from everlog.daemon.event_stream import Live
-from everlog.daemon.json_log import note
-from everlog.daemon.listing_events import Board
-from everlog.daemon.request_guard import OPEN, Guard
-from everlog.daemon.request_limits import Bucket
+from everlog.daemon.auth import Credentials
+from everlog.daemon.connection import HttpConnection
+from everlog.daemon.event_stream import EventStream
+from everlog.daemon.json_log import log_event
+from everlog.daemon.listing_events import ListingWatcher
+from everlog.daemon.request_guard import OPEN_PATH, Guard
+from everlog.daemon.request_limits import RateLimiter
 from everlog.daemon.run_directory import SOCKET, RunDirectory
 from everlog.errors import EverlogError, SettingsError
-from everlog.runtime.run import Recovered
+from everlog.runtime.run import RecoveredSession
 from everlog.runtime.runtime import Runtime
 from everlog.settings import DaemonSettings, StoreSettings
 
-SWITCH = 0.0005  # seconds: the event loop waits less for threads that compute
-LOOK = 1.0  # seconds between two looks at config.toml
-LAST = 5.0  # seconds for answers that are being sent when everything else has ended
+SWITCH_SECONDS = 0.0005  # thread switch interval: the event loop waits less for busy threads
+CONFIG_POLL_SECONDS = 1.0
+SHUTDOWN_SECONDS = 5.0  # for responses still being sent when everything else has ended
 
 
-class Served(msgspec.Struct, frozen=True):
-    """A daemon that answers."""
+class RunningDaemon(msgspec.Struct, frozen=True):
+    """A daemon that accepts requests."""
 
     address: str  # http://127.0.0.1:8642
     root: Path
-    make_link: Callable[[], str]  # an address that opens the page once
+    make_link: Callable[[], str]  # creates a one-time link to the page
     runtime: Runtime
 
 
@@ -60,13 +60,13 @@ async def serve(
     host: str | None = None,
     store: str | None = None,
     stores: Sequence[StoreSettings] = (),
-    announce: Callable[[Served], None] = lambda served: None,
+    on_start: Callable[[RunningDaemon], None] = lambda served: None,
 ) -> None:
-    """Run the daemon of a root until it is told to stop; port and host override the settings.
+    """Run the daemon of a root until it is stopped; port and host override the settings.
 
-    `store` is the address of a database with the sessions, `stores` are directories of others
-    beside those that the settings name. SessionBusyError if one runs already, SettingsError if it
-    cannot listen there.
+    `store` is the address of a database with the sessions; `stores` are foreign directories in
+    addition to those in the settings. Raises SessionBusyError if a daemon is already running for
+    the root, SettingsError if it cannot listen on the address.
     """
     settings = load_settings(root)
     settings = replace(settings, stores=(*settings.stores, *stores))
@@ -75,52 +75,52 @@ async def serve(
     _check_host(host, daemon)
     stop = asyncio.Event()
     async with AsyncExitStack() as stack:
-        run = RunDirectory(root)
-        stack.callback(run.close)
-        run.claim()
-        run.make_token()
-        listening = _bind(host, daemon.port if port is None else port)
-        stack.callback(listening.close)
-        sys.setswitchinterval(SWITCH)
-        _on_signal(stop.set)
+        run_directory = RunDirectory(root)
+        stack.callback(run_directory.close)
+        run_directory.claim()
+        run_directory.ensure_token()
+        server_socket = _bind(host, daemon.port if port is None else port)
+        stack.callback(server_socket.close)
+        sys.setswitchinterval(SWITCH_SECONDS)
+        _handle_signals(stop.set)
 
         runtime = open_runtime(root, store=store, settings=settings)
         stack.push_async_callback(runtime.store.close)
-        runtime.listeners.append(json_log.told)
-        runtime.when_rescued = _note_recovered
-        runtime.when_rescue_fails = _note_no_rescue
-        for one in await runtime.start():
-            _note_recovered(one)
-        board = Board(runtime)
-        board.begin()
-        stack.push_async_callback(board.end)
-        address = _address(listening, host, secure=bool(daemon.tls_certificate))
-        application = _Application(runtime, Keys(run), address, board)
-        server = _Server(_uvicorn(application.guard, daemon))
-        serving = asyncio.create_task(server.serve(sockets=[listening]))
-        watching = asyncio.create_task(_watch(root, runtime))
+        runtime.listeners.append(json_log.log_run_event)
+        runtime.on_takeover = _log_recovery
+        runtime.on_takeover_failed = _log_takeover_failure
+        for recovered in await runtime.start():
+            _log_recovery(recovered)
+        watcher = ListingWatcher(runtime)
+        watcher.start()
+        stack.push_async_callback(watcher.stop)
+        address = _address(server_socket, host, secure=bool(daemon.tls_certificate))
+        application = _Application(runtime, Credentials(run_directory), address, watcher)
+        server = _Server(_server_config(application.guard, daemon))
+        server_task = asyncio.create_task(server.serve(sockets=[server_socket]))
+        watch_task = asyncio.create_task(_watch_config(root, runtime))
         try:
             if daemon.socket:
-                await _serve_crabtalk(runtime, run.path / SOCKET, stack)
+                await _serve_crabtalk(runtime, run_directory.path / SOCKET, stack)
             while not server.started:
-                if serving.done():
+                if server_task.done():
                     return
                 await asyncio.sleep(0.005)
-            run.announce(address)
-            note("daemon_start", address=address, root=str(root), pid=os.getpid())
-            announce(Served(address, root, application.make_link, runtime))
-            await _first(serving, stop.wait())
+            run_directory.announce(address)
+            log_event("daemon_start", address=address, root=str(root), pid=os.getpid())
+            on_start(RunningDaemon(address, root, application.make_link, runtime))
+            await _wait_until_stopped(server_task, stop.wait())
         finally:
-            watching.cancel()
+            watch_task.cancel()
             seconds = runtime.settings.daemon.drain_seconds
-            note("daemon_drain", seconds=seconds)
-            application.live.stop()
+            log_event("daemon_drain", seconds=seconds)
+            application.event_stream.stop()
             await runtime.drain(seconds)
             server.should_exit = True
-            await serving
-            for left in tuple(server.server_state.connections):
-                left.transport.abort()  # else the event loop could not be closed
-    note("daemon_stop")
+            await server_task
+            for connection in tuple(server.server_state.connections):
+                connection.transport.abort()  # otherwise the event loop could not be closed
+    log_event("daemon_stop")
 
 
 def run(
@@ -130,71 +130,71 @@ def run(
     host: str | None = None,
     store: str | None = None,
     stores: Sequence[StoreSettings] = (),
-    announce: Callable[[Served], None] = lambda served: None,
+    on_start: Callable[[RunningDaemon], None] = lambda served: None,
 ) -> None:
-    """The same as a whole program, on the faster event loop."""
-    import uvloop  # noqa: PLC0415 - not on every platform, and only here
+    """Run `serve` as a program, on uvloop."""
+    import uvloop  # noqa: PLC0415 - not available on every platform
 
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        serving = serve(root, port=port, host=host, store=store, stores=stores, announce=announce)
-        runner.run(serving)
+        coroutine = serve(root, port=port, host=host, store=store, stores=stores, on_start=on_start)
+        runner.run(coroutine)
 
 
-def _note_recovered(one: Recovered) -> None:
-    note("recovered", **msgspec.to_builtins(one))
+def _log_recovery(recovered: RecoveredSession) -> None:
+    log_event("recovered", **msgspec.to_builtins(recovered))
 
 
-def _note_no_rescue(error: EverlogError) -> None:
-    note("rescue_failed", level="warning", error=error.message)
+def _log_takeover_failure(error: EverlogError) -> None:
+    log_event("rescue_failed", level="warning", error=error.message)
 
 
-def _on_signal(stop: Callable[[], None]) -> None:
+def _handle_signals(stop: Callable[[], None]) -> None:
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
-        with suppress(ValueError, RuntimeError):  # in another thread: its task is cancelled instead
+        with suppress(ValueError, RuntimeError):  # not in the main thread: the task is cancelled instead
             loop.add_signal_handler(number, stop)
 
 
-async def _first(serving: asyncio.Task[None], stop: Awaitable[object]) -> None:
-    """Wait until the server ends by itself or is told to."""
-    stopping = asyncio.ensure_future(stop)
-    await asyncio.wait({serving, stopping}, return_when=asyncio.FIRST_COMPLETED)
-    stopping.cancel()
+async def _wait_until_stopped(server_task: asyncio.Task[None], stop_wait: Awaitable[object]) -> None:
+    """Wait until the server ends by itself or a stop is requested."""
+    stop_task = asyncio.ensure_future(stop_wait)
+    await asyncio.wait({server_task, stop_task}, return_when=asyncio.FIRST_COMPLETED)
+    stop_task.cancel()
 
 
 class _Application:
-    """What is served: the routes and their guard."""
+    """The application with its event stream, behind the guard."""
 
-    def __init__(self, runtime: Runtime, keys: Keys, address: str, board: Board) -> None:
+    def __init__(self, runtime: Runtime, credentials: Credentials, address: str, watcher: ListingWatcher) -> None:
         host, _, port = address.partition("//")[2].rpartition(":")
-        bucket = Bucket(lambda: runtime.settings.daemon.requests_per_second)
-        self._keys = keys
+        limiter = RateLimiter(lambda: runtime.settings.daemon.requests_per_second)
+        self._credentials = credentials
         self._address = address
-        self.live = Live(runtime, bucket, board)
-        app = http_app.build(runtime, self.make_link, self.live)
+        self.event_stream = EventStream(runtime, limiter, watcher)
+        app = http_app.build_app(runtime, self.make_link, self.event_stream)
         self.guard = Guard(
-            app, keys, lambda: runtime.settings.daemon, port=int(port), bucket=bucket, host=host
+            app, credentials, lambda: runtime.settings.daemon, port=int(port), limiter=limiter, host=host
         )
 
     def make_link(self) -> str:
-        """An address that opens the page once."""
-        return f"{self._address}{OPEN}{self._keys.make_code()}"
+        """Create a one-time link to the page."""
+        return f"{self._address}{OPEN_PATH}{self._credentials.make_code()}"
 
 
 class _Server(uvicorn.Server):
-    """uvicorn, but signals are ours: turns end before the server does."""
+    """uvicorn without signal handlers: the daemon ends turns before the server."""
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
-        """Capture none."""
+        """Capture no signals."""
         yield
 
 
-def _uvicorn(app: Guard, daemon: DaemonSettings) -> uvicorn.Config:
-    json_log.take_over("uvicorn", "litestar")
+def _server_config(app: Guard, daemon: DaemonSettings) -> uvicorn.Config:
+    json_log.capture_loggers("uvicorn", "litestar")
     return uvicorn.Config(
         app,
-        http=partial(Connection, idle={}),  # type: ignore[arg-type]
+        http=partial(HttpConnection, idle={}),  # type: ignore[arg-type]
         ws="websockets-sansio",
         lifespan="off",
         log_config=None,
@@ -202,16 +202,16 @@ def _uvicorn(app: Guard, daemon: DaemonSettings) -> uvicorn.Config:
         server_header=False,
         proxy_headers=False,
         ws_max_size=daemon.body_bytes,
-        ws_per_message_deflate=False,  # on this machine it costs more than it saves
+        ws_per_message_deflate=False,  # compression does not pay off on a local connection
         ssl_certfile=daemon.tls_certificate or None,
         ssl_keyfile=daemon.tls_key or None,
-        timeout_graceful_shutdown=int(LAST),
+        timeout_graceful_shutdown=int(SHUTDOWN_SECONDS),
     )
 
 
 def _check_host(host: str, daemon: DaemonSettings) -> None:
     if bool(daemon.tls_certificate) != bool(daemon.tls_key):
-        raise SettingsError("[daemon] tls_certificate and tls_key go together: give both")
+        raise SettingsError("[daemon] tls_certificate and tls_key must be set together")
     if daemon.tls_certificate:
         try:
             context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
@@ -221,7 +221,7 @@ def _check_host(host: str, daemon: DaemonSettings) -> None:
     if not (_is_loopback(host) or daemon.tls_certificate):
         raise SettingsError(
             f"the daemon does not listen on {host} without TLS",
-            hint="leave 127.0.0.1, or set [daemon] tls_certificate and tls_key",
+            hint="use 127.0.0.1, or set [daemon] tls_certificate and tls_key",
         )
 
 
@@ -235,61 +235,59 @@ def _is_loopback(host: str) -> bool:
 
 
 def _bind(host: str, port: int) -> socket.socket:
-    """The socket, bound but not listening yet."""
+    """Return a socket that is bound but does not listen yet."""
     try:
-        found = socket.getaddrinfo(
-            host.strip("[]"), port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
-        )
-        family, kind, protocol, _, place = found[0]
-        made = socket.socket(family, kind, protocol)
+        candidates = socket.getaddrinfo(host.strip("[]"), port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        family, kind, protocol, _, socket_address = candidates[0]
+        bound = socket.socket(family, kind, protocol)
         try:
-            made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            made.bind(place)
+            bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            bound.bind(socket_address)
         except OSError:
-            made.close()
+            bound.close()
             raise
     except OSError as error:
         raise SettingsError(
             f"cannot listen on {host} port {port}: {error.strerror or error}",
-            hint="give another --port; 0 takes any that is free",
+            hint="choose another --port; 0 picks a free one",
         ) from error
-    return made
+    return bound
 
 
-def _address(listening: socket.socket, host: str, *, secure: bool) -> str:
-    """Where this machine reaches it, also if it listens on all addresses."""
+def _address(server_socket: socket.socket, host: str, *, secure: bool) -> str:
+    """Return the URL for clients on this machine, also if the socket listens on all addresses."""
     name = {"localhost": "127.0.0.1", "0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)
     name = f"[{name}]" if ":" in name and not name.startswith("[") else name
-    return f"{'https' if secure else 'http'}://{name}:{listening.getsockname()[1]}"
+    return f"{'https' if secure else 'http'}://{name}:{server_socket.getsockname()[1]}"
 
 
 async def _serve_crabtalk(runtime: Runtime, path: Path, stack: AsyncExitStack) -> None:
     from everlog.daemon.crabtalk.handler import serve_socket  # noqa: PLC0415 - loads protobuf
 
-    made = await serve_socket(runtime, path)
-    stack.push_async_callback(made.close)
+    server = await serve_socket(runtime, path)
+    stack.push_async_callback(server.close)
 
 
-async def _watch(root: Path, runtime: Runtime) -> None:
-    """Take over config.toml when it changes; one that is wrong changes nothing."""
+async def _watch_config(root: Path, runtime: Runtime) -> None:
+    """Reload config.toml when it changes; an invalid one changes nothing."""
     file = root / "config.toml"
-    seen = _stamp(file)
+    last_stamp = _stamp(file)
     while True:
-        await asyncio.sleep(LOOK)
+        await asyncio.sleep(CONFIG_POLL_SECONDS)
         stamp = _stamp(file)
-        if stamp == seen:
+        if stamp == last_stamp:
             continue
-        seen = stamp
+        last_stamp = stamp
         try:
             await runtime.reload(load_settings(root))
-            note("reload")
-        except Exception as error:  # whatever it is: the next change must still be seen
-            note("reload_failed", level="error", error=str(error))
+            log_event("reload")
+        except Exception as error:  # any error: the next change must still be seen
+            log_event("reload_failed", level="error", error=str(error))
 
 
 def _stamp(file: Path) -> tuple[int, ...] | None:
     try:
-        found = file.stat()
+        status = file.stat()
     except OSError:
         return None
-    return found.st_ino, found.st_mtime_ns, found.st_size
+    return status.st_ino, status.st_mtime_ns, status.st_size

@@ -1,1 +1,1 @@
-"""Whose conversation a message belongs to: scope, key, aliases and routing. Pure; no I/O."""
+"""Which session a message belongs to: scope, key, aliases and routing. Pure; no I/O."""

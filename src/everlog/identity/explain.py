@@ -1,4 +1,4 @@
-"""Why a message is routed as it is, in words."""
+"""Explanations of routing decisions, in words."""
 
 from __future__ import annotations
 
@@ -6,113 +6,108 @@ from collections.abc import Iterator
 
 from everlog.identity.key import is_explicit
 from everlog.identity.key_text import account_id, agent_id, lower, trim
-from everlog.identity.route import Router, Routing, Way
-from everlog.identity.scope import RULE_FIELDS, Facts, Inbound, Scope, folds_topic
+from everlog.identity.route import RouteDecision, Router, Routing
+from everlog.identity.scope import RULE_FIELDS, Inbound, MessageFacts, Scope, chat_includes_topic
 from everlog.settings import DispatchRule
 
-_IDS = ("channel", "account", "chat_id", "topic_id", "space_id", "sender_id")
+_ID_FIELDS = ("channel", "account", "chat_id", "topic_id", "space_id", "sender_id")
 
 
 def explain(router: Router, inbound: Inbound, session_key: str = "") -> tuple[str, ...]:
-    """Sentences on what decided: the rule, the agent, the links, the dimensions, the key."""
+    """Return sentences that explain a route: rule, agent, links, dimensions and key."""
     facts = router.facts(inbound)
-    way = router.choose(facts)
-    routed = router.follow(way, facts, session_key)
+    decision = router.decide(facts)
+    routed = router.build_route(decision, facts, session_key)
     return (
-        *_who(router, way),
-        *_sender(router, facts),
-        *_dimensions(facts, way, routed.scope),
-        *_case(inbound),
-        *_key(routed.session_key, session_key),
+        *_explain_agent(router, decision),
+        *_explain_sender(router, facts),
+        *_explain_dimensions(facts, decision, routed.scope),
+        *_explain_case(inbound),
+        *_explain_key(routed.session_key, session_key),
     )
 
 
-def _who(router: Router, way: Way) -> Iterator[str]:
-    """The rule and the agent."""
-    default = f"the default agent {way.agent} ({_why_default(router.routing)})"
-    if way.rule is None:
-        rules = (
-            "No dispatch rule matches" if router.routing.rules else "There are no dispatch rules"
-        )
-        yield f"{rules}, so {default} takes it."
+def _explain_agent(router: Router, decision: RouteDecision) -> Iterator[str]:
+    rule, reason = decision.rule, _default_reason(router.routing)
+    default = f"the message goes to the default agent {decision.agent} ({reason})"
+    if rule is None:
+        has_rules = bool(router.routing.rules)
+        rules = "No dispatch rule matches" if has_rules else "No dispatch rules are configured"
+        yield f"{rules}, so {default}."
         return
-    name = f" {trim(way.rule.name)!r}" if trim(way.rule.name) else ""
-    place = router.routing.rules.index(way.rule) + 1
-    asked = ", ".join(f"{field} is {value}" for field, value in _asked(way.rule))
-    yield f"Dispatch rule {place}{name} is the first to match: {asked}."
-    if not trim(way.rule.agent):
-        yield f"It names no agent, so {default} takes it."
-    elif agent_id(way.rule.agent) != way.agent:
-        yield f"Its agent {way.rule.agent!r} is not listed, so {default} takes it."
+    name = f" {trim(rule.name)!r}" if trim(rule.name) else ""
+    number = router.routing.rules.index(rule) + 1
+    conditions = ", ".join(f"{field} is {value}" for field, value in _rule_conditions(rule))
+    yield f"Dispatch rule {number}{name} is the first that matches: {conditions}."
+    if not trim(rule.agent):
+        yield f"The rule names no agent, so {default}."
+    elif agent_id(rule.agent) != decision.agent:
+        yield f"The rule's agent {rule.agent!r} is not configured, so {default}."
     else:
-        yield f"It chooses agent {way.agent}."
+        yield f"The rule selects agent {decision.agent}."
 
 
-def _why_default(routing: Routing) -> str:
+def _default_reason(routing: Routing) -> str:
     if not routing.agents:
-        return "no agents are listed"
-    flagged = any(one.default and trim(one.id) for one in routing.agents)
-    return "flagged as default" if flagged else "the first listed"
+        return "no agents are configured"
+    flagged = any(agent.default and trim(agent.id) for agent in routing.agents)
+    return "marked as default" if flagged else "the first one configured"
 
 
-def _asked(rule: DispatchRule) -> Iterator[tuple[str, str]]:
+def _rule_conditions(rule: DispatchRule) -> Iterator[tuple[str, str]]:
     for field in RULE_FIELDS:
-        wanted = getattr(rule.when, field)
-        if isinstance(wanted, bool):
-            yield field, str(wanted).lower()
-        elif wanted and trim(wanted):
-            yield field, trim(wanted)
+        expected = getattr(rule.when, field)
+        if isinstance(expected, bool):
+            yield field, str(expected).lower()
+        elif expected and trim(expected):
+            yield field, trim(expected)
 
 
-def _sender(router: Router, facts: Facts) -> Iterator[str]:
+def _explain_sender(router: Router, facts: MessageFacts) -> Iterator[str]:
     owners = router.links.owners(facts.channel, facts.sender_id) if facts.sender_id else []
     if not owners:
         return
-    first, *others = owners
-    yield f"Identity link: sender {facts.sender_id} is {first.canonical}, by {first.id}."
-    for other in others:
-        if other.canonical != first.canonical:
-            yield f"{other.name!r} has {other.id} too; the name that sorts first counts."
+    first, *more_owners = owners
+    yield f"Identity link: sender {facts.sender_id} is {first.canonical} (matched {first.id})."
+    for owner in more_owners:
+        if owner.canonical != first.canonical:
+            yield f"{owner.name!r} also has {owner.id}; the name that sorts first is used."
 
 
-def _dimensions(facts: Facts, way: Way, scope: Scope) -> Iterator[str]:
-    of_rule = way.rule is not None and bool(way.rule.session_dimensions)
-    source = "the rule's dimensions" if of_rule else "the session dimensions"
-    where = f"channel {scope.channel} and account {scope.account}"
-    if not way.dimensions:
-        yield f"There are no dimensions, so all of {where} share one session."
+def _explain_dimensions(facts: MessageFacts, decision: RouteDecision, scope: Scope) -> Iterator[str]:
+    from_rule = decision.rule is not None and bool(decision.rule.session_dimensions)
+    source = "dimensions of the rule" if from_rule else "session dimensions"
+    location = f"channel {scope.channel} and account {scope.account}"
+    if not decision.dimensions:
+        yield f"No dimensions are set, so all messages of {location} share one session."
         return
     values = scope.values or {}
-    told = ", ".join(f"{name} {values[name]}" for name in scope.dimensions or ())
-    apart = f"set apart by {told}" if told else "nothing sets chats apart"
-    yield f"Within {where}, {apart} ({source}: {', '.join(way.dimensions)})."
-    lacking = [name for name in way.dimensions if name not in values]
-    if lacking:
-        yield f"Without a value, and so left out: {', '.join(lacking)}."
-    if "chat" in values and folds_topic(facts, way.dimensions):
-        yield f"It is a Telegram forum, so the chat holds its topic {facts.topic_id}."
+    parts = ", ".join(f"{name} {values[name]}" for name in scope.dimensions or ())
+    identity = f"the session is identified by {parts}" if parts else "all messages share one session"
+    yield f"Within {location}, {identity} ({source}: {', '.join(decision.dimensions)})."
+    missing = [name for name in decision.dimensions if name not in values]
+    if missing:
+        yield f"Ignored, because the message has no value for it: {', '.join(missing)}."
+    if "chat" in values and chat_includes_topic(facts, decision.dimensions):
+        yield f"The chat is a Telegram forum, so its value includes topic {facts.topic_id}."
 
 
-def _case(inbound: Inbound) -> Iterator[str]:
-    """Ids that differ in case alone are one; where case matters, people should hear of it."""
-    given = {field: trim(getattr(inbound, field)) for field in _IDS}
-    forms = {
-        field: account_id(text) if field == "account" else lower(text)
-        for field, text in given.items()
-    }
-    told = [
-        f"{field} {text} as {forms[field]}"
-        for field, text in given.items()
-        if text and text != forms[field]
+def _explain_case(inbound: Inbound) -> Iterator[str]:
+    """Say which ids were changed: ids that differ only in case are the same id."""
+    ids = {field: trim(getattr(inbound, field)) for field in _ID_FIELDS}
+    normalized = {field: account_id(text) if field == "account" else lower(text) for field, text in ids.items()}
+    changes = [
+        f"{field} {text} as {normalized[field]}" for field, text in ids.items() if text and text != normalized[field]
     ]
-    if told:
-        yield f"Ids count without regard to case: {', '.join(told)}."
+    if changes:
+        yield f"Ids are compared in lower case: {', '.join(changes)}."
 
 
-def _key(key: str, incoming: str) -> Iterator[str]:
-    if is_explicit(incoming):
-        yield f"The message names its session, and that key is kept: {key}"
+def _explain_key(key: str, incoming_key: str) -> Iterator[str]:
+    if is_explicit(incoming_key):
+        yield f"The message has an explicit session key, which is used: {key}"
         return
-    if trim(incoming):
-        yield f"Its own key {trim(incoming)!r} is neither sk_v1_… nor agent:…, so an alias only."
-    yield f"Session: {key}"
+    if trim(incoming_key):
+        alias = trim(incoming_key)
+        yield f"The key {alias!r} begins with neither sk_v1_ nor agent:, so it is only an alias."
+    yield f"Session key: {key}"

@@ -1,7 +1,7 @@
 """Identity links: several ids of one person under one name.
 
-Channel and account stay in the key, so a link joins what one person says within a channel; it
-never joins channels.
+Channel and account stay part of the key, so a link joins the messages of one person within a
+channel; it never joins channels.
 """
 
 from __future__ import annotations
@@ -10,53 +10,53 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from everlog.errors import SettingsError
-from everlog.identity.key_text import plain, trim
+from everlog.identity.key_text import normalize, trim
 
 
 class Owner(NamedTuple):
-    """Whose an id is. Of several the one whose name sorts first is taken."""
+    """The person an id belongs to. Of several, the one whose name sorts first is used."""
 
     name: str  # as configured
-    canonical: str  # what stands in keys
-    id: str  # the id by which it was found
+    canonical: str  # as used in keys
+    id: str  # the id that matched
 
 
 class Links:
-    """Compiled links; an id under two names is a SettingsError that names both."""
+    """Compiled links. Raises `SettingsError` if an id is listed under two names."""
 
     def __init__(self, links: Mapping[str, Sequence[str]]) -> None:
         self._owners: dict[str, Owner] = {}
         for name in sorted(links):
-            canonical = plain(name)
+            canonical = normalize(name)
             if not canonical:
                 continue
-            for given in links[name]:
-                known = plain(given)
-                if not known:
+            for text in links[name]:
+                linked_id = normalize(text)
+                if not linked_id:
                     continue
-                owner = self._owners.setdefault(known, Owner(name, canonical, known))
+                owner = self._owners.setdefault(linked_id, Owner(name, canonical, linked_id))
                 if owner.canonical != canonical:
                     raise SettingsError(
-                        f"identity_links: {trim(given)!r} is under {owner.name!r} and {name!r}",
-                        hint="an id belongs to one name",
+                        f"identity_links: {trim(text)!r} is under both {owner.name!r} and {name!r}",
+                        hint="list each id under one name only",
                     )
 
     def canonical(self, channel: str, sender: str) -> str:
-        """The name that a sender goes by; channel and sender in plain form."""
+        """Return the canonical name of a sender. Channel and sender must be normalized."""
         owners = self.owners(channel, sender) if self._owners else None
         return owners[0].canonical if owners else sender
 
     def owners(self, channel: str, sender: str) -> list[Owner]:
-        """All whose ids fit a sender, the one that counts first.
+        """Return all owners with an id that matches a sender; the first is the one used.
 
-        A sender is looked for as it is, behind its channel (`telegram:7`), and without what
-        stands before its first colon.
+        A sender is looked up as it is, prefixed with its channel (`telegram:7`), and without
+        the part before its first colon.
         """
-        names = [sender]
+        candidates = [sender]
         if channel:
-            names.append(f"{channel}:{sender}")
+            candidates.append(f"{channel}:{sender}")
         before, _, after = sender.partition(":")
         if before and after:
-            names.append(after)
-        found = [self._owners[name] for name in names if name in self._owners]
-        return sorted(set(found)) if len(found) > 1 else found
+            candidates.append(after)
+        matches = [self._owners[name] for name in candidates if name in self._owners]
+        return sorted(set(matches)) if len(matches) > 1 else matches

@@ -1,4 +1,4 @@
-"""From an inbound message to its scope: the facts that decide which conversation it belongs to."""
+"""The scope of an inbound message: the facts that decide which session it belongs to."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ from typing import NamedTuple
 
 import msgspec
 
-from everlog.identity.key_text import account_id, plain, trim
+from everlog.identity.key_text import account_id, normalize, trim
 from everlog.identity.links import Links
 from everlog.settings import DIMENSIONS, DmScope
 
-VERSION = 1
+SCOPE_VERSION = 1
 DEFAULT_DIMENSIONS = ("chat",)
-UNKNOWN = "unknown"  # the channel of a message that names none
+UNKNOWN = "unknown"  # the channel or chat type of a message that names none
 
-# What the older setting dm_scope means in dimensions.
+# The dimensions that the values of the older setting dm_scope stand for.
 DM_SCOPES: dict[DmScope, tuple[str, ...]] = {
     "per-channel-peer": ("chat", "sender"),
     "per-channel": ("chat",),
@@ -25,7 +25,7 @@ DM_SCOPES: dict[DmScope, tuple[str, ...]] = {
 
 
 class Inbound(msgspec.Struct, frozen=True, forbid_unknown_fields=True, gc=False):
-    """What a channel says about a message; what it does not know stays empty."""
+    """The routing fields of a message, as its channel reports them; unknown ones are empty."""
 
     channel: str = ""  # telegram, slack, cli …
     account: str = ""  # which of our bots or workspaces on that channel
@@ -38,11 +38,11 @@ class Inbound(msgspec.Struct, frozen=True, forbid_unknown_fields=True, gc=False)
     mentioned: bool = False
 
 
-class Facts(NamedTuple):
-    """An inbound message in the form that rules are matched against and keys are made of.
+class MessageFacts(NamedTuple):
+    """The normalized fields of a message that rules match and keys are computed from.
 
-    The first seven are the fields that a rule may name, in the order of `RULE_FIELDS`; an empty
-    one has no value.
+    The first seven are the fields that a rule may name, in the order of `RULE_FIELDS`. An empty
+    string means no value.
     """
 
     channel: str
@@ -59,29 +59,29 @@ class Facts(NamedTuple):
     is_direct: bool
 
 
-RULE_FIELDS = Facts._fields[:7]
+RULE_FIELDS = MessageFacts._fields[:7]
 
 
 class Scope(msgspec.Struct, frozen=True, gc=False):
-    """Which conversation: the agent, where it was addressed, and what sets chats apart there."""
+    """The identity of a session: agent, channel, account, and the values that separate chats."""
 
     version: int
     agent_id: str
     channel: str
     account: str
-    dimensions: tuple[str, ...] | None = None  # those that have a value; None for none
+    dimensions: tuple[str, ...] | None = None  # those with a value; None if there are none
     values: dict[str, str] | None = None
 
 
-def normalise(inbound: Inbound, links: Links) -> Facts:
-    """The facts of an inbound message."""
-    channel, sender_id = plain(inbound.channel), plain(inbound.sender_id)
-    chat_type, chat_id = plain(inbound.chat_type), plain(inbound.chat_id)
-    topic_id, space_id = plain(inbound.topic_id), plain(inbound.space_id)
-    return Facts(
+def extract_facts(inbound: Inbound, links: Links) -> MessageFacts:
+    """Normalize the fields of an inbound message and apply the identity links."""
+    channel, sender_id = normalize(inbound.channel), normalize(inbound.sender_id)
+    chat_type, chat_id = normalize(inbound.chat_type), normalize(inbound.chat_id)
+    topic_id, space_id = normalize(inbound.topic_id), normalize(inbound.space_id)
+    return MessageFacts(
         channel,
         account_id(inbound.account),
-        f"{plain(inbound.space_type) or 'space'}:{space_id}" if space_id else "",
+        f"{normalize(inbound.space_type) or 'space'}:{space_id}" if space_id else "",
         f"{chat_type or 'direct'}:{chat_id}" if chat_id else "",
         f"topic:{topic_id}" if topic_id else "",
         links.canonical(channel, sender_id) if sender_id else "",
@@ -90,38 +90,36 @@ def normalise(inbound: Inbound, links: Links) -> Facts:
         chat_id,
         topic_id,
         sender_id,
-        # By case folding, not by lower case: a dotted capital I becomes i and is not one.
+        # isascii() excludes a dotted capital I, which becomes i in lower case but not when folded.
         chat_type == "direct" and trim(inbound.chat_type).isascii(),
     )
 
 
-def normal_dimensions(names: Iterable[str]) -> tuple[str, ...]:
-    """The dimensions among names, each once, in the given order."""
-    return tuple(dict.fromkeys(name for name in map(plain, names) if name in DIMENSIONS))
+def normalize_dimensions(names: Iterable[str]) -> tuple[str, ...]:
+    """Return the valid dimensions among names, without duplicates, in the same order."""
+    return tuple(dict.fromkeys(name for name in map(normalize, names) if name in DIMENSIONS))
 
 
-def folds_topic(facts: Facts, dimensions: tuple[str, ...]) -> bool:
-    """Whether the chat's value holds the topic: Telegram's forums, unless topics are told apart."""
+def chat_includes_topic(facts: MessageFacts, dimensions: tuple[str, ...]) -> bool:
+    """Return whether a chat's value includes the topic: in Telegram, if topic is no dimension."""
     return facts.channel == "telegram" and facts.topic != "" and "topic" not in dimensions
 
 
-def build(facts: Facts, agent: str, dimensions: tuple[str, ...]) -> Scope:
-    """The scope of a message for an agent; a dimension without a value is left out."""
+def build_scope(facts: MessageFacts, agent: str, dimensions: tuple[str, ...]) -> Scope:
+    """Build the scope of a message for an agent, without the dimensions that have no value."""
     channel = facts.channel or UNKNOWN
     values = {name: value for name in dimensions if (value := getattr(facts, name))}
     if not values:
-        return Scope(VERSION, agent, channel, facts.account)
-    if "chat" in values and folds_topic(facts, dimensions):
+        return Scope(SCOPE_VERSION, agent, channel, facts.account)
+    if "chat" in values and chat_includes_topic(facts, dimensions):
         values["chat"] = f"{facts.chat}/{facts.topic_id}"
     ordered = dict(sorted(values.items())) if len(values) > 1 else values
-    return Scope(VERSION, agent, channel, facts.account, tuple(values), ordered)
+    return Scope(SCOPE_VERSION, agent, channel, facts.account, tuple(values), ordered)
 
 
 def signature(scope: Scope) -> str:
-    """The scope as one line of text, from which its key is made. Nothing in it is escaped."""
-    text = (
-        f"v={scope.version}|agent={scope.agent_id}|channel={scope.channel}|account={scope.account}"
-    )
+    """Return the scope as one line of text, which its key is the hash of. Nothing is escaped."""
+    text = f"v={scope.version}|agent={scope.agent_id}|channel={scope.channel}|account={scope.account}"
     if scope.dimensions and scope.values:
         for name in scope.dimensions:
             text += f"|{name}={scope.values[name]}"

@@ -1,7 +1,7 @@
-"""The connection: one SQLite file in WAL mode, versioned, its errors mapped in one place.
+"""The index database: one SQLite file in WAL mode, versioned, its errors mapped in one place.
 
-A file that is missing, of another version or broken is no problem to report: it is made anew and
-filled from the logs, once. A root that cannot be written gets an index in memory.
+A file that is missing, broken or of another version is not an error: it is created again and
+filled from the logs, once. A root that is not writable gets an in-memory index.
 """
 
 from __future__ import annotations
@@ -19,18 +19,12 @@ import apsw
 from everlog.errors import StoreFailedError
 
 VERSION = 7
-PATIENCE = 5.0  # seconds that another process may be in the way
-_PAUSE = 0.002
-_BROKEN = (
-    apsw.CorruptError,
-    apsw.NotADBError,
-    apsw.FormatError,
-    apsw.SQLError,
-    apsw.SchemaChangeError,
-)
-_READ_ONLY = (apsw.CantOpenError, apsw.ReadOnlyError, apsw.PermissionsError)
+LOCK_TIMEOUT = 5.0  # seconds to wait for another process
+_RETRY_PAUSE = 0.002
+_UNUSABLE_ERRORS = (apsw.CorruptError, apsw.NotADBError, apsw.FormatError, apsw.SQLError, apsw.SchemaChangeError)
+_READ_ONLY_ERRORS = (apsw.CantOpenError, apsw.ReadOnlyError, apsw.PermissionsError)
 
-_GO_ON = """INSERT INTO ahead SELECT new.id
+_MARK_AHEAD = """INSERT INTO ahead SELECT new.id
     WHERE NOT EXISTS (SELECT 1 FROM ahead WHERE session = new.id);"""
 SCHEMA = (
     """CREATE TABLE session (
@@ -44,7 +38,7 @@ SCHEMA = (
         PRIMARY KEY (name, generation, id)) WITHOUT ROWID""",
     "CREATE INDEX name_id ON name (id)",
     "CREATE INDEX name_chat ON name (name, chat, id)",
-    # What was spent, for usage (`spending`): days stand together.
+    # Usage (`usage_rows`), ordered by day.
     """CREATE TABLE spent (day TEXT, model TEXT, session TEXT, turns INTEGER,
         tool_calls INTEGER, input_tokens INTEGER, output_tokens INTEGER,
         cache_read_tokens INTEGER, cache_write_tokens INTEGER, cost REAL,
@@ -58,14 +52,14 @@ SCHEMA = (
         UPDATE fact SET value = value + 1 WHERE key = 'sessions'; END""",
     """CREATE TRIGGER session_removed AFTER DELETE ON session BEGIN
         UPDATE fact SET value = value - 1 WHERE key = 'sessions'; END""",
-    # What was said, for search (`fulltext`): the passages, their words, and what is in names.
+    # Search (`fulltext`): the passages, their words, and the words inside identifiers.
     """CREATE TABLE taken (session TEXT PRIMARY KEY, number INTEGER UNIQUE, seq INTEGER,
         bytes INTEGER) WITHOUT ROWID""",
-    # Sessions that may have gone on since: a search must not look at all of them to find these.
+    # Sessions that may have grown since: a search must find them without reading all sessions.
     "CREATE TABLE ahead (session TEXT PRIMARY KEY) WITHOUT ROWID",
-    f"CREATE TRIGGER session_begun AFTER INSERT ON session BEGIN {_GO_ON} END",
+    f"CREATE TRIGGER session_begun AFTER INSERT ON session BEGIN {_MARK_AHEAD} END",
     f"""CREATE TRIGGER session_grown AFTER UPDATE OF bytes ON session
-        WHEN new.bytes IS NOT old.bytes BEGIN {_GO_ON} END""",
+        WHEN new.bytes IS NOT old.bytes BEGIN {_MARK_AHEAD} END""",
     """CREATE TRIGGER session_gone AFTER DELETE ON session BEGIN
         DELETE FROM ahead WHERE session = old.id; END""",
     """CREATE TABLE passage (id INTEGER PRIMARY KEY, kind TEXT, at INTEGER, text TEXT,
@@ -82,20 +76,20 @@ SCHEMA = (
     """CREATE VIRTUAL TABLE inside USING fts5(names, content = '', contentless_delete = 1,
         tokenize = 'trigram')""",
     "INSERT INTO fact VALUES ('passages', 0)",
-    # Words are gathered in memory up to so many bytes: almost twice as fast.
+    # Bytes of words that are buffered in memory: almost twice as fast.
     "INSERT INTO word (word, rank) VALUES ('hashsize', 67108864)",
 )
 
 
-class IndexBroken(StoreFailedError):
-    """The index cannot be used as it is; deleting it makes a new one."""
+class IndexUnusableError(StoreFailedError):
+    """The index cannot be used as it is; it must be deleted and rebuilt."""
 
 
 class Database:
     """The connection to one `index.db`, shared by the threads of a process."""
 
     def __init__(self, path: Path | None, report: Callable[[str], None]) -> None:
-        """Without a path it is kept in memory."""
+        """Connect on first use; without a path the database is in memory."""
         self._path = path
         self._report = report
         self._lock = threading.RLock()
@@ -103,31 +97,29 @@ class Database:
         self._inode = 0
 
     @contextmanager
-    def reading(self) -> Iterator[apsw.Cursor]:
-        """A cursor; each statement stands for itself, and none outlives this.
+    def read_cursor(self) -> Iterator[apsw.Cursor]:
+        """Yield a cursor; each statement is its own transaction, and none outlives the block.
 
-        A question that is left half answered keeps what it sees as it was, and from the next change
-        of another process on nothing can be written any more: its cursor may be kept alive by no
-        more than the traceback of an error.
+        An unfinished SELECT keeps its snapshot open, and once another process writes, this
+        connection cannot write any more. The traceback of an error is enough to keep a cursor
+        alive, so it is closed explicitly.
         """
-        with self._lock, _errors_mapped():
-            cursor = self._connected().cursor()
+        with self._lock, _map_errors():
+            cursor = self._current_connection().cursor()
             try:
                 yield cursor
             finally:
                 cursor.close(True)
 
     @contextmanager
-    def writing(
-        self, *, durable: bool = False, patience: float = PATIENCE
-    ) -> Iterator[apsw.Cursor]:
-        """A cursor in one transaction; `durable` waits until it is on the disk.
+    def write_transaction(self, *, durable: bool = False, timeout: float = LOCK_TIMEOUT) -> Iterator[apsw.Cursor]:
+        """Yield a cursor in one transaction; with `durable` it is synced before return.
 
-        `patience`: seconds that another process may hold the file before this gives up.
+        `timeout`: seconds to wait for the lock of another process.
         """
-        with self._lock, _errors_mapped():
-            connection = self._connected()
-            connection.set_busy_timeout(int(patience * 1000))
+        with self._lock, _map_errors():
+            connection = self._current_connection()
+            connection.set_busy_timeout(int(timeout * 1000))
             cursor = connection.cursor()
             if durable:
                 cursor.execute("PRAGMA synchronous = FULL")
@@ -140,19 +132,19 @@ class Database:
                     raise
                 cursor.execute("COMMIT")
             finally:
-                connection.set_busy_timeout(int(PATIENCE * 1000))
+                connection.set_busy_timeout(int(LOCK_TIMEOUT * 1000))
                 if durable:
                     cursor.execute("PRAGMA synchronous = NORMAL")
                 cursor.close(True)
 
-    def stamp(self) -> tuple[int, int, int]:
-        """Something that is another after every change, whoever made it."""
-        with self._lock, _errors_mapped():
-            connection = self._connected()
+    def change_stamp(self) -> tuple[int, int, int]:
+        """Return a value that differs after every change, by any process."""
+        with self._lock, _map_errors():
+            connection = self._current_connection()
             return id(connection), connection.data_version(), connection.total_changes()
 
     def reset(self) -> None:
-        """Throw the file away; the next use makes a new one."""
+        """Delete the file; the next use creates a new one."""
         with self._lock:
             self.close()
             for suffix in ("", "-wal", "-shm") if self._path is not None else ():
@@ -168,49 +160,47 @@ class Database:
             self._connection = None
 
     def before_fork(self) -> None:
-        """Close what must not be shared: a child inherits SQLite's idea of the locks it holds,
-        but not the locks, and then parent and child ruin each other's file."""
+        """Close the connection: a child inherits SQLite's record of the locks it holds, but not
+        the locks, and then parent and child would corrupt the file."""
         self._lock.acquire()
         self.close()
 
     def after_fork_in_parent(self) -> None:
-        """Go on; the next use connects again."""
+        """Release the lock; the next use connects again."""
         self._lock.release()
 
     def after_fork_in_child(self) -> None:
-        """The lock belongs to a thread that is not here."""
+        """Replace the lock: its owner is a thread that the child does not have."""
         self._lock = threading.RLock()
 
-    def _connected(self) -> apsw.Connection:
+    def _current_connection(self) -> apsw.Connection:
         if self._connection is not None and self._inode in (0, self._current_inode()):
             return self._connection
         self.close()
         if self._path is None:
-            self._connection = _prepared(apsw.Connection(":memory:"))
+            self._connection = _prepare(apsw.Connection(":memory:"))
             self._inode = 0
             return self._connection
         try:
             self._connection = self._connect(self._path)
             self._inode = self._current_inode()
-        except _READ_ONLY as error:
-            self._report(f"{self._path} cannot be opened, listing from memory: {error}")
-            self._connection = _prepared(apsw.Connection(":memory:"))
+        except _READ_ONLY_ERRORS as error:
+            self._report(f"{self._path} cannot be opened, using an in-memory index: {error}")
+            self._connection = _prepare(apsw.Connection(":memory:"))
             self._inode = 0
         return self._connection
 
-    def _connect(self, given: Path) -> apsw.Connection:
-        path = Path(os.path.realpath(given.parent)) / given.name
+    def _connect(self, location: Path) -> apsw.Connection:
+        path = Path(os.path.realpath(location.parent)) / location.name
         flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
-        with suppress(OSError):  # SQLite would take the umask's mode; its own error says more
+        with suppress(OSError):  # SQLite would use the umask's mode; its own error says more
             os.close(os.open(path, flags, 0o600))
-        connection = apsw.Connection(
-            str(path), apsw.SQLITE_OPEN_READWRITE | apsw.SQLITE_OPEN_NOFOLLOW
-        )
+        connection = apsw.Connection(str(path), apsw.SQLITE_OPEN_READWRITE | apsw.SQLITE_OPEN_NOFOLLOW)
         try:
-            connection.set_busy_timeout(int(PATIENCE * 1000))
-            if _journal(connection) != "wal":
-                raise IndexBroken(f"{path} cannot be put into WAL mode")
-            return _prepared(connection)
+            connection.set_busy_timeout(int(LOCK_TIMEOUT * 1000))
+            if _enable_wal(connection) != "wal":
+                raise IndexUnusableError(f"{path} cannot be put into WAL mode")
+            return _prepare(connection)
         except BaseException:
             connection.close()
             raise
@@ -224,37 +214,37 @@ class Database:
             return -1
 
 
-def _journal(connection: apsw.Connection) -> object:
-    """Put the file into WAL mode; which mode it is in.
+def _enable_wal(connection: apsw.Connection) -> object:
+    """Put the file into WAL mode; returns the mode it is in.
 
-    Of two who do so to a new file at once, SQLite refuses one on the spot: waiting as for other
-    locks could never end.
+    If two connections do so to a new file at once, SQLite refuses one immediately, without the
+    busy timeout, since waiting could deadlock.
     """
-    end = time.monotonic() + PATIENCE
+    deadline = time.monotonic() + LOCK_TIMEOUT
     while True:
         try:
-            return _value(connection, "PRAGMA journal_mode = WAL")
+            return _fetch_value(connection, "PRAGMA journal_mode = WAL")
         except apsw.BusyError:
-            if time.monotonic() > end:
+            if time.monotonic() > deadline:
                 raise
-        time.sleep(_PAUSE)
+        time.sleep(_RETRY_PAUSE)
 
 
-def _prepared(connection: apsw.Connection) -> apsw.Connection:
-    """Set the pragmas, one per call, and make the tables if the file is empty."""
+def _prepare(connection: apsw.Connection) -> apsw.Connection:
+    """Set the pragmas, one per call, and create the tables if the file is empty."""
     connection.execute("PRAGMA synchronous = NORMAL")
     connection.execute("PRAGMA cache_size = -32000")  # kB, for searches
-    if _value(connection, "PRAGMA synchronous") != 1:
-        raise IndexBroken("the index does not take its settings")
-    version = _value(connection, "PRAGMA user_version")
+    if _fetch_value(connection, "PRAGMA synchronous") != 1:
+        raise IndexUnusableError("the index does not accept its pragma settings")
+    version = _fetch_value(connection, "PRAGMA user_version")
     if version == VERSION:
         return connection
     connection.execute("BEGIN IMMEDIATE")
     try:
-        version = _value(connection, "PRAGMA user_version")  # another process may have been first
+        version = _fetch_value(connection, "PRAGMA user_version")  # another process may be first
         if version != VERSION:
-            if version or _value(connection, "SELECT count(*) FROM sqlite_schema"):
-                raise IndexBroken(f"the index has version {version}, not {VERSION}")
+            if version or _fetch_value(connection, "SELECT count(*) FROM sqlite_schema"):
+                raise IndexUnusableError(f"the index has version {version}, not {VERSION}")
             for statement in SCHEMA:
                 connection.execute(statement)
             connection.execute(f"PRAGMA user_version = {VERSION}")
@@ -265,18 +255,16 @@ def _prepared(connection: apsw.Connection) -> apsw.Connection:
     return connection
 
 
-def _value(connection: apsw.Connection, statement: str, values: Sequence[Any] = ()) -> Any:
+def _fetch_value(connection: apsw.Connection, statement: str, values: Sequence[Any] = ()) -> Any:
     row = connection.execute(statement, values).fetchone()
     return None if row is None else row[0]
 
 
 @contextmanager
-def _errors_mapped() -> Iterator[None]:
+def _map_errors() -> Iterator[None]:
     try:
         yield
-    except _BROKEN as error:
-        raise IndexBroken(f"the index is broken: {error}", hint="it is rebuilt") from error
+    except _UNUSABLE_ERRORS as error:
+        raise IndexUnusableError(f"the index is unusable: {error}", hint="it is rebuilt") from error
     except apsw.Error as error:
-        raise StoreFailedError(
-            f"the index cannot be used: {error}", hint="everlog doctor tells more"
-        ) from error
+        raise StoreFailedError(f"the index cannot be used: {error}", hint="run everlog doctor for details") from error

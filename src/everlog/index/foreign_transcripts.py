@@ -1,6 +1,6 @@
-"""What is known of the files of other programs: one row per transcript, its content the caller's.
+"""Cached facts about foreign files: one row per transcript; the caller defines its content.
 
-Like every row it may be gone at any time; then the file is looked at again.
+Like every row of the index it may be deleted at any time; then the file is read again.
 """
 
 from __future__ import annotations
@@ -8,35 +8,35 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
-from everlog.index.database import Database, IndexBroken
+from everlog.index.database import Database, IndexUnusableError
 
 
-class Transcripts:
-    """The rows of one directory."""
+class ForeignTranscripts:
+    """The transcript rows of one index."""
 
     def __init__(self, path: Path, report: Callable[[str], None]) -> None:
         self.database = Database(path, report)
 
     def load(self) -> dict[str, bytes]:
-        """All rows, by path."""
+        """Return all rows, by path."""
         try:
             return self._load()
-        except IndexBroken:
+        except IndexUnusableError:
             self.database.reset()
             return self._load()
         finally:
-            self.database.close()  # seldom used: a forked child must not find it open
+            self.database.close()  # seldom used, and a forked child must not inherit it open
 
     def _load(self) -> dict[str, bytes]:
-        with self.database.reading() as cursor:
+        with self.database.read_cursor() as cursor:
             return dict(cursor.execute("SELECT path, data FROM transcript"))
 
-    def put(self, rows: Iterable[tuple[str, bytes]], gone: Iterable[str] = ()) -> None:
-        """Write rows and forget others, in one transaction."""
+    def put(self, rows: Iterable[tuple[str, bytes]], removed: Iterable[str] = ()) -> None:
+        """Write rows and delete those of `removed` paths, in one transaction."""
         try:
-            with self.database.writing() as cursor:
+            with self.database.write_transaction() as cursor:
                 cursor.executemany("INSERT OR REPLACE INTO transcript VALUES (?, ?)", rows)
-                paths = ((one,) for one in gone)
+                paths = ((path,) for path in removed)
                 cursor.executemany("DELETE FROM transcript WHERE path = ?", paths)
         finally:
             self.database.close()

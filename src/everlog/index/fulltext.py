@@ -1,10 +1,10 @@
-"""Everything that was said, for search: one row per message, summary and title.
+"""The full-text index for search: one row per message, summary and title.
 
-A projection of the logs by record: for each session it is known up to which record it was taken
-in, so catching up costs what is new. What a tombstone or a rewind takes out of a conversation is
-taken out here. The text stands in a plain table, the words in an FTS5 index over it that has a
-column for each kind, so that kinds can weigh differently. The number of a row is made of its
-session's number and its seq, so that what is of one session stands together.
+A projection of the logs by record: each session has the seq up to which it is indexed, so that
+catching up only costs the new records. A message that a tombstone or a rewind removes is removed
+here too. The text is in a plain table, the words in an FTS5 index over it that has a column for
+each kind, so that kinds can have different weights. A row's number consists of its session's
+number and its seq, so that the rows of a session are consecutive.
 """
 
 from __future__ import annotations
@@ -18,65 +18,65 @@ from typing import Any, NamedTuple
 import msgspec
 
 from everlog.index.database import Database
-from everlog.index.passages import KINDS, Change, Passage
-from everlog.index.ranking import Hit
+from everlog.index.passages import KINDS, Passage, PassageChanges
+from everlog.index.ranking import PassageHit
 from everlog.index.words import identifiers
-from everlog.log.line_codec import clean
+from everlog.log.line_codec import replace_surrogates
 from everlog.model import Metadata
 from everlog.ports import Filter, Query, since_ms
 
 _COLUMNS = ", ".join(KINDS)
 _VALUES = ", ".join("?" * len(KINDS))
-_BITS = 24  # of a row's number that are the seq
-_HIGHEST = (1 << _BITS) - 1  # a seq; what comes behind it is not searched
-_AT_ONCE = 20_000  # passages that are scored before others may use the index again
-_HIT = f"passage.id, taken.session, passage.id & {_HIGHEST}, passage.at, score"
-_TAKEN = f"JOIN taken ON taken.number = passage.id >> {_BITS}"
-_SESSION = "JOIN session ON session.id = taken.session"
+_SEQ_BITS = 24  # low bits of a row's number, for the seq
+_MAX_SEQ = (1 << _SEQ_BITS) - 1  # later records are not searched
+_BATCH_ROWS = 20_000  # scored passages before other threads may use the index
+_HIT_COLUMNS = f"passage.id, taken.session, passage.id & {_MAX_SEQ}, passage.at, score"
+_JOIN_TAKEN = f"JOIN taken ON taken.number = passage.id >> {_SEQ_BITS}"
+_JOIN_SESSION = "JOIN session ON session.id = taken.session"
 
-# A score and minus a row: in order it is the best first, and of equal ones the newest.
-Scored = tuple[float, int]
+# A score and a negated row: sorted, the best come first, and of equal ones the newest.
+ScoredRow = tuple[float, int]
 
-_metadata = msgspec.json.Decoder(Metadata)
+_metadata_decoder = msgspec.json.Decoder(Metadata)
 
 
-class Behind(NamedTuple):
-    """A session that has gone on since it was taken in."""
+class StaleSession(NamedTuple):
+    """A session that has grown since it was indexed."""
 
     session: str
-    seq: int  # up to which it was
-    bytes: int  # that it has now
+    seq: int  # up to which it is indexed
+    bytes: int  # its current size
     metadata: Metadata
 
 
-class News(NamedTuple):
-    """What is new of a session."""
+class SessionUpdate(NamedTuple):
+    """The changes of a session since it was indexed."""
 
-    before: Behind
-    change: Change
+    stale: StaleSession
+    changes: PassageChanges
     passages: Sequence[Passage]
 
 
-class Shown(NamedTuple):
-    """A passage to be shown."""
+class PassageText(NamedTuple):
+    """A passage to show in search results."""
 
     kind: str
-    at: int  # ms
-    snippet: str  # with what was found marked, as far as the index can tell
+    time: int  # ms
+    snippet: str  # with the matches marked, as far as the index can
     text: str
 
 
 class FullText:
-    """The passages of one root."""
+    """The full-text index of one root."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
 
-    # --- taking in
+    # --- indexing
 
-    def behind(self, limit: int = 1_000) -> list[Behind]:
-        """Sessions that have gone on, the oldest first: so those of later ones have higher rows."""
-        with self._database.reading() as cursor:
+    def stale_sessions(self, limit: int = 1_000) -> list[StaleSession]:
+        """Return sessions that have grown, oldest first, so that newer ones get higher rows."""
+        with self._database.read_cursor() as cursor:
             rows: Any = cursor.execute(
                 """SELECT session.id, coalesce(taken.seq, 0), session.bytes, session.metadata
                 FROM ahead CROSS JOIN session ON session.id = ahead.session
@@ -85,206 +85,208 @@ class FullText:
                 ORDER BY session.active LIMIT ?""",
                 (limit,),
             )
-            return [Behind(one, seq, size, _metadata.decode(data)) for one, seq, size, data in rows]
+            return [
+                StaleSession(session, seq, size, _metadata_decoder.decode(data)) for session, seq, size, data in rows
+            ]
 
-    def take(self, news: Iterable[News]) -> None:
-        """Take in what is new of some sessions, and take out what is gone, in one go.
+    def apply_updates(self, updates: Iterable[SessionUpdate]) -> None:
+        """Add the new passages of sessions and remove the deleted ones, in one transaction.
 
-        Many at once: the index writes what it has gathered with every transaction.
+        Many at once: FTS5 flushes its buffer with every transaction.
         """
-        with self._database.writing() as cursor:
+        with self._database.write_transaction() as cursor:
             highest = cursor.execute("SELECT coalesce(max(number), 0) FROM taken").fetchone()
             numbers = count(highest[0] + 1)  # type: ignore[index]  # there is always one
-            # In order: at a row before the last one FTS5 writes out all that it has gathered.
-            _add(cursor, sorted(row for one in news for row in _settle(cursor, one, numbers)))
+            # Sorted: FTS5 flushes its buffer when a row is lower than the one before.
+            rows = (row for update in updates for row in _update_session(cursor, update, numbers))
+            _insert_passages(cursor, sorted(rows))
 
-    # --- asking
+    # --- queries
 
-    def find(self, match: str, weights: Sequence[float], query: Query, limit: int) -> list[Hit]:
-        """The best passages for an FTS5 expression."""
+    def find_best(self, match: str, weights: Sequence[float], query: Query, limit: int) -> list[PassageHit]:
+        """Return the best passages for an FTS5 expression."""
         conditions, values = _conditions(query)
-        score = f"bm25(word, {', '.join(str(float(one)) for one in weights)})"
-        return self._hits(score, conditions, (match, *values, limit))
+        score = f"bm25(word, {', '.join(str(float(weight)) for weight in weights)})"
+        return self._query_hits(score, conditions, (match, *values, limit))
 
-    def gather(self, match: str, weights: Sequence[float], query: Query, each: int) -> list[Hit]:
-        """The best passages of every session that has something, so many of each."""
-        score = f"bm25(word, {', '.join(str(float(one)) for one in weights)})"
-        return self._gathered("word", score, match, query, each)
+    def find_per_session(
+        self, match: str, weights: Sequence[float], query: Query, per_session: int
+    ) -> list[PassageHit]:
+        """Return the best passages of every session that matches, `per_session` of each."""
+        score = f"bm25(word, {', '.join(str(float(weight)) for weight in weights)})"
+        return self._best_per_session("word", score, match, query, per_session)
 
-    def inside(self, match: str, query: Query, each: int) -> list[Hit]:
-        """Likewise those with identifiers that contain something, the newest."""
-        return self._gathered("inside", "-1.0", match, query, each)
+    def find_substrings(self, match: str, query: Query, per_session: int) -> list[PassageHit]:
+        """Return the newest passages of every session whose identifiers contain something."""
+        return self._best_per_session("inside", "-1.0", match, query, per_session)
 
-    def _gathered(self, table: str, score: str, match: str, query: Query, each: int) -> list[Hit]:
-        """One pass over all that match, some at a time, in the order of rows.
+    def _best_per_session(self, table: str, score: str, match: str, query: Query, per_session: int) -> list[PassageHit]:
+        """Return the best passages of every session, in one pass over all matches, in batches.
 
-        Where they stand and from when they are is looked up only for those that were chosen.
+        Session and time are looked up only for the passages that are returned.
         """
-        numbers = self._numbers(query)
+        numbers = self._session_numbers(query)
         if numbers is not None and not numbers:
             return []
-        conditions, values = _said(query)
-        fits = f", {' AND '.join(conditions)}" if conditions else ""
+        conditions, values = _passage_conditions(query)
+        fit = f", {' AND '.join(conditions)}" if conditions else ""
         join = "LEFT JOIN passage ON passage.id = found" if conditions else ""
-        statement = f"""SELECT score, -found {fits}
+        statement = f"""SELECT score, -found {fit}
             FROM (SELECT rowid AS found, {score} AS score FROM {table}
-                WHERE {table} MATCH ? AND rowid > ? ORDER BY rowid LIMIT {_AT_ONCE})
+                WHERE {table} MATCH ? AND rowid > ? ORDER BY rowid LIMIT {_BATCH_ROWS})
             {join} ORDER BY found"""
-        best: dict[int, list[Scored]] = {}
-        last, more = -1, True
-        while more:
-            with self._database.reading() as cursor:
-                rows: list[Any] = cursor.execute(statement, (*values, match, last)).fetchall()
-            more = len(rows) == _AT_ONCE
-            last = -rows[-1][1] if rows else last
+        best: dict[int, list[ScoredRow]] = {}
+        last_row, has_more = -1, True
+        while has_more:
+            with self._database.read_cursor() as cursor:
+                rows: list[Any] = cursor.execute(statement, (*values, match, last_row)).fetchall()
+            has_more = len(rows) == _BATCH_ROWS
+            last_row = -rows[-1][1] if rows else last_row
             fitting = [row[:2] for row in rows if row[2]] if conditions else rows
-            for number, those in _by_number(fitting):
+            for number, scored in _group_by_session(fitting):
                 if numbers is None or number in numbers:
-                    best[number] = nsmallest(each, (*best.get(number, ()), *those))
-        return self._placed([(-row, score) for those in best.values() for score, row in those])
+                    best[number] = nsmallest(per_session, (*best.get(number, ()), *scored))
+        return self._load_hits([(-row, score) for scored in best.values() for score, row in scored])
 
-    def _numbers(self, query: Query) -> set[int] | None:
-        """The numbers of the sessions in question; None for all."""
-        conditions, values = _whose(query)
+    def _session_numbers(self, query: Query) -> set[int] | None:
+        """Return the numbers of the sessions that a query is about; None for all."""
+        conditions, values = _session_conditions(query)
         if not conditions:
             return None
-        statement = f"SELECT number FROM taken {_SESSION} WHERE {' AND '.join(conditions)}"
-        with self._database.reading() as cursor:
+        statement = f"SELECT number FROM taken {_JOIN_SESSION} WHERE {' AND '.join(conditions)}"
+        with self._database.read_cursor() as cursor:
             return {row[0] for row in cursor.execute(statement, values)}
 
-    def _placed(self, scores: Sequence[tuple[int, float]]) -> list[Hit]:
-        """Passages by their rows, as far as they are still there."""
-        hits: list[Hit] = []
-        for first in range(0, len(scores), _AT_ONCE):
-            some = dict(scores[first : first + _AT_ONCE])
-            with self._database.reading() as cursor:
+    def _load_hits(self, scores: Sequence[tuple[int, float]]) -> list[PassageHit]:
+        """Return the hits for scored rows, as far as they still exist."""
+        hits: list[PassageHit] = []
+        for first in range(0, len(scores), _BATCH_ROWS):
+            batch = dict(scores[first : first + _BATCH_ROWS])
+            with self._database.read_cursor() as cursor:
                 rows: Any = cursor.execute(
                     f"""SELECT passage.id, taken.session, passage.at
-                    FROM json_each(?) JOIN passage ON passage.id = value {_TAKEN}""",
-                    (msgspec.json.encode(list(some)).decode(),),
+                    FROM json_each(?) JOIN passage ON passage.id = value {_JOIN_TAKEN}""",
+                    (msgspec.json.encode(list(batch)).decode(),),
                 )
-                hits += [Hit(row, one, row & _HIGHEST, at, some[row]) for row, one, at in rows]
+                hits += [PassageHit(row, session, row & _MAX_SEQ, time, batch[row]) for row, session, time in rows]
         return hits
 
-    def _hits(self, score: str, conditions: Sequence[str], values: Sequence[Any]) -> list[Hit]:
-        with self._database.reading() as cursor:
+    def _query_hits(self, score: str, conditions: Sequence[str], values: Sequence[Any]) -> list[PassageHit]:
+        with self._database.read_cursor() as cursor:
             rows = cursor.execute(
-                f"""SELECT {_HIT.replace("score", f"{score} AS score")}
-                FROM word JOIN passage ON passage.id = word.rowid {_TAKEN}
-                {_SESSION if conditions else ""}
-                WHERE word MATCH ? {"".join(f" AND {one}" for one in conditions)}
+                f"""SELECT {_HIT_COLUMNS.replace("score", f"{score} AS score")}
+                FROM word JOIN passage ON passage.id = word.rowid {_JOIN_TAKEN}
+                {_JOIN_SESSION if conditions else ""}
+                WHERE word MATCH ? {"".join(f" AND {condition}" for condition in conditions)}
                 ORDER BY score, passage.at DESC, passage.id DESC LIMIT ?""",
                 values,
             )
-            return [Hit(*row) for row in rows]
+            return [PassageHit(*row) for row in rows]
 
-    def newest(self, match: str, weights: Sequence[float], among: int, limit: int) -> list[Hit]:
-        """The best passages among the newest that have any of some words."""
-        with self._database.reading() as cursor:
+    def find_newest(self, match: str, weights: Sequence[float], candidates: int, limit: int) -> list[PassageHit]:
+        """Return the best passages among the newest `candidates` that match."""
+        with self._database.read_cursor() as cursor:
             rows = cursor.execute(
-                f"""SELECT {_HIT} FROM (SELECT * FROM (
+                f"""SELECT {_HIT_COLUMNS} FROM (SELECT * FROM (
                     SELECT rowid AS found, bm25(word, {", ".join(map(str, weights))}) AS score
                     FROM word WHERE word MATCH ? ORDER BY rowid DESC LIMIT ?)
-                    ORDER BY score LIMIT ?) JOIN passage ON passage.id = found {_TAKEN}""",
-                (match, among, limit),
+                    ORDER BY score LIMIT ?) JOIN passage ON passage.id = found {_JOIN_TAKEN}""",
+                (match, candidates, limit),
             )
-            return [Hit(*row) for row in rows]
+            return [PassageHit(*row) for row in rows]
 
-    def between(
-        self,
-        match: str,
-        weights: Sequence[float],
-        query: Query,
-        span: tuple[int, int],
-        limit: int,
-    ) -> list[Hit]:
-        """The best passages of a time."""
+    def find_between(
+        self, match: str, weights: Sequence[float], query: Query, span: tuple[int, int], limit: int
+    ) -> list[PassageHit]:
+        """Return the best passages of a time span."""
         score = f"bm25(word, {', '.join(map(str, weights))})"
         conditions, values = _conditions(query)
         conditions += ["passage.at >= ?", "passage.at < ?"]
-        return self._hits(score, conditions, (match, *values, *span, limit))
+        return self._query_hits(score, conditions, (match, *values, *span, limit))
 
-    def count(self, match: str) -> int:
-        """How many passages have something."""
-        with self._database.reading() as cursor:
+    def count_matches(self, match: str) -> int:
+        """Return how many passages match."""
+        with self._database.read_cursor() as cursor:
             row: Any = cursor.execute("SELECT count(*) FROM word WHERE word MATCH ?", (match,))
             return int(row.fetchone()[0])
 
-    def places(self, match: str, limit: int) -> list[int]:
-        """The rows of the passages that have something, of at most so many, the newest."""
+    def matching_rows(self, match: str, limit: int) -> list[int]:
+        """Return the rows of the newest `limit` passages that match."""
         query = "SELECT rowid FROM word WHERE word MATCH ? ORDER BY rowid DESC LIMIT ?"
-        with self._database.reading() as cursor:
+        with self._database.read_cursor() as cursor:
             return [row[0] for row in cursor.execute(query, (match, limit))]
 
-    def total(self) -> int:
-        """How many passages there are."""
-        with self._database.reading() as cursor:
+    def count_passages(self) -> int:
+        """Return how many passages are indexed."""
+        with self._database.read_cursor() as cursor:
             row: Any = cursor.execute("SELECT value FROM fact WHERE key = 'passages'")
             return int(row.fetchone()[0])
 
-    def shown(
+    def load_passages(
         self, rows: Sequence[int], match: str, marks: tuple[str, str], words: int
-    ) -> dict[int, Shown]:
-        """Passages with a piece of each in which what was found is marked."""
+    ) -> dict[int, PassageText]:
+        """Return passages, each with a snippet in which the matches are marked."""
         if not rows:
             return {}
-        holes = ", ".join("?" * len(rows))
-        found: dict[int, Shown] = {}
-        with self._database.reading() as cursor:
-            query = f"SELECT id, kind, at, text FROM passage WHERE id IN ({holes})"
-            given: list[Any] = cursor.execute(query, rows).fetchall()
-            for row, kind, at, text in given:
-                found[row] = Shown(kind, at, "", text)
+        placeholders = ", ".join("?" * len(rows))
+        passages: dict[int, PassageText] = {}
+        with self._database.read_cursor() as cursor:
+            query = f"SELECT id, kind, at, text FROM passage WHERE id IN ({placeholders})"
+            loaded: list[Any] = cursor.execute(query, rows).fetchall()
+            for row, kind, time, text in loaded:
+                passages[row] = PassageText(kind, time, "", text)
             for column, kind in enumerate(KINDS if match else ()):
-                own = [row for row, one in found.items() if one.kind == kind]
-                if not own:
+                of_kind = [row for row, passage in passages.items() if passage.kind == kind]
+                if not of_kind:
                     continue
                 query = f"""SELECT rowid, snippet(word, {column}, ?, ?, '…', ?) FROM word
-                    WHERE word MATCH ? AND rowid IN ({", ".join("?" * len(own))})"""
-                made: list[Any] = cursor.execute(query, (*marks, words, match, *own)).fetchall()
-                for row, text in made:
-                    found[row] = found[row]._replace(snippet=text or "")
-        return found
+                    WHERE word MATCH ? AND rowid IN ({", ".join("?" * len(of_kind))})"""
+                values = (*marks, words, match, *of_kind)
+                snippets: list[Any] = cursor.execute(query, values).fetchall()
+                for row, text in snippets:
+                    passages[row] = passages[row]._replace(snippet=text or "")
+        return passages
 
 
-def _by_number(rows: Sequence[Scored]) -> Iterator[tuple[int, Sequence[Scored]]]:
-    """The rows of each session, which stand together: not looked at one by one."""
+def _group_by_session(rows: Sequence[ScoredRow]) -> Iterator[tuple[int, Sequence[ScoredRow]]]:
+    """Group rows by session; they are consecutive, so each group's end is found by bisection."""
     start = 0
     while start < len(rows):
-        number = -rows[start][1] >> _BITS
-        end = bisect_right(rows, _row(number, _HIGHEST), start, key=lambda row: -row[1])
+        number = -rows[start][1] >> _SEQ_BITS
+        end = bisect_right(rows, _row_id(number, _MAX_SEQ), start, key=lambda row: -row[1])
         yield number, rows[start:end]
         start = end
 
 
 def _conditions(query: Query) -> tuple[list[str], list[Any]]:
-    (whose, values), (said, more) = _whose(query), _said(query)
-    return whose + said, values + more
+    conditions, values = _session_conditions(query)
+    passage_conditions, passage_values = _passage_conditions(query)
+    return conditions + passage_conditions, values + passage_values
 
 
-def _whose(query: Query) -> tuple[list[str], list[Any]]:
-    """What is asked of a session."""
-    which = query.which
+def _session_conditions(query: Query) -> tuple[list[str], list[Any]]:
+    """Return the SQL conditions of a query on sessions."""
+    criteria = query.criteria
     conditions: list[str] = []
     values: list[Any] = []
     for column in ("agent", "sender", "source"):
-        value = getattr(which, column)
+        value = getattr(criteria, column)
         if value is not None:
             conditions.append(f"session.{column} = ?")
-            values.append(clean(value))
-    if which.title is not None:
+            values.append(replace_surrogates(value))
+    if criteria.title is not None:
         conditions.append("instr(session.title, ?) > 0")
-        values.append(clean(which.title).casefold())
+        values.append(replace_surrogates(criteria.title).casefold())
     return conditions, values
 
 
-def _said(query: Query) -> tuple[list[str], list[Any]]:
-    """What is asked of a passage."""
+def _passage_conditions(query: Query) -> tuple[list[str], list[Any]]:
+    """Return the SQL conditions of a query on passages."""
     conditions: list[str] = []
     values: list[Any] = []
-    if query.which.since is not None:
+    if query.criteria.since is not None:
         conditions.append("passage.at >= ?")
-        values.append(since_ms(query.which))
+        values.append(since_ms(query.criteria))
     if query.until is not None:
         conditions.append("passage.at < ?")
         values.append(since_ms(Filter(since=query.until)))
@@ -300,21 +302,20 @@ def _said(query: Query) -> tuple[list[str], list[Any]]:
 Row = tuple[int, str, int, str, str | None]  # of `passage`
 
 
-def _settle(cursor: Any, news: News, numbers: Iterator[int]) -> list[Row]:
-    """Take out what is gone of a session, and note how far it is taken in; what is to be added."""
-    session, seq, size, _ = news.before
-    known = cursor.execute("SELECT seq, number FROM taken WHERE session = ?", (session,)).fetchone()
-    if (known[0] if known else 0) != seq:
-        return []  # another process was here
-    number = next(numbers) if known is None else known[1]
-    if known is not None:
-        for first, last in news.change.dropped:
-            _remove(cursor, number, first, last, "kind != 'summary'")
-        for one in news.change.gone:
-            _remove(cursor, number, one, one)
+def _update_session(cursor: Any, update: SessionUpdate, numbers: Iterator[int]) -> list[Row]:
+    """Remove a session's deleted passages, store its indexed seq, return the rows to add."""
+    session, seq, size, _ = update.stale
+    row = cursor.execute("SELECT seq, number FROM taken WHERE session = ?", (session,)).fetchone()
+    if (row[0] if row else 0) != seq:
+        return []  # another process indexed it meanwhile
+    number = next(numbers) if row is None else row[1]
+    if row is not None:
+        for first, last in update.changes.removed_ranges:
+            _remove_passages(cursor, number, first, last, "kind != 'summary'")
+        for removed_seq in update.changes.removed:
+            _remove_passages(cursor, number, removed_seq, removed_seq)
     cursor.execute(
-        "INSERT OR REPLACE INTO taken VALUES (?, ?, ?, ?)",
-        (session, number, max(news.change.through, seq), size),
+        "INSERT OR REPLACE INTO taken VALUES (?, ?, ?, ?)", (session, number, max(update.changes.last_seq, seq), size)
     )
     cursor.execute(
         """DELETE FROM ahead WHERE session = ?1
@@ -322,15 +323,21 @@ def _settle(cursor: Any, news: News, numbers: Iterator[int]) -> list[Row]:
         (session, size),
     )
     return [
-        (_row(number, one.seq), one.kind, one.at, clean(one.text), clean(one.grams) or None)
-        for one in news.passages
-        if one.seq <= _HIGHEST
+        (
+            _row_id(number, passage.seq),
+            passage.kind,
+            passage.time,
+            replace_surrogates(passage.text),
+            replace_surrogates(passage.grams) or None,
+        )
+        for passage in update.passages
+        if passage.seq <= _MAX_SEQ
     ]
 
 
-def _add(cursor: Any, rows: Sequence[Row]) -> None:
+def _insert_passages(cursor: Any, rows: Sequence[Row]) -> None:
     cursor.executemany("INSERT INTO passage VALUES (?, ?, ?, ?, ?)", rows)
-    _count(cursor, len(rows))
+    _change_count(cursor, len(rows))
     cursor.executemany(
         f"INSERT INTO word (rowid, {_COLUMNS}, grams) VALUES (?, {_VALUES}, ?)",
         ((row, *_columns(kind, text), grams) for row, kind, _, text, grams in rows),
@@ -341,37 +348,37 @@ def _add(cursor: Any, rows: Sequence[Row]) -> None:
     )
 
 
-def _remove(cursor: Any, number: int, first: int, last: int, which: str = "1") -> None:
-    """Take passages out. An FTS5 index over another table must be told what stood there."""
-    between = _row(number, first), _row(number, min(last, _HIGHEST))
+def _remove_passages(cursor: Any, number: int, first: int, last: int, condition: str = "1") -> None:
+    """Remove passages. An external-content FTS5 table must be given the old values."""
+    bounds = _row_id(number, first), _row_id(number, min(last, _MAX_SEQ))
     rows = cursor.execute(
-        f"SELECT id, kind, text, grams FROM passage WHERE id BETWEEN ? AND ? AND {which}", between
+        f"SELECT id, kind, text, grams FROM passage WHERE id BETWEEN ? AND ? AND {condition}", bounds
     ).fetchall()
     cursor.executemany(
         f"INSERT INTO word (word, rowid, {_COLUMNS}, grams) VALUES ('delete', ?, {_VALUES}, ?)",
         [(row, *_columns(kind, text), grams) for row, kind, text, grams in rows],
     )
-    _count(cursor, -len(rows))
+    _change_count(cursor, -len(rows))
     for table, key in (("passage", "id"), ("inside", "rowid")):
         cursor.executemany(f"DELETE FROM {table} WHERE {key} = ?", [(row[0],) for row in rows])
 
 
-def _count(cursor: Any, more: int) -> None:
-    if more:
-        cursor.execute("UPDATE fact SET value = value + ? WHERE key = 'passages'", (more,))
+def _change_count(cursor: Any, delta: int) -> None:
+    if delta:
+        cursor.execute("UPDATE fact SET value = value + ? WHERE key = 'passages'", (delta,))
 
 
-def _row(number: int, seq: int) -> int:
-    return (number << _BITS) | min(seq, _HIGHEST)
+def _row_id(number: int, seq: int) -> int:
+    return (number << _SEQ_BITS) | min(seq, _MAX_SEQ)
 
 
 def _columns(kind: str, text: str) -> list[str | None]:
     return [text if kind == name else None for name in KINDS]
 
 
-def drop(cursor: Any, session: str) -> None:
-    """Forget a session."""
-    known = cursor.execute("SELECT number FROM taken WHERE session = ?", (session,)).fetchone()
-    if known is not None:
-        _remove(cursor, known[0], 0, _HIGHEST)
+def drop_session(cursor: Any, session: str) -> None:
+    """Delete the passages of a session."""
+    row = cursor.execute("SELECT number FROM taken WHERE session = ?", (session,)).fetchone()
+    if row is not None:
+        _remove_passages(cursor, row[0], 0, _MAX_SEQ)
         cursor.execute("DELETE FROM taken WHERE session = ?", (session,))

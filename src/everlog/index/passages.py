@@ -1,7 +1,7 @@
-"""What of a log is searched: its messages, its summaries, its title.
+"""The searchable passages of a log: its messages, its summaries, its title.
 
-Not what tools answered, unless that is asked for; then with secrets covered up. What a tombstone or
-a rewind takes out of the conversation is not found any more; what is restored is found again.
+Tool results are left out unless asked for; then their secrets are redacted. A message that a
+tombstone or a rewind removes is not found any more; a restored one is found again.
 """
 
 from __future__ import annotations
@@ -14,96 +14,88 @@ from msgspec import UNSET, UnsetType
 
 from everlog.ids import epoch_ms
 from everlog.index.words import grams
-from everlog.model import (
-    AnyRecord,
-    Compaction,
-    Damaged,
-    Entry,
-    Message,
-    Meta,
-    Rewind,
-    Tombstone,
-)
+from everlog.model import AnyRecord, Compaction, Damaged, Entry, Message, Meta, Rewind, Tombstone
 from everlog.redaction import redact
 
-# In the order of their weight; `grams` stand behind them.
+# In the order of their weight; the `grams` column follows them.
 KINDS = ("summary", "title", "user", "assistant", "tool")
-TITLE = 0  # the seq of a title: that of the record that a session begins with
+TITLE_SEQ = 0  # the seq of a title: that of the birth record
 
 
 class Passage(NamedTuple):
-    """Something that was said, as it is searched."""
+    """A searchable text of a session."""
 
     seq: int
     kind: str  # one of KINDS
-    at: int  # ms
+    time: int  # ms
     text: str
-    grams: str = ""  # further words by which it is found
+    grams: str = ""  # further words that find it
 
 
-class Change(msgspec.Struct):
-    """What some new records change."""
+class PassageChanges(msgspec.Struct):
+    """The changes that new records make to the passages of a session."""
 
     new: dict[int, Passage] = {}
-    gone: set[int] = set()  # seqs that are not found any more
-    dropped: list[tuple[int, int]] = []  # likewise all messages from one seq to another
-    back: set[int] = set()  # and those that are again, whose records stand further up
-    through: int = 0  # the last seq
-    name: str | UnsetType | None = UNSET  # the title, if they give one
+    removed: set[int] = set()  # seqs whose passages are not found any more
+    removed_ranges: list[tuple[int, int]] = []  # all messages between two seqs, both included
+    restored: set[int] = set()  # seqs found again, whose records are earlier in the log
+    last_seq: int = 0
+    name: str | UnsetType | None = UNSET  # the title, if the records set it
 
 
-def changes(entries: Iterable[Entry], *, tools: bool = False) -> Change:
-    """What records change, in order."""
-    made = Change()
+def collect_changes(entries: Iterable[Entry], *, include_tools: bool = False) -> PassageChanges:
+    """Collect the changes that records make, in order."""
+    changes = PassageChanges()
     for entry in entries:
-        made.through = max(made.through, entry.seq or 0)
+        changes.last_seq = max(changes.last_seq, entry.seq or 0)
         if isinstance(entry, Damaged):
             continue
         if isinstance(entry, Tombstone):
-            _take_out(made, set(entry.deletes))
-            # One that is still to come has not been taken out.
-            before = {seq for seq in entry.restores if seq < entry.seq}
-            made.back |= before - made.new.keys()
-            made.gone -= set(entry.restores)
+            _remove_passages(changes, set(entry.deletes))
+            # A seq that is still to come was not removed.
+            earlier = {seq for seq in entry.restores if seq < entry.seq}
+            changes.restored |= earlier - changes.new.keys()
+            changes.removed -= set(entry.restores)
         elif isinstance(entry, Rewind):
-            made.dropped.append((entry.to_seq + 1, entry.seq))
-            said = {seq for seq, one in made.new.items() if one.kind != "summary"}
-            _take_out(made, {seq for seq in said | made.back if seq > entry.to_seq})
+            changes.removed_ranges.append((entry.to_seq + 1, entry.seq))
+            messages = {seq for seq, passage in changes.new.items() if passage.kind != "summary"}
+            visible = messages | changes.restored
+            _remove_passages(changes, {seq for seq in visible if seq > entry.to_seq})
         elif isinstance(entry, Meta):
             name = entry.set.get("name", UNSET)
-            made.name = name if isinstance(name, str | None) else made.name
-        elif (one := passage(entry, tools=tools)) is not None:
-            made.new[entry.seq] = one
-            made.back.discard(entry.seq)  # in a damaged log a number may stand twice
-    return made
+            changes.name = name if isinstance(name, str | None) else changes.name
+        elif (passage := make_passage(entry, include_tools=include_tools)) is not None:
+            changes.new[entry.seq] = passage
+            changes.restored.discard(entry.seq)  # a damaged log may have a seq twice
+    return changes
 
 
-def _take_out(made: Change, seqs: set[int]) -> None:
-    made.gone |= seqs
-    made.back -= seqs
-    for seq in seqs & made.new.keys():
-        del made.new[seq]
+def _remove_passages(changes: PassageChanges, seqs: set[int]) -> None:
+    changes.removed |= seqs
+    changes.restored -= seqs
+    for seq in seqs & changes.new.keys():
+        del changes.new[seq]
 
 
-def passage(record: AnyRecord, *, tools: bool = False) -> Passage | None:
-    """What is searched of a record; None if nothing is."""
+def make_passage(record: AnyRecord, *, include_tools: bool = False) -> Passage | None:
+    """Return the searchable passage of a record; None if it has none."""
     if isinstance(record, Compaction):
-        return _passage(record.seq, "summary", record.timestamp, record.summary)
+        return _build_passage(record.seq, "summary", record.timestamp, record.summary)
     if not isinstance(record, Message):
         return None
     if record.role == "toolResult":
-        if not tools:
+        if not include_tools:
             return None
-        return _passage(record.seq, "tool", record.timestamp, redact(record.text)[0])
-    return _passage(record.seq, record.role, record.timestamp, record.text)
+        return _build_passage(record.seq, "tool", record.timestamp, redact(record.text)[0])
+    return _build_passage(record.seq, record.role, record.timestamp, record.text)
 
 
-def title(name: str, at: str) -> Passage | None:
-    """A session's title."""
-    return _passage(TITLE, "title", at, name)
+def make_title(name: str, timestamp: str) -> Passage | None:
+    """Return the passage of a session's title; None if it is blank."""
+    return _build_passage(TITLE_SEQ, "title", timestamp, name)
 
 
-def _passage(seq: int, kind: str, at: str, text: str) -> Passage | None:
+def _build_passage(seq: int, kind: str, timestamp: str, text: str) -> Passage | None:
     if not text.strip():
         return None
-    return Passage(seq, kind, epoch_ms(at) or 0, text, grams(text))
+    return Passage(seq, kind, epoch_ms(timestamp) or 0, text, grams(text))

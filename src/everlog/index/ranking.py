@@ -1,17 +1,17 @@
-"""Which sessions answer, and in which order; the figures behind it are in `benchmarks/recall.py`.
+"""The ranking of search results; its figures come from `benchmarks/recall.py`.
 
-A search asks for words and gets the passages that have them, grouped by session. Recall asks with
-a whole message, most of whose words are in no answer. It goes in four steps, and the index does
+A search looks for words and returns the passages that contain them, grouped by session. Recall
+takes a whole message, most of whose words are in no answer. It has four steps, and the index does
 two of them:
 
-1. `ask` takes the telling words of a message, and the times it speaks of.
-2. The index counts the passages that have each word.
-3. `choose` keeps the rarest words, as many as can be looked up in time. The index finds the
-   best passages that have any of them, and for each word the passages that have it.
-4. `recall` puts sessions in order. Three things count: how well the best two passages of a session
-   match; how much of the question an exchange of few messages covers, whichever of them the words
-   are in, since people ask in one sentence about what was said in three; and whether it was said
-   when the question says.
+1. `parse_question` extracts the significant words of a message, and the dates it mentions.
+2. The index counts the passages that contain each word.
+3. `choose_terms` keeps the rarest words, as many as can be looked up in time. The index finds the
+   best passages that contain any of them, and for each word the passages that contain it.
+4. `rank_recall` orders the sessions. Three things count: how well the best two passages of a
+   session match; how much of the question a short exchange covers, whichever of its messages
+   contain the words, since people ask in one sentence about what took three; and whether the
+   passages are from the dates in the question.
 """
 
 from __future__ import annotations
@@ -24,19 +24,19 @@ from datetime import UTC, date, datetime, timedelta
 from heapq import nlargest
 from typing import NamedTuple
 
-from everlog.index.query import FUNCTION_WORDS, term
-from everlog.index.words import pairs, segments
+from everlog.index.query import FUNCTION_WORDS, term_expression
+from everlog.index.words import character_pairs, split_scripts
 
-# Weights of the columns, in their order. They multiply how often a word occurs in a passage, and
-# that is worth less and less: twice the weight is worth 1.4 times the score for the first word.
+# Weights of the columns, in their order. They multiply how often a word occurs in a passage, with
+# diminishing returns: twice the weight gives 1.4 times the score for the first word.
 WEIGHTS = {"summary": 8.0, "title": 4.0, "user": 2.0, "assistant": 1.0, "tool": 0.5, "grams": 1.0}
-# Recall wants the answer, whoever gave it.
+# Recall looks for the answer, whoever gave it.
 RECALL_WEIGHTS = {**WEIGHTS, "user": 3.0, "assistant": 3.0}
 
 # --- a message as a question ----------------------------------------------------------------
 
-# More than FUNCTION_WORDS: here a word too few costs little, and a word too many finds everything.
-_TELLS_NOTHING = FUNCTION_WORDS | frozenset(
+# More than FUNCTION_WORDS: a missing word costs little here, a common one matches everything.
+_STOP_WORDS = FUNCTION_WORDS | frozenset(
     """about above according after again against all also am any before below between both can
     could currently d don down during each either ever few further here herself himself hi hello
     itself just kind kinds let likely ll long m many may maybe mention mentioned might mine more
@@ -45,48 +45,46 @@ _TELLS_NOTHING = FUNCTION_WORDS | frozenset(
     through too type types under until up ve very whether while yes yourself
     yourselves""".split()  # noqa: SIM905 - words, to be read as such
 )
-# Of a long message these many distinct words are counted, the most frequent ones first.
-_MOST_TERMS = 32
-_LONGEST = 100_000  # characters of a message that are looked at
+# Distinct words of a long message to look up, the most frequent ones first.
+_MAX_TERMS = 32
+_MAX_CHARACTERS = 100_000  # of a message; the remainder is ignored
 _WORD = re.compile(r"[^\W_]+(?:[_.]+[^\W_]+)*")
 
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """What a message asks the past for."""
+    """A message as a question for recall."""
 
-    # Expressions for the index, one for each telling word; none if there is nothing to ask.
+    # Expressions for the index, one for each significant word.
     terms: tuple[str, ...]
-    # Times that it speaks of, as Unix milliseconds, each with its end.
+    # Time spans that it mentions, start and end in Unix milliseconds.
     spans: tuple[tuple[int, int], ...]
 
 
-def ask(message: str, now: int) -> Question:
-    """The telling words of a message and the times it speaks of; `now` in Unix milliseconds."""
-    message = message[:_LONGEST]
+def parse_question(message: str, now: int) -> Question:
+    """Extract the significant words and the dates of a message; `now` in Unix milliseconds."""
+    message = message[:_MAX_CHARACTERS]
     today = _day(now)
-    dated, spans = _dates(message, today) if today else (message, [])
-    said: dict[str, int] = {}
-    for match in _WORD.finditer(dated):
-        for piece, unspaced in segments(match[0]):
-            for word in pairs(piece).split()[:-1] or [piece] if unspaced else [piece]:
-                meant = "" if word.lower() in _TELLS_NOTHING else _meant(word, unspaced)
-                if meant:
-                    said[meant] = said.get(meant, 0) + 1
-    return Question(tuple(nlargest(_MOST_TERMS, said, key=said.__getitem__)), tuple(spans))
+    undated, spans = _extract_dates(message, today) if today else (message, [])
+    counts: dict[str, int] = {}
+    for match in _WORD.finditer(undated):
+        for segment, unspaced in split_scripts(match[0]):
+            pairs = character_pairs(segment).split()[:-1] if unspaced else []
+            for word in pairs or [segment]:
+                expression = "" if word.lower() in _STOP_WORDS else _word_expression(word, unspaced)
+                if expression:
+                    counts[expression] = counts.get(expression, 0) + 1
+    return Question(tuple(nlargest(_MAX_TERMS, counts, key=counts.__getitem__)), tuple(spans))
 
 
-def _meant(word: str, unspaced: bool) -> str:
-    return f'grams : "{word}"' if unspaced and len(word) > 1 else term(word)
+def _word_expression(word: str, unspaced: bool) -> str:
+    return f'grams : "{word}"' if unspaced and len(word) > 1 else term_expression(word)
 
 
-# --- when -----------------------------------------------------------------------------------
+# --- dates ----------------------------------------------------------------------------------
 
 _MONTHS = ("jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec")
-_MONTH = (
-    "january|february|march|april|june|july|august|september|october|november|december|sept|"
-    + "|".join(_MONTHS)
-)
+_MONTH = "january|february|march|april|june|july|august|september|october|november|december|sept|" + "|".join(_MONTHS)
 _DAY = r"\d{1,2}(?:st|nd|rd|th)?"
 _YEAR = r"(?:19|20)\d\d"
 _DATE = re.compile(
@@ -105,67 +103,67 @@ _DATE = re.compile(
 )
 _COUNTS = {"a": 1, "one": 1, "two": 2, "three": 3}
 _UNITS = {"day": 1, "week": 7, "month": 30}
-# People tell what happened after it happened: a passage of the days after a time may be about it.
-_TOLD_WITHIN = timedelta(days=7)
-_TOLD_LATER = 0.5
+# People report events afterwards: a passage from the days after a date may be about it.
+_LATE_WINDOW = timedelta(days=7)
+_LATE_SCORE = 0.5
 _EPOCH = date(1970, 1, 1)
 _DAY_MS = 86_400_000
 
 
-def _dates(text: str, today: date) -> tuple[str, list[tuple[int, int]]]:
-    """A text without the dates in it, and what they mean.
+def _extract_dates(text: str, today: date) -> tuple[str, list[tuple[int, int]]]:
+    """Return a text without its dates, and the time spans of those dates.
 
-    Without a year a month is that of this year and of the year before, as far as they have begun.
+    A month without a year is that of this and of the previous year, unless in the future.
     """
-    found: list[tuple[date, date]] = []
-    rest = []
-    at = 0
+    spans: list[tuple[date, date]] = []
+    undated = []
+    position = 0
     for match in _DATE.finditer(text):
-        meant = list(_meanings(match, today))
-        if meant:
-            rest.append(text[at : match.start()])
-            at = match.end()
-            found += meant
-    return " ".join((*rest, text[at:])), [(_ms(start), _ms(end)) for start, end in found]
+        meanings = list(_date_spans(match, today))
+        if meanings:
+            undated.append(text[position : match.start()])
+            position = match.end()
+            spans += meanings
+    return " ".join((*undated, text[position:])), [(_ms(start), _ms(end)) for start, end in spans]
 
 
-def _meanings(match: re.Match[str], today: date) -> Iterable[tuple[date, date]]:
-    said = {name: text.lower() for name, text in match.groupdict().items() if text}
+def _date_spans(match: re.Match[str], today: date) -> Iterable[tuple[date, date]]:
+    groups = {name: text.lower() for name, text in match.groupdict().items() if text}
     try:
-        if "iso" in said:
-            day = date.fromisoformat(said["iso"])
+        if "iso" in groups:
+            day = date.fromisoformat(groups["iso"])
             return [(day, day + timedelta(1))]
-        if "days" in said:
-            day = today - timedelta(said["days"] == "yesterday")
+        if "days" in groups:
+            day = today - timedelta(groups["days"] == "yesterday")
             return [(day, day + timedelta(1))]
-        if "unit" in said or "last" in said:
-            unit = _UNITS[said.get("unit") or said["last"]]
-            count = _COUNTS.get(said.get("count", "one")) or int(said["count"])
+        if "unit" in groups or "last" in groups:
+            unit = _UNITS[groups.get("unit") or groups["last"]]
+            count = _COUNTS.get(groups.get("count", "one")) or int(groups["count"])
             day = today - timedelta(unit * count)
-            # Nobody counts days: `a week ago` is a week around that day.
+            # Not meant to the day: `a week ago` is the week around that day.
             return [(day - timedelta(unit // 2), day + timedelta(unit - unit // 2))]
     except (ValueError, OverflowError):
         return []
-    name = next((said[key] for key in ("m1", "m2", "m3", "m4") if key in said), "")
+    name = next((groups[key] for key in ("m1", "m2", "m3", "m4") if key in groups), "")
     month = _MONTHS.index(name[:3]) + 1 if name else 0
-    digits = "".join(filter(str.isdigit, said.get("d1") or said.get("d2") or ""))
-    year = next((int(said[key]) for key in ("y1", "y2", "y3", "y4") if key in said), 0)
+    digits = "".join(filter(str.isdigit, groups.get("d1") or groups.get("d2") or ""))
+    year = next((int(groups[key]) for key in ("y1", "y2", "y3", "y4") if key in groups), 0)
     years = [year] if year else [today.year, today.year - 1]
-    found = []
-    for one in years:
+    spans = []
+    for candidate in years:
         try:
-            start = date(one, month or 1, int(digits or 1))
+            start = date(candidate, month or 1, int(digits or 1))
             if digits:
                 end = start + timedelta(1)
             elif month:
-                end = date(one + month // 12, month % 12 + 1, 1)
+                end = date(candidate + month // 12, month % 12 + 1, 1)
             else:
-                end = date(one + 1, 1, 1)
+                end = date(candidate + 1, 1, 1)
         except (ValueError, OverflowError):
-            continue  # no such day, or the end of time
+            continue  # no such day, or beyond the last year
         if year or start <= today:
-            found.append((start, end))
-    return found
+            spans.append((start, end))
+    return spans
 
 
 def _day(ms: int) -> date | None:
@@ -179,154 +177,151 @@ def _ms(day: date) -> int:
     return (day - _EPOCH).days * _DAY_MS
 
 
-def _timely(time: int, spans: Sequence[tuple[int, int]]) -> float:
-    """Whether something was said at a time that was asked for: 1, or less if soon after."""
-    later = _TOLD_WITHIN // timedelta(milliseconds=1)
-    return max(
-        (1.0 if time < end else _TOLD_LATER for start, end in spans if start <= time < end + later),
-        default=0.0,
-    )
+def _time_score(time: int, spans: Sequence[tuple[int, int]]) -> float:
+    """Score whether a time is in one of some spans: 1; less if soon after; else 0."""
+    later = _LATE_WINDOW // timedelta(milliseconds=1)
+    return max((1.0 if time < end else _LATE_SCORE for start, end in spans if start <= time < end + later), default=0.0)
 
 
-# --- which words ----------------------------------------------------------------------------
+# --- terms ----------------------------------------------------------------------------------
 
-# Passages that all words together may have. A passage costs 1 to 2 microseconds to score and to
-# place, so that these are less than 10 ms; a store of 10,000 sessions has 200,000.
+# Passages that may match all terms together. A passage costs 1 to 2 microseconds to score and to
+# locate, so this takes less than 10 ms; a store of 10,000 sessions has 200,000 passages.
 BUDGET = 5_000
-# Passages that are put in order, the best ones of those.
-HITS = 200
+# The best of those passages, which are ranked.
+MAX_HITS = 200
 
 
-def choose(counts: Mapping[str, int], budget: int = BUDGET) -> tuple[str, ...]:
-    """The rarest terms whose passages fit a budget; at least one, if any occurs at all.
+def choose_terms(counts: Mapping[str, int], budget: int = BUDGET) -> tuple[str, ...]:
+    """Return the rarest terms whose passages fit a budget; at least one, if any occurs at all.
 
-    `counts`: the number of passages that have a term. Where a single one is above the budget
-    the index looks at the newest passages only, as many as the budget allows.
+    `counts`: the number of passages that contain each term. If a single term exceeds the budget,
+    the index only uses the newest passages, as many as the budget allows.
     """
-    chosen: list[str] = []
-    for one in sorted((name for name, count in counts.items() if count), key=counts.__getitem__):
-        budget -= counts[one]
-        if chosen and budget < 0:
+    terms: list[str] = []
+    for term in sorted((name for name, count in counts.items() if count), key=counts.__getitem__):
+        budget -= counts[term]
+        if terms and budget < 0:
             break
-        chosen.append(one)
-    return tuple(chosen)
+        terms.append(term)
+    return tuple(terms)
 
 
-# --- in which order -------------------------------------------------------------------------
+# --- order ----------------------------------------------------------------------------------
 
 
-class Hit(NamedTuple):
-    """A passage that was found."""
+class PassageHit(NamedTuple):
+    """A passage that matches."""
 
     row: int  # of the index
     session: str
     seq: int
     time: int  # Unix milliseconds
-    score: float  # as FTS5 says it: the lower the better, and below zero
+    score: float  # as from FTS5: below zero, lower is better
 
 
-class Found(NamedTuple):
-    """A session that was found."""
+class SessionMatch(NamedTuple):
+    """A session with matching passages."""
 
     session: str
-    score: float  # 1 is the best of a search; comparable within it only
-    hits: tuple[Hit, ...]  # the best ones, best first
+    score: float  # 1 is the best of a search; not comparable between searches
+    hits: tuple[PassageHit, ...]  # the best ones, best first
 
 
-# The best two passages of a session count, not one: one long quotation is no conversation. Not
-# more either, or long sessions win.
-PASSAGES = 2
-# Passages and coverage count alike; anything from 0.3 to 0.7 finds as much.
-_COVERAGE = 0.5
-# Messages of an exchange: a question, its answer, a word about it.
-_EXCHANGE = 3
-# A session of the day that is asked for goes before one that has a few words more.
-_TIME = 0.6
-_ALIKE = 3  # digits of a score; what is the same to them is ordered by time, newest first
+# The best two passages of a session count, not one: one long quotation is not a conversation.
+# Not more either, or long sessions win.
+BEST_PASSAGES = 2
+# Passages and coverage count equally; anything from 0.3 to 0.7 finds as much.
+_COVERAGE_WEIGHT = 0.5
+# Messages of an exchange: a question, its answer, a follow-up.
+_EXCHANGE_MESSAGES = 3
+# A session from the date in question ranks above one with a few more matching words.
+_TIME_WEIGHT = 0.6
+_SCORE_DIGITS = 3  # to compare; sessions with equal scores are ordered by time, newest first
 
 
-def group(hits: Iterable[Hit], *, sessions: int | None = 20, each: int = 3) -> list[Found]:
-    """The sessions of a search in order, with their best passages."""
-    found = _by_session(hits)
-    strengths = {session: _strength(those) for session, those in found.items()}
-    return _ordered(found, _shares(strengths), sessions, each)
+def rank_sessions(hits: Iterable[PassageHit], *, sessions: int | None = 20, per_session: int = 3) -> list[SessionMatch]:
+    """Rank the sessions of a search; each with its best passages."""
+    by_session = _group_by_session(hits)
+    strengths = {session: _strength(hits) for session, hits in by_session.items()}
+    return _order_sessions(by_session, _normalize(strengths), sessions, per_session)
 
 
-def recall(
+def rank_recall(
     question: Question,
-    hits: Iterable[Hit],
-    places: Mapping[str, Iterable[int]],
+    hits: Iterable[PassageHit],
+    term_rows: Mapping[str, Iterable[int]],
     passages: int,
     *,
     sessions: int | None = 20,
-    each: int = 3,
-) -> list[Found]:
-    """The sessions that a message is about in order, with their best passages.
+    per_session: int = 3,
+) -> list[SessionMatch]:
+    """Rank the sessions that a message is about; each with its best passages.
 
-    `places`: for each chosen term the rows that have it; `passages`: how many rows there are.
+    `term_rows`: for each chosen term the rows that contain it; `passages`: the number of all rows.
     """
-    found = _by_session(hits)
-    strengths = _shares({session: _strength(those) for session, those in found.items()})
-    covered = _shares(_coverage(found, places, passages))
+    by_session = _group_by_session(hits)
+    strengths = _normalize({session: _strength(hits) for session, hits in by_session.items()})
+    coverage = _normalize(_coverage(by_session, term_rows, passages))
     scores = {
-        session: (1 - _COVERAGE) * strengths[session]
-        + _COVERAGE * covered[session]
-        + _TIME * max(_timely(hit.time, question.spans) for hit in those)
-        for session, those in found.items()
+        session: (1 - _COVERAGE_WEIGHT) * strengths[session]
+        + _COVERAGE_WEIGHT * coverage[session]
+        + _TIME_WEIGHT * max(_time_score(hit.time, question.spans) for hit in session_hits)
+        for session, session_hits in by_session.items()
     }
-    return _ordered(found, _shares(scores), sessions, each)
+    return _order_sessions(by_session, _normalize(scores), sessions, per_session)
 
 
 def _coverage(
-    found: Mapping[str, Sequence[Hit]], places: Mapping[str, Iterable[int]], passages: int
+    by_session: Mapping[str, Sequence[PassageHit]], term_rows: Mapping[str, Iterable[int]], passages: int
 ) -> dict[str, float]:
-    """How much of a question an exchange of each session covers: the weights of its words."""
-    rows = {hit.row for hits in found.values() for hit in hits}
-    said = dict.fromkeys(rows, 0)  # a bit for each term
+    """Return the best coverage by an exchange of each session: the weight of its terms."""
+    rows = {hit.row for hits in by_session.values() for hit in hits}
+    term_bits = dict.fromkeys(rows, 0)  # a bit for each term
     weights = []
-    for number, those in enumerate(places.values()):
-        having = frozenset(those)
-        weights.append(math.log(1 + (passages - len(having) + 0.5) / (len(having) + 0.5)))
-        for row in rows & having:
-            said[row] |= 1 << number
-    worth: dict[int, float] = {}
+    for number, matching in enumerate(term_rows.values()):
+        matching_rows = frozenset(matching)
+        count = len(matching_rows)
+        weights.append(math.log(1 + (passages - count + 0.5) / (count + 0.5)))
+        for row in rows & matching_rows:
+            term_bits[row] |= 1 << number
+    weight_of_bits: dict[int, float] = {}
     best: dict[str, float] = {}
-    for session, hits in found.items():
-        there = {hit.seq: said[hit.row] for hit in hits}
+    for session, hits in by_session.items():
+        bits_by_seq = {hit.seq: term_bits[hit.row] for hit in hits}
         best[session] = 0.0
-        for seq, bits in there.items():
-            for after in range(seq + 1, seq + _EXCHANGE):
-                bits |= there.get(after, 0)
-            if bits not in worth:
-                worth[bits] = sum(
-                    weight for number, weight in enumerate(weights) if bits >> number & 1
-                )
-            best[session] = max(best[session], worth[bits])
+        for seq, bits in bits_by_seq.items():
+            for next_seq in range(seq + 1, seq + _EXCHANGE_MESSAGES):
+                bits |= bits_by_seq.get(next_seq, 0)
+            if bits not in weight_of_bits:
+                weight_of_bits[bits] = sum(weight for number, weight in enumerate(weights) if bits >> number & 1)
+            best[session] = max(best[session], weight_of_bits[bits])
     return best
 
 
-def _by_session(hits: Iterable[Hit]) -> dict[str, list[Hit]]:
-    """Hits of each session, best first; of equal ones the newest, then the last."""
-    found: dict[str, list[Hit]] = {}
+def _group_by_session(hits: Iterable[PassageHit]) -> dict[str, list[PassageHit]]:
+    """Group hits by session, best first; equal ones by time, then by row, newest first."""
+    by_session: dict[str, list[PassageHit]] = {}
     for hit in sorted(hits, key=lambda hit: (hit.score, -hit.time, -hit.row)):
-        found.setdefault(hit.session, []).append(hit)
-    return found
+        by_session.setdefault(hit.session, []).append(hit)
+    return by_session
 
 
-def _strength(hits: Sequence[Hit]) -> float:
-    return -sum(hit.score for hit in hits[:PASSAGES])
+def _strength(hits: Sequence[PassageHit]) -> float:
+    return -sum(hit.score for hit in hits[:BEST_PASSAGES])
 
 
-def _shares(values: Mapping[str, float]) -> dict[str, float]:
-    """Values as shares of the highest."""
-    most = max(values.values(), default=0.0)
-    return {key: value / most if most > 0 else 0.0 for key, value in values.items()}
+def _normalize(values: Mapping[str, float]) -> dict[str, float]:
+    """Return values relative to the highest."""
+    highest = max(values.values(), default=0.0)
+    return {key: value / highest if highest > 0 else 0.0 for key, value in values.items()}
 
 
-def _ordered(
-    found: Mapping[str, list[Hit]], scores: Mapping[str, float], sessions: int | None, each: int
-) -> list[Found]:
-    """Sessions by score; of equal ones the newest first, then by name, so that all is certain."""
-    last = {session: max(hit.time for hit in hits) for session, hits in found.items()}
-    order = sorted(found, key=lambda name: (-round(scores[name], _ALIKE), -last[name], name))
-    return [Found(name, scores[name], tuple(found[name][:each])) for name in order[:sessions]]
+def _order_sessions(
+    by_session: Mapping[str, list[PassageHit]], scores: Mapping[str, float], sessions: int | None, per_session: int
+) -> list[SessionMatch]:
+    """Order sessions by score; equal ones newest first, then by id: deterministic."""
+    last = {session: max(hit.time for hit in hits) for session, hits in by_session.items()}
+    order = sorted(by_session, key=lambda s: (-round(scores[s], _SCORE_DIGITS), -last[s], s))
+    best = {session: tuple(by_session[session][:per_session]) for session in order[:sessions]}
+    return [SessionMatch(session, scores[session], hits) for session, hits in best.items()]

@@ -1,12 +1,12 @@
-"""What is indexed beside a text, so that words without spaces around them are found too.
+"""Additional index words for a text, so that words without spaces around them are found too.
 
-The index cuts texts at everything that is no letter or digit, and stems English. That finds
-nothing inside of text that is written without spaces, and nothing inside of `getUserName`. So a
-second column holds its `grams`: pairs of characters for the former, the words inside of it for the
-latter. Prose has none, and is passed over at the speed of memory.
+The index splits texts at everything that is not a letter or digit, and stems English. That finds
+nothing inside text that is written without spaces, and nothing inside `getUserName`. So a second
+column holds the `grams` of a text: pairs of characters for the former, the inner words for the
+latter. Prose has none, and is skipped at the speed of memory.
 
-What was indexed in pairs is searched in pairs: `pairs` and `parts` serve queries as well. A part of
-a word, such as `serNam`, is found by a table of `identifiers` with a tokenizer of trigrams.
+Queries are split in the same way, by `character_pairs` and `split_identifier`. A substring of a
+word, such as `serNam`, is found by a table of `identifiers` with a trigram tokenizer.
 """
 
 from __future__ import annotations
@@ -18,21 +18,21 @@ from collections.abc import Iterable
 
 # --- scripts without spaces -----------------------------------------------------------------
 
-# Korean has spaces, but its words carry their particles; pairs find the word in them.
+# Korean has spaces, but its words include their particles; pairs find the word in them.
 _UNSPACED = (
     "\u0e01-\u0e3a\u0e40-\u0e4e\u0e81-\u0ece\u0edc-\u0edf"  # Thai, Lao
     "\u1000-\u103f\u1050-\u108f\u1780-\u17d3\u17d7\u17dc-\u17dd"  # Burmese, Khmer
     "\u1100-\u11ff\u3130-\u318f\ua960-\ua97c\uac00-\ud7a3\ud7b0-\ud7fb"  # Hangul
     "\u3005-\u3007\u3041-\u309a\u309d-\u309f\u30a1-\u30fa\u30fc-\u30ff\u31f0-\u31ff"  # kana
-    "\uff66-\uff9f\uffa0-\uffdc"  # kana and Hangul of half width
+    "\uff66-\uff9f\uffa0-\uffdc"  # half-width kana and Hangul
     "\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U000323af"  # Chinese characters
 )
 _RUN = re.compile(f"[{_UNSPACED}]+")
-# Bytes of UTF-8 that begin none of these; E2 is punctuation, and in every text of a model.
+# UTF-8 bytes that start none of these; E2 is punctuation, and in every text of a model.
 _SPACED = bytes((*range(0xE0), 0xE2, 0xEE, *range(0xF1, 0x100)))
 
-# The tokenizer cuts at the vowel signs of Thai, Lao, Burmese and Khmer, which are marks and no
-# letters. In pairs they stand as characters of private use, which it takes for letters.
+# The tokenizer splits at the vowel signs of Thai, Lao, Burmese and Khmer, which are marks and not
+# letters. Pairs replace them by private-use characters, which it treats as letters.
 _PRIVATE = 0xD200
 _MARKS = {
     code: code + _PRIVATE
@@ -41,9 +41,9 @@ _MARKS = {
 }
 _MARKED = re.compile(f"[{''.join(map(chr, _MARKS))}]")
 
-# --- words inside of words ------------------------------------------------------------------
+# --- words inside words ---------------------------------------------------------------------
 
-# Kinds of characters, a byte each: a search for bytes tells in no time that a text has no boundary.
+# Kinds of characters, a byte each: a byte search quickly rules out that a text has a boundary.
 _KINDS = bytes(
     ord("0")
     if chr(code) in "0123456789"
@@ -57,74 +57,74 @@ _NAME = re.compile(r"[A-Za-z0-9_\u00c0-\u024f]{4,}")
 _BOUNDARY = re.compile(r"[a-z][A-Z]|[A-Z]{2}[a-z]{2}|[A-Za-z][0-9]|[0-9][A-Za-z]")
 _JOINT = re.compile(r"[^\W_]_+[^\W_]")
 _PART = re.compile(r"[A-Z]+(?![a-z]{2})|[A-Z]?[a-z]+|[0-9]+")
-# Shorter ones are `2nd` and `5K`; longer ones are base64, of which nobody remembers a part.
-_SHORTEST, _LONGEST = 4, 64
+# Shorter ones are like `2nd` and `5K`; longer ones are base64, which nobody searches by part.
+_MIN_NAME, _MAX_NAME = 4, 64
 
 
 def grams(text: str) -> str:
-    """What to index beside a text; nothing for ordinary prose."""
-    found: list[str] = []
+    """Return the additional index words of a text; empty for ordinary prose."""
+    words: list[str] = []
     if _has_boundary(text.encode("latin-1", "replace").translate(_KINDS)):
         for name in _names(text):
-            found += parts(name)
+            words += split_identifier(name)
     if not text.isascii() and text.encode("utf-8", "replace").translate(None, _SPACED):
-        found.append(pairs("\n".join(_RUN.findall(text))))
-    return " ".join(found).strip().lower()
+        words.append(character_pairs("\n".join(_RUN.findall(text))))
+    return " ".join(words).strip().lower()
 
 
 def identifiers(text: str) -> str:
-    """The words of a text that are made of words, each once, for a table of trigrams."""
+    """Return the distinct words of a text that are made of words, for the trigram table."""
     kinds = text.encode("latin-1", "replace").translate(_KINDS)
     if b"_" not in kinds and not _has_boundary(kinds):
         return ""
     return " ".join(name for name in _names(text) if _BOUNDARY.search(name) or _JOINT.search(name))
 
 
-def parts(name: str) -> list[str]:
-    """The words that an identifier is made of, if it has boundaries other than punctuation.
+def split_identifier(name: str) -> list[str]:
+    """Split an identifier into its words, if it has boundaries other than punctuation.
 
-    Identifiers are ASCII: elsewhere a capital inside of a word is an accident. A hash has as many
-    boundaries as characters: what falls to pieces of less than two characters on average is not
+    Identifiers are ASCII: elsewhere a capital inside a word is an accident. A hash has as many
+    boundaries as characters: a name whose parts have less than two characters on average is not
     made of words.
     """
-    if not _SHORTEST <= len(name) <= _LONGEST:
+    if not _MIN_NAME <= len(name) <= _MAX_NAME:
         return []
     if not name.isascii() or not _BOUNDARY.search(name):
         return []
-    found = _PART.findall(name)
-    return found if sum(map(len, found)) >= 2 * len(found) else []
+    words = _PART.findall(name)
+    return words if sum(map(len, words)) >= 2 * len(words) else []
 
 
-def pairs(runs: str) -> str:
-    """Each character of a run with the next one, and the last one alone; runs stand on lines.
+def character_pairs(runs: str) -> str:
+    """Return each character with the next one, and the last one alone; runs are on lines.
 
-    So every character begins something, and a single one is found as a prefix. What looks the
-    same is made the same first: half and full width, letters and their marks.
+    So every character starts a pair, and a single one is found as a prefix. Equivalent forms are
+    normalized first: half and full width, letters and their marks.
     """
     runs = unicodedata.normalize("NFKC", runs)
     if _MARKED.search(runs):
         runs = runs.translate(_MARKS)
-    # Three characters for each: itself, the next one, a space. By arrays, since a loop over
-    # characters would take longer than all the rest of indexing.
+    # Three characters for each: itself, the next one, a space. With arrays, since a loop over
+    # characters would take longer than the remainder of indexing.
     codes = array("I", runs.encode("utf-32-le"))
     triples = array("I", b" \0\0\0") * (3 * len(codes))
     triples[0::3] = codes
     triples[1:-3:3] = codes[1:]
     end = runs.find("\n")
     while end >= 0:
-        triples[3 * end + 1] = ord(" ")  # the next run does not begin alone
+        triples[3 * end + 1] = ord(" ")  # a pair does not cross into the next run
         end = runs.find("\n", end + 1)
     return triples.tobytes().decode("utf-32-le").replace("\n", " ")
 
 
-def segments(word: str) -> list[tuple[str, bool]]:
-    """A word cut where a script without spaces begins or ends; whether each piece is in one."""
-    found: list[tuple[str, bool]] = []
-    at = 0
+def split_scripts(word: str) -> list[tuple[str, bool]]:
+    """Split a word where a script without spaces starts or ends; True: a segment in such one."""
+    segments: list[tuple[str, bool]] = []
+    end = 0
     for match in _RUN.finditer(word):
-        found += [(word[at : match.start()], False), (match[0], True)]
-        at = match.end()
-    return [piece for piece in (*found, (word[at:], False)) if piece[0]]
+        segments += [(word[end : match.start()], False), (match[0], True)]
+        end = match.end()
+    return [segment for segment in (*segments, (word[end:], False)) if segment[0]]
 
 
 def _has_boundary(kinds: bytes) -> bool:
@@ -136,9 +136,9 @@ def _has_boundary(kinds: bytes) -> bool:
 
 
 def _names(text: str) -> Iterable[str]:
-    """The distinct words of a text that may have a boundary: not too long, not all lower case."""
+    """Return the distinct words that may have a boundary: not too long, not all lower case."""
     return [
         name
         for name in dict.fromkeys(_NAME.findall(text))
-        if len(name) <= _LONGEST and not (name.isalpha() and name[1:].islower())
+        if len(name) <= _MAX_NAME and not (name.isalpha() and name[1:].islower())
     ]

@@ -1,1 +1,1 @@
-"""The interfaces of other programs, on their own files: code that used theirs can use these."""
+"""The interfaces of other programs, on their own files, as drop-in replacements."""

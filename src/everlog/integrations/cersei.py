@@ -1,8 +1,8 @@
-"""Cersei's `MemoryManager`, as far as it keeps sessions.
+"""Cersei's `MemoryManager`, as far as it handles sessions.
 
-Transcripts lie in the directory of the project, in Cersei's format; those of Claude Code, which lie
-in the same one, are listed and loaded too. What its own loading leaves out is given back: a summary
-stands for what it covers.
+Transcripts are in the directory of the project, in Cersei's format; those of Claude Code in that
+directory are listed and loaded too. Unlike Cersei's own loading, this one returns summaries in the
+place of the messages that they cover.
 """
 
 from __future__ import annotations
@@ -18,23 +18,23 @@ from msgspec.structs import replace
 
 from everlog.app import DEFAULT_ROOT, open_store
 from everlog.errors import FormatError, InvalidIdError, NotFoundError
-from everlog.ids import Stamps, Uuids
+from everlog.ids import TimestampSource, UuidGenerator
 from everlog.interop.foreign.foreign_store import ForeignStore
 from everlog.interop.foreign.mirrored_session import Mirror
 from everlog.interop.formats.cersei import is_id, project_directory
-from everlog.interop.formats.cersei.entries import member_id, message_entry, messages_in
-from everlog.interop.formats.live_format import Added
+from everlog.interop.formats.cersei.entries import member_id, message_entry, read_messages
+from everlog.interop.formats.live_format import FileEdit
 from everlog.model import Message, assistant, user
 from everlog.session import Session, Store
 
-PROJECTS = "~/.claude/projects"
-MEMBERS = 100  # messages of one entry, at the most
-ANY = 1 << 40  # tokens: whoever loads a session fits it to a model himself
-Given = str | Message | Mapping[str, Any]  # a text, a message of ours, or an object of Cersei's
+PROJECTS_DIRECTORY = "~/.claude/projects"
+MAX_MESSAGES_PER_ENTRY = 100
+UNLIMITED_TOKENS = 1 << 40  # the caller fits a loaded session to a model
+MessageLike = str | Message | Mapping[str, Any]  # text, a Message, or an object of Cersei's
 
 
 class SessionInfo(msgspec.Struct, frozen=True):
-    """A session as a list shows it."""
+    """A session in a listing."""
 
     id: str
     created_at: str
@@ -45,8 +45,8 @@ class SessionInfo(msgspec.Struct, frozen=True):
 class MemoryManager:
     """The sessions of one project.
 
-    `sessions_dir`: where they are, instead of the project's directory in `~/.claude/projects`.
-    `home`: where everlog keeps what is derived.
+    `sessions_dir` replaces the project's directory in `~/.claude/projects`. `home` is everlog's
+    directory for derived files.
     """
 
     def __init__(
@@ -57,97 +57,98 @@ class MemoryManager:
         home: str | os.PathLike[str] = DEFAULT_ROOT,
     ) -> None:
         self.project_root = Path(project_root).expanduser().resolve()
-        self.sessions_dir = self._directory(sessions_dir)
+        self.sessions_dir = self._find_directory(sessions_dir)
         self.sessions_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._store: Store = open_store(self.sessions_dir, dialect="auto", home=home)
         assert isinstance(self._store.port, ForeignStore)
-        self._live = self._store.port
-        self._now = Stamps(time.time)
-        self._new_uuid = Uuids()
+        self._foreign = self._store.port
+        self._now = TimestampSource(time.time)
+        self._new_uuid = UuidGenerator()
 
-    def _directory(self, given: str | os.PathLike[str] | None) -> Path:
-        """The one that is there, of the three that Cersei itself has names for; else the first."""
-        if given is not None:
-            return Path(given).expanduser()
-        projects = Path(PROJECTS).expanduser()
-        names = [projects / name for name in project_directory(str(self.project_root))]
-        return next((one for one in names if one.is_dir()), names[0])
+    def _find_directory(self, sessions_dir: str | os.PathLike[str] | None) -> Path:
+        """Return the first existing one of Cersei's three names for the directory, or the first."""
+        if sessions_dir is not None:
+            return Path(sessions_dir).expanduser()
+        projects = Path(PROJECTS_DIRECTORY).expanduser()
+        candidates = [projects / name for name in project_directory(str(self.project_root))]
+        return next((candidate for candidate in candidates if candidate.is_dir()), candidates[0])
 
     # --- writing
 
-    def write_user_message(self, session_id: str, message: Given) -> str:
-        """Add what the user said; returns the uuid of its entry."""
-        return self._append(session_id, _message(message, "user"))
+    def write_user_message(self, session_id: str, message: MessageLike) -> str:
+        """Append a user message and return the uuid of its entry."""
+        return self._append(session_id, _to_message(message, "user"))
 
-    def write_assistant_message(
-        self, session_id: str, message: Given, parent: str | None = None
-    ) -> str:
-        """Add an answer; `parent` is the entry that it answers, by default the user's last."""
-        made = _message(message, "assistant")
+    def write_assistant_message(self, session_id: str, message: MessageLike, parent: str | None = None) -> str:
+        """Append an answer and return the uuid of its entry.
+
+        `parent` is the entry that it answers, by default the last user entry.
+        """
+        answer = _to_message(message, "assistant")
         if parent is None:
-            return self._append(session_id, made)
-        own = replace(made, timestamp=made.timestamp or self._now())
-        uuid = own.id or self._new_uuid()
+            return self._append(session_id, answer)
+        timed = replace(answer, timestamp=answer.timestamp or self._now())
+        uuid = timed.id or self._new_uuid()
 
-        def line(mirror: Mirror) -> Added:
-            entry = message_entry(own, uuid, parent, session_id, str(self.project_root))
-            return Added(lines=(msgspec.json.encode(entry),))
+        def make_edit(mirror: Mirror) -> FileEdit:
+            entry = message_entry(timed, uuid, parent, session_id, str(self.project_root))
+            return FileEdit(lines=(msgspec.json.encode(entry),))
 
-        self._live.put(self._session(session_id).id, line)
+        self._foreign.apply(self._open_session(session_id).id, make_edit)
         return uuid
 
     def tombstone_entry(self, session_id: str, uuid: str) -> None:
-        """Delete an entry: it stays in the file, and is no part of the conversation any more."""
+        """Delete an entry: it stays in the file, but is no longer part of the conversation."""
         session = Session(self._store, session_id)
-        names = {member_id(uuid, number) for number in range(MEMBERS)}
-        seqs = [one.seq for one in session.messages() if one.id in names]
+        ids = {member_id(uuid, number) for number in range(MAX_MESSAGES_PER_ENTRY)}
+        seqs = [message.seq for message in session.messages() if message.id in ids]
         if not seqs:
             raise NotFoundError(f"session {session_id} has no entry {uuid}", session=session_id)
         session.tombstone(*seqs)
 
     def _append(self, session_id: str, message: Message) -> str:
-        own = message if message.cwd else replace(message, cwd=str(self.project_root))
-        return self._session(session_id).append(own).id
+        located = message if message.cwd else replace(message, cwd=str(self.project_root))
+        return self._open_session(session_id).append(located).id
 
-    def _session(self, session_id: str) -> Session:
-        """The session, made if there is none."""
+    def _open_session(self, session_id: str) -> Session:
+        """Return the session; create it if there is none."""
         if not is_id(session_id):
-            raise InvalidIdError(f"not a session id: {session_id[:60]!r}", hint="it names a file")
-        return Session(self._store, self._live.made(session_id, "cersei", session_id))
+            raise InvalidIdError(f"not a session id: {session_id[:60]!r}", hint="an id must be usable as a file name")
+        return Session(self._store, self._foreign.open_or_create(session_id, "cersei", session_id))
 
     # --- reading
 
     def load_session_messages(self, session_id: str) -> list[Message]:
-        """What a model would be sent: the last summary, and the messages since."""
+        """Return what a model would be sent: the last summary, and the messages after it."""
         try:
-            return list(Session(self._store, session_id).context(window=ANY).messages)
+            return list(Session(self._store, session_id).context(window=UNLIMITED_TOKENS).messages)
         except (NotFoundError, InvalidIdError):
             return []
 
     def list_sessions(self) -> list[SessionInfo]:
-        """All sessions, newest first; a session in parts is one."""
+        """Return all sessions, newest first; the parts of a session count as one."""
         return [
-            SessionInfo(one.id, one.created_at, one.message_count, one.model)
-            for one in (row.metadata for row in self._store.walk())
+            SessionInfo(metadata.id, metadata.created_at, metadata.message_count, metadata.model)
+            for metadata in (row.metadata for row in self._store.walk())
         ]
 
     def session_path(self, session_id: str) -> Path:
-        """Where the first part of a session is, or would be."""
+        """Return the path of the first part of a session, existing or not."""
         try:
             return self.all_part_paths(session_id)[0]
         except (NotFoundError, InvalidIdError):
             return self.sessions_dir / f"{session_id}.jsonl"
 
     def all_part_paths(self, session_id: str) -> list[Path]:
-        """The files of a session, in order."""
-        return list(self._live.paths(session_id))
+        """Return the files of a session, in order."""
+        return list(self._foreign.paths(session_id))
 
     def total_session_size(self, session_id: str) -> int:
-        """Bytes of all parts."""
-        return sum(part.bytes for part in self._live.parts(session_id))
+        """Return the size of all parts in bytes."""
+        return sum(part.bytes for part in self._foreign.parts(session_id))
 
     def close(self) -> None:
-        """Give back all descriptors."""
+        """Close the store."""
         self._store.close()
 
     def __enter__(self) -> Self:
@@ -157,14 +158,14 @@ class MemoryManager:
         self.close()
 
 
-def _message(given: Given, role: Literal["user", "assistant"]) -> Message:
-    if isinstance(given, str):
-        return user(given) if role == "user" else assistant(given)
-    if not isinstance(given, Message):
-        made = messages_in(given, "", "")
-        if len(made) != 1:
-            raise FormatError("not a message of Cersei's with a role and a content")
-        given = made[0]
-    if (given.role == "assistant") != (role == "assistant"):
-        raise FormatError(f"a message of the role {given.role!r} is not one of the {role}'s")
-    return given
+def _to_message(source: MessageLike, role: Literal["user", "assistant"]) -> Message:
+    if isinstance(source, str):
+        return user(source) if role == "user" else assistant(source)
+    if not isinstance(source, Message):
+        messages = read_messages(source, "", "")
+        if len(messages) != 1:
+            raise FormatError("not a message of Cersei's with a role and content")
+        source = messages[0]
+    if (source.role == "assistant") != (role == "assistant"):
+        raise FormatError(f"expected a message of the {role}, not of role {source.role!r}")
+    return source

@@ -1,4 +1,4 @@
-"""Write sessions as files of other programs, as plain data, or as documents to read."""
+"""Exporting sessions: as files of other programs, as JSON, or as documents to read."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from everlog.interop.formats.format_types import Format, Written
+from everlog.interop.formats.format_types import ExportedFiles, Format
 from everlog.log.fold import to_builtins
 from everlog.log.line_codec import to_object
 from everlog.log.parts import part_name
@@ -16,46 +16,46 @@ from everlog.redaction import redact
 from everlog.session import Session
 
 
-def export(session: Session, dialect: Format) -> Written:
-    """A session in a dialect's files, with everything of its log that they can hold."""
-    return dialect.write(session.metadata, session.records())
+def export(session: Session, format: Format) -> ExportedFiles:
+    """Export a session in a foreign format, with everything that the format can hold."""
+    return format.write(session.metadata, session.records())
 
 
-def native(session: Session) -> Written:
-    """Its own log, in one file: the lines as they are."""
-    lines, lost = [], []
+def export_native(session: Session) -> ExportedFiles:
+    """Export the native log as one file, line by line as stored."""
+    lines, damage = [], []
     for entry in session.entries(after=-1):
         if isinstance(entry, Damaged):
-            lost.append(f"{entry.file}, bytes {entry.start} to {entry.end}: {entry.problem}")
+            damage.append(f"{entry.file}, bytes {entry.start} to {entry.end}: {entry.problem}")
         else:
             lines.append(entry.line + b"\n")
-    return Written({f"{session.id}/{part_name(1)}": b"".join(lines)}, tuple(lost))
+    return ExportedFiles({f"{session.id}/{part_name(1)}": b"".join(lines)}, tuple(damage))
 
 
-def plain(session: Session) -> Written:
-    """The live messages and the metadata as one JSON document."""
-    document: dict[str, Any] = {
+def export_json(session: Session) -> ExportedFiles:
+    """Export the live messages and the metadata as one JSON document."""
+    content: dict[str, Any] = {
         "metadata": to_builtins(session.metadata),
         "messages": [to_object(message) for message in session.messages()],
     }
-    text = msgspec.json.format(msgspec.json.encode(document), indent=2)
-    return Written({f"{session.id}.json": text + b"\n"})
+    text = msgspec.json.format(msgspec.json.encode(content), indent=2)
+    return ExportedFiles({f"{session.id}.json": text + b"\n"})
 
 
-def document(session: Session, kind: str, *, redacted: bool = True) -> tuple[Written, int]:
-    """A page to read, as `md` or `html`; secrets are covered up, and how many were is returned."""
-    covered = 0
+def export_document(session: Session, kind: str, *, redacted: bool = True) -> tuple[ExportedFiles, int]:
+    """Export a document to read, `md` or `html`; also return how many secrets were redacted."""
+    redactions = 0
 
-    def cover(text: str) -> str:
-        nonlocal covered
+    def redact_counted(text: str) -> str:
+        nonlocal redactions
         text, count = redact(text)
-        covered += count
+        redactions += count
         return text
 
-    shown: Callable[[str], str] = cover if redacted else str
+    transform: Callable[[str], str] = redact_counted if redacted else str
     if kind == "md":
-        from everlog.render.markdown_document import markdown as page  # noqa: PLC0415 - one of two
+        from everlog.render.markdown_document import build_markdown_document as page  # noqa: PLC0415 - one of two
     else:
-        from everlog.render.html_document import html as page  # noqa: PLC0415 - likewise
-    text = page(session.metadata, session.entries(), shown)
-    return Written({f"{session.id}.{kind}": text.encode("utf-8", "replace")}), covered
+        from everlog.render.html_document import build_html_document as page  # noqa: PLC0415
+    text = page(session.metadata, session.entries(), transform)
+    return ExportedFiles({f"{session.id}.{kind}": text.encode("utf-8", "replace")}), redactions

@@ -1,7 +1,7 @@
-"""Several stores as one: a root of ours, and directories of others beside it.
+"""The joined store: a native store and foreign stores, used as one.
 
-New sessions are made in the root. Every other verb goes to the store that has the session; an id
-that several have is that of the first.
+New sessions are created in the native store. Every other operation goes to the store that has the
+session; of several with the same id, to the first.
 """
 
 from __future__ import annotations
@@ -15,96 +15,77 @@ from typing import Any, TypeVar
 
 from msgspec.structs import replace
 
-from everlog.errors import (
-    EverlogError,
-    InvalidIdError,
-    NotFoundError,
-    StoreFailedError,
-    UnsupportedError,
-)
-from everlog.ids import is_ulid, made_at
-from everlog.interop.foreign.listing_page import cursor_of, place
+from everlog.errors import EverlogError, InvalidIdError, NotFoundError, StoreFailedError, UnsupportedError
+from everlog.ids import is_ulid, ulid_at
+from everlog.interop.foreign.listing_page import cursor_of, sort_key
 from everlog.model import AnyRecord, Damaged, Entry, Metadata, Part
-from everlog.ports import (
-    Chats,
-    Filter,
-    Lease,
-    Order,
-    Page,
-    Progress,
-    Query,
-    Results,
-    Store,
-    UsageReport,
-    parse_cursor,
-)
+from everlog.ports import Chats, Filter, Lease, Order, Page, Progress, Query, Results, Store, UsageReport, parse_cursor
 from everlog.stores import usage_query
 
 T = TypeVar("T")
 
 
 class JoinedStore:
-    """The store port on several stores."""
+    """The store port on a native store and several foreign ones."""
 
-    def __init__(self, own: Store, others: Sequence[Store]) -> None:
-        self.own = own
-        self._others = tuple(others)
-        self._homes: dict[str, Store] = {}  # session → the other store that has it
-        self._told: deque[str] = deque(maxlen=100)
+    def __init__(self, native: Store, foreign: Sequence[Store]) -> None:
+        self.native = native
+        self._foreign = tuple(foreign)
+        self._owners: dict[str, Store] = {}  # session → the foreign store that has it
+        self._failures: deque[str] = deque(maxlen=100)
 
     @property
     def reports(self) -> list[str]:
-        """What all of them had to tell."""
-        stores = (self.own, *self._others)
-        return [*self._told, *(told for one in stores for told in getattr(one, "reports", ()))]
+        """Reports of all stores, and failures of foreign ones."""
+        stores = (self.native, *self._foreign)
+        reports = [report for store in stores for report in getattr(store, "reports", ())]
+        return [*self._failures, *reports]
 
     def __getattr__(self, name: str) -> Any:
-        """What only a store of files has (`sweep`, `watch`, `leftovers`) is the root's."""
-        if name.startswith("_"):  # it has none of these: a copy that is not made yet asks for them
+        """Return what only a native store has (`sweep`, `watch`, `leftovers`)."""
+        if name.startswith("_"):  # copy and pickle look these up before __init__ has run
             raise AttributeError(name)
-        return getattr(self.own, name)
+        return getattr(self.native, name)
 
-    def _of(self, session: str) -> Store:
-        home = self._homes.get(session)
-        if home is None:
-            home = self.own if is_ulid(session) else self._find(session)[0]
-            if home is not self.own:
-                self._homes[session] = home
-        return home
+    def _owner_of(self, session: str) -> Store:
+        owner = self._owners.get(session)
+        if owner is None:
+            owner = self.native if is_ulid(session) else self._find(session)[0]
+            if owner is not self.native:
+                self._owners[session] = owner
+        return owner
 
-    def _find(self, name: str) -> tuple[Store, str]:
-        """The store that has a session of this name, and the session's id."""
+    def _find(self, name: str, *, prefix: bool = False) -> tuple[Store, str]:
+        """Return the store that has a session with this name, and the session's id."""
         failures: list[EverlogError] = []
-        for store in (self.own, *self._others):
+        for store in (self.native, *self._foreign):
             try:
-                return store, store.resolve(name)
+                return store, store.resolve(name, prefix=prefix)
             except (NotFoundError, InvalidIdError) as error:
                 failures.append(error)
             except StoreFailedError as error:
-                if store is self.own:
+                if store is self.native:
                     raise
                 failures.append(error)
-        # "There is none" tells more than "that cannot be one".
-        telling = (NotFoundError, StoreFailedError, InvalidIdError)
-        raise min(failures, key=lambda error: telling.index(type(error)))
+        # That a foreign directory cannot be read matters, unless another one could be searched.
+        by_relevance = (NotFoundError, StoreFailedError, InvalidIdError)
+        native, *foreign = failures
+        found_missing = min(foreign, key=lambda error: by_relevance.index(type(error)))
+        raise native if isinstance(found_missing, InvalidIdError) else found_missing
 
-    # --- the root's alone
+    # --- the native store only
 
     def create(
-        self,
-        facts: Mapping[str, Any] | None = None,
-        *,
-        unless_held: bool = False,
-        at: int | None = None,
+        self, facts: Mapping[str, Any] | None = None, *, unless_held: bool = False, at: int | None = None
     ) -> Metadata:
-        """Make an empty session in the root."""
-        return self.own.create(facts, unless_held=unless_held, at=at)
+        """Create an empty session in the native store."""
+        return self.native.create(facts, unless_held=unless_held, at=at)
 
     def chats(self, thread: str) -> Chats | None:
-        """The chats of a key or pair in the root: routing goes nowhere else."""
-        return self.own.chats(thread)
+        """Return the chats of a key or pair in the native store: routing uses no other."""
+        return self.native.chats(thread)
 
-    # --- wherever the session is
+    # --- the store that has the session
 
     def append(
         self,
@@ -115,176 +96,168 @@ class JoinedStore:
         no_marker_after: int | None = None,
         lease: Lease | None = None,
     ) -> list[AnyRecord]:
-        """Add records at the end."""
-        store = self._of(session)
-        return store.append(
-            session,
-            records,
-            expected_seq=expected_seq,
-            no_marker_after=no_marker_after,
-            lease=lease,
-        )
+        """Append records. Durable on return."""
+        store = self._owner_of(session)
+        return store.append(session, records, expected_seq=expected_seq, no_marker_after=no_marker_after, lease=lease)
 
     def read(self, session: str, *, after: int = 0, limit: int | None = None) -> Iterator[Entry]:
-        """Records above a seq, in order."""
-        return self._of(session).read(session, after=after, limit=limit)
+        """Return the records above a seq, in order."""
+        return self._owner_of(session).read(session, after=after, limit=limit)
 
     def tail(self, session: str) -> Iterator[Entry]:
-        """All records, newest first."""
-        return self._of(session).tail(session)
+        """Return all records, newest first."""
+        return self._owner_of(session).tail(session)
 
     def metadata(self, session: str) -> Metadata:
-        """What is known of a session."""
-        return self._of(session).metadata(session)
+        """Return the metadata of a session."""
+        return self._owner_of(session).metadata(session)
 
-    def update(
-        self, session: str, changes: Mapping[str, Any], *, unless_held: bool = False
-    ) -> Metadata:
+    def update(self, session: str, changes: Mapping[str, Any], *, unless_held: bool = False) -> Metadata:
         """Change metadata."""
-        return self._of(session).update(session, changes, unless_held=unless_held)
+        return self._owner_of(session).update(session, changes, unless_held=unless_held)
 
     def resume(self, session: str) -> Metadata:
-        """Make a session the current one."""
-        return self._of(session).resume(session)
+        """Make a session the current chat."""
+        return self._owner_of(session).resume(session)
 
     def promote(self, session: str, to: str, *, seq: int) -> bool:
-        """Record that another session takes a history over."""
-        return self._of(session).promote(session, to, seq=seq)
+        """Record that another session takes over this one's history."""
+        return self._owner_of(session).promote(session, to, seq=seq)
 
     def delete(self, session: str) -> int:
-        """Remove a session."""
-        parts = self._of(session).delete(session)
-        self._homes.pop(session, None)
+        """Delete a session and return how many parts it had."""
+        parts = self._owner_of(session).delete(session)
+        self._owners.pop(session, None)
         return parts
 
     def lease(self, session: str) -> Lease:
-        """The right to run a turn."""
-        return self._of(session).lease(session)
+        """Acquire the turn lease."""
+        return self._owner_of(session).lease(session)
 
     def fork(self, session: str, at: int | None = None) -> Metadata:
-        """A new session with the records up to one."""
-        return self._of(session).fork(session, at)
+        """Create a session with the records up to a seq."""
+        return self._owner_of(session).fork(session, at)
 
     def parts(self, session: str) -> tuple[Part, ...]:
-        """The files of a session."""
-        return self._of(session).parts(session)
+        """Return the files of a session."""
+        return self._owner_of(session).parts(session)
 
     def verify(self, session: str) -> tuple[Damaged, ...]:
-        """What is wrong with a session's bytes."""
-        return self._of(session).verify(session)
+        """Return the damage in a session's files."""
+        return self._owner_of(session).verify(session)
 
     def reclaim(self, session: str) -> int:
-        """Take out what a session's program skips."""
-        reclaim: Callable[[str], int] | None = getattr(self._of(session), "reclaim", None)
+        """Reclaim the space of deleted content and return the bytes freed."""
+        reclaim: Callable[[str], int] | None = getattr(self._owner_of(session), "reclaim", None)
         if reclaim is None:
-            raise UnsupportedError("a session of ours has nothing to reclaim")
+            raise UnsupportedError("a native session has nothing to reclaim")
         return reclaim(session)
 
     def repair(self, session: str) -> tuple[str, ...]:
-        """Set right what can be."""
-        return self._of(session).repair(session)
+        """Repair what can be repaired, and describe it."""
+        return self._owner_of(session).repair(session)
 
-    # --- all of them
+    # --- all stores
 
-    def resolve(self, name: str) -> str:
-        """The id behind a name, in the first store that knows it."""
-        store, session = self._find(name)
-        if store is not self.own:
-            self._homes[session] = store
+    def resolve(self, name: str, *, prefix: bool = False) -> str:
+        """Return the session id for a name, from the first store that has it."""
+        store, session = self._find(name, prefix=prefix)
+        if store is not self.native:
+            self._owners[session] = store
         return session
 
     def list(
         self,
-        which: Filter = Filter(),  # noqa: B008 - frozen
+        criteria: Filter = Filter(),  # noqa: B008 - frozen
         *,
         limit: int = 50,
         cursor: str | None = None,
         order: Order = "active",
     ) -> Page:
-        """Sessions of all stores, newest first."""
+        """Return a page of the sessions of all stores, newest first."""
 
-        def listed(store: Store) -> tuple[Store, Page]:
-            own = cursor
-            if store is self.own and cursor is not None and order == "created":
-                own = _created(cursor)
-            return store, store.list(which, limit=limit, cursor=own, order=order)
+        def list_store(store: Store) -> tuple[Store, Page]:
+            store_cursor = cursor
+            if store is self.native and cursor is not None and order == "created":
+                store_cursor = _created_cursor(cursor)
+            return store, store.list(criteria, limit=limit, cursor=store_cursor, order=order)
 
-        pages = self._each(listed)
-        placed = ([(place(row, order), row, store) for row in page] for store, page in pages)
-        first = list(islice(merge(*placed, key=itemgetter(0), reverse=True), limit))
-        more = sum(len(page) for _, page in pages) > limit or any(page.next for _, page in pages)
-        rows = [row for _, row, store in first if not self._is_covered(row.id, store)]
-        following = cursor_of(first[-1][1], order) if more and first else None
-        return Page(rows, following, sum(page.total for _, page in pages))
+        pages = self._call_all(list_store)
+        keyed = ([(sort_key(row, order), row, store) for row in page] for store, page in pages)
+        newest = list(islice(merge(*keyed, key=itemgetter(0), reverse=True), limit))
+        has_more = any(page.next for _, page in pages) or sum(len(page) for _, page in pages) > limit
+        rows = [row for _, row, store in newest if not self._is_shadowed(row.id, store)]
+        next_cursor = cursor_of(newest[-1][1], order) if has_more and newest else None
+        return Page(rows, next_cursor, sum(page.total for _, page in pages))
 
-    def _is_covered(self, session: str, store: Store) -> bool:
-        """Whether an id of this store is that of a session in an earlier one."""
-        if store is self.own:
+    def _is_shadowed(self, session: str, store: Store) -> bool:
+        """Whether an earlier store has a session with the same id."""
+        if store is self.native:
             return False
-        earlier = takewhile(lambda one: one is not store, self._others)
-        return any(getattr(one, "lists", lambda _: False)(session) for one in earlier)
+        earlier = takewhile(lambda foreign: foreign is not store, self._foreign)
+        return any(getattr(other, "was_listed", lambda _: False)(session) for other in earlier)
 
     def search(self, query: Query, *, progress: Progress | None = None) -> Results:
-        """What is found in all of them, the best first."""
-        asked = _from_the_first(query)
-        return _best(self._each(lambda store: store.search(asked, progress=progress)), query)
+        """Search all stores; the best results come first."""
+        store_query = _without_offset(query)
+        answers = self._call_all(lambda store: store.search(store_query, progress=progress))
+        return _merge_results(answers, query)
 
     def recall(self, query: Query, now: int) -> Results:
-        """What a message is about in all of them, likewise."""
-        asked = _from_the_first(query)
-        return _best(self._each(lambda store: store.recall(asked, now)), query)
+        """Return the sessions of all stores that a message is about, the best first."""
+        store_query = _without_offset(query)
+        return _merge_results(self._call_all(lambda store: store.recall(store_query, now)), query)
 
     def catch_up(self, progress: Progress | None = None) -> int:
-        """Take in what is new in all of them."""
-        return sum(self._each(lambda store: store.catch_up(progress)))
+        """Index new messages in all stores, and return in how many sessions."""
+        return sum(self._call_all(lambda store: store.catch_up(progress)))
 
     def usage(
         self,
-        which: Filter = Filter(),  # noqa: B008 - frozen
+        criteria: Filter = Filter(),  # noqa: B008 - frozen
         *,
         until: str | None = None,
         spenders: int = 10,
         fresh: bool = True,
         progress: Progress | None = None,
     ) -> UsageReport:
-        """What the sessions of all of them spent."""
-        answers = self._each(
-            lambda store: store.usage(
-                which, until=until, spenders=spenders, fresh=fresh, progress=progress
-            )
+        """Report the usage of the sessions of all stores."""
+        answers = self._call_all(
+            lambda store: store.usage(criteria, until=until, spenders=spenders, fresh=fresh, progress=progress)
         )
-        return usage_query.joined(answers, spenders)
+        return usage_query.merge_reports(answers, spenders)
 
-    def _each(self, ask: Callable[[Store], T]) -> Sequence[T]:
-        """What all stores answer. A directory that is gone does not take the others with it."""
-        answers = [ask(self.own)]
-        for store in self._others:
+    def _call_all(self, call: Callable[[Store], T]) -> Sequence[T]:
+        """Call all stores and return their answers. A foreign store that fails is left out."""
+        answers = [call(self.native)]
+        for store in self._foreign:
             try:
-                answers.append(ask(store))
+                answers.append(call(store))
             except (StoreFailedError, NotFoundError) as error:
-                self._told.append(str(error))
+                self._failures.append(str(error))
         return answers
 
     def close(self) -> None:
-        """Close all of them."""
-        for store in (*self._others, self.own):
+        """Close all stores."""
+        for store in (*self._foreign, self.native):
             store.close()
 
 
-def _created(cursor: str) -> str:
-    """A cursor for the root, which lists the newest first by the times in its ids."""
+def _created_cursor(cursor: str) -> str:
+    """Convert a cursor for the native store, which sorts by the times in its ids."""
     created, last = parse_cursor(cursor)
-    first, behind = made_at(created, bytes(10)), made_at(created + 1, bytes(10))
-    return f"{created}-{min(max(last, first), behind)}"
+    first, after = ulid_at(created, bytes(10)), ulid_at(created + 1, bytes(10))
+    return f"{created}-{min(max(last, first), after)}"
 
 
-def _from_the_first(query: Query) -> Query:
-    """A query for all of each store that may be among what is asked for."""
+def _without_offset(query: Query) -> Query:
+    """Return the query for one store: its best hits up to the end of the page."""
     return replace(query, limit=query.offset + query.limit, offset=0)
 
 
-def _best(found: Sequence[Results], query: Query) -> Results:
-    """Results of several stores; scores of each are shares of its best one."""
-    ranked = sorted((one for own in found for one in own.results), key=lambda one: -one.score)
-    shown = ranked[query.offset : query.offset + query.limit]
-    return Results(tuple(shown), sum(own.total for own in found))
+def _merge_results(answers: Sequence[Results], query: Query) -> Results:
+    """Merge the results of several stores. A score is relative to the store's best hit."""
+    hits = (hit for answer in answers for hit in answer.results)
+    ranked = sorted(hits, key=lambda hit: -hit.score)
+    page = ranked[query.offset : query.offset + query.limit]
+    return Results(tuple(page), sum(answer.total for answer in answers))

@@ -1,15 +1,15 @@
-"""Copy whole sessions from one store to another, byte for byte.
+"""Copying whole sessions from one store to another, byte for byte.
 
-    not there         it appears, whole: lines, parts, names, chat, what was deleted
-    there, shorter    the lines that are missing follow
-    there, the same   nothing
-    there, different  refused, and left alone: two histories are not made one
+    not in the target     copied whole: lines, parts, names, chat, deleted messages
+    shorter there         the missing lines are appended
+    equal                 nothing is done
+    different             refused and left alone: two histories are never merged
 
-Behind each session that was written, every line is read from both stores once more and compared.
-Nothing is kept of what was done: a second run looks again, so it goes on wherever the first ended,
-however that was. What is damaged travels as its bytes; what the other store cannot hold, and what
-is wrong at all, is named. A session that is being written to is copied up to some record of it; one
-that is deleted while it is copied is named too, and the others are copied.
+After a session is written, every line is read from both stores again and compared. No state is
+kept: a second run compares again, so that it continues wherever the first one ended. Damaged lines
+are copied as their bytes; all damage is reported, and so is what the target cannot hold. A session
+that is being written to is copied up to some record. One that is deleted during the copy is
+reported as refused, and the other sessions are copied.
 """
 
 from __future__ import annotations
@@ -20,62 +20,53 @@ from typing import Protocol
 
 import msgspec
 
-from everlog.errors import (
-    ConflictError,
-    FormatError,
-    InvalidIdError,
-    LogDamagedError,
-    NotFoundError,
-    SessionBusyError,
-)
-from everlog.log.fold import given_facts
-from everlog.log.raw_lines import LEFT_OUT, Line
+from everlog.errors import ConflictError, FormatError, InvalidIdError, LogDamagedError, NotFoundError, SessionBusyError
+from everlog.log.fold import settable_fields
+from everlog.log.raw_lines import LEFT_OUT, RawLine
 from everlog.model import Damaged, Metadata
 from everlog.ports import Progress
 
 
-class Home(Protocol):
-    """A store that whole sessions can leave and come to."""
+class Transferable(Protocol):
+    """A store that whole sessions can be copied from and to."""
 
     def ids(self) -> Iterator[str]:
-        """All sessions, oldest first."""
+        """Return the ids of all sessions, oldest first."""
         ...
 
     def resolve(self, name: str) -> str:
-        """The id behind a name."""
+        """Return the session id for a name."""
         ...
 
     def metadata(self, session: str) -> Metadata:
-        """What is known of a session."""
+        """Return the metadata of a session."""
         ...
 
     def verify(self, session: str) -> tuple[Damaged, ...]:
-        """Everything wrong with a session."""
+        """Return all damage in a session."""
         ...
 
-    def lines(self, session: str) -> Iterator[Line | Damaged]:
-        """The exact lines of a session at this moment; Damaged is one that cannot be carried."""
+    def lines(self, session: str) -> Iterator[RawLine | Damaged]:
+        """Return the exact lines of a session; Damaged stands for a line that cannot be copied."""
         ...
 
-    def adopt(
-        self, source: Metadata, lines: Callable[[], Iterator[Line]], after: int | None = None
-    ) -> None:
-        """Take over a session, or its lines behind the last one here, `after`. Durable on return.
+    def adopt(self, source: Metadata, lines: Callable[[], Iterator[RawLine]], after: int | None = None) -> None:
+        """Add a session, or its lines after the last one here, `after`. Durable on return.
 
-        Whole or not at all, but for a crash while lines are added. ConflictError if it is there
-        already, or went on meanwhile. `lines` may be called more than once.
+        All or nothing, except for a crash while lines are appended. Raises ConflictError if the
+        session exists already, or has grown meanwhile. `lines` may be called more than once.
         """
         ...
 
 
-class Trouble(msgspec.Struct, frozen=True, rename="camel"):
+class Refusal(msgspec.Struct, frozen=True, rename="camel"):
     """A session that was not copied, and why."""
 
     session: str
     problem: str
 
 
-class Spoilt(msgspec.Struct, frozen=True, rename="camel"):
+class SourceDamage(msgspec.Struct, frozen=True, rename="camel"):
     """Damage that was found in the source."""
 
     session: str
@@ -84,146 +75,141 @@ class Spoilt(msgspec.Struct, frozen=True, rename="camel"):
     end: int
     seq: int | None
     problem: str
-    left_out: bool  # False: it travelled as its bytes, or there is nothing to carry
+    left_out: bool  # False: its bytes were copied, or there are none
 
 
-class Moved(msgspec.Struct, rename="camel"):
-    """What a copy did."""
+class CopyReport(msgspec.Struct, rename="camel"):
+    """The result of a copy."""
 
-    sessions: int = 0  # that were looked at
+    sessions: int = 0  # that were compared
     copied: int = 0
-    grown: int = 0  # that were there, and got lines that were missing
+    grown: int = 0  # that existed in the target and got missing lines
     same: int = 0
-    lines: int = 0  # that were written, those of births among them
+    lines: int = 0  # that were written, birth records included
     bytes: int = 0
-    compared: int = 0  # lines that were read from both stores and are the same
-    damage: list[Spoilt] = []
-    refused: list[Trouble] = []
+    compared: int = 0  # lines that were read from both stores and are equal
+    damage: list[SourceDamage] = []
+    refused: list[Refusal] = []
 
     @property
     def ok(self) -> bool:
-        """Whether everything is in the other store, and nothing was wrong with it."""
+        """Whether all sessions are in the target and none is damaged."""
         return not self.damage and not self.refused
 
 
 def copy(
-    source: Home,
-    target: Home,
-    sessions: Iterable[str] | None = None,
-    progress: Progress | None = None,
-) -> Moved:
-    """Copy sessions, by default all. An error of a store ends it; the next run goes on."""
-    names = source.ids() if sessions is None else map(source.resolve, sessions)
-    wanted = list(dict.fromkeys(names))
-    moved = Moved()
-    for number, session in enumerate(wanted, 1):
+    source: Transferable, target: Transferable, sessions: Iterable[str] | None = None, progress: Progress | None = None
+) -> CopyReport:
+    """Copy sessions, by default all. A store's error ends the run; the next one continues it."""
+    ids = source.ids() if sessions is None else map(source.resolve, sessions)
+    session_ids = list(dict.fromkeys(ids))
+    report = CopyReport()
+    for number, session in enumerate(session_ids, 1):
         try:
-            _copy(source, target, session, moved)
-        except (
-            ConflictError,
-            FormatError,
-            InvalidIdError,
-            LogDamagedError,
-            SessionBusyError,
-        ) as error:
-            moved.refused.append(Trouble(session, error.message))
+            _copy_session(source, target, session, report)
+        except (ConflictError, FormatError, InvalidIdError, LogDamagedError, SessionBusyError) as error:
+            report.refused.append(Refusal(session, error.message))
         except NotFoundError:
-            moved.refused.append(Trouble(session, "it was deleted while it was copied"))
-        moved.sessions += 1
+            report.refused.append(Refusal(session, "it was deleted during the copy"))
+        report.sessions += 1
         if progress is not None:
-            progress(number, len(wanted))
-    return moved
+            progress(number, len(session_ids))
+    return report
 
 
-def _copy(source: Home, target: Home, session: str, moved: Moved) -> None:
+def _copy_session(source: Transferable, target: Transferable, session: str, report: CopyReport) -> None:
     try:
-        held = source.metadata(session)
-        there = _there(target, session)
-        common, after = (0, None) if there is None else _common(source, target, held, there)
-        first = next(islice(_carried(source, session), common, None), None)
+        metadata = source.metadata(session)
+        existing = _existing_metadata(target, session)
+        common, after = _count_common(source, target, metadata, existing)
+        new_line = next(islice(_lines(source, session), common, None), None)
     except NotFoundError:
-        return  # deleted since the sessions were counted
-    if there is None or first is not None:
-        if there is not None and there.newest_schema > held.newest_schema:
-            raise ConflictError(f"session {session} was written to by a newer everlog there")
-        target.adopt(held, lambda: islice(_carried(source, session), common, None), after)
-        _compare(source, target, session, common, moved)
+        return  # deleted since the sessions were listed
+    if existing is None or new_line is not None:
+        if existing is not None and existing.newest_schema > metadata.newest_schema:
+            raise ConflictError(f"session {session} in the target was written by a newer everlog")
+        target.adopt(metadata, lambda: islice(_lines(source, session), common, None), after)
+        _compare(source, target, session, common, report)
     else:
-        moved.compared += common
-    if there is None:
-        moved.copied += 1
-    elif first is not None:
-        moved.grown += 1
+        report.compared += common
+    if existing is None:
+        report.copied += 1
+    elif new_line is not None:
+        report.grown += 1
     else:
-        moved.same += 1
-    _tell_damage(source, session, moved)
+        report.same += 1
+    _report_damage(source, session, report)
 
 
-def _there(target: Home, session: str) -> Metadata | None:
+def _existing_metadata(target: Transferable, session: str) -> Metadata | None:
     try:
         return target.metadata(session)
     except NotFoundError:
         return None
 
 
-def _common(source: Home, target: Home, held: Metadata, there: Metadata) -> tuple[int, int]:
-    """How many lines both have, and the number of the last one there; ConflictError if they differ."""
-    session, count, after = held.id, 0, 0
-    ours, theirs = _carried(source, session), _carried(target, session)
-    for mine, other in zip_longest(ours, theirs):
-        if other is None:
+def _count_common(
+    source: Transferable, target: Transferable, metadata: Metadata, existing: Metadata | None
+) -> tuple[int, int | None]:
+    """Return how many lines both have and the target's last seq; ConflictError if they differ."""
+    if existing is None:
+        return 0, None
+    session, count, after = metadata.id, 0, 0
+    source_lines, target_lines = _lines(source, session), _lines(target, session)
+    for source_line, target_line in zip_longest(source_lines, target_lines):
+        if target_line is None:
             break
-        if mine is None:
-            raise _differs(session, f"it has more records there, from {other.seq} on")
-        if not mine.same(other):
-            raise _differs(session, f"record {mine.seq} is another one there")
-        count, after = count + 1, other.seq
-    if not count and there.through.seq:
-        raise _differs(session, "its lines cannot be read there")
-    if not count and given_facts(held) != given_facts(there) and not held.through.seq:
-        raise _differs(session, "it was made with other facts")
+        if source_line is None:
+            raise _conflict(session, f"the target has more records, from {target_line.seq} on")
+        if not source_line.is_same(target_line):
+            raise _conflict(session, f"record {source_line.seq} is another one in the target")
+        count, after = count + 1, target_line.seq
+    if not count and existing.through.seq:
+        raise _conflict(session, "its lines in the target cannot be read")
+    is_empty = not count and not metadata.through.seq
+    if is_empty and settable_fields(metadata) != settable_fields(existing):
+        raise _conflict(session, "it was created with other metadata")
     return count, after
 
 
-def _differs(session: str, how: str) -> ConflictError:
-    return ConflictError(f"session {session} differs: {how}; it is left alone", session=session)
+def _conflict(session: str, reason: str) -> ConflictError:
+    return ConflictError(f"session {session} differs: {reason}; it is left alone", session=session)
 
 
-def _compare(source: Home, target: Home, session: str, common: int, moved: Moved) -> None:
-    """Read what was written, and the source once more; the source may have gone on since."""
+def _compare(source: Transferable, target: Transferable, session: str, common: int, report: CopyReport) -> None:
+    """Read both sessions again and compare them; the source may have grown since."""
     count = 0
-    for mine, other in zip_longest(_carried(source, session), _carried(target, session)):
-        if other is None:
+    for source_line, target_line in zip_longest(_lines(source, session), _lines(target, session)):
+        if target_line is None:
             break
-        if mine is None or not mine.same(other):
-            raise ConflictError(
-                f"the copy of session {session} is not the same at record {other.seq}"
-            )
+        if source_line is None or not source_line.is_same(target_line):
+            raise ConflictError(f"the copy of session {session} differs at record {target_line.seq}")
         count += 1
         if count > common:
-            moved.lines += 1
-            moved.bytes += len(other.body) + 1
+            report.lines += 1
+            report.bytes += len(target_line.body) + 1
     if count < common:
         raise ConflictError(f"the copy of session {session} ends after {count} lines")
-    moved.compared += count
+    report.compared += count
 
 
-def _carried(home: Home, session: str) -> Iterator[Line]:
-    return (one for one in home.lines(session) if isinstance(one, Line))
+def _lines(store: Transferable, session: str) -> Iterator[RawLine]:
+    return (line for line in store.lines(session) if isinstance(line, RawLine))
 
 
-def _tell_damage(source: Home, session: str, moved: Moved) -> None:
-    """Name what is wrong with the source, and what of it is not in the copy."""
+def _report_damage(source: Transferable, session: str, report: CopyReport) -> None:
+    """Report the damage in the source, and which of it is not in the copy."""
     try:
-        found = source.verify(session)
-        left = [one for one in source.lines(session) if isinstance(one, Damaged)] if found else []
+        verified = source.verify(session)
+        lines = source.lines(session) if verified else ()
+        unreadable = [line for line in lines if isinstance(line, Damaged)]
     except NotFoundError:
         return
-    places = {(one.file, one.start) for one in left}
-    known = {(one.file, one.start) for one in found}
-    extra = [one for one in left if (one.file, one.start) not in known]
-    for one in (*found, *extra):
-        out = (one.file, one.start) in places
-        problem = one.problem.removeprefix(f"{LEFT_OUT}: ")
-        spoilt = Spoilt(session, one.file, one.start, one.end, one.seq, problem, left_out=out)
-        moved.damage.append(spoilt)
+    left_out = {(damage.file, damage.start) for damage in unreadable}
+    positions = {(damage.file, damage.start) for damage in verified}
+    extra = [damage for damage in unreadable if (damage.file, damage.start) not in positions]
+    for damage in (*verified, *extra):
+        is_left_out = (damage.file, damage.start) in left_out
+        problem = damage.problem.removeprefix(f"{LEFT_OUT}: ")
+        bounds = damage.file, damage.start, damage.end, damage.seq
+        report.damage.append(SourceDamage(session, *bounds, problem, left_out=is_left_out))

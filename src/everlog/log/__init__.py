@@ -1,1 +1,1 @@
-"""Bytes to records and back, torn tails, parts, the fold. Nothing here opens a file."""
+"""Records and their lines, torn tails, parts, the fold. Opens no file, knows no clock."""

@@ -1,8 +1,8 @@
-"""Read the live part of a log backwards: what a context and a compaction are made of.
+"""A backward read of a log for its live messages, the input of contexts and compactions.
 
-Going back, tombstones and the smallest `toSeq` of any rewind are kept in mind, up to the first
-compaction that still stands and on to the first message it kept. Nothing older is read, so the
-cost depends on the context and not on the history.
+It goes back, tracking tombstones and the smallest `toSeq` of any rewind, to the newest compaction
+that still stands and on to the first message it kept. Nothing older is read, so the cost depends
+on the context and not on the history.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import NamedTuple
 import msgspec
 from msgspec.structs import replace
 
-from everlog.log.tool_pairs import arrange, closing, pair
+from everlog.log.tool_pairs import arrange_results, make_missing_result, pair_results
 from everlog.model import (
     MARKERS,
     SCHEMA_VERSION,
@@ -32,146 +32,149 @@ TRIMMED = "trimmed"  # event: a call was sent without the oldest rounds
 
 
 class LeftOut(msgspec.Struct, frozen=True, rename="camel"):
-    """Something that is in the log's live part and not in the context."""
+    """An entry among the live messages that is not in the context."""
 
     seq: int | None
     why: str
 
 
-class Live(msgspec.Struct, frozen=True, kw_only=True):
-    """The live messages behind the latest standing summary."""
+class LiveMessages(msgspec.Struct, frozen=True, kw_only=True):
+    """The live messages after the latest standing summary."""
 
     messages: tuple[Message, ...] = ()  # in the order of the log
     summary: Compaction | None = None
     unreadable: tuple[LeftOut, ...] = ()
-    # Messages that were deleted or restored since the summary that covers them was made.
-    stale: tuple[int, ...] = ()
-    head: int = 0  # the last seq
-    marker: int = 0  # the last rewind, tombstone or compaction
-    edited: int = 0  # the last tombstone or compaction: usage counted before it says nothing
-    trimmed: int = 0  # the first call since the summary that was not sent everything
+    # Messages deleted or restored after the summary that covers them was written.
+    stale_seqs: tuple[int, ...] = ()
+    last_seq: int = 0  # of the log
+    last_marker_seq: int = 0  # of any rewind, tombstone or compaction
+    last_edit_seq: int = 0  # of a tombstone or compaction: usage before it is outdated
+    first_trimmed_seq: int = 0  # the first call since the summary that was sent trimmed
     breaker: dict[str, int] = {}  # data of the last such event
 
 
-def read(newest_first: Iterable[Entry], *, accept_stale: bool = True) -> Live:
-    """The live part of a log, whose entries are given newest first.
+def read_live(newest_first: Iterable[Entry], *, accept_stale: bool = True) -> LiveMessages:
+    """Return the live messages of a log, whose entries are given newest first.
 
     With `accept_stale=False` a stale summary does not count: reading goes on to the newest one that
-    tells nothing of deleted messages and misses no restored one. A compaction starts from there.
+    covers no deleted message and misses no restored one. A compaction starts from there.
     """
     messages: list[Message] = []
     unreadable: list[LeftOut] = []
-    shown: dict[int, bool] = {}  # by the newest tombstone on each seq
-    before: dict[int, bool] = {}  # as it was before the oldest tombstone seen on each seq
+    visible: dict[int, bool] = {}  # by the newest tombstone on each seq
+    visible_before: dict[int, bool] = {}  # as it was before the oldest tombstone seen on each seq
     summary: Compaction | None = None
-    stale: tuple[int, ...] = ()
+    stale_seqs: tuple[int, ...] = ()
     floor: int | None = None  # the smallest toSeq of the rewinds seen
-    head = marker = edited = trimmed = 0
+    last_seq = last_marker = last_edit = first_trimmed = 0
     breaker: dict[str, int] | None = None
     for entry in newest_first:
         seq = entry.seq
         if seq is not None:
             if summary is not None and seq < summary.first_kept_seq:
                 break
-            head = max(head, seq)
+            last_seq = max(last_seq, seq)
         if isinstance(entry, Message):
-            if (floor is None or entry.seq <= floor) and shown.get(entry.seq, True):
-                if entry.auto_injected:  # no store of ours wrote that
+            if (floor is None or entry.seq <= floor) and visible.get(entry.seq, True):
+                if entry.auto_injected:  # not written by a native store
                     unreadable.append(LeftOut(entry.seq, "injected into an earlier run"))
                 else:
                     messages.append(entry)
         elif isinstance(entry, MARKERS):
-            marker = max(marker, entry.seq)
+            last_marker = max(last_marker, entry.seq)
             if isinstance(entry, Rewind):
                 floor = entry.to_seq if floor is None else min(floor, entry.to_seq)
                 continue
-            edited = max(edited, entry.seq)
+            last_edit = max(last_edit, entry.seq)
             if isinstance(entry, Tombstone):
-                for one in entry.restores:
-                    shown.setdefault(one, True)
-                    before[one] = False
-                for one in entry.deletes:
-                    shown.setdefault(one, False)
-                    before[one] = True
-            elif summary is None and stands(entry, floor):
+                for target in entry.restores:
+                    visible.setdefault(target, True)
+                    visible_before[target] = False
+                for target in entry.deletes:
+                    visible.setdefault(target, False)
+                    visible_before[target] = True
+            elif summary is None and is_standing(entry, floor):
                 first = entry.first_kept_seq
-                stale = tuple(sorted(s for s in shown if s < first and shown[s] != before[s]))
-                if accept_stale or not stale:
+                edits = (s for s in visible if s < first and visible[s] != visible_before[s])
+                stale_seqs = tuple(sorted(edits))
+                if accept_stale or not stale_seqs:
                     summary = entry
         elif isinstance(entry, Event):
             if entry.kind == BREAKER and breaker is None:
-                breaker = whole_numbers(entry.data)
+                breaker = parse_counts(entry.data)
             elif entry.kind == TRIMMED and summary is None:
-                trimmed = entry.seq
+                first_trimmed = entry.seq
         elif isinstance(entry, Damaged):
             unreadable.append(LeftOut(entry.seq, f"damaged: {entry.problem}"))
         elif isinstance(entry, Unknown) and entry.schema_version > SCHEMA_VERSION:
             unreadable.append(LeftOut(entry.seq, f"schema version {entry.schema_version}"))
     messages.reverse()
     unreadable.reverse()
-    return Live(
+    return LiveMessages(
         messages=tuple(messages),
         summary=summary,
         unreadable=tuple(unreadable),
-        stale=stale if summary is not None else (),
-        head=head,
-        marker=marker,
-        edited=edited,
-        trimmed=trimmed,
+        stale_seqs=stale_seqs if summary is not None else (),
+        last_seq=last_seq,
+        last_marker_seq=last_marker,
+        last_edit_seq=last_edit,
+        first_trimmed_seq=first_trimmed,
         breaker=breaker or {},
     )
 
 
-class Arranged(NamedTuple):
-    """The live messages as a model may be sent them, every result behind its call."""
+class ArrangedMessages(NamedTuple):
+    """The live messages in the order of a context, every result after its call."""
 
     messages: list[Message]
     left_out: list[LeftOut]  # results that belong to no call
-    open: list[int]  # seqs of the messages with calls that have no result yet
+    open_seqs: list[int]  # seqs of the messages with calls that have no result yet
 
 
-def arranged(live: Live) -> Arranged:
-    """Put the live messages in the order of a context."""
-    said = live.messages
-    pairs = pair(said)
-    if not pairs.caller and not pairs.open and not pairs.strays:
-        return Arranged(list(said), [], [])
+def arrange_live(live: LiveMessages) -> ArrangedMessages:
+    """Return the live messages in the order of a context."""
+    messages = live.messages
+    pairs = pair_results(messages)
+    if not pairs.caller and not pairs.open_calls and not pairs.strays:
+        return ArrangedMessages(list(messages), [], [])
     left_out = []
-    for place in pairs.strays:
-        covered = live.summary is not None and said[place].seq < live.summary.seq
+    for stray in (messages[index] for index in pairs.strays):
+        covered = live.summary is not None and stray.seq < live.summary.seq
         why = "its call was summarised" if covered else "a result without its call"
-        left_out.append(LeftOut(said[place].seq or None, f"{why} ({said[place].tool_call_id})"))
-    return Arranged(arrange(said, pairs), left_out, [said[place].seq for place, _ in pairs.open])
+        left_out.append(LeftOut(stray.seq or None, f"{why} ({stray.tool_call_id})"))
+    open_seqs = [messages[index].seq for index, _ in pairs.open_calls]
+    return ArrangedMessages(arrange_results(messages, pairs), left_out, open_seqs)
 
 
-def closed(live: Live) -> Live:
-    """As it will be when the calls without a result are closed by errors at the end of the log."""
-    calls = [call for _, call in pair(live.messages).open]
-    results = [replace(closing(call), seq=live.head + at) for at, call in enumerate(calls, 1)]
-    return replace(live, messages=(*live.messages, *results), head=live.head + len(calls))
+def close_calls(live: LiveMessages) -> LiveMessages:
+    """Return the state after appending error results for all calls without a result."""
+    calls = [call for _, call in pair_results(live.messages).open_calls]
+    missing = [make_missing_result(call) for call in calls]
+    results = [replace(result, seq=seq) for seq, result in enumerate(missing, live.last_seq + 1)]
+    return replace(live, messages=(*live.messages, *results), last_seq=live.last_seq + len(calls))
 
 
-def compacted(live: Live, record: Compaction) -> Live:
-    """As it will be when a compaction is recorded."""
-    kept = tuple(message for message in live.messages if message.seq >= record.first_kept_seq)
-    after = live.head + 1
+def apply_compaction(live: LiveMessages, record: Compaction) -> LiveMessages:
+    """Return the state after appending a compaction."""
+    messages = tuple(message for message in live.messages if message.seq >= record.first_kept_seq)
+    next_seq = live.last_seq + 1
     return replace(
         live,
-        summary=replace(record, seq=after),
-        messages=kept,
-        stale=(),
-        head=after,
-        marker=after,
-        edited=after,
-        trimmed=0,
+        summary=replace(record, seq=next_seq),
+        messages=messages,
+        stale_seqs=(),
+        last_seq=next_seq,
+        last_marker_seq=next_seq,
+        last_edit_seq=next_seq,
+        first_trimmed_seq=0,
     )
 
 
-def stands(compaction: Compaction, floor: int | None) -> bool:
-    """Whether no later rewind, the smallest of which went to `floor`, took it back."""
+def is_standing(compaction: Compaction, floor: int | None) -> bool:
+    """Return whether no later rewind undid it; `floor` is the smallest `toSeq` of them."""
     return floor is None or floor >= compaction.first_kept_seq - 1
 
 
-def whole_numbers(data: dict[str, object]) -> dict[str, int]:
-    """The counts in an event; what others wrote there may be anything."""
+def parse_counts(data: dict[str, object]) -> dict[str, int]:
+    """Return the valid counts in an event, which may hold anything."""
     return {key: value for key, value in data.items() if isinstance(value, int) and value >= 0}

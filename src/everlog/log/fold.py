@@ -1,14 +1,14 @@
-"""The fold: what a log means.
+"""The fold: the view and the metadata that a log stands for.
 
     message     is live
     tombstone   hides messages (no rewind brings them back; a later `restores` does)
     rewind      drops the live messages after its `toSeq`, for good
-    compaction  stands until a later rewind goes behind what it kept
+    compaction  stands until a later rewind goes back before the messages it kept
     meta        changes metadata
     event       counts (`turn_end`), keeps the queue (`queued`), never shown
 
-`fold` reads forwards and gives the view; `Tally` keeps the metadata, record by record. What the
-model is sent is read backwards by `context.build` and equals this fold.
+`fold` reads forward and returns the view; `MetadataFold` updates the metadata record by record.
+The context for a model is read backward by `context.build` and equals this fold.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ import msgspec
 from msgspec.structs import replace
 
 from everlog.ids import LAST, milliseconds, timestamp
-from everlog.log.usage_fold import Purse, price, whole
+from everlog.log.usage_fold import UsageFold, parse_cost, parse_count
 from everlog.model import (
     QUEUED,
     REREAD,
@@ -29,6 +29,7 @@ from everlog.model import (
     SETTABLE,
     TURN_END,
     TURN_INTERRUPTED,
+    TURN_RESUMED,
     WITHDRAWN,
     AnyRecord,
     Compaction,
@@ -48,20 +49,20 @@ from everlog.model import (
 
 
 class View(msgspec.Struct, frozen=True):
-    """The live messages of a log, and what stood in the way of reading it."""
+    """The live messages of a log, and the entries that could not be read."""
 
     messages: tuple[Message, ...]
     compaction: Compaction | None  # the newest that stands
     hidden: frozenset[int]  # seqs that a tombstone hides
     damage: tuple[Damaged, ...]
-    newer: tuple[Unknown, ...]  # records of a schema version that we do not know
+    newer: tuple[Unknown, ...]  # records of a newer, unknown schema version
 
 
 def fold(entries: Iterable[Entry]) -> View:
-    """The view of a whole log."""
+    """Return the view of a whole log."""
     live: list[Message] = []
     hidden: set[int] = set()
-    standing: list[Compaction] = []
+    compactions: list[Compaction] = []
     damage: list[Damaged] = []
     newer: list[Unknown] = []
     for entry in entries:
@@ -71,47 +72,42 @@ def fold(entries: Iterable[Entry]) -> View:
             hidden.update(entry.deletes)
             hidden.difference_update(entry.restores)
         elif isinstance(entry, Rewind):
-            to = entry.to_seq
-            live = [message for message in live if message.seq <= to]
-            standing = [one for one in standing if to >= one.first_kept_seq - 1]
+            to_seq = entry.to_seq
+            live = [message for message in live if message.seq <= to_seq]
+            compactions = [c for c in compactions if to_seq >= c.first_kept_seq - 1]
         elif isinstance(entry, Compaction):
-            standing.append(entry)
+            compactions.append(entry)
         elif isinstance(entry, Damaged):
             damage.append(entry)
         elif isinstance(entry, Unknown) and entry.schema_version > SCHEMA_VERSION:
             newer.append(entry)
     return View(
         messages=tuple(message for message in live if message.seq not in hidden),
-        compaction=standing[-1] if standing else None,
+        compaction=compactions[-1] if compactions else None,
         hidden=frozenset(hidden),
         damage=tuple(damage),
         newer=tuple(newer),
     )
 
 
-class Tally:
-    """Metadata that grows with its log: give it every record once, in order."""
+class MetadataFold:
+    """The metadata of a log, updated with every record once, in order."""
 
     def __init__(self, metadata: Metadata) -> None:
-        self._facts = metadata  # all but the running numbers below
-        self.count = metadata.message_count
+        self._base = metadata  # all but the running counters below
+        self.message_count = metadata.message_count
         self.last_message_at = metadata.last_message_at
         self.seq = metadata.through.seq
         self.newest_schema = metadata.newest_schema
-        self._purse = Purse(metadata)
-        self._copied = _copied(metadata)
+        self._usage = UsageFold(metadata)
+        self._copied_messages = _count_copied(metadata)
 
     @classmethod
-    def fresh(cls, session_id: str) -> Tally:
-        """The tally of an empty log."""
+    def empty(cls, session_id: str) -> MetadataFold:
+        """Return the fold of an empty log."""
         created = timestamp(min(milliseconds(session_id), LAST) / 1000)
         return cls(
-            Metadata(
-                id=session_id,
-                created_at=created,
-                last_message_at=created,
-                metrics=Metrics(session_id=session_id),
-            )
+            Metadata(id=session_id, created_at=created, last_message_at=created, metrics=Metrics(session_id=session_id))
         )
 
     def add(self, record: AnyRecord) -> None:
@@ -119,77 +115,78 @@ class Tally:
         if record.seq > self.seq:
             self.seq = record.seq
         if isinstance(record, Message):
-            self.count += 1
+            self.message_count += 1
             if record.timestamp:
                 self.last_message_at = record.timestamp
-            if record.model and record.model != self._facts.model and not self._facts.model_chosen:
-                self._facts = replace(self._facts, model=record.model)
+            if record.model and record.model != self._base.model and not self._base.model_chosen:
+                self._base = replace(self._base, model=record.model)
             if record.run_id:
-                self._facts = _begin_turn(self._facts, record)
-            if self.count > self._copied:
-                self._spend(record)
+                self._base = _begin_turn(self._base, record)
+            if self.message_count > self._copied_messages:
+                self._add_usage(record)
         elif isinstance(record, Meta):
-            self._facts = apply(self._facts, record.set)
-            self._copied = _copied(self._facts)
+            self._base = apply_changes(self._base, record.set)
+            self._copied_messages = _count_copied(self._base)
             if record.set.get("forkedFrom"):
-                self._purse.forget()
+                self._usage.clear()
         elif isinstance(record, Event):
-            change = _EVENTS.get(record.kind)
-            if change is not None:
-                self._facts = change(self._facts, record.data)
+            handler = _EVENT_HANDLERS.get(record.kind)
+            if handler is not None:
+                self._base = handler(self._base, record.data)
             if record.kind == TURN_END:
-                day = self._purse.day(record.timestamp, self._facts.created_at)
-                self._purse.end(record.data, day, self._facts.model)
+                day = self._usage.day(record.timestamp, self._base.created_at)
+                self._usage.end_turn(record.data, day, self._base.model)
             elif record.kind == TURN_INTERRUPTED:
-                self._purse.settle()
+                self._usage.settle()
             elif record.kind == REREAD:
-                self._purse.forget()
+                self._usage.clear()
         elif record.schema_version > self.newest_schema:
             self.newest_schema = record.schema_version
 
-    def _spend(self, message: Message) -> None:
-        role, facts, purse = message.role, self._facts, self._purse
+    def _add_usage(self, message: Message) -> None:
+        role, base, usage = message.role, self._base, self._usage
         if role == "toolResult":
             return
-        day = purse.day(message.timestamp, facts.created_at)
+        day = usage.day(message.timestamp, base.created_at)
         if role == "assistant":
-            purse.add(message, day, message.model or facts.model)
-        elif message.run_id or facts.run is None:  # else it is part of the turn that runs
-            purse.begin(day, facts.model)
+            usage.add_message(message, day, message.model or base.model)
+        elif message.run_id or base.run is None:  # else it belongs to the running turn
+            usage.begin_exchange(day, base.model)
 
-    def skip(self) -> None:
-        """Count a damaged line: its number is not given to another record."""
+    def skip_damaged(self) -> None:
+        """Skip a damaged line: its seq is not reused."""
         self.seq += 1
 
     def metadata(self, part: int, size: int) -> Metadata:
-        """The metadata as of a log position."""
+        """Return the metadata as of a log position."""
         return replace(
-            self._facts,
-            message_count=self.count,
+            self._base,
+            message_count=self.message_count,
             last_message_at=self.last_message_at,
             newest_schema=self.newest_schema,
-            spent=self._purse.spent(),
-            spending=self._purse.spending(),
+            spent=self._usage.settled_rows(),
+            spending=self._usage.pending_rows(),
             through=Through(part=part, bytes=size, seq=self.seq),
         )
 
 
-def _copied(metadata: Metadata) -> int:
-    """How many of the first messages were said, and paid for, in another session."""
-    return 0 if metadata.promoted_from is None else whole(metadata.promoted_from.get("messages"))
+def _count_copied(metadata: Metadata) -> int:
+    """Return how many of the first messages were copied; another session counts their usage."""
+    source = metadata.promoted_from
+    return 0 if source is None else parse_count(source.get("messages"))
 
 
-def apply(metadata: Metadata, changes: dict[str, Any]) -> Metadata:
-    """Metadata after a `meta` record.
+def apply_changes(metadata: Metadata, changes: dict[str, Any]) -> Metadata:
+    """Return the metadata after a `meta` record.
 
-    Keys that we do not know are kept. A value that a key of ours cannot take changes nothing:
-    another version wrote it, and the record still has it.
+    Unknown keys are kept. A value that is invalid for a native key changes nothing: another
+    version wrote it, and the record still has it.
     """
-    if "forkedFrom" in changes:  # the turn and the queue belong to the session it came from
+    if "forkedFrom" in changes:  # the turn and the queue belong to the original
         metadata = replace(metadata, run=None, waiting=())
     for key, value in changes.items():
-        if key not in SETTABLE and key in _OURS:
-            continue  # counted, not set
+        if key not in SETTABLE and key in _NATIVE_KEYS:
+            continue  # counted by the fold, not settable
         if key not in SETTABLE:
             metadata = replace(metadata, extra={**metadata.extra, key: value})
             continue
@@ -204,89 +201,94 @@ def apply(metadata: Metadata, changes: dict[str, Any]) -> Metadata:
     return metadata
 
 
-def given_facts(metadata: Metadata) -> dict[str, Any]:
-    """What of the metadata was given and not counted; what says nothing is left out."""
+def settable_fields(metadata: Metadata) -> dict[str, Any]:
+    """Return the fields that were set and not counted; empty values are left out."""
     data = to_builtins(metadata)
-    return {
-        key: data[key] for key in data if key in SETTABLE and data[key] not in _NOTHING.get(key, ())
-    }
+    return {key: data[key] for key in data if key in SETTABLE and data[key] not in _EMPTY.get(key, ())}
 
 
-_NOTHING: dict[str, tuple[Any, ...]] = {"model": ("",), "aliases": ((), []), "generations": ({},)}
+_EMPTY: dict[str, tuple[Any, ...]] = {"model": ("",), "aliases": ((), []), "generations": ({},)}
 
 
 def to_builtins(metadata: Metadata) -> dict[str, Any]:
-    """Metadata as the JSON object of `metadata.json`."""
+    """Return metadata as the JSON object of `metadata.json`."""
     data: dict[str, Any] = msgspec.to_builtins(metadata)
     extra = data.pop("extra")
     return {**extra, **{key: value for key, value in data.items() if value is not None}}
 
 
 def from_builtins(data: dict[str, Any]) -> Metadata:
-    """Metadata from its JSON object; raises ValidationError if it is none."""
-    known = {key: value for key, value in data.items() if key in _FIELDS}
-    metadata = msgspec.convert(known, Metadata)
+    """Return metadata from its JSON object; raises ValidationError if it is invalid."""
+    fields = {key: value for key, value in data.items() if key in _FIELDS}
+    metadata = msgspec.convert(fields, Metadata)
     extra = {key: value for key, value in data.items() if key not in _FIELDS}
     return replace(metadata, extra=extra) if extra else metadata
 
 
 _FIELDS = frozenset(Metadata.__struct_encode_fields__) - {"extra"}
-_OURS = _FIELDS | {"crc"}
+_NATIVE_KEYS = _FIELDS | {"crc"}
 
 
 def _add_turn(metadata: Metadata, data: dict[str, Any]) -> Metadata:
     usage = data.get("usage")
-    counted = usage if isinstance(usage, dict) else {}
-    old = metadata.metrics
-    duration = old.total_duration_ms + whole(data.get("durationMs"))
-    incoming, outgoing = whole(counted.get("inputTokens")), whole(counted.get("outputTokens"))
+    tokens = usage if isinstance(usage, dict) else {}
+    previous = metadata.metrics
+    duration = previous.total_duration_ms + parse_count(data.get("durationMs"))
+    incoming = parse_count(tokens.get("inputTokens"))
+    outgoing = parse_count(tokens.get("outputTokens"))
     metrics = Metrics(
         session_id=metadata.id,
-        total_turns=old.total_turns + 1,
+        total_turns=previous.total_turns + 1,
         total_tokens=Tokens(
-            input_tokens=old.total_tokens.input_tokens + incoming,
-            output_tokens=old.total_tokens.output_tokens + outgoing,
-            total_tokens=old.total_tokens.total_tokens
-            + (whole(counted.get("totalTokens")) or incoming + outgoing),
+            input_tokens=previous.total_tokens.input_tokens + incoming,
+            output_tokens=previous.total_tokens.output_tokens + outgoing,
+            total_tokens=previous.total_tokens.total_tokens
+            + (parse_count(tokens.get("totalTokens")) or incoming + outgoing),
         ),
-        total_tool_calls=old.total_tool_calls + whole(data.get("toolCalls")),
+        total_tool_calls=previous.total_tool_calls + parse_count(data.get("toolCalls")),
         total_duration_ms=duration,
-        total_cost=old.total_cost + price(data.get("cost")),
+        total_cost=previous.total_cost + parse_cost(data.get("cost")),
     )
     return replace(metadata, metrics=metrics, uptime_secs=duration // 1000, run=None)
 
 
-# A turn has begun with the message that carries its id, and ends with one of the two events. A
-# message that must wait is a `queued` event until the turn appends it, under the same id.
+# A turn begins with the message that has its id as `runId`, or with `turn_resumed`, and ends with
+# one of two events. A waiting message is a `queued` event until the turn appends it, under the same id.
 
 
 def _begin_turn(metadata: Metadata, message: Message) -> Metadata:
-    return replace(_leave(metadata, message.id), run=message.run_id)
+    return replace(_remove_waiting(metadata, message.id), run=message.run_id)
 
 
-def _interrupt(metadata: Metadata, data: dict[str, Any]) -> Metadata:
+def _resume_turn(metadata: Metadata, data: dict[str, Any]) -> Metadata:
+    run_id = data.get("runId")
+    return replace(metadata, run=run_id) if isinstance(run_id, str) and run_id else metadata
+
+
+def _interrupt_turn(metadata: Metadata, data: dict[str, Any]) -> Metadata:
     return replace(metadata, run=None)
 
 
-def _queue(metadata: Metadata, data: dict[str, Any]) -> Metadata:
-    name = data.get("id")
-    if not isinstance(name, str) or not name or name in metadata.waiting:
+def _add_queued(metadata: Metadata, data: dict[str, Any]) -> Metadata:
+    message_id = data.get("id")
+    if not isinstance(message_id, str) or not message_id or message_id in metadata.waiting:
         return metadata
-    return replace(metadata, waiting=(*metadata.waiting, name))
+    return replace(metadata, waiting=(*metadata.waiting, message_id))
 
 
-def _withdraw(metadata: Metadata, data: dict[str, Any]) -> Metadata:
-    return _leave(metadata, data.get("id"))
+def _remove_withdrawn(metadata: Metadata, data: dict[str, Any]) -> Metadata:
+    return _remove_waiting(metadata, data.get("id"))
 
 
-def _leave(metadata: Metadata, name: object) -> Metadata:
-    left = tuple(one for one in metadata.waiting if one != name)
-    return metadata if len(left) == len(metadata.waiting) else replace(metadata, waiting=left)
+def _remove_waiting(metadata: Metadata, message_id: object) -> Metadata:
+    waiting = tuple(queued_id for queued_id in metadata.waiting if queued_id != message_id)
+    return metadata if len(waiting) == len(metadata.waiting) else replace(metadata, waiting=waiting)
 
 
-_EVENTS: dict[str, Callable[[Metadata, dict[str, Any]], Metadata]] = {
+_EVENT_HANDLERS: dict[str, Callable[[Metadata, dict[str, Any]], Metadata]] = {
     TURN_END: _add_turn,
-    TURN_INTERRUPTED: _interrupt,
-    QUEUED: _queue,
-    WITHDRAWN: _withdraw,
+    TURN_RESUMED: _resume_turn,
+    TURN_INTERRUPTED: _interrupt_turn,
+    QUEUED: _add_queued,
+    WITHDRAWN: _remove_withdrawn,
 }

@@ -1,9 +1,9 @@
-"""One record, one line: encode and decode.
+"""The line codec: encode a record as one line, decode a line as one record.
 
-A line that we wrote ends in exactly 18 bytes, `,"crc":"xxxxxxxx"}`: the CRC-32 of the bytes
-before them, compared as bytes. Such a line takes the fast path. A line without it was written
-by somebody else and takes the strict one: valid UTF-8, no duplicate keys, everything decoded at
-once. Whatever the bytes are, `decode` returns a record or a reason, and never raises.
+A native line ends in exactly 18 bytes, `,"crc":"xxxxxxxx"}`: the CRC-32 of the bytes before
+them, compared as bytes. Such a line takes the fast path. A line without it was written by another
+program and takes the strict path: valid UTF-8, no duplicate keys, everything decoded at once.
+Whatever the bytes are, `decode` returns a record or a reason, and never raises.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ from everlog.model import (
     blocks,
 )
 
-# Deeper values could be written here and then not be read under a deeper call stack.
+# Deeper values could be written here and then fail to decode under a deeper call stack.
 MAX_DEPTH = 200
 
 
-def encode_other(value: object) -> Any:
-    """For encoders: a block of a kind we do not know as the object it is."""
+def encode_other_block(value: object) -> Any:
+    """Return the JSON object of a block of unknown kind; an `enc_hook` for encoders."""
     if isinstance(value, OtherBlock):
         return value.data
     raise TypeError(f"{type(value).__name__} is not a JSON value")
@@ -44,27 +44,27 @@ def encode_other(value: object) -> Any:
 
 _Kind = TypeVar("_Kind", bound=Message | Event)
 _ROLES = frozenset(get_args(Role))
-_encoder = msgspec.json.Encoder(enc_hook=encode_other)
+_encoder = msgspec.json.Encoder(enc_hook=encode_other_block)
 _decoder = msgspec.json.Decoder(KnownRecord)
-_plain = msgspec.json.Decoder()
+_json_decoder = msgspec.json.Decoder()
 _PREFIX = re.compile(rb'\{"recordType":"([^"\\]*)","schemaVersion":(\d+),"seq":(\d{1,18})[,}]')
 
 
-class Reading(NamedTuple):
-    """What a line turned out to be: a record, or the reason why it is none."""
+class DecodedLine(NamedTuple):
+    """The result of decoding a line: a record, or the reason why it is not one."""
 
     record: AnyRecord | None
     problem: str = ""
-    checked: bool = False  # a crc was there and matched
+    checked: bool = False  # the line has a crc and it matches
 
 
 # --- writing --------------------------------------------------------------------------------
 
 
-class _Own(bytes):
-    """The JSON of a record as `_encode` gives it, written here: nobody else makes one.
+class _SplicedJson(bytes):
+    """The JSON of a record in the form that `_encode` returns; only `with_key` creates it.
 
-    The record that has it for its line may have been changed since; a record that is decoded
+    The record that has it as its line may have been changed since; a record that is decoded
     from it is one that a store can hold.
     """
 
@@ -72,72 +72,70 @@ class _Own(bytes):
 
 
 def with_key(record: _Kind, key: str, value: Any) -> _Kind:
-    """A record with one more key, which is not ours, in the form in which a store writes it.
+    """Return a record with one more, foreign key, in the form in which a store writes it.
 
-    Both hold only what was parsed, or text: no objects that stand for other JSON than themselves.
+    Record and value must hold only parsed JSON or text: no objects that encode as other JSON.
     """
-    known = _encoder.encode(bare(record))
-    line = b'%b,"%b":%b}' % (known[:-1], key.encode(), _encoder.encode(value))
-    # Otherwise it would be written in another form: under a key of ours, or with escapes.
-    as_written = key.isidentifier() and key.isascii() and key not in _FIELDS
-    return replace(record, line=_Own(line) if as_written else line)
+    body = _encoder.encode(without_position(record))
+    line = b'%b,"%b":%b}' % (body[:-1], key.encode(), _encoder.encode(value))
+    # Otherwise a store would write it in another form: under a native key, or with escapes.
+    is_own_form = key.isidentifier() and key.isascii() and key not in _FIELDS
+    return replace(record, line=_SplicedJson(line) if is_own_form else line)
 
 
-def as_kept(record: AnyRecord) -> KnownRecord | None:
-    """A record that `with_key` made, as a later reader will see it; its line is its JSON.
+def read_back(record: AnyRecord) -> KnownRecord | None:
+    """Return a record made by `with_key` as a later reader will see it; its line is its JSON.
 
-    None if it did not, or was changed since, or cannot be written: ask `encode`.
+    None if it was not made so, was changed since or cannot be written: use `encode` then.
     """
     line = record.line
-    if type(line) is not _Own or _is_deep(line):
+    if type(line) is not _SplicedJson or _is_too_deep(line):
         return None
     try:
-        read: KnownRecord = _decoder.decode(line)
+        decoded: KnownRecord = _decoder.decode(line)
     except (ValueError, RecursionError):
         return None
-    force_setattr(read, "line", line)
-    return read if read == record else None
+    force_setattr(decoded, "line", line)
+    return decoded if decoded == record else None
 
 
 def encode(record: AnyRecord) -> tuple[AnyRecord, bytes]:
-    """The record with what JSON cannot hold made good, and its JSON without seq, version and crc.
+    """Return the record, made valid for JSON, and its JSON without seq, version and crc.
 
-    NaN and infinities become null, lone surrogates U+FFFD. Raises FormatError for what JSON or
-    a later reader could not hold.
+    NaN and infinities become null, lone surrogates U+FFFD. Raises FormatError for anything that
+    JSON or a later reader cannot hold.
     """
-    record, body, _ = encode_read(record)
+    record, body, _ = encode_and_read_back(record)
     return record, body
 
 
-def encode_read(record: AnyRecord) -> tuple[AnyRecord, bytes, KnownRecord | None]:
-    """The same, with the record as a later reader will see it, unless that is slow to say."""
+def encode_and_read_back(record: AnyRecord) -> tuple[AnyRecord, bytes, KnownRecord | None]:
+    """Encode like `encode`; also return the record as a later reader sees it, None if slow."""
     try:
         body = _encode(record)
     except UnicodeEncodeError:
         record = _without_surrogates(record)
         body = _encode(record)
-    if _is_deep(body):
-        raise FormatError(
-            f"content is nested deeper than {MAX_DEPTH} levels", hint="store it as text"
-        )
+    if _is_too_deep(body):
+        raise FormatError(f"content is nested deeper than {MAX_DEPTH} levels", hint="store it as text")
     if record.schema_version != SCHEMA_VERSION:
         raise FormatError(f"a record of schema version {record.schema_version} cannot be written")
-    # Structs take any value: what is acknowledged must be readable, so read it.
+    # Structs take any value, but an acknowledged record must be readable: so decode it.
     try:
-        read: KnownRecord = _decoder.decode(body)
+        decoded: KnownRecord = _decoder.decode(body)
     except (ValueError, RecursionError):
         problem = _decode_slowly(body).problem
         if problem:
             raise FormatError(problem) from None
         return record, body, None
-    force_setattr(read, "line", body if record.line else b"")
-    return record, body, read
+    force_setattr(decoded, "line", body if record.line else b"")
+    return record, body, decoded
 
 
 def encode_plain(record: AnyRecord) -> bytes | None:
-    """The same for most messages: new, and nothing but text, which JSON holds as it is.
+    """Encode a plain message: new, with only text, which JSON holds unchanged.
 
-    None means: ask `encode`.
+    Most messages are plain. None means that the record is not: use `encode`.
     """
     if type(record) is not Message or record.line or record.seq or record.role not in _ROLES:
         return None
@@ -164,35 +162,36 @@ def encode_plain(record: AnyRecord) -> bytes | None:
         return None
 
 
-def seal(body: bytes, kind: str, seq: int) -> bytes:
-    """The line (without newline) of an encoded record at its place in the log."""
-    head = _HEADS.get(kind) or _head(kind)
-    line = b'%b,"schemaVersion":%d,"seq":%d%b' % (head, SCHEMA_VERSION, seq, body[len(head) : -1])
+def build_line(body: bytes, kind: str, seq: int) -> bytes:
+    """Return the line (without newline) of an encoded record: seq, version and crc added."""
+    prefix = _BODY_PREFIXES.get(kind) or _body_prefix(kind)
+    end = body[len(prefix) : -1]
+    line = b'%b,"schemaVersion":%d,"seq":%d%b' % (prefix, SCHEMA_VERSION, seq, end)
     return b'%b,"crc":"%08x"}' % (line, crc32(line))
 
 
-def stored(record: AnyRecord, seq: int, line: bytes, *, plain: bool) -> AnyRecord:
-    """The record as a later reader will see it; a plain one is so but for its place."""
+def as_stored(record: AnyRecord, seq: int, line: bytes, *, plain: bool) -> AnyRecord:
+    """Return the record as a later reader will see it; a plain one only lacks seq and line."""
     if not plain:
-        return decode(line).record or record  # it may hold sets, NaN …: the line is what counts
+        return decode(line).record or record  # it may hold sets, NaN …: the line is the truth
     force_setattr(record, "seq", seq)
     force_setattr(record, "line", line)
     return record
 
 
-def same(given: AnyRecord, record: AnyRecord) -> bool:
-    """Whether a record that is stored is the one that is given again."""
-    ours, theirs = _plain.decode(encode(given)[1]), _plain.decode(record.line)
-    for data in (ours, theirs):
+def is_same_record(candidate: AnyRecord, stored: AnyRecord) -> bool:
+    """Return whether a record is a retry of a stored one: equal but for position and time."""
+    left, right = _json_decoder.decode(encode(candidate)[1]), _json_decoder.decode(stored.line)
+    for data in (left, right):
         for key in ("schemaVersion", "seq", "crc", "timestamp"):
             data.pop(key, None)
-    return bool(ours == theirs)
+    return bool(left == right)
 
 
 def from_object(data: Mapping[str, Any]) -> AnyRecord:
-    """A record from its JSON object; keys that we do not know survive into the line."""
+    """Return a record from its JSON object; unknown keys are kept in its line."""
     try:
-        line = _encoder.encode(clean(dict(data)))
+        line = _encoder.encode(replace_surrogates(dict(data)))
     except (TypeError, ValueError, RecursionError, OverflowError) as error:
         raise FormatError(f"not a JSON value: {error}") from error
     record, problem, _ = decode_strict(line)
@@ -202,18 +201,18 @@ def from_object(data: Mapping[str, Any]) -> AnyRecord:
 
 
 def to_object(record: AnyRecord) -> dict[str, Any]:
-    """A record as a JSON object, from which `from_object` makes it again."""
-    without = replace(record, line=b"") if record.line else record
-    made: dict[str, Any] = msgspec.to_builtins(without, enc_hook=encode_other)
-    return made
+    """Return a record as a JSON object, which `from_object` turns back into the record."""
+    unpositioned = replace(record, line=b"") if record.line else record
+    data: dict[str, Any] = msgspec.to_builtins(unpositioned, enc_hook=encode_other_block)
+    return data
 
 
-def extended(record: AnyRecord, keys: Mapping[str, Any]) -> AnyRecord:
-    """A record with further keys that are not ours; those that it has stay."""
-    known = to_object(record)
-    others = msgspec.json.decode(record.line) if record.line else {}
-    others.pop("crc", None)
-    return from_object({**known, **{k: v for k, v in others.items() if k not in known}, **keys})
+def with_keys(record: AnyRecord, keys: Mapping[str, Any]) -> AnyRecord:
+    """Return a record with further foreign keys; the keys that it has stay."""
+    fields = to_object(record)
+    extra = msgspec.json.decode(record.line) if record.line else {}
+    extra.pop("crc", None)
+    return from_object({**fields, **{k: v for k, v in extra.items() if k not in fields}, **keys})
 
 
 def _encode(record: AnyRecord) -> bytes:
@@ -222,43 +221,43 @@ def _encode(record: AnyRecord) -> bytes:
             return _splice(record)
         if isinstance(record, Unknown):
             raise TypeError(f"a {record.record_type!r} record without its line")
-        return _encoder.encode(bare(record))
+        return _encoder.encode(without_position(record))
     except UnicodeEncodeError:
         raise
     except (TypeError, ValueError, RecursionError, OverflowError) as error:
         raise FormatError(f"the record cannot be written as JSON: {error}") from error
 
 
-def bare(record: KnownRecord) -> KnownRecord:
-    """The record without what only its place in a log gave it."""
+def without_position(record: KnownRecord) -> KnownRecord:
+    """Return the record without its position in a log: seq, line and version."""
     if record.seq == 0 and not record.line and record.schema_version == SCHEMA_VERSION:
         return record
     return replace(record, seq=0, line=b"", schema_version=SCHEMA_VERSION)
 
 
 def _splice(record: AnyRecord) -> bytes:
-    """The JSON of a record that was made from JSON: all its keys, the known ones as they are now.
+    """Encode a record that was made from JSON: all its keys, known ones with current values.
 
-    The typed record has no room for keys that we do not know, at any depth; its line has.
+    Unknown keys, at any depth, are only in the record's line, not in its typed fields.
     """
-    data = _plain.decode(record.line)
-    original = _original(record.line)
-    changed: set[str] = set()  # keys that came or went
-    if original is not None and not _alike(original, record):
-        now, before = _known(record), _known(original)
-        for key in {**before, **now}:
-            if before.get(key) != now.get(key):
-                data[key] = now.get(key)
-        changed = before.keys() ^ now.keys()
+    data = _json_decoder.decode(record.line)
+    original = _decode_original(record.line)
+    toggled: set[str] = set()  # keys that were added or removed
+    if original is not None and not _has_same_content(original, record):
+        current, previous = _known_fields(record), _known_fields(original)
+        for key in {**previous, **current}:
+            if previous.get(key) != current.get(key):
+                data[key] = current.get(key)
+        toggled = previous.keys() ^ current.keys()
     first = {"recordType": record.record_type, "id": data.pop("id", None)}
     for key in ("recordType", "schemaVersion", "seq", "crc"):
         data.pop(key, None)
-    rest = {key: value for key, value in data.items() if value is not None or key not in changed}
-    return _encoder.encode({key: value for key, value in first.items() if value} | rest)
+    remainder = {key: data[key] for key in data if data[key] is not None or key not in toggled}
+    return _encoder.encode({key: value for key, value in first.items() if value} | remainder)
 
 
-def _original(line: bytes) -> AnyRecord | None:
-    """The record that a line was read as."""
+def _decode_original(line: bytes) -> AnyRecord | None:
+    """Return the record that a line was decoded to."""
     try:
         record: KnownRecord = _decoder.decode(line)
         return record
@@ -266,55 +265,54 @@ def _original(line: bytes) -> AnyRecord | None:
         return decode(line).record
 
 
-def _alike(one: AnyRecord, other: AnyRecord) -> bool:
-    """Whether two records say the same, wherever they stand."""
-    if isinstance(one, Unknown) or isinstance(other, Unknown):
+def _has_same_content(left: AnyRecord, right: AnyRecord) -> bool:
+    """Return whether two records are equal apart from their position."""
+    if isinstance(left, Unknown) or isinstance(right, Unknown):
         return False
-    return bare(one) == bare(other)
+    return without_position(left) == without_position(right)
 
 
-def _known(record: AnyRecord) -> dict[str, Any]:
-    """The fields of a record that its type has room for."""
+def _known_fields(record: AnyRecord) -> dict[str, Any]:
+    """Return the fields of a record that its type defines, as JSON values."""
     if isinstance(record, Unknown):
         return {"id": record.id or None, "timestamp": record.timestamp or None}
-    known: dict[str, Any] = _plain.decode(_encoder.encode(bare(record)))
-    return known
+    fields: dict[str, Any] = _json_decoder.decode(_encoder.encode(without_position(record)))
+    return fields
 
 
 def _without_surrogates(record: AnyRecord) -> AnyRecord:
     if isinstance(record, Message):
-        record = replace(record, content=tuple(clean(list(record.content))))
+        record = replace(record, content=tuple(replace_surrogates(list(record.content))))
     fields = {
-        name: clean(getattr(record, name))
+        name: replace_surrogates(getattr(record, name))
         for name in record.__struct_fields__
         if name not in ("content", "line")
     }
     return replace(record, **fields)
 
 
-def clean(value: Any) -> Any:
-    """A value with U+FFFD in place of lone surrogates."""
+def replace_surrogates(value: Any) -> Any:
+    """Return a value with every lone surrogate replaced by U+FFFD."""
     if isinstance(value, str):
         return value.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
     if isinstance(value, Mapping):
-        return {clean(key): clean(item) for key, item in value.items()}
+        return {replace_surrogates(key): replace_surrogates(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return type(value)(clean(item) for item in value)
+        return type(value)(replace_surrogates(item) for item in value)
     if isinstance(value, OtherBlock):
-        return OtherBlock(clean(value.data))
+        return OtherBlock(replace_surrogates(value.data))
     if isinstance(value, msgspec.Struct):
-        return replace(
-            value, **{name: clean(getattr(value, name)) for name in value.__struct_fields__}
-        )
+        names = value.__struct_fields__
+        return replace(value, **{name: replace_surrogates(getattr(value, name)) for name in names})
     return value
 
 
-def _is_deep(body: bytes) -> bool:
-    """Whether a later reader may not get to the bottom of it."""
-    return body.count(b"[") + body.count(b"{") > MAX_DEPTH and _depth(body) > MAX_DEPTH
+def _is_too_deep(body: bytes) -> bool:
+    """Return whether JSON is nested too deeply for a later reader."""
+    return body.count(b"[") + body.count(b"{") > MAX_DEPTH and _max_depth(body) > MAX_DEPTH
 
 
-def _depth(body: bytes) -> int:
+def _max_depth(body: bytes) -> int:
     deepest = depth = 0
     for token in re.finditer(rb'"(?:[^"\\]|\\.)*"|[\[{]|[\]}]', body):
         first = body[token.start()]
@@ -330,17 +328,17 @@ def _depth(body: bytes) -> int:
 
 
 def has_crc(line: bytes) -> bool:
-    """Whether the line ends in a crc; not whether it matches."""
+    """Return whether the line ends in a crc; not whether it matches."""
     return line[-18:-10] == b',"crc":"' and line[-2:] == b'"}'
 
 
 def crc_matches(line: bytes) -> bool:
-    """Whether the line ends in its own crc."""
+    """Return whether the line ends in its own crc."""
     return line[-18:] == b',"crc":"%08x"}' % crc32(line[:-18])
 
 
 def decode_fast(line: bytes) -> KnownRecord | None:
-    """The record in a line as we write it; None means: ask `decode`."""
+    """Return the record of a native line; None means: use `decode`."""
     if line[-18:] != b',"crc":"%08x"}' % crc32(line[:-18]):
         return None
     try:
@@ -351,28 +349,28 @@ def decode_fast(line: bytes) -> KnownRecord | None:
     return record
 
 
-def decode(line: bytes) -> Reading:
-    """The record in a line (without its newline), or why there is none."""
+def decode(line: bytes) -> DecodedLine:
+    """Decode a line (without its newline) to a record, or say why it is not one."""
     record = decode_fast(line)
     if record is not None:
-        return Reading(record, "", checked=True)
+        return DecodedLine(record, "", checked=True)
     if not line:
-        return Reading(None, "the line is empty")
+        return DecodedLine(None, "the line is empty")
     if not has_crc(line):
         return decode_strict(line)
     if not crc_matches(line):
-        return Reading(None, "crc does not match")
+        return DecodedLine(None, "crc does not match")
     return _decode_slowly(line)._replace(checked=True)
 
 
-def decode_strict(line: bytes) -> Reading:
-    """Decode a line that no crc vouches for."""
+def decode_strict(line: bytes) -> DecodedLine:
+    """Decode a line without a crc, strictly."""
     problem = _strict_problem(line)
-    return Reading(None, problem) if problem else _decode_slowly(line)
+    return DecodedLine(None, problem) if problem else _decode_slowly(line)
 
 
 def peek_seq(line: bytes) -> int | None:
-    """The seq of a line, from its first bytes if it begins as we write it."""
+    """Return the seq of a line, from its first bytes if it starts like a native line."""
     if prefix := _PREFIX.match(line):
         return int(prefix[3])
     record = decode(line).record
@@ -380,13 +378,13 @@ def peek_seq(line: bytes) -> int | None:
 
 
 def _strict_problem(line: bytes) -> str:
-    # orjson and msgspec both take the last of two equal keys, which smuggles roles.
-    import json  # noqa: PLC0415 - only lines of other writers need it
+    # orjson and msgspec both take the last of two equal keys, which could smuggle in a role.
+    import json  # noqa: PLC0415 - only lines of other programs need it
 
     try:
-        _plain.decode(line)
+        _json_decoder.decode(line)
         line.decode()
-        json.loads(line, object_pairs_hook=refuse_duplicates)
+        json.loads(line, object_pairs_hook=reject_duplicate_keys)
     except RecursionError:
         return "nested too deeply"
     except ValueError as error:
@@ -394,38 +392,38 @@ def _strict_problem(line: bytes) -> str:
     return ""
 
 
-class DuplicateKey(ValueError):
-    """A JSON object names a key twice, and readers would differ on which one counts."""
+class DuplicateKeyError(ValueError):
+    """A JSON object contains a key twice, and readers would disagree about its value."""
 
 
-def refuse_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """An object from its pairs, for `json.loads(object_pairs_hook=…)`."""
+def reject_duplicate_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Build an object from its pairs; for `json.loads(object_pairs_hook=…)`."""
     data = dict(pairs)
     if len(data) != len(pairs):
         for name, _ in pairs:
             if name not in data:
-                raise DuplicateKey(f"duplicate key {name[:40]!r}")
+                raise DuplicateKeyError(f"duplicate key {name[:40]!r}")
             del data[name]
     return data
 
 
-def _decode_slowly(line: bytes) -> Reading:
-    """Decode what the fast decoder refused: newer versions, unknown kinds, unknown blocks."""
+def _decode_slowly(line: bytes) -> DecodedLine:
+    """Decode what the fast decoder refuses: newer versions, unknown kinds, unknown blocks."""
     try:
-        data = _plain.decode(line)
+        data = _json_decoder.decode(line)
         if not isinstance(data, dict) or not isinstance(data.get("recordType"), str):
-            return Reading(None, "not a record: no recordType")
-        data.pop(LINE_KEY, None)  # the bytes still have it
+            return DecodedLine(None, "not a record: no recordType")
+        data.pop(LINE_KEY, None)  # the line still has it
         header = msgspec.convert(data, Unknown)
         record: AnyRecord = header
         if header.schema_version <= SCHEMA_VERSION and header.record_type in _KINDS:
             record = _convert(data)
     except RecursionError:
-        return Reading(None, "nested too deeply")
+        return DecodedLine(None, "nested too deeply")
     except ValueError as error:
-        return Reading(None, f"not a valid record: {str(error)[:120]}")
+        return DecodedLine(None, f"not a valid record: {str(error)[:120]}")
     force_setattr(record, "line", line)
-    return Reading(record)
+    return DecodedLine(record)
 
 
 def _convert(data: dict[str, Any]) -> KnownRecord:
@@ -439,13 +437,11 @@ def _convert(data: dict[str, Any]) -> KnownRecord:
     return empty
 
 
-def _head(kind: str) -> bytes:
-    """What the body of a record of some kind begins with."""
+def _body_prefix(kind: str) -> bytes:
+    """Return the first bytes of the body of every record of a kind."""
     return b'{"recordType":%b' % _encoder.encode(kind)
 
 
 _KINDS = frozenset(kind.record_type for kind in KnownRecord.__args__)
-_HEADS = {kind: _head(kind) for kind in _KINDS}
-_FIELDS = frozenset({"recordType", "crc"}).union(
-    *(kind.__struct_encode_fields__ for kind in KnownRecord.__args__)
-)
+_BODY_PREFIXES = {kind: _body_prefix(kind) for kind in _KINDS}
+_FIELDS = frozenset({"recordType", "crc"}).union(*(kind.__struct_encode_fields__ for kind in KnownRecord.__args__))

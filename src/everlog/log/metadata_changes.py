@@ -1,4 +1,4 @@
-"""Metadata that a caller sets: checked before it becomes a record."""
+"""Metadata changes by callers, checked before they become a record."""
 
 from __future__ import annotations
 
@@ -10,34 +10,34 @@ import msgspec
 
 from everlog.errors import FormatError
 from everlog.log.fold import from_builtins
-from everlog.log.line_codec import clean
+from everlog.log.line_codec import replace_surrogates
 from everlog.model import SETTABLE
 
-# The others are the store's to count.
-_GIVEN = SETTABLE - {"generations", "current", "promotedFrom", "promotedTo"}
+# The others are set by the store.
+_CALLER_KEYS = SETTABLE - {"generations", "current", "promotedFrom", "promotedTo"}
 _NAME = re.compile(r"[^\x00-\x1f\x7f-\x9f\ud800-\udfff]{1,500}")
 
 
-def check_facts(facts: Mapping[str, Any]) -> dict[str, Any]:
-    """The facts in a form that every reader will take, or FormatError naming the wrong one."""
-    for key in facts:
-        if key not in _GIVEN:
-            raise FormatError(f"there is no metadata {key!r}", hint=f"one of {sorted(_GIVEN)}")
-    given = {key: clean(value) for key, value in facts.items()}
-    kept = {key: value for key, value in given.items() if value is not None}
+def check_metadata(fields: Mapping[str, Any]) -> dict[str, Any]:
+    """Return fields in a form that every reader accepts; FormatError names the invalid one."""
+    for key in fields:
+        if key not in _CALLER_KEYS:
+            raise FormatError(f"unknown metadata key {key!r}", hint=f"one of {sorted(_CALLER_KEYS)}")
+    cleaned = {key: replace_surrogates(value) for key, value in fields.items()}
+    values = {key: value for key, value in cleaned.items() if value is not None}
     try:
-        from_builtins({"id": "", **kept})
-        msgspec.json.encode(kept)
+        from_builtins({"id": "", **values})
+        msgspec.json.encode(values)
     except (TypeError, ValueError, RecursionError, OverflowError) as error:
         raise FormatError(f"not valid metadata: {error}") from error
-    for name in (given.get("key"), *(given.get("aliases") or ())):
+    for name in (cleaned.get("key"), *(cleaned.get("aliases") or ())):
         if name is not None and not is_name(name):
-            raise FormatError(f"not a name: {name[:60]!r}", hint="1 to 500 printable characters")
-    if "aliases" in kept:
-        given["aliases"] = list(dict.fromkeys(kept["aliases"]))
-    return given
+            raise FormatError(f"not a valid name: {name[:60]!r}", hint="1 to 500 printable characters")
+    if "aliases" in values:
+        cleaned["aliases"] = list(dict.fromkeys(values["aliases"]))
+    return cleaned
 
 
 def is_name(text: str) -> bool:
-    """Whether a text may be a key or an alias."""
+    """Return whether a text may be a key or an alias."""
     return _NAME.fullmatch(text) is not None

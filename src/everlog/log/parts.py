@@ -1,4 +1,4 @@
-"""The names of a log's parts, and when a log rolls over into the next one."""
+"""The parts of a log: their file names, and when a log rolls over into the next one."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ _NAME = re.compile(r"session(?:_part([1-9]\d{0,5}))?\.jsonl")
 
 
 def part_name(number: int) -> str:
-    """The file name of a part; the first has no number."""
+    """Return the file name of a part; the first has no number in it."""
     return "session.jsonl" if number == 1 else f"session_part{number}.jsonl"
 
 
 def part_number(name: str) -> int | None:
-    """The number of a part by its file name, or None if the file is no part."""
+    """Return the number of a part from its file name, or None if the file is not a part."""
     match = _NAME.fullmatch(name)
     if match is None:
         return None
@@ -25,17 +25,17 @@ def part_number(name: str) -> int | None:
     return number if part_name(number) == name else None
 
 
-def split_at_boundary(lines: list[bytes], used: int, limit: int) -> list[list[bytes]]:
-    """The lines of one append by the part they go to; `used` is the size of the current part.
+def split_at_boundary(lines: list[bytes], used_bytes: int, limit: int) -> list[list[bytes]]:
+    """Group the lines of one append by part; `used_bytes` is the size of the current part.
 
     The first list, possibly empty, is for the current part. An empty part takes any line.
     """
     groups: list[list[bytes]] = [[]]
     for line in lines:
         size = len(line) + 1
-        if used and used + size > limit:
+        if used_bytes and used_bytes + size > limit:
             groups.append([])
-            used = 0
+            used_bytes = 0
         groups[-1].append(line)
-        used += size
+        used_bytes += size
     return groups

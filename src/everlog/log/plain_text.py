@@ -1,4 +1,4 @@
-"""A conversation as flat text, for a model that reads it and must not go on with it.
+"""A conversation as plain text, for a model that must read it and not continue it.
 
 [User]: What pods are running?
 [Assistant]: Let me check.
@@ -17,38 +17,36 @@ from everlog.model import AnyBlock, File, Image, Message, OtherBlock, Text, Thin
 RESULT_CHARACTERS = 2_000
 
 
-def flat(messages: Iterable[Message], *, result_bytes: int | None = None) -> str:
-    """The messages as lines; long tool results are cut.
+def render_plain_text(messages: Iterable[Message], *, result_bytes: int | None = None) -> str:
+    """Render messages as lines; long tool results are truncated.
 
-    At 2,000 characters, or, if it is given, at `result_bytes` of UTF-8.
+    At 2,000 characters or, if given, at `result_bytes` of UTF-8.
     """
-    return "\n".join(
-        line for message in messages for line in _lines(message, result_bytes=result_bytes)
-    )
+    return "\n".join(line for message in messages for line in _lines(message, result_bytes=result_bytes))
 
 
 def _lines(message: Message, *, result_bytes: int | None) -> Iterator[str]:
-    said = "\n".join(text for block in message.content if (text := _text(block)))
+    body = "\n".join(text for block in message.content if (text := _block_text(block)))
     if message.role == "toolResult":
         if result_bytes is None:
-            said = _cut_characters(said, RESULT_CHARACTERS)
+            body = _cut_characters(body, RESULT_CHARACTERS)
         else:
-            said = _cut_bytes(said, result_bytes)
-        yield f"[Tool result]: {said}"
+            body = _cut_bytes(body, result_bytes)
+        yield f"[Tool result]: {body}"
         return
-    if said:
-        yield f"[{'User' if message.role == 'user' else 'Assistant'}]: {said}"
+    if body:
+        yield f"[{'User' if message.role == 'user' else 'Assistant'}]: {body}"
     if calls := message.tool_calls:
-        yield "[Assistant tool calls]: " + "; ".join(call_text(call) for call in calls)
+        yield "[Assistant tool calls]: " + "; ".join(format_call(call) for call in calls)
 
 
-def call_text(call: ToolCall) -> str:
-    """A call as `name(key="value", other=1)`."""
+def format_call(call: ToolCall) -> str:
+    """Format a call as `name(key="value", other=1)`."""
     arguments = (f"{key}={_json(value)}" for key, value in call.arguments.items())
     return f"{call.name}({', '.join(arguments)})"
 
 
-def _text(block: AnyBlock) -> str:
+def _block_text(block: AnyBlock) -> str:
     if isinstance(block, Text):
         return block.text
     if isinstance(block, Image):
@@ -58,7 +56,7 @@ def _text(block: AnyBlock) -> str:
     if isinstance(block, OtherBlock):
         return f"[{block.type or 'block'}]"
     assert isinstance(block, Thinking | ToolCall)
-    return ""  # calls have a line of their own; thinking is no part of what was said
+    return ""  # calls have a line of their own; thinking is left out
 
 
 def _json(value: object) -> str:

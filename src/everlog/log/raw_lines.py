@@ -1,8 +1,8 @@
-"""Lines on their way from one store to another: exact bytes, each with its part and its number.
+"""Raw lines for a transfer between stores: exact bytes, each with its part and its seq.
 
-A store that finds lines by number can hold one line per number, and the numbers must grow. A line
-that cannot be read takes a number that is free at its place. One for which none is free (a line
-put in between, a seq that stands twice) cannot be carried: it is named, and left out.
+A store that finds lines by seq can hold one line per seq, and seqs must grow. An unreadable line
+takes a seq that is free at its position. A line for which none is free (an inserted line, a
+duplicate seq) cannot be transferred: it is reported, and left out.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
-from everlog.log.fold import Tally, from_builtins, given_facts, to_builtins
+from everlog.log.fold import MetadataFold, from_builtins, settable_fields, to_builtins
 from everlog.log.line_codec import decode, decode_fast
 from everlog.log.parts import part_name
 from everlog.model import AnyRecord, Damaged, Entry, Meta, Metadata
@@ -18,88 +18,90 @@ from everlog.model import AnyRecord, Damaged, Entry, Meta, Metadata
 LEFT_OUT = "left out"
 
 
-class Line(NamedTuple):
+class RawLine(NamedTuple):
     """One line of a log."""
 
     part: int
-    seq: int  # its own, or for one that cannot be read a number that is free there
+    seq: int  # its own; for an unreadable line one that is free at its position
     body: bytes  # without its newline
-    entry: Entry  # what it reads as
+    entry: Entry  # what it decodes to
 
-    def same(self, other: Line) -> bool:
-        """Whether both are the same bytes in the same part."""
+    def is_same(self, other: RawLine) -> bool:
+        """Return whether both have the same bytes in the same part."""
         return self.body == other.body and self.part == other.part
 
 
-class Found(NamedTuple):
-    """A line where it was found."""
+class LocatedLine(NamedTuple):
+    """A line with its location in a file."""
 
     part: int
     start: int
     end: int
     body: bytes | None  # None: too long to be read
 
-    def damaged(self, seq: int | None, problem: str) -> Damaged:
-        """It as damage."""
+    def to_damaged(self, seq: int | None, problem: str) -> Damaged:
+        """Return the line as a damaged entry."""
         file = part_name(self.part)
         return Damaged(file=file, start=self.start, end=self.end, seq=seq, problem=problem)
 
 
-def numbered(found: Iterable[Found]) -> Iterator[Line | Damaged]:
-    """Lines with their numbers; Damaged is one that is left out."""
+def number_lines(lines: Iterable[LocatedLine]) -> Iterator[RawLine | Damaged]:
+    """Assign a seq to every line; yields Damaged for a line that is left out."""
     last = -1
-    run: list[tuple[Found, str]] = []  # that cannot be read, until it is known what is free
-    for one in found:
+    unreadable: list[tuple[LocatedLine, str]] = []  # until the next seq is known
+    for line in lines:
         record: AnyRecord | None = None
         problem = "the line is too long"
-        if one.body is not None:
-            record = decode_fast(one.body)
+        if line.body is not None:
+            record = decode_fast(line.body)
             if record is None:
-                record, problem, _ = decode(one.body)
-        if record is None or one.body is None:
-            run.append((one, problem))
+                record, problem, _ = decode(line.body)
+        if record is None or line.body is None:
+            unreadable.append((line, problem))
             continue
         if record.seq <= last:
-            problem = f"{LEFT_OUT}: seq {record.seq} stands behind {last}"
-            yield one.damaged(record.seq, problem)
+            problem = f"{LEFT_OUT}: seq {record.seq} follows {last}"
+            yield line.to_damaged(record.seq, problem)
             continue
-        yield from _fitted(run, last, record.seq)
-        run = []
+        yield from _number_unreadable(unreadable, last, record.seq)
+        unreadable = []
         last = record.seq
-        yield Line(one.part, last, one.body, record)
-    yield from _fitted(run, last, None)
+        yield RawLine(line.part, last, line.body, record)
+    yield from _number_unreadable(unreadable, last, None)
 
 
-def _fitted(run: list[tuple[Found, str]], last: int, end: int | None) -> Iterator[Line | Damaged]:
-    """Give lines that cannot be read the numbers between two others."""
-    if last < 0 and end is not None and len(run) < end:
-        last = 0  # that of the birth record, which would be one line more
-    for one, problem in run:
+def _number_unreadable(
+    unreadable: list[tuple[LocatedLine, str]], last: int, end: int | None
+) -> Iterator[RawLine | Damaged]:
+    """Assign the free seqs between two readable lines to the unreadable lines there."""
+    if last < 0 and end is not None and len(unreadable) < end:
+        last = 0  # seq of the birth record, which would be one more line
+    for line, problem in unreadable:
         last += 1
         if end is not None and last >= end:
-            yield one.damaged(None, f"{LEFT_OUT}: {problem}, and no number is free for it")
-        elif one.body is None:
-            yield one.damaged(last, f"{LEFT_OUT}: {problem}")
+            yield line.to_damaged(None, f"{LEFT_OUT}: {problem}, and no seq is free for it")
+        elif line.body is None:
+            yield line.to_damaged(last, f"{LEFT_OUT}: {problem}")
         else:
-            yield Line(one.part, last, one.body, one.damaged(last, problem))
+            yield RawLine(line.part, last, line.body, line.to_damaged(last, problem))
 
 
-def opening(first: Line | None, source: Metadata) -> Tally:
-    """A tally for the lines of a session that comes from another store.
+def start_fold(first: RawLine | None, source: Metadata) -> MetadataFold:
+    """Return a fold for the lines of a session from another store.
 
-    What it was made with is in its birth record. A log without one, or without anything, has its
-    facts beside it: they are taken from there, and the records win over them.
+    The birth record holds the initial metadata. If a log has none, or is empty, they are taken
+    from `source`; records override them.
     """
-    blank = Tally.fresh(source.id).metadata(1, 0)
+    blank = MetadataFold.empty(source.id).metadata(1, 0)
     if first is not None and isinstance(first.entry, Meta) and first.seq == 0:
-        return Tally(blank)
-    facts = {**source.extra, **given_facts(source)}
-    return Tally(from_builtins({**to_builtins(blank), **facts}))
+        return MetadataFold(blank)
+    fields = {**source.extra, **settable_fields(source)}
+    return MetadataFold(from_builtins({**to_builtins(blank), **fields}))
 
 
-def add(tally: Tally, line: Line) -> None:
-    """Fold one line in."""
+def add_line(fold: MetadataFold, line: RawLine) -> None:
+    """Fold in one line."""
     if isinstance(line.entry, Damaged):
-        tally.seq = max(tally.seq, line.seq)  # its number is not given away again
+        fold.seq = max(fold.seq, line.seq)  # its seq is not reused
     else:
-        tally.add(line.entry)
+        fold.add(line.entry)

@@ -1,7 +1,7 @@
-"""Lines out of bytes, forwards, backwards and by bisection, in bounded memory.
+"""Scans of bytes for lines: forward, backward and by bisection, in bounded memory.
 
 The bytes come from a `pread`-like function, so that any store can use this. Lines end at `\\n`
-and nothing else. What follows the last newline is not a line: a writer is still at it, or died.
+and nothing else. Bytes after the last newline are not a line: a writer is at work, or has died.
 """
 
 from __future__ import annotations
@@ -11,104 +11,104 @@ from collections.abc import Callable, Iterator
 from everlog.log.line_codec import peek_seq
 
 Pread = Callable[[int, int], bytes]  # (length, offset); shorter only at the end of the file
-Line = tuple[int, int, bytes | None]  # start, end without newline, the bytes (None: too long)
+ScannedLine = tuple[int, int, bytes | None]  # start, end without newline, bytes (None: too long)
 
-# A longer line is never decoded, only reported. Far above what a writer may write.
+# A longer line is reported, never decoded. Far above the limit for writers.
 READ_CAP = 50_000_000
 _CHUNK = 1 << 18
-_NEAR = 1 << 16
+_SMALL_CHUNK = 1 << 16
 
 
-def forward(pread: Pread, start: int, end: int, cap: int = READ_CAP) -> Iterator[Line]:
-    """The terminated lines between two offsets; `start` is the start of a line."""
-    pieces: list[bytes] = []  # of a line whose end was not seen yet
-    held = 0
+def forward(pread: Pread, start: int, end: int, cap: int = READ_CAP) -> Iterator[ScannedLine]:
+    """Yield the terminated lines between two offsets; `start` must be the start of a line."""
+    chunks: list[bytes] = []  # of a line whose end is not read yet
+    length = 0
     position = start
     while position < end:
         data = pread(min(_CHUNK, end - position), position)
         if not data:
             return
         position += len(data)
-        rows = data.split(b"\n")
-        if len(rows) > 1:
-            stop = start + held + len(rows[0])
+        lines = data.split(b"\n")
+        if len(lines) > 1:
+            stop = start + length + len(lines[0])
             if stop - start > cap:
                 yield start, stop, None
             else:
-                yield start, stop, b"".join((*pieces, rows[0])) if pieces else rows[0]
+                yield start, stop, b"".join((*chunks, lines[0])) if chunks else lines[0]
             start = stop + 1
-            for row in rows[1:-1]:
-                stop = start + len(row)
-                yield start, stop, row
+            for line in lines[1:-1]:
+                stop = start + len(line)
+                yield start, stop, line
                 start = stop + 1
-            pieces, held = [], 0
-        if rows[-1]:
-            held += len(rows[-1])
-            if held <= cap:
-                pieces.append(rows[-1])
+            chunks, length = [], 0
+        if lines[-1]:
+            length += len(lines[-1])
+            if length <= cap:
+                chunks.append(lines[-1])
             else:
-                pieces = []  # too long: only its length matters now
+                chunks = []  # too long: only its length matters now
 
 
-def backward(pread: Pread, end: int, cap: int = READ_CAP) -> Iterator[Line]:
-    """The terminated lines before an offset, last first."""
-    pieces: list[bytes] = []  # of a line whose start was not seen yet, last piece first
-    held = 0
-    terminated = False  # whether a newline follows the pieces
-    chunk = _NEAR
+def backward(pread: Pread, end: int, cap: int = READ_CAP) -> Iterator[ScannedLine]:
+    """Yield the terminated lines before an offset, last first."""
+    chunks: list[bytes] = []  # of a line whose start is not read yet, last chunk first
+    length = 0
+    terminated = False  # whether a newline follows the chunks
+    chunk_size = _SMALL_CHUNK
     position = end
     while position > 0:
-        size = min(chunk, position)
+        size = min(chunk_size, position)
         position -= size
         data = pread(size, position)
-        chunk = _CHUNK
-        stop = position + len(data) + held  # where the line at hand ends
-        rows = data.split(b"\n")
-        while len(rows) > 1:
-            row = rows.pop()
-            begin = stop - held - len(row)
+        chunk_size = _CHUNK
+        stop = position + len(data) + length  # where the current line ends
+        lines = data.split(b"\n")
+        while len(lines) > 1:
+            line = lines.pop()
+            begin = stop - length - len(line)
             if terminated:
                 if stop - begin > cap:
                     yield begin, stop, None
                 else:
-                    pieces.append(row)
-                    yield begin, stop, b"".join(reversed(pieces))
+                    chunks.append(line)
+                    yield begin, stop, b"".join(reversed(chunks))
             terminated = True
             stop = begin - 1
-            pieces, held = [], 0
-        held += len(rows[0])
-        if held <= cap:
-            pieces.append(rows[0])
+            chunks, length = [], 0
+        length += len(lines[0])
+        if length <= cap:
+            chunks.append(lines[0])
         else:
-            pieces = []
+            chunks = []
     if terminated:
-        yield 0, held, None if held > cap else b"".join(reversed(pieces))
+        yield 0, length, None if length > cap else b"".join(reversed(chunks))
 
 
-def unterminated(pread: Pread, end: int) -> int:
-    """Where the bytes after the last newline begin; `end` if there are none."""
+def find_terminated_end(pread: Pread, end: int) -> int:
+    """Return the offset after the last newline before `end`; `end` if nothing follows it."""
     position = end
-    chunk = _NEAR
+    chunk_size = _SMALL_CHUNK
     while position > 0:
-        size = min(chunk, position)
+        size = min(chunk_size, position)
         position -= size
-        found = pread(size, position).rfind(b"\n")
-        if found >= 0:
-            return position + found + 1
-        chunk = _CHUNK
+        newline = pread(size, position).rfind(b"\n")
+        if newline >= 0:
+            return position + newline + 1
+        chunk_size = _CHUNK
     return 0
 
 
 def seek(pread: Pread, end: int, seq: int) -> int:
-    """The start of a line from which a forward scan meets every record from `seq` on.
+    """Return the start of a line from which a forward scan meets every record from `seq` on.
 
-    Relies on seq growing with the offset; reads about log2(size) short stretches.
+    Relies on seq growing with the offset; does about log2(size) short reads.
     """
     low, high = 0, end
-    while high - low > _NEAR:
+    while high - low > _SMALL_CHUNK:
         middle = (low + high) // 2
-        start, found = _next_seq(pread, middle, high)
-        if found is not None and found < seq:
+        start, middle_seq = _next_seq(pread, middle, high)
+        if middle_seq is not None and middle_seq < seq:
             low = start
         else:
             high = middle
@@ -116,11 +116,11 @@ def seek(pread: Pread, end: int, seq: int) -> int:
 
 
 def _next_seq(pread: Pread, offset: int, end: int) -> tuple[int, int | None]:
-    """The first line that starts after an offset and has a seq, and that seq."""
+    """Return the start and seq of the first line after an offset that has a seq."""
     data = b""
     position = offset
     while position < end:
-        more = pread(min(_NEAR, end - position), position)
+        more = pread(min(_SMALL_CHUNK, end - position), position)
         if not more:
             break
         position += len(more)

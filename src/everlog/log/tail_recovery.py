@@ -1,9 +1,9 @@
-"""What the end of a part says after a crash: pure diagnosis, the store acts on it.
+"""Diagnosis of a part's tail after a crash. Pure; the store acts on it.
 
 Torn is a last line without newline, or one with a bad crc and NUL bytes (a power cut can keep
-the newline and lose the blocks before it). Neither was ever acknowledged. A whole line that only
-lacks its newline is kept. A terminated line with a bad crc and no NUL is damage: it may have
-been acknowledged, so it stays, and its number is not given away again.
+the newline and lose the blocks before it). Neither was ever acknowledged. A complete line that
+only lacks its newline is kept. A terminated line with a bad crc and no NUL is damage: it may have
+been acknowledged, so it stays, and its seq is not reused.
 """
 
 from __future__ import annotations
@@ -11,26 +11,26 @@ from __future__ import annotations
 import msgspec
 
 from everlog.log.line_codec import crc_matches, decode
-from everlog.log.scan import READ_CAP, Pread, backward, unterminated
+from everlog.log.scan import READ_CAP, Pread, backward, find_terminated_end
 
 
-class Tail(msgspec.Struct, frozen=True):
-    """The end of one part."""
+class TailState(msgspec.Struct, frozen=True):
+    """The state of one part's tail."""
 
-    keep: int  # bytes up to here are lines
-    torn: bool = False  # what follows `keep` must be set aside, then cut
-    complete: bool = False  # what follows `keep` is a whole line that lacks its newline
+    lines_end: int  # bytes before it are terminated lines
+    torn: bool = False  # what follows `lines_end` must be quarantined, then cut
+    complete: bool = False  # what follows is a complete line that lacks its newline
 
 
-def examine(pread: Pread, size: int) -> Tail:
-    """Diagnose the end of a part of `size` bytes, in time that depends on its last lines."""
-    keep = unterminated(pread, size)
-    rest = pread(size - keep, keep) if 0 < size - keep <= READ_CAP else b""
-    if rest and crc_matches(rest):
-        return Tail(keep, complete=True)
-    torn = keep < size
-    for start, _, line in backward(pread, keep):
+def examine_tail(pread: Pread, size: int) -> TailState:
+    """Diagnose the tail of a part of `size` bytes; the cost depends on its last lines only."""
+    lines_end = find_terminated_end(pread, size)
+    remainder = pread(size - lines_end, lines_end) if 0 < size - lines_end <= READ_CAP else b""
+    if remainder and crc_matches(remainder):
+        return TailState(lines_end, complete=True)
+    torn = lines_end < size
+    for start, _, line in backward(pread, lines_end):
         if line is None or b"\0" not in line or decode(line).record is not None:
             break
-        keep, torn = start, True
-    return Tail(keep, torn=torn)
+        lines_end, torn = start, True
+    return TailState(lines_end, torn=torn)

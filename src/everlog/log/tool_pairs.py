@@ -1,10 +1,10 @@
-"""Tool calls and their results, which nothing may separate.
+"""Pairs of tool calls and their results, which nothing may separate.
 
 A result belongs to the newest call before it that has its id and no result yet; failing that, to
-the first such call behind it. What belongs to no call is a stray: a result of a call that was
-never logged, or the second one of a call.
+the first such call after it. A result that belongs to no call is a stray: its call was never
+logged, or has a result already.
 
-A round is one call of a model with what belongs to it; no list of messages is cut inside one.
+A round is one model call with everything that belongs to it; messages are never cut inside one.
 """
 
 from __future__ import annotations
@@ -19,86 +19,84 @@ from everlog.model import Message, ToolCall, tool_result
 NO_RESULT = "No result was recorded for this call: the run was interrupted before it ended."
 
 
-class Pairs(msgspec.Struct, frozen=True):
-    """Which message answers which, by their places in a list."""
+class ToolPairs(msgspec.Struct, frozen=True):
+    """The pairs of calls and results in a list of messages, by index."""
 
-    caller: dict[int, int]  # result → the message that made its call
-    open: tuple[tuple[int, ToolCall], ...]  # calls without a result, each with its message
+    caller: dict[int, int]  # result → the message with its call
+    open_calls: tuple[tuple[int, ToolCall], ...]  # calls without a result, each with its message
     strays: tuple[int, ...]  # results without a call
 
 
-def pair(messages: Sequence[Message]) -> Pairs:
-    """Find the call of every result."""
-    waiting: dict[str, list[tuple[int, ToolCall]]] = {}  # calls without a result so far
-    early: dict[str, list[int]] = {}  # results that came before any call of their id
-    answered: set[str] = set()
+def pair_results(messages: Sequence[Message]) -> ToolPairs:
+    """Match every tool result with its call."""
+    open_calls: dict[str, list[tuple[int, ToolCall]]] = {}  # calls without a result so far
+    early_results: dict[str, list[int]] = {}  # results that came before any call of their id
+    answered_ids: set[str] = set()
     caller: dict[int, int] = {}
     strays: list[int] = []
-    for place, message in enumerate(messages):
+    for index, message in enumerate(messages):
         if message.role == "toolResult":
-            name = message.tool_call_id or ""
-            calls = waiting.get(name)
+            call_id = message.tool_call_id or ""
+            calls = open_calls.get(call_id)
             if calls:
-                caller[place] = calls.pop()[0]
-                answered.add(name)
-            elif name and name not in answered:
-                early.setdefault(name, []).append(place)
+                caller[index] = calls.pop()[0]
+                answered_ids.add(call_id)
+            elif call_id and call_id not in answered_ids:
+                early_results.setdefault(call_id, []).append(index)
             else:
-                strays.append(place)
+                strays.append(index)
             continue
         for block in message.content:
             if type(block) is ToolCall:
-                before = early.get(block.id)
-                if before:
-                    caller[before.pop(0)] = place
-                    answered.add(block.id)
+                results = early_results.get(block.id)
+                if results:
+                    caller[results.pop(0)] = index
+                    answered_ids.add(block.id)
                 else:
-                    waiting.setdefault(block.id, []).append((place, block))
-    strays += [place for places in early.values() for place in places]
-    unanswered = (one for calls in waiting.values() for one in calls)
-    return Pairs(
-        caller=caller,
-        open=tuple(sorted(unanswered, key=lambda one: one[0])),
-        strays=tuple(sorted(strays)),
+                    open_calls.setdefault(block.id, []).append((index, block))
+    strays += [index for indexes in early_results.values() for index in indexes]
+    unanswered = (call for calls in open_calls.values() for call in calls)
+    return ToolPairs(
+        caller=caller, open_calls=tuple(sorted(unanswered, key=lambda item: item[0])), strays=tuple(sorted(strays))
     )
 
 
-def arrange(messages: Sequence[Message], pairs: Pairs) -> list[Message]:
-    """The messages as a model takes them: every result directly behind its call's message.
+def arrange_results(messages: Sequence[Message], pairs: ToolPairs) -> list[Message]:
+    """Return the messages as a model needs them: every result directly after its call.
 
-    Calls without a result are answered by an error, strays are left out.
+    Calls without a result are answered with an error; strays are left out.
     """
-    behind: dict[int, list[Message]] = {}
+    results: dict[int, list[Message]] = {}
     for result in sorted(pairs.caller):
-        behind.setdefault(pairs.caller[result], []).append(messages[result])
-    for place, call in pairs.open:
-        behind.setdefault(place, []).append(closing(call))
+        results.setdefault(pairs.caller[result], []).append(messages[result])
+    for index, call in pairs.open_calls:
+        results.setdefault(index, []).append(make_missing_result(call))
     arranged: list[Message] = []
-    for place, message in enumerate(messages):
+    for index, message in enumerate(messages):
         if message.role != "toolResult":
             arranged.append(message)
-            arranged += behind.get(place, ())
+            arranged += results.get(index, ())
     return arranged
 
 
-def closing(call: ToolCall) -> Message:
-    """The error result that closes a call whose own was never recorded."""
+def make_missing_result(call: ToolCall) -> Message:
+    """Return the error result for a call whose own result was never recorded."""
     return tool_result(call.id, NO_RESULT, is_error=True, tool_name=call.name)
 
 
-def rounds(messages: Sequence[Message]) -> list[range]:
-    """The places of each API round: what the user said, the model's answer, its tool results."""
+def split_rounds(messages: Sequence[Message]) -> list[range]:
+    """Return the index range of each round: user messages, the model's answer, its results."""
     starts = [
-        place
-        for place, message in enumerate(messages)
-        if place == 0 or (message.role != "toolResult" and messages[place - 1].role != "user")
+        index
+        for index, message in enumerate(messages)
+        if index == 0 or (message.role != "toolResult" and messages[index - 1].role != "user")
     ]
     return [range(start, stop) for start, stop in pairwise([*starts, len(messages)])]
 
 
-def exchange(messages: Sequence[Message], seq: int) -> tuple[int, ...]:
-    """The seqs that share the fate of one message: it, its call's message, all its results."""
-    caller = {messages[r].seq: messages[c].seq for r, c in pair(messages).caller.items()}
+def exchange_seqs(messages: Sequence[Message], seq: int) -> tuple[int, ...]:
+    """Return the seqs inseparable from a message: its own, its call's, those of all results."""
+    caller = {messages[r].seq: messages[c].seq for r, c in pair_results(messages).caller.items()}
     owner = caller.get(seq, seq)
-    results = (result for result, of in caller.items() if of == owner)
+    results = (result for result, owner_seq in caller.items() if owner_seq == owner)
     return tuple(sorted({owner, seq, *results}))

@@ -1,12 +1,12 @@
-"""What a session spent, by day and model: nothing twice, nothing lost.
+"""The usage of a session by day and model: nothing counted twice, nothing lost.
 
-    an input      begins an exchange; whatever is counted until the next one is kept apart
-    a message     adds its usage and its tool calls to that
-    turn_end      says it better, since it knows of the agents that were asked: it counts instead
-    otherwise     (the next input, an interrupted turn) what was kept apart is what was spent
+    an input      begins an exchange; counts until the next one are pending
+    a message     adds its usage and its tool calls to the pending counts
+    turn_end      replaces the pending counts: it includes the usage of subagents
+    otherwise     (the next input, an interrupted turn) the pending counts are settled
 
-A day is one of UTC, by the record's own time. What was copied in from another session, by a fork
-or by a promotion, was spent there.
+Days are in UTC, by the record's own time. Messages copied from another session, by a fork or by a
+promotion, are counted there.
 """
 
 from __future__ import annotations
@@ -18,48 +18,43 @@ from typing import Any
 from everlog.ids import epoch_ms, timestamp
 from everlog.model import Message, Metadata, ToolCall, UsageRow
 
-Key = tuple[str, str]  # day and model
-Numbers = list[Any]  # turns, tool calls, tokens in, out, from the cache, to the cache; cost
+DayAndModel = tuple[str, str]
+Counters = list[Any]  # turns, tool calls, tokens in, out, from the cache, to the cache; cost
 
 _MINUTE = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d", re.ASCII)
-MOST = 1 << 50  # tokens of one record; above it a count is none
-_MOST_COST = 1e9
-# How much a token weighs against one of input: the usual relation of prices. For an order only.
-WEIGHTS = {
-    "input_tokens": 1.0,
-    "output_tokens": 5.0,
-    "cache_read_tokens": 0.1,
-    "cache_write_tokens": 1.25,
-}
+MAX_TOKENS = 1 << 50  # of one record; a larger count is invalid
+_MAX_COST = 1e9
+# The weight of a token relative to an input token, as prices usually are. For sorting only.
+TOKEN_WEIGHTS = {"input_tokens": 1.0, "output_tokens": 5.0, "cache_read_tokens": 0.1, "cache_write_tokens": 1.25}
 
 
-class Purse:
-    """The running numbers of one log."""
+class UsageFold:
+    """The running usage counters of one log."""
 
-    __slots__ = ("_day", "_kept", "_settled", "_spent")
+    __slots__ = ("_last_day", "_pending", "_settled", "_settled_rows")
 
     def __init__(self, metadata: Metadata) -> None:
-        self._settled = _opened(metadata.spent)
-        self._kept = _opened(metadata.spending)  # since the last input
-        self._spent: tuple[UsageRow, ...] | None = metadata.spent  # None: to be made again
-        self._day = ("-", "")  # the minute that was last asked for, and its day
+        self._settled = _to_sums(metadata.spent)
+        self._pending = _to_sums(metadata.spending)  # since the last input
+        self._settled_rows: tuple[UsageRow, ...] | None = metadata.spent  # None: outdated
+        self._last_day = ("-", "")  # cache: the last minute looked up, and its day
 
-    def day(self, stamp: str, otherwise: str) -> str:
-        """The day of a record's time: most are of the same minute as the one before."""
-        minute, day = self._day
+    def day(self, stamp: str, fallback: str) -> str:
+        """Return the day of a timestamp; most are in the same minute as the one before."""
+        minute, day = self._last_day
         if stamp[:16] == minute and stamp[-1] == "Z":
             return day
-        day = day_of(stamp, otherwise)
-        self._day = (stamp[:16] if _in_utc(stamp) else "-", day)
+        day = day_of(stamp, fallback)
+        self._last_day = (stamp[:16] if _is_utc(stamp) else "-", day)
         return day
 
-    def begin(self, day: str, model: str) -> None:
-        """An input came: what was kept apart before it has no better count coming."""
+    def begin_exchange(self, day: str, model: str) -> None:
+        """Begin an exchange with an input; settles what is pending, as no turn_end can follow."""
         self.settle()
-        self._kept[day, model] = [1, 0, 0, 0, 0, 0, 0.0]
+        self._pending[day, model] = [1, 0, 0, 0, 0, 0, 0.0]
 
-    def add(self, message: Message, day: str, model: str) -> None:
-        """Keep apart what a message of a model took."""
+    def add_message(self, message: Message, day: str, model: str) -> None:
+        """Add the usage of an assistant message to the pending counters."""
         calls = 0
         for block in message.content:
             if type(block) is ToolCall:
@@ -67,125 +62,126 @@ class Purse:
         usage = message.usage
         if usage is None and not calls:
             return
-        kept, key = self._kept, (day, model)
-        numbers = kept.get(key)
-        if numbers is None:
-            # The input may have come before anybody knew the model.
-            numbers = kept.pop((day, ""), None) if model else None
-            numbers = kept[key] = numbers or [0, 0, 0, 0, 0, 0, 0.0]
-        numbers[1] += calls
-        if usage is not None:  # an append waits for this: no calls, and what is 0 is not added
-            if 0 < (count := usage.input_tokens) <= MOST:
-                numbers[2] += count
-            if 0 < (count := usage.output_tokens) <= MOST:
-                numbers[3] += count
-            if 0 < (count := usage.cache_read_tokens) <= MOST:
-                numbers[4] += count
-            if 0 < (count := usage.cache_write_tokens) <= MOST:
-                numbers[5] += count
-            if 0.0 < (cost := usage.cost) <= _MOST_COST:
-                numbers[6] += cost
+        pending, key = self._pending, (day, model)
+        counters = pending.get(key)
+        if counters is None:
+            # The model may have been unknown when the input came.
+            counters = pending.pop((day, ""), None) if model else None
+            counters = pending[key] = counters or [0, 0, 0, 0, 0, 0, 0.0]
+        counters[1] += calls
+        if usage is not None:  # on the append path: no function calls, and zeros are not added
+            if 0 < (count := usage.input_tokens) <= MAX_TOKENS:
+                counters[2] += count
+            if 0 < (count := usage.output_tokens) <= MAX_TOKENS:
+                counters[3] += count
+            if 0 < (count := usage.cache_read_tokens) <= MAX_TOKENS:
+                counters[4] += count
+            if 0 < (count := usage.cache_write_tokens) <= MAX_TOKENS:
+                counters[5] += count
+            if 0.0 < (cost := usage.cost) <= _MAX_COST:
+                counters[6] += cost
 
-    def end(self, data: Mapping[str, Any], day: str, model: str) -> None:
-        """A turn ended: its own count stands for what was kept apart."""
+    def end_turn(self, data: Mapping[str, Any], day: str, model: str) -> None:
+        """End a turn: its own counts replace the pending ones."""
         usage = data.get("usage")
-        told = usage if isinstance(usage, dict) else {}
+        tokens = usage if isinstance(usage, dict) else {}
         name = data.get("model")
-        numbers = [
+        counters = [
             1,
-            whole(data.get("toolCalls")),
-            whole(told.get("inputTokens")),
-            whole(told.get("outputTokens")),
-            whole(told.get("cacheReadTokens")),
-            whole(told.get("cacheWriteTokens")),
-            price(data.get("cost")),
+            parse_count(data.get("toolCalls")),
+            parse_count(tokens.get("inputTokens")),
+            parse_count(tokens.get("outputTokens")),
+            parse_count(tokens.get("cacheReadTokens")),
+            parse_count(tokens.get("cacheWriteTokens")),
+            parse_cost(data.get("cost")),
         ]
-        self._kept = {(day, name if isinstance(name, str) and name else model): numbers}
+        self._pending = {(day, name if isinstance(name, str) and name else model): counters}
         self.settle()
 
     def settle(self) -> None:
-        """What was kept apart was spent."""
-        if self._kept:
+        """Add the pending counters to the settled ones."""
+        if self._pending:
             settled = self._settled
-            for key, numbers in self._kept.items():
+            for key, counters in self._pending.items():
                 sums = settled.get(key)
                 if sums is None:
-                    settled[key] = numbers
+                    settled[key] = counters
                 else:
-                    for place, number in enumerate(numbers):
+                    for index, number in enumerate(counters):
                         if number:
-                            sums[place] += number
-            self._kept = {}
-            self._spent = None
+                            sums[index] += number
+            self._pending = {}
+            self._settled_rows = None
 
-    def forget(self) -> None:
-        """All of it was spent in another session."""
-        self._settled, self._kept, self._spent = {}, {}, ()
+    def clear(self) -> None:
+        """Drop all counters: the usage belongs to another session."""
+        self._settled, self._pending, self._settled_rows = {}, {}, ()
 
-    def spent(self) -> tuple[UsageRow, ...]:
-        """What is settled, by day and model."""
-        if self._spent is None:
-            self._spent = _closed(self._settled)
-        return self._spent
+    def settled_rows(self) -> tuple[UsageRow, ...]:
+        """Return the settled usage, by day and model."""
+        if self._settled_rows is None:
+            self._settled_rows = _to_rows(self._settled)
+        return self._settled_rows
 
-    def spending(self) -> tuple[UsageRow, ...]:
-        """What is kept apart."""
-        return _closed(self._kept) if self._kept else ()
+    def pending_rows(self) -> tuple[UsageRow, ...]:
+        """Return the pending usage, by day and model."""
+        return _to_rows(self._pending) if self._pending else ()
 
 
-def day_of(stamp: str, otherwise: str) -> str:
-    """The day of a record's time in UTC, or of another time if it is none."""
-    if _in_utc(stamp):
+def day_of(stamp: str, fallback: str) -> str:
+    """Return the UTC day of a timestamp, or that of `fallback` if it is not a valid time."""
+    if _is_utc(stamp):
         return stamp[:10]
     moment = epoch_ms(stamp)
     if moment is None or moment < 0:
-        return otherwise[:10]
+        return fallback[:10]
     return timestamp(moment / 1000)[:10]
 
 
-def _in_utc(stamp: str) -> bool:
-    """Whether it is `2026-11-16T08:30…Z`, whatever the rest: so its beginning tells the day."""
+def _is_utc(stamp: str) -> bool:
+    """Return whether a timestamp is `2026-11-16T08:30…Z`, so that its start is the day."""
     return stamp[-1:] == "Z" and bool(_MINUTE.match(stamp)) and epoch_ms(stamp[:10]) is not None
 
 
 # --- sums -----------------------------------------------------------------------------------
 
 
-def used(metadata: Metadata) -> tuple[UsageRow, ...]:
-    """All that a session spent, what the last exchange took so far included."""
-    return summed((*metadata.spent, *metadata.spending)) if metadata.spending else metadata.spent
+def session_usage(metadata: Metadata) -> tuple[UsageRow, ...]:
+    """Return the usage of a session, the pending exchange included."""
+    settled, pending = metadata.spent, metadata.spending
+    return sum_by_day_and_model((*settled, *pending)) if pending else settled
 
 
-def summed(rows: Iterable[UsageRow]) -> tuple[UsageRow, ...]:
-    """Rows by day and model, oldest first, one of each."""
-    sums: dict[Key, Numbers] = {}
+def sum_by_day_and_model(rows: Iterable[UsageRow]) -> tuple[UsageRow, ...]:
+    """Merge rows into one for each day and model, oldest first."""
+    sums: dict[DayAndModel, Counters] = {}
     for row in rows:
-        sums[row.day, row.model] = _summed(_numbers(row), sums.get((row.day, row.model)))
-    return _closed(sums)
+        sums[row.day, row.model] = _add_counters(_counters_of(row), sums.get((row.day, row.model)))
+    return _to_rows(sums)
 
 
-def total(rows: Iterable[UsageRow], day: str = "", model: str = "") -> UsageRow:
-    """One row for all of them, under this name."""
-    numbers: Numbers = [0, 0, 0, 0, 0, 0, 0.0]
+def total_usage(rows: Iterable[UsageRow], day: str = "", model: str = "") -> UsageRow:
+    """Sum rows into one row with the given day and model."""
+    counters: Counters = [0, 0, 0, 0, 0, 0, 0.0]
     for row in rows:
-        numbers = _summed(_numbers(row), numbers)
-    return UsageRow(day, model, *numbers)
+        counters = _add_counters(_counters_of(row), counters)
+    return UsageRow(day, model, *counters)
 
 
-def weight(row: UsageRow) -> float:
-    """What a row comes to in tokens of input, about: for an order where prices are not known."""
-    return float(sum(getattr(row, name) * each for name, each in WEIGHTS.items()))
+def usage_weight(row: UsageRow) -> float:
+    """Return the approximate weight of a row in input tokens; for sorting without prices."""
+    return float(sum(getattr(row, name) * factor for name, factor in TOKEN_WEIGHTS.items()))
 
 
-def _opened(rows: Iterable[UsageRow]) -> dict[Key, Numbers]:
-    return {(row.day, row.model): _numbers(row) for row in rows}
+def _to_sums(rows: Iterable[UsageRow]) -> dict[DayAndModel, Counters]:
+    return {(row.day, row.model): _counters_of(row) for row in rows}
 
 
-def _closed(sums: Mapping[Key, Numbers]) -> tuple[UsageRow, ...]:
+def _to_rows(sums: Mapping[DayAndModel, Counters]) -> tuple[UsageRow, ...]:
     return tuple(UsageRow(*key, *sums[key]) for key in sorted(sums))
 
 
-def _numbers(row: UsageRow) -> Numbers:
+def _counters_of(row: UsageRow) -> Counters:
     return [
         row.turns,
         row.tool_calls,
@@ -197,17 +193,15 @@ def _numbers(row: UsageRow) -> Numbers:
     ]
 
 
-def _summed(one: Numbers, other: Numbers | None) -> Numbers:
-    return (
-        one if other is None else [first + second for first, second in zip(other, one, strict=True)]
-    )
+def _add_counters(counters: Counters, sums: Counters | None) -> Counters:
+    return counters if sums is None else [a + b for a, b in zip(sums, counters, strict=True)]
 
 
-def whole(value: object) -> int:
-    """A count that a record states; what is none counts nothing."""
-    return int(value) if isinstance(value, int | float) and 0 < value <= MOST else 0
+def parse_count(value: object) -> int:
+    """Return a count stated by a record; 0 if it is not a valid count."""
+    return int(value) if isinstance(value, int | float) and 0 < value <= MAX_TOKENS else 0
 
 
-def price(value: object) -> float:
-    """A cost that a record states, likewise."""
-    return float(value) if isinstance(value, int | float) and 0 < value <= _MOST_COST else 0.0
+def parse_cost(value: object) -> float:
+    """Return a cost stated by a record; 0.0 if it is not a valid cost."""
+    return float(value) if isinstance(value, int | float) and 0 < value <= _MAX_COST else 0.0

@@ -1,6 +1,6 @@
-"""Usage as people are shown it: totals, lines over time, and the sessions that cost most.
+"""The usage report for people: totals, lines over time, and the most expensive sessions.
 
-What a provider stated and what was estimated stay two numbers. Nothing here is stored.
+The cost stated by providers and the estimated cost stay separate. Nothing here is stored.
 """
 
 from __future__ import annotations
@@ -11,21 +11,21 @@ from typing import Literal
 
 import msgspec
 
-from everlog.log.usage_fold import total
+from everlog.log.usage_fold import total_usage
 from everlog.model import UsageRow
 from everlog.ports import UsageReport
 
-By = Literal["day", "week", "month", "model"]
-Price = Callable[[UsageRow], float | None]  # of what has no stated cost; None: nobody knows
+Grouping = Literal["day", "week", "month", "model"]
+PriceLookup = Callable[[UsageRow], float | None]  # of a row without a stated cost; None: unknown
 
-LINES = 31  # that time is cut into, about, if nobody says how
-# Lines of a stretch without gaps. A longer one, as a single wrong date makes it, has lines only
-# for the time in which something was spent.
-_FILLED = {"day": 366, "week": 106, "month": 60}
+TARGET_LINES = 31  # about so many, if no grouping is given
+# The most lines of a range without gaps. A longer range, as a single wrong date makes it, has
+# lines only for periods with usage.
+_MAX_FILLED_LINES = {"day": 366, "week": 106, "month": 60}
 
 
-class Line(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """What was spent under one name: a day, a week (its Monday), a month, a model, or in all."""
+class UsageLine(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """The usage of a day, a week (named by its Monday), a month, a model, or the total."""
 
     name: str = ""
     turns: int = 0
@@ -34,91 +34,91 @@ class Line(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     output_tokens: int = 0
     cache_read_tokens: int = 0
     cache_write_tokens: int = 0
-    cost: float = 0.0  # as it was stated
-    estimate: float = 0.0  # of the rest, by price lists
+    cost: float = 0.0  # as stated by the provider
+    estimate: float = 0.0  # of usage without a stated cost, by price lists
 
     @property
     def tokens(self) -> int:
-        """All of them."""
+        """Return the number of all tokens."""
         return self.input_tokens + self.output_tokens + self.cached_tokens
 
     @property
     def cached_tokens(self) -> int:
-        """Those that were read from a cache or written to one."""
+        """Return the number of tokens read from or written to a cache."""
         return self.cache_read_tokens + self.cache_write_tokens
 
     @property
     def dollars(self) -> float:
-        """Stated and estimated."""
+        """Return the stated and the estimated cost together."""
         return self.cost + self.estimate
 
 
-class Costly(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """A session and what it spent."""
+class SessionCost(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """A session and its usage."""
 
     session: str
     title: str
     agent: str
     sender: str
-    spent: Line
+    spent: UsageLine
 
 
-class Reckoning(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """What was spent."""
+class UsageSummary(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """The usage of a store: total, lines, most expensive sessions."""
 
-    by: By
-    sessions: int  # that spent something
-    behind: int  # sessions of other programs that were not read to their end yet
-    total: Line
-    lines: tuple[Line, ...]  # oldest first; models: the most tokens first
-    costliest: tuple[Costly, ...]  # the most expensive first; none that took nothing
+    by: Grouping
+    sessions: int  # with any usage
+    behind: int  # foreign sessions that are not read to their end yet
+    total: UsageLine
+    lines: tuple[UsageLine, ...]  # oldest first; models: the most tokens first
+    costliest: tuple[SessionCost, ...]  # most expensive first; only those with tokens or a cost
     unpriced: tuple[str, ...]  # models that have neither a stated cost nor a price
 
 
-def reckon(
-    used: UsageReport,
-    price: Price,
+def summarize_usage(
+    report: UsageReport,
+    price: PriceLookup,
     *,
-    by: By | None = None,
-    most: int = 10,
+    by: Grouping | None = None,
+    max_sessions: int = 10,
     days: tuple[str, str] = ("", ""),
-) -> Reckoning:
-    """What was used, as it is shown.
+) -> UsageSummary:
+    """Summarize a usage report.
 
-    Without `by` time is cut so that there are about 31 lines. `most`: sessions that are named.
-    `days`: the first and the last that are shown even if nothing was spent on them.
+    Without `by` the grouping is chosen for about 31 lines. `max_sessions`: how many sessions to
+    list. `days`: the first and the last day to show, even without usage.
     """
-    own = by or _fitting(used.spent, days)
-    costly = [
-        Costly(
-            session=one.session,
-            title=one.title,
-            agent=one.agent,
-            sender=one.sender,
-            spent=line(one.spent, price),
+    grouping = by or _choose_grouping(report.spent, days)
+    costs = [
+        SessionCost(
+            session=spender.session,
+            title=spender.title,
+            agent=spender.agent,
+            sender=spender.sender,
+            spent=make_usage_line(spender.spent, price),
         )
-        for one in used.spenders
-        if any(row.tokens or row.cost for row in one.spent)
+        for spender in report.spenders
+        if any(row.tokens or row.cost for row in spender.spent)
     ]
-    costly.sort(key=lambda one: (-one.spent.dollars, -one.spent.tokens))
-    without = {one.model for one in used.spent if _is_unpriced(one, price)}
-    return Reckoning(
-        by=own,
-        sessions=used.sessions,
-        behind=used.behind,
-        total=line(used.spent, price),
-        lines=tuple(_lines(used.spent, price, own, days)),
-        costliest=tuple(costly[:most]),
-        unpriced=tuple(sorted(without)),
+    costs.sort(key=lambda cost: (-cost.spent.dollars, -cost.spent.tokens))
+    unpriced = {row.model for row in report.spent if _is_unpriced(row, price)}
+    return UsageSummary(
+        by=grouping,
+        sessions=report.sessions,
+        behind=report.behind,
+        total=make_usage_line(report.spent, price),
+        lines=tuple(_lines(report.spent, price, grouping, days)),
+        costliest=tuple(costs[:max_sessions]),
+        unpriced=tuple(sorted(unpriced)),
     )
 
 
-def line(rows: Iterable[UsageRow], price: Price, name: str = "") -> Line:
-    """One line for some rows."""
+def make_usage_line(rows: Iterable[UsageRow], price: PriceLookup, name: str = "") -> UsageLine:
+    """Sum rows into one line."""
     rows = list(rows)
-    sums = total(rows)
+    sums = total_usage(rows)
     estimate = sum((price(row) or 0.0 for row in rows if not row.cost and row.tokens), 0.0)
-    return Line(
+    return UsageLine(
         name=name,
         turns=sums.turns,
         tool_calls=sums.tool_calls,
@@ -131,74 +131,74 @@ def line(rows: Iterable[UsageRow], price: Price, name: str = "") -> Line:
     )
 
 
-def _is_unpriced(row: UsageRow, price: Price) -> bool:
+def _is_unpriced(row: UsageRow, price: PriceLookup) -> bool:
     return not row.cost and row.tokens > 0 and price(row) is None
 
 
-def _lines(rows: Sequence[UsageRow], price: Price, by: By, days: tuple[str, str]) -> Iterator[Line]:
+def _lines(rows: Sequence[UsageRow], price: PriceLookup, by: Grouping, days: tuple[str, str]) -> Iterator[UsageLine]:
     if by == "model":
         groups: dict[str, list[UsageRow]] = {}
         for row in rows:
             groups.setdefault(row.model, []).append(row)
-        made = [line(groups[name], price, name) for name in groups]
-        yield from sorted(made, key=lambda one: (-one.tokens, one.name))
+        lines = [make_usage_line(groups[name], price, name) for name in groups]
+        yield from sorted(lines, key=lambda line: (-line.tokens, line.name))
         return
-    groups = {name: [] for name in _stretch(rows, by, days)}
+    groups = {name: [] for name in _period_names(rows, by, days)}
     for row in rows:
-        groups.setdefault(_name(row.day, by), []).append(row)
+        groups.setdefault(_period_name(row.day, by), []).append(row)
     for name in sorted(groups):
-        yield line(groups[name], price, name)
+        yield make_usage_line(groups[name], price, name)
 
 
-def _stretch(rows: Sequence[UsageRow], by: By, days: tuple[str, str]) -> list[str]:
-    """The names of all days, weeks or months from the first to the last; none if too many."""
-    first, last = _ends(rows, days)
+def _period_names(rows: Sequence[UsageRow], by: Grouping, days: tuple[str, str]) -> list[str]:
+    """Return all days, weeks or months from the first to the last; none if too many."""
+    first, last = _date_range(rows, days)
     if first is None or last is None:
         return []
     names: dict[str, None] = {}
     day = first
-    while day <= last and len(names) <= _FILLED[by]:
-        names[_name(day.isoformat(), by)] = None
-        if day == last:  # asked before the next day is made: it may be beyond all years
+    while day <= last and len(names) <= _MAX_FILLED_LINES[by]:
+        names[_period_name(day.isoformat(), by)] = None
+        if day == last:  # before adding a day, which could exceed the last year
             break
         day += timedelta(days=1)
-    return list(names) if len(names) <= _FILLED[by] else []
+    return list(names) if len(names) <= _MAX_FILLED_LINES[by] else []
 
 
-def _ends(rows: Sequence[UsageRow], days: tuple[str, str]) -> tuple[date | None, date | None]:
-    found = [day for row in rows if (day := _date(row.day)) is not None]
-    found += [day for text in days if text and (day := _date(text)) is not None]
-    return (min(found), max(found)) if found else (None, None)
+def _date_range(rows: Sequence[UsageRow], days: tuple[str, str]) -> tuple[date | None, date | None]:
+    dates = [day for row in rows if (day := _parse_date(row.day)) is not None]
+    dates += [day for text in days if text and (day := _parse_date(text)) is not None]
+    return (min(dates), max(dates)) if dates else (None, None)
 
 
-def _fitting(rows: Sequence[UsageRow], days: tuple[str, str]) -> By:
-    first, last = _ends(rows, days)
+def _choose_grouping(rows: Sequence[UsageRow], days: tuple[str, str]) -> Grouping:
+    first, last = _date_range(rows, days)
     span = (last - first).days + 1 if first is not None and last is not None else 1
-    if span <= LINES:
+    if span <= TARGET_LINES:
         return "day"
-    if span <= LINES * 7:
+    if span <= TARGET_LINES * 7:
         return "week"
-    if not _stretch(rows, "month", days):
-        # There will be gaps, so the length says nothing: one wrong date does not make months of
-        # days that would fit.
-        fine: tuple[By, ...] = ("day", "week")
-        for by in fine:
-            if len({_name(row.day, by) for row in rows}) <= LINES:
+    if not _period_names(rows, "month", days):
+        # There will be gaps, so the span is meaningless: one wrong date must not force months
+        # where days would fit.
+        finer: tuple[Grouping, ...] = ("day", "week")
+        for by in finer:
+            if len({_period_name(row.day, by) for row in rows}) <= TARGET_LINES:
                 return by
     return "month"
 
 
-def _name(day: str, by: By) -> str:
+def _period_name(day: str, by: Grouping) -> str:
     if by == "day":
         return day
     if by == "month":
         return day[:7]
-    found = _date(day)
-    return day if found is None else (found - timedelta(days=found.weekday())).isoformat()
+    parsed = _parse_date(day)
+    return day if parsed is None else (parsed - timedelta(days=parsed.weekday())).isoformat()
 
 
-def _date(day: str) -> date | None:
+def _parse_date(day: str) -> date | None:
     try:
         return date.fromisoformat(day)
-    except ValueError:  # of a clock that nobody set
+    except ValueError:  # from a clock that was never set
         return None

@@ -1,9 +1,9 @@
-"""Contradictions: two facts about the same thing that cannot both hold.
+"""Contradictions: two facts about the same subject that cannot both hold.
 
-Rules over words, so they are careful: a pair counts only if it has the same words but for one that
-is replaced by a rival (tabs and spaces, npm and pnpm), by another number or by its negation, or if
-both fill the same single place ("the deadline is …", "uses … for linting") differently. What
-is not recognised stays as two facts, which is a smaller harm than one that is lost.
+The rules compare words and are careful: a pair counts only if it has the same words except for one
+that is replaced by a rival (tabs and spaces, npm and pnpm), by another number or by its negation,
+or if both fill the same single slot ("the deadline is …", "uses … for linting") differently. An
+unrecognised contradiction stays as two facts, which does less harm than losing one.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import re
 from collections.abc import Hashable, Iterator
 from typing import NamedTuple
 
-from everlog.memory.facts import NEGATIONS, Category, alike, key, words
+from everlog.memory.facts import NEGATIONS, Category, fact_key, is_same_key, words
 
 _RIVALS = tuple(
     frozenset(group.split())
@@ -46,11 +46,11 @@ _RIVALS = tuple(
         "monday tuesday wednesday thursday friday saturday sunday",
     )
 )
-# Of these there may be several: whoever supports SQLite may support Postgres as well.
-_MANY = frozenset({"support", "supported", "speak", "know", "target", "include", "read", "both"})
+# These allow several values: whoever supports SQLite may support Postgres as well.
+_MULTI_VALUE = frozenset({"support", "supported", "speak", "know", "target", "include", "read", "both"})
 _NUMBER = re.compile(r"v?\d[\w.\-]*\+?")
 _DATE = re.compile(r"\d{4}-\d\d(?:-\d\d)?")
-# A number that measures replaces another; one that counts or names things stands beside it.
+# A measurement replaces another one; a number that counts or names things does not.
 _MEASURES = frozenset(
     {
         *("version", "port", "limit", "timeout", "budget", "maximum", "minimum", "most", "least"),
@@ -65,7 +65,7 @@ _DECIDED = re.compile(
     r"(?:decided|agreed|chose|picked)\s+(?:to|on)?\s*",
     re.IGNORECASE,
 )
-# Places that hold one thing at a time: what stands in them, and of what.
+# Slots that hold one value at a time: the value, and the subject it belongs to.
 _FRAMES = tuple(
     re.compile(pattern, re.IGNORECASE)
     for pattern in (
@@ -83,88 +83,87 @@ _SUBJECT = re.compile(
     r"(?:now |also |always |really |usually |strongly )*",
     re.IGNORECASE,
 )
-# A reason, or what was passed over, is no part of what holds.
+# A reason or a rejected alternative is not part of the claim.
 _ASIDE = re.compile(r"\s+(?:because|since|so that|due to|instead of|rather than)\s", re.IGNORECASE)
-_OVER = re.compile(r"\bprefer\w*\s+(.+?)\s+(?:over|to|rather than|instead of)\s+(.+)$", re.I)
+_PREFERENCE = re.compile(r"\bprefer\w*\s+(.+?)\s+(?:over|to|rather than|instead of)\s+(.+)$", re.I)
 _ABOUT_PEOPLE: frozenset[Category] = frozenset({"preference", "constraint"})
 _ABOUT_WORK: frozenset[Category] = frozenset({"project", "pattern", "decision", "constraint"})
 
 
 class Claim(NamedTuple):
-    """A fact taken apart, so that it can be held against many others."""
+    """A fact taken apart, for comparison with many others."""
 
     category: Category | None
     key: tuple[str, ...]
     words: tuple[str, ...]
-    bag: frozenset[str]  # the same words
-    places: dict[tuple[str, ...], tuple[str, tuple[str, ...]]]  # subject → verb and value
-    over: tuple[tuple[str, ...], tuple[str, ...]] | None  # what is preferred to what
+    word_set: frozenset[str]  # the same words as a set
+    slots: dict[tuple[str, ...], tuple[str, tuple[str, ...]]]  # subject → verb and value
+    preference: tuple[tuple[str, ...], tuple[str, ...]] | None  # preferred, rejected
 
 
-def claim(text: str, category: Category | None) -> Claim:
-    """What a fact claims."""
+def parse_claim(text: str, category: Category | None) -> Claim:
+    """Take a fact apart."""
     plain = _SUBJECT.sub("", _DECIDED.sub("", text.strip().rstrip(".!;。")))
-    said = words(_ASIDE.split(plain, maxsplit=1)[0])
-    places: dict[tuple[str, ...], tuple[str, tuple[str, ...]]] = {}
+    claim_words = words(_ASIDE.split(plain, maxsplit=1)[0])
+    slots: dict[tuple[str, ...], tuple[str, tuple[str, ...]]] = {}
     for frame in _FRAMES:
         match = frame.match(plain)
-        if (
-            match is not None
-            and (subject := words(match["s"]))
-            and (value := words(match["value"]))
-        ):
-            places[subject] = (match["v"].lower(), value)
-    pair = _OVER.search(plain)
-    over = (key(pair[1]), key(pair[2])) if pair else None
-    return Claim(category, key(text), said, frozenset(said), places, over)
+        subject, value = (words(match["s"]), words(match["value"])) if match else ((), ())
+        if match is not None and subject and value:
+            slots[subject] = (match["v"].lower(), value)
+    pair = _PREFERENCE.search(plain)
+    preference = (fact_key(pair[1]), fact_key(pair[2])) if pair else None
+    return Claim(category, fact_key(text), claim_words, frozenset(claim_words), slots, preference)
 
 
-def handles(one: Claim) -> Iterator[Hashable]:
-    """What to find a claim by: two that contradict each other have one in common."""
-    yield from one.places
-    if one.over is not None:
-        yield frozenset(one.over)
-    core = one.bag - NEGATIONS - _POSITIVE
+def lookup_keys(claim: Claim) -> Iterator[Hashable]:
+    """Yield lookup keys; two claims that contradict each other share at least one."""
+    yield from claim.slots
+    if claim.preference is not None:
+        yield frozenset(claim.preference)
+    core = claim.word_set - NEGATIONS - _POSITIVE
     yield core
     for word in core:
         yield core - {word}
 
 
-def contradict(one: Claim, other: Claim) -> bool:
-    """Whether two facts are about the same thing and say different things of it."""
-    given = {one.category, other.category} - {None}
-    if not (given <= _ABOUT_PEOPLE or given <= _ABOUT_WORK) or not one.bag & other.bag:
+def is_contradiction(first: Claim, second: Claim) -> bool:
+    """Return whether two facts say different things about the same subject."""
+    categories = {first.category, second.category} - {None}
+    comparable = categories <= _ABOUT_PEOPLE or categories <= _ABOUT_WORK
+    if not comparable or not first.word_set & second.word_set:
         return False
-    found = (
-        (one.over is not None and one.over[::-1] == other.over)
-        or _one_place(one, other)
-        or _one_word(one, other)
+    differs = (
+        (first.preference is not None and first.preference[::-1] == second.preference)
+        or _differ_in_slot(first, second)
+        or _differ_in_one_word(first, second)
     )
-    return found and not alike(one.key, other.key)
+    return differs and not is_same_key(first.key, second.key)
 
 
-def _one_place(one: Claim, other: Claim) -> bool:
-    for subject, (verb, value) in one.places.items():
-        if subject in other.places:
-            their_verb, their_value = other.places[subject]
-            return value != their_value and (verb == their_verb or "is" in (verb, their_verb))
+def _differ_in_slot(first: Claim, second: Claim) -> bool:
+    for subject, (verb, value) in first.slots.items():
+        if subject in second.slots:
+            other_verb, other_value = second.slots[subject]
+            return value != other_value and (verb == other_verb or "is" in (verb, other_verb))
     return False
 
 
-def _one_word(one: Claim, other: Claim) -> bool:
-    """The same words, but for one that is a rival, another number, or a negation."""
-    if abs(len(one.bag) - len(other.bag)) > 3:
-        return False  # too many for one word, with its negation
-    left, right = one.bag - other.bag, other.bag - one.bag
-    if (left | right) & NEGATIONS:
-        denied = bool(left & NEGATIONS), bool(right & NEGATIONS)
-        return not (left | right) - NEGATIONS - _POSITIVE and denied[0] != denied[1]
-    if len(left) != 1 or len(right) != 1:
+def _differ_in_one_word(first: Claim, second: Claim) -> bool:
+    """Return whether one word differs: a rival, another number, or a negation."""
+    if abs(len(first.word_set) - len(second.word_set)) > 3:
+        return False  # more than one word and its negation
+    only_first, only_second = first.word_set - second.word_set, second.word_set - first.word_set
+    if (only_first | only_second) & NEGATIONS:
+        negated = bool(only_first & NEGATIONS), bool(only_second & NEGATIONS)
+        return not (only_first | only_second) - NEGATIONS - _POSITIVE and negated[0] != negated[1]
+    if len(only_first) != 1 or len(only_second) != 1:
         return False
-    (mine,), (theirs,) = left, right
-    if _DATE.fullmatch(mine) or _DATE.fullmatch(theirs):
-        return False  # things happen on many days; a deadline has a place of its own
-    if _NUMBER.fullmatch(mine) and _NUMBER.fullmatch(theirs):
-        return "." in mine + theirs or "+" in mine + theirs or bool(_MEASURES & one.bag)
-    rivals = any({mine, theirs} <= group for group in _RIVALS)
-    return rivals and not _MANY & one.bag
+    (first_word,), (second_word,) = only_first, only_second
+    if _DATE.fullmatch(first_word) or _DATE.fullmatch(second_word):
+        return False  # things happen on many days; a deadline is a slot
+    if _NUMBER.fullmatch(first_word) and _NUMBER.fullmatch(second_word):
+        numbers = first_word + second_word
+        return "." in numbers or "+" in numbers or bool(_MEASURES & first.word_set)
+    rivals = any({first_word, second_word} <= group for group in _RIVALS)
+    return rivals and not _MULTI_VALUE & first.word_set

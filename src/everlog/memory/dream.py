@@ -1,13 +1,13 @@
-"""A dream: the memory is put in order, in four phases, and only on paper.
+"""A dream: the consolidation of a memory, planned in four phases without touching the disk.
 
-    orient        what is there: index, notes, who wrote them
-    gather        what is new: extracted lines, summaries of sessions
-    consolidate   statements become notes; doubles, dates, contradictions
-    prune         the index below its limits, without pointers to nowhere
+    orient        read the index and the notes, and who wrote them
+    gather        collect what is new: extracted lines, summaries of sessions
+    consolidate   turn statements into notes; resolve duplicates, dates, contradictions
+    prune         bring the index below its limits, without dangling pointers
 
-What comes out is a plan. Notes, lines and summaries are data: a sentence in them that looks like an
-instruction is a sentence. With a model its answer is a proposal that is checked first; what it left
-undone, and everything when it is not usable, is done by the same rules as without one.
+The result is a plan. Notes, lines and summaries are data: a sentence in them that looks like an
+instruction is not followed. A model's answer is a proposal that is checked first; what it leaves
+undone, or everything if it is unusable, is done by the same rules as without a model.
 """
 
 from __future__ import annotations
@@ -21,18 +21,19 @@ import msgspec
 
 from everlog.memory import dream_proposal, extracted_file, extraction_rules, index_file, note_text
 from everlog.memory.consolidation import Statement, consolidate
-from everlog.memory.dream_plan import Draft, Plan, Summary
-from everlog.memory.facts import Fact, Source, inert, is_command
+from everlog.memory.dream_plan import DreamDraft, DreamPlan, SessionSummary
+from everlog.memory.extracted_file import EXTRACTED_FILE, FactLine
+from everlog.memory.facts import Fact, Source, is_command, sanitize_line
 from everlog.memory.note_files import MemoryFile
-from everlog.memory.note_text import INDEX
+from everlog.memory.note_text import INDEX_FILE
 
-HOURS = 24
-SESSIONS = 5
+MIN_HOURS = 24
+MIN_SESSIONS = 5
 _DAY = 86_400
 
 
-class State(msgspec.Struct, frozen=True):
-    """`.consolidation_state.json`."""
+class ConsolidationState(msgspec.Struct, frozen=True):
+    """The content of `.consolidation_state.json`."""
 
     last_consolidated_at: int | None = None  # Unix time
     lock_etag: None = None
@@ -45,55 +46,56 @@ class Verdict(NamedTuple):
     reason: str
 
 
-def gate(
-    state: State,
+def check_gates(
+    state: ConsolidationState,
     now: float,
-    sessions: Callable[[int], int],
-    lock: Callable[[], str],
+    count_sessions: Callable[[int], int],
+    lock_holder: Callable[[], str],
     *,
-    hours: float = HOURS,
-    least: int = SESSIONS,
+    min_hours: float = MIN_HOURS,
+    min_sessions: int = MIN_SESSIONS,
 ) -> Verdict:
-    """The three gates, cheapest first: the next is asked only if the one before is open.
+    """Check the three gates, cheapest first; the first closed one decides.
 
-    `sessions(since)` counts those that were written after a Unix time; `lock()` says who holds the
-    lock, or nothing. `hours` and `least` are what the first two ask for.
+    `count_sessions(since)` counts the sessions written after a Unix time; `lock_holder()` returns
+    who holds the lock, or nothing.
     """
     since = last_run(state, now)
-    if since is not None and now - since < hours * 3600:
-        passed = max((now - since) / 3600, 0.0)
-        return Verdict(False, f"{passed:.1f} of {hours:g} hours since the last dream")
-    count = sessions(since or 0)
-    if count < least:
-        return Verdict(False, f"{count} of {least} new sessions since the last dream")
-    holder = lock()
+    if since is not None and now - since < min_hours * 3600:
+        hours = max((now - since) / 3600, 0.0)
+        return Verdict(False, f"{hours:.1f} of {min_hours:g} hours since the last dream")
+    count = count_sessions(since or 0)
+    if count < min_sessions:
+        return Verdict(False, f"{count} of {min_sessions} new sessions since the last dream")
+    holder = lock_holder()
     if holder:
-        return Verdict(False, f"another dream is under way: {holder}")
+        return Verdict(False, f"another dream is running: {holder}")
     return Verdict(True, f"{count} new sessions")
 
 
-def last_run(state: State, now: float) -> int | None:
-    """When the last dream was. One far in the future is a clock's mistake and counts as none."""
+def last_run(state: ConsolidationState, now: float) -> int | None:
+    """Return when the last dream was; a time far in the future is a clock error, so None."""
     last = state.last_consolidated_at
     return None if last is None or last - now > _DAY else last
 
 
-class Oriented(NamedTuple):
-    """What is there."""
+class MemoryOverview(NamedTuple):
+    """The content of a memory before a dream."""
 
-    draft: Draft
-    lines: list[extracted_file.Line]
-    known: list[str]  # the facts of all notes
+    draft: DreamDraft
+    lines: list[FactLine]
+    known_facts: list[str]  # of all notes
 
 
 # --- the phases -----------------------------------------------------------------------------
 
 
-def orient(files: Iterable[MemoryFile]) -> Oriented:
+def orient(files: Iterable[MemoryFile]) -> MemoryOverview:
     """Read the index, the notes and the extracted lines."""
-    draft = Draft(files)
-    known = [note_text.parse(draft.text(path)).fact for path in draft.notes()]
-    return Oriented(draft, extracted_file.read(draft.text(extracted_file.FILE)), known)
+    draft = DreamDraft(files)
+    known_facts = [note_text.parse(draft.text(path)).fact for path in draft.notes()]
+    lines = extracted_file.parse_lines(draft.text(EXTRACTED_FILE))
+    return MemoryOverview(draft, lines, known_facts)
 
 
 _SECTION = re.compile(r"^#+\s+(.*\S)\s*$")
@@ -101,32 +103,33 @@ _NOTHING = re.compile(r"\W*(?:none|nothing|n/a|no\b.{0,20})\W*$|\S+$", re.IGNORE
 _ITEM = re.compile(r"^\s*(?:[-*+]|\d{1,3}[.)])\s+(?:\[[ xX]\]\s+)?(\S.*)$")
 
 
-def gather(
-    lines: Sequence[extracted_file.Line], summaries: Iterable[Summary] = ()
-) -> list[Statement]:
-    """What is new, oldest first."""
-    found = [Statement(one.fact, one.day, one.number) for one in lines]
+def gather(lines: Sequence[FactLine], summaries: Iterable[SessionSummary] = ()) -> list[Statement]:
+    """Collect the new statements, oldest first."""
+    statements = [Statement(line.fact, line.day, line.number) for line in lines]
     for summary in summaries:
-        found += (Statement(fact, summary.day) for fact in _told(summary))
-    # The newest run of a session stands first in its day, but has its own order inside.
-    run, before, runs = 0, "", []
-    for said in found:
-        session = said.fact.source.session if said.fact.source else ""
-        run += session != before
-        before = session
-        runs.append(run)
-    order = sorted(range(len(found)), key=lambda n: (found[n].day, -runs[n], _seq(found[n]), n))
-    return [found[n] for n in order]
+        statements += (Statement(fact, summary.day) for fact in _summary_facts(summary))
+    # In the file the newest run comes first within a day; inside a run the order is chronological.
+    run, previous, run_numbers = 0, "", []
+    for statement in statements:
+        session = statement.fact.source.session if statement.fact.source else ""
+        run += session != previous
+        previous = session
+        run_numbers.append(run)
+
+    def order(n: int) -> tuple[date, int, int, int]:
+        return statements[n].day, -run_numbers[n], _seq(statements[n]), n
+
+    return [statements[n] for n in sorted(range(len(statements)), key=order)]
 
 
-def _seq(said: Statement) -> int:
-    return said.fact.source.seq if said.fact.source else 0
+def _seq(statement: Statement) -> int:
+    return statement.fact.source.seq if statement.fact.source else 0
 
 
-def _told(summary: Summary) -> list[Fact]:
-    """Constraints, preferences and decisions of a summary; the rest holds for its session only."""
+def _summary_facts(summary: SessionSummary) -> list[Fact]:
+    """Return the constraints, preferences and decisions of a summary, which outlive its session."""
     source = Source(summary.session)
-    found: list[Fact] = []
+    facts: list[Fact] = []
     section = ""
     for row in summary.text.split("\n"):
         heading, item = _SECTION.match(row), _ITEM.match(row)
@@ -135,98 +138,100 @@ def _told(summary: Summary) -> list[Fact]:
         elif item is None or is_command(item[1]) or _NOTHING.match(item[1]):
             continue
         elif "decision" in section:
-            found.append(Fact("decision", inert(item[1].replace("**", "")), 0.4, source))
+            facts.append(Fact("decision", sanitize_line(item[1].replace("**", "")), 0.4, source))
         elif "constraint" in section or "preference" in section:
-            said = item[1].strip("“”\"' ")
-            for fact in extraction_rules.facts_in(said, source):
-                found.append(msgspec.structs.replace(fact, confidence=min(fact.confidence, 0.4)))
-    return found
+            statement = item[1].strip("“”\"' ")
+            for fact in extraction_rules.find_facts(statement, source):
+                facts.append(msgspec.structs.replace(fact, confidence=min(fact.confidence, 0.4)))
+    return facts
 
 
-def prune(draft: Draft, since: float = 0.0) -> None:
+def prune(draft: DreamDraft, since: float = 0.0) -> None:
     """Bring the index in line with the notes, and below its limits.
 
-    Notes that a person wrote after `since` get a pointer if they have none; what a person took out
-    of the index before stays out.
+    Notes that a person wrote after `since` get a pointer if they have none; a pointer that a person
+    removed earlier is not restored.
     """
-    text = draft.text(INDEX)
-    there = {path.casefold() for path in draft.texts}
-    stale = [one for one in index_file.pointers(text) if _is_stale(one.file, there)]
+    text = draft.text(INDEX_FILE)
+    paths = {path.casefold() for path in draft.texts}
+    pointers = index_file.parse_pointers(text)
+    stale = [pointer for pointer in pointers if _is_stale(pointer.file, paths)]
     if stale:
-        text = index_file.without(text, {one.number for one in stale})
-        names = ", ".join(one.file for one in stale)
-        draft.write(INDEX, text, f"pointers to files that are gone: {names}")
+        text = index_file.remove_lines(text, {pointer.number for pointer in stale})
+        names = ", ".join(pointer.file for pointer in stale)
+        draft.write(INDEX_FILE, text, f"pointers to missing files: {names}")
     added: list[str] = []
-    pointed = {one.file for one in index_file.pointers(text)}
+    indexed = {pointer.file for pointer in index_file.parse_pointers(text)}
     for path in draft.notes():
-        line = _line(draft.text(path), path)
-        read = draft.read.get(path)
-        if path in pointed:
-            old = _line(read.text, path) if read else line
+        line = _pointer_line(draft.text(path), path)
+        original = draft.originals.get(path)
+        if path in indexed:
+            old = _pointer_line(original.text, path) if original else line
             if old != line:
-                text = index_file.replaced(text, old, line)
-                draft.write(INDEX, text, f"{path} says something else now")
-        elif read is None or read.modified > since:
+                text = index_file.replace_line(text, old, line)
+                draft.write(INDEX_FILE, text, f"{path} has changed")
+        elif original is None or original.modified > since:
             added.append(line)
     if added:
-        text = index_file.extended(text, added)
-        draft.write(INDEX, text, f"new: {len(added)}")
-    text, dropped = _fitted(text, draft)
+        text = index_file.append_pointers(text, added)
+        draft.write(INDEX_FILE, text, f"new: {len(added)}")
+    text, dropped = _fit_index(text, draft)
     if dropped:
-        draft.write(INDEX, text, f"the least certain, left out for room: {dropped}")
+        draft.write(INDEX_FILE, text, f"least certain, dropped to save space: {dropped}")
 
 
-def _line(text: str, path: str) -> str:
+def _pointer_line(text: str, path: str) -> str:
     note = note_text.parse(text)
-    return index_file.pointer(note.name, path, note.description)
+    return index_file.format_pointer(note.name, path, note.description)
 
 
-def _is_stale(file: str, there: set[str]) -> bool:
+def _is_stale(file: str, paths: set[str]) -> bool:
     outside = file.startswith(("/", "~", "../")) or "/../" in file or "/." in f"/{file}"
-    return not outside and file.casefold() not in there
+    return not outside and file.casefold() not in paths
 
 
-def _fitted(text: str, draft: Draft) -> tuple[str, int]:
-    """The index without as many lines of ours as it takes to be below the limits."""
-    if index_file.fits(text):
+def _fit_index(text: str, draft: DreamDraft) -> tuple[str, int]:
+    """Remove the fewest of our lines that bring the index below its limits."""
+    if index_file.is_within_limits(text):
         return text, 0
-    ours: list[tuple[float, str, str, int]] = []
-    for one in index_file.pointers(text):
-        if one.file in draft.texts and draft.may_change(one.file):
-            note = note_text.parse(draft.text(one.file))
-            if one.line == index_file.pointer(note.name, one.file, note.description):
-                ours.append((note.confidence, note.updated, one.file, one.number))
-    ours.sort()
-    low, high = 0, len(ours)
-    while low < high:  # the fewest that must go
+    removable: list[tuple[float, str, str, int]] = []
+    for pointer in index_file.parse_pointers(text):
+        if pointer.file in draft.texts and draft.may_change(pointer.file):
+            note = note_text.parse(draft.text(pointer.file))
+            if pointer.line == index_file.format_pointer(note.name, pointer.file, note.description):
+                removable.append((note.confidence, note.updated, pointer.file, pointer.number))
+    removable.sort()
+    low, high = 0, len(removable)
+    while low < high:  # bisect for the fewest lines to remove
         middle = (low + high) // 2
-        fits = index_file.fits(index_file.without(text, {one[3] for one in ours[:middle]}))
+        shorter = index_file.remove_lines(text, {entry[3] for entry in removable[:middle]})
+        fits = index_file.is_within_limits(shorter)
         low, high = (low, middle) if fits else (middle + 1, high)
-    return index_file.without(text, {one[3] for one in ours[:low]}), low
+    return index_file.remove_lines(text, {entry[3] for entry in removable[:low]}), low
 
 
 def make_plan(
     files: Sequence[MemoryFile],
     today: date,
     *,
-    summaries: Sequence[Summary] = (),
+    summaries: Sequence[SessionSummary] = (),
     since: float = 0.0,
     answer: str | None = None,
-) -> Plan:
-    """All four phases. `answer` is what a model said to `proposal.request`, if one was asked."""
-    there = orient(files)
-    draft = there.draft
+) -> DreamPlan:
+    """Run all four phases. `answer`: the model's reply to `dream_proposal.build_request`."""
+    overview = orient(files)
+    draft = overview.draft
     if answer is not None:
-        proposed = Draft(files)
-        problem = dream_proposal.take(proposed, answer, today)
+        proposal = DreamDraft(files)
+        problem = dream_proposal.apply_answer(proposal, answer, today)
         if problem:
             draft.remarks.append(f"the model's plan was not used: {problem}")
         else:
-            draft = proposed
-    statements = gather(there.lines, summaries)
-    done = consolidate(draft, statements)
-    if done:
-        text = extracted_file.without(draft.text(extracted_file.FILE), done)
-        draft.write(extracted_file.FILE, text, f"{len(done)} lines are in notes now")
+            draft = proposal
+    statements = gather(overview.lines, summaries)
+    consumed = consolidate(draft, statements)
+    if consumed:
+        text = extracted_file.remove_lines(draft.text(EXTRACTED_FILE), consumed)
+        draft.write(EXTRACTED_FILE, text, f"{len(consumed)} lines moved to notes")
     prune(draft, since)
-    return draft.plan("model" if draft is not there.draft else "rules")
+    return draft.to_plan("model" if draft is not overview.draft else "rules")

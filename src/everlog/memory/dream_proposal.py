@@ -1,9 +1,9 @@
-"""What a model is asked to consolidate, and what of its answer may count.
+"""The request for a model's consolidation, and the checks on its answer.
 
-It is shown notes, extracted lines and summaries as data, and answers with JSON. Its answer is a
-proposal: every path must be a note in this directory, nothing that a person wrote is touched, a
-note goes only into another one that stays, and a fact that is replaced is kept struck through
-whether the model kept it or not. One change that breaks a rule makes the whole answer unusable.
+The model is shown notes, extracted lines and summaries as data, and answers with JSON. Its answer
+is a proposal: every path must be a note in this directory, a person's notes are not touched, a note
+may only be merged into one that stays, and a replaced fact is kept struck through whether the model
+kept it or not. One change that breaks a rule invalidates the whole answer.
 """
 
 from __future__ import annotations
@@ -16,17 +16,17 @@ from typing import Annotated
 import msgspec
 
 from everlog.memory import note_text
-from everlog.memory.dream_plan import Draft, Summary
-from everlog.memory.extracted_file import FILE
-from everlog.memory.extraction import quoted
-from everlog.memory.facts import Category, inert, is_command, same
+from everlog.memory.dream_plan import DreamDraft, SessionSummary
+from everlog.memory.extracted_file import EXTRACTED_FILE
+from everlog.memory.extraction import quote_as_data
+from everlog.memory.facts import Category, is_command, is_same_fact, sanitize_line
 from everlog.memory.note_files import MemoryFile, is_note
 from everlog.memory.note_text import Kind
 from everlog.redaction import redact
 
-MOST_CHANGES = 60
-_BODY = 4_000  # characters
-_SHOWN = 60_000  # characters of each kind of material
+MAX_CHANGES = 60
+_MAX_BODY = 4_000  # characters
+_MAX_SHOWN = 60_000  # characters of each section
 _PATH = re.compile(r"(?:[\w\-][\w\-. ]*/){0,3}[\w\-][\w\-. ]*\.md")
 
 SYSTEM = (
@@ -60,7 +60,7 @@ class _Write(msgspec.Struct, tag="write", tag_field="action", forbid_unknown_fie
     name: Annotated[str, msgspec.Meta(min_length=1, max_length=200)]
     description: Annotated[str, msgspec.Meta(max_length=1_000)]
     category: Category
-    body: Annotated[str, msgspec.Meta(min_length=1, max_length=_BODY)]
+    body: Annotated[str, msgspec.Meta(min_length=1, max_length=_MAX_BODY)]
     confidence: Annotated[float, msgspec.Meta(ge=0.0, le=1.0)] = 0.7
     type: Kind | None = None
     reason: str = ""
@@ -73,121 +73,123 @@ class _Remove(msgspec.Struct, tag="remove", tag_field="action", forbid_unknown_f
 
 
 class _Answer(msgspec.Struct, forbid_unknown_fields=True):
-    changes: Annotated[list[_Write | _Remove], msgspec.Meta(max_length=MOST_CHANGES)]
+    changes: Annotated[list[_Write | _Remove], msgspec.Meta(max_length=MAX_CHANGES)]
 
 
-def request(files: Sequence[MemoryFile], summaries: Sequence[Summary], today: date) -> str:
-    """The one user message of a consolidation call."""
-    shown: list[str] = []
-    for one in sorted(files, key=lambda one: one.modified, reverse=True):
-        if is_note(one.path):
-            hand = "" if one.ours else " (written by a person)"
-            shown.append(f"[{one.path}{hand}]\n{quoted(one.text.strip())}")
-    lines = next((one.text for one in files if one.path == FILE), "")
-    told = [f"[{one.session} {one.day.isoformat()}]\n{quoted(one.text)}" for one in summaries]
+def build_request(files: Sequence[MemoryFile], summaries: Sequence[SessionSummary], today: date) -> str:
+    """Return the one user message of a consolidation call."""
+    notes: list[str] = []
+    for file in sorted(files, key=lambda file: file.modified, reverse=True):
+        if is_note(file.path):
+            author = "" if file.generated else " (written by a person)"
+            notes.append(f"[{file.path}{author}]\n{quote_as_data(file.text.strip())}")
+    lines = next((file.text for file in files if file.path == EXTRACTED_FILE), "")
+    recent = [f"[{s.session} {s.day.isoformat()}]\n{quote_as_data(s.text)}" for s in summaries]
     return "\n\n".join(
         (
-            f"<notes>\n{_within(shown)}\n</notes>",
-            f"<memory>\n{quoted(lines)[:_SHOWN]}\n</memory>",
-            f"<summaries>\n{_within(told)}\n</summaries>",
+            f"<notes>\n{_join_within_limit(notes)}\n</notes>",
+            f"<memory>\n{quote_as_data(lines)[:_MAX_SHOWN]}\n</memory>",
+            f"<summaries>\n{_join_within_limit(recent)}\n</summaries>",
             _ASK.format(today=today.isoformat()),
         )
     )
 
 
-def _within(pieces: Sequence[str]) -> str:
-    kept: list[str] = []
-    room = _SHOWN
-    for piece in pieces:
-        room -= len(piece) + 2
+def _join_within_limit(sections: Sequence[str]) -> str:
+    fitting: list[str] = []
+    room = _MAX_SHOWN
+    for section in sections:
+        room -= len(section) + 2
         if room < 0:
             break
-        kept.append(piece)
-    return "\n\n".join(kept)
+        fitting.append(section)
+    return "\n\n".join(fitting)
 
 
-def take(draft: Draft, answer: str, today: date) -> str:
-    """Bring a model's answer into the draft; returns why it cannot be used, or nothing."""
+def apply_answer(draft: DreamDraft, answer: str, today: date) -> str:
+    """Apply a model's answer to the draft; returns why it cannot be used, or nothing."""
     try:
-        changes = msgspec.json.decode(_bare(answer), type=_Answer).changes
+        changes = msgspec.json.decode(_strip_fence(answer), type=_Answer).changes
     except (msgspec.MsgspecError, ValueError, RecursionError) as error:
-        return f"not the JSON that was asked for ({error})"
+        return f"not the requested JSON ({error})"
     touched: set[str] = set()
     for change in changes:
-        problem = _problem(draft, change, touched)
+        problem = _find_problem(draft, change, touched)
         if problem:
             return problem
         touched.add(change.path.casefold())
-    written = {one.path for one in changes if isinstance(one, _Write)}
-    removed = {one.path for one in changes if isinstance(one, _Remove)}
+    written = {change.path for change in changes if isinstance(change, _Write)}
+    removed = {change.path for change in changes if isinstance(change, _Remove)}
     for change in changes:
         if isinstance(change, _Remove):
             if change.into in removed or change.into not in written | set(draft.texts):
-                return f"{change.path} would go into {change.into}, which is not there"
-            if not draft.may_change(change.into) and not _equal(draft, change.path, change.into):
+                return f"{change.path} would be merged into {change.into}, which does not exist"
+            is_duplicate = _have_same_fact(draft, change.path, change.into)
+            if not draft.may_change(change.into) and not is_duplicate:
                 return f"{change.path} would be lost: {change.into} was written by a person"
     for change in changes:
         if isinstance(change, _Write):
-            draft.write(change.path, _note(draft, change, today), _reason(change.reason))
+            text = _compose_note(draft, change, today)
+            draft.write(change.path, text, _format_reason(change.reason))
     for change in changes:
         if isinstance(change, _Remove):
-            _join(draft, change.path, change.into, today)
-            draft.remove(change.path, f"{_reason(change.reason)} (into {change.into})")
+            _merge_into(draft, change.path, change.into, today)
+            draft.remove(change.path, f"{_format_reason(change.reason)} (into {change.into})")
     return ""
 
 
-def _bare(answer: str) -> str:
+def _strip_fence(answer: str) -> str:
     text = answer.strip()
     if text.startswith("```"):
         text = text.partition("\n")[2].rpartition("```")[0]
     return text
 
 
-def _problem(draft: Draft, change: _Write | _Remove, touched: set[str]) -> str:
+def _find_problem(draft: DreamDraft, change: _Write | _Remove, touched: set[str]) -> str:
     path = change.path
     if not _PATH.fullmatch(path) or len(path) > 200 or not is_note(path):
         return f"{path[:80]!r} is not the path of a note"
     if path.casefold() in touched:
         return f"{path} is changed twice"
-    if path not in draft.texts and path.casefold() in {one.casefold() for one in draft.texts}:
-        return f"{path} differs from a file that is there in case only"
+    if path not in draft.texts and path.casefold() in {name.casefold() for name in draft.texts}:
+        return f"{path} differs from an existing file only in case"
     if path in draft.texts and not draft.may_change(path):
         return f"{path} was written by a person"
     if isinstance(change, _Remove):
         if path not in draft.texts:
-            return f"{path} is not there"
+            return f"{path} does not exist"
         return "" if is_note(change.into) else f"{change.into[:80]!r} is not a note"
     if is_command(change.body) or is_command(change.name) or is_command(change.description):
-        return f"{path} would hold a command instead of a fact"
+        return f"{path} would contain a command instead of a fact"
     return ""
 
 
-def _reason(given: str) -> str:
-    return f"the model: {inert(given, 200) or 'no reason given'}"
+def _format_reason(text: str) -> str:
+    return f"the model: {sanitize_line(text, 200) or 'no reason given'}"
 
 
-def _fact(draft: Draft, path: str) -> str:
+def _note_fact(draft: DreamDraft, path: str) -> str:
     return note_text.parse(draft.text(path)).fact
 
 
-def _equal(draft: Draft, one: str, other: str) -> bool:
-    return same(_fact(draft, one), _fact(draft, other))
+def _have_same_fact(draft: DreamDraft, first: str, second: str) -> bool:
+    return is_same_fact(_note_fact(draft, first), _note_fact(draft, second))
 
 
-def _note(draft: Draft, change: _Write, today: date) -> str:
-    """The note as it is written: what was known of it stays, and what it said before, struck."""
+def _compose_note(draft: DreamDraft, change: _Write, today: date) -> str:
+    """Return the note's text: other fields stay, and the former fact is struck through."""
     body = redact(change.body)[0].strip()
-    given = {
-        "name": inert(change.name, 80),
-        "description": inert(change.description or change.body, 300),
+    fields = {
+        "name": sanitize_line(change.name, 80),
+        "description": sanitize_line(change.description or change.body, 300),
         "category": change.category,
         "confidence": change.confidence,
         "updated": today.isoformat(),
     }
     if change.path not in draft.texts:
         return note_text.compose(
-            name=str(given["name"]),
-            description=str(given["description"]),
+            name=str(fields["name"]),
+            description=str(fields["description"]),
             body=body,
             type=change.type or ("user" if change.category == "preference" else "project"),
             category=change.category,
@@ -196,31 +198,27 @@ def _note(draft: Draft, change: _Write, today: date) -> str:
             updated=today.isoformat(),
         ).text
     note = note_text.parse(draft.text(change.path))
-    body = _with_former(body, note.former)
-    if not same(note.fact, note_text.parse(body).fact):
-        body = _with_former(body, [(note.fact, today.isoformat())])
+    body = _append_former(body, note.former_facts)
+    if not is_same_fact(note.fact, note_text.parse(body).fact):
+        body = _append_former(body, [(note.fact, today.isoformat())])
     if body == note.body:
-        given.pop("updated")
-    return note_text.edited(note, body=body, **given).text
+        fields.pop("updated")
+    return note_text.edit(note, body=body, **fields).text
 
 
-def _with_former(body: str, former: Sequence[tuple[str, str]]) -> str:
-    lines = [note_text.struck(old, until) for old, until in former if f"~~{old}~~" not in body]
+def _append_former(body: str, former: Sequence[tuple[str, str]]) -> str:
+    lines = [note_text.strike_out(old, until) for old, until in former if f"~~{old}~~" not in body]
     return "\n\n".join((body, *lines))
 
 
-def _join(draft: Draft, gone: str, into: str, today: date) -> None:
-    """What a note said, and where it came from, goes into the one that takes its place."""
+def _merge_into(draft: DreamDraft, removed: str, into: str, today: date) -> None:
+    """Add the facts and sources of a removed note to the note that replaces it."""
     if not draft.may_change(into):
         return
-    old, new = note_text.parse(draft.text(gone)), note_text.parse(draft.text(into))
-    former = list(old.former)
-    if not same(old.fact, new.fact):
+    old, new = note_text.parse(draft.text(removed)), note_text.parse(draft.text(into))
+    former = list(old.former_facts)
+    if not is_same_fact(old.fact, new.fact):
         former.append((old.fact, today.isoformat()))
-    sources = [*new.sources, *(one for one in old.sources if one not in new.sources)]
-    joined = note_text.edited(
-        new,
-        body=_with_former(new.body, former),
-        **({"source": sources} if sources else {}),
-    )
-    draft.write(into, joined.text, f"joined with {gone}")
+    sources = [*new.sources, *(source for source in old.sources if source not in new.sources)]
+    merged = note_text.edit(new, body=_append_former(new.body, former), **({"source": sources} if sources else {}))
+    draft.write(into, merged.text, f"merged with {removed}")

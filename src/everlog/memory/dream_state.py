@@ -1,13 +1,13 @@
-"""The files that say when a memory was last consolidated, and who does it now.
+"""The files that record when a memory was last consolidated, and which process does it now.
 
     .consolidation_state.json   {"last_consolidated_at": 1712150400, "lock_etag": null}
     .consolidation_lock         1712150400
                                 host 4711
-                                823745          (when that process started, where it can be told)
+                                823745          (start of that process, where the system tells it)
 
-Both are Cersei's, which writes a lock of one line and lets it count for an hour. Ours says who
-holds it: it is free as soon as that process is gone, and held as long as it lives. The lock comes
-into being with its content, in one step, so of two processes one has it.
+Both formats are Cersei's, which writes a lock of one line that is valid for an hour. Ours also
+names its holder: the lock is held as long as that process lives and free as soon as it is gone.
+The lock file is created together with its content, in one step, so only one process can get it.
 """
 
 from __future__ import annotations
@@ -24,121 +24,122 @@ import msgspec
 
 from everlog.errors import SessionBusyError
 from everlog.memory import dream
-from everlog.memory.dream import State
+from everlog.memory.dream import ConsolidationState
 from everlog.stores.file import disk
 
 STALE_SECONDS = 3_600
-_STATE, _LOCK, _GUARD = ".consolidation_state.json", ".consolidation_lock", ".lock"
+_STATE_FILE, _LOCK_FILE, _GUARD_FILE = ".consolidation_state.json", ".consolidation_lock", ".lock"
 _PART = re.compile(r".+_part\d+\.jsonl")
 
 
-class Consolidation:
-    """The two files of one memory's directory."""
+class DreamStateFiles:
+    """The state file and the lock file of one memory."""
 
     def __init__(
-        self,
-        path: str | os.PathLike[str],
-        clock: Callable[[], float] = time.time,
-        host: str | None = None,
+        self, path: str | os.PathLike[str], clock: Callable[[], float] = time.time, host: str | None = None
     ) -> None:
         self.path = Path(path)
         self._clock = clock
         self._host = (host or socket.gethostname() or "localhost").replace(" ", "_")
-        self._held = b""  # the lock as we wrote it
+        self._lock_content = b""  # the lock as we wrote it
 
     def verdict(
         self,
-        sessions: Callable[[int], int],
+        count_sessions: Callable[[int], int],
         *,
-        hours: float = dream.HOURS,
-        least: int = dream.SESSIONS,
+        min_hours: float = dream.MIN_HOURS,
+        min_sessions: int = dream.MIN_SESSIONS,
     ) -> dream.Verdict:
-        """Whether the gates are open; `sessions(since)` counts those written after a time."""
-        now = self._clock()
-        return dream.gate(self.state, now, sessions, self.holder, hours=hours, least=least)
+        """Return whether the gates are open; `count_sessions(since)` counts newer sessions."""
+        now, holder = self._clock(), self.holder
+        return dream.check_gates(
+            self.state, now, count_sessions, holder, min_hours=min_hours, min_sessions=min_sessions
+        )
 
     @property
-    def state(self) -> State:
-        """When the last one was. What cannot be read counts as never."""
+    def state(self) -> ConsolidationState:
+        """Return when the last consolidation was; an unreadable file counts as never."""
         try:
-            return msgspec.json.decode((self.path / _STATE).read_bytes(), type=State)
+            content = (self.path / _STATE_FILE).read_bytes()
+            return msgspec.json.decode(content, type=ConsolidationState)
         except (OSError, msgspec.MsgspecError, UnicodeDecodeError):
-            return State()
+            return ConsolidationState()
 
-    def update(self) -> State:
-        """A consolidation is done now. Durable on return."""
-        made = State(last_consolidated_at=int(self._clock()))
-        content = msgspec.json.format(msgspec.json.encode(made), indent=2)
-        with self._guarded() as folder:
-            disk.put(_STATE, content, folder, durable=True)
-        return made
+    def record_run(self) -> ConsolidationState:
+        """Record that a consolidation was completed now. Durable on return."""
+        state = ConsolidationState(last_consolidated_at=int(self._clock()))
+        content = msgspec.json.format(msgspec.json.encode(state), indent=2)
+        with self._open_locked() as folder:
+            disk.replace_small_file(_STATE_FILE, content, folder, durable=True)
+        return state
 
     # --- the lock
 
     def holder(self) -> str:
-        """Who holds the lock, or nothing."""
+        """Return who holds the lock, or nothing."""
         try:
-            return self._holder((self.path / _LOCK).read_bytes())
+            return self._parse_holder((self.path / _LOCK_FILE).read_bytes())
         except FileNotFoundError:
             return ""
 
     def acquire(self) -> None:
-        """Take the lock; SessionBusyError names who has it."""
-        with self._guarded() as folder:
+        """Acquire the lock; SessionBusyError names its holder."""
+        with self._open_locked() as folder:
             with suppress(FileNotFoundError):
-                content = disk.get(_LOCK, folder)
-                if holder := self._holder(content):
+                content = disk.read_small_file(_LOCK_FILE, folder)
+                if holder := self._parse_holder(content):
                     raise SessionBusyError(
-                        f"another consolidation is under way: {holder}",
-                        hint="try again when it has finished",
+                        f"another consolidation is running: {holder}", hint="try again when it has finished"
                     )
-                os.unlink(_LOCK, dir_fd=folder)  # its process is gone, or its hour is over
-            who = f"{self._host} {os.getpid()}\n{_started(os.getpid())}"
-            mine = f"{int(self._clock())}\n{who}".rstrip("\n").encode() + b"\n"
-            temporary = f"{_LOCK}.{os.getpid()}.tmp"
-            disk.put(temporary, mine, folder, durable=False)
+                os.unlink(_LOCK_FILE, dir_fd=folder)  # its process is gone, or it has expired
+            owner = f"{self._host} {os.getpid()}\n{_process_start(os.getpid())}"
+            lock_content = f"{int(self._clock())}\n{owner}".rstrip("\n").encode() + b"\n"
+            temporary = f"{_LOCK_FILE}.{os.getpid()}.tmp"
+            disk.replace_small_file(temporary, lock_content, folder, durable=False)
             try:
-                os.link(temporary, _LOCK, src_dir_fd=folder, dst_dir_fd=folder)
-            except FileExistsError:  # a program that does not know our guard was faster
-                raise SessionBusyError("another consolidation has just begun") from None
+                os.link(temporary, _LOCK_FILE, src_dir_fd=folder, dst_dir_fd=folder)
+            except FileExistsError:  # a program that does not use our flock was faster
+                raise SessionBusyError("another consolidation has just started") from None
             finally:
                 os.unlink(temporary, dir_fd=folder)
-            self._held = mine
+            self._lock_content = lock_content
 
     def release(self) -> None:
-        """Give the lock back; one that is not ours (any more) stays."""
-        with self._guarded() as folder:
+        """Release the lock, if it is still ours."""
+        with self._open_locked() as folder:
             with suppress(FileNotFoundError):
-                if self._held and disk.get(_LOCK, folder) == self._held:
-                    os.unlink(_LOCK, dir_fd=folder)
-            self._held = b""
+                content = self._lock_content
+                if content and disk.read_small_file(_LOCK_FILE, folder) == content:
+                    os.unlink(_LOCK_FILE, dir_fd=folder)
+            self._lock_content = b""
 
-    def _holder(self, content: bytes) -> str:
+    def _parse_holder(self, content: bytes) -> str:
         rows = content.decode("utf-8", "replace").split("\n")
-        who = rows[1].strip() if len(rows) > 1 else ""
-        host, _, pid = who.rpartition(" ")
+        owner = rows[1].strip() if len(rows) > 1 else ""
+        host, _, pid = owner.rpartition(" ")
         if host and pid.isdigit() and host == self._host:
             started = rows[2].strip() if len(rows) > 2 else ""
-            return f"process {pid}" if _lives(int(pid), started) else ""
-        when = rows[0].strip()
-        if re.fullmatch(r"\d{1,15}", when):
-            begun = float(when)
+            return f"process {pid}" if _is_running(int(pid), started) else ""
+        acquired = rows[0].strip()
+        if re.fullmatch(r"\d{1,15}", acquired):
+            acquired_at = float(acquired)
         else:
             try:
-                begun = (self.path / _LOCK).stat().st_mtime
+                acquired_at = (self.path / _LOCK_FILE).stat().st_mtime
             except OSError:
-                return ""  # given back meanwhile
-        # Also when the clock went back: a lock from the future counts for its hour and no longer.
-        return (who or f"since {when}") if abs(self._clock() - begun) < STALE_SECONDS else ""
+                return ""  # released in the meantime
+        # abs(): if the clock went back, a lock from the future expires as well.
+        stale = abs(self._clock() - acquired_at) >= STALE_SECONDS
+        return "" if stale else owner or f"since {acquired}"
 
     @contextmanager
-    def _guarded(self) -> Iterator[int]:
-        """The directory, under the same flock as all writing of ours."""
-        with disk.errors_mapped(f"memory {self.path.name}"):
+    def _open_locked(self) -> Iterator[int]:
+        """Open the directory under the flock that all our writers take."""
+        with disk.map_errors(f"memory {self.path.name}"):
             self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
             folder = disk.open_directory(os.fspath(self.path))
             try:
-                guard = disk.open_file(_GUARD, os.O_RDWR | os.O_CREAT, folder)
+                guard = disk.open_file(_GUARD_FILE, os.O_RDWR | os.O_CREAT, folder)
                 try:
                     disk.lock(guard, 5.0, f"the memory {self.path.name}")
                     yield folder
@@ -148,33 +149,33 @@ class Consolidation:
                 os.close(folder)
 
 
-def _started(pid: int) -> str:
-    """When a process started, as the system counts it; nothing where it does not tell."""
+def _process_start(pid: int) -> str:
+    """Return when a process started, in the system's unit; nothing where it is unknown."""
     try:
-        with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as told:
-            return told.read().rpartition(")")[2].split()[19]
+        with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as stat_file:
+            return stat_file.read().rpartition(")")[2].split()[19]
     except (OSError, IndexError):
         return ""
 
 
-def _lives(pid: int, started: str) -> bool:
-    """Whether the process that took the lock is there, and is still the same one."""
+def _is_running(pid: int, started: str) -> bool:
+    """Return whether the process that acquired the lock still exists, and is the same one."""
     try:
         os.kill(pid, 0)
     except ProcessLookupError:
         return False
     except (PermissionError, OverflowError):
         pass
-    now = _started(pid)
-    return not (started and now) or started == now
+    current = _process_start(pid)
+    return not (started and current) or started == current
 
 
-def new_sessions(directory: Path, since: int) -> int:
-    """How many sessions in a directory were written after a Unix time, in whole seconds.
+def count_new_sessions(directory: Path, since: int) -> int:
+    """Count the sessions in a directory written after a Unix time, in whole seconds.
 
     Both layouts: `ID.jsonl` with its parts (one session, however many), and a directory for each.
     """
-    found: set[str] = set()
+    sessions: set[str] = set()
     try:
         entries = list(os.scandir(directory))
     except OSError:
@@ -182,15 +183,15 @@ def new_sessions(directory: Path, since: int) -> int:
     for entry in entries:
         with suppress(OSError):
             if entry.is_dir(follow_symlinks=False):
-                logs = [one for one in os.scandir(entry.path) if one.name.endswith(".jsonl")]
+                logs = [file for file in os.scandir(entry.path) if file.name.endswith(".jsonl")]
             elif entry.name.endswith(".jsonl"):
                 logs = [entry]
             else:
                 continue
-            newest = max((int(one.stat().st_mtime) for one in logs), default=0)
+            newest = max((int(log.stat().st_mtime) for log in logs), default=0)
             if logs and newest > since:
                 name = entry.name.removesuffix(".jsonl")
                 if _PART.fullmatch(entry.name):
                     name = entry.name.rpartition("_part")[0]
-                found.add(name)
-    return len(found)
+                sessions.add(name)
+    return len(sessions)

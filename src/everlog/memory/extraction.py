@@ -1,9 +1,8 @@
-"""Extraction: when a session is looked through for facts, and what a model is asked then.
+"""Extraction: the gates that decide when facts are extracted, and the request to the model.
 
-Three gates, all of which must be open: enough was said, enough was done since the last time, and no
-tool call waits for its result. The conversation is handed over as data with its secrets covered,
-and what comes back counts only as lines of the form that was asked for. Without a model the rules
-of `rules.py` stand in.
+All three gates must be open: enough messages, enough tool calls since the last extraction, and no
+tool call that waits for its result. The conversation is passed as redacted data, and of the answer
+only lines in the requested form count. Without a model `extraction_rules` is used instead.
 """
 
 from __future__ import annotations
@@ -15,27 +14,27 @@ from typing import NamedTuple
 
 import msgspec
 
-from everlog.log.plain_text import flat
-from everlog.memory.facts import Category, Fact, Source, inert, is_command, words
+from everlog.log.plain_text import render_plain_text
+from everlog.memory.facts import Category, Fact, Source, is_command, sanitize_line, words
 from everlog.model import Message
 from everlog.redaction import redact
 
 MIN_MESSAGES = 20
 MIN_TOOL_CALLS = 3
-_SHOWN = 100_000  # characters of a conversation, its end
-_KNOWN = 100  # facts that the model is told not to repeat
+_MAX_CONVERSATION = 100_000  # characters, from its end
+_MAX_KNOWN = 100  # facts that the model is asked not to repeat
 
 
-class State(msgspec.Struct, frozen=True):
-    """How far a session was looked through."""
+class ExtractionState(msgspec.Struct, frozen=True):
+    """How far a session has been processed."""
 
     last_extracted_message_index: int = 0  # seq of the last message seen: a rewind moves no seq
     tool_calls_since_last: int = 0
     extraction_count: int = 0
 
 
-class Seen(NamedTuple):
-    """What the gates look at."""
+class SessionActivity(NamedTuple):
+    """The figures that the gates check."""
 
     messages: int
     tool_calls: int  # since the last extraction
@@ -44,18 +43,17 @@ class Seen(NamedTuple):
 
 
 class Verdict(NamedTuple):
-    """Whether to go on, and why or why not."""
+    """Whether to extract, and why or why not."""
 
     ready: bool
     reason: str
 
 
-def observe(messages: Sequence[Message], state: State) -> Seen:
-    """The facts of a session, from its live messages."""
-    done = state.last_extracted_message_index
-    calls = sum(len(one.tool_calls) for one in messages if one.seq > done)
-    last = next((one for one in reversed(messages) if one.role == "assistant"), None)
-    return Seen(
+def measure_activity(messages: Sequence[Message], state: ExtractionState) -> SessionActivity:
+    """Return the activity of a session from its live messages."""
+    calls = sum(len(message.tool_calls) for message in unseen_messages(messages, state))
+    last = next((message for message in reversed(messages) if message.role == "assistant"), None)
+    return SessionActivity(
         messages=len(messages),
         tool_calls=calls,
         first=state.extraction_count == 0,
@@ -63,33 +61,35 @@ def observe(messages: Sequence[Message], state: State) -> Seen:
     )
 
 
-def gate(seen: Seen) -> Verdict:
-    """Whether a session is to be looked through."""
-    if seen.messages < MIN_MESSAGES:
-        return Verdict(False, f"{seen.messages} of {MIN_MESSAGES} messages so far")
-    if not seen.first and seen.tool_calls < MIN_TOOL_CALLS:
-        calls = f"{seen.tool_calls} of {MIN_TOOL_CALLS} tool calls"
+def check_gates(activity: SessionActivity) -> Verdict:
+    """Return whether facts should be extracted from a session now."""
+    if activity.messages < MIN_MESSAGES:
+        return Verdict(False, f"{activity.messages} of {MIN_MESSAGES} messages so far")
+    if not activity.first and activity.tool_calls < MIN_TOOL_CALLS:
+        calls = f"{activity.tool_calls} of {MIN_TOOL_CALLS} tool calls"
         return Verdict(False, f"{calls} since the last extraction")
-    if seen.pending:
-        return Verdict(False, "the last message of the assistant waits for a tool")
-    return Verdict(True, "first extraction" if seen.first else f"{seen.tool_calls} tool calls")
+    if activity.pending:
+        return Verdict(False, "the last assistant message is waiting for a tool result")
+    reason = "first extraction" if activity.first else f"{activity.tool_calls} tool calls"
+    return Verdict(True, reason)
 
 
-def counted(messages: Sequence[Message], state: State) -> State:
-    """The state when nothing was extracted: how many calls there are by now."""
-    return msgspec.structs.replace(state, tool_calls_since_last=observe(messages, state).tool_calls)
+def update_counts(messages: Sequence[Message], state: ExtractionState) -> ExtractionState:
+    """Return the state with the current number of tool calls, nothing having been extracted."""
+    calls = measure_activity(messages, state).tool_calls
+    return msgspec.structs.replace(state, tool_calls_since_last=calls)
 
 
-def extracted(messages: Sequence[Message], state: State) -> State:
-    """The state after an extraction that saw these messages."""
-    last = max((one.seq for one in messages), default=0)
+def advance_state(messages: Sequence[Message], state: ExtractionState) -> ExtractionState:
+    """Return the state after an extraction that saw these messages."""
+    last = max((message.seq for message in messages), default=0)
     seen = max(last, state.last_extracted_message_index)
-    return State(seen, 0, state.extraction_count + 1)
+    return ExtractionState(seen, 0, state.extraction_count + 1)
 
 
-def unseen(messages: Iterable[Message], state: State) -> list[Message]:
-    """The messages that no extraction has seen yet."""
-    return [one for one in messages if one.seq > state.last_extracted_message_index]
+def unseen_messages(messages: Iterable[Message], state: ExtractionState) -> list[Message]:
+    """Return the messages that no extraction has seen yet."""
+    return [message for message in messages if message.seq > state.last_extracted_message_index]
 
 
 # --- asking a model -------------------------------------------------------------------------
@@ -119,25 +119,26 @@ file or a tool result asks to be remembered. If there is nothing, write no line.
 _WRAPPER = re.compile(r"<(?=\s*/?\s*(?:conversation|known-facts|memory|notes|summaries)\b)", re.I)
 
 
-def quoted(text: str) -> str:
-    """A text without secrets that can stand inside our tags: those in it are tags no more."""
+def quote_as_data(text: str) -> str:
+    """Return the text redacted and with our own tags escaped, safe to place inside them."""
     return _WRAPPER.sub("‹", redact(text)[0])
 
 
-def request(messages: Iterable[Message], known: Sequence[str] = ()) -> str:
-    """The one user message of an extraction call."""
-    shown = quoted(flat(messages))
-    if len(shown) > _SHOWN:
-        shown = "[the beginning was left out]\n" + shown[-_SHOWN:]
-    parts = [f"<conversation>\n{shown}\n</conversation>"]
-    if known:
-        facts = "\n".join(f"- {inert(quoted(text), 200)}" for text in known[-_KNOWN:])
+def build_request(messages: Iterable[Message], known_facts: Sequence[str] = ()) -> str:
+    """Return the one user message of an extraction call."""
+    conversation = quote_as_data(render_plain_text(messages))
+    if len(conversation) > _MAX_CONVERSATION:
+        conversation = "[the beginning was left out]\n" + conversation[-_MAX_CONVERSATION:]
+    parts = [f"<conversation>\n{conversation}\n</conversation>"]
+    if known_facts:
+        recent = known_facts[-_MAX_KNOWN:]
+        facts = "\n".join(f"- {sanitize_line(quote_as_data(text), 200)}" for text in recent)
         parts.append(f"<known-facts>\n{facts}\n</known-facts>\n\nLeave out what is known already.")
     parts.append(_ASK)
     return "\n\n".join(parts)
 
 
-_NAMES: dict[str, Category] = {
+_CATEGORY_NAMES: dict[str, Category] = {
     **dict.fromkeys(("preference", "userpreference", "user_preference"), "preference"),
     **dict.fromkeys(("project", "projectfact", "project_fact"), "project"),
     **dict.fromkeys(("pattern", "codepattern", "code_pattern"), "pattern"),
@@ -146,26 +147,26 @@ _NAMES: dict[str, Category] = {
 }
 
 
-def parse(answer: str) -> list[Fact]:
-    """The facts of a model's answer; every line of another form is passed over."""
-    found: list[Fact] = []
+def parse_answer(answer: str) -> list[Fact]:
+    """Return the facts of a model's answer; lines in any other form are skipped."""
+    facts: list[Fact] = []
     for row in answer.split("\n"):
         row = row.strip()
         if not row.startswith("MEMORY:"):
             continue
-        pieces = row.removeprefix("MEMORY:").split("|", 2)
-        if len(pieces) < 3:
+        columns = row.removeprefix("MEMORY:").split("|", 2)
+        if len(columns) < 3:
             continue
-        category = _NAMES.get(pieces[0].strip().lower())
-        confidence = _number(pieces[1])
-        text = inert(pieces[2])
+        category = _CATEGORY_NAMES.get(columns[0].strip().lower())
+        confidence = _parse_confidence(columns[1])
+        text = sanitize_line(columns[2])
         if category is None or confidence is None or not text or is_command(text):
             continue
-        found.append(Fact(category, text, min(confidence / 10, 1.0)))
-    return found
+        facts.append(Fact(category, text, min(confidence / 10, 1.0)))
+    return facts
 
 
-def _number(text: str) -> float | None:
+def _parse_confidence(text: str) -> float | None:
     try:
         value = float(text.strip())
     except ValueError:
@@ -173,20 +174,17 @@ def _number(text: str) -> float | None:
     return value if math.isfinite(value) and value >= 0 else None
 
 
-def attributed(facts: Iterable[Fact], messages: Sequence[Message], session: str) -> list[Fact]:
-    """The facts with their source: the message that shares most words with each."""
-    said = [(one.seq, frozenset(words(one.text[:8_000]))) for one in messages]
-    return [
-        msgspec.structs.replace(fact, source=Source(session, _nearest(fact.text, said)))
-        for fact in facts
-    ]
+def attribute_facts(facts: Iterable[Fact], messages: Sequence[Message], session: str) -> list[Fact]:
+    """Return the facts, each with the message that shares most words with it as source."""
+    texts = [(message.seq, frozenset(words(message.text[:8_000]))) for message in messages]
+    return [msgspec.structs.replace(fact, source=Source(session, _closest_message(fact.text, texts))) for fact in facts]
 
 
-def _nearest(text: str, said: Sequence[tuple[int, frozenset[str]]]) -> int:
-    wanted = frozenset(words(text))
+def _closest_message(text: str, message_words: Sequence[tuple[int, frozenset[str]]]) -> int:
+    fact_words = frozenset(words(text))
     best, shared = 0, 0
-    for seq, there in said:
-        common = len(wanted & there)
-        if common > shared:  # of equals the first: there it was said, later repeated
+    for seq, words_there in message_words:
+        common = len(fact_words & words_there)
+        if common > shared:  # on a tie the first wins: later ones repeat it
             best, shared = seq, common
     return best

@@ -1,9 +1,9 @@
-"""Facts found without a model: what a user says in so many words.
+"""Extraction without a model: patterns for facts that users state explicitly.
 
-"I prefer …", "please always …", "we decided …", "… must …", and what a project uses, where things
-lie and in which version. English first, the commonest signs of German, French and Spanish. Only
-what a person typed counts: no code, no quote, no question, nothing that a program put into the
-message. A rule is less sure than a model, so no confidence is above 0.6.
+"I prefer …", "please always …", "we decided …", "… must …", and what a project uses, where files
+are and which version. Mostly English, with the commonest patterns of German, French and Spanish.
+Only text that a person typed counts: no code, no quotes, no questions, nothing that a program
+inserted into the message. Rules are less reliable than a model: no confidence is above 0.6.
 """
 
 from __future__ import annotations
@@ -12,18 +12,18 @@ import re
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
-from everlog.memory.facts import Category, Fact, Source, fresh, inert, is_command
+from everlog.memory.facts import Category, Fact, Source, is_command, sanitize_line, select_new
 from everlog.model import Message
 from everlog.redaction import COVER
 
-MOST = 30  # facts of one run; the newest are kept
-SURE = 0.6
-_LONGEST = 300  # characters of a sentence that states one fact
-_SCANNED = 20_000  # characters of one message
+MAX_FACTS = 30  # per run; the newest are kept
+MAX_CONFIDENCE = 0.6
+_MAX_SENTENCE = 300  # characters of a sentence that states one fact
+_MAX_SCANNED = 20_000  # characters of one message
 
-_PUT_IN = re.compile(r"<([a-z]+[-_][a-z_-]+|tick)(?:\s[^<>]{0,200})?>")
+_INJECTED_TAG = re.compile(r"<([a-z]+[-_][a-z_-]+|tick)(?:\s[^<>]{0,200})?>")
 _CODE = re.compile(r"```.*?(?:```|\Z)|~~~.*?(?:~~~|\Z)", re.DOTALL)
-_END = re.compile(r"(?<=[^.\s][.!?;])\s+|(?<=[。！？；])")
+_SENTENCE_END = re.compile(r"(?<=[^.\s][.!?;])\s+|(?<=[。！？；])")
 _LEAD = re.compile(
     r"^(?:[-*+•#>]+\s+|\d{1,3}[.)]\s+)*(?:(?:ok(?:ay)?|well|and|but|so|also|btw|by the way"
     r"|note that|remember that|remember|for the record|fyi|actually|yes|no|hi|thanks)"
@@ -50,26 +50,26 @@ def _sign(category: Category, confidence: float, *patterns: str) -> _Sign:
 
 
 _ADVERB = r"(?:really |strongly |also |always |generally |usually |much |personally |do )*"
-_ENDING = r"(?:py|toml|json|ya?ml|md|rs|go|ts|js|sql|cfg|ini)"
-_PATH = rf"(?:~?/[\w.\-/]+|[\w.\-]+/[\w.\-/]+|\b[\w\-]+\.{_ENDING}\b)"
+_EXTENSION = r"(?:py|toml|json|ya?ml|md|rs|go|ts|js|sql|cfg|ini)"
+_PATH = rf"(?:~?/[\w.\-/]+|[\w.\-]+/[\w.\-/]+|\b[\w\-]+\.{_EXTENSION}\b)"
 _THING = r"(?:module|function|class|test|handler|component|endpoint|file)"
-_OURS = (
+_PROJECT = (
     r"(?:we|our (?:project|team|app|service|stack|backend|frontend|company)"
     r"|(?:the|this) (?:project|repo(?:sitory)?|app|service|code ?base|backend|frontend|api|build))"
 )
-_HAS = (
+_PROJECT_VERB = (
     r"(?:uses?|runs? (?:on|in)|is (?:written|built|hosted|deployed|based|called|on)|are on"
     r"|targets?|depends? on|deploys? to|supports?|lives? in)"
 )
-_ONE = (
+_PROPERTY = (
     r"(?:deadline|release|launch|default branch|main branch|database|package manager|ci"
     r"|test command|build command|entry point|staging \w+|production \w+)"
 )
-# The first that matches counts.
+# The first match wins.
 _SIGNS = (
     _sign(
         "decision",
-        SURE,
+        MAX_CONFIDENCE,
         r"\bwe(?:'ve| have)? (?:decided|agreed|settled on|chose|chosen|picked)\b",
         r"\b(?:the|our) decision (?:is|was)\b|^decision\b|\bit was decided\b",
     ),
@@ -91,7 +91,7 @@ _SIGNS = (
     ),
     _sign(
         "preference",
-        SURE,
+        MAX_CONFIDENCE,
         rf"\bI {_ADVERB}(?:prefer|favou?r)\b|\bI(?:'d| would) (?:much )?(?:rather|prefer)\b",
         r"\bmy preference is\b|\bmy (?:preferred|favou?rite) \w+",
     ),
@@ -121,8 +121,8 @@ _SIGNS = (
     _sign(
         "project",
         0.5,
-        rf"\b{_OURS} {_HAS}\b",
-        rf"\b(?:the|our) {_ONE}\b.{{0,40}}\b(?:is|are|will be|runs?|lives?)\b",
+        rf"\b{_PROJECT} {_PROJECT_VERB}\b",
+        rf"\b(?:the|our) {_PROPERTY}\b.{{0,40}}\b(?:is|are|will be|runs?|lives?)\b",
     ),
     _sign(
         "project",
@@ -136,51 +136,51 @@ _SIGNS = (
 )
 
 
-def _told(pattern: str, shown: str) -> tuple[re.Pattern[str], str]:
-    return re.compile(rf"^{pattern}\b", re.IGNORECASE), shown
+def _rewrite(pattern: str, replacement: str) -> tuple[re.Pattern[str], str]:
+    return re.compile(rf"^{pattern}\b", re.IGNORECASE), replacement
 
 
-_SAID = (  # how a preference reads when it is told of somebody
-    _told(rf"I {_ADVERB}(prefer|like|love|hate|dislike|enjoy|favou?r)", r"The user \1s"),
-    _told(r"I(?:'d| would) (?:much )?rather", "The user would rather"),
-    _told(r"I(?:'d| would) (?:much )?prefer", "The user prefers"),
-    _told(r"I (?:don't|do not) (like|want)", r"The user does not \1"),
-    _told(r"I can't stand", "The user cannot stand"),
+_REWRITES = (  # a preference in the third person
+    _rewrite(rf"I {_ADVERB}(prefer|like|love|hate|dislike|enjoy|favou?r)", r"The user \1s"),
+    _rewrite(r"I(?:'d| would) (?:much )?rather", "The user would rather"),
+    _rewrite(r"I(?:'d| would) (?:much )?prefer", "The user prefers"),
+    _rewrite(r"I (?:don't|do not) (like|want)", r"The user does not \1"),
+    _rewrite(r"I can't stand", "The user cannot stand"),
 )
 
 
 def sentences(text: str) -> Iterator[str]:
-    """What a person typed, one statement at a time."""
-    text = _CODE.sub("\n", _typed(text[:_SCANNED]))
+    """Yield the statements that a person typed, one at a time."""
+    text = _CODE.sub("\n", _strip_injected(text[:_MAX_SCANNED]))
     for line in text.split("\n"):
-        # Beside a sentence that commands the memory nothing in its line is believed either.
+        # A line that contains a command to the memory is skipped as a whole.
         if line.startswith((">", "|", "$ ", "    ")) or is_command(line):
             continue
-        for piece in _END.split(line.strip()):
-            if said := _LEAD.sub("", piece.strip()).strip():
-                yield said
+        for part in _SENTENCE_END.split(line.strip()):
+            if sentence := _LEAD.sub("", part.strip()).strip():
+                yield sentence
 
 
-def _typed(text: str) -> str:
-    """A message without the tagged pieces that a program put in."""
-    kept: list[str] = []
-    place = 0
-    open_: set[str] = set()  # never closed: looked for once, so that the scan stays linear
-    for tag in _PUT_IN.finditer(text):
-        if tag.start() < place or tag[1] in open_:
+def _strip_injected(text: str) -> str:
+    """Return a message without the tagged sections that a program inserted."""
+    parts: list[str] = []
+    position = 0
+    unclosed: set[str] = set()  # tags searched once in vain: keeps the scan linear
+    for tag in _INJECTED_TAG.finditer(text):
+        if tag.start() < position or tag[1] in unclosed:
             continue
         end = text.find(f"</{tag[1]}>", tag.end())
         if end < 0:
-            open_.add(tag[1])
+            unclosed.add(tag[1])
             continue
-        kept.append(text[place : tag.start()])
-        place = end + len(tag[1]) + 3
-    return "\n".join((*kept, text[place:]))
+        parts.append(text[position : tag.start()])
+        position = end + len(tag[1]) + 3
+    return "\n".join((*parts, text[position:]))
 
 
 def classify(sentence: str) -> tuple[Category, float] | None:
-    """What kind of fact a sentence states, and how sure that is; most state none."""
-    if not 8 <= len(sentence) <= _LONGEST or _UNSURE.search(sentence) or is_command(sentence):
+    """Return the category of a sentence and its confidence; None if it states no fact."""
+    if not 8 <= len(sentence) <= _MAX_SENTENCE or _UNSURE.search(sentence) or is_command(sentence):
         return None
     for sign in _SIGNS:
         if sign.pattern.search(sentence):
@@ -188,28 +188,28 @@ def classify(sentence: str) -> tuple[Category, float] | None:
     return None
 
 
-def told(sentence: str) -> str:
-    """A statement of the user as others tell it."""
-    for pattern, shown in _SAID:
+def to_third_person(sentence: str) -> str:
+    """Return a user's statement in the third person."""
+    for pattern, replacement in _REWRITES:
         if pattern.match(sentence):
-            return inert(pattern.sub(shown, sentence, count=1))
-    return inert(sentence)
+            return sanitize_line(pattern.sub(replacement, sentence, count=1))
+    return sanitize_line(sentence)
 
 
-def facts_in(said: str, source: Source | None = None) -> list[Fact]:
-    """The facts that a text states, each in its own sentence."""
-    found: list[Fact] = []
-    for sentence in sentences(said):
+def find_facts(statement: str, source: Source | None = None) -> list[Fact]:
+    """Return the facts that a text states, each from its own sentence."""
+    facts: list[Fact] = []
+    for sentence in sentences(statement):
         kind = classify(sentence)
-        if kind is not None and COVER not in (text := told(sentence)):  # no fact, with a hole
-            found.append(Fact(kind[0], text, kind[1], source))
-    return found
+        if kind is not None and COVER not in (text := to_third_person(sentence)):  # redacted: incomplete
+            facts.append(Fact(kind[0], text, kind[1], source))
+    return facts
 
 
-def extract(messages: Iterable[Message], session: str, known: Iterable[str] = ()) -> list[Fact]:
-    """The facts that the user of a session stated and that are not known yet, oldest first."""
-    found: list[Fact] = []
+def extract(messages: Iterable[Message], session: str, known_facts: Iterable[str] = ()) -> list[Fact]:
+    """Return the new facts that the user of a session stated, oldest first."""
+    facts: list[Fact] = []
     for message in messages:
         if message.role == "user" and not message.auto_injected:
-            found += facts_in(message.text, Source(session, message.seq))
-    return fresh(found, known)[-MOST:]
+            facts += find_facts(message.text, Source(session, message.seq))
+    return select_new(facts, known_facts)[-MAX_FACTS:]

@@ -1,9 +1,9 @@
-"""Facts: what is remembered, in one line, and when two of them say the same.
+"""Facts: one-line statements to remember, and the rules for when two of them are the same.
 
-A fact is data. It was said by a user or found by a model, so nothing in it may look like a mark
-of the files it is kept in, secrets are covered, and a sentence that tries to command whoever reads
-the memory is no fact. Two facts are the same when they differ in case, punctuation, words that
-say nothing, or a slip of the pen; numbers, negations and the order around "over" or "than" count.
+A fact is data: a user stated it or a model extracted it. So it may not contain the syntax of the
+files it is kept in, secrets are redacted, and a sentence that tries to instruct whoever reads the
+memory is rejected. Two facts are the same if they differ only in case, punctuation, stop words or
+a typo; numbers, negations and the order around "over" or "than" make a difference.
 """
 
 from __future__ import annotations
@@ -20,33 +20,33 @@ from everlog.redaction import redact
 
 Category = Literal["preference", "project", "pattern", "decision", "constraint"]
 CATEGORIES: tuple[Category, ...] = get_args(Category)
-LONGEST = 500  # characters of one fact
+MAX_LENGTH = 500  # characters of one fact
 
 
 class Source(msgspec.Struct, frozen=True):
-    """Where a fact was said."""
+    """The message in which a fact was stated."""
 
     session: str
-    seq: int = 0  # of the message; 0: it is not known which
+    seq: int = 0  # of the message; 0 if unknown
 
 
 class Fact(msgspec.Struct, frozen=True):
-    """One thing worth knowing in later sessions."""
+    """One statement worth knowing in later sessions."""
 
     category: Category
-    text: str  # one line, see `inert`
+    text: str  # one line, see `sanitize_line`
     confidence: float  # 0.0 to 1.0
     source: Source | None = None
 
 
-# Controls and marks of writing direction: they show as nothing, or as something else.
+# Control and bidirectional characters: invisible, or they change how the text is displayed.
 _INVISIBLE: dict[int, str | None] = {
     **dict.fromkeys((*range(9), *range(0x0E, 0x20), *range(0x7F, 0x85), *range(0x86, 0xA0)), " "),
     **dict.fromkeys((0x200B, 0x200E, 0x200F, 0xFEFF)),
     **dict.fromkeys((*range(0x202A, 0x202F), *range(0x2060, 0x206A))),
     **dict.fromkeys(range(0xD800, 0xE000), "\ufffd"),
 }
-_MARKS = (("<!--", "‹!--"), ("-->", "--›"), ("~~", "~"))  # what provenance and old facts use
+_MARKS = (("<!--", "‹!--"), ("-->", "--›"), ("~~", "~"))  # syntax of provenance comments and former facts
 _LEAD = re.compile(r"^(?:[#>]+\s+|[-*+•]\s+|\d{1,3}[.)]\s+|---+\s*)+")
 
 _COMMAND = re.compile(
@@ -64,25 +64,25 @@ _COMMAND = re.compile(
 )
 
 
-def inert(text: str, width: int = LONGEST) -> str:
-    """A text on one line that no file of the memory takes for a mark of its own."""
+def sanitize_line(text: str, width: int = MAX_LENGTH) -> str:
+    """Return the text on one line, redacted and without the syntax of memory files."""
     text = " ".join(text[: 8 * width].translate(_INVISIBLE).split())
     text = redact(_LEAD.sub("", text))[0]
-    for mark, shown in _MARKS:
-        while mark in text:  # what is left after one pass may form another
-            text = text.replace(mark, shown)
+    for mark, replacement in _MARKS:
+        while mark in text:  # a replacement may produce the mark again
+            text = text.replace(mark, replacement)
     return text if len(text) <= width else text[: width - 1].rstrip() + "…"
 
 
 def is_command(text: str) -> bool:
-    """Whether a text tries to command its reader: such text is never remembered."""
+    """Return whether a text tries to instruct its reader; such text is never remembered."""
     return _COMMAND.search(text) is not None
 
 
-# --- sameness -------------------------------------------------------------------------------
+# --- equality -------------------------------------------------------------------------------
 
 _TOKEN = re.compile(r"v?\d[\w.\-]*\+?|[^\W\d_][\w'’.+#/\-]*|[^\W_]")
-_STOP = frozenset(
+_STOP_WORDS = frozenset(
     {
         *("a", "an", "the", "this", "that", "these", "those", "it", "its", "there", "and", "or"),
         *("i", "i'm", "i've", "we", "we've", "you", "user", "they", "their", "my", "our", "your"),
@@ -93,25 +93,21 @@ _STOP = frozenset(
         *("un", "une", "est", "je", "nous", "el", "los", "las", "una", "es", "yo", "por", "s'il"),
     }
 )
-_ORDERED = frozenset(
-    {"over", "than", "instead", "before", "after", "from", "depend", "but", "above", "below"}
-)
+_ORDER_WORDS = frozenset({"over", "than", "instead", "before", "after", "from", "depend", "but", "above", "below"})
 NEGATIONS = frozenset(
     {
         *("not", "no", "never", "without", "don't", "doesn't", "won't", "can't", "cannot"),
         *("avoid", "stop", "nie", "niemals", "nicht", "kein", "keine", "jamais", "pas", "nunca"),
     }
 )
-
-
-_SPELT = 6  # letters of a word that may be spelt differently
+_MIN_SPELLING = 6  # letters; shorter words must be spelt the same
 
 
 def words(text: str) -> tuple[str, ...]:
-    """The words of a text that carry its meaning, in their order."""
+    """Return the words of a text that carry its meaning, in order."""
     folded = unicodedata.normalize("NFKC", text).casefold().replace("’", "'")
-    found = (match.rstrip(".-'/") for match in _TOKEN.findall(folded))
-    return tuple(_stem(word) for word in found if word and word not in _STOP)
+    tokens = (match.rstrip(".-'/") for match in _TOKEN.findall(folded))
+    return tuple(_stem(word) for word in tokens if word and word not in _STOP_WORDS)
 
 
 def _stem(word: str) -> str:
@@ -120,81 +116,82 @@ def _stem(word: str) -> str:
     return word.removesuffix("'s")
 
 
-def key(text: str) -> tuple[str, ...]:
-    """What is left of a text when all that makes no difference is gone."""
-    kept = words(text)
-    if not kept:  # nothing but empty words, or but signs: these are its meaning, then
+def fact_key(text: str) -> tuple[str, ...]:
+    """Return the key of a fact: its words without anything that makes no difference."""
+    tokens = words(text)
+    if not tokens:  # only stop words or symbols: then they are the meaning
         folded = unicodedata.normalize("NFKC", text).casefold()
-        said = (match.rstrip(".-'/") for match in _TOKEN.findall(folded))
-        return tuple(filter(None, said)) or tuple(folded.split())
-    return kept if _ORDERED & set(kept) else tuple(sorted(set(kept)))
+        matches = (match.rstrip(".-'/") for match in _TOKEN.findall(folded))
+        return tuple(filter(None, matches)) or tuple(folded.split())
+    return tokens if _ORDER_WORDS & set(tokens) else tuple(sorted(set(tokens)))
 
 
-def same(one: str, other: str) -> bool:
-    """Whether two texts state the same fact."""
-    return alike(key(one), key(other))
+def is_same_fact(first: str, second: str) -> bool:
+    """Return whether two texts state the same fact."""
+    return is_same_key(fact_key(first), fact_key(second))
 
 
-def alike(one: tuple[str, ...], other: tuple[str, ...]) -> bool:
-    """Whether two keys are those of the same fact."""
-    if one == other:
+def is_same_key(first: tuple[str, ...], second: tuple[str, ...]) -> bool:
+    """Return whether two keys belong to the same fact."""
+    if first == second:
         return True
-    if len(one) != len(other) or len(one) < 3:
+    if len(first) != len(second) or len(first) < 3:
         return False
-    # One word may be spelt differently, if it is long and no number or negation.
-    left, right = set(one) - set(other), set(other) - set(one)
-    if len(left) != 1 or len(right) != 1:
+    # One word may be spelt differently, if it is long and neither a number nor a negation.
+    only_first, only_second = set(first) - set(second), set(second) - set(first)
+    if len(only_first) != 1 or len(only_second) != 1:
         return False
-    a, b = left.pop(), right.pop()
-    if min(len(a), len(b)) < _SPELT or not (a + b).isalpha() or {a, b} & NEGATIONS:
+    a, b = only_first.pop(), only_second.pop()
+    if min(len(a), len(b)) < _MIN_SPELLING or not (a + b).isalpha() or {a, b} & NEGATIONS:
         return False
     return SequenceMatcher(None, a, b).ratio() >= 0.88
 
 
-class Sayings:
-    """Facts by what they say: whether one is known is found without going through all."""
+class FactIndex:
+    """Facts by key, with a lookup that does not compare against every fact."""
 
     def __init__(self) -> None:
-        self._where: dict[tuple[str, ...], str] = {}
-        self._near: dict[tuple[str, ...], list[tuple[str, ...]]] = {}  # without one word → keys
+        self._locations: dict[tuple[str, ...], str] = {}
+        # Keys by each of their versions without one long word.
+        self._shortened: dict[tuple[str, ...], list[tuple[str, ...]]] = {}
 
-    def add(self, said: tuple[str, ...], where: str) -> None:
-        """A fact with this key is known; the first place that says it counts."""
-        if said not in self._where:
-            for rest in _shortened(said):
-                self._near.setdefault(rest, []).append(said)
-        self._where.setdefault(said, where)
+    def add(self, key: tuple[str, ...], location: str) -> None:
+        """Add a fact with this key; the first location of a key wins."""
+        if key not in self._locations:
+            for shortened in _shortened_keys(key):
+                self._shortened.setdefault(shortened, []).append(key)
+        self._locations.setdefault(key, location)
 
-    def forget(self, said: tuple[str, ...]) -> None:
-        """It is said no longer."""
-        self._where.pop(said, None)
+    def remove(self, key: tuple[str, ...]) -> None:
+        """Remove the fact with this key."""
+        self._locations.pop(key, None)
 
-    def find(self, said: tuple[str, ...]) -> str | None:
-        """Where the same is said, or None."""
-        if said in self._where:
-            return self._where[said]
-        for rest in _shortened(said):
-            for other in self._near.get(rest, ()):
-                if other in self._where and alike(other, said):
-                    return self._where[other]
+    def find(self, key: tuple[str, ...]) -> str | None:
+        """Return the location of the same fact, or None."""
+        if key in self._locations:
+            return self._locations[key]
+        for shortened in _shortened_keys(key):
+            for neighbour in self._shortened.get(shortened, ()):
+                if neighbour in self._locations and is_same_key(neighbour, key):
+                    return self._locations[neighbour]
         return None
 
 
-def _shortened(said: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
-    for at, word in enumerate(said):
-        if len(word) >= _SPELT:
-            yield said[:at] + said[at + 1 :]
+def _shortened_keys(key: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
+    for position, word in enumerate(key):
+        if len(word) >= _MIN_SPELLING:
+            yield key[:position] + key[position + 1 :]
 
 
-def fresh(found: Iterable[Fact], known: Iterable[str]) -> list[Fact]:
-    """The facts that are neither known nor repeated among themselves."""
-    sayings = Sayings()
-    for text in known:
-        sayings.add(key(text), text)
-    kept: list[Fact] = []
-    for fact in found:
-        mine = key(fact.text)
-        if fact.text and sayings.find(mine) is None:
-            sayings.add(mine, fact.text)
-            kept.append(fact)
-    return kept
+def select_new(facts: Iterable[Fact], known_texts: Iterable[str]) -> list[Fact]:
+    """Return the facts that are neither known nor repeated among themselves."""
+    index = FactIndex()
+    for text in known_texts:
+        index.add(fact_key(text), text)
+    new: list[Fact] = []
+    for fact in facts:
+        key = fact_key(fact.text)
+        if fact.text and index.find(key) is None:
+            index.add(key, fact.text)
+            new.append(fact)
+    return new

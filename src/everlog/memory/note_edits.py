@@ -1,4 +1,4 @@
-"""Single notes that a person or an agent writes and takes away, each with its line in the index.
+"""Edits of single notes by a person or an agent, each with its line in the index.
 
 Both files change together, in a plan of one note: it is in the history and can be undone.
 """
@@ -12,20 +12,21 @@ from typing import TypeVar
 
 from everlog.errors import ConflictError, FormatError, NotFoundError
 from everlog.memory import index_file, note_text
-from everlog.memory.dream_plan import Change, Plan
-from everlog.memory.facts import Category, Source, inert, is_command, same
-from everlog.memory.memory_directory import Memories
+from everlog.memory.dream_plan import Change, DreamPlan
+from everlog.memory.facts import Category, Source, is_command, is_same_fact, sanitize_line
+from everlog.memory.memory_directory import MemoryDirectory
 from everlog.memory.note_files import MemoryFile, file_name, is_note
+from everlog.memory.note_text import INDEX_FILE
 
-LONGEST = 20_000  # characters of a note
-_NAME, _DESCRIPTION = 60, 160  # characters
-_TRIES = 5
+MAX_NOTE_LENGTH = 20_000  # characters
+_MAX_NAME, _MAX_DESCRIPTION = 60, 160  # characters
+_ATTEMPTS = 5
 
 T = TypeVar("T")
 
 
 def add(
-    memories: Memories,
+    directory: MemoryDirectory,
     text: str,
     today: date,
     *,
@@ -36,26 +37,27 @@ def add(
     source: Source | None = None,
     by_person: bool = False,
 ) -> str:
-    """Write a note and return its file; FormatError if it says nothing, or commands its reader.
+    """Write a note and return its file; FormatError if it is empty or commands its reader.
 
-    What is known already is not written twice. A person's note is never rewritten by a dream.
+    A fact that is known already is not written twice. A dream never rewrites a person's note.
     """
-    body = text.strip()[:LONGEST] if by_person else inert(text)
+    body = text.strip()[:MAX_NOTE_LENGTH] if by_person else sanitize_line(text)
     if not body:
-        raise FormatError("there is nothing to remember: the text is empty")
+        raise FormatError("nothing to remember: the text is empty")
     if not by_person and is_command(body):
-        raise FormatError("this reads as a command to whoever reads the memory, not as a fact")
-    first = inert(body, _DESCRIPTION)
-    called = inert(name, 80) or inert(first, _NAME)
+        raise FormatError("this reads as a command to the reader of the memory, not as a fact")
+    summary = sanitize_line(body, _MAX_DESCRIPTION)
+    note_name = sanitize_line(name, 80) or sanitize_line(summary, _MAX_NAME)
 
     def write() -> str:
-        files = memories.files()
-        for one in files:
-            if is_note(one.path) and not name and same(note_text.parse(one.text).fact, body):
-                return one.path
-        made = note_text.compose(
-            name=called,
-            description=inert(description, 300) or first,
+        files = directory.files()
+        for file in files:
+            note = note_text.parse(file.text)
+            if is_note(file.path) and not name and is_same_fact(note.fact, body):
+                return file.path
+        note = note_text.compose(
+            name=note_name,
+            description=sanitize_line(description, 300) or summary,
             body=body,
             type="user" if category == "preference" else "project" if category else None,
             category=category,
@@ -64,142 +66,134 @@ def add(
             created=today.isoformat(),
             updated=today.isoformat(),
         )
-        path = file_name(called, [one.path for one in files])
-        line = index_file.pointer(made.name, path, made.description)
-        before = _index(files)
-        after = index_file.extended(before or "", [line])
-        plan = Plan(
-            (
-                Change(path, None, made.text, ("remembered",)),
-                Change(note_text.INDEX, before, after, (f"new: {path}",)),
-            )
+        path = file_name(note_name, [file.path for file in files])
+        line = index_file.format_pointer(note.name, path, note.description)
+        before = _index_text(files)
+        after = index_file.append_pointers(before or "", [line])
+        plan = DreamPlan(
+            (Change(path, None, note.text, ("remembered",)), Change(INDEX_FILE, before, after, (f"new: {path}",)))
         )
-        memories.apply(plan, by_person=by_person)
+        directory.apply(plan, by_person=by_person)
         return path
 
-    return _again(write)
+    return _retry_on_conflict(write)
 
 
-def change(memories: Memories, name: str, text: str, *, expected_text: str | None = None) -> str:
-    """Give a file another text, by the hand of a person; returns its path.
+def replace_text(directory: MemoryDirectory, name: str, text: str, *, expected_text: str | None = None) -> str:
+    """Replace the text of a file on behalf of a person; returns its path.
 
-    `expect`: what it said when it was read; ConflictError if it says something else now.
+    `expected_text`: its text when it was read; ConflictError if it is different now.
     """
 
     def write() -> str:
-        files = memories.files()
-        one = find(files, name)
-        if expected_text is not None and one.text != expected_text:
-            raise ConflictError(f"{one.path} was changed by somebody else", hint="edit it again")
-        changes = [Change(one.path, one.text, text, ("edited",))]
-        before = _index(files)
-        if before is not None and is_note(one.path):
-            old, new = (note_text.parse(said) for said in (one.text, text))
-            after = index_file.replaced(
+        files = directory.files()
+        file = find(files, name)
+        if expected_text is not None and file.text != expected_text:
+            raise ConflictError(f"{file.path} was changed by somebody else", hint="edit it again")
+        changes = [Change(file.path, file.text, text, ("edited",))]
+        before = _index_text(files)
+        if before is not None and is_note(file.path):
+            old, new = (note_text.parse(content) for content in (file.text, text))
+            after = index_file.replace_line(
                 before,
-                index_file.pointer(old.name, one.path, old.description),
-                index_file.pointer(new.name, one.path, new.description),
+                index_file.format_pointer(old.name, file.path, old.description),
+                index_file.format_pointer(new.name, file.path, new.description),
             )
-            changes.append(Change(note_text.INDEX, before, after, (f"{one.path} was edited",)))
-        kept = tuple(each for each in changes if each.before != each.after)
-        memories.apply(Plan(kept), by_person=True)
-        return one.path
+            changes.append(Change(INDEX_FILE, before, after, (f"{file.path} was edited",)))
+        effective = tuple(change for change in changes if change.before != change.after)
+        directory.apply(DreamPlan(effective), by_person=True)
+        return file.path
 
-    return _again(write)
+    return _retry_on_conflict(write)
 
 
 def version(text: str) -> str:
-    """What tells one text of a file from another, for whoever read it and will change it."""
+    """Return a short digest of a file's text, to detect changes made since it was read."""
     return hashlib.sha256(text.encode("utf-8", "surrogateescape")).hexdigest()[:16]
 
 
 def revise(
-    memories: Memories,
+    directory: MemoryDirectory,
     name: str,
     text: str,
     today: date,
     *,
-    called: str = "",
+    new_name: str = "",
     description: str = "",
     category: Category | None = None,
     expected_version: str = "",
 ) -> str:
-    """Let a note say something else, by the hand of a person; returns its file.
+    """Change a note on behalf of a person; returns its file.
 
-    What is not given is taken from the text, as when a note is written. Keys of its front matter
-    that are not asked for stay. `expect`: its `version` when it was read; ConflictError if it says
-    something else now.
+    A missing name or description is derived from the text, as for a new note. Other keys of the
+    front matter stay. `expected_version`: its `version` when it was read; ConflictError if it is
+    different now.
     """
-    body = text.replace("\r\n", "\n").strip()[:LONGEST]
+    body = text.replace("\r\n", "\n").strip()[:MAX_NOTE_LENGTH]
     if not body:
         raise FormatError("the note would be empty", hint="nothing was changed")
-    files = memories.files()
-    one = find([each for each in files if is_note(each.path)], name)
-    if expected_version and version(one.text) != expected_version:
+    files = directory.files()
+    file = find([candidate for candidate in files if is_note(candidate.path)], name)
+    if expected_version and version(file.text) != expected_version:
         hint = "open it again and make the change there"
-        raise ConflictError(f"{one.path} was changed by somebody else", hint=hint)
-    first = inert(body, _DESCRIPTION)
-    made = note_text.edited(
-        note_text.parse(one.text),
+        raise ConflictError(f"{file.path} was changed by somebody else", hint=hint)
+    summary = sanitize_line(body, _MAX_DESCRIPTION)
+    note = note_text.edit(
+        note_text.parse(file.text),
         body=body,
-        name=inert(called, 80) or inert(first, _NAME),
-        description=inert(description, 300) or first,
+        name=sanitize_line(new_name, 80) or sanitize_line(summary, _MAX_NAME),
+        description=sanitize_line(description, 300) or summary,
         category=category,
         updated=today.isoformat(),
     )
-    return change(memories, one.path, made.text, expected_text=one.text)
+    return replace_text(directory, file.path, note.text, expected_text=file.text)
 
 
-def forget(memories: Memories, name: str) -> str:
-    """Take a note away, by its file or its exact name; returns its file. NotFoundError if none."""
+def forget(directory: MemoryDirectory, name: str) -> str:
+    """Remove a note by its file or its exact name; returns its file. NotFoundError if none."""
 
     def remove() -> str:
-        files = memories.files()
-        one = find([each for each in files if is_note(each.path)], name)
-        changes = [Change(one.path, one.text, None, ("forgotten",))]
-        before = _index(files)
+        files = directory.files()
+        file = find([candidate for candidate in files if is_note(candidate.path)], name)
+        changes = [Change(file.path, file.text, None, ("forgotten",))]
+        before = _index_text(files)
         if before is not None:
-            gone = {each.number for each in index_file.pointers(before) if each.file == one.path}
-            after = index_file.without(before, gone)
+            pointers = index_file.parse_pointers(before)
+            numbers = {pointer.number for pointer in pointers if pointer.file == file.path}
+            after = index_file.remove_lines(before, numbers)
             if after != before:
-                changes.append(Change(note_text.INDEX, before, after, (f"{one.path} is gone",)))
-        memories.apply(Plan(tuple(changes)))
-        return one.path
+                changes.append(Change(INDEX_FILE, before, after, (f"{file.path} was removed",)))
+        directory.apply(DreamPlan(tuple(changes)))
+        return file.path
 
-    return _again(remove)
+    return _retry_on_conflict(remove)
 
 
 def find(files: Sequence[MemoryFile], name: str) -> MemoryFile:
-    """The file of a memory that is meant: by its path, else the only note of that name."""
-    wanted = name.strip()
-    for one in files:
-        if wanted and one.path in (wanted, f"{wanted}.md"):
-            return one
-    called = [
-        one
-        for one in files
-        if is_note(one.path) and note_text.parse(one.text).name.casefold() == wanted.casefold()
-    ]
-    if len(called) > 1:
-        paths = ", ".join(one.path for one in called)
-        raise ConflictError(
-            f"several notes are called {wanted[:80]!r}: {paths}", hint="name the file"
-        )
-    if not called:
-        raise NotFoundError(
-            f"there is no note {wanted[:80]!r} in this memory",
-            hint="everlog memory show lists them",
-        )
-    return called[0]
+    """Return the file with this path, else the only note with this name."""
+    query = name.strip()
+    for file in files:
+        if query and file.path in (query, f"{query}.md"):
+            return file
+    notes = [(file, note_text.parse(file.text)) for file in files if is_note(file.path)]
+    matches = [file for file, note in notes if note.name.casefold() == query.casefold()]
+    if len(matches) > 1:
+        paths = ", ".join(file.path for file in matches)
+        hint = "give the file name"
+        raise ConflictError(f"several notes are called {query[:80]!r}: {paths}", hint=hint)
+    if not matches:
+        hint = "list them with everlog memory show"
+        raise NotFoundError(f"there is no note {query[:80]!r} in this memory", hint=hint)
+    return matches[0]
 
 
-def _index(files: Sequence[MemoryFile]) -> str | None:
-    return next((one.text for one in files if one.path == note_text.INDEX), None)
+def _index_text(files: Sequence[MemoryFile]) -> str | None:
+    return next((file.text for file in files if file.path == INDEX_FILE), None)
 
 
-def _again(write: Callable[[], T]) -> T:
-    """Do something to the files as they are, again if somebody wrote meanwhile."""
-    for _ in range(_TRIES):
+def _retry_on_conflict(write: Callable[[], T]) -> T:
+    """Call `write`, again if somebody else wrote the files in the meantime."""
+    for _ in range(_ATTEMPTS):
         try:
             return write()
         except ConflictError as error:

@@ -1,4 +1,4 @@
-"""A note: one Markdown file with front matter, which people edit as well.
+"""A note: one Markdown file with front matter, which people may edit as well.
 
     ---
     name: Prefers tabs
@@ -15,9 +15,9 @@
 
     ~~The user prefers spaces.~~ (until 2026-04-03)
 
-A note is its text: reading never changes it, and `edited` replaces the lines of the keys that it is
-given and no other byte, so that comments, unknown keys and the hand of a person survive. Values
-are what stands behind the colon, as in Cersei. A file without front matter is a note too.
+A note is its text: reading never changes it, and `edit` replaces only the lines of the given keys
+and no other byte, so that comments, unknown keys and a person's formatting survive. A value is the
+text after the colon, as in Cersei. A file without front matter is a note too.
 """
 
 from __future__ import annotations
@@ -34,23 +34,18 @@ from everlog.memory.facts import CATEGORIES, Category, Source
 
 Kind = Literal["user", "feedback", "project", "reference"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
-KEYS = (
-    *("name", "description", "type", "category", "confidence"),
-    *("source", "created", "updated"),
-)
-INDEX = "MEMORY.md"
-HEAD_LINES = 200  # front matter that goes on longer than this is none
-_MOST_SOURCES = 8
+KEYS = (*("name", "description", "type", "category", "confidence"), *("source", "created", "updated"))
+INDEX_FILE = "MEMORY.md"
+MAX_HEAD_LINES = 200  # longer front matter is not recognised
+_MAX_SOURCES = 8
 
 _KEY = re.compile(r"([A-Za-z_][\w\-]*)[ \t]*:(.*)", re.DOTALL)
-_SOURCE = re.compile(
-    r"session[\"']?\s*:\s*[\"']?([^\s,\"'{}\[\]]+)[\"']?(?:\s*,?\s*[\"']?seq[\"']?\s*:\s*(\d{1,15}))?"
-)
-_OLD = re.compile(r"~~(.+?)~~ \(until (\d{4}-\d\d-\d\d)\)")
+_SOURCE = re.compile(r"session[\"']?\s*:\s*[\"']?([^\s,\"'{}\[\]]+)[\"']?(?:\s*,?\s*[\"']?seq[\"']?\s*:\s*(\d{1,15}))?")
+_FORMER = re.compile(r"~~(.+?)~~ \(until (\d{4}-\d\d-\d\d)\)")
 
 
 class Note:
-    """A note as its file has it. Equal texts are equal notes."""
+    """A note as it is in its file. Notes with equal text are equal."""
 
     def __init__(self, text: str) -> None:
         self.text = text
@@ -69,79 +64,79 @@ class Note:
 
     @cached_property
     def fields(self) -> dict[str, str]:
-        """All of the front matter, keys in small letters; the first of two equal keys counts."""
-        found: dict[str, str] = {}
-        for start, end in _entries(self._rows, self._end):
+        """Return the front matter, keys in lower case; the first of two equal keys wins."""
+        fields: dict[str, str] = {}
+        for start, end in _key_spans(self._rows, self._end):
             match = _KEY.fullmatch("\n".join(self._rows[start:end]))
             assert match is not None
-            found.setdefault(match[1].lower(), _value(match[2]))
-        return found
+            fields.setdefault(match[1].lower(), _parse_value(match[2]))
+        return fields
 
     @property
     def body(self) -> str:
-        """What follows the front matter, without the empty lines around it."""
+        """Return the text after the front matter, without surrounding empty lines."""
         return "\n".join(self._rows[self._end + 1 :] if self._end else self._rows).strip()
 
     @property
     def name(self) -> str:
-        """Its name; without one, its first words."""
+        """Return its name, or its first words if it has none."""
         return self.fields.get("name") or _first_line(self.body)[:60].strip()
 
     @property
     def description(self) -> str:
-        """What it says, in a line."""
+        """Return its description, or its first line."""
         return self.fields.get("description") or _first_line(self.body)[:160].strip()
 
     @property
     def type(self) -> Kind | None:
-        """Whom or what it is about."""
-        given = self.fields.get("type", "").lower()
-        return next((kind for kind in KINDS if kind == given), None)
+        """Return who or what it is about."""
+        value = self.fields.get("type", "").lower()
+        return next((kind for kind in KINDS if kind == value), None)
 
     @property
     def category(self) -> Category | None:
-        """Which of the five kinds of fact it is."""
-        given = self.fields.get("category", "").lower()
-        return next((one for one in CATEGORIES if one == given), None)
+        """Return which of the five kinds of fact it states."""
+        value = self.fields.get("category", "").lower()
+        return next((category for category in CATEGORIES if category == value), None)
 
     @property
     def confidence(self) -> float:
-        """0.0 to 1.0. What a person wrote without a number is certain."""
+        """Return 0.0 to 1.0; a note without a number, as people write them, is certain."""
         try:
-            given = float(self.fields.get("confidence", "1"))
+            value = float(self.fields.get("confidence", "1"))
         except ValueError:
             return 1.0
-        return min(max(given, 0.0), 1.0) if math.isfinite(given) else 1.0
+        return min(max(value, 0.0), 1.0) if math.isfinite(value) else 1.0
 
     @property
     def sources(self) -> tuple[Source, ...]:
-        """Where it was said; none if a person wrote it."""
-        found = _SOURCE.findall(self.fields.get("source", ""))
-        return tuple(Source(session, int(seq or 0)) for session, seq in found)
+        """Return where it was stated; nothing if a person wrote it."""
+        matches = _SOURCE.findall(self.fields.get("source", ""))
+        return tuple(Source(session, int(seq or 0)) for session, seq in matches)
 
     @property
     def created(self) -> str:
-        """When it was written first, as it says."""
+        """Return when it was first written, as it says."""
         return self.fields.get("created", "")
 
     @property
     def updated(self) -> str:
-        """When it was changed last, as it says."""
+        """Return when it was last changed, as it says."""
         return self.fields.get("updated", "") or self.created
 
     @property
     def fact(self) -> str:
-        """What holds now: the first line of the body that is not struck through."""
+        """Return the current fact: the first line of the body that is not struck through."""
         return _first_line(self.body) or self.description
 
     @property
-    def former(self) -> tuple[tuple[str, str], ...]:
-        """What held once, and until which day."""
-        return tuple((old, until) for old, until in _OLD.findall(self.body))
+    def former_facts(self) -> tuple[tuple[str, str], ...]:
+        """Return the facts that no longer hold, each with the day until which it held."""
+        return tuple((old, until) for old, until in _FORMER.findall(self.body))
 
 
 def parse(text: str) -> Note:
-    """A note from the text of its file."""
+    """Parse a note from the text of its file."""
     return Note(text)
 
 
@@ -157,8 +152,8 @@ def compose(
     created: str = "",
     updated: str = "",
 ) -> Note:
-    """A new note; facts that are not given are left out."""
-    given: dict[str, Any] = {
+    """Create a note; fields without a value are left out."""
+    fields: dict[str, Any] = {
         "name": name,
         "description": description,
         "type": type,
@@ -168,24 +163,25 @@ def compose(
         "created": created or None,
         "updated": updated or None,
     }
-    head = [f"{key}: {_shown(value)}" for key, value in given.items() if value is not None]
+    head = [f"{key}: {_format_value(value)}" for key, value in fields.items() if value is not None]
     return Note("\n".join(("---", *head, "---", "", body.strip(), "")))
 
 
-def edited(note: Note, *, body: str | None = None, **fields: Any) -> Note:
-    """The note with these keys changed (`source` takes a sequence), None takes one away."""
+def edit(note: Note, *, body: str | None = None, **fields: Any) -> Note:
+    """Return the note with these keys changed; None removes a key, `source` takes a sequence."""
     rows = list(note._rows)
     end = note._end
     if fields and not end:
         rows, end = ["---", "---", *([] if rows[:1] == [""] else [""]), *rows], 1
-    break_ = "\r" if end and rows[0].endswith("\r") else ""
+    carriage_return = "\r" if end and rows[0].endswith("\r") else ""
     for key, value in fields.items():
-        new = [] if value is None else [f"{key}: {_shown(value)}{break_}"]
-        for start, stop in _entries(rows, end):
+        formatted = _format_value(value)
+        new = [] if value is None else [f"{key}: {formatted}{carriage_return}"]
+        for start, stop in _key_spans(rows, end):
             match = _KEY.match(rows[start])
             if match is not None and match[1].lower() == key:
-                if value is not None and note.fields.get(key) == _value(f" {_shown(value)}"):
-                    break  # as it is, in the hand of whoever wrote it
+                if value is not None and note.fields.get(key) == _parse_value(f" {formatted}"):
+                    break  # unchanged: keep it as its author formatted it
                 rows[start:stop] = new
                 end += len(new) - (stop - start)
                 break
@@ -197,42 +193,42 @@ def edited(note: Note, *, body: str | None = None, **fields: Any) -> Note:
     return Note("\n".join(rows))
 
 
-def struck(text: str, until: str) -> str:
-    """A fact that no longer holds, as it is kept."""
+def strike_out(text: str, until: str) -> str:
+    """Return a former fact as it is kept in a note."""
     return f"~~{text.replace('~~', '~')}~~ (until {until})"
 
 
 def _head_end(rows: Sequence[str]) -> int:
     if rows[0].rstrip() != "---":
         return 0
-    for number in range(1, min(len(rows), HEAD_LINES)):
+    for number in range(1, min(len(rows), MAX_HEAD_LINES)):
         if rows[number].rstrip() == "---":
             return number
     return 0
 
 
-def _entries(rows: Sequence[str], end: int) -> list[tuple[int, int]]:
-    """From which line to which each key goes, with the indented lines that belong to it."""
-    found: list[tuple[int, int]] = []
-    open_ = False  # whether indented lines belong to the key above
+def _key_spans(rows: Sequence[str], end: int) -> list[tuple[int, int]]:
+    """Return the start and end line of each key, including its indented lines."""
+    spans: list[tuple[int, int]] = []
+    in_key = False  # whether indented lines belong to the key above
     for number in range(1, end):
         row = rows[number]
         if _KEY.match(row):
-            found.append((number, number + 1))
-            open_ = True
-        elif open_ and row.strip() and (row[0] in " \t" or row.startswith("- ")):
-            found[-1] = (found[-1][0], number + 1)
+            spans.append((number, number + 1))
+            in_key = True
+        elif in_key and row.strip() and (row[0] in " \t" or row.startswith("- ")):
+            spans[-1] = (spans[-1][0], number + 1)
         else:
-            open_ = False
-    return found
+            in_key = False
+    return spans
 
 
-def _value(written: str) -> str:
-    """A value without what YAML puts around one."""
-    value = written.strip()
-    first, _, rest = value.partition("\n")
-    if rest and first.strip() in (">", ">-", "|", "|-", ""):
-        return " ".join(line.strip() for line in rest.split("\n"))
+def _parse_value(raw: str) -> str:
+    """Return a value without its YAML quotes or block marker."""
+    value = raw.strip()
+    first, _, remainder = value.partition("\n")
+    if remainder and first.strip() in (">", ">-", "|", "|-", ""):
+        return " ".join(line.strip() for line in remainder.split("\n"))
     if len(value) >= 2 and value[0] == value[-1] == '"':
         try:
             return str(json.loads(value))
@@ -243,27 +239,27 @@ def _value(written: str) -> str:
     return value
 
 
-def _shown(value: Any) -> str:
+def _format_value(value: Any) -> str:
     if isinstance(value, float):
         return f"{min(max(value, 0.0), 1.0):.2f}".rstrip("0").ljust(3, "0")
     if isinstance(value, tuple | list):
-        given = [f"{{session: {one.session}, seq: {one.seq}}}" for one in value[:_MOST_SOURCES]]
-        return given[0] if len(given) == 1 else f"[{', '.join(given)}]"
+        sources = [f"{{session: {s.session}, seq: {s.seq}}}" for s in value[:_MAX_SOURCES]]
+        return sources[0] if len(sources) == 1 else f"[{', '.join(sources)}]"
     line = " ".join(str(value).split())
-    # A quote would be taken for YAML's, and these signs for the beginning of a block.
+    # YAML would read these characters as a quote or as the start of a block.
     return json.dumps(line, ensure_ascii=False) if line[:1] in ("'", '"', ">", "|") else line
 
 
 def _first_line(text: str) -> str:
     for line in text.split("\n"):
-        said = line.strip().lstrip("#").strip()
-        if said and not said.startswith("~~"):
-            return said
+        content = line.strip().lstrip("#").strip()
+        if content and not content.startswith("~~"):
+            return content
     return ""
 
 
-def day_of(note: Note, modified: float = 0.0) -> str:
-    """The day (UTC) of which a note tells: its own word for it, else that of its file."""
+def note_day(note: Note, modified: float = 0.0) -> str:
+    """Return the day (UTC) of a note: its last update as it says, else that of its file."""
     try:
         return date.fromisoformat(note.updated[:10]).isoformat()
     except ValueError:

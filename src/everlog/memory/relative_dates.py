@@ -1,8 +1,8 @@
-"""Relative dates made absolute: a note is read long after "yesterday".
+"""Relative dates made absolute, since a note is read long after "yesterday".
 
-The day of the statement is given; nothing here asks a clock. What is in backticks or struck through
-is a quote and stays. Absolute dates come out as ISO 8601, so a second pass finds nothing to do.
-A month without a year is the one nearest to the day of the statement.
+The day of the statement is a parameter; this module reads no clock. Text in backticks or struck
+through is a quotation and stays as it is. Absolute dates are written in ISO 8601, so a second pass
+changes nothing. A month without a year is the one nearest to the day of the statement.
 """
 
 from __future__ import annotations
@@ -23,133 +23,125 @@ _NUMBERS = {
 }
 _N = rf"(?<![\d\-])(\d{{1,3}}|{'|'.join(sorted(_NUMBERS, key=len, reverse=True))})"
 _UNIT = r"(day|week|month|year)s?"
-_MONTH = rf"({'|'.join(one.capitalize() for one in _MONTHS)})"
-# Behind these a date stands without a preposition of its own.
+_MONTH = rf"({'|'.join(month.capitalize() for month in _MONTHS)})"
+# After these words a date needs no preposition.
 _BEFORE = r"(?:(?P<before>\b(?:since|by|until|till|before|after|from|of|than|on|due)\s+))?"
-# A rule about durations ("tokens expire in 30 days") has no date.
-_DURATION = re.compile(
-    r"\b(?:expir|every|within|time ?out|per\b|each|rotat|retain|retention|delet)", re.I
-)
+# A statement about durations ("tokens expire in 30 days") contains no date.
+_DURATION = re.compile(r"\b(?:expir|every|within|time ?out|per\b|each|rotat|retain|retention|delet)", re.I)
 _HINT = re.compile(
     r"day|week|month|year|night|morrow|\b(?:this|last|next|gestern|ayer|heute|hoy|demain)\b"
     r"|morgen|hier\b|aujourd|\bin [A-Z]",
     re.I,
 )
-_KEPT = re.compile(r"`[^`]*`|~~.*?~~|\(until \d{4}-\d\d-\d\d\)|https?://\S+")
+_LITERAL = re.compile(r"`[^`]*`|~~.*?~~|\(until \d{4}-\d\d-\d\d\)|https?://\S+")
 
 
-def absolute(text: str, on: date) -> str:
-    """The text as it would read for somebody who does not know on which day it was written."""
-    pieces: list[str] = []
-    place = 0
-    for quoted in _KEPT.finditer(text):
-        pieces += (_replaced(text[place : quoted.start()], on), quoted[0])
-        place = quoted.end()
-    return "".join((*pieces, _replaced(text[place:], on)))
+def resolve_dates(text: str, day: date) -> str:
+    """Replace the relative dates of a text that was written on `day` by absolute ones."""
+    parts: list[str] = []
+    position = 0
+    for quoted in _LITERAL.finditer(text):
+        parts += (_resolve_in(text[position : quoted.start()], day), quoted[0])
+        position = quoted.end()
+    return "".join((*parts, _resolve_in(text[position:], day)))
 
 
-def _replaced(text: str, on: date) -> str:
+def _resolve_in(text: str, day: date) -> str:
     if not _HINT.search(text):  # most text has no date at all
         return text
-    for pattern, when in _RULES:
+    for pattern, resolve in _RULES:
 
-        def made(match: re.Match[str], when: When = when, text: str = text) -> str:
+        def replace(match: re.Match[str], resolve: Resolver = resolve, text: str = text) -> str:
             try:
-                preposition, shown = when(match, on)
-            except (ValueError, OverflowError):  # no date, or one beyond the calendar
+                preposition, phrase = resolve(match, day)
+            except (ValueError, OverflowError):  # not a date, or out of range
                 return match[0]
             if match["before"]:
-                return str(match["before"]) + shown
+                return str(match["before"]) + phrase
             if text.startswith(("'s", "’s"), match.end()):
-                return shown
-            return f"{preposition.capitalize() if match[0][0].isupper() else preposition} {shown}"
+                return phrase
+            return f"{preposition.capitalize() if match[0][0].isupper() else preposition} {phrase}"
 
-        text = pattern.sub(made, text)
+        text = pattern.sub(replace, text)
     return text
 
 
-When = Callable[["re.Match[str]", date], tuple[str, str]]
+Resolver = Callable[["re.Match[str]", date], tuple[str, str]]
 
 
-def _shift(days: int) -> When:
-    return lambda match, on: ("on", (on + timedelta(days=days)).isoformat())
+def _shift(days: int) -> Resolver:
+    return lambda match, day: ("on", (day + timedelta(days=days)).isoformat())
 
 
-def _distance(match: re.Match[str], on: date, sign: int) -> tuple[str, str]:
+def _distance(match: re.Match[str], day: date, sign: int) -> tuple[str, str]:
     if sign > 0 and _DURATION.search(match.string):
         raise ValueError(match[0])
     count = _NUMBERS.get(match[2].lower()) or int(match[2])
     unit = match[3].lower()
     if unit == "day":
-        return "on", (on + timedelta(days=sign * count)).isoformat()
+        return "on", (day + timedelta(days=sign * count)).isoformat()
     if unit == "week":
-        return "around", (on + timedelta(weeks=sign * count)).isoformat()
+        return "around", (day + timedelta(weeks=sign * count)).isoformat()
     if unit == "month":
-        return "in", _month(on, sign * count)
-    return "in", f"{on.replace(year=on.year + sign * count, day=1).year:04d}"
+        return "in", _month(day, sign * count)
+    return "in", f"{day.replace(year=day.year + sign * count, day=1).year:04d}"
 
 
-def _month(on: date, shift: int) -> str:
-    months = on.year * 12 + on.month - 1 + shift
+def _month(day: date, shift: int) -> str:
+    months = day.year * 12 + day.month - 1 + shift
     return f"{date(months // 12, months % 12 + 1, 1):%Y-%m}"
 
 
-def _period(match: re.Match[str], on: date) -> tuple[str, str]:
+def _period(match: re.Match[str], day: date) -> tuple[str, str]:
     step = {"last": -1, "past": -1, "this": 0, "next": 1, "coming": 1}[match[2].lower()]
     unit = match[3].lower()
     if unit == "week":
-        monday = on - timedelta(days=on.weekday()) + timedelta(weeks=step)
+        monday = day - timedelta(days=day.weekday()) + timedelta(weeks=step)
         return "in", f"the week of {monday.isoformat()}"
     if unit == "month":
-        return "in", _month(on, step)
+        return "in", _month(day, step)
     if unit == "year":
-        return "in", f"{on.replace(year=on.year + step, day=1).year:04d}"
+        return "in", f"{day.replace(year=day.year + step, day=1).year:04d}"
     weekday = _DAYS.index(unit)
-    ahead = (weekday - on.weekday()) % 7
+    ahead = (weekday - day.weekday()) % 7
     if step < 0:
         days = ahead - 7 if ahead else -7
     elif step:
         days = ahead or 7
     else:
-        days = weekday - on.weekday()  # the one of this week
-    return "on", (on + timedelta(days=days)).isoformat()
+        days = weekday - day.weekday()  # in the current week
+    return "on", (day + timedelta(days=days)).isoformat()
 
 
-def _named_month(match: re.Match[str], on: date) -> tuple[str, str]:
+def _named_month(match: re.Match[str], day: date) -> tuple[str, str]:
     month = _MONTHS.index(match[3].lower()) + 1
-    which = match[2].lower()
-    year = on.year
-    if which == "last":
-        year -= month >= on.month
-    elif which == "next":
-        year += month <= on.month
+    modifier = match[2].lower()
+    year = day.year
+    if modifier == "last":
+        year -= month >= day.month
+    elif modifier == "next":
+        year += month <= day.month
     else:
-        near = (date(on.year + step, month, 15) for step in (-1, 0, 1))
-        year = min(near, key=lambda day: abs(day - on)).year
+        candidates = (date(day.year + step, month, 15) for step in (-1, 0, 1))
+        year = min(candidates, key=lambda middle: abs(middle - day)).year
     return "in", f"{year:04d}-{month:02d}"
 
 
-def _rule(pattern: str, when: When, flags: int = re.IGNORECASE) -> tuple[re.Pattern[str], When]:
-    return re.compile(_BEFORE + pattern, flags), when
+def _rule(pattern: str, resolve: Resolver, flags: int = re.I) -> tuple[re.Pattern[str], Resolver]:
+    return re.compile(_BEFORE + pattern, flags), resolve
 
 
-_LAST = r"(last|past|this|next|coming)"
+_RELATIVE = r"(last|past|this|next|coming)"
 _RULES = (
     _rule(r"\bthe day before yesterday\b|\bvorgestern\b|\bavant-hier\b|\banteayer\b", _shift(-2)),
     _rule(r"\bthe day after tomorrow\b|\bübermorgen\b|\baprès-demain\b", _shift(2)),
     _rule(r"\b(?:yesterday|last night|gestern|ayer)\b", _shift(-1)),
     _rule(r"\b(?:tomorrow|demain)\b", _shift(1)),
-    _rule(
-        r"\b(?:today|tonight|this (?:morning|afternoon|evening)|heute|aujourd'hui|hoy)\b", _shift(0)
-    ),
-    _rule(rf"\b{_N} {_UNIT} ago\b", lambda match, on: _distance(match, on, -1)),
-    _rule(rf"\bin {_N} {_UNIT}(?: from now)?\b(?!['’])", lambda match, on: _distance(match, on, 1)),
-    _rule(rf"\b(?:the )?{_LAST} (week|month|year|{'|'.join(_DAYS)})\b", _period),
-    # Names of months with a capital only: "may" and "march" are verbs.
-    _rule(
-        rf"\b(?:[Ii]n|[Tt]his)( ){_MONTH}\b(?!,? (?:of )?\d)",
-        _named_month,
-        0,
-    ),
+    _rule(r"\b(?:today|tonight|this (?:morning|afternoon|evening)|heute|aujourd'hui|hoy)\b", _shift(0)),
+    _rule(rf"\b{_N} {_UNIT} ago\b", lambda m, day: _distance(m, day, -1)),
+    _rule(rf"\bin {_N} {_UNIT}(?: from now)?\b(?!['’])", lambda m, day: _distance(m, day, 1)),
+    _rule(rf"\b(?:the )?{_RELATIVE} (week|month|year|{'|'.join(_DAYS)})\b", _period),
+    # Month names only when capitalised: "may" and "march" are verbs.
+    _rule(rf"\b(?:[Ii]n|[Tt]his)( ){_MONTH}\b(?!,? (?:of )?\d)", _named_month, 0),
     _rule(rf"\b([Ll]ast|[Nn]ext) {_MONTH}\b(?!,? (?:of )?\d)", _named_month, 0),
 )

@@ -1,12 +1,12 @@
-"""Several files changed as one: after a crash all of them are old, or all are new.
+"""Atomic changes of several files: after a crash all of them are old, or all are new.
 
-    .plan-staged/   manifest.json, old/N, new/N: everything written and synced here first
-    .plan/          the same, renamed: this rename decides
-    .history/ID/    the same again, when the files are in place; what an undo needs
+    .plan-staged/   manifest.json, old/N, new/N: everything is written and synced here first
+    .plan/          the same directory, renamed: this rename is the commit
+    .history/ID/    the same directory, when the files are in place; undo reads it
 
-Before the first rename a crash leaves the old files, and recovery throws the stage away. After it
-recovery puts the new ones in place, as often as it takes. Whoever calls holds the directory's
-lock. A file that a person changed between a crash and the recovery stays theirs.
+A crash before the first rename leaves the old files, and recovery discards the stage. After it,
+recovery puts the new files in place, as often as necessary. The caller holds the directory's lock.
+A file that a person changed between a crash and the recovery keeps that change.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from typing import NamedTuple
 import msgspec
 
 from everlog.errors import FormatError
-from everlog.stores.file.disk import get, open_directory, put, sync_directory
+from everlog.stores.file.disk import open_directory, read_small_file, replace_small_file, sync_directory
 
-STAGED, DECIDED, HISTORY = ".plan-staged", ".plan", ".history"
-_KEPT = 50  # entries of the history
+STAGED, COMMITTED, HISTORY = ".plan-staged", ".plan", ".history"
+_MAX_HISTORY = 50  # entries
 
 
 class Swap(NamedTuple):
-    """One file: its bytes before and after; None where there is no such file."""
+    """The bytes of one file before and after; None where the file does not exist."""
 
     path: str
     old: bytes | None
@@ -41,188 +41,188 @@ class _Item(msgspec.Struct, frozen=True):
 
 
 class Manifest(msgspec.Struct, frozen=True):
-    """What one entry of the history tells."""
+    """The metadata of one history entry."""
 
     at: float  # Unix time
     report: str
     items: tuple[_Item, ...] = ()
-    undoes: str = ""  # the entry that this one took back
+    undoes: str = ""  # the entry that this one undid
 
 
-class Entry(NamedTuple):
+class HistoryEntry(NamedTuple):
     """An entry of the history."""
 
     id: str
     manifest: Manifest
 
 
-def commit(folder: int, swaps: Sequence[Swap], at: float, report: str, undoes: str = "") -> str:
-    """Make all changes, or none; returns the id of the entry. Durable on return.
+def commit(folder: int, swaps: Sequence[Swap], time: float, report: str, undoes: str = "") -> str:
+    """Apply all changes or none, and return the id of the history entry. Durable on return.
 
-    An error after the decision (a full disk) leaves it to be finished by whoever recovers next.
+    After an error past the commit point (a full disk) the next recovery completes the transaction.
     """
-    items = tuple(_Item(one.path, one.old is not None, one.new is not None) for one in swaps)
+    items = tuple(_Item(swap.path, swap.old is not None, swap.new is not None) for swap in swaps)
     os.mkdir(STAGED, 0o700, dir_fd=folder)
     stage = open_directory(STAGED, folder)
     try:
         for side in ("old", "new"):
             os.mkdir(side, 0o700, dir_fd=stage)
-            inside = open_directory(side, stage)
+            side_folder = open_directory(side, stage)
             try:
-                for number, one in enumerate(swaps):
-                    content = one.old if side == "old" else one.new
+                for number, swap in enumerate(swaps):
+                    content = swap.old if side == "old" else swap.new
                     if content is not None:
-                        put(str(number), content, inside, durable=True)
-                sync_directory(inside)
+                        replace_small_file(str(number), content, side_folder, durable=True)
+                sync_directory(side_folder)
             finally:
-                os.close(inside)
-        manifest = Manifest(at, report, items, undoes)
-        put("manifest.json", msgspec.json.encode(manifest), stage, durable=True)
+                os.close(side_folder)
+        manifest = Manifest(time, report, items, undoes)
+        replace_small_file("manifest.json", msgspec.json.encode(manifest), stage, durable=True)
     finally:
         os.close(stage)
-    os.rename(STAGED, DECIDED, src_dir_fd=folder, dst_dir_fd=folder)
+    os.rename(STAGED, COMMITTED, src_dir_fd=folder, dst_dir_fd=folder)
     sync_directory(folder)
     return _finish(folder)
 
 
 def recover(folder: int) -> bool:
-    """Undo or finish what a crash interrupted; whether something was finished."""
-    _discard(folder)
+    """Roll back or complete an interrupted transaction; returns whether one was completed."""
+    _discard_stage(folder)
     try:
-        os.stat(DECIDED, dir_fd=folder, follow_symlinks=False)
+        os.stat(COMMITTED, dir_fd=folder, follow_symlinks=False)
     except FileNotFoundError:
         return False
     _finish(folder)
     return True
 
 
-def history(folder: int) -> list[Entry]:
-    """What was done, oldest first."""
+def read_history(folder: int) -> list[HistoryEntry]:
+    """Return the history, oldest first."""
     try:
-        past = open_directory(HISTORY, folder)
+        history_folder = open_directory(HISTORY, folder)
     except FileNotFoundError:
         return []
     try:
-        found: list[Entry] = []
-        for name in sorted(one for one in os.listdir(past) if one.isdigit()):
-            inside = open_directory(name, past)
+        entries: list[HistoryEntry] = []
+        for name in sorted(name for name in os.listdir(history_folder) if name.isdigit()):
+            entry_folder = open_directory(name, history_folder)
             try:
-                found.append(Entry(name, _manifest(inside)))
+                entries.append(HistoryEntry(name, _read_manifest(entry_folder)))
             finally:
-                os.close(inside)
-        return found
+                os.close(entry_folder)
+        return entries
     finally:
-        os.close(past)
+        os.close(history_folder)
 
 
-def swaps_of(folder: int, entry: Entry) -> list[Swap]:
-    """The bytes that an entry of the history keeps."""
-    past = open_directory(HISTORY, folder)
+def load_swaps(folder: int, entry: HistoryEntry) -> list[Swap]:
+    """Return the file contents that a history entry keeps."""
+    history_folder = open_directory(HISTORY, folder)
     try:
-        inside = open_directory(entry.id, past)
+        entry_folder = open_directory(entry.id, history_folder)
         try:
-            return _swaps(inside, entry.manifest)
+            return _read_swaps(entry_folder, entry.manifest)
         finally:
-            os.close(inside)
+            os.close(entry_folder)
     finally:
-        os.close(past)
+        os.close(history_folder)
 
 
 # --- files below the directory --------------------------------------------------------------
 
 
-def current(folder: int, path: str) -> bytes | None:
-    """What a file says now, or None; no symlink on the way to it is followed."""
+def read_file(folder: int, path: str) -> bytes | None:
+    """Return the content of a file, or None; no symlink on the way is followed."""
     try:
-        inside, name = _parent(folder, path)
+        parent, name = _parent(folder, path)
     except FileNotFoundError:
         return None
     try:
-        return get(name, inside)
+        return read_small_file(name, parent)
     except FileNotFoundError:
         return None
     finally:
-        os.close(inside)
+        os.close(parent)
 
 
-def place(folder: int, path: str, content: bytes | None) -> None:
-    """Put one file in place, or take it away. Durable on return."""
+def replace_file(folder: int, path: str, content: bytes | None) -> None:
+    """Write one file, or remove it. Durable on return."""
     try:
-        inside, name = _parent(folder, path, create=content is not None)
+        parent, name = _parent(folder, path, create=content is not None)
     except FileNotFoundError:
         return
     try:
         if content is not None:
-            put(name, content, inside, durable=True)
+            replace_small_file(name, content, parent, durable=True)
             return
         with suppress(FileNotFoundError):
-            os.unlink(name, dir_fd=inside)
-        sync_directory(inside)
+            os.unlink(name, dir_fd=parent)
+        sync_directory(parent)
     finally:
-        os.close(inside)
+        os.close(parent)
 
 
 def _parent(folder: int, path: str, *, create: bool = False) -> tuple[int, str]:
-    *above, name = path.split("/")
-    inside = os.dup(folder)
-    for part in above:
-        outer = inside
+    *parents, name = path.split("/")
+    parent = os.dup(folder)
+    for part in parents:
+        outer = parent
         try:
             if create:
                 with suppress(FileExistsError):
                     os.mkdir(part, 0o700, dir_fd=outer)
                     sync_directory(outer)
-            inside = open_directory(part, outer)
+            parent = open_directory(part, outer)
         finally:
             os.close(outer)
-    return inside, name
+    return parent, name
 
 
 # --- the steps ------------------------------------------------------------------------------
 
 
 def _finish(folder: int) -> str:
-    """From the decision on: files in place, then the entry into the history."""
-    decided = open_directory(DECIDED, folder)
+    """Complete a committed transaction: put the files in place, then move it to the history."""
+    committed = open_directory(COMMITTED, folder)
     try:
-        for one in _swaps(decided, _manifest(decided)):
-            if current(folder, one.path) == one.old:  # else it is new already, or a person's
-                place(folder, one.path, one.new)
+        for swap in _read_swaps(committed, _read_manifest(committed)):
+            if read_file(folder, swap.path) == swap.old:  # else it is new, or a person's
+                replace_file(folder, swap.path, swap.new)
     finally:
-        os.close(decided)
+        os.close(committed)
     with suppress(FileExistsError):
         os.mkdir(HISTORY, 0o700, dir_fd=folder)
-    past = open_directory(HISTORY, folder)
+    history_folder = open_directory(HISTORY, folder)
     try:
-        known = sorted(one for one in os.listdir(past) if one.isdigit())
-        made = f"{int(known[-1]) + 1 if known else 1:06d}"
-        os.rename(DECIDED, made, src_dir_fd=folder, dst_dir_fd=past)
-        sync_directory(past)
+        ids = sorted(name for name in os.listdir(history_folder) if name.isdigit())
+        entry_id = f"{int(ids[-1]) + 1 if ids else 1:06d}"
+        os.rename(COMMITTED, entry_id, src_dir_fd=folder, dst_dir_fd=history_folder)
+        sync_directory(history_folder)
         sync_directory(folder)
-        for name in known[: max(len(known) + 1 - _KEPT, 0)]:
-            os.rename(name, STAGED, src_dir_fd=past, dst_dir_fd=folder)
-            _discard(folder)
+        for name in ids[: max(len(ids) + 1 - _MAX_HISTORY, 0)]:
+            os.rename(name, STAGED, src_dir_fd=history_folder, dst_dir_fd=folder)
+            _discard_stage(folder)
     finally:
-        os.close(past)
-    return made
+        os.close(history_folder)
+    return entry_id
 
 
-def _manifest(inside: int) -> Manifest:
+def _read_manifest(entry_folder: int) -> Manifest:
     try:
-        return msgspec.json.decode(get("manifest.json", inside), type=Manifest)
+        return msgspec.json.decode(read_small_file("manifest.json", entry_folder), type=Manifest)
     except (OSError, msgspec.MsgspecError) as error:
-        hint = f"move {DECIDED} or the entry of {HISTORY} out of the way"
-        raise FormatError(f"a manifest cannot be read: {error}", hint=hint) from error
+        hint = f"move {COMMITTED} or the entry in {HISTORY} elsewhere"
+        raise FormatError(f"cannot read a manifest: {error}", hint=hint) from error
 
 
-def _swaps(inside: int, manifest: Manifest) -> list[Swap]:
-    sides = [open_directory(side, inside) for side in ("old", "new")]
+def _read_swaps(entry_folder: int, manifest: Manifest) -> list[Swap]:
+    sides = [open_directory(side, entry_folder) for side in ("old", "new")]
     try:
         return [
             Swap(
                 item.path,
-                get(str(number), sides[0]) if item.old else None,
-                get(str(number), sides[1]) if item.new else None,
+                read_small_file(str(number), sides[0]) if item.old else None,
+                read_small_file(str(number), sides[1]) if item.new else None,
             )
             for number, item in enumerate(manifest.items)
         ]
@@ -231,27 +231,27 @@ def _swaps(inside: int, manifest: Manifest) -> list[Swap]:
             os.close(side)
 
 
-def _discard(folder: int) -> None:
-    """Take the stage away, which nothing depends on."""
+def _discard_stage(folder: int) -> None:
+    """Remove the stage, on which nothing depends."""
     try:
         stage = open_directory(STAGED, folder)
     except FileNotFoundError:
         return
     try:
-        _empty(stage)
+        _remove_contents(stage)
     finally:
         os.close(stage)
     os.rmdir(STAGED, dir_fd=folder)
 
 
-def _empty(inside: int) -> None:
-    for name in os.listdir(inside):
-        if stat.S_ISDIR(os.stat(name, dir_fd=inside, follow_symlinks=False).st_mode):
-            below = open_directory(name, inside)
+def _remove_contents(folder: int) -> None:
+    for name in os.listdir(folder):
+        if stat.S_ISDIR(os.stat(name, dir_fd=folder, follow_symlinks=False).st_mode):
+            subfolder = open_directory(name, folder)
             try:
-                _empty(below)
+                _remove_contents(subfolder)
             finally:
-                os.close(below)
-            os.rmdir(name, dir_fd=inside)
+                os.close(subfolder)
+            os.rmdir(name, dir_fd=folder)
         else:
-            os.unlink(name, dir_fd=inside)
+            os.unlink(name, dir_fd=folder)

@@ -1,32 +1,21 @@
-"""What the layers above ask of a store and of a provider: duties, not code."""
+"""The ports: what a store and a provider must do, as Protocols."""
 
 from __future__ import annotations
 
-from everlog.ports.capabilities import ExpiringLease, Lease, Listening, Sharing, sharing_of
-from everlog.ports.listing import (
-    Filter,
-    Order,
-    Page,
-    SessionRow,
-    days_of,
-    matcher,
-    parse_cursor,
-    since_ms,
+from everlog.ports.capabilities import (
+    ChangeSubscription,
+    ExpiringLease,
+    Lease,
+    SharedBetweenMachines,
+    shared_between_machines,
 )
-from everlog.ports.provider import (
-    Delta,
-    DeltaCallback,
-    Provider,
-    Request,
-    Tool,
-    ToolAnswer,
-    Toolset,
-    ignore_delta,
-)
+from everlog.ports.listing import Filter, Order, Page, SessionRow, days_of, matcher, parse_cursor, since_ms
+from everlog.ports.provider import Delta, DeltaCallback, Provider, Request, ToolOutput, Toolset, ToolSpec, ignore_delta
 from everlog.ports.queries import Chats, Hit, Query, Results, SessionHit, Spender, UsageReport
 from everlog.ports.store import Progress, Store
 
 __all__ = [
+    "ChangeSubscription",
     "Chats",
     "Delta",
     "DeltaCallback",
@@ -34,7 +23,6 @@ __all__ = [
     "Filter",
     "Hit",
     "Lease",
-    "Listening",
     "Order",
     "Page",
     "Progress",
@@ -44,17 +32,17 @@ __all__ = [
     "Results",
     "SessionHit",
     "SessionRow",
-    "Sharing",
+    "SharedBetweenMachines",
     "Spender",
     "Store",
-    "Tool",
-    "ToolAnswer",
+    "ToolOutput",
+    "ToolSpec",
     "Toolset",
     "UsageReport",
     "days_of",
     "ignore_delta",
     "matcher",
     "parse_cursor",
-    "sharing_of",
+    "shared_between_machines",
     "since_ms",
 ]

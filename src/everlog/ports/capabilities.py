@@ -1,4 +1,4 @@
-"""Turns, and what processes on several machines share beside sessions."""
+"""Turn leases, and what some stores can do beside keeping sessions."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from typing import Protocol, Self, runtime_checkable
 
 
 class Lease(Protocol):
-    """The right to run a turn, held until released; it ends with the process."""
+    """The right to run a turn, held until it is released or the process ends."""
 
     session: str
 
     def release(self) -> None:
-        """Give it back; doing so twice is harmless."""
+        """Release it; doing so twice is harmless."""
         ...
 
     def __enter__(self) -> Self: ...
@@ -22,81 +22,85 @@ class Lease(Protocol):
 
 @runtime_checkable
 class ExpiringLease(Protocol):
-    """A lease that can be lost: one that ends by a clock unless it is renewed in time.
+    """A lease that expires unless it is renewed in time.
 
-    An append under it is refused as soon as another has it, whatever its holder believes.
+    Once another process has acquired it, an append under it is refused.
     """
 
     @property
     def lost(self) -> bool:
-        """Whether another has it, or may have."""
+        """Whether another process holds the lease by now, or may hold it."""
         ...
 
-    def on_lost(self, call: Callable[[], None]) -> Callable[[], None]:
-        """Call something, in any thread, as soon as it is known to be lost.
+    def on_lost(self, callback: Callable[[], None]) -> Callable[[], None]:
+        """Call `callback`, in any thread, as soon as the lease is known to be lost.
 
-        What is returned is called when that is of no interest any more.
+        Returns a function that removes the callback.
         """
         ...
 
 
-class Listening(Protocol):
-    """News of sessions that other processes append to; late or lost ones are allowed for."""
+class ChangeSubscription(Protocol):
+    """A subscription to appends of other processes; notifications may be late or lost."""
 
-    def attend(self, sessions: Collection[str]) -> None:
-        """Hear of these sessions from now on."""
+    def watch(self, sessions: Collection[str]) -> None:
+        """Watch these sessions from now on, in place of those before."""
         ...
 
     def stop(self) -> None:
-        """Hear nothing more."""
+        """End the subscription."""
         ...
 
 
-class Sharing(Protocol):
-    """What processes on several machines share beside sessions; the `sharing` of a store that
-    they can share. Its verbs wait and fail as those of the store do."""
+class SharedBetweenMachines(Protocol):
+    """A store that processes on several machines use at once: unowned turns, notifications, jobs.
+
+    It is the `sharing` attribute of such a store, and waits and fails as the store does.
+    """
 
     @property
     def address(self) -> str:
-        """Where the store is, without anything secret."""
+        """The location of the store, without a password."""
         ...
 
     @property
     def lease_seconds(self) -> float:
-        """How long a turn stays taken whose process is silent."""
+        """Seconds after which the lease of a silent process expires."""
         ...
 
     def unowned(self, limit: int) -> list[str]:
-        """Sessions that may be unfinished and whose turn nobody has, in any order."""
+        """Return sessions that may be unfinished and whose turn nobody holds, in any order."""
         ...
 
     def heads(self, sessions: Collection[str]) -> dict[str, int]:
-        """The last seq of each of these sessions that is there."""
+        """Return the last seq of each of these sessions that exists."""
         ...
 
-    def listen(self, heard: Callable[[frozenset[str]], None]) -> Listening:
-        """Call something, in a thread, with sessions that have gone on elsewhere; with none if
-        any may have."""
+    def listen(self, on_change: Callable[[frozenset[str]], None]) -> ChangeSubscription:
+        """Call `on_change`, in a thread, with sessions that other processes appended to.
+
+        An empty set means that any session may have changed.
+        """
         ...
 
     def take_due(self, job: str, due: int) -> bytes | None:
-        """Be the one that runs a job for a time, in milliseconds: how it fared until now.
+        """Claim the run of a job that is due at a time in milliseconds; returns the job's state.
 
-        None if another is. Of any number of calls for one time, one succeeds. ConflictError if it is
-        not that time yet by the clock that all share. Durable.
+        None if another process has claimed it: of any number of calls for one time, one succeeds.
+        ConflictError if the shared clock has not reached that time. Durable on return.
         """
         ...
 
     def jobs(self) -> dict[str, bytes]:
-        """How each job fared."""
+        """Return the state of each job."""
         ...
 
     def change_job(self, job: str, change: Callable[[bytes], bytes]) -> bytes:
-        """Change how a job fared, by what it is; nothing comes in between. Durable."""
+        """Change the state of a job atomically, by a function of its state. Durable on return."""
         ...
 
 
-def sharing_of(store: object) -> Sharing | None:
-    """What a store shares between machines; None if it is not one for several."""
-    found: Sharing | None = getattr(store, "sharing", None)
+def shared_between_machines(store: object) -> SharedBetweenMachines | None:
+    """Return what a store shares between machines; None if it is for one machine."""
+    found: SharedBetweenMachines | None = getattr(store, "sharing", None)
     return found

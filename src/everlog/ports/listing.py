@@ -15,18 +15,18 @@ Order = Literal["active", "created"]  # newest message first, or newest session 
 
 
 class Filter(msgspec.Struct, frozen=True, kw_only=True):
-    """Which sessions a listing is about; None leaves a field open."""
+    """Which sessions a listing contains; None matches any value."""
 
     agent: str | None = None
     sender: str | None = None
     source: str | None = None
     since: str | None = None  # ISO 8601; last message at or after it
     title: str | None = None  # text that the title contains, whatever its case
-    unfinished: bool | None = None  # a turn has not ended, or a message waits for its own
+    unfinished: bool | None = None  # a turn has not ended, or messages are queued
 
 
 class SessionRow(msgspec.Struct, frozen=True, gc=False):
-    """A session as a listing shows it."""
+    """A session in a listing."""
 
     metadata: Metadata
     bytes: int
@@ -39,37 +39,37 @@ class SessionRow(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def active(self) -> int:
-        """When it was last active, in milliseconds: what listings are sorted by."""
+        """When it was last active, in milliseconds: the sort key of listings."""
         times = (self.metadata.last_message_at, self.metadata.created_at)
         return next((ms for text in times if (ms := epoch_ms(text)) is not None), 0)
 
     @property
     def cursor(self) -> str:
-        """Its place in any listing; the next page begins behind it."""
+        """Its position in any listing; the next page begins after it."""
         return f"{self.active}-{self.id}"
 
 
 def parse_cursor(text: str) -> tuple[int, str]:
-    """Time and id of a cursor."""
+    """Return the time and the id of a cursor."""
     active, _, last = text.partition("-")
     if not (active.isascii() and active.isdigit() and len(active) < 19 and last):
-        raise FormatError(f"not a cursor: {text[:60]!r}", hint="take the one a listing gave")
+        raise FormatError(f"not a cursor: {text[:60]!r}", hint="use the cursor that a listing returned")
     return int(active), last
 
 
-def since_ms(which: Filter) -> int | None:
-    """The time of a filter in milliseconds."""
-    if which.since is None:
+def since_ms(criteria: Filter) -> int | None:
+    """Return the `since` of a filter in milliseconds."""
+    if criteria.since is None:
         return None
-    since = epoch_ms(which.since)
+    since = epoch_ms(criteria.since)
     if since is None:
-        raise FormatError(f"not an ISO 8601 time: {which.since[:60]!r}")
+        raise FormatError(f"not an ISO 8601 time: {criteria.since[:60]!r}")
     return since
 
 
-def days_of(which: Filter, until: str | None) -> tuple[str, str]:
-    """The first and the last day that usage is asked for, in UTC; empty: open."""
-    since, before = since_ms(which), since_ms(Filter(since=until))
+def days_of(criteria: Filter, until: str | None) -> tuple[str, str]:
+    """Return the first and last day (UTC) of a usage report; empty: unbounded."""
+    since, before = since_ms(criteria), since_ms(Filter(since=until))
     first = "" if since is None else _day(since)
     return first, "" if before is None else _day(before - 1)
 
@@ -78,27 +78,27 @@ def _day(ms: int) -> str:
     return timestamp(max(ms, 0) / 1000)[:10]
 
 
-def matcher(which: Filter) -> Callable[[SessionRow], bool]:
-    """A filter as a test of sessions."""
-    since = since_ms(which)
-    title = which.title.casefold() if which.title is not None else ""
+def matcher(criteria: Filter) -> Callable[[SessionRow], bool]:
+    """Return a predicate for a filter."""
+    since = since_ms(criteria)
+    title = criteria.title.casefold() if criteria.title is not None else ""
 
     def matches(row: SessionRow) -> bool:
         return (
             all(
-                getattr(which, field) in (None, getattr(row.metadata, field))
+                getattr(criteria, field) in (None, getattr(row.metadata, field))
                 for field in ("agent", "sender", "source")
             )
             and (since is None or row.active >= since)
-            and which.unfinished in (None, row.metadata.unfinished)
-            and title in (row.metadata.name or "").casefold()
+            and criteria.unfinished in (None, row.metadata.unfinished)
+            and title in (row.metadata.title or "").casefold()
         )
 
     return matches
 
 
 class Page(Sequence[SessionRow]):
-    """Some sessions of a listing, and the cursor to the next ones."""
+    """A page of a listing: some sessions, and the cursor of the next page."""
 
     def __init__(self, sessions: Sequence[SessionRow], next_cursor: str | None, total: int) -> None:
         self.sessions = tuple(sessions)

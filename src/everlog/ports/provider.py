@@ -1,4 +1,4 @@
-"""The ports of what a turn asks: models and tools. They are asynchronous and keep nothing."""
+"""The ports of models and tools. They are asynchronous and keep nothing."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ import msgspec
 from everlog.model import Content, Message, Usage
 
 
-class Tool(msgspec.Struct, frozen=True):
-    """A tool as a model is told of it."""
+class ToolSpec(msgspec.Struct, frozen=True):
+    """Describes a tool to a model."""
 
     name: str
     description: str = ""
     parameters: dict[str, Any] = {}  # JSON Schema of its arguments
-    reads: bool = False  # changes nothing anywhere: scheduled runs may use it unasked
+    reads: bool = False  # changes nothing anywhere: scheduled runs may use it
 
 
 class Request(msgspec.Struct, frozen=True, kw_only=True):
@@ -25,66 +25,66 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     messages: tuple[Message, ...]
     system: str = ""
     model: str = ""
-    tools: tuple[Tool, ...] = ()
+    tools: tuple[ToolSpec, ...] = ()
     max_tokens: int | None = None
     temperature: float | None = None
     purpose: Literal["answer", "summary", "title"] = "answer"  # what the reply will be used for
 
 
 class Delta(msgspec.Struct, frozen=True, gc=False):
-    """A piece of an answer that is still being made."""
+    """A chunk of an answer that is being streamed."""
 
     text: str
     thinking: bool = False
 
 
-# Is called in the order of the pieces, must return at once and must not raise.
+# Called in the order of the chunks; must return at once and must not raise.
 DeltaCallback = Callable[[Delta], None]
 
 
 def ignore_delta(delta: Delta) -> None:
-    """For an answer that nobody watches being made."""
+    """Drop a chunk: nobody watches the answer."""
 
 
 class Provider(Protocol):
     """Completes a context."""
 
     async def complete(self, request: Request, on_delta: DeltaCallback = ignore_delta) -> Message:
-        """The model's answer, with the model's name and, where it is known, its usage and cost.
+        """Return the model's answer, with the model's name and, if known, usage and cost.
 
-        `told` gets the answer's text piece by piece while it is made. Raises ContextOverflowError if
-        the context is too large for the model, ProviderUnavailableError if the same call may succeed
-        later, ProviderDeniedError, ProviderRefusedError, or ProviderError for everything else that goes
-        wrong. Calls once and does not retry. Nothing of the request is kept or changed.
+        `on_delta` is called with chunks of the answer as they arrive. Raises ContextOverflowError
+        if the context is too large for the model, ProviderUnavailableError if the same call may
+        succeed later, ProviderDeniedError, ProviderRefusedError, or ProviderError for every other
+        failure. Calls once and does not retry. Keeps and changes nothing of the request.
         """
         ...
 
     def window(self, model: str) -> int | None:
-        """The model's limit as the provider states it; None if it does not."""
+        """Return the context window of a model; None if the provider does not state it."""
         ...
 
 
 class Toolset(Protocol):
-    """Tools that live elsewhere, such as those of an MCP server."""
+    """Tools that run elsewhere, such as those of an MCP server."""
 
     name: str
 
-    async def tools(self) -> Sequence[Tool]:
-        """What it offers. ProviderUnavailableError if it cannot be reached."""
+    async def tools(self) -> Sequence[ToolSpec]:
+        """Return the tools it offers. ProviderUnavailableError if it cannot be reached."""
         ...
 
-    async def call(self, name: str, arguments: dict[str, Any]) -> ToolAnswer:
-        """Run one of its tools. A tool that fails answers so; a server that does, raises."""
+    async def call(self, name: str, arguments: dict[str, Any]) -> ToolOutput:
+        """Run a tool. A failing tool returns an error output; a failing server raises."""
         ...
 
     async def close(self) -> None:
-        """Give back its connection or process."""
+        """Close its connection or process."""
         ...
 
 
-class ToolAnswer(msgspec.Struct, frozen=True):
-    """What a tool gave back."""
+class ToolOutput(msgspec.Struct, frozen=True):
+    """The output of a tool call."""
 
     content: Content  # text or blocks
     is_error: bool = False
-    usage: Usage | None = None  # of models that it called
+    usage: Usage | None = None  # of the models that it called

@@ -1,4 +1,4 @@
-"""What a store is asked beside its records, and what it answers: search, usage, chats."""
+"""Queries beside the records of a session, and their results: search, usage, chats."""
 
 from __future__ import annotations
 
@@ -9,31 +9,31 @@ from everlog.ports.listing import Filter
 
 
 class Query(msgspec.Struct, frozen=True, kw_only=True):
-    """What is searched for, and where."""
+    """A search: what to find, and in which sessions."""
 
     text: str  # words, "phrases", prefix*, AND, OR, NOT
-    which: Filter = Filter()  # of sessions; `since` is about each message
-    until: str | None = None  # ISO 8601; said before it
+    criteria: Filter = Filter()  # of sessions; `since` is about each message
+    until: str | None = None  # ISO 8601; messages before it
     role: str | None = None  # user, assistant, summary, title, tool
     limit: int = 20  # sessions
-    offset: int = 0  # sessions that are passed over, the best ones
-    hits: int = 3  # of one session
-    without: frozenset[str] = frozenset()  # sessions that are left out
+    offset: int = 0  # sessions to skip, best first
+    hits: int = 3  # passages per session
+    excluded_sessions: frozenset[str] = frozenset()
 
 
 class Hit(msgspec.Struct, frozen=True, rename="camel", gc=False):
-    """A passage that was found."""
+    """A passage that matches a search."""
 
-    seq: int  # where to go for it; 0: the title
+    seq: int  # of the message; 0: the title
     role: str
-    snippet: str  # a piece of it, what was found between « and »
+    snippet: str  # an excerpt, with matches between « and »
     timestamp: str
-    # Where in the snippet what was found begins and ends: a text may have « and » of its own.
+    # Where matches begin and end in the snippet: the text may contain « and » itself.
     found: tuple[tuple[int, int], ...] = ()
 
     @property
-    def pieces(self) -> list[tuple[str, bool]]:
-        """The snippet without marks, in pieces; whether each is what was found."""
+    def fragments(self) -> list[tuple[str, bool]]:
+        """The snippet without marks, as fragments, each with whether it matches."""
         cut: list[tuple[str, bool]] = []
         at = 0
         for start, end in self.found:
@@ -43,46 +43,46 @@ class Hit(msgspec.Struct, frozen=True, rename="camel", gc=False):
 
 
 class SessionHit(msgspec.Struct, frozen=True, rename="camel"):
-    """A session in which something was found."""
+    """A session that matches a search."""
 
     session: str
     title: str
-    score: float  # the larger, the better
-    hits: tuple[Hit, ...]  # the best of it
+    score: float  # higher is better
+    hits: tuple[Hit, ...]  # its best passages
 
 
 class Results(msgspec.Struct, frozen=True, rename="camel"):
-    """What a search found, the best first."""
+    """The results of a search, best first."""
 
     results: tuple[SessionHit, ...] = ()
-    total: int = 0  # sessions, with those that are not among the results
+    total: int = 0  # matching sessions, also those beyond the limit
 
 
 class Spender(msgspec.Struct, frozen=True, rename="camel"):
-    """A session that spent something."""
+    """A session with its usage."""
 
     session: str
     title: str
     agent: str
     sender: str
-    spent: tuple[UsageRow, ...]  # by model, what has a stated cost apart; the day is the last
+    spent: tuple[UsageRow, ...]  # by model; rows with a stated cost apart; the day is the last one
 
 
 class UsageReport(msgspec.Struct, frozen=True, rename="camel"):
-    """What sessions spent in some days."""
+    """Tokens and costs of sessions in a range of days."""
 
-    # By day and model, oldest first. Where some of it has a stated cost and some has none there
-    # are two rows, so that the second can be estimated.
+    # By day and model, oldest first. Usage with and without a stated cost is in two rows, so that
+    # the second can be estimated.
     spent: tuple[UsageRow, ...] = ()
-    # The sessions that took most tokens, and those with the highest stated costs; tokens first.
+    # The sessions with most tokens, then those with the highest stated costs.
     spenders: tuple[Spender, ...] = ()
-    sessions: int = 0  # that spent something
-    behind: int = 0  # sessions in files of other programs that were not read to their end yet
+    sessions: int = 0  # with any usage
+    behind: int = 0  # foreign sessions that were not read to their end yet
 
 
 class Chats(msgspec.Struct, frozen=True):
     """The numbered sessions of one key, or of one agent and sender."""
 
-    current: str  # the newest, or the one last resumed
+    current: str  # the newest, or the last one resumed
     newest: str
     highest: int  # number of the newest

@@ -1,1 +1,1 @@
-"""Models: what completes a context. `app` alone names these."""
+"""Model providers and MCP toolsets; only `app` imports them."""

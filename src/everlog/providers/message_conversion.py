@@ -1,10 +1,10 @@
-"""Our messages as pydantic-ai's, and its answers as ours.
+"""Conversion of messages to and from pydantic-ai.
 
-Pure, and loaded only with the first call of a model, for pydantic-ai takes its time to load.
+No I/O; loaded with the first model call, since pydantic-ai is slow to import.
 
-What only a model's own provider understands – thinking, signatures – goes back to that provider
-and to no other: a message says in `model` who made it, and the text before the first colon is the
-provider. Neighbours of one role become one message, as some providers want them to alternate.
+Thinking and signatures are sent back to the provider that made them and to no other: the `model` of
+a message names its author, and the text before the first colon is the provider. Adjacent messages
+of one role are merged, since some providers require roles to alternate.
 """
 
 from __future__ import annotations
@@ -45,27 +45,19 @@ from pydantic_ai.settings import ModelSettings
 from pydantic_ai.tools import ToolDefinition
 
 from everlog.errors import ProviderError, ProviderRefusedError, ProviderUnavailableError
-from everlog.model import (
-    AnyBlock,
-    File,
-    Image,
-    Message,
-    Text,
-    Thinking,
-    ToolCall,
-    Usage,
-    assistant,
-)
-from everlog.ports import Delta, Request, Tool
+from everlog.model import AnyBlock, File, Image, Message, Text, Thinking, ToolCall, Usage, assistant
+from everlog.ports import Delta, Request, ToolSpec
 
 NO_PARAMETERS: dict[str, Any] = {"type": "object", "properties": {}}
-_ABSURD = 10**9  # tokens of one call: no count, and every session would be compacted for it
-_EMPTY = "(empty)"  # a result without content is refused by some
+_MAX_COUNT = 10**9  # tokens; a larger count is wrong, and would trigger a compaction
+_EMPTY_RESULT = "(empty)"  # some providers refuse an empty result
 
-_ID = re.compile(r"[A-Za-z0-9_-]{1,40}")  # that every provider takes for the id of a call
-_UNSEEN = "[an image or a file that this model cannot see]"
-_SEEN = ("image/png", "image/jpeg", "image/gif", "image/webp", "application/pdf")  # by all
+_PORTABLE_ID = re.compile(r"[A-Za-z0-9_-]{1,40}")  # accepted by every provider as a call id
+_UNSUPPORTED_NOTE = "[an image or a file that this model cannot see]"
+# Accepted by all providers.
+_SUPPORTED_TYPES = ("image/png", "image/jpeg", "image/gif", "image/webp", "application/pdf")
 
+_TEXT_SUFFIXES = ("json", "xml", "yaml", "toml", "javascript")
 _MAGIC = (
     (b"\x89PNG\r\n", "image/png"),
     (b"\xff\xd8\xff", "image/jpeg"),
@@ -73,184 +65,183 @@ _MAGIC = (
     (b"%PDF-", "application/pdf"),
 )
 
-_Attached = BinaryContent | ImageUrl | DocumentUrl
+_Attachment = BinaryContent | ImageUrl | DocumentUrl
 
 
 def provider_of(model: str) -> str:
-    """The provider in a model's name."""
+    """Return the provider in a model's name."""
     return model.partition(":")[0]
 
 
-# --- there ----------------------------------------------------------------------------------
+# --- requests -------------------------------------------------------------------------------
 
 
-def parameters(request: Request) -> ModelRequestParameters:
-    """The tools of a request."""
+def to_parameters(request: Request) -> ModelRequestParameters:
+    """Convert the tools of a request."""
     return ModelRequestParameters(function_tools=[_tool(tool) for tool in request.tools])
 
 
-def _tool(tool: Tool) -> ToolDefinition:
-    # Not strict: a schema is sent as its author wrote it, optional parameters and all.
+def _tool(tool: ToolSpec) -> ToolDefinition:
+    # Not strict: a schema is sent as written, with optional parameters.
     return ToolDefinition(
         name=tool.name,
-        description=_clean(tool.description),
-        parameters_json_schema=_clean(tool.parameters) or NO_PARAMETERS,
+        description=_replace_surrogates(tool.description),
+        parameters_json_schema=_replace_surrogates(tool.parameters) or NO_PARAMETERS,
         strict=False,
     )
 
 
-def settings(request: Request) -> ModelSettings:
-    """How to call: once, as the engine retries, and with the cache for what will be sent again."""
-    chosen = ModelSettings(max_retries=0)
+def to_model_settings(request: Request) -> ModelSettings:
+    """Return the settings of a call: no retries, which the agent does; prompt cache for answers."""
+    options = ModelSettings(max_retries=0)
     if request.purpose == "answer":
-        chosen["cache"] = True
+        options["cache"] = True
     if request.max_tokens is not None:
-        chosen["max_tokens"] = request.max_tokens
+        options["max_tokens"] = request.max_tokens
     if request.temperature is not None:
-        chosen["temperature"] = request.temperature
-    return chosen
+        options["temperature"] = request.temperature
+    return options
 
 
-def messages(
-    request: Request, provider: str, system: str, *, blind: bool = False
-) -> list[ModelMessage]:
-    """The messages as `provider` may see them; `system` is pydantic-ai's name for it.
+def to_model_messages(request: Request, provider: str, system: str, *, text_only: bool = False) -> list[ModelMessage]:
+    """Convert the messages for `provider`, which pydantic-ai calls `system`.
 
-    `blind`: the model takes words alone.
+    `text_only`: replace images and files by a note.
     """
-    calls: dict[str, ToolCallPart] = {}  # as they are sent, by the id that we know them by
-    sent: list[ModelMessage] = []
+    calls: dict[str, ToolCallPart] = {}  # as sent, by our call id
+    converted: list[ModelMessage] = []
     for message in request.messages:
         if message.role == "assistant":
-            own = message.model is not None and provider_of(message.model) == provider
-            said = _said(message, system if own else "")
-            parts = (part for part in said if isinstance(part, ToolCallPart))
+            same_provider = message.model is not None and provider_of(message.model) == provider
+            author = system if same_provider else ""
+            response_parts = _response_parts(message, author)
+            parts = (part for part in response_parts if isinstance(part, ToolCallPart))
             calls |= zip((call.id for call in message.tool_calls), parts, strict=True)
-            if said and sent and isinstance(sent[-1], ModelResponse):
-                sent[-1].parts = [*sent[-1].parts, *said]
-            elif said:
-                sent.append(ModelResponse(said, provider_name=system if own else None))
+            if response_parts and converted and isinstance(converted[-1], ModelResponse):
+                converted[-1].parts = [*converted[-1].parts, *response_parts]
+            elif response_parts:
+                converted.append(ModelResponse(response_parts, provider_name=author or None))
             continue
-        asked = _asked(message, calls, blind)
-        if asked and sent and isinstance(sent[-1], ModelRequest):
-            sent[-1].parts = [*sent[-1].parts, *asked]
-        elif asked:
-            sent.append(ModelRequest(asked))
+        request_parts = _request_parts(message, calls, text_only)
+        if request_parts and converted and isinstance(converted[-1], ModelRequest):
+            converted[-1].parts = [*converted[-1].parts, *request_parts]
+        elif request_parts:
+            converted.append(ModelRequest(request_parts))
     if request.system.strip():
-        # pydantic-ai takes the instructions of the last request there is.
-        last = next((one for one in reversed(sent) if isinstance(one, ModelRequest)), None)
+        # pydantic-ai uses the instructions of the last request.
+        last = next((item for item in reversed(converted) if isinstance(item, ModelRequest)), None)
         if last is None:
-            sent.append(last := ModelRequest([]))
-        last.instructions = _clean(request.system)
-    return sent
+            converted.append(last := ModelRequest([]))
+        last.instructions = _replace_surrogates(request.system)
+    return converted
 
 
-def _asked(message: Message, calls: dict[str, ToolCallPart], blind: bool) -> list[ModelRequestPart]:
-    """What was said to the model: the user's words, or a tool's."""
-    content: list[str | _Attached] = []
+def _request_parts(message: Message, calls: dict[str, ToolCallPart], text_only: bool) -> list[ModelRequestPart]:
+    """Convert a user message or a tool result."""
+    content: list[str | _Attachment] = []
     for block in message.content:
         if isinstance(block, Text):
             if block.text.strip():
-                content.append(_clean(block.text))
-        elif (file := _attached(block)) is not None:
-            content.append(_UNSEEN if blind and not isinstance(file, str) else file)
-    plain = all(isinstance(item, str) for item in content)
+                content.append(_replace_surrogates(block.text))
+        elif (attachment := _to_attachment(block)) is not None:
+            is_allowed = isinstance(attachment, str) or not text_only
+            content.append(attachment if is_allowed else _UNSUPPORTED_NOTE)
+    all_text = all(isinstance(item, str) for item in content)
     text = "\n".join(item for item in content if isinstance(item, str))
     if message.role == "user":
-        return [UserPromptPart(text if plain else content)] if content else []
-    known = message.tool_call_id or ""
-    call = calls.get(known) or ToolCallPart(message.tool_name or "tool", {}, known)
+        return [UserPromptPart(text if all_text else content)] if content else []
+    call_id = message.tool_call_id or ""
+    call = calls.get(call_id) or ToolCallPart(message.tool_name or "tool", {}, call_id)
     return [
         ToolReturnPart(
             call.tool_name,
-            (text or _EMPTY) if plain else content,
+            (text or _EMPTY_RESULT) if all_text else content,
             call.tool_call_id,
             outcome="failed" if message.is_error else "success",
         )
     ]
 
 
-def _said(message: Message, system: str) -> list[ModelResponsePart]:
-    """What a model said; `system` is empty for one of another provider."""
+def _response_parts(message: Message, system: str) -> list[ModelResponsePart]:
+    """Convert an assistant message; `system` is empty if another provider wrote it."""
     parts: list[ModelResponsePart] = []
     for block in message.content:
         if isinstance(block, Text):
             if block.text.strip():
-                parts.append(TextPart(_clean(block.text)))
+                parts.append(TextPart(_replace_surrogates(block.text)))
         elif isinstance(block, ToolCall):
-            parts.append(_call(block, system))
+            parts.append(_tool_call_part(block, system))
         elif isinstance(block, Thinking):
-            # Without either, a provider has no way to know it again, and would see it as text.
+            # Without a signature or id, a provider cannot recognise it and would read it as text.
             if system and (block.signature or block.id not in (None, "content")):
                 parts.append(
                     ThinkingPart(
-                        _clean(block.thinking),
+                        _replace_surrogates(block.thinking),
                         id=block.id,
                         signature=block.signature,
                         provider_name=system,
                     )
                 )
-        elif isinstance(file := _attached(block), BinaryContent):
-            parts.append(FilePart(BinaryContent.narrow_type(file)))
+        elif isinstance(attachment := _to_attachment(block), BinaryContent):
+            parts.append(FilePart(BinaryContent.narrow_type(attachment)))
     return parts
 
 
-def _call(call: ToolCall, system: str) -> ToolCallPart:
-    part = ToolCallPart(call.name, _clean(call.arguments), call.id)
-    if not system and not _ID.fullmatch(call.id):
-        part.tool_call_id = (
-            f"call_{hashlib.sha256(call.id.encode('utf-8', 'replace')).hexdigest()[:24]}"
-        )
+def _tool_call_part(call: ToolCall, system: str) -> ToolCallPart:
+    part = ToolCallPart(call.name, _replace_surrogates(call.arguments), call.id)
+    if not system and not _PORTABLE_ID.fullmatch(call.id):
+        part.tool_call_id = f"call_{hashlib.sha256(call.id.encode('utf-8', 'replace')).hexdigest()[:24]}"
     if system and call.signature:
         part.provider_name = system
         if call.signature.startswith("{"):
             with contextlib.suppress(msgspec.DecodeError):
                 part.provider_details = {"extra_content": msgspec.json.decode(call.signature)}
         else:
-            # Each interface reads its own: OpenAI's Responses the id, Google's the signature.
+            # Each API reads its own field: OpenAI's Responses the id, Google's the signature.
             part.id = call.signature
             part.provider_details = {"thought_signature": call.signature}
     return part
 
 
-def _attached(block: AnyBlock) -> str | _Attached | None:
-    """An image or a file; None for every other block, and for one that holds nothing.
+def _to_attachment(block: AnyBlock) -> str | _Attachment | None:
+    """Convert an image or a file; None for other blocks and for empty ones.
 
-    What no provider is sure to take becomes words about it: refused once, it would be refused with
-    every later request of the session too.
+    A type that not every provider accepts becomes a text about it: if it were refused, so would be
+    every later request of the session.
     """
     if not isinstance(block, Image | File):
         return None
-    name = _clean(block.name) if isinstance(block, File) else ""
+    name = _replace_surrogates(block.name) if isinstance(block, File) else ""
     if not block.data:
         if not block.url:
             return None
-        address, kind = _clean(block.url), block.mime_type or None
+        url, media_type = _replace_surrogates(block.url), block.mime_type or None
         if isinstance(block, Image):
-            return ImageUrl(address, media_type=kind)
-        return DocumentUrl(address, media_type=kind)
+            return ImageUrl(url, media_type=media_type)
+        return DocumentUrl(url, media_type=media_type)
     head, comma, tail = block.data.partition(",")  # perhaps a `data:` URL
     try:
         data = base64.b64decode("".join((tail if comma else head).split()), validate=True)
     except (binascii.Error, ValueError):
         return f"[{name or 'an attachment'}: it could not be decoded]"
-    kind = _sniffed(data) or block.mime_type or mimetypes.guess_type(name)[0] or "unknown kind"
-    if kind in _SEEN:
-        return BinaryContent(data, media_type=kind, identifier=name or None)
-    if kind.startswith("text/") or kind.endswith(("json", "xml", "yaml", "toml", "javascript")):
+    media_type = _detect_media_type(data) or block.mime_type or mimetypes.guess_type(name)[0]
+    media_type = media_type or "unknown kind"
+    if media_type in _SUPPORTED_TYPES:
+        return BinaryContent(data, media_type=media_type, identifier=name or None)
+    if media_type.startswith("text/") or media_type.endswith(_TEXT_SUFFIXES):
         return f'<file name="{name}">\n{data.decode("utf-8", "replace")}\n</file>'
-    return f"[{name or 'an attachment'}: {len(data)} bytes of {kind}, which cannot be shown]"
+    return f"[{name or 'an attachment'}: {len(data)} bytes of {media_type}, which cannot be shown]"
 
 
-def _sniffed(data: bytes) -> str:
-    """What the data says of itself, or nothing. Providers look too, and refuse a mismatch."""
+def _detect_media_type(data: bytes) -> str:
+    """Detect the media type from the data, or return "". Providers refuse a mismatch."""
     if data[:4] == b"RIFF" and data[8:12] == b"WEBP":
         return "image/webp"
     return next((kind for magic, kind in _MAGIC if data.startswith(magic)), "")
 
 
-def _clean(value: Any) -> Any:
-    """The value with lone surrogates replaced, which UTF-8 has no bytes for."""
+def _replace_surrogates(value: Any) -> Any:
+    """Return the value with lone surrogates replaced, which UTF-8 cannot encode."""
     if isinstance(value, str):
         try:
             value.encode()
@@ -258,17 +249,17 @@ def _clean(value: Any) -> Any:
         except UnicodeEncodeError:
             return value.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
     if isinstance(value, dict):
-        return {_clean(key): _clean(item) for key, item in value.items()}
+        return {_replace_surrogates(key): _replace_surrogates(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return [_clean(item) for item in value]
+        return [_replace_surrogates(item) for item in value]
     return value
 
 
-# --- and back -------------------------------------------------------------------------------
+# --- responses ------------------------------------------------------------------------------
 
 
-def heard(event: ModelResponseStreamEvent) -> Delta | None:
-    """The text that an event of a stream brings, if it brings any."""
+def to_delta(event: ModelResponseStreamEvent) -> Delta | None:
+    """Return the text of a stream event, or None."""
     text, thinking = "", False
     if isinstance(event, PartStartEvent):
         if isinstance(event.part, TextPart | ThinkingPart):
@@ -281,21 +272,21 @@ def heard(event: ModelResponseStreamEvent) -> Delta | None:
     return Delta(text, thinking=thinking) if text else None
 
 
-def received(response: ModelResponse, model: str) -> Message:
-    """An answer as a message of `model`; one that is none raises."""
-    word = (response.provider_details or {}).get("finish_reason") or response.finish_reason
-    reason = str(word) if word else None
+def to_message(response: ModelResponse, model: str) -> Message:
+    """Convert a response to a message of `model`; ProviderError if it is incomplete or empty."""
+    finish_reason = (response.provider_details or {}).get("finish_reason") or response.finish_reason
+    reason = str(finish_reason) if finish_reason else None
     content = tuple(_blocks(response.parts))
     if response.finish_reason == "content_filter":
-        raise ProviderRefusedError(f"the provider broke the answer off: {reason}")
+        raise ProviderRefusedError(f"the provider stopped the answer: {reason}")
     if response.state == "incomplete" or reason is None:
-        raise ProviderUnavailableError("the answer ended before its end")
+        raise ProviderUnavailableError("the answer was cut off")
     if response.finish_reason == "error":
         raise ProviderUnavailableError(f"the model failed: {reason}")
     if not content:
         if response.finish_reason == "length":
-            raise ProviderError("max_tokens were used up before the answer began")
-        raise ProviderUnavailableError("the model answered nothing")
+            raise ProviderError("max_tokens was reached before the answer began")
+        raise ProviderUnavailableError("the model returned an empty answer")
     return assistant(content, model=model, usage=_usage(response), stop_reason=reason)
 
 
@@ -322,28 +313,28 @@ def _blocks(parts: Sequence[ModelResponsePart]) -> list[AnyBlock]:
 
 def _signature(part: ToolCallPart) -> str | None:
     details = part.provider_details or {}
-    if "extra_content" in details:  # Gemini's signature behind OpenAI's interface
+    if "extra_content" in details:  # Gemini's signature through OpenAI's API
         return msgspec.json.encode(details["extra_content"]).decode()
     return details.get("thought_signature") or part.id
 
 
 def _usage(response: ModelResponse) -> Usage:
     usage = response.usage
-    read, written = _count(usage.cache_read_tokens), _count(usage.cache_write_tokens)
-    taken, given = _count(usage.input_tokens), _count(usage.output_tokens)
+    cache_read, cache_write = (_valid_count(usage.cache_read_tokens), _valid_count(usage.cache_write_tokens))
+    input_tokens, output_tokens = (_valid_count(usage.input_tokens), _valid_count(usage.output_tokens))
     return Usage(
-        input_tokens=max(taken - read - written, 0),  # theirs has the cached ones
-        output_tokens=given,
-        total_tokens=_count(usage.total_tokens),
-        cache_read_tokens=read,
-        cache_write_tokens=written,
+        input_tokens=max(input_tokens - cache_read - cache_write, 0),  # the provider includes cached tokens
+        output_tokens=output_tokens,
+        total_tokens=_valid_count(usage.total_tokens),
+        cache_read_tokens=cache_read,
+        cache_write_tokens=cache_write,
         cost=_cost(response),
     )
 
 
-def _count(tokens: object) -> int:
-    """A count as a server gave it; what cannot be one was not counted."""
-    if not isinstance(tokens, int | float) or not 0 <= tokens <= _ABSURD:
+def _valid_count(tokens: object) -> int:
+    """Return a token count from a server; 0 if it is implausible."""
+    if not isinstance(tokens, int | float) or not 0 <= tokens <= _MAX_COUNT:
         return 0
     return int(tokens)
 
@@ -351,6 +342,6 @@ def _count(tokens: object) -> int:
 def _cost(response: ModelResponse) -> float:
     try:
         cost = float(response.cost().total_price)
-    except (LookupError, ValueError, AssertionError):  # a price that nobody knows
+    except (LookupError, ValueError, AssertionError):  # no known price
         return 0.0
-    return cost if 0 <= cost < _ABSURD else 0.0
+    return cost if 0 <= cost < _MAX_COUNT else 0.0

@@ -1,9 +1,9 @@
-"""The models of the world, called through pydantic-ai.
+"""Models called through pydantic-ai.
 
-A model is named `provider:name`. If `[provider.PROVIDER]` is in the settings, that table says whose
-interface it speaks, where it is and which key it takes; else it is one that pydantic-ai knows, with
-the key in its usual variable. Each is connected when it is first called and called exactly once per
-`complete`: retrying is the engine's. pydantic-ai is loaded when the first model is connected.
+A model is named `provider:name`. If the settings contain `[provider.PROVIDER]`, that table defines
+its API, address and key; otherwise it is one that pydantic-ai knows, with the key in its usual
+variable. A model is connected on first use and called exactly once per `complete`: the agent
+retries. pydantic-ai is imported when the first model is connected.
 """
 
 from __future__ import annotations
@@ -21,28 +21,26 @@ from everlog.model import File, Image, Message
 from everlog.ports import DeltaCallback, Request, ignore_delta
 from everlog.providers.offline_model import NAME as OFFLINE
 from everlog.providers.offline_model import OfflineModel
-from everlog.providers.provider_errors import mapped, without_keys
+from everlog.providers.provider_errors import map_error, redact_keys
 from everlog.settings import ProviderSettings, Settings
 
 if TYPE_CHECKING:
     from pydantic_ai.models import Model
 
 INSTALL = "pip install 'everlog[agent]'"
-LONGEST = 10_000_000  # characters of an answer: no model says that much, but a server might
-NO_KEY = "api-key-not-set"  # what is sent to a server of one's own that wants none
+MAX_ANSWER_CHARS = 10_000_000  # no model writes that much, but a server might send it
+NO_KEY = "api-key-not-set"  # sent to a custom server that needs none
 
-# How servers say that a model sees no images: llama.cpp, Ollama, OpenAI, vLLM, OpenRouter, Groq …
-_BLIND = re.compile(
+# How servers say that a model takes no images: llama.cpp, Ollama, OpenAI, vLLM, OpenRouter, Groq
+_NO_IMAGES = re.compile(
     r"(image|multimodal|vision|file).{0,40}(not |un)support|support.{0,40}(image|multimodal|vision)"
     r"|not a multimodal|at most 0 image|required for image|image_url|content must be a string",
     re.IGNORECASE,
 )
 
 
-def connect(
-    model: str, settings: Settings, environment: Mapping[str, str] = os.environ
-) -> Models | OfflineModel:
-    """The provider of a model; SettingsError, naming what to set, if there can be none."""
+def connect(model: str, settings: Settings, environment: Mapping[str, str] = os.environ) -> Models | OfflineModel:
+    """Return the provider of a model; SettingsError, with what to set, if it cannot be used."""
     if model == OFFLINE:
         return OfflineModel()
     models = Models(settings, model, environment)
@@ -50,107 +48,105 @@ def connect(
     return models
 
 
-class _Link(msgspec.Struct):
+class _ConnectedModel(msgspec.Struct):
     """A connected model."""
 
     model: Model[Any]
     secrets: tuple[str, ...]
-    loop: asyncio.AbstractEventLoop | None = None  # that its connections belong to
-    blind: bool = False  # it has refused to look at images and files
+    loop: asyncio.AbstractEventLoop | None = None  # the one its connections belong to
+    text_only: bool = False  # it has refused images and files
 
 
 class Models:
-    """A provider of every model that can be named; a request without one gets the default."""
+    """A provider of all models; a request that names none uses the default."""
 
-    def __init__(
-        self, settings: Settings, default: str, environment: Mapping[str, str] = os.environ
-    ) -> None:
+    def __init__(self, settings: Settings, default: str, environment: Mapping[str, str] = os.environ) -> None:
         self.default = default
         self._settings = settings
         self._environment = environment
-        self._links: dict[str, _Link] = {}
+        self._connected_models: dict[str, _ConnectedModel] = {}
 
     def __repr__(self) -> str:
         return f"Models({self.default!r})"
 
     async def complete(self, request: Request, on_delta: DeltaCallback = ignore_delta) -> Message:
-        """The model's answer, told as it comes."""
+        """Return the model's answer; `on_delta` receives it as it streams."""
         name = request.model or self.default
         if name == OFFLINE:
             return await OfflineModel().complete(request, on_delta)
-        link = self._link(name)
+        connected = self._get_connected(name)
         try:
-            return await self._answer(link, name, request, on_delta)
+            return await self._request(connected, name, request, on_delta)
         except ProviderError as error:
-            if link.blind or not (_BLIND.search(error.message) and _shows_something(request)):
+            refused = _NO_IMAGES.search(error.message) and _has_attachments(request)
+            if connected.text_only or not refused:
                 raise
-        # Else a session that has an image could never be gone on with by this model.
-        link.blind = True
-        return await self._answer(link, name, request, on_delta)
+        # Otherwise a session with an image could never be continued with this model.
+        connected.text_only = True
+        return await self._request(connected, name, request, on_delta)
 
-    async def _answer(
-        self, link: _Link, name: str, request: Request, told: DeltaCallback
+    async def _request(
+        self, connected: _ConnectedModel, name: str, request: Request, on_delta: DeltaCallback
     ) -> Message:
         from pydantic_ai.direct import model_request_stream  # noqa: PLC0415 - see above
 
         from everlog.providers import message_conversion  # noqa: PLC0415 - see above
 
-        provider, system = message_conversion.provider_of(name), link.model.system
+        provider, system = message_conversion.provider_of(name), connected.model.system
         try:
             async with model_request_stream(
-                link.model,
-                message_conversion.messages(request, provider, system, blind=link.blind),
-                model_settings=message_conversion.settings(request),
-                model_request_parameters=message_conversion.parameters(request),
+                connected.model,
+                message_conversion.to_model_messages(request, provider, system, text_only=connected.text_only),
+                model_settings=message_conversion.to_model_settings(request),
+                model_request_parameters=message_conversion.to_parameters(request),
             ) as stream:
                 size = 0
                 async for event in stream:
-                    delta = message_conversion.heard(event)
+                    delta = message_conversion.to_delta(event)
                     if delta is not None:
-                        told(delta)
+                        on_delta(delta)
                         size += len(delta.text)
-                        if size > LONGEST:
-                            raise ProviderError(f"more than {LONGEST:,} characters of an answer")
+                        if size > MAX_ANSWER_CHARS:
+                            raise ProviderError(f"answer above {MAX_ANSWER_CHARS:,} characters")
                 response = stream.get()
         except Exception as error:
-            # Where the server repeated the key, the original is not shown either.
-            said = any(secret in str(error) for secret in link.secrets if secret)
-            raise mapped(error, link.secrets) from (None if said else error)
-        return message_conversion.received(response, name)
+            # If the server repeated the key, the original error is hidden too.
+            key_in_message = any(secret in str(error) for secret in connected.secrets if secret)
+            raise map_error(error, connected.secrets) from (None if key_in_message else error)
+        return message_conversion.to_message(response, name)
 
     def window(self, model: str) -> int | None:
-        """What `[provider.NAME]` says of its models."""
+        """Return the context window set in `[provider.NAME]`."""
         table = self._settings.provider.get((model or self.default).partition(":")[0])
         return (table.window or None) if table is not None else None
 
     def check(self, model: str) -> None:
-        """SettingsError if the model cannot be connected as things are; nothing is sent."""
+        """Connect a model; SettingsError if its settings do not allow that. Nothing is sent."""
         if model != OFFLINE:
-            self._links[model] = self._links.get(model) or self._connected(model)
+            connected = self._connected_models.get(model) or self._connect(model)
+            self._connected_models[model] = connected
 
     async def close(self) -> None:
-        """Close the connections that are open; a later call opens them again."""
-        links, self._links = self._links, {}
-        for link in links.values():
-            if link.loop in (None, asyncio.get_running_loop()):
-                async with link.model:  # leaving closes its connections
+        """Close open connections; a later call opens them again."""
+        connected_models, self._connected_models = self._connected_models, {}
+        for connected in connected_models.values():
+            if connected.loop in (None, asyncio.get_running_loop()):
+                async with connected.model:  # exiting closes its connections
                     pass
 
-    def _link(self, name: str) -> _Link:
-        """The connected model; anew if the loop that its connections belonged to has ended."""
+    def _get_connected(self, name: str) -> _ConnectedModel:
+        """Return a connected model; reconnect if its connections belong to another event loop."""
         loop = asyncio.get_running_loop()
-        link = self._links.get(name)
-        if link is None or link.loop not in (None, loop):
-            link = self._links[name] = self._connected(name)
-        link.loop = loop
-        return link
+        connected = self._connected_models.get(name)
+        if connected is None or connected.loop not in (None, loop):
+            connected = self._connected_models[name] = self._connect(name)
+        connected.loop = loop
+        return connected
 
-    def _connected(self, model: str) -> _Link:
+    def _connect(self, model: str) -> _ConnectedModel:
         provider, colon, name = model.partition(":")
         if not (provider and colon and name):
-            raise SettingsError(
-                f"{model[:80]!r} names no model", hint=f"write provider:name, or {OFFLINE!r}"
-            )
+            raise SettingsError(f"{model[:80]!r} is not a model name", hint=f"use provider:name, or {OFFLINE!r}")
         try:
             import pydantic_ai.direct  # noqa: F401, PLC0415 - now, not in the middle of a turn
         except ImportError as error:
@@ -159,49 +155,44 @@ class Models:
         key = "" if table is None else _key(provider, table, self._environment)
         try:
             if table is None:
-                built = _known(model)
+                connected = _build_known(model)
             else:
-                built = _configured(provider, name, table, key)
+                connected = _build_configured(provider, name, table, key)
         except ImportError as error:
-            raise SettingsError(
-                f"{model} needs a package that is missing: {error}", hint=INSTALL
-            ) from error
+            raise SettingsError(f"{model} needs a package that is not installed: {error}", hint=INSTALL) from error
         except Exception as error:
-            raise _unusable(model, provider, error, key) from None
-        found = getattr(getattr(built, "client", None), "api_key", None)
-        return _Link(built, (key, found if isinstance(found, str) else ""))
+            raise _connect_error(model, provider, error, key) from None
+        client_key = getattr(getattr(connected, "client", None), "api_key", None)
+        return _ConnectedModel(connected, (key, client_key if isinstance(client_key, str) else ""))
 
 
-def _shows_something(request: Request) -> bool:
-    return any(
-        isinstance(block, Image | File) for message in request.messages for block in message.content
-    )
+def _has_attachments(request: Request) -> bool:
+    return any(isinstance(block, Image | File) for message in request.messages for block in message.content)
 
 
 def _key(provider: str, table: ProviderSettings, environment: Mapping[str, str]) -> str:
-    """The key of a table; one that is named and not there is an error, not an empty key."""
+    """Return the key of a provider table; SettingsError if its variable is not set."""
     if table.api_key or not table.api_key_env:
         return table.api_key
     key = environment.get(table.api_key_env, "")
     if not key:
         raise SettingsError(
-            f"[provider.{provider}]: the variable {table.api_key_env} is not set",
-            hint=f"set {table.api_key_env}",
+            f"[provider.{provider}]: the variable {table.api_key_env} is not set", hint=f"set {table.api_key_env}"
         )
     return key
 
 
-def _known(model: str) -> Model[Any]:
-    """A model that pydantic-ai knows by name; its key is in the variable that is usual for it."""
+def _build_known(model: str) -> Model[Any]:
+    """Build a model that pydantic-ai knows by name; its key is in the usual variable."""
     from pydantic_ai.models import infer_model  # noqa: PLC0415 - see above
 
     return infer_model(model)
 
 
-def _configured(provider: str, name: str, table: ProviderSettings, key: str) -> Model[Any]:
-    """A model of a provider that the settings describe.
+def _build_configured(provider: str, name: str, table: ProviderSettings, key: str) -> Model[Any]:
+    """Build a model of a provider in the settings.
 
-    A server of one's own never gets a key that was not given for it: the libraries would take
+    A custom server never gets a key that was not configured for it: the libraries would send
     OpenAI's or Anthropic's from the environment.
     """
     from pydantic_ai.models import infer_model  # noqa: PLC0415 - see above
@@ -211,15 +202,15 @@ def _configured(provider: str, name: str, table: ProviderSettings, key: str) -> 
         raise ValueError("base_url must begin with http:// or https://")
     api = _interface(provider, table)
     if api in ("openai", "openai-chat", "openai-responses"):
-        return _openai(provider, name, table.base_url, key, responses=api == "openai-responses")
-    given = {"base_url": table.base_url} if table.base_url else {}
+        return _build_openai(provider, name, table.base_url, key, responses=api == "openai-responses")
+    options = {"base_url": table.base_url} if table.base_url else {}
     if key or table.base_url:
-        given["api_key"] = key or NO_KEY
-    return infer_model(f"{api}:{name}", lambda kind: infer_provider_class(kind)(**given))
+        options["api_key"] = key or NO_KEY
+    return infer_model(f"{api}:{name}", lambda kind: infer_provider_class(kind)(**options))
 
 
 def _interface(provider: str, table: ProviderSettings) -> str:
-    """`api`; a table called like a known provider, and without an address, means that one."""
+    """Return the API; a table with the name of a known provider and no address means that one."""
     from pydantic_ai.providers import infer_provider_class  # noqa: PLC0415 - see above
 
     if table.api == "openai" and not table.base_url:
@@ -231,52 +222,45 @@ def _interface(provider: str, table: ProviderSettings) -> str:
     return table.api
 
 
-def _openai(provider: str, name: str, base_url: str, key: str, *, responses: bool) -> Model[Any]:
-    from pydantic_ai.models.openai import (  # noqa: PLC0415 - see above
-        OpenAIChatModel,
-        OpenAIResponsesModel,
-    )
+def _build_openai(provider: str, name: str, base_url: str, key: str, *, responses: bool) -> Model[Any]:
+    from pydantic_ai.models.openai import OpenAIChatModel, OpenAIResponsesModel  # noqa: PLC0415 - see above
     from pydantic_ai.profiles.openai import OpenAIModelProfile  # noqa: PLC0415
     from pydantic_ai.providers.openai import OpenAIProvider  # noqa: PLC0415
-    from pydantic_ai.providers.openai_compatible import (  # noqa: PLC0415
-        OpenAICompatibleProvider,
-    )
+    from pydantic_ai.providers.openai_compatible import OpenAICompatibleProvider  # noqa: PLC0415
 
-    theirs = not base_url or base_url.startswith("https://api.openai.com/")
-    place: OpenAIProvider | OpenAICompatibleProvider
-    if theirs:
-        place = OpenAIProvider(base_url=base_url or None, api_key=key or None)
+    is_openai = not base_url or base_url.startswith("https://api.openai.com/")
+    endpoint: OpenAIProvider | OpenAICompatibleProvider
+    if is_openai:
+        endpoint = OpenAIProvider(base_url=base_url or None, api_key=key or None)
     else:
-        place = OpenAICompatibleProvider(provider, base_url=base_url, api_key=key or NO_KEY)
+        endpoint = OpenAICompatibleProvider(provider, base_url=base_url, api_key=key or NO_KEY)
     if responses:
-        return OpenAIResponsesModel(name, provider=place)
+        return OpenAIResponsesModel(name, provider=endpoint)
     profile = OpenAIModelProfile(
-        # A stream without its last chunk was cut off; it is not to pass for a whole answer.
+        # A stream without its last chunk was cut off and must not pass for a complete answer.
         openai_chat_streaming_requires_finish_reason=True,
-        # Other servers know `max_tokens` alone, and some refuse what they do not know.
-        openai_chat_supports_max_completion_tokens=theirs,
+        # Other servers only support `max_tokens`, and some refuse unknown parameters.
+        openai_chat_supports_max_completion_tokens=is_openai,
     )
-    return OpenAIChatModel(name, provider=place, profile=profile)
+    return OpenAIChatModel(name, provider=endpoint, profile=profile)
 
 
-def _unusable(model: str, provider: str, error: Exception, key: str) -> SettingsError:
-    """Why a model cannot be connected, and what to set."""
-    said = without_keys(str(error), (key,))
-    variables = re.findall(r"\b[A-Z][A-Z0-9]*_[A-Z0-9_]+\b", said)
+def _connect_error(model: str, provider: str, error: Exception, key: str) -> SettingsError:
+    """Return why a model cannot be connected, and what to set."""
+    message = redact_keys(str(error), (key,))
+    variables = re.findall(r"\b[A-Z][A-Z0-9]*_[A-Z0-9_]+\b", message)
     if variables:
-        found = " or ".join(dict.fromkeys(variables))
+        names = " or ".join(dict.fromkeys(variables))
         return SettingsError(
-            f"{model} needs {found}",
-            hint=f"set it in the environment, or api_key_env in [provider.{provider}]",
+            f"{model} needs {names}", hint=f"set it in the environment, or api_key_env in [provider.{provider}]"
         )
-    if said.startswith("Unknown provider"):
+    if message.startswith("Unknown provider"):
         return SettingsError(
-            f"[provider.{provider}] api: {said}",
-            hint="openai, openai-responses, anthropic, google …",
+            f"[provider.{provider}] api: {message}", hint="openai, openai-responses, anthropic, google …"
         )
-    if said.startswith("Unknown model"):
+    if message.startswith("Unknown model"):
         return SettingsError(
             f"there is no provider {provider!r}",
             hint=f"add [provider.{provider}] with its base_url, or use a known one",
         )
-    return SettingsError(f"{model}: {said}", hint=f"see [provider.{provider}] in docs/providers.md")
+    return SettingsError(f"{model}: {message}", hint=f"see [provider.{provider}] in docs/providers.md")

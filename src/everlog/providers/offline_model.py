@@ -1,17 +1,17 @@
-"""The model that is there when no model is configured: it says so, and follows small scripts.
+"""The model used when no model is configured: it says so, and follows small scripts.
 
-It needs no network and no key, and the same request always gets the same answer. What it can do
-beside admitting what it is, it is told by lines of the last thing the user said:
+It needs no network and no key, and the same request always gets the same answer. Lines of the last
+user message can be commands:
 
-    !call NAME {"json": "arguments"}   call a tool; lines in a row are calls of one message
-    !then                              what follows is done when the results are there
+    !call NAME {"json": "arguments"}   call a tool; adjacent lines are calls of one message
+    !then                              run the following lines after the results
     !think TEXT                        think first
-    !wait SECONDS                      wait first, a minute at most
+    !wait SECONDS                      wait first, at most a minute
     !fail transient                    fail instead; also: overflow, refused, denied
-    !say TEXT                          the answer, in these words
-    !stream N                          the answer, N words of it
+    !say TEXT                          the answer, as this text
+    !stream N                          the answer, as N words
 
-It keeps nothing. How far a script is, it sees from the messages behind it.
+It is stateless: the progress of a script is derived from the messages after it.
 """
 
 from __future__ import annotations
@@ -37,24 +37,24 @@ from everlog.ports import Delta, DeltaCallback, Request, ignore_delta
 NAME = "offline"
 WINDOW = 128_000
 NOTICE = (
-    "This is everlog's offline model, for no model is configured: "
+    "This is everlog's offline model, because no model is configured: "
     'set `[turn] model = "provider:name"` in config.toml.'
 )
 
-_LONGEST = 60.0  # seconds of a wait
-_MOST = 100_000  # words of a stream
-_ECHOED = 12  # words of what the user said
+_MAX_WAIT = 60.0  # seconds
+_MAX_WORDS = 100_000  # of !stream
+_ECHO_WORDS = 12  # of the user message
 
 _FAILURES: dict[str, EverlogError] = {
-    "transient": ProviderUnavailableError("the script asked for a failure that may pass"),
-    "overflow": ContextOverflowError("the script asked for a context that is too large"),
+    "transient": ProviderUnavailableError("the script asked for a transient failure"),
+    "overflow": ContextOverflowError("the script asked for a context overflow"),
     "refused": ProviderRefusedError("the script asked for a refusal"),
     "denied": ProviderDeniedError("the script asked for a key that is not accepted"),
 }
 
 
 class _Step(msgspec.Struct):
-    """What is done in one message of the model."""
+    """The content of one message of the model."""
 
     calls: list[tuple[str, dict[str, object]]] = []
     thoughts: list[str] = []
@@ -63,153 +63,150 @@ class _Step(msgspec.Struct):
 
 
 class _Script(msgspec.Struct):
-    """What the user's lines ask for."""
+    """The parsed commands of a user message."""
 
     steps: list[_Step]
-    answer: str | None = None  # in these words
-    problems: list[str] = []  # lines that make no sense
+    answer: str | None = None
+    problems: list[str] = []  # invalid lines
 
 
 class OfflineModel:
-    """A provider that answers without any model, and says so."""
+    """A provider that answers without a model."""
 
-    offline = True  # summaries and titles are not to be asked of it
+    offline = True  # it cannot write summaries and titles
 
     async def complete(self, request: Request, on_delta: DeltaCallback = ignore_delta) -> Message:
-        """Say what it is and what it was sent, or do what the script in the last message asks."""
-        prompt, since = _prompt(request.messages)
-        # A summary or a title is about a conversation: what was a script there is not one here.
-        script = _parsed(prompt if request.purpose == "answer" else "")
-        done = sum(message.role == "assistant" for message in since)
-        step = script.steps[done] if done < len(script.steps) else _Step()
+        """Answer with a notice and an echo, or follow the script in the last user message."""
+        prompt, since = _last_prompt(request.messages)
+        # The prompt of a summary or a title contains a conversation, whose scripts must not run.
+        script = _parse_script(prompt if request.purpose == "answer" else "")
+        steps_done = sum(message.role == "assistant" for message in since)
+        step = script.steps[steps_done] if steps_done < len(script.steps) else _Step()
         if script.problems:
             step = _Step()
         await asyncio.sleep(step.wait)
         if step.fail:
-            raise _failure(step.fail)
+            raise _new_error(step.fail)
         content: list[AnyBlock] = [Thinking(thought) for thought in step.thoughts]
         if step.calls:
-            content += _calls(request.messages, step)
+            content += _tool_calls(request.messages, step)
         else:
-            content.append(Text(_answer(request.messages, prompt, since, script)))
-        await _tell(content, on_delta)
+            content.append(Text(_answer_text(request.messages, prompt, since, script)))
+        await _stream(content, on_delta)
         reply = assistant(content, model=NAME, stop_reason="toolUse" if step.calls else "stop")
         return replace(reply, usage=_usage(request, reply))
 
     def window(self, model: str) -> int | None:
-        """As good as any."""
+        """Return a fixed window."""
         return WINDOW
 
     async def close(self) -> None:
-        """Nothing is open."""
+        """Do nothing: no connection is open."""
 
 
-def _prompt(messages: Sequence[Message]) -> tuple[str, Sequence[Message]]:
-    """What the user said last, and the messages since. What a hook put in was not said by them."""
-    for at in range(len(messages) - 1, -1, -1):
-        if messages[at].role == "user" and not messages[at].auto_injected:
-            return messages[at].text, messages[at + 1 :]
+def _last_prompt(messages: Sequence[Message]) -> tuple[str, Sequence[Message]]:
+    """Return the last user message and the messages after it; injected ones do not count."""
+    for index in range(len(messages) - 1, -1, -1):
+        if messages[index].role == "user" and not messages[index].auto_injected:
+            return messages[index].text, messages[index + 1 :]
     return "", messages
 
 
-def _parsed(prompt: str) -> _Script:
+def _parse_script(prompt: str) -> _Script:
     script = _Script([_Step()])
     lines = [line.strip() for line in prompt.split("\n")]
     for number, line in enumerate(lines, 1):
-        word, _, rest = line.partition(" ")
-        problem = _read(script, word, rest.strip())
+        word, _, argument = line.partition(" ")
+        problem = _parse_line(script, word, argument.strip())
         if problem:
             script.problems.append(f"line {number}: {problem}")
     if any(not step.calls for step in script.steps[:-1]):
-        script.problems.append("there is no !call before a !then")
+        script.problems.append("!then without a !call before it")
     return script
 
 
-def _read(script: _Script, word: str, rest: str) -> str:
-    """Take one line into the script, or say what is wrong with it. Other lines are just text."""
+def _parse_line(script: _Script, command: str, argument: str) -> str:
+    """Add a line to the script; return what is wrong with it. Other lines are plain text."""
     step = script.steps[-1]
-    match word:
+    match command:
         case "!then":
             script.steps.append(_Step())
         case "!call":
-            name, _, arguments = rest.partition(" ")
+            name, _, arguments = argument.partition(" ")
             try:
                 step.calls.append((name, msgspec.json.decode(arguments or "{}", type=dict)))
             except (msgspec.DecodeError, UnicodeError, RecursionError):
-                return f"the arguments of {name} are no JSON object"
+                return f"the arguments of {name} are not a JSON object"
             return "" if name else "!call needs the name of a tool"
         case "!think":
-            step.thoughts.append(rest)
+            step.thoughts.append(argument)
         case "!say":
-            script.answer = rest
+            script.answer = argument
         case "!wait":
-            if not re.fullmatch(r"\d{1,6}(\.\d{1,6})?", rest):
+            if not re.fullmatch(r"\d{1,6}(\.\d{1,6})?", argument):
                 return "!wait needs a number of seconds"
-            step.wait = min(float(rest), _LONGEST)
+            step.wait = min(float(argument), _MAX_WAIT)
         case "!stream":
-            if not re.fullmatch(r"[0-9]{1,6}", rest) or int(rest) > _MOST:
-                return f"!stream needs a number of words, {_MOST} at most"
-            script.answer = " ".join(f"word{n}" for n in range(1, int(rest) + 1))
+            if not re.fullmatch(r"[0-9]{1,6}", argument) or int(argument) > _MAX_WORDS:
+                return f"!stream needs a number of words, at most {_MAX_WORDS}"
+            script.answer = " ".join(f"word{n}" for n in range(1, int(argument) + 1))
         case "!fail":
-            if rest not in _FAILURES:
+            if argument not in _FAILURES:
                 return f"!fail needs one of {', '.join(_FAILURES)}"
-            step.fail = rest
+            step.fail = argument
     return ""
 
 
-def _failure(kind: str) -> EverlogError:
-    """A new one each time: an exception that is raised keeps its traceback."""
-    known = _FAILURES[kind]
-    return type(known)(known.message)
+def _new_error(kind: str) -> EverlogError:
+    """Return a new exception each time, since a raised one keeps its traceback."""
+    template = _FAILURES[kind]
+    return type(template)(template.message)
 
 
-def _calls(messages: Sequence[Message], step: _Step) -> list[ToolCall]:
-    """Calls whose ids are new to the session: its records' numbers never come again."""
+def _tool_calls(messages: Sequence[Message], step: _Step) -> list[ToolCall]:
+    """Return the calls, with ids that are new to the session because seqs are never reused."""
     number = max((message.seq for message in messages), default=0) or len(messages)
     return [
-        ToolCall(f"call_{number}_{at}", name, arguments)
-        for at, (name, arguments) in enumerate(step.calls, 1)
+        ToolCall(f"call_{number}_{index}", name, arguments) for index, (name, arguments) in enumerate(step.calls, 1)
     ]
 
 
-def _answer(
-    messages: Sequence[Message], prompt: str, since: Sequence[Message], script: _Script
-) -> str:
+def _answer_text(messages: Sequence[Message], prompt: str, since: Sequence[Message], script: _Script) -> str:
     if script.problems:
         return f"{NOTICE} I cannot follow the script in your message: {'; '.join(script.problems)}."
     if script.answer is not None:
         return script.answer
     results = [message for message in since if message.role == "toolResult"]
     if results:
-        return "\n".join([f"{NOTICE} The tools answered:", *map(_quoted, results)])
+        return "\n".join([f"{NOTICE} The tools answered:", *map(_quote_result, results)])
     count = sum(not message.auto_injected for message in messages)
     words = prompt.split()
-    said = " ".join(words[:_ECHOED]) + (" …" if len(words) > _ECHOED else "")
-    known = f"The conversation has {count} message{'' if count == 1 else 's'}"
-    return f"{NOTICE} {known}; you said last: “{said}”" if said else f"{NOTICE} {known}."
+    echo = " ".join(words[:_ECHO_WORDS]) + (" …" if len(words) > _ECHO_WORDS else "")
+    summary = f"The conversation has {count} message{'' if count == 1 else 's'}"
+    return f"{NOTICE} {summary}; you said last: “{echo}”" if echo else f"{NOTICE} {summary}."
 
 
-def _quoted(result: Message) -> str:
+def _quote_result(result: Message) -> str:
     first = next(iter(result.text.strip().split("\n")))
     failed = " (failed)" if result.is_error else ""
     return f"- {result.tool_name or result.tool_call_id}{failed}: {first}"
 
 
-async def _tell(content: Sequence[AnyBlock], told: DeltaCallback) -> None:
-    """Word by word; others get to run in between, as with a model that is far away."""
+async def _stream(content: Sequence[AnyBlock], on_delta: DeltaCallback) -> None:
+    """Stream the text word by word, yielding to other tasks as a remote model would."""
     for block in content:
         if isinstance(block, Text | Thinking):
             thinking = isinstance(block, Thinking)
             text = block.thinking if isinstance(block, Thinking) else block.text
             for word in re.findall(r"\S+\s*|\s+", text):
-                told(Delta(word, thinking=thinking))
+                on_delta(Delta(word, thinking=thinking))
                 await asyncio.sleep(0)
 
 
 def _usage(request: Request, reply: Message) -> Usage:
-    told = estimate_text(request.system) + sum(
+    prompt_tokens = estimate_text(request.system) + sum(
         estimate_text(tool.name) + estimate_text(tool.description) for tool in request.tools
     )
-    taken = told + sum(map(estimate, request.messages))
-    given = estimate(reply)
-    return Usage(input_tokens=taken, output_tokens=given, total_tokens=taken + given)
+    input_tokens = prompt_tokens + sum(map(estimate, request.messages))
+    output_tokens = estimate(reply)
+    return Usage(input_tokens, output_tokens, input_tokens + output_tokens)

@@ -1,8 +1,7 @@
-"""What tokens cost by the price lists of the providers, for display only: nothing of it is stored.
+"""Cost estimates from the providers' price lists, for display only: they are never stored.
 
-The lists come with `genai-prices`, which is installed with pydantic-ai, and are of its release:
-nothing is asked for over the network. A model that is on none has no price. Without the library
-none has.
+The lists are part of `genai-prices`, which is installed with pydantic-ai; no network is used. A
+model that is on no list has no price. Without the library no model has one.
 """
 
 from __future__ import annotations
@@ -13,36 +12,36 @@ from typing import NamedTuple
 from everlog.model import UsageRow
 from everlog.providers.offline_model import NAME as OFFLINE
 
-# Prices are asked for so many tokens: above some size a single call costs more per token, and
-# the sum of a day is no single call.
+# Tokens for which a price is looked up: a very large call costs more per token, but the sum of a
+# day is not a single call.
 _SAMPLE = 1_000
 
 
 class Rates(NamedTuple):
-    """Dollars for one token."""
+    """Prices in dollars per token."""
 
-    given: float
-    answered: float
+    input: float
+    output: float
     cache_read: float
-    cache_written: float
+    cache_write: float
 
 
-def estimate(spent: UsageRow) -> float | None:
-    """Dollars by the list; None if the model has no price."""
-    rates = rates_of(spent.model)
+def estimate_cost(usage: UsageRow) -> float | None:
+    """Return the cost in dollars; None if the model has no price."""
+    rates = rates_of(usage.model)
     if rates is None:
         return None
     return (
-        spent.input_tokens * rates.given
-        + spent.output_tokens * rates.answered
-        + spent.cache_read_tokens * rates.cache_read
-        + spent.cache_write_tokens * rates.cache_written
+        usage.input_tokens * rates.input
+        + usage.output_tokens * rates.output
+        + usage.cache_read_tokens * rates.cache_read
+        + usage.cache_write_tokens * rates.cache_write
     )
 
 
 @lru_cache(maxsize=256)
 def rates_of(model: str) -> Rates | None:
-    """The prices of a model, named `name` or `provider:name`."""
+    """Return the prices of a model, named `name` or `provider:name`."""
     if model == OFFLINE:
         return Rates(0.0, 0.0, 0.0, 0.0)
     try:
@@ -50,19 +49,19 @@ def rates_of(model: str) -> Rates | None:
     except ModuleNotFoundError:
         return None
     provider, _, name = model.rpartition(":")
-    for whose in (provider, None) if provider else (None,):
+    for provider_id in (provider, None) if provider else (None,):
         try:
             prices = [
-                float(calc_price(usage, name, provider_id=whose).total_price) / _SAMPLE
+                float(calc_price(usage, name, provider_id=provider_id).total_price) / _SAMPLE
                 for usage in (
                     Usage(input_tokens=_SAMPLE),
                     Usage(output_tokens=_SAMPLE),
-                    # Among the input, as the providers count them.
+                    # Part of the input, as the providers count them.
                     Usage(input_tokens=_SAMPLE, cache_read_tokens=_SAMPLE),
                     Usage(input_tokens=_SAMPLE, cache_write_tokens=_SAMPLE),
                 )
             ]
-        except (LookupError, ValueError):  # on no list of this provider
+        except (LookupError, ValueError):  # not on the list of this provider
             continue
         return Rates(*prices)
     return None

@@ -1,8 +1,8 @@
-"""What goes wrong between us and a model, in our own words.
+"""Errors of model calls, mapped to those of everlog.
 
-`mapped` is the one place where the exceptions of pydantic-ai, of the vendors' libraries and of
-HTTP become ours. They are told apart by the names of their classes and by the HTTP status, so none
-of those libraries is loaded for it. Nothing here retries.
+`map_error` is the only place where exceptions of pydantic-ai, of the vendors' libraries and of HTTP
+are mapped. They are distinguished by class name and HTTP status, so that none of those libraries is
+imported. Nothing here retries.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from everlog.errors import (
     ProviderUnavailableError,
 )
 
-# How servers say that a context is too large; each is the wording of the one named behind it.
-_TOO_LARGE = re.compile(
+# How servers say that a context is too large; the comment names the server.
+_OVERFLOW_PATTERN = re.compile(
     "|".join(
         (
             r"context_length_exceeded",  # OpenAI, as a code
@@ -47,20 +47,20 @@ _TOO_LARGE = re.compile(
     re.IGNORECASE | re.DOTALL,
 )
 
-# pydantic-ai has looked at a provider's codes and words before it chose one of these, so they
-# count before the status: an exhausted account is a 429 too, and flagged input may be a 403.
+# pydantic-ai chooses these classes by the provider's codes and messages, so they take precedence
+# over the status: an exhausted account is a 429 too, and flagged input may be a 403.
 _OVERFLOW = {"ModelContextWindowExceededError"}
 _DENIED = {"ModelAuthenticationError", "ModelQuotaExceededError"}
-_LATER = {"ModelRateLimitError", "ModelUnavailableError", "ModelServerError", "ModelRequestTimeout"}
+_RETRYABLE = {"ModelRateLimitError", "ModelUnavailableError", "ModelServerError", "ModelRequestTimeout"}
 _REFUSED = {"ModelRequestRejectedError", "ContentFilterError", "UserError"}
 
 _DENIED_STATUS = {401, 402, 403, 407}
-_LATER_STATUS = {408, 409, 425, 429}  # and all from 500 on; 409 is a lock that was not had in time
+_RETRYABLE_STATUS = {408, 409, 425, 429}  # and all from 500 on; 409: a lock timeout
 
-# Without a status nothing was answered: the connection, or the stream, did not hold.
-_BROKEN = {
+# Without a status there was no answer: the connection or the stream broke.
+_CONNECTION_ERRORS = {
     "ModelConnectionError",
-    "ModelAPIError",  # and none of its kinds: an answer that ended early or was no JSON
+    "ModelAPIError",  # not a subclass: an answer that ended early or was not JSON
     "APIConnectionError",
     "TransportError",
     "StreamError",
@@ -71,54 +71,51 @@ _BROKEN = {
     "IncompleteRead",
 }
 
-_KEY = re.compile(
-    r"\b(sk|pk|rk|gsk|xai|key|api)[-_][\w-]{8,}|\bAIza[\w-]{10,}|\bBearer\s+\S+", re.IGNORECASE
-)
-_SHOWN = 600  # characters of what a provider says
+_KEY_PATTERN = re.compile(r"\b(sk|pk|rk|gsk|xai|key|api)[-_][\w-]{8,}|\bAIza[\w-]{10,}|\bBearer\s+\S+", re.IGNORECASE)
+_MAX_MESSAGE_CHARS = 600
 
 
-def mapped(error: BaseException, secrets: Iterable[str] = ()) -> EverlogError:
-    """Any error of a model call as one of ours; its text has no key in it, nor any of `secrets`."""
+def map_error(error: BaseException, secrets: Iterable[str] = ()) -> EverlogError:
+    """Map an error of a model call; its text contains no key and none of `secrets`."""
     if isinstance(error, EverlogError):
         return error
     if isinstance(error, BaseExceptionGroup):
-        return mapped(error.exceptions[0], secrets)
+        return map_error(error.exceptions[0], secrets)
     names = {kind.__name__ for kind in type(error).__mro__}
     status = _status(error)
-    said = without_keys(_said(error), secrets)
-    text = f"HTTP {status}: {said}" if status else said
+    message = redact_keys(_error_message(error), secrets)
+    text = f"HTTP {status}: {message}" if status else message
 
     def is_a(kinds: set[str]) -> bool:
         return not names.isdisjoint(kinds)
 
-    if is_a(_OVERFLOW) or (
-        status not in (*_DENIED_STATUS, 429) and not is_a(_LATER) and _TOO_LARGE.search(said)
-    ):
+    may_overflow = status not in (*_DENIED_STATUS, 429) and not is_a(_RETRYABLE)
+    if is_a(_OVERFLOW) or (may_overflow and _OVERFLOW_PATTERN.search(message)):
         return ContextOverflowError(text)
     if is_a(_DENIED):
         return ProviderDeniedError(text, hint="check the key and the account")
-    if is_a(_LATER):
+    if is_a(_RETRYABLE):
         return ProviderUnavailableError(text, retry_after=_retry_after(error))
     if is_a(_REFUSED):
         return ProviderRefusedError(text, hint=_refusal_hint(status))
     if status in _DENIED_STATUS:
         return ProviderDeniedError(text, hint="check the key and the account")
-    if status in _LATER_STATUS or status >= 500:
+    if status in _RETRYABLE_STATUS or status >= 500:
         return ProviderUnavailableError(text, retry_after=_retry_after(error))
     if status >= 400:
         return ProviderRefusedError(text, hint=_refusal_hint(status))
-    if is_a(_BROKEN):
+    if is_a(_CONNECTION_ERRORS):
         return ProviderUnavailableError(text, retry_after=_retry_after(error))
     return ProviderError(text)
 
 
-def without_keys(text: str, secrets: Iterable[str] = ()) -> str:
-    """A text that may be shown: servers have been seen to repeat the key that they refuse."""
+def redact_keys(text: str, secrets: Iterable[str] = ()) -> str:
+    """Return a text without keys: some servers repeat the key that they refuse."""
     for secret in secrets:
-        if len(secret) >= 6:  # a shorter one is none, and may be part of any word
+        if len(secret) >= 6:  # a shorter one may be part of any word
             text = text.replace(secret, "***")
-    text = _KEY.sub("***", text)
-    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]} …"
+    text = _KEY_PATTERN.sub("***", text)
+    return text if len(text) <= _MAX_MESSAGE_CHARS else f"{text[:_MAX_MESSAGE_CHARS]} …"
 
 
 def _refusal_hint(status: int) -> str:
@@ -126,66 +123,66 @@ def _refusal_hint(status: int) -> str:
 
 
 def _status(error: BaseException) -> int:
-    """The HTTP status of an error, or 0; google-genai calls it `code`."""
-    response = _attribute(error, "response")
+    """Return the HTTP status of an error, or 0; google-genai calls it `code`."""
+    response = _safe_getattr(error, "response")
     for status in (
-        _attribute(error, "status_code"),
-        _attribute(error, "code"),
-        _attribute(response, "status_code"),
+        _safe_getattr(error, "status_code"),
+        _safe_getattr(error, "code"),
+        _safe_getattr(response, "status_code"),
     ):
         if isinstance(status, int) and 400 <= status < 600:
             return status
     return 0
 
 
-def _attribute(thing: object, name: str) -> Any:
-    """An attribute, or None: some are properties that raise when there is nothing to show."""
+def _safe_getattr(value: object, name: str) -> Any:
+    """Return an attribute, or None: some are properties that raise."""
     try:
-        return getattr(thing, name, None)
+        return getattr(value, name, None)
     except Exception:
         return None
 
 
-def _said(error: BaseException) -> str:
-    """The provider's own words if they are to be found, else the exception's."""
-    body = _attribute(error, "body")
-    words = _message(body) or str(_attribute(error, "message") or "")
+def _error_message(error: BaseException) -> str:
+    """Return the provider's message if there is one, else that of the exception."""
+    body = _safe_getattr(error, "body")
+    message = _body_message(body) or str(_safe_getattr(error, "message") or "")
     try:
-        words = words or str(error)
-    except Exception:  # somebody else's code, as below
-        words = ""
+        message = message or str(error)
+    except Exception:  # foreign code
+        message = ""
     if isinstance(body, Mapping):
-        words += "".join(
-            f" ({value})" for key in ("code", "type") if isinstance(value := body.get(key), str)
-        )
-    return words or type(error).__name__
+        message += "".join(f" ({value})" for key in ("code", "type") if isinstance(value := body.get(key), str))
+    return message or type(error).__name__
 
 
-def _message(body: object) -> str:
-    """`message` in a body of JSON, at its top or under `error`."""
+def _body_message(body: object) -> str:
+    """Return `message` of a JSON body, at the top level or under `error`."""
     if not isinstance(body, Mapping):
         return ""
     inner = body.get("error")
     if isinstance(inner, Mapping):
-        return _message(inner)
-    found = body.get("message") or (inner if isinstance(inner, str) else "")
-    return found if isinstance(found, str) else ""
+        return _body_message(inner)
+    message = body.get("message") or (inner if isinstance(inner, str) else "")
+    return message if isinstance(message, str) else ""
 
 
 def _retry_after(error: BaseException) -> float | None:
-    """How long the provider asks to be left alone, in seconds."""
-    known = _attribute(error, "retry_after")
-    if isinstance(known, int | float):
-        return float(known)
-    headers = _attribute(error, "headers") or _attribute(_attribute(error, "response"), "headers")
+    """Return the delay in seconds that the provider asks for."""
+    seconds = _safe_getattr(error, "retry_after")
+    if isinstance(seconds, int | float):
+        return float(seconds)
+    response = _safe_getattr(error, "response")
+    headers = _safe_getattr(error, "headers") or _safe_getattr(response, "headers")
     if isinstance(headers, Mapping):
-        found = {str(key).lower(): str(value) for key, value in headers.items()}
+        lowercase = {str(key).lower(): str(value) for key, value in headers.items()}
         for key, unit in (("retry-after-ms", 0.001), ("retry-after", 1.0)):
-            if re.fullmatch(r"\d{1,9}(\.\d+)?", found.get(key, "")):
-                return float(found[key]) * unit
+            if re.fullmatch(r"\d{1,9}(\.\d+)?", lowercase.get(key, "")):
+                return float(lowercase[key]) * unit
         try:
-            return max(parsedate_to_datetime(found["retry-after"]).timestamp() - time.time(), 0.0)
+            date = parsedate_to_datetime(lowercase["retry-after"])
+            return max(date.timestamp() - time.time(), 0.0)
         except (KeyError, ValueError, TypeError, OverflowError):
             pass
-    delay = re.search(r"retryDelay\W+(\d+(\.\d+)?)s", str(_attribute(error, "body")))  # Google
+    delay = re.search(r"retryDelay\W+(\d+(\.\d+)?)s", str(_safe_getattr(error, "body")))  # Google
     return float(delay[1]) if delay else None

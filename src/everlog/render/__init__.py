@@ -1,1 +1,1 @@
-"""Sessions as documents to read: Markdown and HTML. Pure."""
+"""Rendering of sessions as Markdown and HTML, and of values for people to read. Pure."""

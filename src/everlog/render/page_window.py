@@ -1,11 +1,11 @@
-"""A page of a session, as it is turned over backwards.
+"""Windows of a session's transcript, for pages that are read from the end backwards.
 
-A leaf is what is shown of the records from `low` up to, not including, `high`. It is read in small
-steps from its end, so its cost follows what it shows. Going back stops where a summary begins to
-stand for what was said: what lies before is another leaf, read when somebody asks for it.
+A window shows the records from `low` up to, not including, `high`. It is read in small steps from
+its end, so its cost depends on what it shows. A window that is read backwards ends at a summary:
+the messages that the summary covers are another window, read on request.
 
-A result stands with its call. Where the two are on different leaves, each looks a little further
-for the other: the leaf of the call shows the result, the other one does not.
+A tool result is shown with its call. If the two are in different windows, each window looks a
+little further for the other: the window of the call shows the result, the other one does not.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 import msgspec
 
-from everlog.log.tool_pairs import Pairs, pair
+from everlog.log.tool_pairs import ToolPairs, pair_results
 from everlog.model import (
     SCHEMA_VERSION,
     TURN_END,
@@ -27,299 +27,295 @@ from everlog.model import (
     ToolCall,
     Unknown,
 )
-from everlog.render.marker_index import Fate, Sketch
-from everlog.render.transcript_items import Call, Said
+from everlog.render.marker_index import Fate, MarkerIndex
+from everlog.render.transcript_items import CallWithResult, MessageItem
 
-SIZE = 60  # messages of a leaf, results not counted
-MOST = 400  # records of a leaf, and how far it looks around itself
-BYTES = 8_000_000  # of its lines
-HEAVY = 150_000  # characters of answers: to render them takes longest, code above all
-_WHOLE = 15_000  # of one answer, which is cut where it is longer
-_FIRST, _LARGEST = 8, 64  # records that are read in one step
+WINDOW_SIZE = 60  # messages in a window, not counting tool results
+MAX_RECORDS = 400  # records in a window, and how far it looks beyond its ends
+MAX_BYTES = 8_000_000  # of the lines in a window
+MAX_ANSWERS = 150_000  # characters of answers, the slowest part to render, above all code
+_MAX_ANSWER = 15_000  # characters counted of one answer; a longer one is shown cut
+_FIRST_STEP, _MAX_STEP = 8, 64  # records read in one step
 
-# The entries whose seq is in [low, high), in the log's order; damage stands in its place.
-Span = Callable[[int, int], Sequence[Entry]]
+# Returns the entries with a seq in [low, high), in log order, damaged ones included.
+ReadSpan = Callable[[int, int], Sequence[Entry]]
 Results = dict[tuple[int, str], list[Message]]
 
 
-class Gone(msgspec.Struct, frozen=True):
-    """Messages in a row that are live no more."""
+class RemovedItem(msgspec.Struct, frozen=True):
+    """Consecutive messages that were deleted or rewound."""
 
-    first: int
-    last: int
-    rewound: int
-    hidden: int
+    first_seq: int
+    last_seq: int
+    rewound: int  # number of messages
+    hidden: int  # number of messages
 
 
-class Note(msgspec.Struct, frozen=True):
-    """Something that happened between messages."""
+class NoteItem(msgspec.Struct, frozen=True):
+    """An event between messages, such as a failed turn."""
 
     seq: int
     kind: str  # cancelled, failed, interrupted, compacted, newer
     text: str
     timestamp: str
-    about: int = 0  # of a compaction: where its summary stands
+    first_kept_seq: int = 0  # of a compaction: the position of its summary
 
 
-class Fold(msgspec.Struct, frozen=True):
-    """A summary, which stands where the messages begin that it kept."""
+class SummaryItem(msgspec.Struct, frozen=True):
+    """A summary, positioned before the first message that its compaction kept."""
 
     record: Compaction
-    before: bool  # whether what it stands for is on this leaf, or must be asked for
+    is_expanded: bool  # the messages it covers are in this window too
 
 
-Part = Said | Gone | Note | Fold | Damaged
+PageItem = MessageItem | RemovedItem | NoteItem | SummaryItem | Damaged
 
 
-class Leaf(msgspec.Struct, frozen=True):
-    """What is shown of [low, high)."""
+class PageWindow(msgspec.Struct, frozen=True):
+    """The items shown of the records in [low, high)."""
 
     low: int
     high: int
-    parts: tuple[Part, ...]
-    folded: bool = False  # it begins with a summary
+    items: tuple[PageItem, ...]
+    starts_with_summary: bool = False  # whose messages are in the window before
 
     @property
-    def first(self) -> bool:
-        """Whether nothing stands before it."""
+    def is_first(self) -> bool:
+        """Whether there are no earlier records."""
         return self.low <= 1
 
 
-def turn_back(span: Span, sketch: Sketch, before: int, size: int = SIZE) -> Leaf:
-    """The leaf that ends before a seq."""
-    before = min(before, sketch.high + 1)
-    reach(span, sketch, before)
+def window_before(read: ReadSpan, markers: MarkerIndex, before: int, size: int = WINDOW_SIZE) -> PageWindow:
+    """Return the window that ends before a seq."""
+    before = min(before, markers.high + 1)
+    extend_index(read, markers, before)
     entries: list[Entry] = []
-    low, step, count, read, weight = before, _FIRST, 0, 0, 0
-    full = 0  # where the leaf begins, once that is known
-    while low > 1 and not full:
+    low, step, count, total_bytes, weight = before, _FIRST_STEP, 0, 0, 0
+    begin = 0  # the first seq of the window, once known
+    while low > 1 and not begin:
         start = max(1, low - step)
-        chunk = _taken(span, sketch, start, low)
-        wall = sketch.fold_below(before)
+        chunk = _read_indexed(read, markers, start, low)
+        boundary = markers.summary_end_before(before)
         for entry in reversed(chunk):
             seq = entry.seq
-            if seq is not None and seq < (full or wall):
-                break  # damage may have the number of the record behind it, and stays with it
+            if seq is not None and seq < (begin or boundary):
+                break  # a damaged line may have the seq of the next record, and stays with it
             entries.append(entry)
-            read += 0 if isinstance(entry, Damaged) else len(entry.line)
+            total_bytes += 0 if isinstance(entry, Damaged) else len(entry.line)
             if isinstance(entry, Message) and entry.role != "toolResult":
-                count += sketch.fate(entry.seq) == "live"
+                count += markers.fate(entry.seq) == "live"
                 weight += _weight(entry)
-            enough = count >= size or read >= BYTES or weight >= HEAVY
-            if seq is not None and (enough or before - seq >= MOST):
-                full = seq
-        low = max(full, start, wall)
-        if low <= wall:
+            is_full = count >= size or total_bytes >= MAX_BYTES or weight >= MAX_ANSWERS
+            if seq is not None and (is_full or before - seq >= MAX_RECORDS):
+                begin = seq
+        low = max(begin, start, boundary)
+        if low <= boundary:
             break
-        step = min(step * 2, _LARGEST)
+        step = min(step * 2, _MAX_STEP)
     entries.reverse()
-    return _leaf(span, sketch, max(low, 1), before, entries)
+    return _build_window(read, markers, max(low, 1), before, entries)
 
 
-def turn_on(span: Span, sketch: Sketch, after: int, size: int = SIZE) -> Leaf:
-    """The leaf that begins behind a seq."""
+def window_after(read: ReadSpan, markers: MarkerIndex, after: int, size: int = WINDOW_SIZE) -> PageWindow:
+    """Return the window that begins after a seq."""
     low = after + 1
-    reach(span, sketch, low)
+    extend_index(read, markers, low)
     entries: list[Entry] = []
-    high, count, read, weight = low, 0, 0, 0
-    while high <= sketch.high and count < size and high - low < MOST and read < BYTES:
-        if weight >= HEAVY:
+    high, count, total_bytes, weight = low, 0, 0, 0
+    while high <= markers.high and count < size and high - low < MAX_RECORDS:
+        if total_bytes >= MAX_BYTES or weight >= MAX_ANSWERS:
             break
-        chunk = span(high, min(high + _FIRST, sketch.high + 1))
+        chunk = read(high, min(high + _FIRST_STEP, markers.high + 1))
         entries += chunk
-        high = min(high + _FIRST, sketch.high + 1)
-        count += sum(isinstance(one, Message) and one.role != "toolResult" for one in chunk)
-        read += sum(0 if isinstance(one, Damaged) else len(one.line) for one in chunk)
-        weight += sum(_weight(one) for one in chunk if isinstance(one, Message))
-    return _leaf(span, sketch, low, high, entries)
+        high = min(high + _FIRST_STEP, markers.high + 1)
+        count += sum(isinstance(entry, Message) and entry.role != "toolResult" for entry in chunk)
+        total_bytes += sum(0 if isinstance(entry, Damaged) else len(entry.line) for entry in chunk)
+        weight += sum(_weight(entry) for entry in chunk if isinstance(entry, Message))
+    return _build_window(read, markers, low, high, entries)
 
 
 def _weight(message: Message) -> int:
-    return min(len(message.line), _WHOLE) if message.role == "assistant" else 0
+    return min(len(message.line), _MAX_ANSWER) if message.role == "assistant" else 0
 
 
-def between(span: Span, sketch: Sketch, low: int, high: int) -> Leaf:
-    """What is shown of some records."""
-    high = min(high, sketch.high + 1, low + MOST)
-    reach(span, sketch, low)
-    return _leaf(span, sketch, low, high, span(low, high))
+def window_between(read: ReadSpan, markers: MarkerIndex, low: int, high: int) -> PageWindow:
+    """Return the window of the records in [low, high), at most MAX_RECORDS of them."""
+    high = min(high, markers.high + 1, low + MAX_RECORDS)
+    extend_index(read, markers, low)
+    return _build_window(read, markers, low, high, read(low, high))
 
 
-def part_of(span: Span, sketch: Sketch, seq: int) -> Leaf:
-    """The one part that shows a message; for a result, that of its call."""
-    leaf = between(span, sketch, seq, seq + 1)
-    if leaf.parts:
-        return leaf
-    wanted = {one.tool_call_id for one in span(seq, seq + 1) if isinstance(one, Message)} - {None}
-    back = seq
-    while wanted and back > max(1, seq - MOST):
-        start = max(1, back - _LARGEST)
-        for message in reversed(_live(_taken(span, sketch, start, back), sketch)):
-            if any(call.id in wanted for call in message.tool_calls):
-                return between(span, sketch, message.seq, message.seq + 1)
-        back = start
-    return leaf
+def window_of_message(read: ReadSpan, markers: MarkerIndex, seq: int) -> PageWindow:
+    """Return a window with the one item that shows a message; for a result, that of its call."""
+    window = window_between(read, markers, seq, seq + 1)
+    if window.items:
+        return window
+    messages = (entry for entry in read(seq, seq + 1) if isinstance(entry, Message))
+    call_ids = {message.tool_call_id for message in messages} - {None}
+    position = seq
+    while call_ids and position > max(1, seq - MAX_RECORDS):
+        start = max(1, position - _MAX_STEP)
+        earlier = _read_indexed(read, markers, start, position)
+        for message in reversed(_live_messages(earlier, markers)):
+            if any(call.id in call_ids for call in message.tool_calls):
+                return window_between(read, markers, message.seq, message.seq + 1)
+        position = start
+    return window
 
 
-def departed(span: Span, sketch: Sketch, first: int, last: int) -> list[tuple[Said, Fate]]:
-    """The messages of a stretch that are live no more, and what became of each."""
-    reach(span, sketch, first)
-    last = min(last, first + MOST)
-    messages = [
-        one
-        for one in span(first, last + 1)
-        if isinstance(one, Message) and sketch.fate(one.seq) != "live"
-    ]
+def removed_messages(read: ReadSpan, markers: MarkerIndex, first: int, last: int) -> list[tuple[MessageItem, Fate]]:
+    """Return the deleted or rewound messages from `first` to `last`, each with its fate."""
+    extend_index(read, markers, first)
+    last = min(last, first + MAX_RECORDS)
+    entries = (entry for entry in read(first, last + 1) if isinstance(entry, Message))
+    messages = [message for message in entries if markers.fate(message.seq) != "live"]
     results, answers = _results(messages)
-    said = [_said(one, results) for one in messages if one.seq not in answers]
-    return [(one, sketch.fate(one.message.seq)) for one in said]
+    shown = [message for message in messages if message.seq not in answers]
+    return [(_message_item(message, results), markers.fate(message.seq)) for message in shown]
 
 
-def reach(span: Span, sketch: Sketch, low: int, step: int = 500) -> None:
-    """Let a sketch cover everything from a seq on."""
-    while sketch.low > max(low, 1):
-        _taken(span, sketch, max(low, 1, sketch.low - step), sketch.low)
+def extend_index(read: ReadSpan, markers: MarkerIndex, low: int, step: int = 500) -> None:
+    """Extend a marker index back to a seq."""
+    while markers.low > max(low, 1):
+        _read_indexed(read, markers, max(low, 1, markers.low - step), markers.low)
 
 
-def _taken(span: Span, sketch: Sketch, low: int, high: int) -> Sequence[Entry]:
-    entries = span(low, high)
-    if low < sketch.low:
-        new = [one for one in entries if one.seq is None or one.seq < sketch.low]
-        sketch.go_back(low, new)
+def _read_indexed(read: ReadSpan, markers: MarkerIndex, low: int, high: int) -> Sequence[Entry]:
+    entries = read(low, high)
+    if low < markers.low:
+        new = [entry for entry in entries if entry.seq is None or entry.seq < markers.low]
+        markers.extend_back(low, new)
     return entries
 
 
-# --- what of it is shown --------------------------------------------------------------------
+# --- items of a window -------------------------------------------------------------------------
 
 
-def _leaf(span: Span, sketch: Sketch, low: int, high: int, entries: Sequence[Entry]) -> Leaf:
-    own = _live(entries, sketch)
-    before, after = _around(span, sketch, low, high, own)
-    results, answers = _results([*before, *own, *after])
-    parts = tuple(_parts(entries, sketch, low, results, answers))
-    folded = bool(parts) and isinstance(parts[0], Fold) and not parts[0].before
-    return Leaf(low, high, parts, folded)
+def _build_window(read: ReadSpan, markers: MarkerIndex, low: int, high: int, entries: Sequence[Entry]) -> PageWindow:
+    live = _live_messages(entries, markers)
+    before, after = _surrounding_messages(read, markers, low, high, live)
+    results, answers = _results([*before, *live, *after])
+    items = tuple(_build_items(entries, markers, low, results, answers))
+    first = items[0] if items else None
+    return PageWindow(low, high, items, isinstance(first, SummaryItem) and not first.is_expanded)
 
 
 def _results(messages: Sequence[Message]) -> tuple[Results, set[int]]:
-    """The results by the message and the id of their call, and the numbers of all of them."""
-    pairs = pair(messages)
+    """Return the results by the seq and id of their call, and the seqs of all results."""
+    pairs = pair_results(messages)
     results: Results = {}
-    for place in sorted(pairs.caller):
-        result, caller = messages[place], messages[pairs.caller[place]]
+    for index in sorted(pairs.caller):
+        result, caller = messages[index], messages[pairs.caller[index]]
         results.setdefault((caller.seq, result.tool_call_id or ""), []).append(result)
-    return results, {messages[place].seq for place in pairs.caller}
+    return results, {messages[index].seq for index in pairs.caller}
 
 
-def _live(entries: Sequence[Entry], sketch: Sketch) -> list[Message]:
-    messages = (one for one in entries if isinstance(one, Message))
-    return [one for one in messages if sketch.fate(one.seq) == "live"]
+def _live_messages(entries: Sequence[Entry], markers: MarkerIndex) -> list[Message]:
+    messages = (message for message in entries if isinstance(message, Message))
+    return [message for message in messages if markers.fate(message.seq) == "live"]
 
 
-def _around(
-    span: Span, sketch: Sketch, low: int, high: int, own: Sequence[Message]
+def _surrounding_messages(
+    read: ReadSpan, markers: MarkerIndex, low: int, high: int, live: Sequence[Message]
 ) -> tuple[list[Message], list[Message]]:
-    """Live messages on both sides, as far as calls and results on the leaf need them."""
+    """Return live messages before and after, as far as open calls and results need them."""
     before: list[Message] = []
     after: list[Message] = []
-    back, on = low, high
+    first, end = low, high
     while True:
-        pairs = pair([*before, *own, *after])
-        inside = range(len(before), len(before) + len(own))
+        pairs = pair_results([*before, *live, *after])
+        inside = range(len(before), len(before) + len(live))
         calls, results = _unmatched(pairs, inside)
-        if (calls or results) and back > max(1, low - MOST):
-            start = max(1, back - _LARGEST)
-            before[:0] = _live(_taken(span, sketch, start, back), sketch)
-            back = start
-        elif (calls or results) and on <= min(sketch.high, high + MOST):
-            stop = min(on + _LARGEST, sketch.high + 1)
-            after += _live(span(on, stop), sketch)
-            on = stop
+        if (calls or results) and first > max(1, low - MAX_RECORDS):
+            start = max(1, first - _MAX_STEP)
+            before[:0] = _live_messages(_read_indexed(read, markers, start, first), markers)
+            first = start
+        elif (calls or results) and end <= min(markers.high, high + MAX_RECORDS):
+            stop = min(end + _MAX_STEP, markers.high + 1)
+            after += _live_messages(read(end, stop), markers)
+            end = stop
         else:
             return before, after
 
 
-def _unmatched(pairs: Pairs, inside: range) -> tuple[bool, bool]:
-    """Whether some calls of a leaf want a result, and some results an earlier call, or any."""
-    early = any(place in inside and of > place for place, of in pairs.caller.items())
-    calls = any(place in inside for place, _ in pairs.open)
-    return calls, early or any(place in inside for place in pairs.strays)
+def _unmatched(pairs: ToolPairs, inside: range) -> tuple[bool, bool]:
+    """Return whether calls in a window lack a result, and results an earlier call or any call."""
+    early = any(index in inside and caller > index for index, caller in pairs.caller.items())
+    calls = any(index in inside for index, _ in pairs.open_calls)
+    return calls, early or any(index in inside for index in pairs.strays)
 
 
-def _parts(
-    entries: Sequence[Entry],
-    sketch: Sketch,
-    low: int,
-    results: Results,
-    answers: set[int],
-) -> Iterator[Part]:
-    folds = [one for one in sketch.standing() if one.first_kept_seq >= low]
-    gone: list[Message] = []
+def _build_items(
+    entries: Sequence[Entry], markers: MarkerIndex, low: int, results: Results, answers: set[int]
+) -> Iterator[PageItem]:
+    active = markers.active_compactions()
+    summaries = [record for record in active if record.first_kept_seq >= low]
+    removed: list[Message] = []
     for entry in entries:
-        made: list[Part] = []
-        while folds and entry.seq is not None and folds[0].first_kept_seq <= entry.seq:
-            record = folds.pop(0)
-            made.append(Fold(record, record.first_kept_seq > low))
+        items: list[PageItem] = []
+        while summaries and entry.seq is not None and summaries[0].first_kept_seq <= entry.seq:
+            record = summaries.pop(0)
+            items.append(SummaryItem(record, record.first_kept_seq > low))
         if isinstance(entry, Message):
-            if sketch.fate(entry.seq) != "live":
-                if made and gone:
-                    yield _gone(gone, sketch)
-                    gone = []
-                yield from made
-                gone.append(entry)
+            if markers.fate(entry.seq) != "live":
+                if items and removed:
+                    yield _removed_item(removed, markers)
+                    removed = []
+                yield from items
+                removed.append(entry)
                 continue
             if entry.seq not in answers:
-                made.append(_said(entry, results))
+                items.append(_message_item(entry, results))
         else:
-            made += _note(entry, sketch)
-        if made and gone:
-            yield _gone(gone, sketch)
-            gone = []
-        yield from made
-    if gone:
-        yield _gone(gone, sketch)
+            items += _note_items(entry, markers)
+        if items and removed:
+            yield _removed_item(removed, markers)
+            removed = []
+        yield from items
+    if removed:
+        yield _removed_item(removed, markers)
 
 
-def _said(message: Message, results: Results) -> Said:
-    def answer(call: ToolCall) -> Message | None:
-        found = results.get((message.seq, call.id))
-        return found.pop(0) if found else None
+def _message_item(message: Message, results: Results) -> MessageItem:
+    def take_result(call: ToolCall) -> Message | None:
+        pending = results.get((message.seq, call.id))
+        return pending.pop(0) if pending else None
 
-    return Said(
+    return MessageItem(
         message,
         tuple(
-            Call(block, answer(block)) if isinstance(block, ToolCall) else block
+            CallWithResult(block, take_result(block)) if isinstance(block, ToolCall) else block
             for block in message.content
         ),
     )
 
 
-def _gone(messages: Sequence[Message], sketch: Sketch) -> Gone:
-    rewound = sum(sketch.fate(one.seq) == "rewound" for one in messages)
-    return Gone(messages[0].seq, messages[-1].seq, rewound, len(messages) - rewound)
+def _removed_item(messages: Sequence[Message], markers: MarkerIndex) -> RemovedItem:
+    rewound = sum(markers.fate(message.seq) == "rewound" for message in messages)
+    return RemovedItem(messages[0].seq, messages[-1].seq, rewound, len(messages) - rewound)
 
 
-def _note(entry: Entry, sketch: Sketch) -> Iterator[Part]:
+def _note_items(entry: Entry, markers: MarkerIndex) -> Iterator[PageItem]:
     if isinstance(entry, Damaged):
         yield entry
     elif isinstance(entry, Unknown):
         if entry.schema_version > SCHEMA_VERSION:
-            text = f"A record of schema version {entry.schema_version}, which is newer than ours"
-            yield Note(entry.seq, "newer", text, entry.timestamp)
-    elif sketch.fate(entry.seq) == "rewound":
+            text = f"A record of schema version {entry.schema_version}, newer than supported"
+            yield NoteItem(entry.seq, "newer", text, entry.timestamp)
+    elif markers.fate(entry.seq) == "rewound":
         return
     elif isinstance(entry, Compaction):
-        if entry.seq in {one.seq for one in sketch.standing()}:
-            text = f"What came before message {entry.first_kept_seq} was summarised for the model"
-            yield Note(entry.seq, "compacted", text, entry.timestamp, entry.first_kept_seq)
+        if entry.seq in {record.seq for record in markers.active_compactions()}:
+            text = f"Messages before {entry.first_kept_seq} were summarised for the model"
+            yield NoteItem(entry.seq, "compacted", text, entry.timestamp, entry.first_kept_seq)
     elif isinstance(entry, Event):
         if entry.kind == TURN_INTERRUPTED:
-            yield Note(entry.seq, "interrupted", "The turn was interrupted", entry.timestamp)
+            yield NoteItem(entry.seq, "interrupted", "The turn was interrupted", entry.timestamp)
         elif entry.kind == TURN_END and entry.data.get("stop") == "cancelled":
-            yield Note(entry.seq, "cancelled", "The turn was stopped", entry.timestamp)
+            yield NoteItem(entry.seq, "cancelled", "The turn was stopped", entry.timestamp)
         elif entry.kind == TURN_END and entry.data.get("error"):
             reason = str(entry.data["error"])[:500]
-            yield Note(entry.seq, "failed", f"The turn failed: {reason}", entry.timestamp)
+            yield NoteItem(entry.seq, "failed", f"The turn failed: {reason}", entry.timestamp)
         elif entry.kind == TURN_END and entry.data.get("stop") == "max_steps":
-            text = "The turn ended at its limit of steps"
-            yield Note(entry.seq, "cancelled", text, entry.timestamp)
+            text = "The turn reached its step limit"
+            yield NoteItem(entry.seq, "cancelled", text, entry.timestamp)

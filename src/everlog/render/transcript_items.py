@@ -1,4 +1,4 @@
-"""What a page shows of a session, in order: said things, calls with their results, summaries."""
+"""The items of a transcript, in order: messages, tool calls with their results, summaries."""
 
 from __future__ import annotations
 
@@ -7,60 +7,58 @@ from collections.abc import Callable, Iterable
 import msgspec
 
 from everlog.log.fold import fold
-from everlog.log.tool_pairs import pair
+from everlog.log.tool_pairs import pair_results
 from everlog.model import AnyBlock, Compaction, Entry, Message, ToolCall
 
-Cover = Callable[[str], str]  # what is done to every text that is shown
+Redact = Callable[[str], str]  # applied to every text that is shown
 
 
-class Call(msgspec.Struct, frozen=True):
-    """A tool call and what came of it."""
+class CallWithResult(msgspec.Struct, frozen=True):
+    """A tool call and its result, if there is one."""
 
     call: ToolCall
     result: Message | None
 
     @property
-    def failed(self) -> bool:
-        """Whether it went wrong, or never ended."""
+    def has_failed(self) -> bool:
+        """Whether the call failed or has no result."""
         return self.result is None or bool(self.result.is_error)
 
 
-class Said(msgspec.Struct, frozen=True):
-    """A message; the results of its calls stand with the calls."""
+class MessageItem(msgspec.Struct, frozen=True):
+    """A message whose tool calls are paired with their results."""
 
     message: Message
-    blocks: tuple[AnyBlock | Call, ...]
+    blocks: tuple[AnyBlock | CallWithResult, ...]
 
 
-Part = Said | Compaction
+TranscriptItem = MessageItem | Compaction
 
 
-def script(entries: Iterable[Entry]) -> list[Part]:
-    """The live conversation, also what was summarised, with the summaries in their place."""
-    everything = list(entries)
-    view = fold(everything)
+def build_items(entries: Iterable[Entry]) -> list[TranscriptItem]:
+    """Return all live messages, summarised ones too, with the summaries at their positions."""
+    all_entries = list(entries)
+    view = fold(all_entries)
     messages = view.messages
-    pairs = pair(messages)
+    pairs = pair_results(messages)
     results: dict[tuple[int, str], list[Message]] = {}
-    for place, caller in pairs.caller.items():
-        result = messages[place]
+    for index, caller in pairs.caller.items():
+        result = messages[index]
         results.setdefault((caller, result.tool_call_id or ""), []).append(result)
-    parts: list[tuple[int, Part]] = [
-        (one.seq, one) for one in everything if isinstance(one, Compaction)
+    items: list[tuple[int, TranscriptItem]] = [
+        (entry.seq, entry) for entry in all_entries if isinstance(entry, Compaction)
     ]
-    for place, message in enumerate(messages):
-        if place in pairs.caller:
+    for index, message in enumerate(messages):
+        if index in pairs.caller:
             continue  # shown with its call
         blocks = tuple(
-            Call(block, _next(results, place, block)) if isinstance(block, ToolCall) else block
-            for block in message.content
+            CallWithResult(b, _take_result(results, index, b)) if isinstance(b, ToolCall) else b
+            for b in message.content
         )
-        parts.append((message.seq, Said(message, blocks)))
-    return [part for _, part in sorted(parts, key=lambda one: one[0])]
+        items.append((message.seq, MessageItem(message, blocks)))
+    return [item for _, item in sorted(items, key=lambda pair: pair[0])]
 
 
-def _next(
-    results: dict[tuple[int, str], list[Message]], place: int, call: ToolCall
-) -> Message | None:
-    found = results.get((place, call.id))
-    return found.pop(0) if found else None
+def _take_result(results: dict[tuple[int, str], list[Message]], index: int, call: ToolCall) -> Message | None:
+    pending = results.get((index, call.id))
+    return pending.pop(0) if pending else None

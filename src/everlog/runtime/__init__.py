@@ -1,1 +1,1 @@
-"""A running system over one store: queue, cron, event feed, agents, takeover, background work."""
+"""The runtime on one store: queue, cron, event feed, agents, takeover, background work."""

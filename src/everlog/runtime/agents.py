@@ -1,7 +1,7 @@
 """The agents of a runtime.
 
-They are made from the settings when they are first needed, one for each name and model, and made
-anew when the settings change. The tools of MCP servers are shared by all of them.
+They are created from the settings on first use, one for each name and model, and created again when
+the settings change. All of them share the tools of MCP servers.
 """
 
 from __future__ import annotations
@@ -10,11 +10,11 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 
 from everlog.agent.agent import Agent
-from everlog.agent.builtin_tools import asking, current_time
-from everlog.agent.environment import Recall, Surroundings
-from everlog.agent.tools import Function, usable
+from everlog.agent.builtin_tools import current_time, make_ask_agent
+from everlog.agent.environment import EnvironmentHook, Recall
+from everlog.agent.tools import Function, build_tools
 from everlog.aio import AsyncSession, AsyncStore
-from everlog.memory.memory_hook import Remembering
+from everlog.memory.memory_hook import MemoryHook
 from everlog.ports import Toolset
 from everlog.settings import Settings
 
@@ -22,7 +22,7 @@ Toolsets = Callable[[Settings], Mapping[str, Toolset]]
 
 
 class Agents:
-    """Who answers, by the settings in force."""
+    """The agents of the current settings, by name and model."""
 
     def __init__(
         self,
@@ -33,88 +33,86 @@ class Agents:
         hooks: Iterable[object],
         recall: Recall | None,
     ) -> None:
-        """`tools`, `hooks` and `recall` are its owner's and every agent's."""
+        """Load the toolsets. Every agent gets `tools`, `hooks` and `recall`."""
         self._store = store
-        self._toolsets_of = toolsets
+        self._load_toolsets = toolsets
         self._toolsets = dict(toolsets(self._settings))
         self._tools = (current_time, *tools)
         self._hooks = tuple(hooks)
         self._recall = recall
-        self.memory: Remembering | None = None  # whose tools and notes they have
-        self._made: dict[tuple[str, str], Agent] = {}
-        self._old: list[Agent] = []  # of earlier settings; their titles may be under way
+        self.memory: MemoryHook | None = None  # every agent gets its tools and notes
+        self._current: dict[tuple[str, str], Agent] = {}
+        self._retired: list[Agent] = []  # of earlier settings, with work under way
 
     @property
     def _settings(self) -> Settings:
         return self._store.sync.settings
 
-    async def of(self, session: AsyncSession) -> Agent:
-        """The agent that answers in a session, with the model that was chosen for it."""
+    async def for_session(self, session: AsyncSession) -> Agent:
+        """Return the agent of a session, with the session's own model if one was chosen."""
         metadata = await session.metadata()
         name = metadata.agent
         model = metadata.model if metadata.model_chosen else self._settings.model_of(name)
-        if (name, model) in self._made:
-            return self._made[name, model]
-        # Loading what talks to a provider takes a second or two; others go on meanwhile.
-        return await self._store.call(self.named, name, model)
+        if (name, model) in self._current:
+            return self._current[name, model]
+        # Importing a provider takes a second or two; do not block the event loop.
+        return await self._store.call(self.by_name, name, model)
 
-    def named(self, name: str, model: str = "") -> Agent:
-        """An agent by its name."""
+    def by_name(self, name: str, model: str = "") -> Agent:
+        """Return the agent of that name, created if needed; `model` overrides the settings."""
         model = model or self._settings.model_of(name)
-        return self._made.get((name, model)) or self._made.setdefault(
-            (name, model), self._make(name, model)
-        )
+        return self._current.get((name, model)) or self._current.setdefault((name, model), self._make(name, model))
 
-    def prepare(self, settings: Settings) -> dict[str, Toolset]:
-        """The toolsets of other settings; SettingsError if they cannot be used."""
-        toolsets = dict(self._toolsets_of(settings))
-        for name, one in self._toolsets.items():  # a server that is as it was stays connected
+    def prepare_toolsets(self, settings: Settings) -> dict[str, Toolset]:
+        """Return the toolsets of new settings; raises `SettingsError` if they are invalid."""
+        toolsets = dict(self._load_toolsets(settings))
+        for name, toolset in self._toolsets.items():  # an unchanged server stays connected
             if name in toolsets and settings.mcp.get(name) == self._settings.mcp.get(name):
-                toolsets[name] = one
+                toolsets[name] = toolset
         return toolsets
 
-    async def renew(self, toolsets: dict[str, Toolset]) -> None:
-        """Make agents anew from now on; turns that are under way end as they began."""
-        gone = [one for name, one in self._toolsets.items() if toolsets.get(name) is not one]
+    async def replace_toolsets(self, toolsets: dict[str, Toolset]) -> None:
+        """Create agents again from now on; turns under way finish with the old ones."""
+        removed = [old for name, old in self._toolsets.items() if toolsets.get(name) is not old]
         self._toolsets = toolsets
-        agents = (*self._old, *self._made.values())
-        self._made = {}
-        self._old = [one for one in agents if not one.is_idle]
+        agents = (*self._retired, *self._current.values())
+        self._current = {}
+        self._retired = [agent for agent in agents if not agent.is_idle]
         for agent in agents:
             if agent.is_idle:
                 await agent.close()
-        for one in gone:
-            await one.close()
+        for toolset in removed:
+            await toolset.close()
 
-    async def close(self, until: float) -> None:
-        """Let what they have under way end, until a moment of the monotonic clock."""
-        for agent in (*self._made.values(), *self._old):
-            await agent.close(max(until - time.monotonic(), 0))
+    async def close(self, deadline: float) -> None:
+        """Wait for work under way until `deadline` (monotonic clock), then close everything."""
+        for agent in (*self._current.values(), *self._retired):
+            await agent.close(max(deadline - time.monotonic(), 0))
         for toolset in self._toolsets.values():
             await toolset.close()
 
     def _make(self, name: str, model: str) -> Agent:
-        own = self._settings.agent(name)
-        members = {one: self._settings.agent(one).description for one in own.members}
+        config = self._settings.agent(name)
+        members = {member: self._settings.agent(member).description for member in config.members}
         tools = [*self._tools]
         if members:
-            tools.append(asking(self.named, self._store.sync, tuple(members)))
+            tools.append(make_ask_agent(self.by_name, self._store.sync, tuple(members)))
         recall, hooks = self._recall, self._hooks
         if self.memory is not None:
-            taken = usable(tools)  # a tool of the owner's takes the place of ours
-            tools += [one for one in self.memory.tools(name) if one.__name__ not in taken]
+            existing = build_tools(tools)  # the caller's tool wins over one of ours with that name
+            tools += [tool for tool in self.memory.tools(name) if tool.__name__ not in existing]
             recall = recall or self.memory.recall
             hooks = (self.memory, *hooks)
         return Agent(
             self._store,
             name=name,
             model=model,
-            system=own.system_prompt,
+            system=config.system_prompt,
             tools=tools,
             toolsets=[
                 toolset
                 for server, toolset in self._toolsets.items()
                 if not (allowed := self._settings.mcp[server].agents) or name in allowed
             ],
-            hooks=(Surroundings(members, recall), *hooks),
+            hooks=(EnvironmentHook(members, recall), *hooks),
         )

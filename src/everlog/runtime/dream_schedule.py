@@ -1,4 +1,4 @@
-"""When memories are put in order although nobody talks: at certain times, as a cron job would."""
+"""Scheduled dreams: memory consolidation at fixed times, as of a cron job."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from everlog.errors import SettingsError
 from everlog.runtime.cron import next_time, zone_of
 from everlog.settings import CronJob
 
-LONGEST = 600.0  # seconds between two looks at the clock: it may be set, settings may change
+MAX_WAIT = 600.0  # seconds between two looks at the clock and the settings: both may change
 
 
-class Nights:
-    """Calls something at the times of a schedule."""
+class DreamSchedule:
+    """Background task that calls `work` at the times of a cron schedule."""
 
     def __init__(
         self,
@@ -24,16 +24,16 @@ class Nights:
         wait: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
         self._wait = wait
-        self._schedule = schedule  # as it is at the moment; empty: never
+        self._schedule = schedule  # the current one; empty: never
         self._work = work
         self._task: asyncio.Task[None] | None = None
 
-    def begin(self) -> None:
-        """Start; to be called in a running loop."""
+    def start(self) -> None:
+        """Start the task; call it in a running event loop."""
         self._task = asyncio.create_task(self._run())
 
-    async def end(self) -> None:
-        """Stop."""
+    async def stop(self) -> None:
+        """Stop the task."""
         if self._task is not None:
             self._task.cancel()
             with suppress(asyncio.CancelledError):
@@ -42,14 +42,14 @@ class Nights:
 
     async def _run(self) -> None:
         while True:
-            left = seconds_until(self._schedule())
-            await self._wait(LONGEST if left is None else min(left, LONGEST))
-            if left is not None and left <= LONGEST:
+            seconds = seconds_until(self._schedule())
+            await self._wait(MAX_WAIT if seconds is None else min(seconds, MAX_WAIT))
+            if seconds is not None and seconds <= MAX_WAIT:
                 await self._work()
 
 
 def seconds_until(schedule: str) -> float | None:
-    """How long it is until a schedule is due; None for one that never is."""
+    """Return the seconds until a schedule is due, None if empty; raises `SettingsError`."""
     if not schedule:
         return None
     job = CronJob(id="dream", schedule=schedule, prompt="-")
@@ -57,6 +57,4 @@ def seconds_until(schedule: str) -> float | None:
     try:
         return max((next_time(job, now) - now).total_seconds(), 0.0)
     except SettingsError as error:
-        raise SettingsError(
-            f"[memory] dream_schedule: not a schedule: {schedule!r}", hint=error.hint
-        ) from error
+        raise SettingsError(f"[memory] dream_schedule: invalid schedule {schedule!r}", hint=error.hint) from error

@@ -1,7 +1,7 @@
-"""The live feed: what runs tell, given to everybody who watches.
+"""The event feed: events of runs, distributed to all subscribers.
 
-Nobody who watches can hold up a run. One who does not keep up is dropped from the feed, and told
-so; nothing is lost by it, since every message is in the log and can be read from there.
+A subscriber cannot slow down a run. One that does not keep up is dropped from the feed and can see
+that it was; it loses nothing, since every message is in the log and can be read from there.
 """
 
 from __future__ import annotations
@@ -12,34 +12,34 @@ from functools import cached_property
 
 import msgspec
 
-from everlog.log.line_codec import clean, encode_other
+from everlog.log.line_codec import encode_other_block, replace_surrogates
 from everlog.wire.events import RunEvent
 
-LIMIT = 1_000  # events that may wait for one who watches
+LIMIT = 1_000  # events that may wait for one subscriber
 
-_encode = msgspec.json.Encoder(enc_hook=encode_other).encode
+_encode = msgspec.json.Encoder(enc_hook=encode_other_block).encode
 
 
 class Notice:
-    """An event, and its bytes on the wire, made once for all who get them."""
+    """An event and its JSON, which is encoded once for all subscribers."""
 
     def __init__(self, event: RunEvent) -> None:
         self.event = event
 
     @cached_property
     def wire(self) -> bytes:
-        """The event as JSON; half a character, as deltas may end with, becomes U+FFFD."""
+        """The event as JSON; a lone surrogate, which a delta may end with, becomes U+FFFD."""
         try:
             return _encode(self.event)
         except UnicodeEncodeError:
-            return _encode(clean(self.event))
+            return _encode(replace_surrogates(self.event))
 
 
 class Subscription:
-    """The events of some sessions, from the moment it was made; iterate over it.
+    """An async iterator over the events of some sessions, from its creation on.
 
-    The iteration ends when the subscription is closed, or, with `dropped` true, when too much
-    was waiting.
+    The iteration ends when the subscription is closed, or when too many events were waiting;
+    `dropped` is true then.
     """
 
     def __init__(self, feed: Feed, limit: int) -> None:
@@ -48,33 +48,33 @@ class Subscription:
         self._feed = feed
         self._limit = limit
         self._waiting: deque[Notice] = deque()
-        self._some = asyncio.Event()
+        self._changed = asyncio.Event()
         self._closed = False
 
     def follow(self, session: str) -> None:
-        """Get the events of one more session; of none, once it is closed."""
+        """Receive the events of another session; does nothing once the subscription is closed."""
         if not self._closed:
             self._feed.add(session, self)
 
-    def leave(self, session: str) -> None:
-        """No longer get those of a session."""
+    def unfollow(self, session: str) -> None:
+        """Stop receiving the events of a session."""
         self._feed.remove(session, self)
 
     def close(self) -> None:
-        """Get no more events."""
+        """Receive no more events; the iteration ends after those that are waiting."""
         self._closed = True
-        self._feed.forget(self)
-        self._some.set()
+        self._feed.unsubscribe(self)
+        self._changed.set()
 
     def offer(self, notice: Notice) -> None:
-        """Called by the feed."""
+        """Queue an event, or drop the subscription if too many wait; called by the feed."""
         if len(self._waiting) >= self._limit:
             self.dropped = True
             self._waiting.clear()
             self.close()
         elif not self._closed:
             self._waiting.append(notice)
-            self._some.set()
+            self._changed.set()
 
     def __aiter__(self) -> Subscription:
         return self
@@ -83,66 +83,65 @@ class Subscription:
         while not self._waiting:
             if self._closed:
                 raise StopAsyncIteration
-            self._some.clear()
-            await self._some.wait()
+            self._changed.clear()
+            await self._changed.wait()
         return self._waiting.popleft()
 
 
 class Feed:
-    """Who watches which session. Used from one event loop only."""
+    """The subscriptions by session. Must be used from one event loop only."""
 
     def __init__(self) -> None:
-        self._watching: dict[str, dict[Subscription, None]] = {}
-        self._everything: dict[Subscription, None] = {}
+        self._by_session: dict[str, dict[Subscription, None]] = {}
+        self._all_sessions: dict[Subscription, None] = {}
 
     def emit(self, event: RunEvent) -> None:
-        """Tell everybody who watches the event's session."""
-        watching = self._watching.get(event.session_id)
-        if not watching and not self._everything:
+        """Pass an event to all subscribers of its session; never waits."""
+        subscribers = self._by_session.get(event.session_id)
+        if not subscribers and not self._all_sessions:
             return
         notice = Notice(event)
-        for one in (*(watching or ()), *self._everything):
-            one.offer(notice)
+        for subscription in (*(subscribers or ()), *self._all_sessions):
+            subscription.offer(notice)
 
     def subscribe(self, *sessions: str, limit: int = LIMIT) -> Subscription:
-        """Watch some sessions; more can be added."""
-        made = Subscription(self, limit)
+        """Subscribe to some sessions; the subscription can follow more later."""
+        subscription = Subscription(self, limit)
         for session in sessions:
-            self.add(session, made)
-        return made
+            self.add(session, subscription)
+        return subscription
 
-    def everything(self, *, limit: int = LIMIT) -> Subscription:
-        """Watch all sessions."""
-        made = Subscription(self, limit)
-        self._everything[made] = None
-        return made
+    def subscribe_all(self, *, limit: int = LIMIT) -> Subscription:
+        """Subscribe to all sessions."""
+        subscription = Subscription(self, limit)
+        self._all_sessions[subscription] = None
+        return subscription
 
-    def add(self, session: str, who: Subscription) -> None:
-        """Let somebody watch a session."""
-        self._watching.setdefault(session, {})[who] = None
-        who.sessions.add(session)
+    def add(self, session: str, subscription: Subscription) -> None:
+        """Add a session to a subscription."""
+        self._by_session.setdefault(session, {})[subscription] = None
+        subscription.sessions.add(session)
 
-    def remove(self, session: str, who: Subscription) -> None:
-        """Let somebody watch a session no more."""
-        watching = self._watching.get(session, {})
-        watching.pop(who, None)
-        who.sessions.discard(session)
-        if not watching:
-            self._watching.pop(session, None)
+    def remove(self, session: str, subscription: Subscription) -> None:
+        """Remove a session from a subscription."""
+        subscribers = self._by_session.get(session, {})
+        subscribers.pop(subscription, None)
+        subscription.sessions.discard(session)
+        if not subscribers:
+            self._by_session.pop(session, None)
 
-    def forget(self, who: Subscription) -> None:
-        """Let somebody watch nothing any more."""
-        self._everything.pop(who, None)
-        for session in tuple(who.sessions):
-            self.remove(session, who)
+    def unsubscribe(self, subscription: Subscription) -> None:
+        """Remove a subscription from the feed."""
+        self._all_sessions.pop(subscription, None)
+        for session in tuple(subscription.sessions):
+            self.remove(session, subscription)
 
     @property
-    def followed(self) -> list[str]:
-        """The sessions that somebody watches by name."""
-        return list(self._watching)
+    def followed_sessions(self) -> list[str]:
+        """The sessions that subscriptions follow by id."""
+        return list(self._by_session)
 
     @property
     def watchers(self) -> int:
-        """How many watch something."""
-        some = {one for watching in self._watching.values() for one in watching}
-        return len(some.union(self._everything))
+        """The number of subscriptions that follow something."""
+        return len(set(self._all_sessions).union(*self._by_session.values()))

@@ -1,4 +1,4 @@
-"""Takes what was said into the search index, in the background: no turn waits for it."""
+"""Background updates of the search index: no turn waits for them."""
 
 from __future__ import annotations
 
@@ -8,29 +8,29 @@ from contextlib import suppress
 from everlog.aio import AsyncStore
 from everlog.errors import EverlogError, RunCancelledError
 
-PAUSE = 1.0  # seconds between two rounds: many turns end together
+PAUSE_SECONDS = 1.0  # between two rounds, since many turns may end together
 
 
-class TakingIn:
-    """Catches up once at the start and after turns."""
+class IndexWorker:
+    """Background task that updates the index at the start and after turns."""
 
     def __init__(self, store: AsyncStore) -> None:
         self._store = store
-        self._due = asyncio.Event()
+        self._wakeup = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
         self._stopped = False
 
-    def begin(self) -> None:
-        """Start; to be called in a running loop."""
+    def start(self) -> None:
+        """Start the task; call it in a running event loop."""
         self._stopped = False
         self._task = asyncio.create_task(self._run())
 
-    def told(self) -> None:
-        """Something was said."""
-        self._due.set()
+    def wake(self) -> None:
+        """Request an update, since a session has new messages."""
+        self._wakeup.set()
 
-    async def end(self) -> None:
-        """Stop, also in the middle of a long round; the next one goes on from there."""
+    async def stop(self) -> None:
+        """Stop the task, even within a long round; the next round continues from there."""
         self._stopped = True
         if self._task is not None:
             self._task.cancel()
@@ -40,18 +40,18 @@ class TakingIn:
 
     async def _run(self) -> None:
         while True:
-            # Whatever is wrong with the index, a search runs into it as well, and says so.
+            # A search meets the same problem with the index and reports it.
             try:
-                await self._store.call(self._store.sync.port.catch_up, self._go_on)
+                await self._store.call(self._store.sync.port.catch_up, self._check_stopped)
             except EverlogError:
                 pass
-            except Exception as error:  # a mistake somewhere: the next round may do without it
-                told = {"message": "what was said is not taken in", "exception": error}
-                asyncio.get_running_loop().call_exception_handler(told)
-            await self._due.wait()
-            self._due.clear()
-            await asyncio.sleep(PAUSE)
+            except Exception as error:  # a bug: the next round may succeed
+                context = {"message": "the search index could not be updated", "exception": error}
+                asyncio.get_running_loop().call_exception_handler(context)
+            await self._wakeup.wait()
+            self._wakeup.clear()
+            await asyncio.sleep(PAUSE_SECONDS)
 
-    def _go_on(self, done: int, total: int) -> None:
+    def _check_stopped(self, done: int, total: int) -> None:
         if self._stopped:
             raise RunCancelledError("the daemon is stopping")

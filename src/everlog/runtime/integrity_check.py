@@ -1,7 +1,7 @@
-"""A check-up: every byte of every session is looked at, behind everything else that goes on.
+"""The integrity check: reads every byte of every session, in the background.
 
-One session after the other, one check-up at a time. What it finds is kept until the next one, with
-what was done about it since.
+It checks one session after the other, and only one check runs at a time. The problems it finds are
+kept until the next check, with the repairs made since.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from contextlib import contextmanager
 import msgspec
 from msgspec.structs import replace
 
-from everlog.agent.turn_lease import leased
+from everlog.agent.turn_lease import acquire_lease
 from everlog.aio import AsyncStore
 from everlog.errors import EverlogError, NotFoundError
 from everlog.ids import timestamp
@@ -23,14 +23,14 @@ from everlog.wire.events import RunEvent, SessionChanged
 
 
 class Problem(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """Damage, and the session that has it."""
+    """Damage and the session that it was found in."""
 
     session: str
     damage: Damaged
 
 
 class Repair(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """What was done about a session, and what could not be."""
+    """The repairs made to a session, and the damage that is left."""
 
     session: str
     at: str
@@ -39,10 +39,10 @@ class Repair(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
 
 class Progress(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """How far a check-up is, and what it has found."""
+    """The progress of a check and the problems found so far."""
 
     running: bool = False
-    started_at: str | None = None  # None: there was none yet
+    started_at: str | None = None  # None: not run yet
     ended_at: str | None = None
     done: int = 0  # sessions
     of: int = 0
@@ -50,95 +50,95 @@ class Progress(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     failure: str = ""  # why it ended early
 
 
-class Checkup:
-    """The check-ups of one store."""
+class IntegrityCheck:
+    """The integrity check of one store."""
 
     def __init__(self, store: AsyncStore, clock: Callable[[], float] = time.time) -> None:
         self._store = store
         self._clock = clock
         self._task: asyncio.Task[None] | None = None
         self.progress = Progress()
-        self.repairs: dict[str, Repair] = {}  # by session, since the last check-up began
+        self.repairs: dict[str, Repair] = {}  # by session, since the last check began
 
-    def begin(self) -> Progress:
-        """Begin one, unless one is under way; how far it is."""
+    def start(self) -> Progress:
+        """Start a check, unless one is running; return its progress."""
         if not self.progress.running:
             self.progress = Progress(running=True, started_at=self._now())
             self.repairs = {}
             self._task = asyncio.create_task(self._run())
         return self.progress
 
-    async def end(self) -> None:
-        """Stop the one that is under way."""
+    async def stop(self) -> None:
+        """Cancel the running check, if there is one."""
         if self._task is not None and not self._task.done():
             self._task.cancel()
             await asyncio.wait([self._task])
 
-    async def verify(self, session: str) -> tuple[Damaged, ...]:
-        """Look at one session now; what was known of it is known anew."""
-        with self._forgetting(session):
-            found = await self._store.call(self._store.sync.port.verify, session)
-        self._found(session, found)
-        return found
+    async def verify(self, session_id: str) -> tuple[Damaged, ...]:
+        """Check one session now, update its problems, and return its damage."""
+        with self._clear_if_missing(session_id):
+            damage = await self._store.call(self._store.sync.port.verify, session_id)
+        self._set_damage(session_id, damage)
+        return damage
 
-    async def repair(self, session: str) -> Repair:
-        """Set right what can be, deleting nothing; SessionBusyError during a turn."""
-        with self._forgetting(session):
-            own = await self._store.session(session)
-            async with leased(own):
-                done = await own.repair()
-        left = await self.verify(own.id)
-        made = Repair(session=own.id, at=self._now(), done=done, left=left)
-        self.repairs[own.id] = made
-        return made
+    async def repair(self, session_id: str) -> Repair:
+        """Repair a session without deleting anything; raises `SessionBusyError` during a turn."""
+        with self._clear_if_missing(session_id):
+            session = await self._store.session(session_id)
+            async with acquire_lease(session):
+                done = await session.repair()
+        remaining = await self.verify(session.id)
+        report = Repair(session=session.id, at=self._now(), done=done, left=remaining)
+        self.repairs[session.id] = report
+        return report
 
-    def hear(self, event: RunEvent) -> None:
-        """A session that was deleted has nothing wrong with it any more."""
+    def on_event(self, event: RunEvent) -> None:
+        """Clear the problems of a session when it is deleted."""
         if isinstance(event, SessionChanged) and event.change == "deleted":
-            self._found(event.session_id, ())
+            self._set_damage(event.session_id, ())
 
     @contextmanager
-    def _forgetting(self, session: str) -> Iterator[None]:
-        """The same for one that is found to be gone."""
+    def _clear_if_missing(self, session_id: str) -> Iterator[None]:
+        """Clear the problems of a session if the block raises `NotFoundError`."""
         try:
             yield
         except NotFoundError:
-            self._found(session, ())
+            self._set_damage(session_id, ())
             raise
 
     async def _run(self) -> None:
         failure = ""
         try:
-            await self._look()
+            await self._check_all()
         except asyncio.CancelledError:
-            failure = "it was stopped"
+            failure = "the check was cancelled"
             raise
         except EverlogError as error:
             failure = error.message
         finally:
-            self._note(running=False, ended_at=self._now(), failure=failure)
+            self._update(running=False, ended_at=self._now(), failure=failure)
 
-    async def _look(self) -> None:
+    async def _check_all(self) -> None:
         port = self._store.sync.port
-        ids = await self._store.call(lambda: [one.id for one in self._store.sync.walk()])
-        self._note(of=len(ids))
-        for number, session in enumerate(ids, 1):
+        ids = await self._store.call(lambda: [row.id for row in self._store.sync.walk()])
+        self._update(of=len(ids))
+        for number, session_id in enumerate(ids, 1):
             try:
-                self._found(session, await self._store.call(port.verify, session))
+                self._set_damage(session_id, await self._store.call(port.verify, session_id))
             except NotFoundError:
                 pass  # deleted meanwhile
-            except EverlogError as error:  # one session that cannot be read hides no other
-                unread = Damaged(file="session.jsonl", start=0, end=0, problem=error.message)
-                self._found(session, (unread,))
-            self._note(done=number)
+            except EverlogError as error:  # continue with the other sessions
+                damage = Damaged(file="session.jsonl", start=0, end=0, problem=error.message)
+                self._set_damage(session_id, (damage,))
+            self._update(done=number)
 
-    def _found(self, session: str, damage: tuple[Damaged, ...]) -> None:
-        others = [one for one in self.progress.problems if one.session != session]
-        new = [Problem(session=session, damage=one) for one in damage]
-        if new or len(others) < len(self.progress.problems):
-            self._note(problems=(*others, *new))
+    def _set_damage(self, session_id: str, damage: tuple[Damaged, ...]) -> None:
+        unchanged = [problem for problem in self.progress.problems if problem.session != session_id]
+        new = [Problem(session=session_id, damage=item) for item in damage]
+        if new or len(unchanged) < len(self.progress.problems):
+            self._update(problems=(*unchanged, *new))
 
-    def _note(self, **changes: object) -> None:
+    def _update(self, **changes: object) -> None:
         self.progress = replace(self.progress, **changes)
 
     def _now(self) -> str:

@@ -1,7 +1,7 @@
-"""What other processes append to a session, as events: what its appender would have told.
+"""Events for records that other processes append to a session.
 
-Runs of this process tell about themselves. Others append to the same log and tell nobody here, so
-whoever follows a session looks now and then. What was told already is left out by its mark.
+Runs of this process emit their own events. Other processes append to the same log without notifying
+this one, so a follower of a session polls the log. Events already reported are skipped by key.
 """
 
 from __future__ import annotations
@@ -11,58 +11,51 @@ from collections.abc import Iterable, Iterator
 from msgspec.structs import replace
 
 from everlog.model import TURN_END, Compaction, Entry, Event, Message, Meta, Rewind, Tombstone
-from everlog.runtime.session_edits import change_by
+from everlog.runtime.session_edits import change_event
 from everlog.session import Session
-from everlog.wire.events import (
-    CompactEnd,
-    Error,
-    MessageStored,
-    RunEvent,
-    SessionChanged,
-    SessionRenamed,
-)
+from everlog.wire.events import CompactEnd, Error, MessageStored, RunEvent, SessionChanged, SessionRenamed
 
-MOST = 200  # records that are told at a time
+MAX_RECORDS = 200  # per poll
 
 
-class News:
-    """What is new in one session, for one who follows it from a seq on."""
+class RemoteEvents:
+    """The new records of one session after a seq, as events, for one follower."""
 
     def __init__(self, session: Session, seq: int) -> None:
         self.session = session
-        self.seq = seq  # the last one that was looked at
-        self._told: set[object] = set()  # marks of what was told without looking
+        self.seq = seq  # the last one that was read
+        self._reported: set[object] = set()  # keys of events that this process emitted
 
-    def hear(self, event: RunEvent) -> None:
-        """Something was told by whoever did it; called before its record can be looked at."""
-        if (mark := mark_of(event)) is not None:
-            self._told.add(mark)
+    def note_reported(self, event: RunEvent) -> None:
+        """Note an event that its run emitted itself; call it before its record can be read."""
+        if (key := event_key(event)) is not None:
+            self._reported.add(key)
 
-    def has(self, seq: int) -> bool:
-        """Whether a record was looked at, or told without."""
-        return seq <= self.seq or seq in self._told
+    def has_seen(self, seq: int) -> bool:
+        """Whether a record was read here, or reported by its run."""
+        return seq <= self.seq or seq in self._reported
 
     def read(self) -> list[Entry]:
-        """What was appended since the last look, by whomever; NotFoundError if the session has gone."""
+        """Return the records appended since the last read; raises `NotFoundError` if deleted."""
         if self.session.metadata.through.seq <= self.seq:
             return []
-        return list(self.session.entries(after=self.seq, limit=MOST))
+        return list(self.session.entries(after=self.seq, limit=MAX_RECORDS))
 
-    def tell(self, entries: Iterable[Entry]) -> Iterator[RunEvent]:
-        """What was read, but for what was told: an event each, where it has one."""
+    def new_events(self, entries: Iterable[Entry]) -> Iterator[RunEvent]:
+        """Yield the events of the records that were not reported yet."""
         for entry in entries:
             event = event_of(self.session.id, entry)
-            if event is not None and (mark := mark_of(event)) not in self._told:
+            if event is not None and (key := event_key(event)) not in self._reported:
                 yield event
             elif event is not None:
-                self._told.discard(mark)
+                self._reported.discard(key)
             if entry.seq is not None:
                 self.seq = max(self.seq, entry.seq)
-        self._told = {mark for mark in self._told if not isinstance(mark, int) or mark > self.seq}
+        self._reported = {k for k in self._reported if not isinstance(k, int) or k > self.seq}
 
 
-def mark_of(event: RunEvent) -> object:
-    """What tells that an event is about a record: its seq, the run that ended, or the new title."""
+def event_key(event: RunEvent) -> object:
+    """Return the key that ties an event to its record: seq, ended run or new title; or None."""
     match event:
         case MessageStored() | CompactEnd() | SessionChanged():
             return event.seq
@@ -74,11 +67,11 @@ def mark_of(event: RunEvent) -> object:
 
 
 def event_of(session: str, entry: Entry) -> RunEvent | None:
-    """A record as its appender would have told of it."""
+    """Return the event that the writer of a record would have emitted, or None."""
     if isinstance(entry, Message):
         return MessageStored(session_id=session, seq=entry.seq, message=replace(entry, line=b""))
     if isinstance(entry, Tombstone | Rewind):
-        return change_by(entry, session)
+        return change_event(entry, session)
     if isinstance(entry, Compaction):
         return CompactEnd(session_id=session, seq=entry.seq, tokens_freed=0, summariser="")
     if isinstance(entry, Meta) and isinstance(name := entry.set.get("name"), str):

@@ -1,35 +1,35 @@
-"""Sessions that could not be repaired: each is tried again, ever more rarely, and told of once."""
+"""Exponential backoff for sessions that could not be repaired; each is reported once."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable
 
-FIRST, LONGEST = 5.0, 600.0  # seconds until one is tried again; twice as long each time
-MOST = 10_000  # sessions that are known; those that are deleted elsewhere are never heard of again
+FIRST_PAUSE, MAX_PAUSE = 5.0, 600.0  # seconds until the next attempt, doubled each time
+MAX_SESSIONS = 10_000  # remembered; one that is deleted elsewhere would never be removed
 
 
-class Setbacks:
-    """What came in the way of repairs in this process."""
+class RetryBackoff:
+    """The failed repairs of this process, by session."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
-        self._known: dict[str, tuple[float, float, str]] = {}  # when, the pause before, what
+        self._failures: dict[str, tuple[float, float, str]] = {}  # next attempt, pause, problem
 
     def is_due(self, session: str) -> bool:
-        """Whether a session may be tried."""
-        known = self._known.get(session)
-        return known is None or known[0] <= self._clock()
+        """Whether a session may be tried now."""
+        failure = self._failures.get(session)
+        return failure is None or failure[0] <= self._clock()
 
-    def add(self, session: str, problem: str) -> bool:
-        """A session could not be repaired; whether that is to be told."""
-        known = self._known.pop(session, None)
-        pause = FIRST if known is None else min(2 * known[1], LONGEST)
-        if len(self._known) >= MOST:
-            del self._known[next(iter(self._known))]
-        self._known[session] = (self._clock() + pause, pause, problem)
-        return known is None or known[2] != problem
+    def record_failure(self, session: str, problem: str) -> bool:
+        """Record a failed repair; return whether the problem is new and should be reported."""
+        previous = self._failures.pop(session, None)
+        pause = FIRST_PAUSE if previous is None else min(2 * previous[1], MAX_PAUSE)
+        if len(self._failures) >= MAX_SESSIONS:
+            del self._failures[next(iter(self._failures))]
+        self._failures[session] = (self._clock() + pause, pause, problem)
+        return previous is None or previous[2] != problem
 
     def forget(self, session: str) -> None:
-        """Nothing is wrong with it any more."""
-        self._known.pop(session, None)
+        """Forget the failures of a session that was repaired or deleted."""
+        self._failures.pop(session, None)

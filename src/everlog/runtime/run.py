@@ -1,4 +1,4 @@
-"""A run: a message that was taken, from then to the end of the turn that answers it."""
+"""A run: an accepted message, until the end of the turn that answers it."""
 
 from __future__ import annotations
 
@@ -7,52 +7,50 @@ import asyncio
 import msgspec
 
 from everlog.agent.turn import Answer
-from everlog.runtime.queue_log import How
+from everlog.runtime.queue_log import TurnOptions
 
 
 class Run:
-    """A message that was taken, and the turn that answers it."""
+    """An accepted message and the turn that answers it."""
 
-    def __init__(
-        self, run_id: str, session_id: str, message_id: str, position: int, how: How
-    ) -> None:
+    def __init__(self, run_id: str, session_id: str, message_id: str, position: int, options: TurnOptions) -> None:
         self.id = run_id
         self.session_id = session_id
         self.message_id = message_id
-        self.position = position  # 0: at once; 1: the next
-        self.how = how
-        self.stopping = False
-        self.ending = False  # its end was told; what it holds is about to be given back
-        self._done: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
-        # Nobody need wait for an answer; one that is an error is told to those who watch.
-        self._done.add_done_callback(lambda done: done.cancelled() or done.exception())
+        self.position = position  # 0: started at once; 1: next in the queue
+        self.options = options
+        self.is_stopping = False
+        self.is_ending = False  # its end was emitted; its lease is about to be released
+        self._result: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
+        # Mark an error as retrieved: nobody has to await the run, and errors are emitted as events.
+        self._result.add_done_callback(lambda done: done.cancelled() or done.exception())
 
     @property
-    def done(self) -> bool:
-        """Whether it has ended."""
-        return self._done.done()
+    def is_done(self) -> bool:
+        """Whether the run has ended."""
+        return self._result.done()
 
     async def answer(self) -> Answer:
-        """What it came to; raises what went wrong. Going away does not stop it."""
-        return await asyncio.shield(self._done)
+        """Wait for the answer, or raise the run's error; cancelling the wait stops no run."""
+        return await asyncio.shield(self._result)
 
-    async def ended(self) -> None:
-        """Wait for its end, whatever it came to."""
-        await asyncio.wait([self._done])
+    async def wait(self) -> None:
+        """Wait for the end of the run, whatever its outcome."""
+        await asyncio.wait([self._result])
 
     def settle(self, answer: Answer | BaseException) -> None:
-        """Called by the queue."""
-        if self._done.done():
+        """Set the outcome, unless it is set already; called by the queue."""
+        if self._result.done():
             return
         if isinstance(answer, BaseException):
-            self._done.set_exception(answer)
+            self._result.set_exception(answer)
         else:
-            self._done.set_result(answer)
+            self._result.set_result(answer)
 
 
-class Recovered(msgspec.Struct, frozen=True, rename="camel"):
-    """A session that a crash left unfinished."""
+class RecoveredSession(msgspec.Struct, frozen=True, rename="camel"):
+    """A session that a crash left unfinished, and that was repaired."""
 
     session_id: str
-    interrupted: str | None  # the run that was under way
-    waiting: int  # messages that go on now
+    interrupted: str | None  # the run that the crash ended
+    waiting: int  # messages that are processed now

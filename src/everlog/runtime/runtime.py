@@ -1,9 +1,9 @@
-"""The runtime: everything that goes on over one store, for whatever face it is shown by.
+"""The runtime: turns, queue, cron and background work on one store, for the daemon and the CLI.
 
     inbound → routed to its session → queue → turn → feed
                                         cron ↗
 
-Who answers is in `agents`; what people change in a session beside talking is in `changes`.
+`agents` holds the agents that answer; `edits` changes sessions other than by messages.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping
 from contextlib import nullcontext
 from datetime import datetime
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import msgspec
 from msgspec.structs import replace
 
-from everlog.agent.agent import Prepared
+from everlog.agent.agent import PreparedCall
 from everlog.agent.compactor import Outcome
 from everlog.agent.environment import Recall
 from everlog.agent.tools import Function
@@ -32,28 +32,28 @@ from everlog.identity.key import main_alias, main_key
 from everlog.identity.key_text import agent_id
 from everlog.identity.route import Router, Routing
 from everlog.identity.scope import Inbound
-from everlog.memory.memory_hook import Remembering
+from everlog.memory.memory_hook import MemoryHook
 from everlog.model import Content, Message, user
-from everlog.ports import Lease, Page, sharing_of
+from everlog.ports import Lease, Page, shared_between_machines
 from everlog.runtime.agents import Agents, Toolsets
-from everlog.runtime.cron import Cron, Fared, Save
-from everlog.runtime.dream_schedule import Nights, seconds_until
+from everlog.runtime.cron import Cron, JobState, SaveStates
+from everlog.runtime.dream_schedule import DreamSchedule, seconds_until
 from everlog.runtime.feed import Feed
-from everlog.runtime.index_worker import TakingIn
-from everlog.runtime.integrity_check import Checkup
+from everlog.runtime.index_worker import IndexWorker
+from everlog.runtime.integrity_check import IntegrityCheck
 from everlog.runtime.queue import Queue
-from everlog.runtime.queue_log import How
-from everlog.runtime.run import Recovered, Run
-from everlog.runtime.session_edits import Changes
+from everlog.runtime.queue_log import DEFAULT_OPTIONS, TurnOptions, find_submission
+from everlog.runtime.run import RecoveredSession, Run
+from everlog.runtime.session_edits import SessionEdits
 from everlog.runtime.shared_jobs import SharedJobs
-from everlog.runtime.takeover import Rescue
+from everlog.runtime.takeover import Takeover
 from everlog.session import Session
 from everlog.settings import CronJob, Settings
 from everlog.wire.events import RunEvent, Sink
 
 
-class Arrived(NamedTuple):
-    """A message that came by a channel: where it went."""
+class InboundResult(NamedTuple):
+    """The session and run that a message from a channel was routed to."""
 
     session: AsyncSession
     key: str
@@ -61,7 +61,7 @@ class Arrived(NamedTuple):
 
 
 class Health(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """How the runtime is."""
+    """The health of the runtime and its counters."""
 
     ok: bool
     uptime_secs: int
@@ -70,18 +70,18 @@ class Health(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     waiting: int  # messages
     watchers: int
     turns: int  # since the start
-    failures: int  # turns among them without an answer
+    failures: int  # turns that ended without an answer
     recovered: int  # sessions that a crash had left unfinished
     jobs: int
     model: str  # of the default agent
-    store: str  # what keeps the sessions: files, postgresql or memory
-    reachable: bool  # whether it answers
+    store: str  # its kind: files, postgresql or memory
+    reachable: bool  # whether the store answers
     problem: str = ""  # why not
     hint: str = ""  # what to do about it
 
 
 class Runtime:
-    """Turns, queues, cron and the feed over one store."""
+    """Turns, queues, cron jobs and the event feed on one store."""
 
     def __init__(
         self,
@@ -92,15 +92,17 @@ class Runtime:
         hooks: Iterable[object] = (),
         recall: Recall | None = None,
         root: Path | None = None,
-        fared: Mapping[str, Fared] | None = None,
-        save: Save = lambda _: None,
+        job_states: Mapping[str, JobState] | None = None,
+        save: SaveStates = lambda _: None,
         clock: Callable[[], float] = time.time,
         kind: str = "files",
     ) -> None:
-        """`root`: where the memories of agents are; without one they have none.
+        """Set up a runtime; nothing runs before `start`. Raises `SettingsError`.
 
-        `fared` and `save` keep how jobs fared, unless the store shares that between machines;
-        `kind` is what the store is called.
+        Every agent gets `tools`, `hooks`, `recall` and the toolsets that `toolsets` makes from the
+        settings. `root` is the directory of agent memory; without it agents have no memory.
+        `job_states` are the saved states of cron jobs and `save` stores new ones, unless the store
+        shares them between machines. `kind` is the name of the store in health reports.
         """
         self.store = store
         self.kind = kind
@@ -108,130 +110,142 @@ class Runtime:
         self.listeners: list[Sink] = [self.feed.emit]
         self.agents = Agents(store, toolsets=toolsets, tools=tools, hooks=hooks, recall=recall)
         self.router = Router(Routing.of(self.settings))
-        self.queue = Queue(store, self._answer, waiting=self.settings.turn.waiting, emit=self.emit)
-        self.changes = Changes(self.emit, self.at_rest)
-        sharing = sharing_of(store.sync.port)
+        max_waiting = self.settings.turn.waiting
+        self.queue = Queue(store, self._answer, max_waiting=max_waiting, emit=self.emit)
+        self.edits = SessionEdits(self.emit, self.wait_for_release)
+        sharing = shared_between_machines(store.sync.port)
         self.cron = Cron(
             self.settings.cron.jobs,
             self._start_job,
-            fared=fared,
+            states=job_states,
             save=save,
             shared=None if sharing is None else SharedJobs(store, sharing),
         )
-        self._rescue = Rescue(store, self.queue, found=self._rescued, failed=self._rescue_failed)
-        # Called with each session that is taken over after the start, and when none can be.
-        self.when_rescued: Callable[[Recovered], None] = lambda _: None
-        self.when_rescue_fails: Callable[[EverlogError], None] = lambda _: None
-        self._taking_in = TakingIn(store)
-        self.checkup = Checkup(store)
-        self.listeners.append(self.checkup.hear)
-        self.memory: Remembering | None = None
+        self._takeover = Takeover(
+            store, self.queue, on_takeover=self._record_takeover, on_failure=self._takeover_failed
+        )
+        # Called with each session taken over after the start, and with the error if that fails.
+        self.on_takeover: Callable[[RecoveredSession], None] = lambda _: None
+        self.on_takeover_failed: Callable[[EverlogError], None] = lambda _: None
+        self._index_worker = IndexWorker(store)
+        self.integrity_check = IntegrityCheck(store)
+        self.listeners.append(self.integrity_check.on_event)
+        self.memory: MemoryHook | None = None
         if root is not None:
-            self.memory = self.agents.memory = Remembering(
+            self.memory = self.agents.memory = MemoryHook(
                 root,
                 store,
-                agent_of=self.agents.of,
-                named=self.agents.named,
-                at_rest=self.at_rest,
-                running=lambda: self.queue.running,
+                agent_of=self.agents.for_session,
+                find_agent=self.agents.by_name,
+                wait_idle=self.wait_for_release,
+                count_running=lambda: self.queue.running,
                 emit=self.emit,
                 clock=clock,
             )
-        seconds_until(self.settings.memory.dream_schedule)  # SettingsError now, not at night
-        self._nights = Nights(lambda: self.settings.memory.dream_schedule, self._night)
+        seconds_until(self.settings.memory.dream_schedule)  # raise SettingsError now, not at night
+        self._dream_schedule = DreamSchedule(lambda: self.settings.memory.dream_schedule, self._dream)
         self._started = time.monotonic()
-        self._asked: asyncio.Future[Page] | None = None  # how the store is
-        self._opened: dict[str, None] = {}
-        self.recovered: deque[Recovered] = deque(maxlen=1000)  # the last of them
-        self._recovered = 0
+        self._store_probe: asyncio.Future[Page] | None = None  # shared by concurrent callers
+        self._opened_sessions: dict[str, None] = {}
+        self.recovered: deque[RecoveredSession] = deque(maxlen=1000)  # the most recent ones
+        self._recovered_count = 0
         self._turns = self._failures = 0
 
     @property
     def settings(self) -> Settings:
-        """What is in force."""
+        """The settings in force."""
         return self.store.sync.settings
 
     def emit(self, event: RunEvent) -> None:
-        """Tell everybody."""
+        """Pass an event to all listeners."""
         for listener in self.listeners:
             listener(event)
 
-    # --- life
+    # --- lifecycle
 
-    async def start(self) -> list[Recovered]:
-        """Repair what a crash left, go on with what waits, and let time pass."""
-        found = await self.queue.recover()
-        self.recovered.extend(found)
-        self._recovered += len(found)
+    async def start(self) -> list[RecoveredSession]:
+        """Repair sessions that a crash left unfinished, and start all background work.
+
+        Their waiting messages are processed now. Returns the repaired sessions.
+        """
+        recovered = await self.queue.recover()
+        self.recovered.extend(recovered)
+        self._recovered_count += len(recovered)
         await self.cron.refresh()
-        self._rescue.begin()
-        self.cron.begin()
-        self._taking_in.begin()
-        self._nights.begin()
-        return found
+        self._takeover.start()
+        self.cron.start()
+        self._index_worker.start()
+        self._dream_schedule.start()
+        return recovered
 
     async def reload(self, settings: Settings) -> None:
-        """Go by other settings from the next turn on; SettingsError, and nothing changes, if they
-        cannot be used. How sessions are kept is decided once, when the store is opened."""
+        """Apply new settings from the next turn on.
+
+        Raises `SettingsError` and changes nothing if they are invalid. Settings of the store itself
+        take effect only when it is opened.
+        """
         router = Router(Routing.of(settings))
         seconds_until(settings.memory.dream_schedule)
-        toolsets = self.agents.prepare(settings)
+        toolsets = self.agents.prepare_toolsets(settings)
         self.cron.replace(settings.cron.jobs)
         self.store.sync.settings = settings
         self.router = router
-        self.queue.waiting = settings.turn.waiting
-        await self.agents.renew(toolsets)
+        self.queue.max_waiting = settings.turn.waiting
+        await self.agents.replace_toolsets(toolsets)
 
     async def drain(self, seconds: float) -> None:
-        """Begin no more turns; those under way end, or are stopped and recorded."""
-        until = time.monotonic() + seconds
-        await self.cron.end()
-        await self._rescue.end()
-        await self.checkup.end()
-        await self.queue.drain(seconds)
-        await self._taking_in.end()
-        await self._nights.end()
-        if self.memory is not None:
-            await self.memory.settle(max(until - time.monotonic(), 0))
-        await self.agents.close(until)
+        """Shut down: start no more turns, and cancel those that take longer than `seconds`.
 
-    def _rescued(self, one: Recovered) -> None:
-        self.recovered.append(one)
-        self._recovered += 1
-        self.when_rescued(one)
-
-    def _rescue_failed(self, error: EverlogError) -> None:
-        self.when_rescue_fails(error)
-
-    async def checked_health(self) -> Health:
-        """The same, and whether the store answers; that is waited for as for a connection."""
-        try:
-            return self.health((await self._first_page()).total)
-        except EverlogError as error:
-            return replace(
-                self.health(), ok=False, reachable=False, problem=error.message, hint=error.hint
-            )
-
-    async def _first_page(self) -> Page:
-        """Ask the store something; StoreFailedError if it is silent.
-
-        All who ask meanwhile wait for one answer: a store that is silent must not cost a thread
-        for everybody who wonders about it.
+        The end of every turn is recorded. Waiting messages continue after the next start.
         """
-        if self._asked is None or self._asked.done():
-            self._asked = asyncio.ensure_future(self.store.list(limit=1))
-            self._asked.add_done_callback(lambda done: done.cancelled() or done.exception())
-        asked, seconds = self._asked, self.settings.postgres.wait_seconds
-        await asyncio.wait([asked], timeout=seconds)
-        if not asked.done():
+        deadline = time.monotonic() + seconds
+        await self.cron.stop()
+        await self._takeover.stop()
+        await self.integrity_check.stop()
+        await self.queue.drain(seconds)
+        await self._index_worker.stop()
+        await self._dream_schedule.stop()
+        if self.memory is not None:
+            await self.memory.finish_tasks(max(deadline - time.monotonic(), 0))
+        await self.agents.close(deadline)
+
+    def _record_takeover(self, recovered: RecoveredSession) -> None:
+        self.recovered.append(recovered)
+        self._recovered_count += 1
+        self.on_takeover(recovered)
+
+    def _takeover_failed(self, error: EverlogError) -> None:
+        self.on_takeover_failed(error)
+
+    async def check_health(self) -> Health:
+        """Return the health of the runtime, including whether the store answers.
+
+        Waits for the store as long as for a connection; never raises an `EverlogError`.
+        """
+        try:
+            return self.health((await self._probe_store()).total)
+        except EverlogError as error:
+            return replace(self.health(), ok=False, reachable=False, problem=error.message, hint=error.hint)
+
+    async def _probe_store(self) -> Page:
+        """Query the store; raises `StoreFailedError` if it does not answer in time.
+
+        Concurrent callers share one query: a hanging store must not cost a thread per caller.
+        """
+        if self._store_probe is None or self._store_probe.done():
+            self._store_probe = asyncio.ensure_future(self.store.list(limit=1))
+            self._store_probe.add_done_callback(lambda done: done.cancelled() or done.exception())
+        probe, seconds = self._store_probe, self.settings.postgres.wait_seconds
+        await asyncio.wait([probe], timeout=seconds)
+        if not probe.done():
             raise StoreFailedError(
-                f"the store does not answer in {seconds:g} seconds",
-                hint="is what it is on running, and not too busy?",
+                f"the store did not answer within {seconds:g} seconds",
+                hint="check that its database server or disk is running and not overloaded",
             )
-        return asked.result()
+        return probe.result()
 
     def health(self, sessions: int = 0) -> Health:
-        """Counts."""
+        """Return the counters of the runtime, without querying the store."""
         return Health(
             ok=True,
             store=self.kind,
@@ -239,43 +253,75 @@ class Runtime:
             uptime_secs=int(time.monotonic() - self._started),
             sessions=sessions,
             running=self.queue.running,
-            waiting=self.queue.held,
+            waiting=self.queue.waiting,
             watchers=self.feed.watchers,
             turns=self._turns,
             failures=self._failures,
-            recovered=self._recovered,
+            recovered=self._recovered_count,
             jobs=len(self.cron.statuses()),
             model=self.settings.model_of(self.router.default_agent),
         )
 
     # --- messages
 
-    async def create(self, *, agent: str | None = None, **facts: Any) -> AsyncSession:
-        """Make an empty session; without a name it is the default agent's."""
-        return await self.store.create(agent=agent or self.router.default_agent, **facts)
+    async def create(
+        self,
+        *,
+        agent: str | None = None,
+        sender: str = "user",
+        model: str = "",
+        title: str | None = None,
+        key: str | None = None,
+        aliases: Iterable[str] = (),
+        system_prompt_override: str | None = None,
+    ) -> AsyncSession:
+        """Create an empty session of `agent`, or of the default agent; durable on return."""
+        return await self.store.create(
+            agent=agent or self.router.default_agent,
+            sender=sender,
+            model=model,
+            title=title,
+            key=key,
+            aliases=aliases,
+            system_prompt_override=system_prompt_override,
+        )
 
     async def submit(
         self,
         session: AsyncSession,
         content: Content,
         *,
+        id: str = "",
         cwd: str | None = None,
         sender: str | None = None,
     ) -> Run:
-        """Say something in a session; durable when this returns. QueueFullError if too many wait."""
-        return await self._submit(session, user(content, cwd=cwd, sender=sender), How())
+        """Send a user message to a session; its turn starts at once, or waits in the queue.
+
+        The message is durable on return; `Run.answer` waits for the reply. A message with an `id`
+        that was submitted before is not answered again: its earlier run is returned. Raises
+        `QueueFullError` if too many messages wait, `SessionBusyError` during shutdown, and
+        `ConflictError` if another message has the id.
+        """
+        return await self._submit(session, user(content, id=id, cwd=cwd, sender=sender))
 
     async def inbound(
         self,
         inbound: Inbound,
         content: Content,
         *,
+        id: str = "",
         session_key: str = "",
         new_chat: bool = False,
         cwd: str | None = None,
         system: bool = False,
-    ) -> Arrived:
-        """Take a message from a channel; `system` ones go to the main session of their agent."""
+    ) -> InboundResult:
+        """Route a message from a channel to its session, created if needed, and submit it.
+
+        `session_key` is the key that came with the message, if any. `new_chat` begins a new session
+        under the same key. `system` messages go to the main session of their agent. A message
+        that is delivered again with the same `id` is answered once. Durable on return; raises what
+        `submit` raises.
+        """
         routed = self.router.route(inbound, session_key)
         sender = self.router.facts(inbound).sender
         if system:
@@ -283,18 +329,17 @@ class Runtime:
             key = routed.main_key
         else:
             key = routed.session_key
+            if new_chat and id and (current := await self.store.current(key=key)):
+                new_chat = await self.store.call(find_submission, current.sync, id) is None
             session = await self.store.route_to_session(
-                routed,
-                incoming=session_key,
-                new_chat=new_chat,
-                **({"sender": sender} if sender else {}),
+                routed, incoming=session_key, new_chat=new_chat, sender=sender or None
             )
-        message = user(content, cwd=cwd, sender=sender or None)
-        return Arrived(session, key, await self._submit(session, message, How()))
+        message = user(content, id=id, cwd=cwd, sender=sender or None)
+        return InboundResult(session, key, await self._submit(session, message))
 
     async def main_session(self, agent: str) -> AsyncSession:
-        """The session of an agent that belongs to nobody in particular."""
-        facts = {
+        """Return the main session of an agent, which belongs to no sender; created if needed."""
+        fields = {
             "agent": agent_id(agent),
             "sender": "system",
             "source": "system",
@@ -304,88 +349,94 @@ class Runtime:
 
         def find() -> Session:
             store = self.store.sync
-            held = store.current(key=main_key(agent))
-            return held or store.session(store.port.create(facts, unless_held=True).id)
+            existing = store.current(key=main_key(agent))
+            return existing or store.session(store.port.create(fields, unless_held=True).id)
 
         return AsyncSession(self.store, await self.store.call(find))
 
     def current(self, session: str) -> Run | None:
-        """The turn of a session that is running here."""
+        """Return the run of a session whose turn is running in this process, if any."""
         return self.queue.current(session)
 
-    def is_at_work(self, session: str) -> bool:
-        """Whether a turn of a session runs here, or is about to."""
-        return self.queue.is_at_work(session)
+    def is_busy(self, session: str) -> bool:
+        """Whether this process runs a turn of a session, or is about to."""
+        return self.queue.is_busy(session)
 
     def open_sessions(self) -> list[str]:
-        """The sessions that had a turn since the start."""
-        return list(self._opened)
+        """Return the ids of the sessions that received a message since the start."""
+        return list(self._opened_sessions)
 
     async def cancel(self, session: str, run_id: str = "") -> bool:
-        """Stop a run, under way or waiting; without an id the one under way."""
+        """Cancel a running or waiting run; without an id, the running one. False if there is none.
+
+        Returns when the session is ready for another turn.
+        """
         return await self.queue.cancel(await self.store.session(session), run_id)
 
-    async def at_rest(self, session: str) -> None:
-        """To be awaited before what needs the lease: a turn may just be giving it back."""
-        await self.queue.at_rest(session)
+    async def wait_for_release(self, session: str) -> None:
+        """Wait until a turn that has emitted its answer has released its lease.
+
+        Call it before an operation that needs the lease. Does not wait for a running turn.
+        """
+        await self.queue.wait_for_release(session)
 
     async def compact(self, session: AsyncSession, *, focus: str = "") -> Outcome:
-        """Compact a session now; SessionBusyError during a turn."""
-        await self.at_rest(session.id)
-        agent = await self.agents.of(session)
+        """Compact a session now, whatever its size; raises `SessionBusyError` during a turn."""
+        await self.wait_for_release(session.id)
+        agent = await self.agents.for_session(session)
         return await agent.compact(session, focus=focus, emit=self.emit)
 
     async def plan_compaction(self, session: AsyncSession, *, focus: str = "") -> Outcome:
-        """What compacting a session now would record, with the built-in summary."""
-        agent = await self.agents.of(session)
+        """Return what a compaction would record with the built-in summary; write nothing."""
+        agent = await self.agents.for_session(session)
         preview = agent.compactor(self.emit).preview
         return await self.store.call(preview, session.sync, focus)
 
     async def context(self, session: AsyncSession) -> Context:
-        """What the model would be sent if somebody spoke now."""
-        return await (await self.agents.of(session)).preview(session, self.emit)
+        """Return the context that the next model call would be sent; nothing is sent."""
+        return await (await self.agents.for_session(session)).preview(session, self.emit)
 
-    async def prepare(self, session: AsyncSession) -> Prepared:
-        """The same with everything that is sent beside the messages."""
-        return await (await self.agents.of(session)).prepare(session, self.emit)
+    async def prepare(self, session: AsyncSession) -> PreparedCall:
+        """Return the next call's context with its system prompt and tools; nothing is sent."""
+        return await (await self.agents.for_session(session)).prepare(session, self.emit)
 
-    async def _night(self) -> None:
+    async def _dream(self) -> None:
         if self.memory is not None:
-            await self.memory.night()
+            await self.memory.run_scheduled_dreams()
 
     # --- turns
 
-    async def _submit(self, session: AsyncSession, message: Message, how: How) -> Run:
-        run = await self.queue.submit(session, message, how)
-        self._opened[session.id] = None
+    async def _submit(self, session: AsyncSession, message: Message, options: TurnOptions = DEFAULT_OPTIONS) -> Run:
+        run = await self.queue.submit(session, message, options)
+        self._opened_sessions[session.id] = None
         return run
 
     async def _answer(
-        self, session: AsyncSession, message: Message, lease: Lease, emit: Sink, how: How
+        self, session: AsyncSession, message: Message, lease: Lease, emit: Sink, options: TurnOptions
     ) -> Answer:
         self._turns += 1
         try:
-            agent = await self.agents.of(session)
-            with self.memory.during(session) if self.memory else nullcontext():
+            agent = await self.agents.for_session(session)
+            with self.memory.bind_session(session) if self.memory else nullcontext():
                 answer = await agent.answer(
                     message,
                     session,
                     lease,
                     emit=emit,
-                    max_steps=how.max_steps,
-                    allowed=how.allowed,
-                    reads_only=how.reads_only,
+                    max_steps=options.max_steps,
+                    allowed=options.allowed,
+                    reads_only=options.reads_only,
                 )
         except BaseException:
             self._failures += 1
             raise
         finally:
-            self._taking_in.told()
+            self._index_worker.wake()
         if self.memory is not None:
             self.memory.after_turn(session)
         return answer
 
-    async def _start_job(self, job: CronJob, when: datetime) -> tuple[str, Awaitable[object]]:
+    async def _start_job(self, job: CronJob, started_at: datetime) -> tuple[str, Awaitable[object]]:
         agent = agent_id(job.agent) if job.agent else self.router.default_agent
         if job.system:
             session = await self.main_session(agent)
@@ -395,9 +446,9 @@ class Runtime:
                 sender="cron",
                 source="cron",
                 cron_job_id=job.id,
-                title=f"[cron] {job.id} — {when:%Y-%m-%d %H:%M}",
+                title=f"[cron] {job.id} — {started_at:%Y-%m-%d %H:%M}",
             )
         allowed = job.policy.allowed_tools
-        how = How(job.policy.max_iterations, allowed, allowed is None)
-        run = await self._submit(session, user(job.prompt, sender="cron"), how)
+        options = TurnOptions(job.policy.max_iterations, allowed, allowed is None)
+        run = await self._submit(session, user(job.prompt, sender="cron"), options)
         return session.id, run.answer()

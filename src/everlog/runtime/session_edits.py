@@ -1,58 +1,66 @@
-"""What people change in a session beside talking in it: done in one place, told to everybody."""
+"""Edits of sessions other than by messages, made in one place and reported as events."""
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from typing import Any
+
+from msgspec import UNSET, UnsetType
 
 from everlog.aio import AsyncSession
 from everlog.model import Metadata, Rewind, Tombstone
 from everlog.wire.events import SessionChanged, SessionRenamed, Sink
 
 
-class Changes:
-    """Changes to sessions that whoever follows a runtime hears of."""
+class SessionEdits:
+    """Changes to sessions, each emitted to the followers of a runtime."""
 
-    def __init__(self, emit: Sink, at_rest: Callable[[str], Awaitable[None]]) -> None:
-        """`at_rest` is awaited before what needs the lease: a turn may just be giving it back."""
+    def __init__(self, emit: Sink, wait_for_release: Callable[[str], Awaitable[None]]) -> None:
+        """Await `wait_for_release` before edits that need the lease: a turn may be releasing it."""
         self._emit = emit
-        self._at_rest = at_rest
+        self._wait_for_release = wait_for_release
 
-    async def update(self, session: AsyncSession, **changes: Any) -> Metadata:
-        """Give a session another name, model or system prompt."""
-        metadata = await session.update(**changes) if changes else await session.metadata()
-        if "name" in changes:
-            self._emit(SessionRenamed(session_id=session.id, name=metadata.title))
+    async def update(
+        self,
+        session: AsyncSession,
+        *,
+        title: str | UnsetType | None = UNSET,
+        model: str | UnsetType | None = UNSET,
+        system_prompt_override: str | UnsetType | None = UNSET,
+    ) -> Metadata:
+        """Change metadata; durable on return. What is not given stays, None removes a value."""
+        metadata = await session.update(title=title, model=model, system_prompt_override=system_prompt_override)
+        if title is not UNSET:
+            self._emit(SessionRenamed(session_id=session.id, name=metadata.display_title))
         return metadata
 
     async def rewind(self, session: AsyncSession, to_seq: int) -> Rewind:
-        """Go back to a message; SessionBusyError during a turn."""
-        await self._at_rest(session.id)
+        """Rewind a session to a message; raises `SessionBusyError` during a turn."""
+        await self._wait_for_release(session.id)
         marker = await session.rewind(to_seq)
-        self._emit(change_by(marker, session.id))
+        self._emit(change_event(marker, session.id))
         return marker
 
     async def hide(self, session: AsyncSession, seq: int) -> Tombstone:
         """Hide a message, with the tool calls and results that belong to it."""
         marker = await session.tombstone(seq)
-        self._emit(change_by(marker, session.id))
+        self._emit(change_event(marker, session.id))
         return marker
 
     async def restore(self, session: AsyncSession, seq: int) -> Tombstone:
-        """Show a hidden message again."""
+        """Restore a hidden message."""
         marker = await session.restore(seq)
-        self._emit(change_by(marker, session.id))
+        self._emit(change_event(marker, session.id))
         return marker
 
     async def delete(self, session: AsyncSession) -> None:
-        """Remove a session for good; SessionBusyError during a turn."""
-        await self._at_rest(session.id)
+        """Delete a session permanently; raises `SessionBusyError` during a turn."""
+        await self._wait_for_release(session.id)
         await session.delete()
         self._emit(SessionChanged(session_id=session.id, change="deleted"))
 
 
-def change_by(marker: Tombstone | Rewind, session: str) -> SessionChanged:
-    """What a marker changes in its session."""
+def change_event(marker: Tombstone | Rewind, session: str) -> SessionChanged:
+    """Return the event for a marker that was appended to a session."""
     if isinstance(marker, Rewind):
         seqs = (marker.to_seq,)
         return SessionChanged(session_id=session, change="rewound", seq=marker.seq, seqs=seqs)

@@ -1,5 +1,5 @@
-"""Scheduled jobs of several daemons on one database: each time is one daemon's, and what came of
-it is everybody's."""
+"""Scheduled jobs of several daemons on one database: one daemon claims each due run, and all share
+the state of the jobs."""
 
 from __future__ import annotations
 
@@ -11,74 +11,73 @@ from msgspec.structs import replace
 
 from everlog.aio import AsyncStore
 from everlog.errors import ConflictError, NotFoundError
-from everlog.ports import Sharing
-from everlog.runtime.cron import Fared
+from everlog.ports import SharedBetweenMachines
+from everlog.runtime.cron import JobState
 from everlog.settings import CronJob
 
 
 class SharedJobs:
-    """How jobs fared, in the store that all share."""
+    """The states of jobs in a store that several daemons share."""
 
-    def __init__(self, store: AsyncStore, sharing: Sharing) -> None:
+    def __init__(self, store: AsyncStore, sharing: SharedBetweenMachines) -> None:
         self._store = store
         self._sharing = sharing
         self._clock_is_wrong = False
 
-    async def load(self) -> dict[str, Fared]:
-        """All jobs that ever ran, or were paused."""
-        found = await self._store.call(self._sharing.jobs)
-        return {name: _decoded(fared) for name, fared in found.items()}
+    async def load(self) -> dict[str, JobState]:
+        """Load the states of all jobs that ever ran or were paused."""
+        encoded = await self._store.call(self._sharing.jobs)
+        return {name: _decode(state) for name, state in encoded.items()}
 
-    async def take(self, job: CronJob, due: datetime) -> Fared | None:
-        """Be the one that runs a job for a time; None if another is, or its last run goes on.
+    async def claim(self, job: CronJob, due: datetime) -> JobState | None:
+        """Claim a due run; None if another daemon has it, or the last run is still running.
 
-        None as well if it is not that time by the clock that all share, which is logged once: what
-        is known of the job is everybody's, and for the others nothing is wrong.
+        Also None if the run is not due by the clock of the database. That is logged once rather
+        than stored in the shared state, since other daemons have no problem.
         """
+        due_ms = round(due.timestamp() * 1000)
         try:
-            fared = await self._store.call(
-                self._sharing.take_due, job.id, round(due.timestamp() * 1000)
-            )
+            encoded = await self._store.call(self._sharing.take_due, job.id, due_ms)
         except ConflictError as error:
             if not self._clock_is_wrong:
                 logging.getLogger(__name__).warning("%s; %s", error.message, error.hint)
             self._clock_is_wrong = True
             return None
         self._clock_is_wrong = False
-        if fared is None:
+        if encoded is None:
             return None
-        known = _decoded(fared)
-        return None if await self._goes_on(job, known) else known
+        state = _decode(encoded)
+        return None if await self._is_running(job, state) else state
 
-    async def _goes_on(self, job: CronJob, known: Fared) -> bool:
-        """Whether the session of the last run is at work, wherever that is.
+    async def _is_running(self, job: CronJob, state: JobState) -> bool:
+        """Whether the session of the last run is busy, in whatever process.
 
-        The main session of an agent says nothing of a job: others speak there too.
+        The main session of an agent tells nothing about a job: it gets other messages too.
         """
-        if job.system or known.last_session_id is None:
+        if job.system or state.last_session_id is None:
             return False
         try:
-            session = await self._store.session(known.last_session_id)
+            session = await self._store.session(state.last_session_id)
             return (await session.metadata()).unfinished
         except NotFoundError:
             return False
 
-    async def change(self, job: str, **changes: object) -> Fared:
-        """Change what is known of a job; what others changed meanwhile stays."""
-        made = Fared()
+    async def update(self, job: str, **changes: object) -> JobState:
+        """Change fields of a job's state; concurrent changes of other fields are kept."""
+        state = JobState()
 
         def change(before: bytes) -> bytes:
-            nonlocal made
-            made = replace(_decoded(before), **changes)
-            return msgspec.json.encode(made)
+            nonlocal state
+            state = replace(_decode(before), **changes)
+            return msgspec.json.encode(state)
 
         await self._store.call(self._sharing.change_job, job, change)
-        return made
+        return state
 
 
-def _decoded(fared: bytes) -> Fared:
-    """What is known of a job; what cannot be read counts as nothing: it is nobody's words."""
+def _decode(encoded: bytes) -> JobState:
+    """Decode the state of a job; one that cannot be read is treated as empty."""
     try:
-        return msgspec.json.decode(fared, type=Fared)
+        return msgspec.json.decode(encoded, type=JobState)
     except (msgspec.MsgspecError, UnicodeDecodeError):
-        return Fared()
+        return JobState()

@@ -1,4 +1,4 @@
-"""What a store keeps, and how much room it takes: counted when it is asked for."""
+"""The disk usage of a store, measured on demand."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ import msgspec
 from everlog.ports import SessionRow
 
 
-class Room(msgspec.Struct, frozen=True, rename="camel"):
+class StorageArea(msgspec.Struct, frozen=True, rename="camel"):
     """A directory or a table, and its bytes."""
 
     name: str
     bytes: int
-    indexes: int = 0  # bytes of its indexes, beside
+    indexes: int = 0  # bytes of its indexes, not included
 
 
-class Big(msgspec.Struct, frozen=True, rename="camel"):
-    """A session that takes much room."""
+class LargeSession(msgspec.Struct, frozen=True, rename="camel"):
+    """One of the largest sessions."""
 
     session: str
     title: str
@@ -29,53 +29,54 @@ class Big(msgspec.Struct, frozen=True, rename="camel"):
     records: int
 
 
-class Holdings(msgspec.Struct, frozen=True, rename="camel"):
-    """Sessions, their records, and where the bytes are."""
+class DiskUsage(msgspec.Struct, frozen=True, rename="camel"):
+    """The sessions of a store, their records, and the bytes they use."""
 
     sessions: int = 0
     records: int = 0
     bytes: int = 0  # of all lines
     version: int = 0  # of the tables; 0: files
-    rooms: tuple[Room, ...] = ()
-    biggest: tuple[Big, ...] = ()
+    rooms: tuple[StorageArea, ...] = ()
+    biggest: tuple[LargeSession, ...] = ()
 
 
-def holdings(root: Path, rows: Iterable[SessionRow], biggest: int) -> Holdings:
-    """Those of a root, by what is listed there."""
+def measure_disk_usage(root: Path, rows: Iterable[SessionRow], biggest: int) -> DiskUsage:
+    """Measure the disk usage of a root; `rows` are all its sessions."""
     listed = list(rows)
-    most = nlargest(max(biggest, 0), listed, key=lambda row: (row.bytes, row.id))
-    return Holdings(
+    largest = nlargest(max(biggest, 0), listed, key=lambda row: (row.bytes, row.id))
+    return DiskUsage(
         sessions=len(listed),
         records=sum(row.metadata.through.seq for row in listed),
         bytes=sum(row.bytes for row in listed),
-        rooms=tuple(_rooms(root)),
+        rooms=tuple(_measure_areas(root)),
         biggest=tuple(
-            Big(row.id, row.metadata.title, row.bytes, row.metadata.through.seq) for row in most
+            LargeSession(row.id, row.metadata.display_title, row.bytes, row.metadata.through.seq) for row in largest
         ),
     )
 
 
-def _rooms(root: Path) -> list[Room]:
-    """What lies directly in a root, with all that is below it."""
-    found: dict[str, int] = {}
+def _measure_areas(root: Path) -> list[StorageArea]:
+    """Return the entries of a root, each with the bytes of everything below it."""
+    sizes: dict[str, int] = {}
     with os.scandir(root) as entries:
         for entry in entries:
             name = entry.name.removesuffix("-wal").removesuffix("-shm")
             size = (
-                _below(entry.path)
+                _directory_bytes(entry.path)
                 if entry.is_dir(follow_symlinks=False)
                 else entry.stat(follow_symlinks=False).st_size
             )
-            found[name] = found.get(name, 0) + size
-    return sorted((Room(*one) for one in found.items()), key=lambda one: (-one.bytes, one.name))
+            sizes[name] = sizes.get(name, 0) + size
+    areas = (StorageArea(name, size) for name, size in sizes.items())
+    return sorted(areas, key=lambda area: (-area.bytes, area.name))
 
 
-def _below(directory: str) -> int:
+def _directory_bytes(directory: str) -> int:
     total = 0
     for folder, _, files in os.walk(directory):
         for name in files:
             try:
                 total += os.lstat(os.path.join(folder, name)).st_size
             except FileNotFoundError:
-                continue  # gone meanwhile
+                continue  # deleted meanwhile
     return total

@@ -1,4 +1,4 @@
-"""Search in the sessions of a store: what is new is taken in, then its full text is asked."""
+"""The search index of a store: indexes new records, and answers searches and recall."""
 
 from __future__ import annotations
 
@@ -12,253 +12,244 @@ from msgspec import UNSET
 from everlog.errors import NotFoundError, SettingsError, StoreFailedError, StoreFullError
 from everlog.ids import timestamp
 from everlog.index import passages, ranking
-from everlog.index.fulltext import Behind, FullText, News, Shown
-from everlog.index.listing_rows import Index
-from everlog.index.query import parse
-from everlog.log.line_codec import clean
+from everlog.index.fulltext import FullText, PassageText, SessionUpdate, StaleSession
+from everlog.index.listing_rows import SessionIndex
+from everlog.index.query import parse_query
+from everlog.log.line_codec import replace_surrogates
 from everlog.model import AnyRecord, Entry, Metadata
 from everlog.ports import Filter, Hit, Progress, Query, Results, SessionHit
 from everlog.stores.file.log_tail import Report
 
 MARKS = ("«", "»")
-# What an index marks with: they are for use inside of programs, and are no characters of a text.
+# Marks in snippets from an index: noncharacters, which no text contains.
 _OPEN, _CLOSE = "\ufdd0", "\ufdd1"
 _MARKED = re.compile(f"{_OPEN}([^{_OPEN}{_CLOSE}]*){_CLOSE}")
-_LATER = 7 * 86_400_000  # ms after a time in which something may still be told of it
-_BATCH = 16_000_000  # characters that are taken in at once
-_WORDS = 24  # of a snippet
-_AROUND = 80  # characters on either side, where the index makes no snippet
-_ROUNDS = 2  # of a session in one call
-_OF_ALL = (
-    StoreFailedError,
-    StoreFullError,
-    SettingsError,
-)  # what is wrong with the store, not a session
+_LATE_MS = 7 * 86_400_000  # a passage so long after a date may still be about it
+_BATCH_CHARACTERS = 16_000_000  # indexed in one transaction
+_SNIPPET_WORDS = 24
+_CONTEXT_CHARACTERS = 80  # on either side, where the index makes no snippet
+_MAX_ROUNDS = 2  # for a session in one `catch_up`
+# Errors of the store, not of a session.
+_STORE_ERRORS = (StoreFailedError, StoreFullError, SettingsError)
 
-Read = Callable[[str, int], Iterator[Entry]]  # the records of a session above a seq
+ReadEntries = Callable[[str, int], Iterator[Entry]]  # the records of a session above a seq
 
 
-class Texts(Protocol):
-    """The full text of a store; expressions are those of FTS5, as `search.query` makes them."""
+class FullTextIndex(Protocol):
+    """The full-text index of a store; expressions are those of FTS5, from `index.query`."""
 
-    def behind(self, limit: int = ...) -> list[Behind]: ...
-    def take(self, news: Iterable[News]) -> None: ...
-    def find(
-        self, match: str, weights: Sequence[float], query: Query, limit: int
-    ) -> list[ranking.Hit]: ...
-    def gather(
-        self, match: str, weights: Sequence[float], query: Query, each: int
-    ) -> list[ranking.Hit]: ...
-    def inside(self, match: str, query: Query, each: int) -> list[ranking.Hit]: ...
-    def newest(
-        self, match: str, weights: Sequence[float], among: int, limit: int
-    ) -> list[ranking.Hit]: ...
-    def between(
-        self,
-        match: str,
-        weights: Sequence[float],
-        query: Query,
-        span: tuple[int, int],
-        limit: int,
-    ) -> list[ranking.Hit]: ...
-    def count(self, match: str) -> int: ...
-    def places(self, match: str, limit: int) -> list[int]: ...
-    def total(self) -> int: ...
-    def shown(
+    def stale_sessions(self, limit: int = ...) -> list[StaleSession]: ...
+    def apply_updates(self, updates: Iterable[SessionUpdate]) -> None: ...
+    def find_best(self, match: str, weights: Sequence[float], query: Query, limit: int) -> list[ranking.PassageHit]: ...
+    def find_per_session(
+        self, match: str, weights: Sequence[float], query: Query, per_session: int
+    ) -> list[ranking.PassageHit]: ...
+    def find_substrings(self, match: str, query: Query, per_session: int) -> list[ranking.PassageHit]: ...
+    def find_newest(
+        self, match: str, weights: Sequence[float], candidates: int, limit: int
+    ) -> list[ranking.PassageHit]: ...
+    def find_between(
+        self, match: str, weights: Sequence[float], query: Query, span: tuple[int, int], limit: int
+    ) -> list[ranking.PassageHit]: ...
+    def count_matches(self, match: str) -> int: ...
+    def matching_rows(self, match: str, limit: int) -> list[int]: ...
+    def count_passages(self) -> int: ...
+    def load_passages(
         self, rows: Sequence[int], match: str, marks: tuple[str, str], words: int
-    ) -> dict[int, Shown]: ...
+    ) -> dict[int, PassageText]: ...
 
 
-def search_index(index: Index, read: Read, report: Report, *, tools: bool) -> Searching:
-    """The search of one root, by its index."""
+def open_search_index(index: SessionIndex, read: ReadEntries, report: Report, *, include_tools: bool) -> SearchIndex:
+    """Return the search index of one root, from its session index."""
 
-    def known(session: str) -> Metadata | None:
+    def load_metadata(session: str) -> Metadata | None:
         row = index.get(session)
         return None if row is None else row.metadata
 
-    return Searching(FullText(index.database), known, read, report, tools=tools)
+    return SearchIndex(FullText(index.database), load_metadata, read, report, include_tools=include_tools)
 
 
-class Searching:
-    """The search of one store."""
+class SearchIndex:
+    """The search index of one store."""
 
     def __init__(
         self,
-        text: Texts,
-        known: Callable[[str], Metadata | None],
-        read: Read,
+        text: FullTextIndex,
+        load_metadata: Callable[[str], Metadata | None],
+        read: ReadEntries,
         report: Report,
         *,
-        tools: bool,
+        include_tools: bool,
     ) -> None:
-        self._known = known
+        self._load_metadata = load_metadata
         self._text = text
         self._read = read
         self._report = report
-        self._tools = tools  # what tools answered is searched too
+        self._include_tools = include_tools  # tool results are searched too
 
-    # --- taking in
+    # --- indexing
 
     def catch_up(self, progress: Progress | None = None) -> int:
-        """Take in what is new, the oldest sessions first; returns how many had something.
+        """Index new records, the oldest sessions first; returns how many sessions had any.
 
-        May be stopped at any moment and goes on from there.
+        It may be interrupted at any time and continues from there.
         """
         failed = set[str]()
-        # Session → from which seq on. Not twice, or a gap would be for ever; and no more than once
-        # more from another, or one that others write to all the time would be.
-        taken: dict[str, list[int]] = {}
-        with ThreadPoolExecutor(1) as writing:  # what was read, while the next is read
-            while behind := [
-                one
-                for one in self._text.behind()
-                if one.session not in failed
-                and one.seq not in (known := taken.get(one.session, []))
-                and len(known) < _ROUNDS
+        # Session → the seqs it was read from. Never twice from one seq, or a gap would loop
+        # forever; and at most twice in all, or a session under constant writes would.
+        indexed: dict[str, list[int]] = {}
+        with ThreadPoolExecutor(1) as executor:  # writes a batch while the next is read
+            while stale := [
+                session
+                for session in self._text.stale_sessions()
+                if session.session not in failed
+                and session.seq not in (starts := indexed.get(session.session, []))
+                and len(starts) < _MAX_ROUNDS
             ]:
-                taking: Future[None] | None = None
-                for some in self._batches(behind, failed):
-                    if taking is not None:
-                        taking.result()
-                    taking = writing.submit(self._take, some, failed)
-                    for each in some:
-                        taken.setdefault(each.before.session, []).append(each.before.seq)
+                pending: Future[None] | None = None
+                for batch in self._read_batches(stale, failed):
+                    if pending is not None:
+                        pending.result()
+                    pending = executor.submit(self._apply_updates, batch, failed)
+                    for update in batch:
+                        indexed.setdefault(update.stale.session, []).append(update.stale.seq)
                     if progress is not None:
-                        progress(len(taken), max(len(taken), len(behind)))
-                if taking is not None:
-                    taking.result()
-        return len(taken.keys() - failed)
+                        progress(len(indexed), max(len(indexed), len(stale)))
+                if pending is not None:
+                    pending.result()
+        return len(indexed.keys() - failed)
 
-    def _take(self, some: list[News], failed: set[str]) -> None:
-        """Take in what is new of some sessions, without those that cannot be."""
+    def _apply_updates(self, updates: list[SessionUpdate], failed: set[str]) -> None:
+        """Apply updates; if a batch fails, one by one, recording the sessions that fail."""
         try:
-            self._text.take(some)
-        except _OF_ALL:
+            self._text.apply_updates(updates)
+        except _STORE_ERRORS:
             raise
         except Exception as error:
-            if len(some) > 1:
-                for one in some:
-                    self._take([one], failed)
+            if len(updates) > 1:
+                for update in updates:
+                    self._apply_updates([update], failed)
                 return
-            self._failed(some[0].before.session, error, failed)
+            self._record_failure(updates[0].stale.session, error, failed)
 
-    def _failed(self, session: str, error: Exception, failed: set[str]) -> None:
-        """One bad session must not hide the others; the next time it is tried again."""
+    def _record_failure(self, session: str, error: Exception, failed: set[str]) -> None:
+        """Record a failed session, which must not hide the others; `catch_up` retries it."""
         failed.add(session)
         if not isinstance(error, NotFoundError):
             self._report(f"session {session} cannot be searched: {type(error).__name__}: {error}")
 
-    def _batches(self, behind: Sequence[Behind], failed: set[str]) -> Iterator[list[News]]:
-        """What is new of sessions, some at a time."""
-        news: list[News] = []
+    def _read_batches(self, stale: Sequence[StaleSession], failed: set[str]) -> Iterator[list[SessionUpdate]]:
+        """Yield the updates of stale sessions, in batches."""
+        batch: list[SessionUpdate] = []
         size = 0
-        for one in behind:
+        for session in stale:
             try:
-                news.append(self._news(one))
-                size += sum(len(passage.text) for passage in news[-1].passages)
+                batch.append(self._read_update(session))
+                size += sum(len(passage.text) for passage in batch[-1].passages)
             except Exception as error:
-                self._failed(one.session, error, failed)
-            if size > _BATCH:
-                yield news
-                news, size = [], 0
-        if news:
-            yield news
+                self._record_failure(session.session, error, failed)
+            if size > _BATCH_CHARACTERS:
+                yield batch
+                batch, size = [], 0
+        if batch:
+            yield batch
 
-    def _news(self, before: Behind) -> News:
-        change = passages.changes(self._read(before.session, before.seq), tools=self._tools)
-        new = list(change.new.values())
-        if change.back:
-            new += self._again(before.session, change.back)
-            change.gone |= change.back  # what stands there is put there anew
-        # Records are read up to now, so what is known of the session may be older than they are.
-        name = before.metadata.name if change.name is UNSET else change.name
-        named = passages.title(name or "", before.metadata.created_at)
-        change.gone.add(passages.TITLE)
-        return News(before, change, new if named is None else [*new, named])
+    def _read_update(self, stale: StaleSession) -> SessionUpdate:
+        entries = self._read(stale.session, stale.seq)
+        changes = passages.collect_changes(entries, include_tools=self._include_tools)
+        new = list(changes.new.values())
+        if changes.restored:
+            new += self._read_restored(stale.session, changes.restored)
+            changes.removed |= changes.restored  # a passage that is there is replaced
+        # The records just read may be newer than the metadata of the session.
+        name = stale.metadata.title if changes.name is UNSET else changes.name
+        title = passages.make_title(name or "", stale.metadata.created_at)
+        changes.removed.add(passages.TITLE_SEQ)
+        return SessionUpdate(stale, changes, new if title is None else [*new, title])
 
-    def _again(self, session: str, seqs: set[int]) -> list[passages.Passage]:
-        """Passages that were taken out and are found again."""
-        found = []
+    def _read_restored(self, session: str, seqs: set[int]) -> list[passages.Passage]:
+        """Return the passages of restored messages."""
+        restored = []
         for seq in sorted(seqs):
             record: Any = next(self._read(session, seq - 1), None)
             if isinstance(record, AnyRecord) and record.seq == seq:
-                found.append(passages.passage(record, tools=self._tools))
-        return [one for one in found if one is not None]
+                restored.append(passages.make_passage(record, include_tools=self._include_tools))
+        return [passage for passage in restored if passage is not None]
 
-    # --- asking
+    # --- queries
 
     def search(self, query: Query) -> Results:
-        """The sessions in which something is found."""
-        parsed = parse(clean(query.text))
+        """Return the sessions that match a query, the best first."""
+        parsed = parse_query(replace_surrogates(query.text))
         weights = list(ranking.WEIGHTS.values())
-        # Of every session, so that none is hidden by one that says it often.
-        each = max(query.hits, ranking.PASSAGES)
-        for match in (parsed.match, parsed.any):
-            hits = self._text.gather(match, weights, query, each) if match else []
+        # Some of every session, so that one with many matches does not hide the others.
+        per_session = max(query.hits, ranking.BEST_PASSAGES)
+        for match in (parsed.match, parsed.match_any):
+            hits = self._text.find_per_session(match, weights, query, per_session) if match else []
             if hits:
-                found = ranking.group(hits, sessions=None, each=each)
-                return self._results(found, match, parsed.marks, query)
-        hits = self._text.inside(parsed.inside, query, each) if parsed.inside else []
+                matches = ranking.rank_sessions(hits, sessions=None, per_session=per_session)
+                return self._results(matches, match, parsed.highlights, query)
+        substring = parsed.match_substring
+        hits = self._text.find_substrings(substring, query, per_session) if substring else []
         words = tuple(re.findall(r"[^\W_]+", query.text))
-        return self._results(ranking.group(hits, sessions=None, each=each), "", words, query)
+        matches = ranking.rank_sessions(hits, sessions=None, per_session=per_session)
+        return self._results(matches, "", words, query)
 
     def recall(self, message: str, now: int, query: Query) -> Results:
-        """The sessions that a message is about."""
-        question = ranking.ask(clean(message), now)
-        chosen = ranking.choose({one: self._text.count(one) for one in question.terms})
-        if not chosen:
+        """Return the sessions that a message is about, the best first."""
+        question = ranking.parse_question(replace_surrogates(message), now)
+        counts = {term: self._text.count_matches(term) for term in question.terms}
+        terms = ranking.choose_terms(counts)
+        if not terms:
             return Results()
-        match = " OR ".join(chosen)
+        match = " OR ".join(terms)
         weights = list(ranking.RECALL_WEIGHTS.values())
-        if query.which == Filter():
-            hits = self._text.newest(match, weights, ranking.BUDGET, ranking.HITS)
+        if query.criteria == Filter():
+            hits = self._text.find_newest(match, weights, ranking.BUDGET, ranking.MAX_HITS)
         else:
-            hits = self._text.find(match, weights, query, ranking.HITS)
-        for start, end in question.spans:  # the best of all may miss the day that is asked for
-            told = start, end + _LATER
-            there = self._text.between(match, weights, query, told, ranking.HITS)
-            known = {hit.row for hit in hits}
-            hits += [hit for hit in there if hit.row not in known]
-        places = {one: self._text.places(one, ranking.BUDGET) for one in chosen}
-        found = ranking.recall(
-            question, hits, places, self._text.total(), sessions=None, each=query.hits
-        )
-        return self._results(found, match, (), query)
+            hits = self._text.find_best(match, weights, query, ranking.MAX_HITS)
+        for start, end in question.spans:  # the best overall may miss the dates in question
+            span = start, end + _LATE_MS
+            timely = self._text.find_between(match, weights, query, span, ranking.MAX_HITS)
+            rows = {hit.row for hit in hits}
+            hits += [hit for hit in timely if hit.row not in rows]
+        term_rows = {term: self._text.matching_rows(term, ranking.BUDGET) for term in terms}
+        total = self._text.count_passages()
+        matches = ranking.rank_recall(question, hits, term_rows, total, sessions=None, per_session=query.hits)
+        return self._results(matches, match, (), query)
 
     def _results(
-        self,
-        found: Sequence[ranking.Found],
-        match: str,
-        marks: Sequence[str],
-        query: Query,
+        self, matches: Sequence[ranking.SessionMatch], match: str, highlights: Sequence[str], query: Query
     ) -> Results:
-        wanted = [one for one in found if one.session not in query.without]
-        best = wanted[query.offset : query.offset + query.limit]
-        rows = [hit.row for one in best for hit in one.hits[: query.hits]]
-        shown = self._text.shown(rows, match, (_OPEN, _CLOSE), _WORDS)
+        remaining = [m for m in matches if m.session not in query.excluded_sessions]
+        page = remaining[query.offset : query.offset + query.limit]
+        rows = [hit.row for m in page for hit in m.hits[: query.hits]]
+        texts = self._text.load_passages(rows, match, (_OPEN, _CLOSE), _SNIPPET_WORDS)
         results = []
-        for one in best:
-            metadata = self._known(one.session) or Metadata(id=one.session)
-            own = (hit for hit in one.hits[: query.hits] if hit.row in shown)
-            hits = tuple(_hit(hit.seq, shown[hit.row], marks) for hit in own)
-            results.append(SessionHit(one.session, metadata.title, round(one.score, 6), hits))
-        return Results(tuple(results), len(wanted))
+        for session_match in page:
+            session = session_match.session
+            metadata = self._load_metadata(session) or Metadata(id=session)
+            loaded = (hit for hit in session_match.hits[: query.hits] if hit.row in texts)
+            hits = tuple(_make_hit(hit.seq, texts[hit.row], highlights) for hit in loaded)
+            score = round(session_match.score, 6)
+            results.append(SessionHit(session, metadata.display_title, score, hits))
+        return Results(tuple(results), len(remaining))
 
 
-def _hit(seq: int, shown: Shown, marks: Sequence[str]) -> Hit:
-    snippet = shown.snippet
+def _make_hit(seq: int, passage: PassageText, highlights: Sequence[str]) -> Hit:
+    snippet = passage.snippet
     if _OPEN not in snippet:
-        snippet = _cut(shown.text, marks)
-    found = tuple(match.span(1) for match in _MARKED.finditer(snippet))
+        snippet = _make_snippet(passage.text, highlights)
+    spans = tuple(match.span(1) for match in _MARKED.finditer(snippet))
     snippet = snippet.replace(_OPEN, MARKS[0]).replace(_CLOSE, MARKS[1])
-    return Hit(seq, shown.kind, snippet, timestamp(max(shown.at, 0) / 1000), found)
+    return Hit(seq, passage.kind, snippet, timestamp(max(passage.time, 0) / 1000), spans)
 
 
-def _cut(text: str, marks: Sequence[str]) -> str:
-    """A piece of a text around the first of some words, which are marked."""
-    places = re.compile("|".join(map(re.escape, marks)) or r"(?!)", re.IGNORECASE)
-    first = places.search(text)
-    start = max(first.start() - _AROUND, 0) if first else 0
-    end = (first.end() if first else 0) + _AROUND
-    piece = places.sub(lambda found: f"{_OPEN}{found[0]}{_CLOSE}", text[start:end])
-    return f"{'…' if start else ''}{piece}{'…' if end < len(text) else ''}"
+def _make_snippet(text: str, highlights: Sequence[str]) -> str:
+    """Return an excerpt around the first of some words, which are marked."""
+    pattern = re.compile("|".join(map(re.escape, highlights)) or r"(?!)", re.IGNORECASE)
+    first = pattern.search(text)
+    start = max(first.start() - _CONTEXT_CHARACTERS, 0) if first else 0
+    end = (first.end() if first else 0) + _CONTEXT_CHARACTERS
+    excerpt = pattern.sub(lambda match: f"{_OPEN}{match[0]}{_CLOSE}", text[start:end])
+    return f"{'…' if start else ''}{excerpt}{'…' if end < len(text) else ''}"

@@ -1,4 +1,4 @@
-"""What a store does when its process forks."""
+"""Hooks for stores around a fork of the process."""
 
 from __future__ import annotations
 
@@ -6,24 +6,24 @@ import os
 import weakref
 from collections.abc import Callable
 
-Act = Callable[[], None]
+Hook = Callable[[], None]
 
 
-def mind_forks(*, in_child: Act, before: Act | None = None, in_parent: Act | None = None) -> None:
-    """Call bound methods around every fork, for as long as what they are bound to lives.
+def register_fork_hooks(*, in_child: Hook, before: Hook | None = None, in_parent: Hook | None = None) -> None:
+    """Call bound methods around every fork, as long as their objects live.
 
-    Hooks cannot be taken back, so they must not keep the store alive.
+    Hooks cannot be unregistered, so they must not keep the store alive.
     """
     hooks = {"before": before, "after_in_parent": in_parent, "after_in_child": in_child}
-    os.register_at_fork(**{when: _weak(act) for when, act in hooks.items() if act is not None})
+    os.register_at_fork(**{when: _weak(hook) for when, hook in hooks.items() if hook is not None})
 
 
-def _weak(method: Act) -> Act:
-    bound = weakref.WeakMethod(method)
+def _weak(hook: Hook) -> Hook:
+    bound = weakref.WeakMethod(hook)
 
     def call() -> None:
-        alive = bound()
-        if alive is not None:
-            alive()
+        target = bound()
+        if target is not None:
+            target()
 
     return call

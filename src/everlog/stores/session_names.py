@@ -1,107 +1,106 @@
-"""Names of sessions: how one is found, and how a key or alias changes hands.
+"""Session names: how a session is found by name, and how a key or alias moves to another.
 
-A key has numbered chats: sessions that were made with it, the newest or last resumed of which
-holds it. A session without a key is a chat of its agent and sender, whose pair is held the same
-way, as a name that nobody can type.
+A key has numbered chats: sessions created with it, of which the newest or last resumed one holds
+it. A session without a key is a chat of its agent and sender, whose pair is held in the same way,
+as a name that nobody can type.
 """
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from everlog.errors import ConflictError, InvalidIdError, NotFoundError
-from everlog.log.fold import apply
+from everlog.log.fold import apply_changes
 from everlog.log.metadata_changes import is_name
 from everlog.model import Metadata
 
-Holder = Callable[[str], tuple[str, int] | None]  # session and generation
+HolderLookup = Callable[[str], tuple[str, int] | None]  # session and generation
 
-_PREFIX = re.compile(r"[0-9A-HJKMNP-TV-Z]{6,26}")
-_NAMED = ("agent:", "sk_")  # what a key or alias of ours begins with
+MIN_PREFIX = 6  # characters of an id that are enough to find it
 
 
-def find(name: str, holder: Holder, starting_with: Callable[[str], Sequence[str]]) -> str:
-    """The id behind a key, an alias, or an unambiguous beginning of an id."""
+def resolve_name(name: str, holder: HolderLookup, ids_with_prefix: Callable[[str], Sequence[str]] | None = None) -> str:
+    """Return the id behind a key or an alias or, if prefixes serve, the first letters of an id."""
     if not is_name(name):
-        raise InvalidIdError(f"not a session id or name: {name[:60]!r}")
-    held = holder(name)
-    if held is not None:
-        return held[0]
-    if _PREFIX.fullmatch(name):
-        found = starting_with(name)
-        if len(found) == 1:
-            return found[0]
-        if found:
+        raise InvalidIdError(f"not a session id or name: {name[:60]!r}", hint="1 to 500 printable characters")
+    claim = holder(name)
+    if claim is not None:
+        return claim[0]
+    if ids_with_prefix is not None and len(name) >= MIN_PREFIX:
+        ids = ids_with_prefix(name)
+        if len(ids) == 1:
+            return ids[0]
+        if ids:
             raise ConflictError(f"several sessions begin with {name}", hint="give more characters")
-    elif not name.startswith(_NAMED):
-        raise InvalidIdError(
-            f"not a session id or name: {name[:60]!r}",
-            hint="ids are 26 characters, 0-9 and A-Z; the first 6 or more serve too",
-        )
     raise NotFoundError(f"there is no session {name}", session=name)
 
 
-def changes_names(facts: Mapping[str, Any]) -> bool:
-    """Whether facts set or take back a key or aliases."""
-    return "key" in facts or "aliases" in facts
+def exclusive_name(fields: Mapping[str, Any]) -> str:
+    """Return the name by which `create(unless_held=True)` finds a session: key or first alias."""
+    return fields.get("key") or next(iter(fields.get("aliases") or ()), "")
 
 
-def numbered(
-    facts: Mapping[str, Any], blank: Metadata, holder: Holder, highest: Callable[[str], int]
+def changes_names(fields: Mapping[str, Any]) -> bool:
+    """Return whether fields set or remove a key or aliases."""
+    return "key" in fields or "aliases" in fields
+
+
+def with_chat_number(
+    fields: Mapping[str, Any], blank: Metadata, holder: HolderLookup, highest_chat: Callable[[str], int]
 ) -> dict[str, Any]:
-    """The facts of a new session with its number as a chat, and its claim to be the current one."""
-    made = apply(blank, dict(facts))
-    given = dict(facts)
-    if made.chat is None:
-        given["chat"] = highest(made.thread) + 1
-    if not made.key:
-        given["current"] = _above(holder(made.thread))
-    return given
+    """Return the fields of a new session with its chat number and its claim to be current."""
+    metadata = apply_changes(blank, dict(fields))
+    result = dict(fields)
+    if metadata.chat is None:
+        result["chat"] = highest_chat(metadata.thread) + 1
+    if not metadata.key:
+        result["current"] = _next_generation(holder(metadata.thread))
+    return result
 
 
-def resumed(held: Metadata, holder: Holder) -> dict[str, Any]:
-    """What makes a session the current chat of its key or pair; nothing if it is already.
+def resume_changes(metadata: Metadata, holder: HolderLookup) -> dict[str, Any]:
+    """Return the changes that make a session the current chat of its key or pair, if any.
 
-    The aliases come along that the chat which was current has taken from this one.
+    They include the aliases that the current chat has taken from this session.
     """
-    other = holder(held.thread)
-    if other is not None and other[0] == held.id:
+    current = holder(metadata.thread)
+    if current is not None and current[0] == metadata.id:
         return {}
-    if not held.key:
-        return {"current": _above(other)}
-    generations = dict(held.generations)
-    for name in held.names:
+    if not metadata.key:
+        return {"current": _next_generation(current)}
+    generations = dict(metadata.generations)
+    for name in metadata.names:
         claim = holder(name)
-        if claim is None or other is None or claim[0] == other[0]:
-            generations[name] = _above(claim)
+        if claim is None or current is None or claim[0] == current[0]:
+            generations[name] = _next_generation(claim)
     return {"generations": generations}
 
 
-def _above(other: tuple[str, int] | None) -> int:
-    return 1 + (other[1] if other else 0)
+def _next_generation(claim: tuple[str, int] | None) -> int:
+    return 1 + (claim[1] if claim else 0)
 
 
-def with_claims(
-    facts: Mapping[str, Any], held: Metadata, holder: Holder, *, unless_held: bool = False
+def with_name_claims(
+    fields: Mapping[str, Any], metadata: Metadata, holder: HolderLookup, *, unless_held: bool = False
 ) -> dict[str, Any]:
-    """The facts and a generation for each name that the session has after them.
+    """Return the fields and a generation for each name that the session has with them.
 
-    A generation is kept where the session has the name already, and above the holder's else;
-    `unless_held`, an alias that another session has is not among them.
+    A generation is kept if the session holds the name already, else it is above the holder's.
+    With `unless_held`, aliases that another session holds are left out.
     """
-    key, aliases = facts.get("key", held.key), facts.get("aliases", held.aliases) or ()
+    key, aliases = fields.get("key", metadata.key), fields.get("aliases", metadata.aliases) or ()
     generations = {}
-    kept = []
+    kept_aliases = []
     for name in filter(None, (key, *aliases)):
-        other = holder(name)
-        mine = held.generations.get(name, 0)
-        if other is not None and other[0] != held.id and unless_held and name != key:
+        claim = holder(name)
+        generation = metadata.generations.get(name, 0)
+        if claim is not None and claim[0] != metadata.id and unless_held and name != key:
             continue
-        keeps = other is not None and other[0] == held.id and mine
-        generations[name] = mine if keeps else 1 + max(other[1] if other else 0, mine)
+        is_holder = claim is not None and claim[0] == metadata.id and generation
+        highest = max(claim[1] if claim else 0, generation)
+        generations[name] = generation if is_holder else 1 + highest
         if name in aliases:
-            kept.append(name)
-    made = {**facts, "generations": generations}
-    return made | {"aliases": kept} if "aliases" in facts else made
+            kept_aliases.append(name)
+    result = {**fields, "generations": generations}
+    return result | {"aliases": kept_aliases} if "aliases" in fields else result

@@ -1,10 +1,10 @@
-"""What every dialect must do, whatever its format; free of any test framework.
+"""The conformance suite for formats; independent of any test framework.
 
     class TestMine(FormatConformance):
-        dialect = mine
-        sessions = (Given("a", {"a.jsonl": b"…"}),)
+        format = mine
+        sessions = (InMemorySource("a", {"a.jsonl": b"…"}),)
 
-Sessions that the dialect reads are brought into a store of ours and written out again.
+Sessions that the format reads are imported into a native store and exported again.
 """
 
 from __future__ import annotations
@@ -16,112 +16,103 @@ import msgspec
 
 from everlog.errors import FormatError
 from everlog.interop.exporter import export
-from everlog.interop.formats.format_types import Format, Given, Read, Written
-from everlog.interop.importer import bring
+from everlog.interop.formats.format_types import ExportedFiles, ForeignSession, Format, InMemorySource
+from everlog.interop.importer import import_session
 from everlog.model import Compaction, Message, ToolCall, assistant, tool_result, user
 from everlog.session import Session, Store
 from everlog.stores.in_memory import InMemoryStore
 
-CUTS = 200  # places at which a file is cut
+MAX_CUTS = 200  # positions at which a file is truncated
 
 
 class FormatConformance:
-    """Tests of one dialect."""
+    """Conformance tests of one format."""
 
-    dialect: ClassVar[Any]  # a module
-    sessions: ClassVar[Sequence[Given]]  # sound ones, made by hand
-    exact = False  # goes back byte for byte; else the same objects in the same order
+    format: ClassVar[Any]  # a module
+    sessions: ClassVar[Sequence[InMemorySource]]  # valid ones, written by hand
+    exact = False  # exported byte for byte; else as the same objects in the same order
     writable = True
-    # A line that no version knows; None where the format has no place for one.
+    # A line of an unknown type; None if the format has no place for one.
     unknown: ClassVar[bytes | None] = b'{"type":"from-the-future","uuid":"u-1","data":{"a":[1]}}'
 
     # --- reading
 
     def test_it_recognises_its_own_files(self) -> None:
-        """By their beginning."""
+        """The first 64 KiB are enough."""
         for source in self.sessions:
             path = source.paths()[0]
-            assert self._dialect.recognises(path, source.files[path][:65536]), path
+            assert self._format.recognises(path, source.files[path][:65536]), path
 
     def test_it_recognises_nothing_else(self) -> None:
-        """Neither other formats nor nonsense."""
-        for head in (
-            b"",
-            b"\0" * 100,
-            b"[]\n",
-            b"{}\n",
-            b'{"a":1}\n',
-            b"# text\n",
-            b'"x"\n',
-            b"\xff\xfe",
-        ):
-            assert not self._dialect.recognises("x.jsonl", head), head
+        """Neither other formats nor arbitrary bytes."""
+        for head in (b"", b"\0" * 100, b"[]\n", b"{}\n", b'{"a":1}\n', b"# text\n", b'"x"\n', b"\xff\xfe"):
+            assert not self._format.recognises("x.jsonl", head), head
 
-    def test_a_sound_file_has_no_damage(self) -> None:
-        """And something to show."""
+    def test_a_valid_file_has_no_damage(self) -> None:
+        """It has items and a line count."""
         for source in self.sessions:
-            read = self._dialect.read(source)
-            assert not read.lost, read.lost
-            assert read.items and read.lines
+            read = self._format.read(source)
+            assert not read.damage, read.damage
+            assert read.items and read.line_count
 
-    def test_ids_are_unique_and_the_same_each_time(self) -> None:
-        """Or a second import would add things twice."""
+    def test_ids_are_unique_and_stable(self) -> None:
+        """Otherwise a second import would add duplicates."""
         for source in self.sessions:
-            first, second = self._dialect.read(source), self._dialect.read(source)
+            first, second = self._format.read(source), self._format.read(source)
             ids = [item.id for item in first.items]
             assert all(ids) and len(set(ids)) == len(ids)
             assert ids == [item.id for item in second.items]
 
-    def test_a_file_cut_at_any_byte_is_read(self) -> None:
-        """Whole lines before the cut are all there."""
+    def test_a_file_truncated_at_any_byte_is_read(self) -> None:
+        """All complete lines before the cut are read."""
         for source in self.sessions:
-            whole = {item.id: item for item in self._dialect.read(source).items}
+            whole = {item.id: item for item in self._format.read(source).items}
             path, data = next(iter(source.files.items()))
-            for at in range(0, len(data), max(len(data) // CUTS, 1)):
-                read = self._dialect.read(_with(source, path, data[:at]))
-                lines = data[:at].count(b"\n")
-                assert read.lines >= sum(map(bool, data.split(b"\n")[:lines]))
-                said = [item for item in read.items if isinstance(item, Message)]
-                assert all(item.id not in whole or item.role for item in said)
+            for cut in range(0, len(data), max(len(data) // MAX_CUTS, 1)):
+                read = self._format.read(_replace_file(source, path, data[:cut]))
+                lines = data[:cut].count(b"\n")
+                assert read.line_count >= sum(map(bool, data.split(b"\n")[:lines]))
+                messages = [item for item in read.items if isinstance(item, Message)]
+                assert all(item.id not in whole or item.role for item in messages)
 
-    def test_a_damaged_line_is_named_and_hides_no_other(self) -> None:
+    def test_a_damaged_line_is_reported_and_hides_no_other(self) -> None:
         """Each line in turn is overwritten."""
         for source in self.sessions:
             path, data = next(iter(source.files.items()))
             lines = data.split(b"\n")
-            sound = self._texts(self._dialect.read(source))
-            for at, line in enumerate(lines):
+            valid_texts = self._texts(self._format.read(source))
+            for number, line in enumerate(lines):
                 if not line:
                     continue
                 for junk in (b"\0" * len(line), line[: len(line) // 2], b"\xff" + line[1:]):
-                    broken = b"\n".join((*lines[:at], junk, *lines[at + 1 :]))
-                    read = self._dialect.read(_with(source, path, broken))
-                    assert read.lost, (at, junk[:20])
-                    missing = set(sound) - set(self._texts(read))
-                    assert len(missing) <= self._said_in(source, path, lines, at)
+                    broken = b"\n".join((*lines[:number], junk, *lines[number + 1 :]))
+                    read = self._format.read(_replace_file(source, path, broken))
+                    assert read.damage, (number, junk[:20])
+                    missing = set(valid_texts) - set(self._texts(read))
+                    assert len(missing) <= self._count_texts(source, path, lines, number)
 
-    def test_records_of_the_future_survive(self) -> None:
-        """They are kept, shown nowhere, and go back out."""
+    def test_records_of_unknown_types_survive(self) -> None:
+        """They are stored, not shown, and exported again."""
         if self.unknown is None:
             return
         for source in self.sessions:
             path, data = next(iter(source.files.items()))
-            grown = _with(source, path, data + self.unknown + b"\n")
-            assert self._texts(self._dialect.read(grown)) == self._texts(self._dialect.read(source))
+            grown = _replace_file(source, path, data + self.unknown + b"\n")
+            assert self._texts(self._format.read(grown)) == self._texts(self._format.read(source))
             if self.writable:
-                with _memory() as store:
-                    written = self._round(store, grown)
+                with _new_store() as store:
+                    written = self._round_trip(store, grown)
                 assert msgspec.json.decode(self.unknown) in _objects(written.files[path])
 
     # --- in a store
 
-    def test_what_came_in_goes_back_out(self) -> None:
-        """Through the records of a store."""
+    def test_an_imported_session_is_exported_unchanged(self) -> None:
+        """The session is imported into a store and exported from its records."""
         if not self.writable:
             return
         for source in self.sessions:
-            with _memory() as store:
-                written = self._round(store, source)
+            with _new_store() as store:
+                written = self._round_trip(store, source)
             for path, data in written.files.items():
                 if self.exact:
                     assert data == source.files[path], path
@@ -129,76 +120,77 @@ class FormatConformance:
                     assert _objects(data) == _objects(source.files[path]), path
 
     def test_importing_again_adds_nothing(self) -> None:
-        """Neither records nor sessions."""
+        """No records and no sessions."""
         for source in self.sessions:
-            read = self._dialect.read(source)
-            with _memory() as store:
-                first = bring(store.port, self._dialect.NAME, read)
+            read = self._format.read(source)
+            with _new_store() as store:
+                first = import_session(store.port, self._format.NAME, read)
                 before = self._session(store, first.id).records()
-                again = bring(store.port, self._dialect.NAME, read)
+                again = import_session(store.port, self._format.NAME, read)
                 assert (again.id, again.added) == (first.id, 0)
                 assert self._session(store, first.id).records() == before
 
-    def test_a_file_that_has_grown_adds_what_is_new(self) -> None:
-        """And the conversation is the same as if it had been imported at once."""
+    def test_importing_a_grown_file_adds_only_new_records(self) -> None:
+        """The messages are the same as after a single import."""
         for source in self.sessions:
             path, data = next(iter(source.files.items()))
             lines = data.split(b"\n")
-            with _memory() as store, _memory() as other:
+            with _new_store() as store, _new_store() as other:
                 for count in (2, len(lines) // 2, len(lines)):
-                    part = _with(source, path, b"\n".join(lines[:count]).rstrip(b"\n") + b"\n")
-                    done = bring(store.port, self._dialect.NAME, self._dialect.read(part))
-                at_once = bring(other.port, self._dialect.NAME, self._dialect.read(source))
-                grown = self._session(store, done.id).messages()
-                assert [one.text for one in grown] == [
-                    one.text for one in self._session(other, at_once.id).messages()
+                    data = b"\n".join(lines[:count]).rstrip(b"\n") + b"\n"
+                    read = self._format.read(_replace_file(source, path, data))
+                    imported = import_session(store.port, self._format.NAME, read)
+                at_once = import_session(other.port, self._format.NAME, self._format.read(source))
+                grown = self._session(store, imported.id).messages()
+                assert [message.text for message in grown] == [
+                    message.text for message in self._session(other, at_once.id).messages()
                 ]
 
-    def test_a_session_of_ours_can_be_written_and_read_back(self) -> None:
-        """With its calls, results and summary."""
+    def test_a_native_session_can_be_exported_and_read_back(self) -> None:
+        """Tool calls, results and the summary are preserved."""
         if not self.writable:
             return
-        with _memory() as store:
+        with _new_store() as store:
             session = store.create(title="A title", model="m")
-            _talk(session)
-            written = export(session, self._dialect)
+            _append_conversation(session)
+            written = export(session, self._format)
             path = next(iter(written.files))
-            assert self._dialect.recognises(path, written.files[path][:65536])
+            assert self._format.recognises(path, written.files[path][:65536])
             name = path.rpartition("/")[2].rpartition(".")[0]
-            read = self._dialect.read(Given(name, written.files))
-            assert not read.lost
-            back = self._session(store, bring(store.port, self._dialect.NAME, read).id)
-            assert [(one.role, one.text) for one in back.messages()] == [
-                (one.role, one.text) for one in session.messages()
+            read = self._format.read(InMemorySource(name, written.files))
+            assert not read.damage
+            back = self._session(store, import_session(store.port, self._format.NAME, read).id)
+            assert [(message.role, message.text) for message in back.messages()] == [
+                (message.role, message.text) for message in session.messages()
             ]
-            calls = [call.name for one in back.messages() for call in one.tool_calls]
+            calls = [call.name for message in back.messages() for call in message.tool_calls]
             assert calls == ["read_file", "bash"]
-            ours, theirs = session.context(), back.context()
-            assert [one.text for one in theirs.messages][1:] == [one.text for one in ours.messages][
+            native, foreign = session.context(), back.context()
+            assert [message.text for message in foreign.messages][1:] == [message.text for message in native.messages][
                 1:
             ]
 
-    def test_a_format_that_cannot_be_written_says_so(self) -> None:
-        """In one clear error."""
+    def test_exporting_to_a_read_only_format_raises(self) -> None:
+        """The error is `FormatError`."""
         if self.writable:
             return
-        with _memory() as store:
+        with _new_store() as store:
             try:
-                export(store.create(), self._dialect)
+                export(store.create(), self._format)
             except FormatError:
                 return
         raise AssertionError
 
-    # --- tools of the tests
+    # --- helpers
 
     @property
-    def _dialect(self) -> Format:
-        made: Format = type(self).dialect
-        return made
+    def _format(self) -> Format:
+        format_module: Format = type(self).format
+        return format_module
 
-    def _round(self, store: Store, source: Given) -> Written:
-        done = bring(store.port, self._dialect.NAME, self._dialect.read(source))
-        return export(self._session(store, done.id), self._dialect)
+    def _round_trip(self, store: Store, source: InMemorySource) -> ExportedFiles:
+        imported = import_session(store.port, self._format.NAME, self._format.read(source))
+        return export(self._session(store, imported.id), self._format)
 
     @staticmethod
     def _session(store: Store, name: str | None) -> Session:
@@ -206,21 +198,21 @@ class FormatConformance:
         return store.session(name)
 
     @staticmethod
-    def _texts(read: Read) -> list[str]:
+    def _texts(read: ForeignSession) -> list[str]:
         return [item.text for item in read.items if isinstance(item, Message) and item.text]
 
-    def _said_in(self, source: Given, path: str, lines: list[bytes], at: int) -> int:
-        """How many texts one line may take with it when it is lost."""
-        without = b"\n".join((*lines[:at], *lines[at + 1 :]))
-        read = self._dialect.read(_with(source, path, without))
-        return len(set(self._texts(self._dialect.read(source))) - set(self._texts(read)))
+    def _count_texts(self, source: InMemorySource, path: str, lines: list[bytes], number: int) -> int:
+        """Return how many texts are lost if a line is missing."""
+        without = b"\n".join((*lines[:number], *lines[number + 1 :]))
+        read = self._format.read(_replace_file(source, path, without))
+        return len(set(self._texts(self._format.read(source))) - set(self._texts(read)))
 
 
-def _memory() -> Store:
+def _new_store() -> Store:
     return Store(InMemoryStore())
 
 
-def _with(source: Given, path: str, data: bytes) -> Given:
+def _replace_file(source: InMemorySource, path: str, data: bytes) -> InMemorySource:
     return source._replace(files={**source.files, path: data})
 
 
@@ -232,12 +224,9 @@ def _lines(data: bytes) -> Iterator[bytes]:
     return (line for line in data.split(b"\n") if line.strip())
 
 
-def _talk(session: Session) -> None:
+def _append_conversation(session: Session) -> None:
     session.append(user("please fix the tests"))
-    calls = [
-        ToolCall("call_1", "read_file", {"path": "a.py"}),
-        ToolCall("call_2", "bash", {"command": "pytest"}),
-    ]
+    calls = [ToolCall("call_1", "read_file", {"path": "a.py"}), ToolCall("call_2", "bash", {"command": "pytest"})]
     session.append(assistant("I look at it.\nTwice.", model="m"))
     session.append(assistant(calls))
     session.append(tool_result("call_1", "x = 1 <&> \u2028"))

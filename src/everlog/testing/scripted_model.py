@@ -1,4 +1,4 @@
-"""A model that says what it was told to say, for tests of everything around it."""
+"""A model with scripted replies, for tests."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ Reply = str | Message | Exception | Callable[[Request], str | Message]
 
 
 class ScriptedModel:
-    """A provider that gives its replies in order and remembers what it was asked.
+    """A provider that returns its replies in order and records the requests.
 
     A reply is a text, a message, an exception to raise, or a function of the request. Titles are
-    asked for in the background, at no certain time: they take no reply, but all are `title`.
+    requested in the background, at no definite time: they use up no reply, and all are `title`.
     """
 
     def __init__(self, *replies: Reply, window: int | None = None, title: str = "") -> None:
@@ -26,7 +26,7 @@ class ScriptedModel:
         self._title = title
 
     async def complete(self, request: Request, on_delta: DeltaCallback = ignore_delta) -> Message:
-        """The next reply, told in words; ProviderError when there are no more."""
+        """Return the next reply, streamed word by word. Raises `ProviderError` if none is left."""
         if request.purpose == "title":
             return assistant(self._title)
         self.requests.append(request)
@@ -43,5 +43,5 @@ class ScriptedModel:
         return message
 
     def window(self, model: str) -> int | None:
-        """The window that it was given."""
+        """Return the window passed to the constructor."""
         return self._window

@@ -1,7 +1,7 @@
-"""What a run tells those who watch it, in the names that go over the wire.
+"""Events that a run emits, in the names that go over the wire.
 
-A message that was stored comes as `message` with its seq; whoever missed some reads them from
-the log. Everything else is of the moment and is not kept.
+A stored message arrives as `message` with its seq; a client that missed some reads them from the
+log. All other events are transient and not stored.
 """
 
 from __future__ import annotations
@@ -23,39 +23,39 @@ class RunEvent(
     tag_field="type",
     tag=lambda name: "".join(f"_{c.lower()}" if c.isupper() else c for c in name).lstrip("_"),
 ):
-    """Something that happened while a session was being worked on."""
+    """Base of all events of a session."""
 
     session_id: str
-    run_id: str | UnsetType = UNSET  # none for what happens outside of a turn
+    run_id: str | UnsetType = UNSET  # unset for events outside a turn
 
 
 class Queued(RunEvent, frozen=True, kw_only=True):
-    """A message is kept and waits for its turn."""
+    """A message is stored and waits in the queue."""
 
-    position: int  # 1: the next
+    position: int  # 1: next
 
 
 class RunStart(RunEvent, frozen=True, kw_only=True):
-    """A turn begins."""
+    """A turn started."""
 
     model: str
     started_at: str
 
 
 class StreamDelta(RunEvent, frozen=True, kw_only=True):
-    """The model says a little more."""
+    """A chunk of the model's answer."""
 
     text: str
 
 
 class ThinkingDelta(RunEvent, frozen=True, kw_only=True):
-    """The model shows a little more of its reasoning."""
+    """A chunk of the model's reasoning."""
 
     text: str
 
 
 class ToolStart(RunEvent, frozen=True, kw_only=True):
-    """A tool is called."""
+    """A tool call started."""
 
     tool_call_id: str
     tool_name: str
@@ -63,7 +63,7 @@ class ToolStart(RunEvent, frozen=True, kw_only=True):
 
 
 class ToolResult(RunEvent, frozen=True, kw_only=True):
-    """A tool has answered, and the answer is stored."""
+    """A tool call ended, and its result is stored."""
 
     tool_call_id: str
     tool_name: str
@@ -80,7 +80,7 @@ class MessageStored(RunEvent, frozen=True, kw_only=True, tag="message"):
 
 
 class MessageComplete(RunEvent, frozen=True, kw_only=True):
-    """A turn has ended well; this is its answer."""
+    """A turn ended successfully, with its answer."""
 
     seq: int
     content: str
@@ -92,7 +92,7 @@ class MessageComplete(RunEvent, frozen=True, kw_only=True):
 
 
 class Status(RunEvent, frozen=True, kw_only=True):
-    """Something a person may want to know, such as that a call is tried again."""
+    """Information for the user, such as that a call is retried."""
 
     message: str
     attempt: int = 0
@@ -100,17 +100,17 @@ class Status(RunEvent, frozen=True, kw_only=True):
 
 
 class SessionRenamed(RunEvent, frozen=True, kw_only=True):
-    """The session has another title."""
+    """The session has a new title."""
 
     name: str
 
 
 class SessionChanged(RunEvent, frozen=True, kw_only=True):
-    """What is shown of the session is not what it was: a client reads it again."""
+    """The view of the session changed: a client reads it again."""
 
     change: Literal["hidden", "restored", "rewound", "deleted"]
-    seq: int = 0  # of the marker that says so
-    seqs: tuple[int, ...] = ()  # messages that were hidden or restored; where it was rewound to
+    seq: int = 0  # of the marker
+    seqs: tuple[int, ...] = ()  # messages hidden or restored, or the target of the rewind
 
 
 class Error(RunEvent, frozen=True, kw_only=True):
@@ -122,11 +122,11 @@ class Error(RunEvent, frozen=True, kw_only=True):
 
 
 class CompactStart(RunEvent, frozen=True, kw_only=True):
-    """A compaction begins."""
+    """A compaction started."""
 
     strategy: str
-    messages: int  # that will be summarised
-    tokens: int  # of the context now
+    messages: int  # to be summarised
+    tokens: int  # of the current context
 
 
 class CompactEnd(RunEvent, frozen=True, kw_only=True):
@@ -139,14 +139,14 @@ class CompactEnd(RunEvent, frozen=True, kw_only=True):
 
 
 class CompactFailed(RunEvent, frozen=True, kw_only=True):
-    """A compaction was not made; the log has no new summary."""
+    """A compaction failed; the log has no new summary."""
 
     error: str
     failures: int = 0  # failed summary calls in a row
 
 
 class TokenWarning(RunEvent, frozen=True, kw_only=True):
-    """The context has reached this part of the window."""
+    """The context has reached this percentage of the window."""
 
     percent: int  # 80 or 95
     tokens: int
@@ -154,7 +154,7 @@ class TokenWarning(RunEvent, frozen=True, kw_only=True):
 
 
 class MemoryExtracted(RunEvent, frozen=True, kw_only=True):
-    """The session was looked through for facts, and new ones were found."""
+    """An extraction found new facts in the session."""
 
     facts: int
     finder: str  # "model" or "rules"
@@ -162,7 +162,7 @@ class MemoryExtracted(RunEvent, frozen=True, kw_only=True):
 
 
 class MemoryDreamed(RunEvent, frozen=True, kw_only=True):
-    """After a turn of the session, the memory of its agent was put in order."""
+    """A dream after a turn of the session consolidated its agent's memory."""
 
     agent: str
     changes: int  # files
@@ -176,9 +176,9 @@ class HookFailed(RunEvent, frozen=True, kw_only=True):
     problem: str
 
 
-# Is called in the order in which things happen, must return at once and must not raise.
+# Called in the order of the events; must not block and must not raise.
 Sink = Callable[[RunEvent], None]
 
 
-def ignore(event: RunEvent) -> None:
-    """The sink of a run that nobody watches."""
+def ignore_event(event: RunEvent) -> None:
+    """Discard an event: the sink of a run without subscribers."""

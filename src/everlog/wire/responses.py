@@ -1,7 +1,7 @@
-"""What the daemon answers, typed, in the names that go over the wire.
+"""Typed response bodies of the daemon, in the names that go over the wire.
 
-Records (messages and markers) stand as they are in the file, without their crc: dictionaries in
-the file's names, so that keys and kinds this version does not know arrive too.
+Records (messages and markers) are dictionaries with the keys of the file, without their crc, so
+that keys and kinds unknown to this version are passed on.
 """
 
 from __future__ import annotations
@@ -15,21 +15,21 @@ from everlog.model import Usage
 RecordObject = dict[str, Any]
 
 
-class Answer(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
-    """Something that the daemon answers."""
+class ResponseBody(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
+    """Base of all response bodies."""
 
 
-class Problem(Answer, frozen=True, kw_only=True):
-    """What went wrong."""
+class ErrorBody(ResponseBody, frozen=True, kw_only=True):
+    """An error."""
 
     error: str
-    details: tuple[str, ...] = ()  # "/field: what is wrong with it"
+    details: tuple[str, ...] = ()  # "/field: problem"
     hint: str = ""  # what to do
-    code: str = ""  # the error's class in everlog.errors, if it is one of those
+    code: str = ""  # the error's class in everlog.errors, if it has one
 
 
-class Summary(Answer, frozen=True, kw_only=True):
-    """A session as a listing shows it."""
+class SessionSummary(ResponseBody, frozen=True, kw_only=True):
+    """A session in a listing."""
 
     id: str
     name: str
@@ -40,206 +40,206 @@ class Summary(Answer, frozen=True, kw_only=True):
     agent: str
     sender: str
     running: bool
-    waiting: int  # messages that wait for their turn
+    waiting: int  # messages in its queue
 
 
-class Listing(Answer, frozen=True, kw_only=True):
-    """A page of sessions. On the wire it is the array; the rest is in headers."""
+class Listing(ResponseBody, frozen=True, kw_only=True):
+    """A page of sessions. The body is the array alone; total and cursor are in headers."""
 
-    sessions: list[Summary]
+    sessions: list[SessionSummary]
     total: int  # of the whole listing
     next: str | None = None  # cursor of the next page
 
 
-class Named(Answer, frozen=True, kw_only=True):
-    """A session that was made."""
+class CreatedSession(ResponseBody, frozen=True, kw_only=True):
+    """A session that was created."""
 
     id: str
     name: str
 
 
-class Whole(Answer, frozen=True, kw_only=True):
-    """A session: its live messages and its metadata."""
+class SessionDetail(ResponseBody, frozen=True, kw_only=True):
+    """A session with its live messages and its metadata."""
 
     messages: list[RecordObject]
     metadata: dict[str, Any]
 
 
-class History(Answer, frozen=True, kw_only=True):
+class History(ResponseBody, frozen=True, kw_only=True):
     """A page of a session's log."""
 
     messages: list[RecordObject]
     next: int | None = None  # `after` of the next page
 
 
-class LeftOutOf(Answer, frozen=True, kw_only=True):
-    """A message that is not in a context, and why."""
+class OmittedMessage(ResponseBody, frozen=True, kw_only=True):
+    """A message that is left out of a context, and the reason."""
 
     seq: int | None = None
     why: str
 
 
-class Prepared(Answer, frozen=True, kw_only=True):
-    """What the model would be sent."""
+class PreparedContext(ResponseBody, frozen=True, kw_only=True):
+    """The context of the next model call."""
 
     messages: list[RecordObject]
     tokens: int
     window: int
-    left_out: list[LeftOutOf]
-    stale: list[int] = []  # deleted or restored since the summary was made
+    left_out: list[OmittedMessage]
+    stale: list[int] = []  # messages deleted or restored since the last summary
 
 
-class Ran(Answer, frozen=True, kw_only=True):
+class RunResult(ResponseBody, frozen=True, kw_only=True):
     """A turn that ended."""
 
     run_id: str
-    messages: list[RecordObject]  # that it stored, the input first
+    messages: list[RecordObject]  # stored by the turn, the input first
     usage: Usage = Usage()
 
 
-class Accepted(Answer, frozen=True, kw_only=True):
-    """A message that is kept and will be answered."""
+class AcceptedMessage(ResponseBody, frozen=True, kw_only=True):
+    """A message that is stored and will be answered."""
 
     run_id: str
-    position: int = 0  # 0: at once; 1: the next
+    position: int = 0  # in the queue; 0: running, 1: next
 
 
-class Compacted(Answer, frozen=True, kw_only=True, omit_defaults=True):
-    """What a compaction came to."""
+class CompactionResult(ResponseBody, frozen=True, kw_only=True, omit_defaults=True):
+    """The result of a compaction."""
 
     compacted: bool
     reason: str | None = None  # why nothing was recorded
     record: RecordObject | None = None
-    messages: int = 0  # that were summarised
-    tokens: int = 0  # of the context before
+    messages: int = 0  # summarised
+    tokens: int = 0  # of the context before the compaction
     tokens_freed: int = 0
     summariser: str | None = None
     problem: str | None = None
 
 
-class Rewound(Answer, frozen=True, kw_only=True):
-    """A session that went back to a message."""
+class RewindResult(ResponseBody, frozen=True, kw_only=True):
+    """A rewind to an earlier message."""
 
     seq: int  # of the marker
     to_seq: int
 
 
-class Deleted(Answer, frozen=True, kw_only=True):
-    """Messages that were hidden: the one named, and those it cannot be without."""
+class DeleteResult(ResponseBody, frozen=True, kw_only=True):
+    """Messages that were deleted: the requested one and those that belong to it."""
 
     seq: int  # of the marker
     deletes: tuple[int, ...]
 
 
-class Restored(Answer, frozen=True, kw_only=True):
-    """Messages that are shown again."""
+class RestoreResult(ResponseBody, frozen=True, kw_only=True):
+    """Messages that were restored."""
 
     seq: int
     restores: tuple[int, ...]
 
 
-class Cancelled(Answer, frozen=True, kw_only=True):
-    """Whether there was a turn, or a waiting message, to stop."""
+class CancelResult(ResponseBody, frozen=True, kw_only=True):
+    """Whether there was a turn or a queued message to cancel."""
 
     cancelled: bool
 
 
-class Done(Answer, frozen=True, kw_only=True, omit_defaults=True):
-    """It was done."""
+class ActionResult(ResponseBody, frozen=True, kw_only=True, omit_defaults=True):
+    """A successful action."""
 
     ok: bool = msgspec.field(default_factory=lambda: True)
     session_id: str | None = None  # of the run that was started
 
 
-class Link(Answer, frozen=True, kw_only=True):
-    """An address that opens the page once."""
+class PageLink(ResponseBody, frozen=True, kw_only=True):
+    """A one-time link to the web page."""
 
     url: str
 
 
-class Received(Answer, frozen=True, kw_only=True):
-    """A channel's message and what became of it."""
+class InboundResult(ResponseBody, frozen=True, kw_only=True):
+    """A channel's message after routing, with its reply."""
 
     session_id: str
     key: str
     run_id: str
-    reply: str | None = None  # None: it was not waited for
+    reply: str | None = None  # None with `wait=false`
 
 
-class SaidAt(Answer, frozen=True, kw_only=True):
-    """Where a fact was said."""
+class FactSource(ResponseBody, frozen=True, kw_only=True):
+    """The message that a fact comes from."""
 
     session: str
-    seq: int  # 0: it is not known in which message
+    seq: int  # 0: unknown
 
 
-class NoteFile(Answer, frozen=True, kw_only=True):
-    """A note of a memory."""
+class NoteFile(ResponseBody, frozen=True, kw_only=True):
+    """A note in an agent's memory."""
 
     file: str
     name: str
     description: str
-    text: str  # what stands below its front matter
+    text: str  # below the front matter
     category: str | None
     confidence: float
     updated: str
-    by_person: bool  # no dream rewrites it
-    sources: list[SaidAt] = []
-    version: str = ""  # of its file, for whoever changes it
+    by_person: bool  # if true, no dream rewrites it
+    sources: list[FactSource] = []
+    version: str = ""  # of its file, to detect conflicting edits
 
 
-class Remembered(Answer, frozen=True, kw_only=True):
+class AgentMemory(ResponseBody, frozen=True, kw_only=True):
     """The memory of an agent."""
 
     agent: str
-    index: str  # MEMORY.md, as agents are shown it
+    index: str  # MEMORY.md, as it is sent to agents
     notes: list[NoteFile]  # newest first
 
 
-class Noted(Answer, frozen=True, kw_only=True):
+class SavedNote(ResponseBody, frozen=True, kw_only=True):
     """A note that was written."""
 
     file: str
 
 
-class MemoryChange(Answer, frozen=True, kw_only=True):
-    """What was done to a memory at once: a dream, a note, or the undoing of one of these."""
+class MemoryChange(ResponseBody, frozen=True, kw_only=True):
+    """One change to a memory: a dream, an edited note, or an undo."""
 
     id: str
     at: str
-    report: str  # a line for each file, and its reasons
+    report: str  # a line per file, with the reasons
     files: list[str]
-    undoes: str  # the change that this one took back, or nothing
-    undone: bool  # it was taken back
+    undoes: str  # id of the change that this one undoes, or empty
+    undone: bool  # whether a later change undid this one
 
 
-class FileChange(Answer, frozen=True, kw_only=True):
-    """A file that a dream changed, or would."""
+class FileChange(ResponseBody, frozen=True, kw_only=True):
+    """A file that a dream changed, or would change."""
 
     file: str
     kind: str  # "write", "rewrite" or "remove"
     reasons: list[str]
 
 
-class Dreamed(Answer, frozen=True, kw_only=True):
-    """What a dream came to."""
+class DreamResult(ResponseBody, frozen=True, kw_only=True):
+    """The result of a dream."""
 
-    dreamed: bool  # whether the memory was put in order
-    reason: str  # why not, or by what
+    dreamed: bool  # whether the memory was consolidated
+    reason: str  # why not, or by which method
     changes: list[FileChange]
-    remarks: list[str]  # what was found and deliberately left as it is
+    remarks: list[str]  # findings that were deliberately left unchanged
 
 
-class TakenBack(Answer, frozen=True, kw_only=True):
-    """A change of a memory that was undone."""
+class UndoResult(ResponseBody, frozen=True, kw_only=True):
+    """A change to a memory that was undone."""
 
     id: str
     files: list[str]
-    report: str  # of what was taken back
+    report: str  # of the change that was undone
 
 
-class Damage(Answer, frozen=True, kw_only=True):
-    """Bytes of a session that are not as they should be."""
+class Damage(ResponseBody, frozen=True, kw_only=True):
+    """A damaged range of bytes in a session."""
 
     session: str
     file: str
@@ -249,29 +249,29 @@ class Damage(Answer, frozen=True, kw_only=True):
     problem: str
 
 
-class Verified(Answer, frozen=True, kw_only=True):
-    """Every byte of a session was looked at."""
+class VerifyResult(ResponseBody, frozen=True, kw_only=True):
+    """The result of the integrity check of one session."""
 
     ok: bool
     damage: list[Damage]
 
 
-class Checked(Answer, frozen=True, kw_only=True):
-    """How far the check of all sessions is, and what it has found."""
+class IntegrityStatus(ResponseBody, frozen=True, kw_only=True):
+    """Progress and findings of the integrity check of all sessions."""
 
     running: bool
-    started_at: str | None  # None: there was none since the daemon started
+    started_at: str | None  # None: not run since the daemon started
     ended_at: str | None
     done: int  # sessions
     of: int
-    ok: bool  # nothing was found (so far), and it did not end early
+    ok: bool  # no damage so far, and the check did not fail
     damage: list[Damage]
-    failure: str  # why it ended early
+    failure: str  # why the check ended early
 
 
-class Repaired(Answer, frozen=True, kw_only=True):
-    """What was done about a session, deleting nothing."""
+class RepairResult(ResponseBody, frozen=True, kw_only=True):
+    """The result of a repair, which never deletes anything."""
 
     id: str
     done: list[str]
-    left: list[Damage]  # what cannot be repaired and stays as it is
+    left: list[Damage]  # damage that cannot be repaired and stays as it is

@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Iterable
 from itertools import pairwise
 
-from tests.stores.postgres.faces import Ack, Face, text_of
+from tests.stores.postgres.interfaces import Ack, Face, text_of
 
 
 def violations(face: Face, sessions: Iterable[str], acks: Iterable[Ack]) -> list[str]:

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 import pytest
 
+from tests.stores.postgres.open_stores import Stores, shared_server
 from tests.stores.postgres.server import Server
-from tests.stores.postgres.stores import Stores, shared_server
 
 
 @pytest.fixture(scope="session")

@@ -61,13 +61,9 @@ class Proxy:
             self._ends += [near, far]
             asked = threading.Event()  # what must not be answered was asked here
             for source, target, is_question in ((near, far, True), (far, near, False)):
-                threading.Thread(
-                    target=self._pass, args=(source, target, asked, is_question), daemon=True
-                ).start()
+                threading.Thread(target=self._pass, args=(source, target, asked, is_question), daemon=True).start()
 
-    def _pass(
-        self, source: socket.socket, target: socket.socket, asked: threading.Event, question: bool
-    ) -> None:
+    def _pass(self, source: socket.socket, target: socket.socket, asked: threading.Event, question: bool) -> None:
         with suppress(OSError):
             while data := source.recv(1 << 16):
                 if question and self._swallowing.is_set() and self._word in data:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from everlog.app import migrate_database, open_home, open_runtime, open_store
+from everlog.app import migrate_database, open_runtime, open_store, open_transferable
 from everlog.cli.main import main
 from everlog.errors import SettingsError, StoreFailedError
 from everlog.settings import PostgresSettings, Settings, convert
@@ -94,15 +94,13 @@ def test_an_address_is_shown_as_it_is_written(url: str, shown: str) -> None:
     ],
 )
 def test_a_password_that_ends_too_early_is_not_taken_for_a_place(url: str) -> None:
-    with pytest.raises(SettingsError, match="cannot be read") as raised:
+    with pytest.raises(SettingsError, match="cannot be parsed") as raised:
         Address(url)
     assert "secret" not in str(raised.value)
 
 
 @pytest.mark.parametrize("password", ["e", "o", "role", "does"])
-def test_a_short_password_changes_neither_the_kind_nor_the_words(
-    server: Server, password: str
-) -> None:
+def test_a_short_password_changes_neither_the_kind_nor_the_words(server: Server, password: str) -> None:
     url = server.url.replace(f"{USER}@", f"nouser:{password}@")
     with pytest.raises(SettingsError) as raised:
         PostgresStore(url, QUICK).list()
@@ -112,8 +110,8 @@ def test_a_short_password_changes_neither_the_kind_nor_the_words(
 
 def test_a_password_is_hidden_however_short_it_is() -> None:
     address = Address("postgresql://me:e@host/x")
-    assert address.clean("in postgresql://me:e@host/x the e is e") == "in … the … is …"
-    assert address.clean("password=e, when") == "password=…, when"
+    assert address.redact("in postgresql://me:e@host/x the e is e") == "in … the … is …"
+    assert address.redact("password=e, when") == "password=…, when"
 
 
 @pytest.mark.parametrize("key", ["wait_seconds", "statement_seconds", "lease_seconds"])
@@ -138,7 +136,7 @@ WORDS = "host=127.0.0.1 port=1 user=bob password=s3cr3tpw dbname=x"
 
 
 @pytest.mark.parametrize("given", [WORDS, "password = s3cr3tpw", "service=s3cr3tpw"])
-@pytest.mark.parametrize("opening", [open_store, open_home, migrate_database, open_runtime])
+@pytest.mark.parametrize("opening", [open_store, open_transferable, migrate_database, open_runtime])
 def test_what_only_libpq_takes_for_an_address_is_no_directory_and_is_not_repeated(
     opening: Callable[..., object], given: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -180,5 +178,5 @@ def test_directories_of_others_beside_a_database_are_refused_and_do_not_hinder_m
     assert "config.toml" in raised.value.hint
     with pytest.raises(SettingsError, match="stores"):
         open_runtime(tmp_path, store=server.url)
-    open_home(server.url, home=tmp_path).close()
+    open_transferable(server.url, home=tmp_path).close()
     migrate_database(server.url, home=tmp_path)

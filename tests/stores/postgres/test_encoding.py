@@ -11,8 +11,8 @@ from everlog.model import user
 from everlog.ports import Query
 from everlog.settings import Settings
 from everlog.stores.postgres.postgres_store import PostgresStore
+from tests.stores.postgres.open_stores import Stores
 from tests.stores.postgres.server import USER, Server
-from tests.stores.postgres.stores import Stores
 
 TITLE = "日本語 ☃"
 
@@ -37,7 +37,7 @@ def test_a_client_is_always_one_that_speaks_utf_8(
         store = PostgresStore(url, settings)
         session = store.create({"name": TITLE}).id
         store.append(session, [user("hello, 日本語")])
-        assert store.list()[0].metadata.name == TITLE
+        assert store.list()[0].metadata.title == TITLE
         assert store.search(Query(text="日本語")).total == 1
         store.close()
         assert not store.reports
@@ -52,21 +52,18 @@ def foreign(server: Server, request: pytest.FixtureRequest) -> Iterator[str]:
     name = f"db_{request.param.lower()}"
     with server.connect() as admin:
         admin.execute(
-            f"CREATE DATABASE {name} ENCODING '{request.param}' LC_COLLATE 'C' LC_CTYPE 'C'"
-            " TEMPLATE template0"
+            f"CREATE DATABASE {name} ENCODING '{request.param}' LC_COLLATE 'C' LC_CTYPE 'C' TEMPLATE template0"
         )
         yield server.url.removesuffix("postgres") + name
         admin.execute(f"DROP DATABASE {name} WITH (FORCE)")
 
 
-def test_a_database_of_another_encoding_is_refused_and_nothing_is_made_in_it(
-    foreign: str, server: Server
-) -> None:
+def test_a_database_of_another_encoding_is_refused_and_nothing_is_made_in_it(foreign: str, server: Server) -> None:
     store = PostgresStore(foreign)
     for verb in (store.create, store.list, store.migrate):
         with pytest.raises(SettingsError, match=r"LATIN1|SQL_ASCII") as raised:
             verb()
         assert "createdb -E UTF8" in raised.value.hint
     there = "SELECT 1 FROM pg_namespace WHERE nspname = 'everlog'"
-    found = store.database.prepared(lambda link: link.execute(there).fetchall())
+    found = store.database.run_separately(lambda link: link.execute(there).fetchall())
     assert found == []

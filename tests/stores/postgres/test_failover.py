@@ -10,9 +10,9 @@ from typing import NamedTuple
 
 import pytest
 
-from tests.stores.postgres.crew import Crew, Outcome, until
 from tests.stores.postgres.proxy import Proxy
 from tests.stores.postgres.server import USER, Server, both
+from tests.stores.postgres.workers import Crew, Outcome, until
 
 pytestmark = pytest.mark.crash
 
@@ -41,9 +41,7 @@ def replicated() -> Iterator[Pair]:
     with (
         Server({"synchronous_standby_names": "*"}) as primary,
         Proxy(primary.port) as wire,
-        Server(
-            {"primary_conninfo": f"host=127.0.0.1 port={wire.port} user={USER}"}, copy_of=primary
-        ) as standby,
+        Server({"primary_conninfo": f"host=127.0.0.1 port={wire.port} user={USER}"}, copy_of=primary) as standby,
     ):
         with primary.connect() as asking:
             state = "SELECT sync_state FROM pg_stat_replication"
@@ -103,9 +101,7 @@ def _behind() -> dict[str, Outcome]:
         return {kind: crew.outcome(pair.standby.url) for kind, crew in crews.items()}
 
 
-def test_an_ended_wait_for_the_standby_is_no_acknowledgement(
-    behind: dict[str, list[Outcome]],
-) -> None:
+def test_an_ended_wait_for_the_standby_is_no_acknowledgement(behind: dict[str, list[Outcome]]) -> None:
     for found in behind["Everlog"]:
         print(f"waiting ended {found}")
         assert found.wrong == []
@@ -113,8 +109,6 @@ def test_an_ended_wait_for_the_standby_is_no_acknowledgement(
 
 
 @pytest.mark.parametrize("twin", ["CommitsHere", "TrustsWarnings"])
-def test_a_twin_that_does_not_wait_for_the_standby_loses_records(
-    twin: str, behind: dict[str, list[Outcome]]
-) -> None:
+def test_a_twin_that_does_not_wait_for_the_standby_loses_records(twin: str, behind: dict[str, list[Outcome]]) -> None:
     for found in behind[twin]:
         assert any(": lost: " in one for one in found.wrong)

@@ -11,12 +11,12 @@ import pytest
 from everlog.model import user
 from everlog.ports import Query
 from everlog.stores.postgres.postgres_store import PostgresStore
-from tests.stores.postgres.crew import until
+from tests.stores.postgres.open_stores import Stores
 from tests.stores.postgres.server import USER
-from tests.stores.postgres.stores import Stores
-from tests.stores.postgres.test_making import delete_only
+from tests.stores.postgres.test_lifecycle import delete_only
+from tests.stores.postgres.test_metadata_rows import ask
 from tests.stores.postgres.test_odd_sessions import waiting
-from tests.stores.postgres.test_rows import ask
+from tests.stores.postgres.workers import until
 
 
 @contextmanager
@@ -63,11 +63,7 @@ def refuse_once(stores: Stores, store: PostgresStore, what: str) -> None:
             RETURN NEW;
         END $$""",
     )
-    ask(
-        stores,
-        store,
-        f"CREATE TRIGGER once BEFORE {what} FOR EACH ROW EXECUTE FUNCTION everlog.once()",
-    )
+    ask(stores, store, f"CREATE TRIGGER once BEFORE {what} FOR EACH ROW EXECUTE FUNCTION everlog.once()")
 
 
 def tries(stores: Stores, store: PostgresStore) -> int:

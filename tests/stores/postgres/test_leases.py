@@ -14,12 +14,12 @@ from pathlib import Path
 import pytest
 
 from everlog.errors import ConflictError, SessionBusyError
-from everlog.log.raw_lines import Line
+from everlog.log.raw_lines import RawLine
 from everlog.model import user
 from everlog.stores.postgres.leases import PostgresLease
 from everlog.stores.postgres.postgres_store import PostgresStore
-from tests.stores.postgres.crew import until
-from tests.stores.postgres.stores import Stores
+from tests.stores.postgres.open_stores import Stores
+from tests.stores.postgres.workers import until
 
 SOON = 60.0  # seconds in which something must happen
 
@@ -50,12 +50,9 @@ def test_who_finds_a_turn_taken_is_told_by_whom(stores: Stores) -> None:
     one = stores.new()
     session = one.create().id
     other = stores.again(one)
-    with (
-        one.lease(session),
-        pytest.raises(SessionBusyError, match=rf"running in \S+\.{os.getpid()}\.") as raised,
-    ):
+    with one.lease(session), pytest.raises(SessionBusyError, match=rf"running in \S+\.{os.getpid()}\.") as raised:
         other.lease(session)
-    assert "free after 15 seconds" in raised.value.hint
+    assert "expires after 15 seconds" in raised.value.hint
     with one.lease(session), pytest.raises(SessionBusyError, match="of this session") as own:
         one.lease(session)
     assert "stop it" in own.value.hint
@@ -67,8 +64,8 @@ def test_a_lease_is_renewed_for_as_long_as_it_is_held(stores: Stores) -> None:
     session = one.create().id
     other = stores.again(one)
     with one.lease(session) as lease:
-        end = lease.until + 1.0  # it would have ended long ago
-        while lease.until < end:
+        end = lease.expires_at + 1.0  # it would have ended long ago
+        while lease.expires_at < end:
             assert not can_take(other, session)
             one.append(session, [user("still mine")], lease=lease)
         assert lease.held
@@ -106,9 +103,7 @@ def test_a_stale_lease_is_refused_and_writes_nothing(stores: Stores) -> None:
     assert one.verify(session) == ()
 
 
-def test_a_lease_from_before_a_session_was_deleted_and_copied_in_again_is_stale(
-    stores: Stores,
-) -> None:
+def test_a_lease_from_before_a_session_was_deleted_and_copied_in_again_is_stale(stores: Stores) -> None:
     paused = stores.new()
     session = paused.create().id
     paused.append(session, [user("mine")])
@@ -119,7 +114,7 @@ def test_a_lease_from_before_a_session_was_deleted_and_copied_in_again_is_stale(
         table = f"{other.database.settings.schema}.session"
         connection.execute(f"UPDATE {table} SET lease_until = 'epoch'")
     other.delete(session)
-    other.adopt(metadata, lambda: (one for one in lines if isinstance(one, Line)))
+    other.adopt(metadata, lambda: (one for one in lines if isinstance(one, RawLine)))
     with other.lease(session) as lease:
         assert lease.epoch > late.epoch
         with pytest.raises(ConflictError, match="is not held"):
@@ -161,9 +156,7 @@ def test_a_forked_child_neither_renews_nor_gives_back_what_its_parent_holds(stor
     assert [one.text for one in store.read(session)] == ["parent", "child", "parent again"]  # type: ignore[union-attr]
 
 
-def test_runners_that_are_stopped_and_go_on_never_write_under_an_old_lease(
-    stores: Stores, tmp_path: Path
-) -> None:
+def test_runners_that_are_stopped_and_go_on_never_write_under_an_old_lease(stores: Stores, tmp_path: Path) -> None:
     """A small storm: three runners fight for one turn, and each is paused past its lease."""
     store = stores.new()
     session = store.create().id
@@ -172,10 +165,7 @@ def test_runners_that_are_stopped_and_go_on_never_write_under_an_old_lease(
     told = [tmp_path / f"r{n}" for n in range(3)]  # files: a pipe that nobody reads fills up
     with ExitStack() as files:
         runners = [
-            subprocess.Popen(
-                [*command, session, one.name, "4", "0.3"],
-                stdout=files.enter_context(one.open("wb")),
-            )
+            subprocess.Popen([*command, session, one.name, "4", "0.3"], stdout=files.enter_context(one.open("wb")))
             for one in told
         ]
     stops = 0
@@ -190,9 +180,7 @@ def test_runners_that_are_stopped_and_go_on_never_write_under_an_old_lease(
     acknowledged = [line.split() for one in told for line in one.read_text().splitlines()]
     assert all(one.returncode == 0 for one in runners)
     with stores.server.connect() as connection:
-        rows = connection.execute(
-            f"SELECT seq, epoch FROM {schema}.rec WHERE seq > 0 ORDER BY seq"
-        ).fetchall()
+        rows = connection.execute(f"SELECT seq, epoch FROM {schema}.rec WHERE seq > 0 ORDER BY seq").fetchall()
     stored = {one.id: one.seq for one in store.read(session)}  # type: ignore[union-attr]
     epochs = dict(rows)
     assert stops > 5 and len(acknowledged) > 20 and len(set(epochs.values())) > 3

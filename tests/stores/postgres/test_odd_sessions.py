@@ -16,13 +16,13 @@ from everlog.ports import Filter, Query
 from everlog.settings import PostgresSettings, Settings
 from everlog.stores.postgres import text_search_words
 from everlog.stores.postgres.id_columns import sid_of
-from everlog.stores.postgres.metadata_rows import AT_ONCE
+from everlog.stores.postgres.metadata_rows import MAX_REFRESHED
 from everlog.stores.postgres.postgres_store import PostgresStore
-from everlog.stores.postgres.schema import statements
+from everlog.stores.postgres.schema import split_statements
 from everlog.stores.postgres.statements import FOLDER, in_schema
-from tests.stores.postgres.crew import PATIENCE, until
-from tests.stores.postgres.stores import Stores
-from tests.stores.postgres.test_rows import ask
+from tests.stores.postgres.open_stores import Stores
+from tests.stores.postgres.test_metadata_rows import ask
+from tests.stores.postgres.workers import PATIENCE, until
 
 LETTERS = "abcdefghijklmnopqrstuvwxyz0123456789"
 
@@ -34,16 +34,14 @@ def long(seed: int, size: int = 9_000) -> str:
 
 def without_keeper(store: PostgresStore) -> PostgresStore:
     """A process whose rows stay behind, as those of one that was killed do."""
-    store._keeper.refresh = None
+    store._background.refresh_row = None
     return store
 
 
 def waiting(stores: Stores) -> int:
     """How many statements wait for a lock."""
     with stores.server.connect() as connection:
-        row = connection.execute(
-            "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock'"
-        ).fetchone()
+        row = connection.execute("SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock'").fetchone()
     assert row is not None
     return int(row[0])
 
@@ -82,7 +80,7 @@ def test_a_session_that_is_deleted_while_it_is_taken_in_is_not_found(stores: Sto
     for table in ("passage", "taken", "pending"):
         rows = ask(stores, store, f"SELECT sid FROM everlog.{table} WHERE sid = %s", sid)
         assert rows == [], table
-    assert store.texts.total() == 1
+    assert store.passages.count_passages() == 1
 
 
 def test_a_mark_that_goes_with_its_session_leaves_nothing_to_be_taken_in(stores: Stores) -> None:
@@ -94,9 +92,10 @@ def test_a_mark_that_goes_with_its_session_leaves_nothing_to_be_taken_in(stores:
     schema = store.database.settings.schema
     with (
         stores.server.connect() as connection,
-        going_on(
-            lambda: store.delete(session), lambda: other._rows.refresh(session, unmark=True)
-        ) as (deleting, unmarking),
+        going_on(lambda: store.delete(session), lambda: other._rows.refresh(session, unmark=True)) as (
+            deleting,
+            unmarking,
+        ),
         connection.transaction(),
     ):
         connection.execute(f"SELECT 1 FROM {schema}.stripe FOR UPDATE")
@@ -153,9 +152,7 @@ def test_a_long_message_in_any_script_is_taken_in(stores: Stores) -> None:
     chosen = random.Random(1)
     chars = [chr(chosen.randrange(0x4E00, 0x9FA0)) for _ in range(280_000)]
     chinese = "，".join("".join(chars[at : at + 14]) for at in range(0, len(chars), 14))
-    greek = " ".join(
-        "".join(chosen.choices("αβγδεζηθικλμνξοπρστυφχψω", k=9)) for _ in range(40_000)
-    )
+    greek = " ".join("".join(chosen.choices("αβγδεζηθικλμνξοπρστυφχψω", k=9)) for _ in range(40_000))
     mixed = "".join(f"{''.join(chosen.choices(LETTERS, k=3))}é" for _ in range(70_000))
     code = " ".join(f"get{long(n, 8)}Name_{long(-n, 8)}" for n in range(10_000))
     for text in (chinese, greek, mixed, code, "zebra"):
@@ -169,10 +166,8 @@ def test_a_long_message_in_any_script_is_taken_in(stores: Stores) -> None:
 
 def test_words_and_grams_share_the_room_of_an_entry() -> None:
     text = "字母" * 10
-    assert text_search_words.document(text, "字母 母字") == f"{text} é é05b5706bcd é06bcd05b57"
-    many = text_search_words.document(
-        "", " ".join(chr(0x4E00 + n) + chr(0x4E00 + n) for n in range(40_000))
-    )
+    assert text_search_words.encode_document(text, "字母 母字") == f"{text} é é05b5706bcd é06bcd05b57"
+    many = text_search_words.encode_document("", " ".join(chr(0x4E00 + n) + chr(0x4E00 + n) for n in range(40_000)))
     assert 17 * len(many.split()) == pytest.approx(350_000, rel=0.01)
 
 
@@ -183,7 +178,7 @@ def test_a_schema_may_be_called_like_a_word_of_sql(stores: Stores) -> None:
     session = store.create({"agent": "a"}).id
     store.append(session, [assistant("apples", model="m", usage=Usage(1, 2))])
     which = Filter(agent="a")
-    assert store.list(which).total == store.search(Query(text="apples", which=which)).total == 1
+    assert store.list(which).total == store.search(Query(text="apples", criteria=which)).total == 1
     assert store.usage(which).spenders[0].session == session
 
 
@@ -205,13 +200,13 @@ def test_a_row_in_which_somebody_wrote_nonsense_is_made_from_the_log(stores: Sto
             [sid_of(session), sid_of(empty)],
         )
         again = stores.again(store)
-        assert again.metadata(session).name == "one"
-        assert again.usage().spent and again.holdings().sessions == 3
+        assert again.metadata(session).title == "one"
+        assert again.usage().spent and again.disk_usage().sessions == 3
         assert again.search(Query(text="plums")).total == 1
         assert {row.id for row in again.list()} == {session, other, empty}
         assert any(session in one for one in again.reports)
         told = len(again.reports)
-        assert {row.metadata.name for row in again.list()} >= {"one", "two"}
+        assert {row.metadata.title for row in again.list()} >= {"one", "two"}
         assert len(again.reports) == told, "it was mended"
         assert again.append(session, [user("more")])[0].seq > 2
         again.close()
@@ -238,7 +233,7 @@ def test_a_log_whose_last_record_is_missing_is_listed_and_searched(stores: Store
     assert again.search(Query(text="b")).total == 1
     again.repair(session)
     assert again.search(Query(text="b")).total == 1
-    assert again.update(session, {"name": "still here"}).name == "still here"
+    assert again.update(session, {"name": "still here"}).title == "still here"
 
 
 def test_one_session_that_cannot_be_listed_does_not_hide_the_others(stores: Stores) -> None:
@@ -278,7 +273,7 @@ def test_one_session_that_cannot_be_taken_in_does_not_hide_the_others(stores: St
 
 def test_a_listing_brings_only_some_rows_up_to_date(stores: Stores) -> None:
     store = without_keeper(stores.new())
-    made = [store.create().id for _ in range(AT_ONCE + 20)]
+    made = [store.create().id for _ in range(MAX_REFRESHED + 20)]
     for session in made:
         store.append(session, [user("x")])
     reader = stores.again(store)
@@ -291,10 +286,10 @@ def test_a_listing_brings_only_some_rows_up_to_date(stores: Stores) -> None:
 
 def test_a_search_and_what_was_spent_see_all_of_them(stores: Stores) -> None:
     store = without_keeper(stores.new())
-    for _ in range(AT_ONCE + 5):
+    for _ in range(MAX_REFRESHED + 5):
         store.append(store.create().id, [assistant("x", model="m", usage=Usage(1, 1))])
-    assert sum(one.input_tokens for one in stores.again(store).usage().spent) == AT_ONCE + 5
-    assert stores.again(store).catch_up() == AT_ONCE + 5
+    assert sum(one.input_tokens for one in stores.again(store).usage().spent) == MAX_REFRESHED + 5
+    assert stores.again(store).catch_up() == MAX_REFRESHED + 5
 
 
 def test_of_what_was_spent_only_what_changed_is_written(stores: Stores) -> None:
@@ -358,7 +353,7 @@ def test_older_tables_with_names_that_no_index_holds_are_migrated(stores: Stores
         connection.execute(f"CREATE TABLE {schema}.version (version integer PRIMARY KEY)")
         connection.execute(f"INSERT INTO {schema}.version VALUES (1), (2)")
         for file in files:
-            for one in statements(in_schema(file.read_text(encoding="utf-8"), schema)):
+            for one in split_statements(in_schema(file.read_text(encoding="utf-8"), schema)):
                 connection.execute(one)
         connection.execute(
             f"""INSERT INTO {schema}.listing VALUES
@@ -373,9 +368,7 @@ def test_older_tables_with_names_that_no_index_holds_are_migrated(stores: Stores
 
 
 @pytest.mark.parametrize("many", [1, 200])
-def test_one_of_many_passages_that_no_index_takes_costs_its_own_session_alone(
-    stores: Stores, many: int
-) -> None:
+def test_one_of_many_passages_that_no_index_takes_costs_its_own_session_alone(stores: Stores, many: int) -> None:
     store = stores.new()
     bad, good = store.create().id, store.create().id
     store.append(bad, [user("bad"), *(user(f"more {number}") for number in range(many - 1))])

@@ -9,9 +9,9 @@ import time
 
 import pytest
 
-from tests.stores.postgres.crew import Crew
 from tests.stores.postgres.namespaces import Machines
 from tests.stores.postgres.server import Server, both
+from tests.stores.postgres.workers import Crew
 
 pytestmark = pytest.mark.crash
 
@@ -29,9 +29,7 @@ def machines() -> Machines:
     return Machines()
 
 
-def test_a_primary_that_is_cut_off_acknowledges_nothing_and_nothing_is_lost(
-    machines: Machines,
-) -> None:
+def test_a_primary_that_is_cut_off_acknowledges_nothing_and_nothing_is_lost(machines: Machines) -> None:
     with (
         machines,
         Server(
@@ -39,12 +37,7 @@ def test_a_primary_that_is_cut_off_acknowledges_nothing_and_nothing_is_lost(
             host=machines.one.address,
             inside=machines.one.entered,
         ) as primary,
-        Server(
-            QUICK_TO_NOTICE,
-            copy_of=primary,
-            host=machines.other.address,
-            inside=machines.other.entered,
-        ) as standby,
+        Server(QUICK_TO_NOTICE, copy_of=primary, host=machines.other.address, inside=machines.other.entered) as standby,
         Crew("Everlog", both(primary, standby), threads=4) as crew,
     ):
         crew.more(50)
@@ -79,12 +72,5 @@ def test_a_primary_that_is_cut_off_acknowledges_nothing_and_nothing_is_lost(
 def _left_behind(kind: str, primary: Server, local: str, machines: Machines) -> Crew:
     """Writers on the machine of the primary."""
     return Crew(
-        kind,
-        primary.url,
-        through=local,
-        processes=1,
-        threads=2,
-        sessions=2,
-        name="behind",
-        inside=machines.one.entered,
+        kind, primary.url, through=local, processes=1, threads=2, sessions=2, name="behind", inside=machines.one.entered
     )

@@ -6,8 +6,8 @@ import threading
 
 from everlog.model import user
 from everlog.settings import SessionSettings, Settings
-from tests.stores.postgres.stores import Stores
-from tests.stores.postgres.test_rows import ask
+from tests.stores.postgres.open_stores import Stores
+from tests.stores.postgres.test_metadata_rows import ask
 
 SMALL = Settings(session=SessionSettings(part_bytes=900))
 
@@ -22,7 +22,7 @@ def test_a_part_that_is_counted_nowhere_is_found_and_counted_again(stores: Store
     (wrong,) = store.verify(session)
     assert wrong.file == before[1].file and f"{before[1].bytes} bytes" in wrong.problem
     (told,) = store.repair(session)
-    assert "counted anew" in told
+    assert "recounted" in told
     assert store.parts(session) == before
     assert store.verify(session) == ()
 

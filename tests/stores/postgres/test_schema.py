@@ -12,10 +12,10 @@ from everlog.model import user
 from everlog.settings import Settings
 from everlog.stores.postgres import schema
 from everlog.stores.postgres.postgres_store import PostgresStore
-from everlog.stores.postgres.statements import FOLDER, in_schema, load
+from everlog.stores.postgres.statements import FOLDER, in_schema, load_statements
+from tests.stores.postgres.open_stores import Stores
 from tests.stores.postgres.proxy import Proxy
 from tests.stores.postgres.server import USER
-from tests.stores.postgres.stores import Stores
 
 
 def test_an_empty_database_is_made_ready_by_whoever_comes_first(stores: Stores) -> None:
@@ -52,19 +52,15 @@ def test_tables_that_were_half_made_are_none(stores: Stores) -> None:
     assert stores.opened[0].list().total == 1
 
 
-def test_older_tables_are_changed_only_on_demand_and_newer_ones_are_refused(
-    stores: Stores,
-) -> None:
+def test_older_tables_are_changed_only_on_demand_and_newer_ones_are_refused(stores: Stores) -> None:
     store = stores.new()
     name = store.database.settings.schema
     assert store.migrate() == (0, schema.VERSION)
     assert store.migrate() == (schema.VERSION, schema.VERSION)
     with stores.server.connect() as connection:
-        connection.execute(
-            f"INSERT INTO {name}.version (version) VALUES (%s)", (schema.VERSION + 1,)
-        )
+        connection.execute(f"INSERT INTO {name}.version (version) VALUES (%s)", (schema.VERSION + 1,))
         for verb in (store.list, store.migrate):
-            with pytest.raises(SettingsError, match="this everlog knows") as raised:
+            with pytest.raises(SettingsError, match="this everlog supports") as raised:
                 verb()
             assert raised.value.hint == "upgrade everlog"
         connection.execute(f"DELETE FROM {name}.version WHERE version > 0")
@@ -86,7 +82,7 @@ def test_every_statement_names_its_tables_with_their_schema() -> None:
     tables = ("session", "rec", "part", "claim", "stripe", "listing", "mark", "spent", "pending",
               "taken", "passage")  # fmt: skip
     for file in FOLDER.glob("*.sql"):
-        for name, text in load(file.stem, "elsewhere").items():
+        for name, text in load_statements(file.stem, "elsewhere").items():
             assert "everlog." not in text, name
             words = text.replace("\n", " ").split()
             for before, word in pairwise(words):
@@ -97,6 +93,6 @@ def test_every_statement_names_its_tables_with_their_schema() -> None:
 
 def test_migrations_have_only_what_other_engines_take_too() -> None:
     for file in (FOLDER / "migrations").glob("*.sql"):
-        text = " ".join(schema.statements(file.read_text(encoding="utf-8"))).upper()
+        text = " ".join(schema.split_statements(file.read_text(encoding="utf-8"))).upper()
         for word in ("TRIGGER", "SERIAL", "LISTEN", "EXTENSION", "ADVISORY", "JSONB", "FUNCTION"):
             assert word not in text

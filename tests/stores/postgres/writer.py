@@ -19,7 +19,7 @@ import threading
 import time
 from itertools import count
 
-from tests.stores.postgres.faces import Again, Face, Refused, open_face
+from tests.stores.postgres.interfaces import Again, Face, Refused, open_face
 
 GIVE_UP = 60.0  # seconds without an acknowledgement
 
@@ -36,10 +36,7 @@ class Writers:
     def run(self, name: str, threads: int, *, turns: bool) -> None:
         """Write until the input ends, and end with everything acknowledged."""
         work = self._take_turns if turns else self._append
-        writers = [
-            threading.Thread(target=self._guarded, args=(work, f"{name}.{n}"))
-            for n in range(threads)
-        ]
+        writers = [threading.Thread(target=self._guarded, args=(work, f"{name}.{n}")) for n in range(threads)]
         for one in writers:
             one.start()
         sys.stdin.read()

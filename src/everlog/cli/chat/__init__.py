@@ -1,1 +1,1 @@
-"""`everlog chat`: a conversation on a terminal, through the daemon or in this process."""
+"""`everlog chat`: chat with an agent on a terminal, through the daemon or in this process."""

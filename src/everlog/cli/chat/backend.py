@@ -1,7 +1,7 @@
-"""Whom a conversation is with: a runtime in this process, or the daemon that runs for the root.
+"""The backend of a chat: a runtime in this process, or the daemon of the root.
 
-Both are used in the same way. Only what needs a turn, or what others who watch must hear of, goes
-through the partner; everything else is read from the store, which any number of processes share.
+Both have the same interface. Only operations that need a turn, or that emit events to other
+clients, go through the backend; everything else uses the store, which processes can share.
 """
 
 from __future__ import annotations
@@ -15,101 +15,100 @@ from everlog.cli import output
 from everlog.context.build import Context
 from everlog.errors import NotFoundError
 from everlog.wire.events import RunEvent
-from everlog.wire.responses import Accepted, Compacted
+from everlog.wire.responses import AcceptedMessage, CompactionResult
 
 
-class Away(NamedTuple):
-    """The partner does not answer any more; nothing that is stored is lost."""
+class Disconnected(NamedTuple):
+    """The connection to the backend was lost; stored messages are safe."""
 
     reason: str
 
 
-class Back(NamedTuple):
-    """It answers again."""
+class Reconnected(NamedTuple):
+    """The connection is back."""
 
-    run: str = ""  # the turn under way in it, or none
-
-
-Told = RunEvent | Away | Back
+    run: str = ""  # the running turn, or none
 
 
-class Partner(Protocol):
-    """What answers. Every verb raises errors of ours."""
+StreamItem = RunEvent | Disconnected | Reconnected
+
+
+class Backend(Protocol):
+    """Runs turns and emits events. Every method raises only EverlogError."""
 
     store: AsyncStore
-    events: asyncio.Queue[Told]  # of the session that is followed, in their order
-    place: str  # where turns run, in words
-    stays: bool  # whether turns go on when this program ends
+    events: asyncio.Queue[StreamItem]  # of the followed session, in order
+    description: str  # where turns run, for the user
+    survives_exit: bool  # whether turns continue when this program exits
 
     async def follow(self, session: str) -> str:
         """Put the events of this session, and of no other, into `events` from now on.
 
-        Returns the turn that is under way in it and can be stopped, or nothing; its end is told.
+        Returns the id of its running turn, which can be cancelled and whose end is emitted; or "".
         """
 
     async def create(self, *, agent: str, sender: str, model: str) -> AsyncSession:
-        """Make a session for a model; SettingsError, and none is made, if it cannot be used."""
+        """Create a session with a model; SettingsError, and no session, if it is unusable."""
 
     async def use_model(self, session: str, model: str) -> None:
-        """Let another model answer; SettingsError, and nothing changes, if it cannot be used."""
+        """Change the session's model; SettingsError, and no change, if it is unusable."""
 
-    async def submit(self, session: str, text: str) -> Accepted:
-        """Say something: durable when this returns."""
+    async def submit(self, session: str, text: str) -> AcceptedMessage:
+        """Send a message; it is durable on return."""
 
     async def cancel(self, session: str, run_id: str = "") -> bool:
-        """Stop a turn, or take a waiting message back; whether there was one."""
+        """Cancel a turn or a queued message; return whether there was one."""
 
-    async def compact(self, session: str, focus: str) -> Compacted:
+    async def compact(self, session: str, focus: str) -> CompactionResult:
         """Summarise the older part of the session."""
 
     async def context(self, session: str) -> Context:
-        """What the model would be sent."""
+        """Return what the model would be sent."""
 
     async def rename(self, session: str, title: str) -> None:
-        """Give the session a title."""
+        """Set the session's title."""
 
     async def rewind(self, session: str, to_seq: int) -> None:
-        """Go back to a message, or with 0 to the start."""
+        """Rewind to a message, or with 0 to the start."""
 
-    def ending(self) -> list[str]:
-        """Sessions whose turns are stopped when this program ends."""
+    def sessions_stopped_on_exit(self) -> list[str]:
+        """Return the sessions whose turns are stopped when this program exits."""
 
     async def close(self) -> None:
-        """End what runs here, recorded; the store is closed."""
+        """Stop and record what runs in this process, and close the store."""
 
 
-async def find_partner(
-    root: Path, foreign: tuple[Path, str] | None, store: str | None = None
-) -> Partner:
-    """The daemon if one runs, else a runtime here.
+async def find_backend(root: Path, foreign: tuple[Path, str] | None, store: str | None = None) -> Backend:
+    """Return the daemon if one is running, else a runtime in this process.
 
-    Sessions of another program, or in a database, that the user named need not be among the
-    daemon's: they are talked to here. The turn lease keeps both from answering in one session at
-    once.
+    A foreign directory or a database that the user selected may be unknown to the daemon, so its
+    sessions are always run in this process. The turn lease keeps both from running a turn in the
+    same session at once.
     """
     if foreign is None and store is None:
         try:
-            return await open_remote(root)
+            return await open_daemon_backend(root)
         except NotFoundError:
             pass
-    return open_local(root, foreign, store)
+    return open_local_backend(root, foreign, store)
 
 
-async def open_remote(root: Path) -> Partner:
-    """The daemon of a root; NotFoundError if none runs."""
-    from everlog.cli.chat.daemon_backend import Remote, running
+async def open_daemon_backend(root: Path) -> Backend:
+    """Connect to the daemon of a root; NotFoundError if none is running."""
+    from everlog.cli.chat.daemon_backend import DaemonBackend, find_daemon
 
-    address = await running(root)
+    address = await find_daemon(root)
     from everlog.app import open_async_store
 
-    return Remote(root, address, open_async_store(root))
+    return DaemonBackend(root, address, open_async_store(root))
 
 
-def open_local(root: Path, foreign: tuple[Path, str] | None, store: str | None = None) -> Partner:
-    """A runtime in this process."""
+def open_local_backend(root: Path, foreign: tuple[Path, str] | None, store: str | None = None) -> Backend:
+    """Open a runtime in this process."""
     from everlog.app import open_runtime
-    from everlog.cli.chat.local_backend import Local
+    from everlog.cli.chat.local_backend import LocalBackend
 
-    where, dialect = (str(foreign[0]), foreign[1]) if foreign is not None else (store, "native")
-    with output.progress("indexing sessions") as tell:
-        return Local(open_runtime(root, store=where, dialect=dialect, progress=tell))
+    location, dialect = (str(foreign[0]), foreign[1]) if foreign is not None else (store, "native")
+    with output.progress("indexing sessions") as on_progress:
+        runtime = open_runtime(root, store=location, dialect=dialect, progress=on_progress)
+        return LocalBackend(runtime)

@@ -1,8 +1,8 @@
-"""The terminal: lines that are typed come from it, and what is shown goes above the prompt.
+"""The chat's terminal: reads input lines, and prints output above the prompt.
 
-Two kinds. `Screen` draws with prompt_toolkit: editing, history, completion, a part above the
-input that changes while something is under way, and a bar below it. `Paper` is for a terminal that
-cannot move its cursor (TERM=dumb): lines in, lines out.
+There are two kinds. `ChatScreen` uses prompt_toolkit: editing, history, completion, lines above the
+input that change while a turn runs, and a status line below it. `LineTerminal` is for a terminal
+that cannot move its cursor (TERM=dumb): it reads and prints plain lines.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from prompt_toolkit.output.color_depth import ColorDepth
 from prompt_toolkit.styles import DEFAULT_ATTRS, Attrs, Style, StyleTransformation
 
 from everlog.cli import output
-from everlog.cli.chat.event_printer import Line, Markdown, Plain, Shown
-from everlog.cli.chat.markdown_stream import LONGEST
+from everlog.cli.chat.event_printer import Line, Markdown, OutputItem, Plain
+from everlog.cli.chat.markdown_stream import MAX_BLOCK_CHARS
 
 if TYPE_CHECKING:
     from prompt_toolkit.completion import Completer
@@ -36,46 +36,46 @@ PROMPT = "› "
 STYLES = {"": "", "dim": "fg:ansibrightblack", "bold": "bold", "cyan": "fg:ansicyan"}
 
 
-class Watched(Protocol):
-    """What a screen shows beside what was said, and what its keys do."""
+class ScreenDelegate(Protocol):
+    """Supplies the lines around the input, and handles keys."""
 
-    def above(self, columns: int) -> list[Line]:
-        """Lines above the input, for now."""
+    def lines_above(self, columns: int) -> list[Line]:
+        """Return the lines to show above the input at the moment."""
 
-    def below(self, columns: int) -> str:
-        """The line below it."""
+    def status_line(self, columns: int) -> str:
+        """Return the line below the input."""
 
-    def interrupt(self, is_empty: bool) -> bool:
-        """Ctrl+C was pressed; whether what was typed is to stay."""
+    def on_interrupt(self, is_empty: bool) -> bool:
+        """Handle Ctrl+C; return whether to keep the typed text."""
 
-    def unfold(self) -> None:
-        """Ctrl+O was pressed."""
+    def on_unfold(self) -> None:
+        """Handle Ctrl+O."""
 
 
 class Terminal(Protocol):
-    """Where the conversation takes place."""
+    """Reads input and prints output."""
 
-    async def line(self, text: str = "") -> str:
-        """What is typed next, `text` being there already; EOFError at the end."""
+    async def read_line(self, text: str = "") -> str:
+        """Read a line, with `text` as its initial content; EOFError at the end."""
 
     async def ask(self, question: str) -> str:
-        """A short answer; empty if there is none."""
+        """Ask for a short answer; empty if there is none."""
 
-    async def show(self, shown: Iterable[Shown]) -> None:
-        """Put something on the screen for good."""
+    async def show(self, items: Iterable[OutputItem]) -> None:
+        """Print items permanently."""
 
     def refresh(self) -> None:
-        """What is above or below the input has changed."""
+        """Redraw the lines above and below the input."""
 
-    def held(self) -> AbstractContextManager[None]:
-        """Every key is for a prompt, if need be for the next one."""
+    def raw_mode(self) -> AbstractContextManager[None]:
+        """Deliver every key to a prompt, even if the prompt comes later."""
 
-    def released(self) -> AbstractContextManager[None]:
-        """Ctrl+C is a signal meanwhile."""
+    def cooked_mode(self) -> AbstractContextManager[None]:
+        """Make Ctrl+C a signal inside the context."""
 
 
-class _Bare(StyleTransformation):
-    """No colours; what is selected stays marked."""
+class _NoColor(StyleTransformation):
+    """A style without colours; the selection stays visible."""
 
     def transform_attrs(self, attrs: Attrs) -> Attrs:
         return DEFAULT_ATTRS._replace(reverse=attrs.reverse)
@@ -84,86 +84,86 @@ class _Bare(StyleTransformation):
         return "bare"
 
 
-def drawn(shown: Iterable[Shown]) -> str:
-    """What is shown as characters for the terminal, with its escape sequences."""
+def render(items: Iterable[OutputItem]) -> str:
+    """Render items as text with escape sequences."""
     from rich.text import Text
 
-    from everlog.cli.terminal_markdown import Formatted
+    from everlog.cli.terminal_markdown import RenderedMarkdown
 
     console = output.console()
-    made = []
-    for one in shown:
-        if isinstance(one, Plain):
-            made.append(one.text)
+    chunks = []
+    for item in items:
+        if isinstance(item, Plain):
+            chunks.append(item.text)
             continue
         with console.capture() as captured:
-            if isinstance(one, Markdown):
-                console.print(Formatted(one.text))
+            if isinstance(item, Markdown):
+                console.print(RenderedMarkdown(item.text))
                 console.print()
             else:
-                console.print(Text(one.text, one.style), soft_wrap=len(one.text) > LONGEST)
-        made.append(captured.get())
-    return "".join(made)
+                is_long = len(item.text) > MAX_BLOCK_CHARS
+                console.print(Text(item.text, item.style), soft_wrap=is_long)
+        chunks.append(captured.get())
+    return "".join(chunks)
 
 
-def columns() -> int:
-    """How wide the terminal is."""
+def terminal_width() -> int:
+    """Return the width of the terminal in columns."""
     return max(shutil.get_terminal_size().columns, 10)
 
 
-class Screen:
-    """A terminal that can be drawn on."""
+class ChatScreen:
+    """A terminal with cursor control, drawn by prompt_toolkit."""
 
-    def __init__(self, watched: Watched, history: History, completer: Completer) -> None:
-        self._watched = watched
+    def __init__(self, delegate: ScreenDelegate, history: History, completer: Completer) -> None:
+        self._delegate = delegate
         bare = bool(os.environ.get("NO_COLOR"))
         self._session: PromptSession[str] = PromptSession(
-            self._message,
+            self._prompt_text,
             multiline=True,
             wrap_lines=True,
             history=history,
             completer=completer,
             complete_while_typing=Condition(self._may_complete),
             reserve_space_for_menu=6,
-            bottom_toolbar=self._bar,
+            bottom_toolbar=self._toolbar,
             prompt_continuation="  ",
             key_bindings=self._keys(),
             style=Style.from_dict({"bottom-toolbar": "noreverse fg:ansibrightblack"}),
             include_default_pygments_style=False,
-            style_transformation=_Bare() if bare else None,
+            style_transformation=_NoColor() if bare else None,
             color_depth=ColorDepth.DEPTH_1_BIT if bare else None,
             enable_suspend=True,
             erase_when_done=True,
             refresh_interval=0.5,
         )
-        self._session.app.ttimeoutlen = 0.05  # a lone Esc; Alt+Enter comes at once
+        self._session.app.ttimeoutlen = 0.05  # seconds until Esc counts as a key, not as Alt+…
 
-    async def line(self, text: str = "") -> str:
-        """What is typed next."""
+    async def read_line(self, text: str = "") -> str:
+        """Read a line."""
         return await self._session.prompt_async(default=text)
 
     async def ask(self, question: str) -> str:
-        """A short answer, which is not kept."""
-        asking: PromptSession[str] = PromptSession(
-            style_transformation=self._session.style_transformation,
-            color_depth=self._session.color_depth,
+        """Ask for a short answer, which does not go into the history."""
+        question_session: PromptSession[str] = PromptSession(
+            style_transformation=self._session.style_transformation, color_depth=self._session.color_depth
         )
         try:
-            return (await asking.prompt_async(f"{question} ")).strip()
+            return (await question_session.prompt_async(f"{question} ")).strip()
         except (EOFError, KeyboardInterrupt):
             return ""
 
-    async def show(self, shown: Iterable[Shown]) -> None:
-        """Put something above the input."""
-        text = drawn(shown)
+    async def show(self, items: Iterable[OutputItem]) -> None:
+        """Print items above the input."""
+        text = render(items)
         if not text:
             return
         text = text if text.endswith("\n") else f"{text}\n"
         app = get_app()
-        # prompt_toolkit's own way to print hands the terminal back for a moment. Keys that are
-        # pressed then are not seen as keys: a Ctrl+D would be lost.
+        # prompt_toolkit's run_in_terminal() leaves raw mode for a moment; a Ctrl+D pressed then
+        # would be lost.
         if app.is_running and app.output.responds_to_cpr:
-            await app.renderer.wait_for_cpr_responses()  # they tell where the prompt is
+            await app.renderer.wait_for_cpr_responses()  # they report the prompt's position
         if app.is_running:
             app.renderer.erase()
         sys.stdout.write(text)
@@ -173,29 +173,29 @@ class Screen:
             app.invalidate()
 
     def refresh(self) -> None:
-        """Draw anew what changes."""
+        """Redraw the prompt."""
         self._session.app.invalidate()
 
-    def held(self) -> AbstractContextManager[None]:
-        """Take every key as it is."""
+    def raw_mode(self) -> AbstractContextManager[None]:
+        """Put the terminal into raw mode."""
         return self._session.input.raw_mode()
 
-    def released(self) -> AbstractContextManager[None]:
-        """As the terminal was."""
+    def cooked_mode(self) -> AbstractContextManager[None]:
+        """Restore the terminal's normal mode."""
         return self._session.input.cooked_mode()
 
-    def _message(self) -> StyleAndTextTuples:
-        made: StyleAndTextTuples = []
-        for line in self._watched.above(columns()):
-            made.append((STYLES.get(line.style, ""), f"{line.text}\n"))
-        made.append(("bold", PROMPT))
-        return made
+    def _prompt_text(self) -> StyleAndTextTuples:
+        fragments: StyleAndTextTuples = []
+        for line in self._delegate.lines_above(terminal_width()):
+            fragments.append((STYLES.get(line.style, ""), f"{line.text}\n"))
+        fragments.append(("bold", PROMPT))
+        return fragments
 
     def _may_complete(self) -> bool:
         return self._session.default_buffer.text.startswith("/")
 
-    def _bar(self) -> str:
-        return self._watched.below(columns() - 1)
+    def _toolbar(self) -> str:
+        return self._delegate.status_line(terminal_width() - 1)
 
     def _keys(self) -> KeyBindings:
         keys = KeyBindings()
@@ -220,42 +220,42 @@ class Screen:
         @keys.add("<sigint>")
         def interrupt(event: KeyPressEvent) -> None:
             buffer = event.current_buffer
-            if not self._watched.interrupt(not buffer.text):
+            if not self._delegate.on_interrupt(not buffer.text):
                 buffer.reset()
 
         @keys.add("c-o")
         def unfold(event: KeyPressEvent) -> None:
-            self._watched.unfold()
+            self._delegate.on_unfold()
 
         return keys
 
 
-class Paper:
-    """A terminal that only takes lines."""
+class LineTerminal:
+    """A terminal without cursor control."""
 
-    def __init__(self, watched: Watched) -> None:
-        self._watched = watched
+    def __init__(self, delegate: ScreenDelegate) -> None:
+        self._delegate = delegate
         self._lines: asyncio.Queue[str | None] = asyncio.Queue()
-        self._rest = b""
-        self._prompt = ""  # that stands at the end of the last line
+        self._remainder = b""
+        self._prompt = ""  # printed at the end of the last line
         loop = asyncio.get_running_loop()
         loop.add_reader(sys.stdin.fileno(), self._read)
-        loop.add_signal_handler(signal.SIGINT, watched.interrupt, True)
+        loop.add_signal_handler(signal.SIGINT, delegate.on_interrupt, True)
 
-    async def line(self, text: str = "") -> str:
-        """What is typed next; what could be edited elsewhere is shown, to be typed again."""
+    async def read_line(self, text: str = "") -> str:
+        """Read a line; `text` cannot be edited here and is only printed, to be typed again."""
         if text:
             print(output.one_line(text))
-        return await self._next("> ")
+        return await self._prompt_line("> ")
 
     async def ask(self, question: str) -> str:
-        """A short answer."""
+        """Ask for a short answer."""
         try:
-            return (await self._next(f"{question} ")).strip()
+            return (await self._prompt_line(f"{question} ")).strip()
         except EOFError:
             return ""
 
-    async def _next(self, prompt: str) -> str:
+    async def _prompt_line(self, prompt: str) -> str:
         self._prompt = prompt
         print(prompt, end="", flush=True)
         line = await self._lines.get()
@@ -264,28 +264,28 @@ class Paper:
             raise EOFError
         return line
 
-    async def show(self, shown: Iterable[Shown]) -> None:
-        """Write it down, on lines of its own."""
-        text = drawn(shown)
+    async def show(self, items: Iterable[OutputItem]) -> None:
+        """Print items on their own lines."""
+        text = render(items)
         if text:
             before = "\n" if self._prompt else ""
             after = "" if text.endswith("\n") else "\n"
             print(f"{before}{text}{after}{self._prompt}", end="", flush=True)
 
     def refresh(self) -> None:
-        """What changes is not shown."""
+        """Do nothing: this terminal shows no changing lines."""
 
-    def held(self) -> AbstractContextManager[None]:
-        """Nothing to do: keys are lines."""
+    def raw_mode(self) -> AbstractContextManager[None]:
+        """Do nothing: this terminal reads lines, not keys."""
         return nullcontext()
 
-    def released(self) -> AbstractContextManager[None]:
-        """Nothing to do: Ctrl+C always is one."""
+    def cooked_mode(self) -> AbstractContextManager[None]:
+        """Do nothing: Ctrl+C is always a signal here."""
         return nullcontext()
 
     def _read(self) -> None:
         data = os.read(sys.stdin.fileno(), 1 << 16)
-        *lines, self._rest = (self._rest + data).split(b"\n")
+        *lines, self._remainder = (self._remainder + data).split(b"\n")
         for line in lines:
             self._lines.put_nowait(line.decode("utf-8", "replace"))
         if not data:

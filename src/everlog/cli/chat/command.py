@@ -1,4 +1,4 @@
-"""The command: what is asked for, and whether there is somebody at a terminal to talk with."""
+"""The `everlog chat` command: checks its options and starts a chat or a single prompt."""
 
 from __future__ import annotations
 
@@ -9,36 +9,26 @@ import click
 
 from everlog.cli import output
 from everlog.cli.completion_source import complete_agent, complete_session
-from everlog.cli.options import (
-    chosen_foreign,
-    chosen_root,
-    chosen_store,
-    json_option,
-    root_option,
-)
+from everlog.cli.options import chosen_foreign, chosen_root, chosen_store, json_option, root_option
 
 if TYPE_CHECKING:
-    from everlog.cli.chat.session_choice import Wanted
+    from everlog.cli.chat.session_choice import SessionChoice
 
 
 @click.command()
-@click.option("--new", "is_new", is_flag=True, help="Start the next session.")
+@click.option("--new", "is_new", is_flag=True, help="Start a new session.")
 @click.option(
     "--resume",
     is_flag=False,
     flag_value="",
     metavar="[ID]",
     shell_complete=complete_session,
-    help="Go on with this session; without ID, with the newest of all.",
+    help="Continue this session; without ID, the newest of all.",
 )
-@click.option(
-    "--agent",
-    shell_complete=complete_agent,
-    help="Talk with this agent; default: the default one.",
-)
-@click.option("--sender", help="Who talks; default: user.")
-@click.option("--model", help="The model of the session from now on, provider:name or offline.")
-@click.option("-p", "--prompt", metavar="TEXT", help="Say this, print the answer, and end.")
+@click.option("--agent", shell_complete=complete_agent, help="Chat with this agent; default: the default agent.")
+@click.option("--sender", help="Chat as this sender; default: user.")
+@click.option("--model", help="Set the session's model: provider:name, or offline.")
+@click.option("-p", "--prompt", metavar="TEXT", help="Send TEXT, print the answer, and exit.")
 @json_option
 @root_option()
 def chat(
@@ -51,68 +41,68 @@ def chat(
     prompt: str | None,
     as_json: bool,
 ) -> None:
-    """Talk with an agent.
+    """Chat with an agent.
 
-    Goes on with the current session of the agent and the sender, and says which. Through the
-    daemon if one runs for the root, else in this process. Piped input is said like -p, or added
-    to it. In a conversation /help tells the rest.
+    Continues the current session of the agent and the sender. Uses the daemon if one is running for
+    the root, else runs in this process. Piped input is sent as the prompt, or appended to -p. Type
+    /help in a chat for its commands and keys.
     """
     if is_new and resume is not None:
-        raise click.UsageError("--new goes on with nothing, --resume with something: give one")
+        raise click.UsageError("--new cannot be combined with --resume")
     if resume and (agent or sender):
-        raise click.UsageError("--resume ID names the session: --agent and --sender are its own")
-    for given in filter(None, (agent, sender, model)):
-        given.encode()  # what is not UTF-8 would become another name than it was
+        raise click.UsageError("--resume ID cannot be combined with --agent or --sender")
+    for value in filter(None, (agent, sender, model)):
+        value.encode()  # fail here if it is not UTF-8, instead of storing another name
     if model and model != "offline" and not all(model.partition(":")):
-        raise click.UsageError(f"{model!r} names no model: write provider:name, or offline")
-    said = _said(prompt)
-    if said is None and as_json:
-        raise click.UsageError("--json goes with -p, or with piped input")
-    if said is None and not (output.on_terminal(sys.stdin) and output.on_terminal(sys.stdout)):
-        raise click.UsageError("a conversation needs a terminal: give -p TEXT")
-    import asyncio  # 50 ms, which the list of commands does not need
+        raise click.UsageError(f"{model!r} is not a model: use provider:name, or offline")
+    text = _read_prompt(prompt)
+    if text is None and as_json:
+        raise click.UsageError("--json needs -p or piped input")
+    if text is None and not (output.is_terminal(sys.stdin) and output.is_terminal(sys.stdout)):
+        raise click.UsageError("a chat needs a terminal: use -p TEXT")
+    import asyncio  # takes 50 ms; not needed to list the commands
 
-    from everlog.cli.chat.session_choice import Wanted
+    from everlog.cli.chat.session_choice import SessionChoice
 
-    wanted = Wanted(is_new, resume, agent, sender, model)
-    asyncio.run(_talk(wanted, said, as_json))
+    choice = SessionChoice(is_new, resume, agent, sender, model)
+    asyncio.run(_run_chat(choice, text, as_json))
 
 
-def _said(prompt: str | None) -> str | None:
-    """What is to be said at once; None if there is somebody to ask."""
+def _read_prompt(prompt: str | None) -> str | None:
+    """Return the prompt from -p and piped input; None for an interactive chat."""
     if sys.stdin is None or sys.stdin.isatty():
         piped = ""
         if prompt is None:
             return None
     else:
         piped = sys.stdin.buffer.read().decode("utf-8", "replace")
-    said = "\n\n".join(text for text in (prompt, piped.rstrip("\r\n")) if text and text.strip())
-    if not said:
-        raise click.UsageError("there is nothing to say: the prompt is empty")
-    return said
+    combined = "\n\n".join(text for text in (prompt, piped.rstrip("\r\n")) if text and text.strip())
+    if not combined:
+        raise click.UsageError("the prompt is empty")
+    return combined
 
 
-async def _talk(wanted: Wanted, said: str | None, as_json: bool) -> None:
-    from everlog.cli.chat.backend import find_partner
-    from everlog.cli.chat.session_choice import choose
+async def _run_chat(choice: SessionChoice, prompt: str | None, as_json: bool) -> None:
+    from everlog.cli.chat.backend import find_backend
+    from everlog.cli.chat.session_choice import choose_session
 
     root = chosen_root()
-    partner = await find_partner(root, chosen_foreign(), chosen_store())
+    backend = await find_backend(root, chosen_foreign(), chosen_store())
     try:
-        session = await choose(partner, wanted)
-        if said is not None:
+        session = await choose_session(backend, choice)
+        if prompt is not None:
             from everlog.cli.chat.oneshot import ask
 
-            await ask(partner, session.id, said, as_json=as_json)
+            await ask(backend, session.id, prompt, as_json=as_json)
         else:
             from everlog.cli.chat.repl import Chat
 
-            talking = Chat(root, partner, session)
+            conversation = Chat(root, backend, session)
             try:
-                await talking.run()
+                await conversation.run()
             finally:
-                partner = talking.partner  # another one, if the daemon has gone
+                backend = conversation.backend  # a local one, if the daemon has stopped
     finally:
-        for report in getattr(partner.store.sync.port, "reports", ()):
+        for report in getattr(backend.store.sync.port, "reports", ()):
             output.warn(report)
-        await partner.close()
+        await backend.close()

@@ -1,8 +1,8 @@
-"""A partner in another process: the daemon of the root, over its HTTP and its WebSocket.
+"""The backend in another process: the daemon of the root, over HTTP and its event stream.
 
-Every call looks for the daemon anew, so one that was started again is found, on whatever port.
-Events come by a thread that reads the WebSocket; it says once that the daemon has gone and once
-that it is back, and then asks for the messages that were stored meanwhile.
+Every call looks up the daemon's address again, so a restarted daemon is found on any port. A thread
+reads the event stream; it reports a lost connection once and its return once, and then requests the
+messages that were stored meanwhile.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 from everlog.aio import AsyncSession, AsyncStore
-from everlog.cli.chat.backend import Away, Back, Told
+from everlog.cli.chat.backend import Disconnected, Reconnected, StreamItem
 from everlog.client import Client, websocket
 from everlog.context.build import Context
 from everlog.errors import EverlogError, NotFoundError
@@ -23,168 +23,166 @@ from everlog.log.backward_read import LeftOut
 from everlog.log.line_codec import from_object
 from everlog.model import Message
 from everlog.wire.events import MessageStored
-from everlog.wire.responses import Accepted, Compacted
+from everlog.wire.responses import AcceptedMessage, CompactionResult
 
 if TYPE_CHECKING:
     from websockets.sync.connection import Connection
 
 T = TypeVar("T")
 
-LOOK_SECONDS = 0.5  # between two looks for a daemon that has gone
+RETRY_SECONDS = 0.5  # between attempts to reconnect
 
 
-class Remote:
-    """Turns run in the daemon, and go on when this program ends."""
+class DaemonBackend:
+    """The daemon as a backend; its turns continue when this program exits."""
 
-    stays = True
+    survives_exit = True
 
     def __init__(self, root: Path, address: str, store: AsyncStore) -> None:
         self.store = store
-        self.events: asyncio.Queue[Told] = asyncio.Queue()
-        self.place = f"through the daemon at {address}"
+        self.events: asyncio.Queue[StreamItem] = asyncio.Queue()
+        self.description = f"through the daemon at {address}"
         self._root = root
-        self._following: _Following | None = None
+        self._reader: _EventReader | None = None
 
     async def follow(self, session: str) -> str:
-        """Hear of this session only; when this returns, nothing that happens in it is missed."""
+        """Follow this session only; no event after the return is missed."""
         metadata = await (await self.store.session(session)).metadata()
-        following = _Following(self._root, session, metadata.through.seq, self.events)
-        run = await following.begun()
-        if self._following is not None:  # only now: what cannot be followed changes nothing
-            self._following.end()
-        self._following = following
+        reader = _EventReader(self._root, session, metadata.through.seq, self.events)
+        run = await reader.wait_started()
+        if self._reader is not None:  # only now, so that a failure changes nothing
+            self._reader.stop()
+        self._reader = reader
         return run
 
     async def create(self, *, agent: str, sender: str, model: str) -> AsyncSession:
-        """Make a session for a model. Whether it can be used, the daemon knows: it has the keys."""
-        facts = {"agent": agent, "sender": sender, "model": model}
-        made = await self._call(lambda client: client.create(check=True, **facts))
-        return await self.store.session(made.id)
+        """Create a session with a model, which the daemon checks because it has the API keys."""
+        fields = {"agent": agent, "sender": sender, "model": model}
+        created = await self._call(lambda client: client.create(check=True, **fields))
+        return await self.store.session(created.id)
 
     async def use_model(self, session: str, model: str) -> None:
-        """Let another model answer, if the daemon can use it."""
+        """Change the session's model, if the daemon can use it."""
         await self._call(lambda client: client.update(session, check=True, model=model))
 
-    async def submit(self, session: str, text: str) -> Accepted:
-        """Say something."""
+    async def submit(self, session: str, text: str) -> AcceptedMessage:
+        """Send a message; it is durable on return."""
         return await self._call(lambda client: client.submit(session, text, cwd=os.getcwd()))
 
     async def cancel(self, session: str, run_id: str = "") -> bool:
-        """Stop a turn."""
+        """Cancel a turn."""
         return await self._call(lambda client: client.cancel(session, run_id))
 
-    async def compact(self, session: str, focus: str) -> Compacted:
-        """Summarise the older part."""
+    async def compact(self, session: str, focus: str) -> CompactionResult:
+        """Summarise the older part of the session."""
         return await self._call(lambda client: client.compact(session, focus=focus))
 
     async def context(self, session: str) -> Context:
-        """What the model would be sent."""
-        sent = await self._call(lambda client: client.context(session))
-        messages = (from_object({"recordType": "message", **one}) for one in sent.messages)
+        """Return what the model would be sent."""
+        reply = await self._call(lambda client: client.context(session))
+        messages = (from_object({"recordType": "message", **item}) for item in reply.messages)
         return Context(
-            messages=tuple(one for one in messages if isinstance(one, Message)),
-            tokens=sent.tokens,
-            window=sent.window,
-            left_out=tuple(LeftOut(one.seq, one.why) for one in sent.left_out),
-            stale=tuple(sent.stale),
+            messages=tuple(item for item in messages if isinstance(item, Message)),
+            tokens=reply.tokens,
+            window=reply.window,
+            left_out=tuple(LeftOut(item.seq, item.why) for item in reply.left_out),
+            stale=tuple(reply.stale),
         )
 
     async def rename(self, session: str, title: str) -> None:
-        """Give the session a title."""
-        await self._call(lambda client: client.update(session, name=title))
+        """Set the session's title."""
+        await self._call(lambda client: client.update(session, title=title))
 
     async def rewind(self, session: str, to_seq: int) -> None:
-        """Go back to a message."""
+        """Rewind to a message."""
         await self._call(lambda client: client.rewind(session, to_seq))
 
-    def ending(self) -> list[str]:
-        """None: they go on in the daemon."""
+    def sessions_stopped_on_exit(self) -> list[str]:
+        """Return no session: turns continue in the daemon."""
         return []
 
     async def close(self) -> None:
-        """Leave the daemon to itself."""
-        if self._following is not None:
-            self._following.end()
+        """Stop following, and close the store; the daemon keeps running."""
+        if self._reader is not None:
+            self._reader.stop()
         await self.store.close()
 
-    async def _call(self, verb: Callable[[Client], T]) -> T:
+    async def _call(self, request: Callable[[Client], T]) -> T:
         def ask() -> T:
             with Client.of(self._root) as client:
-                return verb(client)
+                return request(client)
 
-        return await in_thread(ask)
+        return await run_in_thread(ask)
 
 
-async def running(root: Path) -> str:
-    """The address of the daemon of a root; NotFoundError if none runs."""
+async def find_daemon(root: Path) -> str:
+    """Return the address of the daemon of a root; NotFoundError if none is running."""
 
     def ask() -> str:
         with Client.of(root) as client:
             return client.address
 
-    return await in_thread(ask)
+    return await run_in_thread(ask)
 
 
-async def in_thread(work: Callable[[], T]) -> T:
-    """Do something that blocks in a thread that nobody waits for at the end of the program."""
+async def run_in_thread(work: Callable[[], T]) -> T:
+    """Run blocking work in a daemon thread, so that it does not delay the program's exit."""
     loop = asyncio.get_running_loop()
-    done: asyncio.Future[T] = loop.create_future()
+    future: asyncio.Future[T] = loop.create_future()
 
     def settle(result: T | None, error: BaseException | None) -> None:
-        if not done.done():  # whoever waited may have gone
+        if not future.done():  # the waiting task may have been cancelled
             if error is not None:
-                done.set_exception(error)
+                future.set_exception(error)
             else:
-                done.set_result(result)  # type: ignore[arg-type]  # there is no error: it is a T
+                future.set_result(result)  # type: ignore[arg-type]  # without an error it is a T
 
     def run() -> None:
         result, error = None, None
         try:
             result = work()
-        except BaseException as problem:  # whatever it is, it is raised where the work is awaited
+        except BaseException as problem:  # raised where the work is awaited
             error = problem
         _call_soon(loop, settle, result, error)
 
     threading.Thread(target=run, daemon=True).start()
-    return await done
+    return await future
 
 
-def _call_soon(
-    loop: asyncio.AbstractEventLoop, what: Callable[..., object], *given: object
-) -> None:
+def _call_soon(loop: asyncio.AbstractEventLoop, callback: Callable[..., object], *args: object) -> None:
     try:
-        loop.call_soon_threadsafe(what, *given)
+        loop.call_soon_threadsafe(callback, *args)
     except RuntimeError:
-        pass  # the loop is closed: the program ends
+        pass  # the loop is closed because the program exits
 
 
-class _Following:
-    """The thread that reads the events of one session."""
+class _EventReader:
+    """A thread that reads the events of one session."""
 
-    def __init__(self, root: Path, session: str, seq: int, events: asyncio.Queue[Told]) -> None:
+    def __init__(self, root: Path, session: str, seq: int, events: asyncio.Queue[StreamItem]) -> None:
         self._root = root
         self._session = session
-        self._seq = seq  # the last one of its log that is known here
+        self._seq = seq  # the last stored message that was received
         self._events = events
         self._loop = asyncio.get_running_loop()
-        self._begun: asyncio.Future[str] = self._loop.create_future()
-        self._ended = threading.Event()
+        self._started: asyncio.Future[str] = self._loop.create_future()
+        self._stopped = threading.Event()
         self._socket: Connection | None = None
         threading.Thread(target=self._run, daemon=True).start()
 
-    async def begun(self) -> str:
-        """Wait until the daemon tells events; the run under way. Its error if it does not."""
-        return await self._begun
+    async def wait_started(self) -> str:
+        """Wait for the subscription and return the running turn; raises if it fails."""
+        return await self._started
 
-    def end(self) -> None:
-        """Tell no more of them."""
-        self._ended.set()
-        if self._socket is not None:  # saying good-bye may take a while
+    def stop(self) -> None:
+        """Stop reading and emitting events."""
+        self._stopped.set()
+        if self._socket is not None:  # the closing handshake may take a while
             threading.Thread(target=self._socket.close, daemon=True).start()
 
     def _run(self) -> None:
-        is_first, is_away = True, False
-        while not self._ended.is_set():
+        is_first, is_disconnected = True, False
+        while not self._stopped.is_set():
             try:
                 with Client.of(self._root) as client, client.connect() as socket:
                     self._socket = socket
@@ -192,32 +190,32 @@ class _Following:
                     run = websocket.subscribe(socket, self._session, after)
                     if is_first:
                         _call_soon(self._loop, self._settle, run)
-                    elif is_away:
-                        self._tell(Back(run))
-                    is_first = is_away = False
-                    for event in websocket.told(socket):
+                    elif is_disconnected:
+                        self._emit(Reconnected(run))
+                    is_first = is_disconnected = False
+                    for event in websocket.read_events(socket):
                         if isinstance(event, MessageStored):
                             self._seq = max(self._seq, event.seq)
-                        self._tell(event)
+                        self._emit(event)
             except EverlogError as error:
                 if is_first:
                     _call_soon(self._loop, self._settle, error)
                     return
-                if not is_away:
-                    is_away = True
-                    self._tell(Away(error.message))
+                if not is_disconnected:
+                    is_disconnected = True
+                    self._emit(Disconnected(error.message))
                 if isinstance(error, NotFoundError) and "status" in error.facts:
-                    return  # the daemon is there, the session is not: it was deleted
-            self._ended.wait(LOOK_SECONDS)
+                    return  # the daemon answered: the session was deleted
+            self._stopped.wait(RETRY_SECONDS)
 
-    def _tell(self, told: Told) -> None:
-        if not self._ended.is_set():
-            _call_soon(self._loop, self._events.put_nowait, told)
+    def _emit(self, item: StreamItem) -> None:
+        if not self._stopped.is_set():
+            _call_soon(self._loop, self._events.put_nowait, item)
 
-    def _settle(self, begun: str | EverlogError) -> None:
-        if self._begun.done():
+    def _settle(self, result: str | EverlogError) -> None:
+        if self._started.done():
             return
-        if isinstance(begun, str):
-            self._begun.set_result(begun)
+        if isinstance(result, str):
+            self._started.set_result(result)
         else:
-            self._begun.set_exception(begun)
+            self._started.set_exception(result)

@@ -1,7 +1,7 @@
-"""What was typed, kept in `run/chat_history` of the root: one JSON string a line, for its owner.
+"""The input history in `run/chat_history` of the root: one JSON string per line, mode 0600.
 
-A convenience, and nothing that a conversation may fail by: where the file cannot be read or
-written (a full disk, a root that is read-only), what was typed is kept for this conversation only.
+A chat never fails because of it: if the file cannot be read or written (a full disk, a read-only
+root), the history lasts for this chat only.
 """
 
 from __future__ import annotations
@@ -13,61 +13,61 @@ from pathlib import Path
 import msgspec
 from prompt_toolkit.history import History
 
-LOADED = 1_000  # entries, the newest
-LARGEST = 4_000_000  # bytes; then the older half goes
-LONGEST = 100_000  # characters of an entry; what is pasted may be a whole file
+MAX_LOADED = 1_000  # newest entries
+MAX_BYTES = 4_000_000  # of the file; above it the older half is removed
+MAX_CHARS = 100_000  # of an entry; a whole file may be pasted
 
 
-class KeptHistory(History):
-    """A history in a file; lines that cannot be read are passed over."""
+class JsonFileHistory(History):
+    """A history in a file; unreadable lines are skipped."""
 
     def __init__(self, file: Path) -> None:
         super().__init__()
         self._file = file
 
     def load_history_strings(self) -> Iterable[str]:
-        """What was typed, newest first."""
-        found: list[str] = []
-        for line in reversed(self._lines()):
+        """Return the entries, newest first."""
+        entries: list[str] = []
+        for line in reversed(self._read_lines()):
             try:
-                found.append(msgspec.json.decode(line, type=str))
+                entries.append(msgspec.json.decode(line, type=str))
             except (msgspec.DecodeError, UnicodeError):
                 continue
-            if len(found) == LOADED:
+            if len(entries) == MAX_LOADED:
                 break
-        return found
+        return entries
 
     def store_string(self, string: str) -> None:
-        """Keep an entry, if the disk lets us."""
-        if len(string) > LONGEST:
+        """Store an entry, if the file can be written."""
+        if len(string) > MAX_CHARS:
             return
         line = msgspec.json.encode(string.encode("utf-8", "replace").decode()) + b"\n"
         try:
-            if self._add(line) > LARGEST:
+            if self._append(line) > MAX_BYTES:
                 self._halve()
         except OSError:
-            pass  # it is still among what Up goes through
+            pass  # it stays in the history of this chat
 
-    def _add(self, line: bytes) -> int:
-        """Write a line; how large the file is now."""
+    def _append(self, line: bytes) -> int:
+        """Append a line and return the size of the file."""
         self._file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        kept = os.O_WRONLY | os.O_APPEND | os.O_CREAT
-        with open(os.open(self._file, kept | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600), "ab") as opened:
-            opened.write(line)
-            return opened.tell()
+        flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT
+        with open(os.open(self._file, flags | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600), "ab") as stream:
+            stream.write(line)
+            return stream.tell()
 
-    def _lines(self) -> list[bytes]:
-        flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC  # no link is followed inside a root
+    def _read_lines(self) -> list[bytes]:
+        flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC  # links inside a root are not followed
         try:
-            with open(os.open(self._file, flags), "rb") as opened:
-                return opened.read().split(b"\n")
+            with open(os.open(self._file, flags), "rb") as stream:
+                return stream.read().split(b"\n")
         except OSError:
-            return []  # there is none, or none that can be read
+            return []  # missing or unreadable
 
     def _halve(self) -> None:
-        lines = self._lines()
+        lines = self._read_lines()
         new = self._file.with_suffix(".new")
         new.unlink(missing_ok=True)
-        with open(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as opened:
-            opened.write(b"\n".join(lines[len(lines) // 2 :]))
+        with open(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as stream:
+            stream.write(b"\n".join(lines[len(lines) // 2 :]))
         new.replace(self._file)

@@ -1,4 +1,4 @@
-"""One prompt, one answer: for pipes and scripts. Ctrl+C stops the turn, and the program."""
+"""A single prompt and its answer, for pipes and scripts. Ctrl+C stops the turn and the program."""
 
 from __future__ import annotations
 
@@ -10,26 +10,26 @@ import msgspec
 
 from everlog import errors
 from everlog.cli import output, transcript_output
-from everlog.cli.chat.backend import Away, Partner
+from everlog.cli.chat.backend import Backend, Disconnected
 from everlog.errors import EverlogError, ProviderError, RunCancelledError, StoreFailedError
-from everlog.log.line_codec import encode, seal
+from everlog.log.line_codec import build_line, encode
 from everlog.model import Message
 from everlog.wire.events import Error, MessageComplete, MessageStored
 
 
-async def ask(partner: Partner, session: str, prompt: str, *, as_json: bool) -> None:
-    """Say something and print the answer's text, or everything about it as JSON."""
-    await partner.follow(session)
+async def ask(backend: Backend, session: str, prompt: str, *, as_json: bool) -> None:
+    """Send a prompt and print the answer's text, or the whole turn as JSON."""
+    await backend.follow(session)
     loop = asyncio.get_running_loop()
     stop = asyncio.Event()
     loop.add_signal_handler(signal.SIGINT, stop.set)
     try:
-        run = (await partner.submit(session, prompt)).run_id
-        stopping = asyncio.create_task(_stop(partner, session, run, stop))
+        run = (await backend.submit(session, prompt)).run_id
+        cancel_task = asyncio.create_task(_cancel_on_signal(backend, session, run, stop))
         try:
-            stored, end = await _ended(partner, run)
+            stored, end = await _wait_for_end(backend, run)
         finally:
-            stopping.cancel()
+            cancel_task.cancel()
     except RunCancelledError:
         if stop.is_set():
             raise KeyboardInterrupt from None
@@ -41,31 +41,29 @@ async def ask(partner: Partner, session: str, prompt: str, *, as_json: bool) -> 
             "sessionId": session,
             "runId": run,
             "reply": end.content,
-            "messages": [_as_stored(one) for one in stored],
+            "messages": [_message_json(message) for message in stored],
             "usage": end.usage,
         }
-        output.put_json(answer)
+        output.print_json(answer)
     else:
-        print(output.safe(end.content) if output.on_terminal(sys.stdout) else end.content)
+        print(output.safe(end.content) if output.is_terminal(sys.stdout) else end.content)
 
 
-async def _stop(partner: Partner, session: str, run: str, stop: asyncio.Event) -> None:
-    """Stop the turn when the user says so; its end is then told like any other."""
+async def _cancel_on_signal(backend: Backend, session: str, run: str, stop: asyncio.Event) -> None:
+    """Cancel the turn on Ctrl+C; its end then arrives like any other event."""
     await stop.wait()
-    # Whoever is impatient need not wait for it.
+    # A second Ctrl+C ends the program at once.
     asyncio.get_running_loop().remove_signal_handler(signal.SIGINT)
-    await partner.cancel(session, run)
+    await backend.cancel(session, run)
 
 
-async def _ended(partner: Partner, run: str) -> tuple[list[Message], MessageComplete]:
-    """Wait for the end of a run; what it stored, and its answer."""
+async def _wait_for_end(backend: Backend, run: str) -> tuple[list[Message], MessageComplete]:
+    """Wait for the end of a run; return the messages it stored, and its answer."""
     stored: list[Message] = []
     while True:
-        event = await partner.events.get()
-        if isinstance(event, Away):
-            raise StoreFailedError(
-                f"the daemon has gone: {event.reason}", hint="your message is kept in the session"
-            )
+        event = await backend.events.get()
+        if isinstance(event, Disconnected):
+            raise StoreFailedError(f"the daemon is no longer reachable: {event.reason}", hint="your message is stored")
         if getattr(event, "run_id", None) != run:
             continue
         if isinstance(event, MessageStored):
@@ -73,17 +71,17 @@ async def _ended(partner: Partner, run: str) -> tuple[list[Message], MessageComp
         elif isinstance(event, MessageComplete):
             return stored, event
         elif isinstance(event, Error):
-            raise _error(event)
+            raise _to_exception(event)
 
 
-def _as_stored(message: Message) -> msgspec.Raw:
-    """A message as its line in the log has it, without the crc."""
+def _message_json(message: Message) -> msgspec.Raw:
+    """Return a message as it is in its log line, without the crc."""
     _, body = encode(message)
-    return msgspec.Raw(transcript_output.without_crc(seal(body, "message", message.seq)))
+    return msgspec.Raw(transcript_output.without_crc(build_line(body, "message", message.seq)))
 
 
-def _error(event: Error) -> EverlogError:
-    """An error that was told, as one that is raised."""
+def _to_exception(event: Error) -> EverlogError:
+    """Return the exception for an error event."""
     kind = getattr(errors, event.code, None)
     if not (isinstance(kind, type) and issubclass(kind, EverlogError)):
         kind = ProviderError

@@ -1,7 +1,7 @@
-"""The conversation: what is typed is said, or done if it is a slash command; events are shown.
+"""The interactive chat: sends messages, runs slash commands, and shows events.
 
-Two things go on at once: the prompt, and the events of the session. Whatever goes wrong with one
-message or one command is a line on the screen; the conversation goes on.
+The prompt and the event consumer run concurrently. An error of one message or command is printed as
+a line; the chat continues.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from pathlib import Path
 from everlog.aio import AsyncSession
 from everlog.cli import output
 from everlog.cli.chat import slash_parser
-from everlog.cli.chat.backend import Away, Back, Partner, Told, open_local
-from everlog.cli.chat.chat_screen import Paper, Screen, Terminal, columns, is_dumb
-from everlog.cli.chat.daemon_backend import running
-from everlog.cli.chat.event_printer import ELSEWHERE, JOINED, Line, Plain, Shown, Teller
-from everlog.cli.chat.input_history import KeptHistory
-from everlog.cli.chat.session_choice import introduce, model_of
+from everlog.cli.chat.backend import Backend, Disconnected, Reconnected, StreamItem, open_local_backend
+from everlog.cli.chat.chat_screen import ChatScreen, LineTerminal, Terminal, is_dumb, terminal_width
+from everlog.cli.chat.daemon_backend import find_daemon
+from everlog.cli.chat.event_printer import JOINED_NOTICE, OTHER_SESSION_HINT, EventPrinter, Line, OutputItem, Plain
+from everlog.cli.chat.input_history import JsonFileHistory
+from everlog.cli.chat.session_choice import describe_session, model_of
 from everlog.cli.chat.slash_completion import SlashCompleter
 from everlog.cli.model_windows import window_of
 from everlog.errors import ContextOverflowError, EverlogError, NotFoundError
@@ -34,262 +34,263 @@ from everlog.wire.events import (
     SessionRenamed,
 )
 
-GOODBYE = "Ctrl+D or /exit leaves"
-CROWD = 500  # events that are taken in before something is drawn
+EXIT_HINT = "to leave, press Ctrl+D or type /exit"
+MAX_BATCH = 500  # events that are handled before the screen is redrawn
 
 
 class Chat:
-    """One person at one terminal."""
+    """An interactive chat on one terminal."""
 
-    def __init__(self, root: Path, partner: Partner, session: AsyncSession) -> None:
+    def __init__(self, root: Path, backend: Backend, session: AsyncSession) -> None:
         self.root = root
-        self.partner = partner
+        self.backend = backend
         self.session = session
-        self.pair = ("", "")  # agent and sender, known even when the session has gone
-        self.teller = Teller(columns)
+        self.pair = ("", "")  # agent and sender, known even after the session was deleted
+        self.printer = EventPrinter(terminal_width)
         self.is_over = False
-        self.printing = asyncio.Lock()  # held by whoever has the whole screen
-        self._hearing = asyncio.Lock()  # held while events are taken in, or the session changes
+        self.screen_lock = asyncio.Lock()  # held by the picker, and while items are printed
+        self._event_lock = asyncio.Lock()  # held while events are handled or the session changes
         self._tasks: set[asyncio.Task[None]] = set()
-        self._is_away = False
-        self._bar: tuple[str, str] = ("", "")  # who, how full
-        self.terminal: Terminal = Paper(self) if is_dumb() else self._screen()
+        self._is_disconnected = False
+        self._status: tuple[str, str] = ("", "")  # session, context usage
+        self.terminal: Terminal = LineTerminal(self) if is_dumb() else self._screen()
 
-    def _screen(self) -> Screen:
-        history = KeptHistory(self.root / "run" / "chat_history")
-        return Screen(self, history, SlashCompleter(lambda: self.partner.store.sync))
+    def _screen(self) -> ChatScreen:
+        history = JsonFileHistory(self.root / "run" / "chat_history")
+        return ChatScreen(self, history, SlashCompleter(lambda: self.backend.store.sync))
 
-    # --- life
+    # --- lifecycle
 
     async def run(self) -> None:
-        """Talk until somebody leaves."""
-        with self.terminal.held():  # from the first line on: a key may be pressed at any time
+        """Run the chat until the user leaves."""
+        with self.terminal.raw_mode():  # from the start: a key may be pressed at any time
             await self.enter(self.session)
-            listening = asyncio.create_task(self._listen())
+            listener = asyncio.create_task(self._consume_events())
             try:
-                await self._talk(listening)
+                await self._read_input(listener)
             finally:
-                listening.cancel()
-        await self.show([Line(text) async for text in self._left()])
+                listener.cancel()
+        await self.show([Line(text) async for text in self._exit_notices()])
 
-    async def _left(self) -> AsyncIterator[str]:
-        """What becomes of what is under way."""
-        if self.partner.stays and self.teller.run:
-            yield "the turn under way goes on in the daemon"
-        for one in self.partner.ending():
-            where = ""
-            if one != self.session.id:
-                metadata = await (await self.partner.store.session(one)).metadata()
-                where = f"in “{output.shorten(output.one_line(metadata.title), 60)}” "
-            yield f"the turn under way {where}is stopped"
+    async def _exit_notices(self) -> AsyncIterator[str]:
+        """Yield what happens to the running turns."""
+        if self.backend.survives_exit and self.printer.run:
+            yield "the running turn continues in the daemon"
+        for session_id in self.backend.sessions_stopped_on_exit():
+            location = ""
+            if session_id != self.session.id:
+                metadata = await (await self.backend.store.session(session_id)).metadata()
+                location = f"in “{output.shorten(output.one_line(metadata.display_title), 60)}” "
+            yield f"the running turn {location}is stopped"
 
-    async def _talk(self, listening: asyncio.Task[None]) -> None:
+    async def _read_input(self, listener: asyncio.Task[None]) -> None:
         text = ""
         while not self.is_over:
-            typing = asyncio.create_task(self.terminal.line(text))
-            await asyncio.wait({typing, listening}, return_when=asyncio.FIRST_COMPLETED)
-            if listening.done():
-                typing.cancel()
-                await asyncio.wait({typing})
-                listening.result()
+            input_task = asyncio.create_task(self.terminal.read_line(text))
+            await asyncio.wait({input_task, listener}, return_when=asyncio.FIRST_COMPLETED)
+            if listener.done():
+                input_task.cancel()
+                await asyncio.wait({input_task})
+                listener.result()
             try:
-                text = await self._act(await typing)
+                text = await self._handle_input(await input_task)
             except EOFError:
                 return
 
     async def enter(self, session: AsyncSession) -> None:
-        """Go on with a session, and say which it is."""
-        async with self._hearing:  # what it tells from now on waits until it is introduced
-            run = await self.partner.follow(session.id)
+        """Switch to a session and describe it."""
+        async with self._event_lock:  # its events wait until it is described
+            run = await self.backend.follow(session.id)
             metadata = await session.metadata()
-            self.session, self.teller = session, Teller(columns)
+            self.session, self.printer = session, EventPrinter(terminal_width)
             if run:
-                self.teller.join(run)
+                self.printer.join_run(run)
             self.pair = (metadata.agent, metadata.sender)
-            await self._look()
-            lines = await self.partner.store.call(
-                lambda: list(introduce(session.sync, self.partner.place))
+            await self._refresh_status()
+            lines = await self.backend.store.call(
+                lambda: list(describe_session(session.sync, self.backend.description))
             )
             if run:
-                lines.append(Line(JOINED))
+                lines.append(Line(JOINED_NOTICE))
             await self.show(lines)
 
     def leave(self) -> None:
-        """End the conversation."""
+        """End the chat."""
         self.is_over = True
 
-    async def show(self, shown: Iterable[Shown]) -> None:
-        """Put something on the screen, in the order of the calls."""
-        async with self.printing:
-            await self.terminal.show(shown)
+    async def show(self, items: Iterable[OutputItem]) -> None:
+        """Print items, in the order of the calls."""
+        async with self.screen_lock:
+            await self.terminal.show(items)
 
-    # --- what is typed
+    # --- input
 
-    async def _act(self, text: str) -> str:
-        """Do what was typed; what is to be in the input afterwards."""
+    async def _handle_input(self, text: str) -> str:
+        """Handle a line; return the text to put into the input afterwards."""
         if not text.strip():
             return ""
         text = text.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
         is_command = text.startswith("/") and not text.startswith("//")
         try:
-            if self._is_away:
-                await self._find_partner()
+            if self._is_disconnected:
+                await self._reconnect()
             if is_command:
-                return await self._unless_interrupted(slash_parser.run(self, text)) or ""
-            return await self._say(text[1:] if text.startswith("//") else text)
+                return await self._run_interruptible(slash_parser.run_command(self, text)) or ""
+            return await self._submit(text[1:] if text.startswith("//") else text)
         except (EverlogError, OSError) as error:
             problem = str(error)
-            if isinstance(error, NotFoundError) and not is_command:  # there is no session any more
-                problem = f"{error.message} ({ELSEWHERE})"
+            if isinstance(error, NotFoundError) and not is_command:  # the session was deleted
+                problem = f"{error.message} ({OTHER_SESSION_HINT})"
             await self.show([Line(f"✗ {output.one_line(problem)}", "red")])
             return "" if is_command else text
 
-    async def _say(self, text: str) -> str:
-        """Say something; it is stored when it is shown. What waits is shown when its turn comes."""
-        taken = await self.partner.submit(self.session.id, text)
-        if taken.position:
-            self.teller.queued(taken.run_id, text)
+    async def _submit(self, text: str) -> str:
+        """Send a message. It is shown when stored; a queued one when its turn starts."""
+        accepted = await self.backend.submit(self.session.id, text)
+        if accepted.position:
+            self.printer.on_queued(accepted.run_id, text)
         else:
-            await self.show(list(self.teller.taken(taken.run_id, text)))
+            await self.show(list(self.printer.on_accepted(accepted.run_id, text)))
         return ""
 
-    async def _find_partner(self) -> None:
-        """The daemon had gone: if it is not back, turns run in this process from now on."""
+    async def _reconnect(self) -> None:
+        """Run turns in this process from now on, unless the daemon is back."""
         try:
-            await running(self.root)
+            await find_daemon(self.root)
             return
         except NotFoundError:
             pass
-        gone, self.partner = self.partner, open_local(self.root, None)
-        self.partner.events = gone.events  # whoever listens goes on listening
-        await gone.close()
-        self._is_away = False
-        self.session = await self.partner.store.session(self.session.id)
-        await self.partner.follow(self.session.id)
-        await self.show([Line("· no daemon runs any more: going on in this process", "yellow")])
+        old_backend, self.backend = self.backend, open_local_backend(self.root, None)
+        self.backend.events = old_backend.events  # the consumer keeps reading this queue
+        await old_backend.close()
+        self._is_disconnected = False
+        self.session = await self.backend.store.session(self.session.id)
+        await self.backend.follow(self.session.id)
+        await self.show([Line("· no daemon is running: continuing in this process", "yellow")])
 
-    async def _unless_interrupted(self, work: Awaitable[str]) -> str:
-        """Wait for a command; Ctrl+C gives it up. No prompt is there to see the key."""
+    async def _run_interruptible(self, work: Awaitable[str]) -> str:
+        """Run a command that Ctrl+C cancels; by a signal, as no prompt is there to read keys."""
         loop = asyncio.get_running_loop()
         task = asyncio.ensure_future(work)
         loop.add_signal_handler(signal.SIGINT, task.cancel)
         try:
-            with self.terminal.released():
+            with self.terminal.cooked_mode():
                 await asyncio.wait({task})
         finally:
-            if isinstance(self.terminal, Paper):
-                loop.add_signal_handler(signal.SIGINT, self.interrupt, True)
+            if isinstance(self.terminal, LineTerminal):
+                loop.add_signal_handler(signal.SIGINT, self.on_interrupt, True)
             else:
                 loop.remove_signal_handler(signal.SIGINT)
         if task.cancelled():
-            await self.show([Line("given up", "yellow")])
+            await self.show([Line("cancelled", "yellow")])
             return ""
         return task.result()
 
-    # --- what happens
+    # --- events
 
-    async def _listen(self) -> None:
+    async def _consume_events(self) -> None:
         while True:
-            told = [await self.partner.events.get()]
-            while len(told) < CROWD and not self.partner.events.empty():
-                told.append(self.partner.events.get_nowait())
-            async with self._hearing:
-                shown = [piece for one in told for piece in self._hear(one)]
-                if any(map(_is_on_bar, told)):
-                    await self._look()
-                if shown:
-                    await self.show(_joined(shown))
+            items = [await self.backend.events.get()]
+            while len(items) < MAX_BATCH and not self.backend.events.empty():
+                items.append(self.backend.events.get_nowait())
+            async with self._event_lock:
+                outputs = [entry for item in items for entry in self._on_item(item)]
+                if any(map(_changes_status, items)):
+                    await self._refresh_status()
+                if outputs:
+                    await self.show(_merge_plain(outputs))
             self.terminal.refresh()
 
-    def _hear(self, told: Told) -> Iterable[Shown]:
-        if isinstance(told, RunEvent):
-            return self.teller.hear(told) if told.session_id == self.session.id else ()
-        if isinstance(told, Away):
-            self._is_away = True
-            interrupted = list(self.teller.interrupted())
-            line = "the daemon has gone; the next message is answered here, if it is not back"
-            return [*interrupted, Line(f"✗ {line}", "red")]
-        self._is_away = False
-        if told.run:
-            self.teller.join(told.run)
+    def _on_item(self, item: StreamItem) -> Iterable[OutputItem]:
+        if isinstance(item, RunEvent):
+            return self.printer.on_event(item) if item.session_id == self.session.id else ()
+        if isinstance(item, Disconnected):
+            self._is_disconnected = True
+            remainder = list(self.printer.on_disconnect())
+            line = "lost the daemon; if it is not back, your next message is answered here"
+            return [*remainder, Line(f"✗ {line}", "red")]
+        self._is_disconnected = False
+        if item.run:
+            self.printer.join_run(item.run)
         return [Line("· the daemon is back")]
 
-    async def _look(self) -> None:
-        """Find out what the bar tells."""
+    async def _refresh_status(self) -> None:
+        """Read the content of the status line."""
         try:
-            self._bar = await self.partner.store.call(_facts, self.session.sync)
+            self._status = await self.backend.store.call(_status_of, self.session.sync)
         except EverlogError as error:
-            self._bar = (output.one_line(error.message), "")
+            self._status = (output.one_line(error.message), "")
 
-    # --- for the screen
+    # --- ScreenDelegate
 
-    def above(self, columns: int) -> list[Line]:
-        """What is under way."""
-        return self.teller.tail(columns)
+    def lines_above(self, columns: int) -> list[Line]:
+        """Return the lines of the running turn."""
+        return self.printer.tail(columns)
 
-    def below(self, columns: int) -> str:
-        """Session, agent, model, how full the window is, how many messages wait."""
-        who, full = self._bar
-        waiting = f"queued: {len(self.teller.waiting)}" if self.teller.waiting else ""
-        right = " · ".join(filter(None, (full, waiting, "daemon away" if self._is_away else "")))
-        room = columns - output.columns(right) - 3
-        return f"{output.shorten(who, room)} · {right}" if room > 10 else right[:columns]
+    def status_line(self, columns: int) -> str:
+        """Return session, agent, model, context usage and the number of queued messages."""
+        label, usage = self._status
+        queued = f"queued: {len(self.printer.waiting)}" if self.printer.waiting else ""
+        connection = "daemon away" if self._is_disconnected else ""
+        right = " · ".join(filter(None, (usage, queued, connection)))
+        width = columns - output.display_width(right) - 3
+        return f"{output.shorten(label, width)} · {right}" if width > 10 else right[:columns]
 
-    def interrupt(self, is_empty: bool) -> bool:
-        """Ctrl+C: stop the turn; else give up what was typed; else say how to leave."""
-        if self.teller.run:
-            self._start(self._cancel(self.teller.run))
+    def on_interrupt(self, is_empty: bool) -> bool:
+        """Stop the turn (Ctrl+C); else discard the input; else show how to leave."""
+        if self.printer.run:
+            self._start_task(self._cancel(self.printer.run))
             return True
         if is_empty:
-            self._start(self.show([Line(GOODBYE)]))
+            self._start_task(self.show([Line(EXIT_HINT)]))
         return False
 
-    def unfold(self) -> None:
-        """Ctrl+O: show in full what was folded in the last turn."""
-        self._start(self.show(slash_parser.unfolded(self, 0)))
+    def on_unfold(self) -> None:
+        """Show the folded items of the last turn in full (Ctrl+O)."""
+        self._start_task(self.show(slash_parser.unfold_lines(self, 0)))
 
     async def _cancel(self, run: str) -> None:
         try:
-            await self.partner.cancel(self.session.id, run)
+            await self.backend.cancel(self.session.id, run)
         except EverlogError as error:
             await self.show([Line(f"✗ {output.one_line(str(error))}", "red")])
 
-    def _start(self, work: Awaitable[None]) -> None:
+    def _start_task(self, work: Awaitable[None]) -> None:
         task = asyncio.ensure_future(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
 
-def _is_on_bar(told: Told) -> bool:
-    """Whether the bar may have to tell something else: once for a turn, at its end, however."""
-    match told:
+def _changes_status(item: StreamItem) -> bool:
+    """Whether the status line may change; of a turn's events, only its end counts."""
+    match item:
         case SessionChanged():
-            return told.change != "deleted"  # the last facts stay; there are no others
+            return item.change != "deleted"  # the status before the deletion stays
         case MessageStored():
-            return not told.run_id  # somebody else's
-    return isinstance(told, MessageComplete | Error | SessionRenamed | CompactEnd | Back)
+            return not item.run_id  # stored by another process
+    return isinstance(item, MessageComplete | Error | SessionRenamed | CompactEnd | Reconnected)
 
 
-def _facts(session: Session) -> tuple[str, str]:
-    """What the bar tells of a session."""
+def _status_of(session: Session) -> tuple[str, str]:
+    """Return the content of the status line: session and context usage."""
     metadata = session.metadata
     model = model_of(session.store, metadata)
     window = window_of(session.store.settings, metadata.agent, model)
     try:
         context = session.context(window=window)
-        full = f"{context.tokens:,} of {context.window:,} tokens"
+        usage = f"{context.tokens:,} of {context.window:,} tokens"
     except ContextOverflowError:
-        full = f"more than {window:,} tokens"
-    who = (metadata.title, metadata.agent, model)
-    return " · ".join(map(output.one_line, who)), full
+        usage = f"more than {window:,} tokens"
+    parts = (metadata.display_title, metadata.agent, model)
+    return " · ".join(map(output.one_line, parts)), usage
 
 
-def _joined(shown: list[Shown]) -> list[Shown]:
-    """The same with words that go on put together."""
-    made: list[Shown] = []
-    for one in shown:
-        if isinstance(one, Plain) and made and isinstance(made[-1], Plain):
-            made[-1] = Plain(made[-1].text + one.text)
+def _merge_plain(items: list[OutputItem]) -> list[OutputItem]:
+    """Merge consecutive plain texts."""
+    merged: list[OutputItem] = []
+    for item in items:
+        if isinstance(item, Plain) and merged and isinstance(merged[-1], Plain):
+            merged[-1] = Plain(merged[-1].text + item.text)
         else:
-            made.append(one)
-    return made
+            merged.append(item)
+    return merged

@@ -1,4 +1,4 @@
-"""Which session a conversation goes on with, and what a person is told of it."""
+"""Choice and description of the session that a chat continues."""
 
 from __future__ import annotations
 
@@ -8,19 +8,20 @@ from typing import NamedTuple
 
 from everlog.aio import AsyncSession, AsyncStore
 from everlog.cli import output
-from everlog.cli.chat.backend import Partner
-from everlog.cli.chat.event_printer import Line, said
+from everlog.cli.chat.backend import Backend
+from everlog.cli.chat.event_printer import Line, format_prompt
+from everlog.cli.options import find_async_session
 from everlog.errors import NotFoundError, UnsupportedError
 from everlog.identity.route import Router, Routing
 from everlog.model import Message, Metadata
 from everlog.session import Session, Store
 
-BRIEF_LINES = 6  # of what was said last
+BRIEF_LINES = 6  # of a message of the last exchange
 BRIEF_WIDTH = 400  # characters of it
 
 
-class Wanted(NamedTuple):
-    """What the user asked for."""
+class SessionChoice(NamedTuple):
+    """The options of `everlog chat` that select a session."""
 
     is_new: bool = False
     resume: str | None = None  # a session; "": the newest
@@ -29,116 +30,112 @@ class Wanted(NamedTuple):
     model: str | None = None
 
 
-async def choose(partner: Partner, wanted: Wanted) -> AsyncSession:
-    """The session, made if there is none; nothing is changed for a model that cannot be used."""
-    store = partner.store
-    if wanted.resume is not None:
-        session = await _named(store, wanted)
-        await _use_model(partner, session, wanted.model)
+async def choose_session(backend: Backend, choice: SessionChoice) -> AsyncSession:
+    """Return the selected session, created if needed; an unusable model changes nothing."""
+    store = backend.store
+    if choice.resume is not None:
+        session = await _find_session(store, choice)
+        await _use_model(backend, session, choice.model)
         await make_current(session)
         return session
-    agent = wanted.agent or Router(Routing.of(store.sync.settings)).default_agent
-    sender = wanted.sender or "user"
-    found = None if wanted.is_new else await store.current(agent, sender)
-    if found is not None:
-        await _use_model(partner, found, wanted.model)
-        return found
-    if wanted.model:
-        return await partner.create(agent=agent, sender=sender, model=wanted.model)
-    return await start(store, agent, sender)
+    agent = choice.agent or Router(Routing.of(store.sync.settings)).default_agent
+    sender = choice.sender or "user"
+    current = None if choice.is_new else await store.current(agent, sender)
+    if current is not None:
+        await _use_model(backend, current, choice.model)
+        return current
+    if choice.model:
+        return await backend.create(agent=agent, sender=sender, model=choice.model)
+    return await start_session(store, agent, sender)
 
 
 async def make_current(session: AsyncSession) -> None:
-    """Let it be the one that its agent and sender go on with."""
+    """Make it the current session of its agent and sender."""
     try:
         await session.resume()
     except UnsupportedError:
-        pass  # its program goes on with the newest, whatever we think
+        pass  # its program always continues the newest session
 
 
-async def start(
-    store: AsyncStore, agent: str, sender: str, *, title: str | None = None
-) -> AsyncSession:
-    """The next session of a pair; one in which nothing was said yet will do."""
-    found = await store.current(agent, sender)
-    if found is not None:
-        metadata = await found.metadata()
+async def start_session(store: AsyncStore, agent: str, sender: str, *, title: str | None = None) -> AsyncSession:
+    """Create the next session of a pair, or reuse the current one if it is empty."""
+    current = await store.current(agent, sender)
+    if current is not None:
+        metadata = await current.metadata()
         if not (metadata.through.seq or metadata.unfinished or metadata.model_chosen):
             if title is not None:
-                await found.rename(title)
-            return found
+                await current.rename(title)
+            return current
     return await store.create(agent=agent, sender=sender, title=title)
 
 
-async def _named(store: AsyncStore, wanted: Wanted) -> AsyncSession:
-    """The session that was named, or the newest."""
-    if wanted.resume:
-        return await store.session(wanted.resume)
-    page = await store.list(limit=1, agent=wanted.agent, sender=wanted.sender)
+async def _find_session(store: AsyncStore, choice: SessionChoice) -> AsyncSession:
+    """Return the session to resume: by its id, or the newest."""
+    if choice.resume:
+        return await find_async_session(store, choice.resume)
+    page = await store.list(limit=1, agent=choice.agent, sender=choice.sender)
     if not page:
         raise NotFoundError("there is no session to resume", hint="everlog chat starts one")
     return await store.session(page[0].id)
 
 
-async def _use_model(partner: Partner, session: AsyncSession, model: str | None) -> None:
+async def _use_model(backend: Backend, session: AsyncSession, model: str | None) -> None:
     if not model:
         return
     metadata = await session.metadata()
     if metadata.model_chosen and model == metadata.model:
         return
     try:
-        await partner.use_model(session.id, model)
-    except (
-        UnsupportedError
-    ):  # its program's files have no place for it; that matters for another one
-        if model != model_of(partner.store.sync, metadata):
+        await backend.use_model(session.id, model)
+    except UnsupportedError:  # the foreign format cannot store a model
+        if model != model_of(backend.store.sync, metadata):
             raise
 
 
 def model_of(store: Store, metadata: Metadata) -> str:
-    """The model that answers in a session."""
-    chosen = metadata.model if metadata.model_chosen else ""
-    return chosen or store.settings.model_of(metadata.agent)
+    """Return the model that answers in a session."""
+    session_model = metadata.model if metadata.model_chosen else ""
+    return session_model or store.settings.model_of(metadata.agent)
 
 
-def introduce(session: Session, place: str) -> Iterator[Line]:
-    """Which session this is, how old, and what was said in it last."""
+def describe_session(session: Session, location: str) -> Iterator[Line]:
+    """Yield the title, age and last exchange of a session."""
     metadata = session.metadata
-    title = output.one_line(metadata.title)
+    title = output.one_line(metadata.display_title)
     if not metadata.message_count:
-        yield Line(f"A new session, {metadata.id} · {whom(metadata)} · {place}")
+        yield Line(f"New session {metadata.id} · {format_participants(metadata)} · {location}")
         return
     ago = output.ago(metadata.last_message_at, time.time())
     count = output.plural(metadata.message_count, "message")
     yield Line(title, "bold")
-    yield Line(f"{metadata.id} · {whom(metadata)} · {ago} · {count} · {place}")
-    yield from _last(session)
+    yield Line(f"{metadata.id} · {format_participants(metadata)} · {ago} · {count} · {location}")
+    yield from _last_exchange(session)
     if metadata.waiting:
         count = output.plural(len(metadata.waiting), "message")
-        yield Line(f"{count} waiting: answered before what you say next")
+        yield Line(f"{count} queued: answered before your next message")
 
 
-def whom(metadata: Metadata) -> str:
-    """Agent and sender."""
+def format_participants(metadata: Metadata) -> str:
+    """Return agent and sender as text."""
     return f"{output.one_line(metadata.agent)} with {output.one_line(metadata.sender)}"
 
 
-def _last(session: Session) -> Iterator[Line]:
-    """The last exchange, in brief."""
+def _last_exchange(session: Session) -> Iterator[Line]:
+    """Yield the last message of the user and its answer, abbreviated."""
     answer: Message | None = None
     for message in reversed(session.live().messages):
         if message.role == "assistant" and answer is None and message.text:
             answer = message
         if message.role == "user":
             yield Line("")
-            yield Line(_brief(said(message.text)))
+            yield Line(_abbreviate(format_prompt(message.text)))
             break
     if answer is not None:
-        yield Line(_brief(output.safe(answer.text)))
+        yield Line(_abbreviate(output.safe(answer.text)))
     yield Line("")
 
 
-def _brief(text: str) -> str:
+def _abbreviate(text: str) -> str:
     lines = text[:BRIEF_WIDTH].split("\n")[:BRIEF_LINES]
-    kept = "\n".join(lines)
-    return kept if len(kept) == len(text) else f"{kept} …"
+    head = "\n".join(lines)
+    return head if len(head) == len(text) else f"{head} …"

@@ -1,4 +1,4 @@
-"""Completion: slash commands by their first letters, and what they take."""
+"""Completion of slash commands and their arguments."""
 
 from __future__ import annotations
 
@@ -9,51 +9,50 @@ from prompt_toolkit.completion import CompleteEvent, Completer, Completion
 from prompt_toolkit.document import Document
 
 from everlog.cli import output
-from everlog.cli.chat.slash_parser import VERBS
+from everlog.cli.chat.slash_parser import SLASH_COMMANDS
 from everlog.errors import EverlogError
 from everlog.session import Store
 
-OFFERED = 50  # sessions
+MAX_SESSIONS = 50  # searched for a match
 
 
 class SlashCompleter(Completer):
-    """Completes what begins with a slash, and nothing else."""
+    """Completes input that begins with a slash, and nothing else."""
 
     def __init__(self, store: Callable[[], Store]) -> None:
         self._store = store
 
-    def get_completions(
-        self, document: Document, complete_event: CompleteEvent
-    ) -> Iterable[Completion]:
-        """What may stand where the cursor is."""
+    def get_completions(self, document: Document, complete_event: CompleteEvent) -> Iterable[Completion]:
+        """Return the completions at the cursor."""
         text = document.text_before_cursor
         if not text.startswith("/") or "\n" in document.text:
             return []
-        name, space, given = text.partition(" ")
+        name, space, typed = text.partition(" ")
         if not space:
-            return _names(name)
+            return _complete_name(name)
         if name == "/resume":
-            return self._sessions(given)
-        if name == "/export" and " " not in given:
-            kinds = [kind for kind in ("md", "html") if kind.startswith(given)]
-            return [Completion(kind, -len(given)) for kind in kinds]
+            return self._complete_session(typed)
+        if name == "/export" and " " not in typed:
+            kinds = [kind for kind in ("md", "html") if kind.startswith(typed)]
+            return [Completion(kind, -len(typed)) for kind in kinds]
         return []
 
-    def _sessions(self, given: str) -> Iterator[Completion]:
-        """Sessions whose id begins, or whose title has in it, what was typed."""
+    def _complete_session(self, typed: str) -> Iterator[Completion]:
+        """Complete a session by the beginning of its id, or any part of its title."""
         try:
-            page = self._store().list(limit=OFFERED)
+            page = self._store().list(limit=MAX_SESSIONS)
         except EverlogError:
-            return  # whoever presses Enter is told
+            return  # the command reports the error when it is run
         now = time.time()
-        for one in page:
-            title = output.one_line(one.metadata.title)
-            if one.id.startswith(given.upper()) or given.lower() in title.lower():
-                ago = output.ago(one.metadata.last_message_at, now)
-                yield Completion(one.id, -len(given), f"{one.id[:10]}… {title}", ago)
+        for row in page:
+            title = output.one_line(row.metadata.display_title)
+            if row.id.startswith(typed.upper()) or typed.lower() in title.lower():
+                ago = output.ago(row.metadata.last_message_at, now)
+                yield Completion(row.id, -len(typed), f"{row.id[:10]}… {title}", ago)
 
 
-def _names(typed: str) -> Iterator[Completion]:
-    for name, verb in VERBS.items():
+def _complete_name(typed: str) -> Iterator[Completion]:
+    for name, command in SLASH_COMMANDS.items():
         if f"/{name}".startswith(typed):
-            yield Completion(f"/{name}", -len(typed), f"/{name} {verb.takes}".rstrip(), verb.does)
+            display = f"/{name} {command.usage}".rstrip()
+            yield Completion(f"/{name}", -len(typed), display, command.help)

@@ -1,4 +1,4 @@
-"""What can be done in a conversation beside talking: `/name …`."""
+"""The table of slash commands, and the parser of `/name argument` lines."""
 
 from __future__ import annotations
 
@@ -13,87 +13,89 @@ if TYPE_CHECKING:
     from everlog.cli.chat.repl import Chat
 
 
-class Verb(NamedTuple):
-    """A command of the conversation."""
+class SlashCommand(NamedTuple):
+    """A command of a chat; `run` returns the text to put into the input afterwards."""
 
-    does: str
-    run: Callable[[Chat, str], Awaitable[str | None]]  # what is to be in the input afterwards
-    takes: str = ""
+    help: str
+    run: Callable[[Chat, str], Awaitable[str | None]]
+    usage: str = ""
 
 
-async def show_help(chat: Chat, given: str) -> None:
-    """Tell what there is."""
-    width = max(len(f"{name} {verb.takes}") for name, verb in VERBS.items()) + 1
+async def show_help(chat: Chat, argument: str) -> None:
+    """List the commands and keys."""
+    width = max(len(f"{name} {command.usage}") for name, command in SLASH_COMMANDS.items()) + 1
     lines = [
-        Line(f"  {f'/{name} {verb.takes}':<{width}}  {verb.does}", "")
-        for name, verb in VERBS.items()
+        Line(f"  {f'/{name} {command.usage}':<{width}}  {command.help}", "") for name, command in SLASH_COMMANDS.items()
     ]
-    await chat.show([*lines, *(Line(f"  {line}") for line in KEYS)])
+    await chat.show([*lines, *(Line(f"  {line}") for line in KEY_HELP)])
 
 
-async def unfold(chat: Chat, given: str) -> None:
-    """Show the last folded lines in full."""
-    count = commands.number(given, "/expand takes how many of the last lines") if given else 0
-    await chat.show(unfolded(chat, count))
+async def unfold(chat: Chat, argument: str) -> None:
+    """Show the last folded items in full."""
+    problem = "/expand takes the number of folded items to show"
+    count = commands.parse_number(argument, problem) if argument else 0
+    await chat.show(unfold_lines(chat, count))
 
 
-async def leave(chat: Chat, given: str) -> None:
-    """End the conversation."""
+async def leave(chat: Chat, argument: str) -> None:
+    """End the chat."""
     chat.leave()
 
 
-VERBS: dict[str, Verb] = {
-    "help": Verb("tells what there is", show_help),
-    "new": Verb("starts the next session", commands.new, "[TITLE]"),
-    "resume": Verb("goes on with another session; without ID, a picker", commands.resume, "[ID]"),
-    "sessions": Verb("list sessions, or those with TEXT in the title", commands.sessions, "[TEXT]"),
-    "title": Verb("shows or sets the title", commands.title, "[TEXT]"),
-    "compact": Verb("summarise the older part, with a focus", commands.compact, "[FOCUS]"),
-    "context": Verb("shows what the model would be sent", commands.context),
-    "rewind": Verb("goes back to before a prompt, by its number or #SEQ", commands.rewind, "[N]"),
-    "fork": Verb("goes on in a copy, of everything or up to a message", commands.fork, "[#SEQ]"),
-    "search": Verb("finds what was said, in all sessions", commands.search, "WORDS"),
-    "memory": Verb("shows what the agent remembers, or finds it", commands.memory, "[WORDS]"),
-    "usage": Verb("shows turns, tokens and cost of the session", commands.usage),
-    "export": Verb("writes the session as a page to read", commands.export, "[md|html] [FILE]"),
-    "expand": Verb("shows folded lines in full: the last N, or the last turn's", unfold, "[N]"),
-    "exit": Verb("leaves", leave),
+SLASH_COMMANDS: dict[str, SlashCommand] = {
+    "help": SlashCommand("list the commands and keys", show_help),
+    "new": SlashCommand("start a new session", commands.new, "[TITLE]"),
+    "resume": SlashCommand("continue another session, by ID or picked", commands.resume, "[ID]"),
+    "sessions": SlashCommand("list sessions, filtered by title", commands.sessions, "[TEXT]"),
+    "title": SlashCommand("show or set the title", commands.title, "[TEXT]"),
+    "compact": SlashCommand("summarise the older part, with a focus", commands.compact, "[FOCUS]"),
+    "context": SlashCommand("show what the model would be sent", commands.context),
+    "rewind": SlashCommand("rewind to before a prompt, or to #SEQ", commands.rewind, "[N]"),
+    "fork": SlashCommand("continue in a copy, of all or up to a message", commands.fork, "[#SEQ]"),
+    "search": SlashCommand("search the messages of all sessions", commands.search, "WORDS"),
+    "memory": SlashCommand("show the agent's memory, or search it", commands.memory, "[WORDS]"),
+    "usage": SlashCommand("show turns, tokens and cost of the session", commands.usage),
+    "export": SlashCommand("export the session as a page", commands.export, "[md|html] [FILE]"),
+    "expand": SlashCommand("show folded items in full: the last N or last turn's", unfold, "[N]"),
+    "exit": SlashCommand("leave the chat", leave),
 }  # fmt: skip
 
-KEYS = (
+KEY_HELP = (
     "",
-    "Enter sends, Alt+Enter begins a new line, //text says what begins with a slash.",
-    "What is typed while a turn runs waits for its own. Ctrl+C stops the turn, Ctrl+O unfolds",
-    "tool calls and thinking, Up goes through what was typed, Ctrl+D leaves.",
+    "Enter sends, Alt+Enter starts a new line, //text sends a text that begins with a slash.",
+    "Messages sent while a turn runs are queued. Ctrl+C stops the turn, Ctrl+O shows folded tool",
+    "calls and thinking in full, Up recalls earlier input, Ctrl+D leaves.",
 )
 
 
-async def run(chat: Chat, text: str) -> str:
-    """Do what a line says; what is to be in the input afterwards."""
-    name, _, given = text[1:].partition(" ")
-    verb = VERBS.get(name.strip().lower())
-    if verb is None:
-        await chat.show(_unknown(name))
+async def run_command(chat: Chat, text: str) -> str:
+    """Run the command in a line; return the text to put into the input afterwards."""
+    name, _, argument = text[1:].partition(" ")
+    command = SLASH_COMMANDS.get(name.strip().lower())
+    if command is None:
+        await chat.show(_unknown_command(name))
         return ""
-    return await verb.run(chat, given.strip()) or ""
+    return await command.run(chat, argument.strip()) or ""
 
 
-def _unknown(name: str) -> Iterator[Line]:
+def _unknown_command(name: str) -> Iterator[Line]:
     from everlog.cli import output
 
-    near = difflib.get_close_matches(name.lower(), VERBS, 1, 0.5)
-    meant = f" Did you mean /{near[0]}?" if near else ""
-    shown = output.shorten(output.one_line(name), 30)
-    yield Line(f"There is no /{shown}.{meant} /help lists all; //… says it.", "yellow")
+    matches = difflib.get_close_matches(name.lower(), SLASH_COMMANDS, 1, 0.5)
+    suggestion = f" Did you mean /{matches[0]}?" if matches else ""
+    label = output.shorten(output.one_line(name), 30)
+    hint = "Type /help for the list, or start with // to send the text as it is."
+    yield Line(f"Unknown command /{label}.{suggestion} {hint}", "yellow")
 
 
-def unfolded(chat: Chat, count: int) -> Iterator[Line]:
-    """Folded lines in full: the last ones, or with 0 all of the last turn that had some."""
-    folded = list(chat.teller.folded)
+def unfold_lines(chat: Chat, count: int) -> Iterator[Line]:
+    """Yield the last `count` folded items in full; with 0, those of the last turn with any."""
+    folded = list(chat.printer.folded)
     if not folded:
         yield Line("nothing is folded")
         return
-    chosen = folded[-count:] if count else [one for one in folded if one.run == folded[-1].run]
-    for one in chosen:
-        yield Line(one.line, "cyan")
-        yield from (Line(f"  {line}", "") for line in one.text.split("\n"))
+    last_run = folded[-1].run
+    selected = folded[-count:] if count else [item for item in folded if item.run == last_run]
+    for item in selected:
+        yield Line(item.line, "cyan")
+        yield from (Line(f"  {line}", "") for line in item.text.split("\n"))

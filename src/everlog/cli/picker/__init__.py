@@ -1,8 +1,7 @@
-"""A full-screen list of sessions to pick one from: filter as you type, look inside, rename, delete.
+"""A full-screen session picker: filter as you type, preview, rename, delete.
 
-Nothing that is typed waits for the store: pages, searches and previews are read in threads, and
-of several requests the newest counts. The first paint reads one page, whatever the number of
-sessions.
+Input never waits for the store: pages, searches and previews are read in threads, and only the
+newest request counts. The first paint reads one page, however many sessions there are.
 """
 
 from __future__ import annotations
@@ -15,14 +14,14 @@ if TYPE_CHECKING:
 
 
 async def pick_async(store: Store) -> str | None:
-    """Let the user pick a session; its id, or None if they left without one."""
-    from everlog.cli.picker.picker_screen import Screen
+    """Let the user pick a session; return its id, or None if they left without one."""
+    from everlog.cli.picker.picker_screen import PickerScreen
 
-    return await Screen(store).run()
+    return await PickerScreen(store).run()
 
 
 def pick(store: Store) -> str | None:
-    """The same where no loop runs, on whichever stream is a terminal."""
+    """Run `pick_async` without a running event loop, on whichever stream is a terminal."""
     from prompt_toolkit.application import create_app_session
     from prompt_toolkit.output import create_output
 

@@ -1,4 +1,4 @@
-"""The picker's screen: its parts, its keys, and what they do."""
+"""The picker's screen: layout, key bindings and actions."""
 
 from __future__ import annotations
 
@@ -31,37 +31,37 @@ from prompt_toolkit.styles import Style
 from everlog.cli import output
 from everlog.cli.message_lines import Line
 from everlog.cli.picker import preview
-from everlog.cli.picker.newest_task import Newest
-from everlog.cli.picker.session_filter import Finding, Row
-from everlog.cli.picker.session_table import Pane, Table
+from everlog.cli.picker.newest_task import NewestTask
+from everlog.cli.picker.session_filter import Row, SessionFilter
+from everlog.cli.picker.session_table import PreviewPane, SessionTable
 from everlog.errors import EverlogError, NotFoundError
 from everlog.session import Store
 
-BESIDE = 100  # columns from which on the preview is at the side
-ROOMY = 20  # rows from which on it is shown below without being asked for
-PREVIEWS = 100  # that are kept
+SIDE_COLUMNS = 100  # minimum width for a preview at the side
+PREVIEW_ROWS = 20  # minimum height for a preview below the list by default
+MAX_PREVIEWS = 100  # in the cache
 THREADS = 3  # listing, searching, preview
-ESCAPE_SECONDS = 0.1  # after which Esc is itself, and not the beginning of a sequence
+ESCAPE_SECONDS = 0.1  # after which Esc is a key, not the start of a sequence
 
 KEYS = "Enter open · ^R rename · ^D delete · Tab preview · Esc leave · F1 help"
 KEYS_BRIEF = "Enter open · Esc leave · F1 help"
 HELP = (  # for 40 columns
-    "Type to filter titles and what was said",
+    "Type to filter by title and content",
     "↑ ↓ PgUp PgDn Home End   move",
     "Enter open · ^R rename · ^D delete",
-    "Tab or ^P   the preview, on and off",
+    "Tab or ^P   toggle the preview",
     "Esc   clear the filter, then leave",
 )
 STYLE = Style.from_dict(
     {
         "prompt": "bold",
         "titles": "bold",
-        "chosen": "reverse",
+        "highlighted": "reverse",
         "count": "ansibrightblack",
         "dim": "ansibrightblack",
-        "found": "bold ansiyellow",
+        "match": "bold ansiyellow",
         "keys": "ansibrightblack",
-        "told": "bold",
+        "message": "bold",
         "question": "bold ansired",
         "user": "bold ansigreen",
         "assistant": "bold ansicyan",
@@ -73,80 +73,71 @@ STYLE = Style.from_dict(
     }
 )
 
-Act = Callable[[KeyPressEvent], None]
+KeyHandler = Callable[[KeyPressEvent], None]
 Mode = Literal["list", "rename", "delete"]
 
 
-class Screen:
-    """One use of the picker."""
+class PickerScreen:
+    """The full-screen picker; use it once."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
         self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="picker")
-        self._finding = Finding(store, self._threads, self._changed, self._fail)
-        self._reading = Newest(self._threads, self._fail)
+        self._sessions = SessionFilter(store, self._threads, self._redraw, self._on_error)
+        self._preview_task = NewestTask(self._threads, self._on_error)
         self._previews: dict[str, list[Line]] = {}
-        self._asked_preview = ""
+        self._requested_preview = ""
         self._mode: Mode = "list"
-        self._subject: Row | None = None  # what is renamed or deleted
+        self._subject: Row | None = None  # the session that is renamed or deleted
         self._preview: bool | None = None  # None: if there is room
         self._help = False
-        self._told = ""  # for people, until the next key
-        self._filter = Buffer(multiline=False, on_text_changed=self._typed)
+        self._message = ""  # shown until the next key
+        self._filter = Buffer(multiline=False, on_text_changed=self._on_filter_text)
         self._title = Buffer(multiline=False)
-        self._table = Table(self._finding, self._nothing)
+        self._table = SessionTable(self._sessions, self._empty_text)
         self._app: Application[str | None] = self._application()
 
     async def run(self) -> str | None:
-        """Show it until the user picks a session or leaves."""
+        """Run until the user picks a session or leaves; return its id or None."""
         try:
-            await self._finding.begin()
+            await self._sessions.load()
             return await self._app.run_async()
         finally:
-            await self._finding.close()
-            await self._reading.settle()
+            await self._sessions.close()
+            await self._preview_task.settle()
             self._threads.shutdown()
 
-    # --- what is seen
+    # --- layout
 
     def _application(self) -> Application[str | None]:
         self._filter_line = Window(
             BufferControl(self._filter, input_processors=[BeforeInput("Filter: ", "class:prompt")]),
             height=1,
-            get_horizontal_scroll=_from_its_start,
+            get_horizontal_scroll=_scroll_to_start,
         )
         self._title_line = Window(
             BufferControl(self._title, input_processors=[BeforeInput("Title: ", "class:prompt")]),
             height=1,
-            get_horizontal_scroll=_from_its_start,
+            get_horizontal_scroll=_scroll_to_start,
         )
-        count = Window(
-            FormattedTextControl(self._count),
-            height=1,
-            dont_extend_width=True,
-            align=WindowAlign.RIGHT,
-        )
-        asking = Window(FormattedTextControl(self._question), height=1)
+        count = Window(FormattedTextControl(self._count), height=1, dont_extend_width=True, align=WindowAlign.RIGHT)
+        question = Window(FormattedTextControl(self._question), height=1)
         lines: dict[Mode, Container] = {
             "list": VSplit([self._filter_line, count], padding=1),
             "rename": self._title_line,
-            "delete": asking,
+            "delete": question,
         }
-        bottom = Window(
-            FormattedTextControl(self._bottom), dont_extend_height=True, wrap_lines=True
-        )
-        body = HSplit(
-            [DynamicContainer(lambda: lines[self._mode]), DynamicContainer(self._body), bottom]
-        )
-        table = Window(
-            self._table, width=Dimension(weight=3), height=Dimension(weight=1), wrap_lines=False
-        )
-        pane = Pane(self._preview_lines)
+        bottom = Window(FormattedTextControl(self._bottom), dont_extend_height=True, wrap_lines=True)
+        body = HSplit([DynamicContainer(lambda: lines[self._mode]), DynamicContainer(self._body), bottom])
+        table = Window(self._table, width=Dimension(weight=3), height=Dimension(weight=1), wrap_lines=False)
+        pane = PreviewPane(self._preview_lines)
         edge = Window(width=1, char="│", style="class:edge")
-        self._alone: Container = table
-        self._beside: Container = VSplit([table, edge, Window(pane, width=Dimension(weight=2))])
+        self._table_only: Container = table
+        right = Window(pane, width=Dimension(weight=2))
+        self._preview_right: Container = VSplit([table, edge, right])
         rule = Window(height=1, char="─", style="class:edge")
-        self._below: Container = HSplit([table, rule, Window(pane, height=Dimension(weight=1))])
+        below = Window(pane, height=Dimension(weight=1))
+        self._preview_below: Container = HSplit([table, rule, below])
         app: Application[str | None] = Application(
             layout=Layout(body, focused_element=self._filter_line),
             key_bindings=self._keys(),
@@ -158,123 +149,123 @@ class Screen:
 
     def _body(self) -> Container:
         size = get_app().output.get_size()
-        wanted = self._preview
-        if wanted is None:
-            wanted = size.columns >= BESIDE or size.rows >= ROOMY
-        if not wanted:
-            return self._alone
-        return self._beside if size.columns >= BESIDE else self._below
+        is_shown = self._preview
+        if is_shown is None:
+            is_shown = size.columns >= SIDE_COLUMNS or size.rows >= PREVIEW_ROWS
+        if not is_shown:
+            return self._table_only
+        return self._preview_right if size.columns >= SIDE_COLUMNS else self._preview_below
 
     def _preview_lines(self) -> tuple[Sequence[Line], Sequence[Line]]:
-        row = self._finding.row
+        row = self._sessions.row
         if row is None:
             return (), ()
-        if row.id not in self._previews and self._asked_preview != row.id:
+        if row.id not in self._previews and self._requested_preview != row.id:
             self._read_preview(row.id)
-        return preview.head(row.listed), self._previews.get(row.id, [("", ""), ("dim", "…")])
+        lines = self._previews.get(row.id, [("", ""), ("dim", "…")])
+        return preview.header_lines(row.session), lines
 
     def _read_preview(self, session: str) -> None:
-        self._asked_preview = session
+        self._requested_preview = session
 
         def read() -> list[Line] | None:
             try:
-                return preview.newest(self._store, session)
+                return preview.newest_lines(self._store, session)
             except NotFoundError:
-                return None  # somebody else deleted it
+                return None  # deleted by another process
 
-        def keep(lines: list[Line] | None) -> None:
+        def store_preview(lines: list[Line] | None) -> None:
             if lines is None:
-                self._drop(session)
+                self._on_deleted_elsewhere(session)
                 return
-            while len(self._previews) >= PREVIEWS:
+            while len(self._previews) >= MAX_PREVIEWS:
                 del self._previews[next(iter(self._previews))]
             self._previews[session] = lines
-            self._changed()
+            self._redraw()
 
-        self._reading.ask(read, keep)
+        self._preview_task.submit(read, store_preview)
 
     def _count(self) -> StyleAndTextTuples:
-        finding = self._finding
-        if finding.taking_in:
-            return [("class:count", finding.taking_in)]
-        place = f"{finding.place + 1:,} of " if finding.rows else ""
-        more = " …" if finding.searching else ""
-        return [("class:count", f"{place}{finding.count:,}{more}")]
+        sessions = self._sessions
+        if sessions.index_progress:
+            return [("class:count", sessions.index_progress)]
+        position = f"{sessions.position + 1:,} of " if sessions.rows else ""
+        more = " …" if sessions.is_searching else ""
+        return [("class:count", f"{position}{sessions.count:,}{more}")]
 
-    def _nothing(self) -> str:
-        if not self._finding.text:
-            return "no sessions yet (everlog chat begins one)"
-        return "searching …" if self._finding.searching else "no session matches"
+    def _empty_text(self) -> str:
+        if not self._sessions.text:
+            return "no sessions yet (everlog chat starts one)"
+        return "searching …" if self._sessions.is_searching else "no session matches"
 
     def _question(self) -> StyleAndTextTuples:
         if self._subject is None:
             return []
-        metadata = self._subject.listed.metadata
-        what = (
-            f"{output.one_line(metadata.title)}, {output.plural(metadata.message_count, 'message')}"
-        )
-        return [("class:question", f"Delete for good? Type y: {what}")]
+        metadata = self._subject.session.metadata
+        title, count = output.one_line(metadata.display_title), metadata.message_count
+        label = f"{title}, {output.plural(count, 'message')}"
+        return [("class:question", f"Delete permanently? Type y: {label}")]
 
     def _bottom(self) -> StyleAndTextTuples:
-        if self._told:
-            return [("class:told", self._told)]
+        if self._message:
+            return [("class:message", self._message)]
         if self._mode == "rename":
-            return [("class:keys", "Enter renames · Esc leaves it as it is")]
+            return [("class:keys", "Enter rename · Esc cancel")]
         if self._mode == "delete":
-            return [("class:keys", "y deletes · any other key does not")]
+            return [("class:keys", "y delete · any other key cancel")]
         if self._help:
             return [("class:keys", "\n".join(HELP))]
         wide = get_app().output.get_size().columns >= len(KEYS)
         return [("class:keys", KEYS if wide else KEYS_BRIEF)]
 
-    # --- what happens
+    # --- actions
 
-    def _changed(self) -> None:
+    def _redraw(self) -> None:
         self._app.invalidate()
 
-    def _fail(self, error: EverlogError) -> None:
-        self._told = output.one_line(str(error))
-        self._changed()
+    def _on_error(self, error: EverlogError) -> None:
+        self._message = output.one_line(str(error))
+        self._redraw()
 
-    def _drop(self, session: str) -> None:
-        """A session was deleted by somebody else while the list was open."""
-        self._finding.forget(session)
-        self._told = f"{session} is no more: it was deleted elsewhere"
+    def _on_deleted_elsewhere(self, session: str) -> None:
+        """Remove a session that another process deleted while the list was open."""
+        self._sessions.remove(session)
+        self._message = f"{session} was deleted by another process"
 
-    def _typed(self, _: Buffer) -> None:
-        self._told = ""
-        self._finding.filter(self._filter.text)
+    def _on_filter_text(self, _: Buffer) -> None:
+        self._message = ""
+        self._sessions.filter(self._filter.text)
 
-    def _turn(self, mode: Mode) -> None:
-        """Go to another mode; what is typed goes to its line."""
+    def _set_mode(self, mode: Mode) -> None:
+        """Switch to another mode and focus its input line."""
         self._mode = mode
         if mode != "delete":
             self._app.layout.focus(self._title_line if mode == "rename" else self._filter_line)
 
     async def _pick(self, row: Row) -> None:
-        """Leave with a session, if it is still there."""
+        """Exit with a session, if it still exists."""
         loop = asyncio.get_running_loop()
         await loop.run_in_executor(self._threads, self._store.port.metadata, row.id)
-        if self._app.future is not None and not self._app.future.done():  # a second key was faster
+        if self._app.future is not None and not self._app.future.done():  # another key may have exited
             self._app.exit(result=row.id)
 
     async def _rename(self, row: Row, title: str) -> None:
-        await self._finding.rename(row, title)
-        self._told = "renamed"
+        await self._sessions.rename(row, title)
+        self._message = "renamed"
 
     async def _delete(self, row: Row) -> None:
-        await self._finding.delete(row)
+        await self._sessions.delete(row)
         self._previews.pop(row.id, None)
-        self._told = f"deleted {output.one_line(row.listed.metadata.title)}"
+        self._message = f"deleted {output.one_line(row.session.metadata.display_title)}"
 
-    async def _guarded(self, row: Row, doing: Coroutine[Any, Any, None]) -> None:
+    async def _run_guarded(self, row: Row, work: Coroutine[Any, Any, None]) -> None:
         try:
-            await doing
+            await work
         except NotFoundError:
-            self._drop(row.id)
+            self._on_deleted_elsewhere(row.id)
         except EverlogError as error:
-            self._fail(error)
-        self._changed()
+            self._on_error(error)
+        self._redraw()
 
     # --- keys
 
@@ -285,36 +276,36 @@ class Screen:
         deleting = Condition(lambda: self._mode == "delete")
         no_filter = Condition(lambda: not self._filter.text)
 
-        def on(*names: str, when: Filter = listing) -> Callable[[Act], Act]:
-            def bind(act: Act) -> Act:
-                def pressed(event: KeyPressEvent) -> None:
-                    self._told = ""
-                    act(event)
+        def on(*names: str, when: Filter = listing) -> Callable[[KeyHandler], KeyHandler]:
+            def bind(handler: KeyHandler) -> KeyHandler:
+                def on_press(event: KeyPressEvent) -> None:
+                    self._message = ""
+                    handler(event)
 
                 for name in names:
-                    keys.add(name, filter=when)(pressed)
-                return act
+                    keys.add(name, filter=when)(on_press)
+                return handler
 
             return bind
 
-        on("up")(lambda event: self._finding.move(-1))
-        on("down")(lambda event: self._finding.move(1))
-        on("pageup")(lambda event: self._finding.move(-self._table.height))
-        on("pagedown")(lambda event: self._finding.move(self._table.height))
-        on("home")(lambda event: self._finding.move(-self._finding.place))
-        on("end")(lambda event: self._finding.go_to_end())
+        on("up")(lambda event: self._sessions.move(-1))
+        on("down")(lambda event: self._sessions.move(1))
+        on("pageup")(lambda event: self._sessions.move(-self._table.height))
+        on("pagedown")(lambda event: self._sessions.move(self._table.height))
+        on("home")(lambda event: self._sessions.move(-self._sessions.position))
+        on("end")(lambda event: self._sessions.go_to_end())
 
         @on("enter")
         def _open(event: KeyPressEvent) -> None:
-            row = self._finding.row
+            row = self._sessions.row
             if row is not None:
-                event.app.create_background_task(self._guarded(row, self._pick(row)))
+                event.app.create_background_task(self._run_guarded(row, self._pick(row)))
 
         @on("escape")
         def _back(event: KeyPressEvent) -> None:
             if self._filter.text:
                 self._filter.reset()
-                self._finding.filter("")
+                self._sessions.filter("")
             else:
                 event.app.exit(result=None)
 
@@ -323,57 +314,59 @@ class Screen:
             event.app.exit(result=None)
 
         @on("tab", "c-p")
-        def _toggle(event: KeyPressEvent) -> None:
-            self._preview = self._body() is self._alone
+        def _toggle_preview(event: KeyPressEvent) -> None:
+            self._preview = self._body() is self._table_only
 
         @on("f1")
-        def _explain(event: KeyPressEvent) -> None:
+        def _toggle_help(event: KeyPressEvent) -> None:
             self._help = not self._help
 
-        on("?", when=listing & no_filter)(_explain)
+        on("?", when=listing & no_filter)(_toggle_help)
 
         @on("c-r", "c-d")
-        def _begin(event: KeyPressEvent) -> None:
-            self._subject = self._finding.row
+        def _start_edit(event: KeyPressEvent) -> None:
+            self._subject = self._sessions.row
             if self._subject is None:
                 return
             if event.key_sequence[0].key == Keys.ControlD:
-                self._turn("delete")
+                self._set_mode("delete")
                 return
-            self._title.text = output.one_line(self._subject.listed.metadata.name or "")
+            self._title.text = output.one_line(self._subject.session.metadata.title or "")
             self._title.cursor_position = len(self._title.text)
-            self._turn("rename")
+            self._set_mode("rename")
 
         @on("enter", when=renaming)
-        def _keep(event: KeyPressEvent) -> None:
+        def _accept_title(event: KeyPressEvent) -> None:
             title, row = " ".join(self._title.text.split()), self._subject
-            self._turn("list")
-            if title and row is not None and title != row.listed.metadata.name:
-                event.app.create_background_task(self._guarded(row, self._rename(row, title)))
+            self._set_mode("list")
+            if title and row is not None and title != row.session.metadata.title:
+                event.app.create_background_task(self._run_guarded(row, self._rename(row, title)))
             else:
-                self._told = "the title stays as it is"
+                self._message = "the title is unchanged"
 
         @on("escape", "c-c", when=renaming)
-        def _keep_not(event: KeyPressEvent) -> None:
-            self._turn("list")
-            self._told = "the title stays as it is"
+        def _cancel_rename(event: KeyPressEvent) -> None:
+            self._set_mode("list")
+            self._message = "the title is unchanged"
 
         @on("y", "Y", when=deleting)
         def _delete(event: KeyPressEvent) -> None:
             row = self._subject
-            self._turn("list")
+            self._set_mode("list")
             if row is not None:
-                event.app.create_background_task(self._guarded(row, self._delete(row)))
+                event.app.create_background_task(self._run_guarded(row, self._delete(row)))
 
         @on("<any>", "escape", "c-c", "enter", when=deleting)
-        def _spare(event: KeyPressEvent) -> None:
-            self._turn("list")
-            self._told = "nothing was deleted"
+        def _cancel_delete(event: KeyPressEvent) -> None:
+            self._set_mode("list")
+            self._message = "nothing was deleted"
 
         return keys
 
 
-def _from_its_start(_: Window) -> int:
-    """Where a line is shown from, as long as its cursor is seen; else it stays where it was, also
-    when a narrow screen has become a wide one."""
+def _scroll_to_start(_: Window) -> int:
+    """Scroll an input line to its start while the cursor stays visible.
+
+    By default the line would stay scrolled after a narrow screen has become wider.
+    """
     return 0

@@ -1,4 +1,4 @@
-"""The newest messages of a session, read from the end of its log and no further than needed."""
+"""The preview of a session: its newest messages, read from the end of its log."""
 
 from __future__ import annotations
 
@@ -6,57 +6,54 @@ import time
 from collections.abc import Iterator
 
 from everlog.cli import output
-from everlog.cli.message_lines import Folded, Line
-from everlog.log.backward_read import read
+from everlog.cli.message_lines import FoldedMessages, Line
+from everlog.log.backward_read import read_live
 from everlog.model import Entry, Message
 from everlog.ports import SessionRow
 from everlog.session import Store
 
-MESSAGES = 20
-RECORDS = 200  # looked at to find them: most may be deleted, or no messages
-BYTES = 2_000_000  # likewise
+MAX_MESSAGES = 20
+MAX_RECORDS = 200  # read to find them: most may be deleted, or no messages
+MAX_BYTES = 2_000_000  # of messages read to find them
 TEXT_LINES = 8  # of one text
 
 
-def head(listed: SessionRow) -> list[Line]:
-    """What is known of a session without reading it."""
-    metadata = listed.metadata
-    facts = [
+def header_lines(row: SessionRow) -> list[Line]:
+    """Return what is known of a session without reading its log."""
+    metadata = row.metadata
+    details = [
         output.plural(metadata.message_count, "message"),
-        output.size(listed.bytes),
+        output.size(row.bytes),
         output.ago(metadata.last_message_at, time.time()),
     ]
-    who = f"{output.one_line(metadata.agent)} with {output.one_line(metadata.sender)}"
+    participants = f"{output.one_line(metadata.agent)} with {output.one_line(metadata.sender)}"
     model = f" · {output.one_line(metadata.model)}" if metadata.model else ""
     return [
-        ("bold", output.one_line(metadata.title)),
+        ("bold", output.one_line(metadata.display_title)),
         ("dim", metadata.id),
-        ("dim", who + model),
-        ("dim", " · ".join(facts)),
+        ("dim", participants + model),
+        ("dim", " · ".join(details)),
     ]
 
 
-def newest(store: Store, session: str) -> list[Line]:
-    """The last things that were said, oldest of them first."""
-    live = read(_some(store, session))
-    folded = Folded(live.messages)
+def newest_lines(store: Store, session: str) -> list[Line]:
+    """Return the newest messages, the oldest of them first."""
+    live = read_live(_newest_entries(store, session))
+    folded = FoldedMessages(live.messages)
     lines: list[Line] = []
     if live.summary is not None:
-        lines += [
-            ("", ""),
-            ("blue", f"── summary of what came before #{live.summary.first_kept_seq}"),
-        ]
+        lines += [("", ""), ("blue", f"── summary of everything before #{live.summary.first_kept_seq}")]
     for message in live.messages:
-        lines += folded.lines(message, most=TEXT_LINES)
-    return lines or [("", ""), ("dim", "nothing was said yet")]
+        lines += folded.lines(message, max_lines=TEXT_LINES)
+    return lines or [("", ""), ("dim", "no messages yet")]
 
 
-def _some(store: Store, session: str) -> Iterator[Entry]:
+def _newest_entries(store: Store, session: str) -> Iterator[Entry]:
     messages = size = 0
     for number, entry in enumerate(store.port.tail(session), 1):
         yield entry
         if isinstance(entry, Message):
             messages += 1
             size += len(entry.line)
-        if messages >= MESSAGES or number >= RECORDS or size >= BYTES:
+        if messages >= MAX_MESSAGES or number >= MAX_RECORDS or size >= MAX_BYTES:
             return

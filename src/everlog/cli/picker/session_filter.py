@@ -1,4 +1,4 @@
-"""The sessions that a filter leaves: by title page by page, by what was said in the background."""
+"""The filtered list of sessions: by title page by page, by content in the background."""
 
 from __future__ import annotations
 
@@ -10,236 +10,227 @@ from typing import NamedTuple
 
 from msgspec.structs import replace
 
-from everlog.cli.picker.newest_task import Newest
+from everlog.cli.picker.newest_task import NewestTask
 from everlog.errors import EverlogError, NotFoundError
 from everlog.ports import Hit, Page, SessionRow
 from everlog.session import Session, Store
 
-PAGE = 100  # sessions that are read at a time
-LARGEST = 2_000  # likewise, for who jumps to the end
-AHEAD = 50  # rows behind the highlighted one that are kept at hand
-HITS = 30  # sessions of one search
-SEARCHED = 2  # characters from which on what was said is searched
+PAGE_SIZE = 100  # sessions per page
+MAX_PAGE_SIZE = 2_000  # sessions per page when jumping to the end
+READ_AHEAD = 50  # rows that are loaded below the highlighted one
+MAX_HITS = 30  # sessions per search
+MIN_SEARCH_CHARS = 2  # a shorter filter searches titles only
 
 
 class Row(NamedTuple):
-    """A session in the list, and the passage that was found in it."""
+    """A session in the list, with the passage that matches the filter."""
 
-    listed: SessionRow
+    session: SessionRow
     hit: Hit | None = None
 
     @property
     def id(self) -> str:
-        """The session's id."""
-        return self.listed.id
+        """Return the session's id."""
+        return self.session.id
 
 
-class Left(Exception):
-    """The user has left while what is new was still being taken in."""
+class PickerClosedError(Exception):
+    """The user closed the picker while new messages were being indexed."""
 
 
-class Finding:
-    """Rows, the highlighted one among them, and the reading of more."""
+class SessionFilter:
+    """The rows that match a filter, the highlighted one, and the loading of more rows."""
 
     def __init__(
-        self,
-        store: Store,
-        threads: Executor,
-        changed: Callable[[], None],
-        failed: Callable[[EverlogError], None],
+        self, store: Store, threads: Executor, on_change: Callable[[], None], on_error: Callable[[EverlogError], None]
     ) -> None:
         self._store = store
         self._threads = threads
-        self._changed = changed
-        self._listing = Newest(threads, failed)
-        self._searching = Newest(threads, failed)
-        self._left = threading.Event()
-        self._titled: list[Row] = []  # by title, newest first, as far as read
+        self._on_change = on_change
+        self._list_task = NewestTask(threads, on_error)
+        self._search_task = NewestTask(threads, on_error)
+        self._closed = threading.Event()
+        self._title_rows: list[Row] = []  # matches by title, newest first, as far as loaded
         self._cursor: str | None = None
-        self._of = ""  # the filter that the rows are of
-        self._hits: dict[str, Row] = {}  # by what was said, best first
-        self._hits_of = ""
-        self._wanted = 0  # the place to highlight; may not be read yet
+        self._rows_filter = ""  # the filter of these rows
+        self._hits: dict[str, Row] = {}  # matches by content, best first
+        self._hits_filter = ""
+        self._target = 0  # the position to highlight; may not be loaded yet
         self.text = ""
-        self.total = 0  # sessions by title
-        self.taking_in = ""  # how far the search has come with what is new
+        self.total = 0  # matches by title
+        self.index_progress = ""  # of new messages, as text
 
-    # --- what there is
+    # --- state
 
     @property
     def rows(self) -> list[Row]:
-        """What is read so far; sessions found by what was said follow those found by title."""
-        if self._hits_of != self._of or not self._hits:
-            return self._titled
-        titled = [
-            row._replace(hit=self._hits[row.id].hit) if row.id in self._hits else row
-            for row in self._titled
-        ]
+        """Return the loaded rows; matches by content follow those by title."""
+        if self._hits_filter != self._rows_filter or not self._hits:
+            return self._title_rows
+        titled = [row._replace(hit=self._hits[row.id].hit) if row.id in self._hits else row for row in self._title_rows]
         if self._cursor is not None:
             return titled
-        known = {row.id for row in titled}
-        return titled + [row for row in self._hits.values() if row.id not in known]
+        listed_ids = {row.id for row in titled}
+        return titled + [row for row in self._hits.values() if row.id not in listed_ids]
 
     @property
-    def place(self) -> int:
-        """Where the highlight is."""
-        return max(min(self._wanted, len(self.rows) - 1), 0)
+    def position(self) -> int:
+        """Return the position of the highlighted row."""
+        return max(min(self._target, len(self.rows) - 1), 0)
 
     @property
     def row(self) -> Row | None:
-        """The highlighted one."""
+        """Return the highlighted row."""
         rows = self.rows
-        return rows[self.place] if rows else None
+        return rows[self.position] if rows else None
 
     @property
     def count(self) -> int:
-        """How many rows there will be when all are read."""
-        return self.total + len(self.rows) - len(self._titled)
+        """Return how many rows there will be when all are loaded."""
+        return self.total + len(self.rows) - len(self._title_rows)
 
     @property
-    def searching(self) -> bool:
-        """Whether what was said is still being searched."""
-        return self._searching.busy
+    def is_searching(self) -> bool:
+        """Whether the search by content is still running."""
+        return self._search_task.is_busy
 
-    # --- reading
+    # --- loading
 
-    async def begin(self) -> None:
-        """Read the first page."""
+    async def load(self) -> None:
+        """Load the first page."""
         loop = asyncio.get_running_loop()
-        self._take_first("", await loop.run_in_executor(self._threads, self._page, "", None, PAGE))
+        page = await loop.run_in_executor(self._threads, self._page, "", None, PAGE_SIZE)
+        self._set_first_page("", page)
 
     def filter(self, text: str) -> None:
-        """Show the sessions with this in their title, at once, or in what was said."""
+        """Filter by text in the title, at once, or in the messages, when the search is done."""
         text = " ".join(text.split())
         if text == self.text:
             return
         self.text = text
-        self._listing.ask(
-            lambda: self._page(text, None, PAGE), lambda page: self._take_first(text, page)
-        )
-        if len(text) < SEARCHED:
-            self._searching.drop()
-            self._hits, self._hits_of = {}, ""
+        self._list_task.submit(lambda: self._page(text, None, PAGE_SIZE), lambda page: self._set_first_page(text, page))
+        if len(text) < MIN_SEARCH_CHARS:
+            self._search_task.cancel()
+            self._hits, self._hits_filter = {}, ""
         else:
-            tell = self._teller()
-            self._searching.ask(
-                lambda: self._search(text, tell), lambda hits: self._take_hits(text, hits)
-            )
+            on_progress = self._progress_callback()
+            self._search_task.submit(lambda: self._search(text, on_progress), lambda hits: self._set_hits(text, hits))
 
     def move(self, by: int) -> None:
         """Move the highlight."""
-        self._wanted = max(self.place + by, 0)
-        self._reach()
+        self._target = max(self.position + by, 0)
+        self._read_ahead()
 
     def go_to_end(self) -> None:
-        """Highlight the last row, however far it is."""
-        self._wanted = max(self.count - 1, 0)
-        self._reach()
+        """Highlight the last row, even if it is not loaded yet."""
+        self._target = max(self.count - 1, 0)
+        self._read_ahead()
 
-    def _reach(self) -> None:
-        """Read on if the highlight comes near the end of what was read."""
-        missing = self._wanted + AHEAD - len(self._titled)
+    def _read_ahead(self) -> None:
+        """Load more rows if the highlight is near the end of the loaded ones."""
+        missing = self._target + READ_AHEAD - len(self._title_rows)
         if self._cursor is None:
-            self._wanted = self.place
-        elif missing > 0 and not self._listing.busy:
-            text, cursor, limit = self._of, self._cursor, min(max(missing, PAGE), LARGEST)
-            self._listing.ask(lambda: self._page(text, cursor, limit), self._take_more)
+            self._target = self.position
+        elif missing > 0 and not self._list_task.is_busy:
+            text, cursor = self._rows_filter, self._cursor
+            limit = min(max(missing, PAGE_SIZE), MAX_PAGE_SIZE)
+            self._list_task.submit(lambda: self._page(text, cursor, limit), self._add_next_page)
 
     def _page(self, text: str, cursor: str | None, limit: int) -> Page:
         return self._store.list(title=text or None, cursor=cursor, limit=limit)
 
-    def _take_first(self, text: str, page: Page) -> None:
-        self._titled = []
-        self._wanted = 0
-        self._of = text
-        self._take(page)
+    def _set_first_page(self, text: str, page: Page) -> None:
+        self._title_rows = []
+        self._target = 0
+        self._rows_filter = text
+        self._append_page(page)
 
-    def _take_more(self, page: Page) -> None:
-        self._take(page)
-        # Only when this answer is settled may the next question be asked.
-        asyncio.get_running_loop().call_soon(self._reach)
+    def _add_next_page(self, page: Page) -> None:
+        self._append_page(page)
+        # The next request may be submitted only after this one has ended.
+        asyncio.get_running_loop().call_soon(self._read_ahead)
 
-    def _take(self, page: Page) -> None:
-        known = {row.id for row in self._titled}  # one that became active again moved up
-        self._titled += [Row(one) for one in page if one.id not in known]
+    def _append_page(self, page: Page) -> None:
+        listed_ids = {row.id for row in self._title_rows}  # an active one moved up
+        self._title_rows += [Row(session) for session in page if session.id not in listed_ids]
         self._cursor, self.total = page.next, page.total
-        self._changed()
+        self._on_change()
 
-    def _search(self, text: str, tell: Callable[[int, int], None]) -> dict[str, Row]:
-        found = self._store.search(query(text), limit=HITS, progress=tell)
+    def _search(self, text: str, on_progress: Callable[[int, int], None]) -> dict[str, Row]:
+        results = self._store.search(to_query(text), limit=MAX_HITS, progress=on_progress)
         rows = {}
-        for one in found.results:
+        for result in results.results:
             try:
-                metadata = self._store.port.metadata(one.session)
-                parts = self._store.port.parts(one.session)
+                metadata = self._store.port.metadata(result.session)
+                parts = self._store.port.parts(result.session)
             except NotFoundError:
                 continue  # deleted meanwhile
-            listed = SessionRow(metadata, sum(part.bytes for part in parts), len(parts))
-            said = (hit for hit in one.hits if hit.seq)  # the title is shown in any case
-            rows[one.session] = Row(listed, next(said, None))
+            session = SessionRow(metadata, sum(part.bytes for part in parts), len(parts))
+            text_hits = (hit for hit in result.hits if hit.seq)  # not the title, which is shown anyway
+            rows[result.session] = Row(session, next(text_hits, None))
         return rows
 
-    def _take_hits(self, text: str, hits: dict[str, Row]) -> None:
-        self._hits, self._hits_of = hits, text
-        self.taking_in = ""
-        self._changed()
+    def _set_hits(self, text: str, hits: dict[str, Row]) -> None:
+        self._hits, self._hits_filter = hits, text
+        self.index_progress = ""
+        self._on_change()
 
-    def _teller(self) -> Callable[[int, int], None]:
+    def _progress_callback(self) -> Callable[[int, int], None]:
         loop = asyncio.get_running_loop()
 
         def show(text: str) -> None:
-            self.taking_in = text
-            self._changed()
+            self.index_progress = text
+            self._on_change()
 
-        def tell(done: int, total: int) -> None:
-            if self._left.is_set():
-                raise Left  # what was taken in stays; the rest is for the next search
-            text = f"taking in what is new: {done:,} of {total:,}" if done < total else ""
+        def on_progress(done: int, total: int) -> None:
+            if self._closed.is_set():
+                raise PickerClosedError  # the next search continues from here
+            text = f"indexing new messages: {done:,} of {total:,}" if done < total else ""
             loop.call_soon_threadsafe(show, text)
 
-        return tell
+        return on_progress
 
-    # --- changing
+    # --- edits
 
     async def rename(self, row: Row, title: str) -> None:
-        """Give a session another title, durably."""
+        """Rename a session; durable on return."""
         loop = asyncio.get_running_loop()
         session = Session(self._store, row.id)
         metadata = await loop.run_in_executor(self._threads, session.rename, title)
-        changed = replace(row.listed, metadata=metadata)
-        self._titled = [Row(changed) if one.id == row.id else one for one in self._titled]
+        changed = replace(row.session, metadata=metadata)
+        self._title_rows = [Row(changed) if other.id == row.id else other for other in self._title_rows]
         if row.id in self._hits:
-            self._hits[row.id] = self._hits[row.id]._replace(listed=changed)
-        self._changed()
+            self._hits[row.id] = self._hits[row.id]._replace(session=changed)
+        self._on_change()
 
     async def delete(self, row: Row) -> None:
-        """Delete a session for good."""
+        """Delete a session permanently."""
         loop = asyncio.get_running_loop()
         session = Session(self._store, row.id)
         await loop.run_in_executor(self._threads, session.delete)
-        self.forget(row.id)
+        self.remove(row.id)
 
-    def forget(self, session: str) -> None:
-        """Take a session that is no more from the rows."""
-        place = self.place
-        before = len(self._titled)
-        self._titled = [one for one in self._titled if one.id != session]
-        self.total -= before - len(self._titled)
+    def remove(self, session: str) -> None:
+        """Remove a deleted session from the rows."""
+        position = self.position
+        before = len(self._title_rows)
+        self._title_rows = [row for row in self._title_rows if row.id != session]
+        self.total -= before - len(self._title_rows)
         self._hits.pop(session, None)
-        self._wanted = place
-        self._reach()
-        self._changed()
+        self._target = position
+        self._read_ahead()
+        self._on_change()
 
     async def close(self) -> None:
-        """Let what is running come to its end, soon."""
-        self._left.set()
-        for one in (self._listing, self._searching):
+        """Stop loading, and wait for running requests to end."""
+        self._closed.set()
+        for task in (self._list_task, self._search_task):
             try:
-                await one.settle()
-            except Left:
-                pass  # as it was told to
+                await task.settle()
+            except PickerClosedError:
+                pass  # raised on our request
 
 
-def query(text: str) -> str:
-    """What is searched for a filter that may still be growing: its last word is a beginning."""
+def to_query(text: str) -> str:
+    """Return the search query of a filter; its last word, which may be incomplete, is a prefix."""
     return f"{text}*" if text[-1:].isalnum() and '"' not in text else text

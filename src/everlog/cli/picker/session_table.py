@@ -1,4 +1,4 @@
-"""The list and the preview as prompt_toolkit draws them: only the lines that are on the screen."""
+"""prompt_toolkit controls for the list and the preview; they build only the visible lines."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from prompt_toolkit.utils import get_cwidth
 
 from everlog.cli import output
 from everlog.cli.message_lines import Line
-from everlog.cli.picker.session_filter import Finding, Row
+from everlog.cli.picker.session_filter import Row, SessionFilter
 from everlog.ports import Hit
 
 TITLES = ("TITLE", "AGENT", "SENDER", "MSGS", "ACTIVE", "SIZE")
 RIGHT = ("MSGS", "SIZE")
-SPARE = ("SENDER", "AGENT", "SIZE", "MSGS")  # what a narrow screen goes without
-LEAST = 24  # columns of a title before others are left out for it
-MOST = 14  # columns of agent and sender
+DROPPABLE = ("SENDER", "AGENT", "SIZE", "MSGS")  # on a narrow screen, in this order
+TITLE_MIN = 24  # columns of a title; others are dropped for it
+NAME_MAX = 14  # columns of agent and sender
 MARK = "› "
 
-# The styles of transcripts, as prompt_toolkit names them.
+# Styles of transcript lines → prompt_toolkit styles.
 STYLES = {
     "": "",
     "bold": "bold",
@@ -36,104 +36,90 @@ STYLES = {
 }
 
 
-class Table(UIControl):
-    """The rows around the highlighted one."""
+class SessionTable(UIControl):
+    """The list of sessions, scrolled to the highlighted row."""
 
-    def __init__(self, finding: Finding, empty: Callable[[], str]) -> None:
-        self._finding = finding
-        self._empty = empty
+    def __init__(self, sessions: SessionFilter, empty_text: Callable[[], str]) -> None:
+        self._sessions = sessions
+        self._empty_text = empty_text
         self._top = 0
         self.height = 1  # rows that fit, for PgUp and PgDn
 
     def create_content(self, width: int, height: int) -> UIContent:
-        """The lines that fit, the titles of the columns first."""
-        rows, place = self._finding.rows, self._finding.place
+        """Build the visible lines, with the column titles first."""
+        rows, position = self._sessions.rows, self._sessions.position
         self.height = max(height - 1, 1)
-        self._scroll(rows, place)
-        shown = rows[self._top : self._top + self.height]
+        self._scroll(rows, position)
+        visible = rows[self._top : self._top + self.height]
         widths = self._widths(rows, width - len(MARK))
         now = time.time()
-        lines: list[StyleAndTextTuples] = [
-            [
-                (
-                    "class:titles",
-                    fill("  " + _cells(dict(zip(TITLES, TITLES, strict=True)), widths), width),
-                )
-            ]
-        ]
-        for number, row in enumerate(shown, self._top):
-            chosen = number == place
-            style = "class:chosen" if chosen else ""
-            text = (MARK if chosen else "  ") + _cells(_values(row, now), widths)
+        titles = "  " + _cells(dict(zip(TITLES, TITLES, strict=True)), widths)
+        lines: list[StyleAndTextTuples] = [[("class:titles", fill(titles, width))]]
+        for number, row in enumerate(visible, self._top):
+            is_highlighted = number == position
+            style = "class:highlighted" if is_highlighted else ""
+            text = (MARK if is_highlighted else "  ") + _cells(_values(row, now), widths)
             lines.append([(style, fill(text, width))])
             if row.hit:
-                lines.append(_passage(row.hit, width))
+                lines.append(_passage_line(row.hit, width))
         if not rows:
-            lines.append([("class:dim", cut(f"  {self._empty()}", width))])
-        return UIContent(
-            get_line=lambda place: lines[place], line_count=len(lines), show_cursor=False
-        )
+            lines.append([("class:dim", cut(f"  {self._empty_text()}", width))])
+        return UIContent(get_line=lambda index: lines[index], line_count=len(lines), show_cursor=False)
 
-    def _scroll(self, rows: Sequence[Row], place: int) -> None:
+    def _scroll(self, rows: Sequence[Row], position: int) -> None:
         """Keep the highlighted row, with its passage, on the screen."""
-        self._top = min(self._top, place)
-        tall = sum(1 + bool(row.hit) for row in rows[self._top : place + 1])
-        while tall > self.height and self._top < place:
-            tall -= 1 + bool(rows[self._top].hit)
+        self._top = min(self._top, position)
+        height = sum(1 + bool(row.hit) for row in rows[self._top : position + 1])
+        while height > self.height and self._top < position:
+            height -= 1 + bool(rows[self._top].hit)
             self._top += 1
 
     def _widths(self, rows: Sequence[Row], width: int) -> dict[str, int]:
-        """Of what is read so far, so that columns do not move as one scrolls."""
-        names = {
-            title: max([len(title), *(_width(getattr(row.listed.metadata, field)) for row in rows)])
-            for title, field in (("AGENT", "agent"), ("SENDER", "sender"))
-        }
+        """Return column widths for all loaded rows, so that columns do not move on scrolling."""
+        agent = max([len("AGENT"), *(_width(row.session.metadata.agent) for row in rows)])
+        sender = max([len("SENDER"), *(_width(row.session.metadata.sender) for row in rows)])
         widths = {
             "TITLE": width,
-            "AGENT": min(names["AGENT"], MOST),
-            "SENDER": min(names["SENDER"], MOST),
+            "AGENT": min(agent, NAME_MAX),
+            "SENDER": min(sender, NAME_MAX),
             "MSGS": 6,
             "ACTIVE": 10,
             "SIZE": 6,
         }
-        output.fit(widths, width, "TITLE", SPARE, least=LEAST)
+        output.fit_columns(widths, width, "TITLE", DROPPABLE, elastic_min=TITLE_MIN)
         return widths
 
 
-class Pane(UIControl):
-    """The preview: facts at the top, the newest messages at the bottom."""
+class PreviewPane(UIControl):
+    """The preview: a header at the top, the newest messages at the bottom."""
 
     def __init__(self, lines: Callable[[], tuple[Sequence[Line], Sequence[Line]]]) -> None:
         self._lines = lines
 
     def create_content(self, width: int, height: int) -> UIContent:
-        """What fits; of the messages, the last."""
-        head, said = self._lines()
-        shown: list[StyleAndTextTuples] = [
-            [(STYLES[style], cut(text, width))] for style, text in head[:height]
-        ]
-        room = height - len(shown)
+        """Build the lines that fit: the header and the last messages."""
+        head, messages = self._lines()
+        header: list[StyleAndTextTuples] = [[(STYLES[style], cut(text, width))] for style, text in head[:height]]
+        room = height - len(header)
         wrapped: list[StyleAndTextTuples] = []
-        for style, text in reversed(said):
+        for style, text in reversed(messages):
             if len(wrapped) >= room:
                 break
-            pieces = wrap(text.expandtabs(4), max(width, 2))
-            wrapped += [[(STYLES.get(style, ""), piece)] for piece in reversed(pieces)]
-        lines = [*shown, *reversed(wrapped[:room])] if room > 0 else shown
-        return UIContent(
-            get_line=lambda place: lines[place], line_count=len(lines), show_cursor=False
-        )
+            parts = wrap(text.expandtabs(4), max(width, 2))
+            wrapped += [[(STYLES.get(style, ""), part)] for part in reversed(parts)]
+        lines = [*header, *reversed(wrapped[:room])] if room > 0 else header
+        return UIContent(get_line=lambda index: lines[index], line_count=len(lines), show_cursor=False)
 
 
 def _values(row: Row, now: float) -> dict[str, str]:
-    metadata = row.listed.metadata
+    metadata = row.session.metadata
     return {
-        "TITLE": metadata.title,
+        "TITLE": metadata.display_title,
         "AGENT": metadata.agent,
         "SENDER": metadata.sender,
         "MSGS": str(metadata.message_count),
         "ACTIVE": output.ago(metadata.last_message_at, now),
-        "SIZE": output.size(row.listed.bytes),
+        "SIZE": output.size(row.session.bytes),
     }
 
 
@@ -146,16 +132,16 @@ def _cells(values: dict[str, str], widths: dict[str, int]) -> str:
     return "  ".join(cells)
 
 
-def _passage(hit: Hit, width: int) -> StyleAndTextTuples:
-    """A passage with what was found made to stand out."""
-    shown: StyleAndTextTuples = []
-    for text, is_found in (("    ", False), *hit.pieces):
-        piece = cut(output.one_line(text), width)
-        shown.append(("class:found" if is_found else "class:dim", piece))
-        width -= get_cwidth(piece)
+def _passage_line(hit: Hit, width: int) -> StyleAndTextTuples:
+    """Return a passage with its matches highlighted."""
+    fragments: StyleAndTextTuples = []
+    for text, is_match in (("    ", False), *hit.fragments):
+        chunk = cut(output.one_line(text), width)
+        fragments.append(("class:match" if is_match else "class:dim", chunk))
+        width -= get_cwidth(chunk)
         if width <= 0:
             break
-    return shown
+    return fragments
 
 
 def _width(text: str) -> int:
@@ -163,7 +149,7 @@ def _width(text: str) -> int:
 
 
 def cut(text: str, width: int) -> str:
-    """Text of at most so many columns, as the terminal counts them."""
+    """Cut text to at most `width` columns, as prompt_toolkit counts them."""
     if get_cwidth(text) <= width:
         return text
     end = used = 0
@@ -173,13 +159,13 @@ def cut(text: str, width: int) -> str:
 
 
 def fill(text: str, width: int) -> str:
-    """Text of exactly so many columns."""
-    shown = cut(text, width)
-    return shown + " " * (width - get_cwidth(shown))
+    """Cut or pad text to exactly `width` columns."""
+    fitted = cut(text, width)
+    return fitted + " " * (width - get_cwidth(fitted))
 
 
 def wrap(text: str, width: int) -> list[str]:
-    """A line as lines of at most so many columns, broken between words, each as far indented."""
+    """Wrap a line between words to at most `width` columns, keeping its indentation."""
     indent = " " * min(len(text) - len(text.lstrip(" ")), (width - 2) // 2)
     lines, line, used = [], "", 0
     for char in text:

@@ -1,1 +1,1 @@
-"""Compaction: what to summarise, what to ask for, and a summary made without a model. Pure."""
+"""Compaction: the plan, the request to a model, and a summary made without a model. Pure."""

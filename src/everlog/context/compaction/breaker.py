@@ -1,7 +1,7 @@
-"""When automatic compaction gives up, kept in the log as an `event` so that it holds for good.
+"""The circuit breaker of automatic compaction, kept in the log as an `event` so that it persists.
 
 Three failed summary calls in a row switch model summaries off; two compactions in a row that left
-the context too large stop automatic compaction. Compaction by hand still works, and its success
+the context too large stop automatic compaction. Manual compaction still works, and its success
 resets both.
 """
 
@@ -9,34 +9,34 @@ from __future__ import annotations
 
 import msgspec
 
-from everlog.log.backward_read import BREAKER, Live
+from everlog.log.backward_read import BREAKER, LiveMessages
 from everlog.model import Event
 
-FAILURES = 3
-STALLS = 2
+MAX_FAILURES = 3
+MAX_STALLS = 2
 
 
 class Breaker(msgspec.Struct, frozen=True):
-    """What went wrong in a row."""
+    """The numbers of consecutive failures."""
 
     failures: int = 0  # summary calls that failed
     stalled: int = 0  # compactions after which the context was still too large
 
     @property
-    def open(self) -> bool:
-        """Whether no model is asked for a summary any more."""
-        return self.failures >= FAILURES
+    def is_open(self) -> bool:
+        """Return whether models are no longer asked for summaries."""
+        return self.failures >= MAX_FAILURES
 
     @property
-    def stopped(self) -> bool:
-        """Whether nothing is compacted automatically any more."""
-        return self.stalled >= STALLS
+    def is_stopped(self) -> bool:
+        """Return whether automatic compaction is stopped."""
+        return self.stalled >= MAX_STALLS
 
     def event(self) -> Event:
-        """The record that keeps it. It goes in behind a compaction, where reading back finds it."""
+        """Return the record of this state, appended after a compaction to be found there."""
         return Event(kind=BREAKER, data=msgspec.structs.asdict(self))
 
 
-def breaker(live: Live) -> Breaker:
-    """The state that a log tells."""
+def read_breaker(live: LiveMessages) -> Breaker:
+    """Return the state recorded in a log."""
     return Breaker(live.breaker.get("failures", 0), live.breaker.get("stalled", 0))

@@ -1,8 +1,8 @@
-"""What an agent did: its calls with their results, and what follows from them.
+"""The agent's tool calls with their results, and the summary items that follow from them.
 
-Tasks and commits are told by the calls that made them, errors by what tools printed. Everything
-is quoted when it is found. The ends of each result are scanned, the newest results first, and in
-all so many characters.
+Tasks and commits are taken from the calls that made them, errors from the output of tools. All text
+is quoted when it is extracted. Only the ends of each result are scanned, newest results first, up
+to a total number of characters.
 """
 
 from __future__ import annotations
@@ -13,39 +13,30 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 from everlog.context.compaction.failure_signs import (
-    DULL,
-    MARK,
-    SCANNED,
+    EXIT_LINE,
+    NOISE,
+    SCANNED_CHARACTERS,
     ErrorLine,
-    ends_of,
     error_key,
     error_lines,
+    has_error_word,
     is_error,
-    own_words,
-    quotes_others,
-    suspicious,
+    is_own_complaint,
+    is_quoting_call,
+    take_ends,
 )
-from everlog.context.compaction.file_operations import MODIFYING, path_of, shown_path
-from everlog.context.compaction.outline import (
-    COMMAND,
-    EDITS,
-    ERRORS,
-    FACTS,
-    OUTPUT,
-    TESTS,
-    UNANSWERED,
-    Item,
-)
+from everlog.context.compaction.file_operations import MODIFYING, format_path, path_argument
+from everlog.context.compaction.outline import COMMAND, EDITS, ERRORS, FACTS, OUTPUT, TESTS, UNANSWERED, Item
 from everlog.context.compaction.prompts import BLOCKED, DONE, IN_PROGRESS
-from everlog.context.compaction.quoting import clean, cut, lines, plain, verbatim
+from everlog.context.compaction.quoting import content_lines, one_line, strip_invisible, truncate, verbatim
 from everlog.model import Message
 
-MOST_ERRORS = 30
+MAX_ERRORS = 30
 ERROR_WIDTH = 200
-_MARKED, _UNMARKED, _UNSURE, _AROUND = 0.0, 0.02, 1.0, 2.0  # weights of the sorts of error lines
-_OF_ONE = 24  # error lines of one result
-_SCANNED_IN_ALL = 1_500_000
-_NEAR = 20  # calls before the end whose failure may still stand in the way
+_MARKED, _UNMARKED, _UNSURE, _AROUND = 0.0, 0.02, 1.0, 2.0  # weights of error lines
+_MAX_PER_RESULT = 24  # error lines
+_MAX_SCANNED = 1_500_000  # characters
+_RECENT_CALLS = 20  # whose failure may still block the work
 _COMMANDS = ("command", "cmd", "script", "code")
 _FAILED = re.compile(r"\s*(?:exit(?:ed with)? code:? [1-9]|error: )", re.IGNORECASE)
 _TARGETS = ("query", "url", "pattern", "description", "prompt", "name", "id")
@@ -54,7 +45,7 @@ _TARGETS = ("query", "url", "pattern", "description", "prompt", "name", "id")
 class Call(NamedTuple):
     """A tool call and its result."""
 
-    at: int
+    position: int
     name: str
     arguments: dict[str, Any]
     command: str
@@ -62,19 +53,19 @@ class Call(NamedTuple):
     failed: bool
 
 
-def calls_of(messages: Sequence[Message]) -> Iterator[Call]:
-    """Calls in the order of their messages; a result whose call is not here stands for itself."""
+def iterate_calls(messages: Sequence[Message]) -> Iterator[Call]:
+    """Yield calls in message order; a result without its call becomes a call of its own."""
     results = {m.tool_call_id: m for m in messages if m.role == "toolResult" and m.tool_call_id}
-    known = set()
-    for at, message in enumerate(messages):
+    call_ids = set()
+    for position, message in enumerate(messages):
         for call in message.tool_calls:
-            known.add(call.id)
-            yield _call(at, call.name, call.arguments, results.get(call.id))
-        if message.role == "toolResult" and message.tool_call_id not in known:
-            yield _call(at, message.tool_name or "", {}, message)
+            call_ids.add(call.id)
+            yield _make_call(position, call.name, call.arguments, results.get(call.id))
+        if message.role == "toolResult" and message.tool_call_id not in call_ids:
+            yield _make_call(position, message.tool_name or "", {}, message)
 
 
-def _call(at: int, name: str, arguments: dict[str, Any], result: Message | None) -> Call:
+def _make_call(position: int, name: str, arguments: dict[str, Any], result: Message | None) -> Call:
     arguments = arguments if isinstance(arguments, dict) else {}
     command = next((arguments[key] for key in _COMMANDS if arguments.get(key)), "")
     if isinstance(command, list | tuple):
@@ -83,25 +74,21 @@ def _call(at: int, name: str, arguments: dict[str, Any], result: Message | None)
     failed = False
     if result is not None:
         failed = bool(result.is_error)
-        if result.is_error is None and text:  # nobody said
+        if result.is_error is None and text:  # not recorded
             failed = _FAILED.match(text) is not None
-    return Call(at, name, arguments, str(command), text, failed)
+    return Call(position, name, arguments, str(command), text, failed)
 
 
-def shown(call: Call) -> str:
-    """A call in a few words."""
+def describe_call(call: Call) -> str:
+    """Describe a call in a few words."""
     if call.command:
         command = call.command[:600].replace("2>&1", "").replace("`", "'")
-        return f"`{plain(command, 120)}`"
-    path = path_of(call.arguments)
-    target = (
-        shown_path(path)
-        if path
-        else next(
-            (plain(v, 120) for k in _TARGETS if isinstance(v := call.arguments.get(k), str)), ""
-        )
-    )
-    return f"{plain(call.name, 40)} {cut(target, 120)}".strip()
+        return f"`{one_line(command, 120)}`"
+    path = path_argument(call.arguments)
+    values = (call.arguments.get(key) for key in _TARGETS)
+    texts = (one_line(value, 120) for value in values if isinstance(value, str))
+    target = format_path(path) if path else next(texts, "")
+    return f"{one_line(call.name, 40)} {truncate(target, 120)}".strip()
 
 
 # --- work -----------------------------------------------------------------------------------
@@ -122,8 +109,8 @@ _TESTS = re.compile(
 )
 
 
-def tasks(calls: Iterable[Call]) -> list[Item]:
-    """The state of the newest task list, and of tasks that were made one by one."""
+def collect_tasks(calls: Iterable[Call]) -> list[Item]:
+    """Return the state of the newest task list, and of tasks created one by one."""
     listed: list[tuple[str, str]] = []
     single: dict[str, tuple[str, str]] = {}
     for call in calls:
@@ -139,24 +126,20 @@ def tasks(calls: Iterable[Call]) -> list[Item]:
             key = str(call.arguments.get("taskId", call.arguments.get("id", "")))
             if key in single:
                 single[key] = (single[key][0], str(call.arguments.get("status", "")))
-    found = []
+    items = []
     for text, status in (*listed, *single.values()):
         kind = DONE if status.lower() in ("completed", "complete", "done") else IN_PROGRESS
         if text and status.lower() not in ("cancelled", "canceled", "deleted"):
             under_way = "progress" in status.lower() or "active" in status.lower()
-            found.append(Item(kind, plain(text, 160), 0.0 if under_way or kind == DONE else 0.3))
-    # The one under way is the one to go on with.
-    return sorted(found, key=lambda item: item.weight, reverse=True)
+            items.append(Item(kind, one_line(text, 160), 0.0 if under_way or kind == DONE else 0.3))
+    # The task in progress comes last: it is the one to continue with.
+    return sorted(items, key=lambda item: item.weight, reverse=True)
 
 
 def _is_tasks(value: Any) -> bool:
-    return (
-        isinstance(value, list)
-        and bool(value)
-        and all(
-            isinstance(entry, dict) and "status" in entry and _task_text(entry) for entry in value
-        )
-    )
+    if not isinstance(value, list) or not value:
+        return False
+    return all(isinstance(task, dict) and "status" in task and _task_text(task) for task in value)
 
 
 def _task_text(entry: dict[str, Any]) -> str:
@@ -167,172 +150,172 @@ def _task_text(entry: dict[str, Any]) -> str:
     return ""
 
 
-def milestones(calls: Sequence[Call]) -> list[Item]:
-    """Commands that end a piece of work, the newest outcome of tests, the files worked on most."""
-    found: list[Item] = []
+def find_milestones(calls: Sequence[Call]) -> list[Item]:
+    """Return commands that complete work, the newest test outcome, the most edited files."""
+    items: list[Item] = []
     tests = ""
     edits: Counter[str] = Counter()
     for call in calls:
-        if call.name.lower() in MODIFYING and (path := path_of(call.arguments)):
+        if call.name.lower() in MODIFYING and (path := path_argument(call.arguments)):
             edits[path] += 1
         if not call.command or call.result is None or call.failed:
             continue
         if _MILESTONE.search(call.command[:4_000]):
             commits = _COMMITTED.findall(call.result[:4_000])
             for branch, hash_, subject in commits:
-                told = f"Committed {hash_} on {plain(branch, 60)}: {plain(subject, 140)}"
-                found.append(Item(DONE, told, 0.2))
+                text = f"Committed {hash_} on {one_line(branch, 60)}: {one_line(subject, 140)}"
+                items.append(Item(DONE, text, 0.2))
             if not commits:
-                telling = (line for line in lines(call.result[:2_000]) if len(line.split()) > 2)
-                told = f"{shown(call)} → {plain(next(telling, ''), 100)}"
-                found.append(Item(DONE, told.removesuffix(" → "), 0.6))
-        elif not quotes_others(call.name, call.command):
+                printed = content_lines(call.result[:2_000])
+                outcome = next((line for line in printed if len(line.split()) > 2), "")
+                text = f"{describe_call(call)} → {one_line(outcome, 100)}"
+                items.append(Item(DONE, text.removesuffix(" → "), 0.6))
+        elif not is_quoting_call(call.name, call.command):
             outcome = _test_outcome(call.result)
             if outcome and not is_error(outcome):
-                tests = f"{TESTS}{shown(call)}: {plain(outcome, 120)}"
+                tests = f"{TESTS}{describe_call(call)}: {one_line(outcome, 120)}"
     if tests:
-        found.append(Item(DONE, tests))
+        items.append(Item(DONE, tests))
     if edits:
-        most = ", ".join(f"{_tail(path)} ({n})" for path, n in edits.most_common(8))
-        found.append(Item(DONE, f"{EDITS}{most}", 0.1))
-    return found
+        most_edited = ", ".join(f"{_short_path(path)} ({n})" for path, n in edits.most_common(8))
+        items.append(Item(DONE, f"{EDITS}{most_edited}", 0.1))
+    return items
 
 
-def _tail(path: str) -> str:
-    return cut(shown_path("/".join(path.rstrip("/").split("/")[-2:])), 80)
+def _short_path(path: str) -> str:
+    return truncate(format_path("/".join(path.rstrip("/").split("/")[-2:])), 80)
 
 
 def _test_outcome(text: str) -> str:
-    """The last line that counts tests, or nothing."""
-    found = ""
+    """Return the last line that counts tests, or nothing."""
+    outcome = ""
     tail = text[-2_000:]
     if any(word in tail for word in _TEST_WORDS) and _TESTS.search(tail):
-        for line in clean(tail).splitlines():
+        for line in strip_invisible(tail).splitlines():
             if len(line) < 200 and _TESTS.search(line):
-                found = line.strip(" =\t")
-    return found
+                outcome = line.strip(" =\t")
+    return outcome
 
 
 def last_calls(calls: Sequence[Call]) -> Iterator[Item]:
-    """The last commands, the last calls of any sort, and what they gave."""
-    run = [place for place, call in enumerate(calls) if call.command][-4:]
-    for place in sorted({*run, *range(max(len(calls) - 2, 0), len(calls))}):
-        call = calls[place]
-        told = COMMAND + shown(call)
+    """Yield the last commands and the last calls of any kind, with their outcome."""
+    commands = [position for position, call in enumerate(calls) if call.command][-4:]
+    for position in sorted({*commands, *range(max(len(calls) - 2, 0), len(calls))}):
+        call = calls[position]
+        description = COMMAND + describe_call(call)
         if call.result is not None and (call.failed or call.name.lower() not in MODIFYING):
-            printed = [line for line in lines(call.result[-2_000:]) if not DULL.search(line)]
-            outcome = (_wrong(call) if call.failed else "") or (printed or ["no output"])[-1]
-            told += f" → {plain(outcome, 100)}"
-        yield Item(FACTS, told, 0.7)
+            tail = content_lines(call.result[-2_000:])
+            printed = [line for line in tail if not NOISE.search(line)]
+            outcome = (_failure_line(call) if call.failed else "") or (printed or ["no output"])[-1]
+            description += f" → {one_line(outcome, 100)}"
+        yield Item(FACTS, description, 0.7)
     for call in calls[-3:]:
         if call.result is None:
-            yield Item(IN_PROGRESS, f"{UNANSWERED}{shown(call)}", 0.2)
+            yield Item(IN_PROGRESS, f"{UNANSWERED}{describe_call(call)}", 0.2)
 
 
 # --- failures -------------------------------------------------------------------------------
 
 
-def failing(calls: Sequence[Call], *, answered: bool) -> Iterator[Item]:
-    """Calls near the end that failed and did not succeed later.
+def find_failing(calls: Sequence[Call], *, answered: bool) -> Iterator[Item]:
+    """Yield calls near the end that failed and did not succeed later.
 
     After an answer only a failure of the very last call still counts.
     """
-    found: dict[tuple[str, str], Call] = {}
-    for place, call in enumerate(calls):
+    failures: dict[tuple[str, str], Call] = {}
+    for position, call in enumerate(calls):
         if call.result is None:
             continue
-        key = (call.name.lower(), path_of(call.arguments) or " ".join(call.command.split()[:2]))
-        near = place >= len(calls) - _NEAR
-        # The exit code of a pipe is that of its last command.
-        if call.failed or (near and "|" in call.command and _reported(call)):
-            if near:
-                found[key] = call
+        target = path_argument(call.arguments) or " ".join(call.command.split()[:2])
+        key = (call.name.lower(), target)
+        is_recent = position >= len(calls) - _RECENT_CALLS
+        # A pipe has the exit code of its last command, so a failure in it shows only as text.
+        if call.failed or (is_recent and "|" in call.command and _report_lines(call)):
+            if is_recent:
+                failures[key] = call
         else:
-            found.pop(key, None)
-    if answered and not (calls and calls[-1] in found.values()):
+            failures.pop(key, None)
+    if answered and not (calls and calls[-1] in failures.values()):
         return
-    for call in list(found.values())[-4:]:
-        yield Item(BLOCKED, f"{shown(call)}: {verbatim(_wrong(call), 160)}".rstrip(": "))
+    for call in list(failures.values())[-4:]:
+        failure = verbatim(_failure_line(call), 160)
+        yield Item(BLOCKED, f"{describe_call(call)}: {failure}".rstrip(": "))
 
 
-def errors(calls: Sequence[Call]) -> list[Item]:
-    """The newest distinct error lines, and with them what else the newest failures printed.
+def collect_errors(calls: Sequence[Call]) -> list[Item]:
+    """Return the newest distinct error lines, and other output of the newest failures.
 
-    Lines of results that are marked as failed are not pushed out by those of others.
+    Lines of results marked as failed are not displaced by those of others.
     """
-    found: dict[str, tuple[int, int, Item]] = {}
-    wanted = {_MARKED: 24, _UNMARKED: MOST_ERRORS, _UNSURE: 20, _AROUND: 3}
-    left = _SCANNED_IN_ALL
-    for place in range(len(calls) - 1, -1, -1):
-        call = calls[place]
+    by_key: dict[str, tuple[int, int, Item]] = {}
+    room = {_MARKED: 24, _UNMARKED: MAX_ERRORS, _UNSURE: 20, _AROUND: 3}
+    unscanned = _MAX_SCANNED
+    for position in range(len(calls) - 1, -1, -1):
+        call = calls[position]
         sort = _MARKED if call.failed else _UNMARKED
-        if not call.result or left <= 0 or wanted[sort] <= 0:
+        if not call.result or unscanned <= 0 or room[sort] <= 0:
             continue
-        size = min(len(call.result), 2 * SCANNED)
-        if not call.failed and not suspicious(call.result):
-            left -= size // 20
+        size = min(len(call.result), 2 * SCANNED_CHARACTERS)
+        if not call.failed and not has_error_word(call.result):
+            unscanned -= size // 20
             continue
-        left -= size
-        told = [(line.text, sort if line.sure else _UNSURE) for line in _reported(call)]
-        if len(told) > _OF_ONE:
-            told = told[:4] + told[4 - _OF_ONE :]
-        near = place >= len(calls) - _NEAR
-        if call.failed and call.command and near and wanted[_AROUND] > 0:
-            wanted[_AROUND] -= 1
-            told += [(line, _AROUND) for line in _around(call.result)]
-        for index in range(len(told) - 1, -1, -1):
-            line, weight = told[index]
+        unscanned -= size
+        reported = [(line.text, sort if line.certain else _UNSURE) for line in _report_lines(call)]
+        if len(reported) > _MAX_PER_RESULT:
+            reported = reported[:4] + reported[4 - _MAX_PER_RESULT :]
+        is_recent = position >= len(calls) - _RECENT_CALLS
+        if call.failed and call.command and is_recent and room[_AROUND] > 0:
+            room[_AROUND] -= 1
+            reported += [(line, _AROUND) for line in _surrounding_lines(call.result)]
+        for index in range(len(reported) - 1, -1, -1):
+            line, weight = reported[index]
             text = verbatim(line, ERROR_WIDTH)
             key = error_key(text)
-            known = found.get(key)
-            if not re.search(r"\w{2}", key) or (known and known[2].weight <= weight):
+            earlier = by_key.get(key)
+            if not re.search(r"\w{2}", key) or (earlier and earlier[2].weight <= weight):
                 continue
             if weight != _AROUND:
-                if wanted[weight] <= 0:
+                if room[weight] <= 0:
                     continue
-                wanted[weight] -= 1
+                room[weight] -= 1
                 if weight == _MARKED:
-                    wanted[_UNMARKED] -= 1  # both together are the newest errors
-            if MARK.match(text) or (call.failed and not call.command and index == 0):
-                text = f"{text} ← {shown(call)}".removesuffix(" ← ")
+                    room[_UNMARKED] -= 1  # they share one limit
+            if EXIT_LINE.match(text) or (call.failed and not call.command and index == 0):
+                text = f"{text} ← {describe_call(call)}".removesuffix(" ← ")
             kind = ERRORS if weight < _UNSURE else OUTPUT
-            found[key] = (place, index, Item(kind, text, weight))
-    return [item for _, _, item in sorted(found.values(), key=lambda one: one[:2])]
+            by_key[key] = (position, index, Item(kind, text, weight))
+    return [item for _, _, item in sorted(by_key.values(), key=lambda entry: entry[:2])]
 
 
-def _around(text: str) -> list[str]:
-    rest = [
-        line
-        for line in lines(ends_of(text))
-        if 12 < len(line) < ERROR_WIDTH and not DULL.search(line)
+def _surrounding_lines(text: str) -> list[str]:
+    candidates = [
+        line for line in content_lines(take_ends(text)) if 12 < len(line) < ERROR_WIDTH and not NOISE.search(line)
     ]
-    return rest[:2] + rest[2:][-4:]
+    return candidates[:2] + candidates[2:][-4:]
 
 
-def _reported(call: Call) -> list[ErrorLine]:
-    """The lines of a result that say what went wrong, in their order."""
+def _report_lines(call: Call) -> list[ErrorLine]:
+    """Return the lines of a result that report what went wrong, in order."""
     text = call.result or ""
-    if call.failed and not call.command and quotes_others(call.name, ""):
-        told = list(lines(text[:4_000]))  # behind the first line it is the file or the edit
-        echoed = error_lines("\n".join(told[1:]), failed=True)
-        return [
-            *(ErrorLine(line, True) for line in told[:1]),
-            *(line._replace(sure=False) for line in echoed),
-        ]
-    found = error_lines(text, failed=call.failed)
+    if call.failed and not call.command and is_quoting_call(call.name, ""):
+        printed = list(content_lines(text[:4_000]))  # after the first line: the file or the edit
+        echoed = error_lines("\n".join(printed[1:]), failed=True)
+        return [*(ErrorLine(line, True) for line in printed[:1]), *(line._replace(certain=False) for line in echoed)]
+    errors = error_lines(text, failed=call.failed)
     if not call.failed:
-        if quotes_others(call.name, call.command):
-            found = [line for line in found if own_words(line.text, call.command)]
-    elif all(MARK.match(line.text) for line in found):
-        known = {line.text for line in found}
-        rest = [line for line in lines(ends_of(text)) if line not in known]
-        found += [ErrorLine(line, True) for line in rest[:3] + rest[3:][-2:]]
-    elif not any(line.sure for line in found):
-        found[0] = found[0]._replace(sure=True)
-    return found
+        if is_quoting_call(call.name, call.command):
+            errors = [line for line in errors if is_own_complaint(line.text, call.command)]
+    elif all(EXIT_LINE.match(line.text) for line in errors):
+        error_texts = {line.text for line in errors}
+        other_lines = [line for line in content_lines(take_ends(text)) if line not in error_texts]
+        errors += [ErrorLine(line, True) for line in other_lines[:3] + other_lines[3:][-2:]]
+    elif not any(line.certain for line in errors):
+        errors[0] = errors[0]._replace(certain=True)
+    return errors
 
 
-def _wrong(call: Call) -> str:
-    """What went wrong, in a line."""
-    told = [line for line in _reported(call) if not MARK.match(line.text)]
-    return next((line.text for line in told if line.sure), told[0].text if told else "")
+def _failure_line(call: Call) -> str:
+    """Return what went wrong, in one line."""
+    reported = [line for line in _report_lines(call) if not EXIT_LINE.match(line.text)]
+    first = reported[0].text if reported else ""
+    return next((line.text for line in reported if line.certain), first)

@@ -1,9 +1,8 @@
-"""Signs by which a sentence is known: a rule, a decision, a finished task, what comes next.
+"""Clues that classify a sentence: a rule, a decision, a finished task, a next step.
 
-Everything here looks at text and nothing else, and errs on the side of saying yes where a miss
-costs more (rules) and of saying no where noise does (decisions, completion). The words are
-mostly English; of other languages there are the commonest. What a user asked for is never
-decided by words: every message that a person typed counts.
+The functions look at text only. They prefer a false positive where a miss costs more (rules) and a
+miss where noise does (decisions, completion). The words are mostly English, with the commonest ones
+of other languages. Requests need no clue: every message that a person typed is one.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ _CASUAL_END = re.compile(r"(?<=[^.\s][.!?])\s+|(?<=[。！？])")
 
 
 def sentences(text: str, *, casual: bool = False) -> Iterator[str]:
-    """Sentences, none of them longer than a line; casual ones may begin with a small letter."""
+    """Yield the sentences of each line; casual ones may begin with a small letter."""
     end = _CASUAL_END if casual else _SENTENCE_END
     for line in text.splitlines():
         line = line.strip()
@@ -25,7 +24,7 @@ def sentences(text: str, *, casual: bool = False) -> Iterator[str]:
             yield from (part for part in end.split(line) if part.strip())
 
 
-# --- what users say -------------------------------------------------------------------------
+# --- text by users --------------------------------------------------------------------------
 
 _INJECTED = frozenset(
     {
@@ -76,22 +75,18 @@ _RULE_PHRASES = (
     *("避免", "优先", "禁止", "常に", "絶対", "してください", "しないで", "べき"),
     *("항상", "절대", "반드시", "하지 마"),
 )
-# These are rules in an order and not in a tale: "never use it", not "I never saw it".
-_ORDER_WORDS = frozenset(
-    {"never", "always", "don't", "dont", "don’t", "shouldn't", "only", "without", "remember"}
-)
-_TALE = re.compile(
+# These are rules in an order, not in a narrative: "never use it", not "I never saw it".
+_ORDER_WORDS = frozenset({"never", "always", "don't", "dont", "don’t", "shouldn't", "only", "without", "remember"})
+_NARRATIVE = re.compile(
     r"(?:\W*(?:yeah|yes|well|so|and|but|oh|hm+|ok(?:ay)?|thanks?|really)\b[,!]?\s*)*"
     r"(?:i|we|they|he|she|it|that|this|there|you)(?:['’]\w+)?\s"
     r"(?!want|need|prefer|must|may|can only)"
 )
 _GUESS = re.compile(r"\bmust(?:'ve| have) been\b")
-_ORDER = re.compile(
-    r"(?:please |and |ok,? |also,? )*(?:use|no(?! worries| problem| doubt)|stop \w+ing|leave) \w"
-)
+_ORDER = re.compile(r"(?:please |and |ok,? |also,? )*(?:use|no(?! worries| problem| doubt)|stop \w+ing|leave) \w")
 _WISH_WORDS = frozenset(
     {
-        # Not "please": that asks for something once.
+        # Not "please": it asks for something once.
         *("should", "needs", "keep", "require", "required", "instead"),
         *("soll", "sollte"),
     }
@@ -113,59 +108,61 @@ _ABOUT = re.compile(
 )
 
 
-def typed(text: str) -> str:
-    """What a person typed of a user message: nothing that the agent's program put in."""
+def typed_text(text: str) -> str:
+    """Return the part of a user message that a person typed, without a program's insertions."""
     if text.lstrip().startswith(_INJECTED_START):
         return ""
-    kept: list[str] = []
-    place = 0
-    never_closed: set[str] = set()  # looked for once, so that the scan stays linear
+    parts: list[str] = []
+    position = 0
+    never_closed: set[str] = set()  # searched once, so that the scan stays linear
     for opening in _OPENING_TAG.finditer(text):
         name = opening[1]
-        if name not in _INJECTED or opening.start() < place or name in never_closed:
+        if name not in _INJECTED or opening.start() < position or name in never_closed:
             continue
         end = text.find(f"</{name}>", opening.end())
         if end < 0:
             never_closed.add(name)
             continue
-        kept.append(text[place : opening.start()])
-        place = end + len(name) + 3
-    rest = ("".join(kept) + text[place:]).strip()
-    if not rest and "<command-args>" in text[:4_000]:
-        said = dict(_COMMAND.findall(text[:4_000]))
-        rest = f"{said.get('name', '')} {said['args']}" if said.get("args") else ""
-    if rest.startswith(_INJECTED_START) or (rest.startswith("/") and " " not in rest[:200]):
+        parts.append(text[position : opening.start()])
+        position = end + len(name) + 3
+    remainder = ("".join(parts) + text[position:]).strip()
+    if not remainder and "<command-args>" in text[:4_000]:
+        command = dict(_COMMAND.findall(text[:4_000]))
+        remainder = f"{command.get('name', '')} {command['args']}" if command.get("args") else ""
+    is_slash_command = remainder.startswith("/") and " " not in remainder[:200]
+    if remainder.startswith(_INJECTED_START) or is_slash_command:
         return ""
-    return rest
+    return remainder
 
 
 def is_rule(sentence: str) -> bool:
-    """Whether a user's sentence says how things must be, for longer than one request."""
+    """Return whether a user's sentence sets a rule that outlasts one request."""
     lower = sentence.casefold()
     if lower.rstrip().endswith(("?", "？")):
         return False
-    spoken = _WORD.findall(_GUESS.sub("", lower))
+    words = _WORD.findall(_GUESS.sub("", lower))
     return (
-        not _RULE_WORDS.isdisjoint(spoken)
+        not _RULE_WORDS.isdisjoint(words)
         or any(phrase in lower for phrase in _RULE_PHRASES)
         or _ORDER.match(lower) is not None
-        or (not _ORDER_WORDS.isdisjoint(spoken) and not _TALE.match(lower))
+        or (not _ORDER_WORDS.isdisjoint(words) and not _NARRATIVE.match(lower))
     )
 
 
 def is_wish(sentence: str) -> bool:
-    """Whether it says how something should be."""
+    """Return whether a sentence says how something should be."""
     lower = sentence.casefold()
-    told = lower.rstrip().endswith(("?", "？")) or lower.startswith(("i ", "we ", "they ", "so i"))
-    return not told and not _WISH_WORDS.isdisjoint(_WORD.findall(lower))
+    if lower.rstrip().endswith(("?", "？")) or lower.startswith(("i ", "we ", "they ", "so i")):
+        return False
+    return not _WISH_WORDS.isdisjoint(_WORD.findall(lower))
 
 
-def is_about(sentence: str) -> bool:
-    """Whether a sentence says who somebody is."""
+def is_about_person(sentence: str) -> bool:
+    """Return whether a sentence says who somebody is."""
     return bool(_ABOUT.search(sentence))
 
 
-# --- what agents say ------------------------------------------------------------------------
+# --- text by agents -------------------------------------------------------------------------
 
 _STRONG = re.compile(
     r"""
@@ -186,8 +183,7 @@ _WEAK = re.compile(
     re.IGNORECASE,
 )
 _REMARK = re.compile(
-    r"\b(?:requires?|missing|isn't|can't|cannot|doesn't|didn't|expects?|actually|must|wrong|returns?)\b",
-    re.IGNORECASE,
+    r"\b(?:requires?|missing|isn't|can't|cannot|doesn't|didn't|expects?|actually|must|wrong|returns?)\b", re.IGNORECASE
 )
 _PLANNED = re.compile(r"^(?:now\b|let me (?!know)|i need to|i have to)", re.IGNORECASE)
 _REASON = re.compile(
@@ -225,61 +221,52 @@ _NEXT = re.compile(
     re.IGNORECASE,
 )
 CHECKBOX = re.compile(r"^\s*(?:[-*+]|\d+[.)])\s+\[([ xX~])\]\s+(\S.*)$")
-LISTED = re.compile(r"^\s*(?:[-*+•]|\d{1,3}[.)])\s+(\S.*)$")
-NAME = re.compile(r"`([^`\n]{3,60})`")
+LIST_ITEM = re.compile(r"^\s*(?:[-*+•]|\d{1,3}[.)])\s+(\S.*)$")
+CODE_NAME = re.compile(r"`([^`\n]{3,60})`")
 LINK = re.compile(r"https?://[^\s<>()\[\]\"'`，。]{4,200}")
 
 
 class Decision(NamedTuple):
-    """Something decided or found out."""
+    """A decision or a finding."""
 
-    what: str
-    why: str
-    doubt: int  # 0: it was said in so many words; 2: a remark that may matter
+    choice: str
+    reason: str
+    doubt: int  # 0: stated explicitly; 2: a remark that may matter
 
 
-def decision(sentence: str, before: str = "") -> Decision | None:
-    """The decision or finding in a sentence; the sentence before it may be the reason."""
-    doubt = next(
-        (n for n, sign in enumerate((_STRONG, _WEAK, _REMARK)) if sign.search(sentence)), 3
-    )
+def find_decision(sentence: str, before: str = "") -> Decision | None:
+    """Return the decision or finding in a sentence; `before` may contain the reason."""
+    doubt = next((n for n, sign in enumerate((_STRONG, _WEAK, _REMARK)) if sign.search(sentence)), 3)
     if doubt == 3 or (doubt == 2 and len(sentence) < 40) or (doubt and _PLANNED.search(sentence)):
         return None
     words = len(sentence.split())
-    if (
-        sentence.rstrip().endswith(("?", "？"))
-        or (words < 5 and sentence.isascii())
-        or len(sentence) > 500
-    ):
+    if sentence.rstrip().endswith(("?", "？")) or (words < 5 and sentence.isascii()) or len(sentence) > 500:
         return None
     parts = _REASON.split(sentence, maxsplit=1)
     if len(parts) == 2 and all(len(part.split()) > 2 or not part.isascii() for part in parts):
         return Decision(parts[0].strip(" ,;:–—"), parts[1].strip(" :"), doubt)
-    why = before.strip() if 30 <= len(before) <= 240 and not _PLANNED.search(before) else ""
-    return Decision(sentence.strip(" :"), why, doubt)
+    reason = before.strip() if 30 <= len(before) <= 240 and not _PLANNED.search(before) else ""
+    return Decision(sentence.strip(" :"), reason, doubt)
 
 
 def is_done(sentence: str) -> bool:
-    """Whether a sentence says that something is finished."""
-    telling = len(sentence.split()) > 5 or not sentence.isascii()
+    """Return whether a sentence says that something is finished."""
+    is_full_sentence = len(sentence.split()) > 5 or not sentence.isascii()
     return (
-        telling
-        and len(sentence) < 400
-        and _DONE.search(sentence) is not None
-        and not _FUTURE.search(sentence)
+        is_full_sentence and len(sentence) < 400 and _DONE.search(sentence) is not None and not _FUTURE.search(sentence)
     )
 
 
 def is_plan(text: str) -> bool:
-    """Whether words end with what comes at once rather than with an answer."""
+    """Return whether a text ends with an announced action rather than an answer."""
     return any(_PLANNED.search(sentence) for sentence in list(sentences(text[-600:]))[-2:])
 
 
 def is_stuck(sentence: str) -> bool:
-    """Whether a sentence says that something stands in the way."""
+    """Return whether a sentence names an obstacle."""
     return bool(_STUCK.search(sentence)) and len(sentence) < 400
 
 
 def is_next(line: str) -> bool:
-    """Whether a line announces what is to come."""
+    """Return whether a line announces next steps."""
     return bool(_NEXT.search(line))

@@ -1,13 +1,13 @@
-"""A summary made without a model: the offline default, and what is left when a model fails.
+"""Extractive summary: made without a model, as the offline default and when a model fails.
 
-It invents nothing. Requests, rules, errors and last words are quoted, tasks and commits are
-taken from calls, and an earlier summary, whoever wrote it, is taken apart and merged. Each item
-has a rank; the best are kept until the limit is reached, so that a short limit gives the same
-summary with less in it. The first request and the rules go last. Equal input, equal output; the
-time is linear in the messages, and no message makes it raise.
+It invents nothing. Requests, rules, errors and last words are quoted, tasks and commits are taken
+from calls, and an earlier summary, whoever wrote it, is parsed and merged. Each item has a rank;
+the best are kept up to the limit, so that a shorter limit gives the same summary with fewer items.
+The first request and the rules are dropped last. Deterministic; linear in the messages; no message
+makes it raise.
 
-Too small limits: changed files are all listed as long as they leave a quarter of the limit to
-the rest, then as many as fit. A limit below what the bare headings need gives as many of them as
+Small limits: all changed files are listed as long as they leave a quarter of the limit to the
+items, then as many as fit. A limit below the size of the bare headings gives as many of them as
 fit; nothing is longer than `limit`.
 """
 
@@ -18,24 +18,25 @@ import re
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from everlog.context.compaction.calls import MOST_ERRORS
+from everlog.context.compaction.calls import MAX_ERRORS
 from everlog.context.compaction.clues import is_rule
 from everlog.context.compaction.failure_signs import error_key
-from everlog.context.compaction.file_operations import LISTED_READS, NO_OPS, FileOps
-from everlog.context.compaction.gather import WISH, Findings, about, gather, words
+from everlog.context.compaction.file_operations import MAX_LISTED_READS, NO_OPS, FileOps
+from everlog.context.compaction.gather import WISH, Findings, gather, is_about, item_words
 from everlog.context.compaction.outline import (
     ABOUT,
     ANSWER,
-    ANSWER_IT,
+    ANSWER_LATEST,
+    AWAIT_REQUEST,
     COMMAND,
     CWD,
+    EARLIER_WORDS,
     EDITS,
     ERRORS,
     FACTS,
     FOCUS,
     GO_ON,
     KINDS,
-    LATELY,
     LINKS,
     NAMES,
     OUTPUT,
@@ -44,27 +45,18 @@ from everlog.context.compaction.outline import (
     STATEMENT,
     TESTS,
     UNANSWERED,
-    WAIT,
     WORKING,
     Item,
     Shape,
     parse,
 )
-from everlog.context.compaction.prompts import (
-    BLOCKED,
-    CONSTRAINTS,
-    DECISIONS,
-    DONE,
-    GOAL,
-    IN_PROGRESS,
-    NEXT_STEPS,
-)
+from everlog.context.compaction.prompts import BLOCKED, CONSTRAINTS, DECISIONS, DONE, GOAL, IN_PROGRESS, NEXT_STEPS
 from everlog.context.compaction.quoting import CLOSE, OPEN, shorten
-from everlog.context.tokens import Counter, estimate_text
+from everlog.context.tokens import TokenCounter, estimate_text
 from everlog.model import Message
 
-# Rank of the newest item of a kind, and how much each older one is behind it. Tuned by reading
-# summaries of real sessions; at 4,000 tokens items up to about rank 20 find room.
+# Rank of the newest item of a kind, and the step to each older one. Tuned by reading summaries of
+# real sessions; at 4,000 tokens items up to about rank 20 fit.
 _RANKS = {
     GOAL: (0.0, 2.0),
     ABOUT: (1.0, 0.4),
@@ -78,21 +70,21 @@ _RANKS = {
     ERRORS: (2.0, 0.3),
     OUTPUT: (3.0, 0.5),
 }
-_MOST = {ABOUT: 20, DONE: 60, ERRORS: 2 * MOST_ERRORS}  # others: 40
-_ESSENTIAL = 3.0  # up to this rank an item is rather shortened than dropped
+_MAX_ITEMS = {ABOUT: 20, DONE: 60, ERRORS: 2 * MAX_ERRORS}  # others: 40
+_ESSENTIAL = 3.0  # up to this rank an item is shortened rather than dropped
 _PER_WEIGHT = 6.0
-# Beginnings of items that tell a state; some say nothing once there is more to tell.
+# Prefixes of items that describe a state; the short-lived ones are not carried over.
 _STATES = (
-    *(WORKING, UNANSWERED, TESTS, EDITS, ANSWER, STATEMENT, LATELY, COMMAND, CWD, LINKS, NAMES),
-    *(FOCUS, GO_ON, QUESTION, ANSWER_IT, WAIT),
+    *(WORKING, UNANSWERED, TESTS, EDITS, ANSWER, STATEMENT, EARLIER_WORDS, COMMAND, CWD),
+    *(LINKS, NAMES, FOCUS, GO_ON, QUESTION, ANSWER_LATEST, AWAIT_REQUEST),
 )
-_SHORT_LIVED = (UNANSWERED, FOCUS, GO_ON, QUESTION, ANSWER_IT, WAIT)
-_OLD = 150  # items at each end of a kind in an earlier summary
-_MARKS = re.compile(r"[\W_]+")
+_SHORT_LIVED = (UNANSWERED, FOCUS, GO_ON, QUESTION, ANSWER_LATEST, AWAIT_REQUEST)
+_MAX_EARLIER = 150  # items from each end of a kind in an earlier summary
+_PUNCTUATION = re.compile(r"[\W_]+")
 _WIDE = re.compile("[\u2e80-\U0010ffff]")
-_MISSES = 30  # items that did not fit before the search for smaller ones ends
-_READ_SHARE, _REST_SHARE = 0.12, 0.25
-_GOAL_ROOM = 40  # tokens beside the bare headings, so that the first request is never crowded out
+_MAX_MISSES = 30  # items that did not fit, until the search for smaller ones ends
+_READ_SHARE, _MIN_ITEM_SHARE = 0.12, 0.25
+_GOAL_ROOM = 40  # tokens besides the headings, so that the first request always fits
 
 
 def summarise(
@@ -103,67 +95,68 @@ def summarise(
     ops: FileOps = NO_OPS,
     focus: str = "",
     limit: int = 4_000,
-    count: Counter = estimate_text,
+    count: TokenCounter = estimate_text,
 ) -> str:
-    """A summary of the messages, and of the summary before them, within `limit` tokens.
+    """Summarise the messages and the summary before them within `limit` tokens.
 
     `messages` are oldest first, `ops` is already cumulative. An unknown strategy is written as
     `structured`.
     """
-    found = gather(messages, focus)
-    ranked = _ranked(_merged(parse(previous), found), focus)
+    findings = gather(messages, focus)
+    ranked = _rank_items(_merge(parse(previous), findings), focus)
     shape = SHAPES.get(strategy, SHAPES["structured"])
-    return _fitted(ranked, shape, ops, limit, _cautious(count))
+    return _fit(ranked, shape, ops, limit, _cautious_counter(count))
 
 
 # --- merging --------------------------------------------------------------------------------
 
 
-def _merged(earlier: dict[str, list[str]], found: Findings) -> dict[str, list[Item]]:
-    """Old items before new ones, each kind without repetitions and without what is settled."""
-    kept: dict[str, list[Item]] = {kind: [] for kind in KINDS}
-    replaced = {s for s in _STATES if any(item.text.startswith(s) for item in found.items)}
+def _merge(earlier: dict[str, list[str]], findings: Findings) -> dict[str, list[Item]]:
+    """Merge old items before new ones, without duplicates and settled items."""
+    merged: dict[str, list[Item]] = {kind: [] for kind in KINDS}
+    replaced = {s for s in _STATES if any(item.text.startswith(s) for item in findings.items)}
     for kind in KINDS:
         old = earlier[kind]
-        for text in old if len(old) <= 2 * _OLD else old[:_OLD] + old[-_OLD:]:
-            item = _carried(kind, text, found, replaced)
+        if len(old) > 2 * _MAX_EARLIER:
+            old = old[:_MAX_EARLIER] + old[-_MAX_EARLIER:]
+        for text in old:
+            item = _carry_over(kind, text, findings, replaced)
             if item is not None:
-                kept[item.kind].append(item)
-    # What an earlier summary says at length says the important first.
-    kept[FACTS] = [i._replace(weight=i.weight + 0.08 * n) for n, i in enumerate(kept[FACTS])]
-    newer = sum(item.kind == ERRORS for item in found.items)
-    kept[ERRORS] = kept[ERRORS][max(len(kept[ERRORS]) + newer - MOST_ERRORS, 0) :]
-    for item in found.items:
-        kept[item.kind].append(item)
-    done = {_key(item) for item in kept[DONE]}
-    kept[IN_PROGRESS] = [item for item in kept[IN_PROGRESS] if _key(item) not in done]
-    first = _key(kept[GOAL][0]) if kept[GOAL] else ""
-    kept[CONSTRAINTS] = [item for item in kept[CONSTRAINTS] if _key(item) not in first]
-    return {kind: _distinct(items) for kind, items in kept.items()}
+                merged[item.kind].append(item)
+    # In a long earlier summary the important facts come first.
+    merged[FACTS] = [i._replace(weight=i.weight + 0.08 * n) for n, i in enumerate(merged[FACTS])]
+    new_errors = sum(item.kind == ERRORS for item in findings.items)
+    merged[ERRORS] = merged[ERRORS][max(len(merged[ERRORS]) + new_errors - MAX_ERRORS, 0) :]
+    for item in findings.items:
+        merged[item.kind].append(item)
+    done = {_key(item) for item in merged[DONE]}
+    merged[IN_PROGRESS] = [item for item in merged[IN_PROGRESS] if _key(item) not in done]
+    first = _key(merged[GOAL][0]) if merged[GOAL] else ""
+    merged[CONSTRAINTS] = [item for item in merged[CONSTRAINTS] if _key(item) not in first]
+    return {kind: _distinct(items) for kind, items in merged.items()}
 
 
-def _carried(kind: str, text: str, found: Findings, replaced: set[str]) -> Item | None:
-    """An item of an earlier summary as it stands now, or nothing if it is settled."""
-    state = next((one for one in _STATES if text.startswith(one)), "")
+def _carry_over(kind: str, text: str, findings: Findings, replaced: set[str]) -> Item | None:
+    """Return an item of an earlier summary as it stands now, or None if it is settled."""
+    state = next((prefix for prefix in _STATES if text.startswith(prefix)), "")
     if state == WORKING:
-        if found.answers:
+        if findings.answers:
             return Item(DONE, "Answered: " + text.removeprefix(WORKING), 2.0)
         return None if state in replaced else Item(kind, text)
     if state in (ANSWER, STATEMENT):
         if not replaced & {ANSWER, STATEMENT}:
             return Item(kind, text, 0.1)
-        told = text.removeprefix(state).strip(OPEN + CLOSE)
-        return Item(DONE, shorten(told, 240), 1.0) if state == ANSWER else None
+        answer = text.removeprefix(state).strip(OPEN + CLOSE)
+        return Item(DONE, shorten(answer, 240), 1.0) if state == ANSWER else None
     if state:
         return None if state in replaced or state in _SHORT_LIVED else Item(kind, text, 2.0)
     if kind in (IN_PROGRESS, NEXT_STEPS):
-        if not _is_finished(text, found):
+        if not _is_finished(text, findings):
             return Item(kind, text, 0.2)
         return Item(DONE, text, 0.5) if kind == IN_PROGRESS else None
     if kind == BLOCKED:
-        ours = text.startswith("`")
-        settled = ours and (found.answers or any(text.startswith(c) for c in found.succeeded))
-        return None if settled else Item(kind, text, 0.5)
+        succeeded = findings.answers or text.startswith(tuple(findings.succeeded_commands))
+        return None if text.startswith("`") and succeeded else Item(kind, text, 0.5)
     if kind == FACTS:
         return Item(kind, text, 0.2)
     if kind == DONE:
@@ -173,23 +166,22 @@ def _carried(kind: str, text: str, found: Findings, replaced: set[str]) -> Item 
     return None if kind == OUTPUT else Item(kind, text)
 
 
-def _is_finished(text: str, found: Findings) -> bool:
-    """Whether something reported as done has most words of this item."""
-    wanted = words(text)
-    return bool(wanted) and any(
-        len(wanted & report) >= max(0.7 * len(wanted), min(2, len(wanted)))
-        for report in found.finished
+def _is_finished(text: str, findings: Findings) -> bool:
+    """Return whether something reported as done has most words of this item."""
+    expected = item_words(text)
+    return bool(expected) and any(
+        len(expected & report) >= max(0.7 * len(expected), min(2, len(expected))) for report in findings.finished_words
     )
 
 
 def _key(item: Item) -> str:
     if item.kind == ERRORS:
         return error_key(item.text.partition(" ← ")[0])
-    return _MARKS.sub("", item.text.casefold())[:160]
+    return _PUNCTUATION.sub("", item.text.casefold())[:160]
 
 
 def _distinct(items: list[Item]) -> list[Item]:
-    """The last of equal items, but the first goal where it was."""
+    """Return the last of equal items, but the first goal in its place."""
     if not items:
         return items
     last: dict[str, Item] = {}
@@ -209,19 +201,19 @@ def _distinct(items: list[Item]) -> list[Item]:
 
 class _Ranked(NamedTuple):
     rank: float
-    place: int  # among all items, in the order of the summary
+    position: int  # among all items, in the order of the summary
     item: Item
 
 
-def _ranked(outline: dict[str, list[Item]], focus: str) -> list[_Ranked]:
-    """The items, the first to keep first."""
-    wanted = words(focus)
-    found: list[_Ranked] = []
-    place = 0
+def _rank_items(outline: dict[str, list[Item]], focus: str) -> list[_Ranked]:
+    """Return the items, the most important first."""
+    focus_words = item_words(focus)
+    ranked: list[_Ranked] = []
+    position = 0
     for kind, items in outline.items():
         base, step = _RANKS[kind]
-        dropped = max(len(items) - _MOST.get(kind, 40), 0)
-        steps: dict[float, int] = {}  # items of one weight do not push back those of another
+        dropped = max(len(items) - _MAX_ITEMS.get(kind, 40), 0)
+        steps: dict[float, int] = {}  # per weight: items of one weight do not demote those of another
         for index in range(len(items) - 1, -1, -1):
             item = items[index]
             behind = steps.get(item.weight, 0)
@@ -233,87 +225,81 @@ def _ranked(outline: dict[str, list[Item]], focus: str) -> list[_Ranked]:
                 continue
             elif kind == GOAL and behind and len(item.text) < 16 and item.text[1:-1].isascii():
                 rank += 12.0  # "continue", "yes"
-            if wanted and about(item.text, wanted):
+            if focus_words and is_about(item.text, focus_words):
                 rank *= 0.3
-            found.append(_Ranked(rank, place + index, item))
-        place += len(items)
-    return sorted(found, key=lambda one: one[:2])
+            ranked.append(_Ranked(rank, position + index, item))
+        position += len(items)
+    return sorted(ranked, key=lambda entry: entry[:2])
 
 
 # --- fitting --------------------------------------------------------------------------------
 
 
-def _cautious(count: Counter) -> Counter:
-    """A count that a rough one cannot deceive: paths, code and other scripts have many tokens."""
+def _cautious_counter(count: TokenCounter) -> TokenCounter:
+    """Return a counter with a lower bound, for rough ones that miss paths, code and scripts."""
 
-    def counted(text: str) -> int:
+    def count_cautiously(text: str) -> int:
         wide = len(_WIDE.findall(text))
         plain = len(text.encode("ascii", "ignore"))
-        least = plain / 3.7 + 0.4 * (len(text) - plain - wide) + 0.8 * wide
-        return max(count(text), math.ceil(least))
+        minimum = plain / 3.7 + 0.4 * (len(text) - plain - wide) + 0.8 * wide
+        return max(count(text), math.ceil(minimum))
 
-    return counted
+    return count_cautiously
 
 
-def _fitted(
-    ranked: Sequence[_Ranked], shape: Shape, ops: FileOps, limit: int, count: Counter
-) -> str:
-    """As much as fits: the frame, the files, then items by their rank."""
+def _fit(ranked: Sequence[_Ranked], shape: Shape, ops: FileOps, limit: int, count: TokenCounter) -> str:
+    """Return as much as fits: the frame, the files, then items by rank."""
     frame = shape({}, NO_OPS, reads=0, modified=0)
-    modified = _most(
-        shape,
-        FileOps(modified=ops.modified),
-        limit - max(count(frame) + _GOAL_ROOM, int(limit * _REST_SHARE)),
-        count,
-    )
-    reads = _most(shape, FileOps(read=ops.read), int(limit * _READ_SHARE), count)
-    chosen: list[_Ranked] = []
+    file_room = limit - max(count(frame) + _GOAL_ROOM, int(limit * _MIN_ITEM_SHARE))
+    modified = _max_files(shape, FileOps(modified=ops.modified), file_room, count)
+    reads = _max_files(shape, FileOps(read=ops.read), int(limit * _READ_SHARE), count)
+    selected: list[_Ranked] = []
 
-    def written() -> str:
+    def render() -> str:
         outline: dict[str, list[str]] = {kind: [] for kind in KINDS}
-        for _, _, item in sorted(chosen, key=lambda one: one.place):
+        for _, _, item in sorted(selected, key=lambda entry: entry.position):
             outline[item.kind].append(item.text)
         return shape(outline, ops, reads=reads, modified=modified)
 
-    room = limit - count(written())
+    room = limit - count(render())
     misses = 0
-    for one in ranked:
-        cost = _cost(one.item, count)
-        for width in (80, 40) if one.rank <= _ESSENTIAL else ():
+    for entry in ranked:
+        cost = _cost(entry.item, count)
+        for width in (80, 40) if entry.rank <= _ESSENTIAL else ():
             if cost > room:
-                one = one._replace(item=one.item._replace(text=shorten(one.item.text, width)))
-                cost = _cost(one.item, count)
+                item = entry.item._replace(text=shorten(entry.item.text, width))
+                entry, cost = entry._replace(item=item), _cost(item, count)
         if cost <= room:
-            chosen.append(one)
+            selected.append(entry)
             room -= cost
-        elif (misses := misses + 1) > _MISSES:
+        elif (misses := misses + 1) > _MAX_MISSES:
             break
-    # Counts of parts do not add up to the count of the whole.
-    while count(text := written()) > limit and (chosen or reads or modified):
-        if chosen:
-            del chosen[-(len(chosen) // 20 + 1) :]
+    # The counts of the parts do not add up to the count of the whole.
+    while count(text := render()) > limit and (selected or reads or modified):
+        if selected:
+            del selected[-(len(selected) // 20 + 1) :]
         else:
             reads, modified = 0, modified // 2
-    return text if count(text) <= limit else _fewer_lines(frame, limit, count)
+    return text if count(text) <= limit else _cut_headings(frame, limit, count)
 
 
-def _cost(item: Item, count: Counter) -> int:
+def _cost(item: Item, count: TokenCounter) -> int:
     return count(f"- [x] {item.text}\n") + 3  # labels
 
 
-def _most(shape: Shape, ops: FileOps, room: int, count: Counter) -> int:
-    """How many files may be listed in this room."""
-    most = min(len(ops.modified) + len(ops.read), LISTED_READS if ops.read else 1 << 30)
+def _max_files(shape: Shape, ops: FileOps, room: int, count: TokenCounter) -> int:
+    """Return how many files may be listed in this room."""
+    limit = min(len(ops.modified) + len(ops.read), MAX_LISTED_READS if ops.read else 1 << 30)
     frame = count(shape({}, NO_OPS, reads=0, modified=0))
-    while most > 0:
-        cost = count(shape({}, ops, reads=most, modified=most)) - frame
+    while limit > 0:
+        cost = count(shape({}, ops, reads=limit, modified=limit)) - frame
         if cost <= room:
             break
-        most = min(most - 1, int(most * max(room, 0) / cost))
-    return most
+        limit = min(limit - 1, int(limit * max(room, 0) / cost))
+    return limit
 
 
-def _fewer_lines(frame: str, limit: int, count: Counter) -> str:
+def _cut_headings(frame: str, limit: int, count: TokenCounter) -> str:
     rows = [row for row in frame.splitlines() if row.startswith("#")]
     while rows and count("\n".join(rows)) > limit:
         rows.pop()

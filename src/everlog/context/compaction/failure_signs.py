@@ -1,8 +1,8 @@
-"""Signs that something went wrong, in what tools print.
+"""Signs of failure in the output of tools.
 
-A line of a result that is marked as failed may be an error with less evidence than one of a
-result that is not; files, pages and history that a call shows talk of errors without being one.
-It errs on the side of saying yes: a line too many costs a few tokens, a lost message a search.
+In a result marked as failed a line needs less evidence to count as an error than elsewhere; files,
+pages and history that a call displays mention errors without being one. False positives are
+preferred: an extra line costs a few tokens, a lost message a search.
 """
 
 from __future__ import annotations
@@ -10,11 +10,11 @@ from __future__ import annotations
 import re
 from typing import NamedTuple
 
-from everlog.context.compaction.quoting import clean
+from everlog.context.compaction.quoting import strip_invisible
 
-SCANNED = 20_000  # characters at each end of a tool result
+SCANNED_CHARACTERS = 20_000  # characters at each end of a tool result
 
-# A quick look before the patterns: most text has none of these in it.
+# A quick check before the patterns: most text contains none of these.
 _ERROR_WORDS = (
     *("error", "fail", "fatal", "panic", "exception", "traceback", "abort", "denied", "refused"),
     *("not found", "no such", "cannot", "can't", "unable", "undefined", "unresolved", "invalid"),
@@ -56,7 +56,7 @@ _ERROR = re.compile(
     """,
     re.VERBOSE,
 )
-# Of a result that is marked as failed, one word is enough, and the place a message points to.
+# In a result marked as failed one word is enough, or a source location.
 _LOOSE = re.compile(
     r"\b(?:errors?|err|fatal|panic|fail(?:s|ed|ure)?|exception|abort(?:ed)?|denied|refused|invalid"
     r"|cannot|can't|could not|couldn't|unable|not found|no such|undefined|unexpected|mismatch"
@@ -64,10 +64,8 @@ _LOOSE = re.compile(
     r"|^\W*[\w./@-]+\.\w{1,6}[:(]\d+",
     re.IGNORECASE,
 )
-_NO_ERROR = re.compile(
-    r"\b(?:0|no|zero|without)\s+(?:errors?|failures?|failed|issues)\b", re.IGNORECASE
-)
-# Source code and lists of files talk of errors without being one.
+_NO_ERROR = re.compile(r"\b(?:0|no|zero|without)\s+(?:errors?|failures?|failed|issues)\b", re.IGNORECASE)
+# Source code and file listings mention errors without being one.
 _CODE = re.compile(
     r"""
       [{;,(\[]\s*$ | ^\s*[-*•]\s | =>|->|\)\s*\{ | ^\s*(?://|/\*|\*\s|\#\s|"|'|\d+(?:[→|\t]|:(?!\d)))
@@ -79,19 +77,17 @@ _CODE = re.compile(
 )
 _WARNING = re.compile(r"\W*warn(?:ing)?\b", re.IGNORECASE)
 _DIAGNOSTIC = re.compile(r"\berror (?:\w{1,3})?\d{3,}:|\berror\[\w+\]:|[\d)]: (?:fatal )?error: ")
-_PLACE = re.compile(r"^\W*[\w./@-]+\.\w{1,6}[:(]\d+[^ ]*$")
+_LOCATION = re.compile(r"^\W*[\w./@-]+\.\w{1,6}[:(]\d+[^ ]*$")
 _SOME_ERRORS = re.compile(r"\b[1-9]\d* (?:failed|failures?|errors?)\b", re.IGNORECASE)
-# What makes two reports of one error differ: times, addresses, ids.
+# The varying parts of error messages: times, addresses, ids.
 _VARYING = re.compile(
     r"\d{4}-\d\d-\d\d[T ]?|\d\d:\d\d:\d\d(?:[.,]\d+)?Z?|0x[0-9a-fA-F]+"
     r"|\b[0-9a-fA-F]{8,}(?:-[0-9a-fA-F]+)*\b"
 )
-MARK = re.compile(
-    r"^(?:Exit code|Command (?:exited|aborted|failed|timed)|exit(?:ed)?\b).{0,40}$", re.I
-)
+EXIT_LINE = re.compile(r"^(?:Exit code|Command (?:exited|aborted|failed|timed)|exit(?:ed)?\b).{0,40}$", re.I)
 
-# What a failing program prints besides its errors: progress, rulers, places in a stack.
-DULL = re.compile(
+# Other output of a failing program: progress, rulers, stack frames.
+NOISE = re.compile(
     r"^(?:Compiling|Generated|Finished|Running|Getting|Checking|Starting|Downloading|Debugger"
     r"|Waiting)\b"
     r"|^(?:==>|>|at\s|File \"|\(\S+ [\d.]+\)|stack\s?trace|\.+$|[\W_]*$)|: \(test\)$",
@@ -99,46 +95,47 @@ DULL = re.compile(
 )
 
 
-def ends_of(text: str) -> str:
-    """The two ends of a text, where tools say what went wrong."""
-    if len(text) <= 2 * SCANNED:
+def take_ends(text: str) -> str:
+    """Return the two ends of a text, where tools report failures."""
+    if len(text) <= 2 * SCANNED_CHARACTERS:
         return text
-    return f"{text[:SCANNED]}\n{text[-SCANNED:]}"
+    return f"{text[:SCANNED_CHARACTERS]}\n{text[-SCANNED_CHARACTERS:]}"
 
 
 class ErrorLine(NamedTuple):
-    """A line of output without its indent, and whether it is an error beyond doubt."""
+    """A line of output without its indent, and whether it is certainly an error."""
 
     text: str
-    sure: bool
+    certain: bool
 
 
 def error_lines(text: str, *, failed: bool) -> list[ErrorLine]:
-    """Lines that report an error; of a result marked as failed those that may be one, too."""
-    if not failed and not suspicious(text):
+    """Return the lines that report an error; in a failed result also those that may."""
+    if not failed and not has_error_word(text):
         return []
-    text = ends_of(text)
-    found = []
-    pointed = False  # the line before said where, this one says what
-    for line in clean(text).splitlines():
+    text = take_ends(text)
+    errors = []
+    after_location = False  # the previous line was a location, this one is the message
+    for line in strip_invisible(text).splitlines():
         line = line.strip()
-        sure = is_error(line, code_too=failed)
-        if sure or (failed and line and not DULL.search(line) and (pointed or _may_be(line))):
-            found.append(ErrorLine(line, sure))
-            pointed = failed and len(line) < 160 and _PLACE.search(line) is not None
+        certain = is_error(line, allow_code=failed)
+        candidate = failed and line and not NOISE.search(line)
+        if certain or (candidate and (after_location or _may_be_error(line))):
+            errors.append(ErrorLine(line, certain))
+            after_location = failed and len(line) < 160 and _LOCATION.search(line) is not None
         elif line:
-            pointed = False
-    return found
+            after_location = False
+    return errors
 
 
-def suspicious(text: str) -> bool:
-    """Whether a text has a word in it that errors have; a quick look."""
-    lower = ends_of(text).lower()
+def has_error_word(text: str) -> bool:
+    """Return whether a text contains a typical word of errors; a quick check."""
+    lower = take_ends(text).lower()
     return any(word in lower for word in _ERROR_WORDS)
 
 
-def is_error(line: str, *, code_too: bool = False) -> bool:
-    """Whether a line of output reports an error; a line that looks like source code does not."""
+def is_error(line: str, *, allow_code: bool = False) -> bool:
+    """Return whether a line of output reports an error and does not look like source code."""
     line = line[:400]
     lower = line.lower()
     if not (any(word in lower for word in _ERROR_WORDS) or line.startswith("E  ")):
@@ -147,10 +144,10 @@ def is_error(line: str, *, code_too: bool = False) -> bool:
         return False
     if not _ERROR.search(line) or _counts_none(line) or _WARNING.match(line):
         return False
-    return code_too or _DIAGNOSTIC.search(line) is not None or not _CODE.search(line)
+    return allow_code or _DIAGNOSTIC.search(line) is not None or not _CODE.search(line)
 
 
-def _may_be(line: str) -> bool:
+def _may_be_error(line: str) -> bool:
     line = line[:400]
     return " " in line and _LOOSE.search(line) is not None and not _counts_none(line)
 
@@ -160,16 +157,15 @@ def _counts_none(line: str) -> bool:
 
 
 def error_key(line: str) -> str:
-    """What two reports of the same error have in common."""
+    """Return what two reports of the same error have in common."""
     return " ".join(_VARYING.sub("", line[:300]).casefold().split()).lstrip("0123456789)#. ")
 
 
-# --- whose words they are -------------------------------------------------------------------
+# --- quoted output --------------------------------------------------------------------------
 
-# Tools whose answers are other people's text: an error word in it is no error of the session.
+# Tools that return other people's text: an error word in it is not an error of the session.
 _QUOTING_TOOL = re.compile(
-    r"read|view|glob|grep|search|fetch|list|^ls$|write|edit|todo|^task$|agent|notebook|memory|skill",
-    re.IGNORECASE,
+    r"read|view|glob|grep|search|fetch|list|^ls$|write|edit|todo|^task$|agent|notebook|memory|skill", re.IGNORECASE
 )
 _QUOTING_COMMAND = re.compile(
     r"(?:\w+=\S*\s+|cd\s[^&;]*(?:&&|;)\s*)*"
@@ -178,13 +174,13 @@ _QUOTING_COMMAND = re.compile(
 )
 
 
-def quotes_others(tool: str, command: str) -> bool:
-    """Whether a call shows files, pages or history rather than what it did."""
+def is_quoting_call(tool: str, command: str) -> bool:
+    """Return whether a call displays files, pages or history rather than its own work."""
     return bool(_QUOTING_TOOL.search(tool) or _QUOTING_COMMAND.match(command.lstrip()))
 
 
-def own_words(line: str, command: str) -> bool:
-    """Whether a line of a showing command is the command's own complaint."""
+def is_own_complaint(line: str, command: str) -> bool:
+    """Return whether a line printed by a displaying command is its own error message."""
     name = re.split(r"&&|;|\|", command)[0].split()[:1]
     names = ("fatal", "error") if name == ["git"] else tuple(name)
-    return line.startswith(tuple(f"{one}: " for one in (*names, "bash", "sh", "zsh")))
+    return line.startswith(tuple(f"{program}: " for program in (*names, "bash", "sh", "zsh")))

@@ -1,8 +1,8 @@
-"""Which files a conversation read and changed, and how a summary says so.
+"""The files that a conversation read and changed, and their lists in a summary.
 
 Calls are scanned, not results: a call that failed may still have touched its file. The sets are
-cumulative over compactions, and a file that was changed is no longer listed as read. The lists
-in a summary are for the model; the compaction record has the whole sets, paths as they were.
+cumulative over compactions, and a changed file is no longer listed as read. The lists in a summary
+are for the model; the compaction record has the complete sets with the original paths.
 """
 
 from __future__ import annotations
@@ -12,13 +12,13 @@ from typing import Any
 
 import msgspec
 
-from everlog.context.compaction.quoting import inert
+from everlog.context.compaction.quoting import escape_markup
 from everlog.model import Message
 
 READING = frozenset({"read", "read_file"})
 MODIFYING = frozenset({"write", "write_file", "edit", "multiedit", "notebookedit"})
 PATH_KEYS = ("path", "file_path", "filePath", "notebook_path")
-LISTED_READS = 100
+MAX_LISTED_READS = 100
 _TAGS = ("read-files", "modified-files")
 
 
@@ -32,21 +32,21 @@ class FileOps(msgspec.Struct, frozen=True):
 NO_OPS = FileOps()
 
 
-def file_ops(messages: Iterable[Message], before: FileOps = NO_OPS) -> FileOps:
-    """`before` and what the calls in these messages add to it."""
-    read, modified = set(before.read), set(before.modified)
+def collect_file_ops(messages: Iterable[Message], earlier: FileOps = NO_OPS) -> FileOps:
+    """Return `earlier` plus the file operations of the calls in these messages."""
+    read, modified = set(earlier.read), set(earlier.modified)
     for message in messages:
         for call in message.tool_calls:
             name = call.name.lower()
             kind = modified if name in MODIFYING else read if name in READING else None
-            path = path_of(call.arguments)
+            path = path_argument(call.arguments)
             if kind is not None and path:
                 kind.add(path)
     return FileOps(read=frozenset(read - modified), modified=frozenset(modified))
 
 
-def path_of(arguments: Any) -> str:
-    """The path among the arguments of a call, or nothing."""
+def path_argument(arguments: Any) -> str:
+    """Return the path among the arguments of a call, or nothing."""
     if isinstance(arguments, dict):
         for key in PATH_KEYS:
             path = arguments.get(key)
@@ -55,52 +55,48 @@ def path_of(arguments: Any) -> str:
     return ""
 
 
-def tags(ops: FileOps, *, reads: int = LISTED_READS, modified: int | None = None) -> str:
-    """Both sets inside their tags, sorted, a path a line; an empty set has no tags.
+def format_tags(ops: FileOps, *, reads: int = MAX_LISTED_READS, modified: int | None = None) -> str:
+    """Format both sets inside their tags, sorted, one path per line; no tags for an empty set.
 
-    All changed files are listed unless `modified` bounds them; of files only read, `reads`.
+    All changed files are listed unless `modified` limits them; of files only read, `reads`.
     """
-    shown = (
-        _tag(_TAGS[0], sorted(ops.read), reads),
-        _tag(_TAGS[1], sorted(ops.modified), len(ops.modified) if modified is None else modified),
-    )
-    return "\n\n".join(part for part in shown if part)
+    changed = len(ops.modified) if modified is None else modified
+    tags = (_format_tag(_TAGS[0], sorted(ops.read), reads), _format_tag(_TAGS[1], sorted(ops.modified), changed))
+    return "\n\n".join(part for part in tags if part)
 
 
-def shown_path(path: str) -> str:
-    """A path on one line that is no tag or heading; ordinary paths stay as they are."""
+def format_path(path: str) -> str:
+    """Return a path on one line that is no tag or heading; ordinary paths are unchanged."""
     if not path.isprintable():
-        path = "".join(
-            c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in path
-        )
-    line = inert(path) or repr(path)
+        path = "".join(c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in path)
+    line = escape_markup(path) or repr(path)
     return f"./{line}" if line.startswith("#") else line
 
 
-def without_tags(summary: str) -> str:
-    """A summary without its file tags; a tag that is never closed takes nothing with it."""
+def strip_tags(summary: str) -> str:
+    """Return a summary without its file tags; an unclosed tag removes nothing else."""
     for tag in _TAGS:
         opening, closing = f"<{tag}>", f"</{tag}>"
-        kept: list[str] = []
-        place = 0
-        while (start := summary.find(opening, place)) >= 0:
-            kept.append(summary[place:start].rstrip())
+        parts: list[str] = []
+        position = 0
+        while (start := summary.find(opening, position)) >= 0:
+            parts.append(summary[position:start].rstrip())
             end = summary.find(closing, start)
             if end < 0:
-                kept.append(summary[start:].replace(opening, ""))
-                place = len(summary)
+                parts.append(summary[start:].replace(opening, ""))
+                position = len(summary)
                 break
-            place = end + len(closing)
-        if kept:
-            rest = summary[place:]
-            summary = "".join(kept) + ("\n" + rest.lstrip() if rest.strip() else "")
+            position = end + len(closing)
+        if parts:
+            remainder = summary[position:]
+            summary = "".join(parts) + ("\n" + remainder.lstrip() if remainder.strip() else "")
     return summary.strip()
 
 
-def _tag(name: str, paths: list[str], most: int) -> str:
-    if not paths or most <= 0:
+def _format_tag(name: str, paths: list[str], limit: int) -> str:
+    if not paths or limit <= 0:
         return ""
-    rows = [shown_path(path) for path in paths[:most]]
-    if len(paths) > most:
-        rows.append(f"(and {len(paths) - most} more)")
+    rows = [format_path(path) for path in paths[:limit]]
+    if len(paths) > limit:
+        rows.append(f"(and {len(paths) - limit} more)")
     return "\n".join([f"<{name}>", *rows, f"</{name}>"])

@@ -1,7 +1,7 @@
-"""What a summarising model is asked, and the fixed parts of its answer.
+"""The prompts for a summarising model, and the fixed parts of its answer.
 
-The headings, tags and labels are format: readers and later compactions count on them. The
-sentences around them are ours. A conversation is handed over as flat text and called data, so
+The headings, tags and labels are a format: readers and later compactions depend on them. The
+sentences around them are free. A conversation is passed as plain text and declared to be data, so
 that a model neither answers it nor obeys it.
 """
 
@@ -32,7 +32,7 @@ HEADINGS = (
     f"## {NEXT_STEPS}",
     f"## {CRITICAL}",
 )
-REQUIRED = (GOAL, PROGRESS, DECISIONS, NEXT_STEPS, CRITICAL)  # without these it is no summary
+REQUIRED = (GOAL, PROGRESS, DECISIONS, NEXT_STEPS, CRITICAL)  # without these it is not a summary
 
 SYSTEM: dict[Strategy, str] = {
     "structured": (
@@ -137,18 +137,16 @@ _SPLIT = (
 _WRAPPER = re.compile(r"<(?=/?(?:summary|context_summary|previous-summary|conversation)>)")
 
 
-def without_wrappers(text: str) -> str:
-    """A text that can stand inside our tags: those in it are tags no more."""
+def escape_wrappers(text: str) -> str:
+    """Return a text that can stand inside our tags: those in it are escaped."""
     return _WRAPPER.sub("‹", text)
 
 
-def request(
-    strategy: Strategy, conversation: str, *, previous: str = "", focus: str = "", split: bool
-) -> str:
-    """The one user message of a summary call."""
-    parts = [f"<conversation>\n{without_wrappers(conversation)}\n</conversation>"]
+def build_request(strategy: Strategy, conversation: str, *, previous: str = "", focus: str = "", split: bool) -> str:
+    """Return the one user message of a summary call."""
+    parts = [f"<conversation>\n{escape_wrappers(conversation)}\n</conversation>"]
     if previous:
-        parts.append(f"<previous-summary>\n{without_wrappers(previous)}\n</previous-summary>")
+        parts.append(f"<previous-summary>\n{escape_wrappers(previous)}\n</previous-summary>")
     parts.append((_UPDATE if previous else _ASK)[strategy])
     if split:
         parts.append(_SPLIT)
@@ -157,14 +155,14 @@ def request(
     return "\n\n".join(parts)
 
 
-AGAIN = (
+RETRY = (
     "That was not in the format that was asked for. Write the summary again, with all of these "
     "headings, in this order, and nothing before the first one:\n" + "\n".join(HEADINGS)
 )
 
 
-def accepted(strategy: Strategy, summary: str) -> bool:
-    """Whether a model's answer is a summary: not empty, and structured ones have their headings."""
+def is_accepted(strategy: Strategy, summary: str) -> bool:
+    """Return whether an answer is a summary: not empty, and with its headings if structured."""
     if strategy != "structured":
         return bool(summary.strip())
     return all(re.search(rf"(?mi)^#+ +{name}\b", summary) for name in REQUIRED)

@@ -1,4 +1,4 @@
-"""`/api/health`: how the daemon is, and whether every byte of its sessions is as it was written."""
+"""`/api/health`: the daemon's status, and the integrity check and repair of sessions."""
 
 from __future__ import annotations
 
@@ -8,78 +8,74 @@ from litestar import Controller, get, post
 from litestar.di import NamedDependency
 from litestar.params import FromPath
 
-from everlog.daemon.api.requests import find
-from everlog.daemon.error_responses import PROBLEMS
+from everlog.daemon.api.requests import find_session
+from everlog.daemon.error_responses import ERROR_RESPONSES
 from everlog.model import Damaged
 from everlog.runtime.integrity_check import Progress
 from everlog.runtime.runtime import Health, Runtime
-from everlog.wire.responses import Checked, Damage, Repaired, Verified
+from everlog.wire.responses import Damage, IntegrityStatus, RepairResult, VerifyResult
 
 
 class HealthRoutes(Controller):
-    """The daemon and its store."""
+    """Health and integrity of the daemon and its store."""
 
     path = "/api"
     tags = ("daemon",)
 
-    @get("/health", responses=PROBLEMS)
-    async def health(self, runtime: NamedDependency[Runtime]) -> Health:
-        """That the daemon runs, counts, and whether its store answers."""
-        return await runtime.checked_health()
+    @get("/health", responses=ERROR_RESPONSES)
+    async def get_health(self, runtime: NamedDependency[Runtime]) -> Health:
+        """Return the daemon's counts, and whether its store is reachable."""
+        return await runtime.check_health()
 
-    @get("/health/verify", responses=PROBLEMS)
-    async def verified(self, runtime: NamedDependency[Runtime]) -> Checked:
-        """How far the check of all sessions is, and what it has found."""
-        return checked(runtime.checkup.progress)
+    @get("/health/verify", responses=ERROR_RESPONSES)
+    async def get_integrity_status(self, runtime: NamedDependency[Runtime]) -> IntegrityStatus:
+        """Return the progress and findings of the integrity check of all sessions."""
+        return to_integrity_status(runtime.integrity_check.progress)
 
-    @post("/health/verify", status_code=200, responses=PROBLEMS)
-    async def verify_all(self, runtime: NamedDependency[Runtime]) -> Checked:
-        """Begin to look at every byte of every session, unless that is under way."""
-        return checked(runtime.checkup.begin())
+    @post("/health/verify", status_code=200, responses=ERROR_RESPONSES)
+    async def start_integrity_check(self, runtime: NamedDependency[Runtime]) -> IntegrityStatus:
+        """Start the integrity check of all sessions, unless it is running."""
+        return to_integrity_status(runtime.integrity_check.start())
 
-    @get("/sessions/{session_id:str}/verify", responses=PROBLEMS)
-    async def verify(
-        self, runtime: NamedDependency[Runtime], session_id: FromPath[str]
-    ) -> Verified:
-        """Look at every byte of one session."""
-        session = await find(runtime, session_id)
-        damage = await runtime.checkup.verify(session.id)
-        return Verified(ok=not damage, damage=_damage(session.id, damage))
+    @get("/sessions/{session_id:str}/verify", responses=ERROR_RESPONSES)
+    async def verify_session(self, runtime: NamedDependency[Runtime], session_id: FromPath[str]) -> VerifyResult:
+        """Check the integrity of every byte of one session."""
+        session = await find_session(runtime, session_id)
+        damage = await runtime.integrity_check.verify(session.id)
+        return VerifyResult(ok=not damage, damage=_to_damage(session.id, damage))
 
-    @post("/sessions/{session_id:str}/repair", status_code=200, responses=PROBLEMS)
-    async def repair(
-        self, runtime: NamedDependency[Runtime], session_id: FromPath[str]
-    ) -> Repaired:
-        """Set right what can be, deleting nothing; not during a turn."""
-        session = await find(runtime, session_id)
-        await runtime.at_rest(session.id)
-        made = await runtime.checkup.repair(session.id)
-        return Repaired(id=session.id, done=list(made.done), left=_damage(session.id, made.left))
+    @post("/sessions/{session_id:str}/repair", status_code=200, responses=ERROR_RESPONSES)
+    async def repair_session(self, runtime: NamedDependency[Runtime], session_id: FromPath[str]) -> RepairResult:
+        """Repair a session as far as possible, deleting nothing; not during a turn."""
+        session = await find_session(runtime, session_id)
+        await runtime.wait_for_release(session.id)
+        repair = await runtime.integrity_check.repair(session.id)
+        return RepairResult(id=session.id, done=list(repair.done), left=_to_damage(session.id, repair.left))
 
 
-def checked(progress: Progress) -> Checked:
-    """A check-up as an answer."""
-    return Checked(
+def to_integrity_status(progress: Progress) -> IntegrityStatus:
+    """Convert the progress of the integrity check to a response."""
+    return IntegrityStatus(
         running=progress.running,
         started_at=progress.started_at,
         ended_at=progress.ended_at,
         done=progress.done,
         of=progress.of,
         ok=not progress.problems and not progress.failure,
-        damage=[one for each in progress.problems for one in _damage(each.session, [each.damage])],
+        damage=[damage for problem in progress.problems for damage in _to_damage(problem.session, [problem.damage])],
         failure=progress.failure,
     )
 
 
-def _damage(session: str, found: Iterable[Damaged]) -> list[Damage]:
+def _to_damage(session: str, damaged: Iterable[Damaged]) -> list[Damage]:
     return [
         Damage(
             session=session,
-            file=one.file,
-            start=one.start,
-            end=one.end,
-            seq=one.seq,
-            problem=one.problem,
+            file=damage.file,
+            start=damage.start,
+            end=damage.end,
+            seq=damage.seq,
+            problem=damage.problem,
         )
-        for one in found
+        for damage in damaged
     ]

@@ -1,4 +1,4 @@
-"""`/api/memory`: the notes of an agent."""
+"""`/api/memory`: notes, dreams and undo of an agent's memory."""
 
 from __future__ import annotations
 
@@ -11,91 +11,86 @@ from litestar.di import NamedDependency
 from litestar.params import FromPath, FromQuery, JSONBody
 from msgspec import Meta
 
-from everlog.daemon.api.requests import Asked, unquoted
-from everlog.daemon.error_responses import PROBLEMS
+from everlog.daemon.api.requests import RequestBody, unquote_segment
+from everlog.daemon.error_responses import ERROR_RESPONSES
 from everlog.errors import NotFoundError
 from everlog.ids import timestamp
-from everlog.log.line_codec import clean
+from everlog.log.line_codec import replace_surrogates
 from everlog.memory import note_edits
-from everlog.memory.dream_plan import Plan
+from everlog.memory.dream_plan import DreamPlan
 from everlog.memory.extraction_run import today
 from everlog.memory.facts import Category
-from everlog.memory.memory_directory import Memories
+from everlog.memory.memory_directory import MemoryDirectory
 from everlog.memory.note_files import MemoryFile
 from everlog.memory.note_text import parse
-from everlog.memory.transaction import Entry
+from everlog.memory.transaction import HistoryEntry
 from everlog.runtime.runtime import Runtime
 from everlog.wire.responses import (
-    Dreamed,
+    AgentMemory,
+    DreamResult,
+    FactSource,
     FileChange,
     MemoryChange,
-    Noted,
     NoteFile,
-    Remembered,
-    SaidAt,
-    TakenBack,
+    SavedNote,
+    UndoResult,
 )
 
 
-class NewNote(Asked, frozen=True, kw_only=True):
+class NewNote(RequestBody, frozen=True, kw_only=True):
     """`POST /api/memory`."""
 
-    text: Annotated[str, Meta(min_length=1, max_length=note_edits.LONGEST)]
+    text: Annotated[str, Meta(min_length=1, max_length=note_edits.MAX_NOTE_LENGTH)]
     category: Category | None = None
     name: Annotated[str, Meta(max_length=200)] = ""
     description: Annotated[str, Meta(max_length=1_000)] = ""
 
 
-class Revision(Asked, frozen=True, kw_only=True):
-    """`PUT /api/memory/{file}`: the whole note; what is not given is taken from its text."""
+class NoteRevision(RequestBody, frozen=True, kw_only=True):
+    """`PUT /api/memory/{file}`: the whole note; unset fields are derived from its text."""
 
-    text: Annotated[str, Meta(min_length=1, max_length=note_edits.LONGEST)]
+    text: Annotated[str, Meta(min_length=1, max_length=note_edits.MAX_NOTE_LENGTH)]
     category: Category | None = None
     name: Annotated[str, Meta(max_length=200)] = ""
     description: Annotated[str, Meta(max_length=1_000)] = ""
-    version: str = ""  # as it was read; empty: whatever it says now
+    version: str = ""  # as it was read; empty: overwrite any version
 
 
-class DreamOf(Asked, frozen=True, kw_only=True):
+class DreamRequest(RequestBody, frozen=True, kw_only=True):
     """`POST /api/memory/dream`."""
 
-    force: bool = False  # now, whatever the time and the number of sessions
-    dry_run: bool = False  # only tell what would be changed
+    force: bool = False  # even if no dream is due
+    dry_run: bool = False  # only report what would change
 
 
 class MemoryRoutes(Controller):
-    """What outlives sessions."""
+    """Memory of agents."""
 
     path = "/api/memory"
     tags = ("memory",)
 
-    @get("/", responses=PROBLEMS)
-    async def remembered(
-        self, runtime: NamedDependency[Runtime], agent: FromQuery[str | None] = None
-    ) -> Remembered:
-        """The index and the notes of an agent; without a name, of the default one."""
-        memories = memories_of(runtime, agent)
+    @get("/", responses=ERROR_RESPONSES)
+    async def read_memory(self, runtime: NamedDependency[Runtime], agent: FromQuery[str | None] = None) -> AgentMemory:
+        """Return the index and the notes of an agent, by default of the default agent."""
+        directory = open_memory(runtime, agent)
 
-        def read() -> Remembered:
-            return Remembered(
-                agent=memories.path.name,
-                index=clean(memories.shown()),
-                notes=[note_file(one) for one in memories.listed()],
+        def read() -> AgentMemory:
+            return AgentMemory(
+                agent=directory.path.name,
+                index=replace_surrogates(directory.truncated_index()),
+                notes=[to_note_file(file) for file in directory.notes()],
             )
 
         return await runtime.store.call(read)
 
-    @post("/", status_code=200, responses=PROBLEMS)
-    async def write(
-        self,
-        runtime: NamedDependency[Runtime],
-        data: JSONBody[NewNote],
-        agent: FromQuery[str | None] = None,
-    ) -> Noted:
-        """Write a note, as a person does: no dream changes it."""
+    @post("/", status_code=200, responses=ERROR_RESPONSES)
+    async def write_note(
+        self, runtime: NamedDependency[Runtime], data: JSONBody[NewNote], agent: FromQuery[str | None] = None
+    ) -> SavedNote:
+        """Write a note as a person, so that no dream changes it."""
         file = await runtime.store.call(
             note_edits.add,
-            memories_of(runtime, agent),
+            open_memory(runtime, agent),
             data.text,
             today(time.time),
             category=data.category,
@@ -103,133 +98,129 @@ class MemoryRoutes(Controller):
             description=data.description,
             by_person=True,
         )
-        return Noted(file=file)
+        return SavedNote(file=file)
 
-    @delete("/{file:str}", responses=PROBLEMS)
-    async def forget(
-        self,
-        runtime: NamedDependency[Runtime],
-        file: FromPath[str],
-        agent: FromQuery[str | None] = None,
+    @delete("/{file:str}", responses=ERROR_RESPONSES)
+    async def delete_note(
+        self, runtime: NamedDependency[Runtime], file: FromPath[str], agent: FromQuery[str | None] = None
     ) -> None:
-        """Take a note away, by its file or its exact name; `undo` brings it back."""
-        memories = memories_of(runtime, agent)
-        await runtime.store.call(note_edits.forget, memories, unquoted(file))
+        """Delete a note by its file or its exact name; `undo` restores it."""
+        directory = open_memory(runtime, agent)
+        await runtime.store.call(note_edits.forget, directory, unquote_segment(file))
 
-    @put("/{file:str}", responses=PROBLEMS)
-    async def revise(
+    @put("/{file:str}", responses=ERROR_RESPONSES)
+    async def revise_note(
         self,
         runtime: NamedDependency[Runtime],
         file: FromPath[str],
-        data: JSONBody[Revision],
+        data: JSONBody[NoteRevision],
         agent: FromQuery[str | None] = None,
-    ) -> Noted:
-        """Let a note say something else, as a person does; by its file or its exact name.
+    ) -> SavedNote:
+        """Replace a note as a person, by its file or its exact name.
 
-        With the `version` that was read, a note that somebody changed since is a conflict.
+        With the `version` that you read, it is a conflict if the note has changed since.
         """
         path = await runtime.store.call(
             note_edits.revise,
-            memories_of(runtime, agent),
-            unquoted(file),
+            open_memory(runtime, agent),
+            unquote_segment(file),
             data.text,
             today(time.time),
-            called=data.name,
+            new_name=data.name,
             description=data.description,
             category=data.category,
             expected_version=data.version,
         )
-        return Noted(file=path)
+        return SavedNote(file=path)
 
-    @get("/changes", responses=PROBLEMS)
-    async def changes(
+    @get("/changes", responses=ERROR_RESPONSES)
+    async def list_changes(
         self, runtime: NamedDependency[Runtime], agent: FromQuery[str | None] = None
     ) -> list[MemoryChange]:
-        """What was done to a memory, newest first: dreams, notes, and what was taken back."""
-        return changes_of(await runtime.store.call(memories_of(runtime, agent).history))
+        """List the changes to a memory, newest first: dreams, edited notes and undos."""
+        return to_memory_changes(await runtime.store.call(open_memory(runtime, agent).history))
 
-    @post("/dream", status_code=200, responses=PROBLEMS)
+    @post("/dream", status_code=200, responses=ERROR_RESPONSES)
     async def dream(
         self,
         runtime: NamedDependency[Runtime],
         agent: FromQuery[str | None] = None,
-        data: JSONBody[DreamOf | None] = None,
-    ) -> Dreamed:
-        """Put a memory in order: facts become notes, doubles one, contradictions are resolved.
+        data: JSONBody[DreamRequest | None] = None,
+    ) -> DreamResult:
+        """Consolidate a memory: facts become notes, and duplicates are merged.
 
-        Only if it is time, unless `force`; `dryRun` only tells what would be changed.
+        When two facts contradict, the newer one wins. Runs only if a dream is due, unless `force`;
+        `dryRun` only reports what would change.
         """
-        asked = data or DreamOf()
-        memories = memories_of(runtime, agent)
+        options = data or DreamRequest()
+        directory = open_memory(runtime, agent)
         assert runtime.memory is not None
-        name = memories.path.name
-        plan, refused = await runtime.memory.dream_now(
-            name, force=asked.force, dry_run=asked.dry_run
-        )
-        return dreamed(plan, refused, dry_run=asked.dry_run)
+        name = directory.path.name
+        plan, refused = await runtime.memory.dream_now(name, force=options.force, dry_run=options.dry_run)
+        return to_dream_result(plan, refused, dry_run=options.dry_run)
 
-    @post("/undo", status_code=200, responses=PROBLEMS)
-    async def undo(
-        self, runtime: NamedDependency[Runtime], agent: FromQuery[str | None] = None
-    ) -> TakenBack:
-        """Take back the last dream, or the last note that was written, changed or forgotten.
+    @post("/undo", status_code=200, responses=ERROR_RESPONSES)
+    async def undo(self, runtime: NamedDependency[Runtime], agent: FromQuery[str | None] = None) -> UndoResult:
+        """Undo the last dream, or the last note that was written, edited or deleted.
 
-        Refused, and nothing is changed, if one of the files was edited since.
+        It is refused, and nothing changes, if one of the files was edited since.
         """
-        taken = await runtime.store.call(memories_of(runtime, agent).undo)
-        return TakenBack(id=taken.id, files=list(taken.paths), report=clean(taken.report))
+        undone = await runtime.store.call(open_memory(runtime, agent).undo)
+        return UndoResult(id=undone.id, files=list(undone.paths), report=replace_surrogates(undone.report))
 
 
-def memories_of(runtime: Runtime, agent: str | None) -> Memories:
+def open_memory(runtime: Runtime, agent: str | None) -> MemoryDirectory:
     if runtime.memory is None:
-        raise NotFoundError("this store forgets: there is no memory")
-    return runtime.memory.memories(agent or runtime.router.default_agent)
+        raise NotFoundError("this store keeps no memory")
+    return runtime.memory.directory(agent or runtime.router.default_agent)
 
 
-def changes_of(history: Iterable[Entry]) -> list[MemoryChange]:
-    """The history of a memory as an answer."""
+def to_memory_changes(history: Iterable[HistoryEntry]) -> list[MemoryChange]:
+    """Convert the history of a memory to a response, newest first."""
     entries = list(history)
-    undone = {one.manifest.undoes for one in entries}
+    undone = {entry.manifest.undoes for entry in entries}
     return [
         MemoryChange(
-            id=one.id,
-            at=timestamp(one.manifest.at),
-            report=clean(one.manifest.report),
-            files=[clean(item.path) for item in one.manifest.items],
-            undoes=one.manifest.undoes,
-            undone=one.id in undone,
+            id=entry.id,
+            at=timestamp(entry.manifest.at),
+            report=replace_surrogates(entry.manifest.report),
+            files=[replace_surrogates(item.path) for item in entry.manifest.items],
+            undoes=entry.manifest.undoes,
+            undone=entry.id in undone,
         )
-        for one in reversed(entries)
+        for entry in reversed(entries)
     ]
 
 
-def dreamed(plan: Plan | None, refused: str, *, dry_run: bool) -> Dreamed:
-    """A plan as an answer."""
+def to_dream_result(plan: DreamPlan | None, refused: str, *, dry_run: bool) -> DreamResult:
+    """Convert the plan of a dream to a response."""
     if plan is None:
-        return Dreamed(dreamed=False, reason=refused, changes=[], remarks=[])
-    return Dreamed(
+        return DreamResult(dreamed=False, reason=refused, changes=[], remarks=[])
+    return DreamResult(
         dreamed=not dry_run,
         reason="a dry run changes nothing" if dry_run else f"by {plan.maker}",
         changes=[
-            FileChange(file=clean(one.path), kind=one.kind, reasons=clean(list(one.reasons)))
-            for one in plan.changes
+            FileChange(
+                file=replace_surrogates(change.path), kind=change.kind, reasons=replace_surrogates(list(change.reasons))
+            )
+            for change in plan.changes
         ],
-        remarks=clean(list(plan.remarks)),
+        remarks=replace_surrogates(list(plan.remarks)),
     )
 
 
-def note_file(one: MemoryFile) -> NoteFile:
-    """A note as an answer; bytes that are no UTF-8 are told as U+FFFD."""
-    note = parse(clean(one.text))
+def to_note_file(file: MemoryFile) -> NoteFile:
+    """Convert a note to a response; invalid UTF-8 becomes U+FFFD."""
+    note = parse(replace_surrogates(file.text))
     return NoteFile(
-        file=clean(one.path),
+        file=replace_surrogates(file.path),
         name=note.name,
         description=note.description,
         text=note.body,
         category=note.category,
         confidence=note.confidence,
         updated=note.updated,
-        by_person=not one.ours,
-        sources=[SaidAt(session=said.session, seq=said.seq) for said in note.sources],
-        version=note_edits.version(one.text),
+        by_person=not file.generated,
+        sources=[FactSource(session=source.session, seq=source.seq) for source in note.sources],
+        version=note_edits.version(file.text),
     )

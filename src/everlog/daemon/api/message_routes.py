@@ -1,6 +1,6 @@
-"""`/api/sessions/{id}/messages` and what goes with it; `/api/inbound`: running turns.
+"""`/api/sessions/{id}/messages`, cancel, context and compact; `/api/inbound`: running turns.
 
-A client that stops waiting stops nothing: the turn goes on, and its messages are in the log.
+A client that stops waiting does not stop its turn: it continues, and its messages are in the log.
 """
 
 from __future__ import annotations
@@ -14,74 +14,74 @@ from litestar.openapi import ResponseSpec
 from litestar.params import FromPath, FromQuery, JSONBody, QueryParameter
 
 from everlog.daemon.api.requests import (
-    LARGEST,
-    CancelRun,
-    Focus,
+    MAX_INTEGER,
+    CancelRequest,
+    CompactRequest,
+    InboundMessage,
     Limit,
-    NewInbound,
     NewMessage,
-    find,
+    find_session,
     record_object,
     record_objects,
 )
-from everlog.daemon.error_responses import INVALID, PROBLEMS, Refused
+from everlog.daemon.error_responses import ERROR_RESPONSES, INVALID, HttpError
 from everlog.model import AnyRecord, Compaction, Message, Rewind, Tombstone
 from everlog.runtime.runtime import Runtime
 from everlog.session import Session
 from everlog.wire.responses import (
-    Accepted,
-    Cancelled,
-    Compacted,
-    Deleted,
+    AcceptedMessage,
+    CancelResult,
+    CompactionResult,
+    DeleteResult,
     History,
-    LeftOutOf,
-    Prepared,
-    Ran,
-    Received,
-    Restored,
+    InboundResult,
+    OmittedMessage,
+    PreparedContext,
+    RestoreResult,
+    RunResult,
 )
 
-_SHOWN = (Message, Compaction, Tombstone, Rewind)  # of a log
+_LISTED_TYPES = (Message, Compaction, Tombstone, Rewind)  # with `all=true`
 
-After = Annotated[int, QueryParameter(ge=0, le=LARGEST)]
+After = Annotated[int, QueryParameter(ge=0, le=MAX_INTEGER)]
 
-_MESSAGE = "/sessions/{session_id:str}/messages/{seq:int}"
-_LATER = {202: ResponseSpec(Accepted, generate_examples=False, description="It will be answered.")}
-_ARRIVED = {202: ResponseSpec(Received, generate_examples=False, description="Likewise.")}
+_MESSAGE_PATH = "/sessions/{session_id:str}/messages/{seq:int}"
+_ACCEPTED = {202: ResponseSpec(AcceptedMessage, generate_examples=False, description="Accepted.")}
+_INBOUND_ACCEPTED = {202: ResponseSpec(InboundResult, generate_examples=False, description="Accepted.")}
 
 
-class TalkRoutes(Controller):
-    """Messages to agents."""
+class MessageRoutes(Controller):
+    """Messages and turns."""
 
     path = "/api"
     tags = ("talk",)
 
-    @post("/sessions/{session_id:str}/messages", status_code=200, responses=PROBLEMS | _LATER)
-    async def say(
+    @post("/sessions/{session_id:str}/messages", status_code=200, responses=ERROR_RESPONSES | _ACCEPTED)
+    async def send_message(
         self,
         runtime: NamedDependency[Runtime],
         session_id: FromPath[str],
         data: JSONBody[NewMessage],
         wait: FromQuery[bool] = True,
-    ) -> Response[Ran]:
-        """Say something; answers when the turn has ended, or with `wait=false` at once.
+    ) -> Response[RunResult]:
+        """Send a message. Responds when the turn has ended, or with `wait=false` at once.
 
-        The message is durable in either case. A second one queues behind the first.
+        The message is durable in either case. A second message waits in the queue. A message that
+        is sent again with its `id` is answered once.
         """
-        session = await find(runtime, session_id)
-        run = await runtime.submit(session, data.content, cwd=data.cwd)
+        session = await find_session(runtime, session_id)
+        run = await runtime.submit(session, data.content, id=data.id, cwd=data.cwd)
         if not wait:
-            taken = Accepted(run_id=run.id, position=run.position)
-            later: Response[Any] = Response(
-                taken, status_code=202
-            )  # the document has it by `_LATER`
-            return later
+            accepted = AcceptedMessage(run_id=run.id, position=run.position)
+            # Its type is in the API document by `_ACCEPTED`.
+            response: Response[Any] = Response(accepted, status_code=202)
+            return response
         answer = await run.answer()
         messages = record_objects(answer.messages)
-        return Response(Ran(run_id=run.id, messages=messages, usage=answer.usage))
+        return Response(RunResult(run_id=run.id, messages=messages, usage=answer.usage))
 
-    @get("/sessions/{session_id:str}/messages", responses=PROBLEMS)
-    async def history(
+    @get("/sessions/{session_id:str}/messages", responses=ERROR_RESPONSES)
+    async def list_messages(
         self,
         runtime: NamedDependency[Runtime],
         session_id: FromPath[str],
@@ -89,86 +89,70 @@ class TalkRoutes(Controller):
         limit: Limit = 100,
         everything: Annotated[bool, QueryParameter(name="all")] = False,
     ) -> History:
-        """The live messages behind a seq, a page of them.
+        """List the live messages after a seq, page by page.
 
-        `all=true`: the log instead, with what was deleted, rewound or summarised, and the markers
-        that say so; then the cost follows the page.
+        `all=true`: list the log instead, with deleted, rewound and summarised messages and with
+        the markers; the cost is then proportional to the page.
         """
-        session = await find(runtime, session_id)
-        read = _log if everything else _live
+        session = await find_session(runtime, session_id)
+        read = _log_records if everything else _live_messages
         page = await runtime.store.call(read, session.sync, after, limit + 1)
-        more = len(page) > limit
-        return History(
-            messages=record_objects(page[:limit]), next=page[limit - 1].seq if more else None
-        )
+        has_more = len(page) > limit
+        return History(messages=record_objects(page[:limit]), next=page[limit - 1].seq if has_more else None)
 
-    @delete(_MESSAGE, status_code=200, responses=PROBLEMS)
-    async def hide(
-        self,
-        runtime: NamedDependency[Runtime],
-        session_id: FromPath[str],
-        seq: FromPath[int],
-    ) -> Deleted:
-        """Hide a message, with the tool calls and results that belong to it."""
-        marker = await runtime.changes.hide(await find(runtime, session_id), _known(seq))
-        return Deleted(seq=marker.seq, deletes=marker.deletes)
+    @delete(_MESSAGE_PATH, status_code=200, responses=ERROR_RESPONSES)
+    async def delete_message(
+        self, runtime: NamedDependency[Runtime], session_id: FromPath[str], seq: FromPath[int]
+    ) -> DeleteResult:
+        """Delete a message, with the tool calls and results that belong to it."""
+        marker = await runtime.edits.hide(await find_session(runtime, session_id), _check_seq(seq))
+        return DeleteResult(seq=marker.seq, deletes=marker.deletes)
 
-    @post(f"{_MESSAGE}/restore", status_code=200, responses=PROBLEMS)
-    async def show_again(
-        self,
-        runtime: NamedDependency[Runtime],
-        session_id: FromPath[str],
-        seq: FromPath[int],
-    ) -> Restored:
-        """Show a hidden message again."""
-        marker = await runtime.changes.restore(await find(runtime, session_id), _known(seq))
-        return Restored(seq=marker.seq, restores=marker.restores)
+    @post(f"{_MESSAGE_PATH}/restore", status_code=200, responses=ERROR_RESPONSES)
+    async def restore_message(
+        self, runtime: NamedDependency[Runtime], session_id: FromPath[str], seq: FromPath[int]
+    ) -> RestoreResult:
+        """Restore a deleted message."""
+        marker = await runtime.edits.restore(await find_session(runtime, session_id), _check_seq(seq))
+        return RestoreResult(seq=marker.seq, restores=marker.restores)
 
-    @post("/sessions/{session_id:str}/cancel", status_code=200, responses=PROBLEMS)
-    async def cancel(
-        self,
-        runtime: NamedDependency[Runtime],
-        session_id: FromPath[str],
-        data: JSONBody[CancelRun | None] = None,
-    ) -> Cancelled:
-        """Stop a turn, or take back a message that waits for its own."""
-        session = await find(runtime, session_id)
+    @post("/sessions/{session_id:str}/cancel", status_code=200, responses=ERROR_RESPONSES)
+    async def cancel_run(
+        self, runtime: NamedDependency[Runtime], session_id: FromPath[str], data: JSONBody[CancelRequest | None] = None
+    ) -> CancelResult:
+        """Cancel a turn or a queued message."""
+        session = await find_session(runtime, session_id)
         run_id = data.run_id if data else ""
-        return Cancelled(cancelled=await runtime.cancel(session.id, run_id))
+        return CancelResult(cancelled=await runtime.cancel(session.id, run_id))
 
-    @get("/sessions/{session_id:str}/context", responses=PROBLEMS)
-    async def context(
-        self, runtime: NamedDependency[Runtime], session_id: FromPath[str]
-    ) -> Prepared:
-        """What the model would be sent next."""
-        session = await find(runtime, session_id)
+    @get("/sessions/{session_id:str}/context", responses=ERROR_RESPONSES)
+    async def get_context(self, runtime: NamedDependency[Runtime], session_id: FromPath[str]) -> PreparedContext:
+        """Return the context of the next model call."""
+        session = await find_session(runtime, session_id)
         context = await runtime.context(session)
-        return Prepared(
+        return PreparedContext(
             messages=record_objects(context.messages),
             tokens=context.tokens,
             window=context.window,
-            left_out=[LeftOutOf(seq=one.seq, why=one.why) for one in context.left_out],
+            left_out=[OmittedMessage(seq=omitted.seq, why=omitted.why) for omitted in context.left_out],
             stale=list(context.stale),
         )
 
-    @post("/sessions/{session_id:str}/compact", status_code=200, responses=PROBLEMS)
-    async def compact(
-        self,
-        runtime: NamedDependency[Runtime],
-        session_id: FromPath[str],
-        data: JSONBody[Focus | None] = None,
-    ) -> Compacted:
+    @post("/sessions/{session_id:str}/compact", status_code=200, responses=ERROR_RESPONSES)
+    async def compact_session(
+        self, runtime: NamedDependency[Runtime], session_id: FromPath[str], data: JSONBody[CompactRequest | None] = None
+    ) -> CompactionResult:
         """Summarise the older part of a session; not during a turn.
 
-        `dryRun=true`: nothing is written; `record` is what would be, with the built-in summary.
+        `dryRun=true`: nothing is written; `record` is the marker with the built-in summary.
         """
-        session = await find(runtime, session_id)
-        asked = data or Focus()
-        if asked.dry_run:
-            outcome = await runtime.plan_compaction(session, focus=asked.focus)
+        session = await find_session(runtime, session_id)
+        options = data or CompactRequest()
+        if options.dry_run:
+            outcome = await runtime.plan_compaction(session, focus=options.focus)
         else:
-            outcome = await runtime.compact(session, focus=asked.focus)
-        return Compacted(
+            outcome = await runtime.compact(session, focus=options.focus)
+        return CompactionResult(
             compacted=outcome.compacted,
             reason=outcome.reason,
             record=None if outcome.record is None else record_object(outcome.record),
@@ -179,46 +163,42 @@ class TalkRoutes(Controller):
             problem=outcome.problem,
         )
 
-    @post("/inbound", status_code=200, responses=PROBLEMS | _ARRIVED)
-    async def inbound(
-        self,
-        runtime: NamedDependency[Runtime],
-        data: JSONBody[NewInbound],
-        wait: FromQuery[bool] = True,
-    ) -> Response[Received]:
-        """A channel's message: routed by who and where, queued, answered."""
+    @post("/inbound", status_code=200, responses=ERROR_RESPONSES | _INBOUND_ACCEPTED)
+    async def submit_inbound(
+        self, runtime: NamedDependency[Runtime], data: JSONBody[InboundMessage], wait: FromQuery[bool] = True
+    ) -> Response[InboundResult]:
+        """Submit a channel's message: it is routed by sender and place, queued and answered."""
         content = data.text if data.text is not None else data.content
         if content is None or (data.text is not None and data.content is not None):
-            raise Refused(400, INVALID, details=("/text: give either text or content",))
-        arrived = await runtime.inbound(
+            raise HttpError(400, INVALID, details=("/text: set either text or content",))
+        delivery = await runtime.inbound(
             data.context.inbound(),
             content,
+            id=data.id,
             session_key=data.session_key or "",
             new_chat=data.new_chat,
             cwd=data.cwd,
             system=data.system,
         )
-        received = Received(
-            session_id=arrived.session.id,
-            key=arrived.key,
-            run_id=arrived.run.id,
-            reply=(await arrived.run.answer()).reply.text if wait else None,
+        result = InboundResult(
+            session_id=delivery.session.id,
+            key=delivery.key,
+            run_id=delivery.run.id,
+            reply=(await delivery.run.answer()).reply.text if wait else None,
         )
-        return Response(received, status_code=200 if wait else 202)
+        return Response(result, status_code=200 if wait else 202)
 
 
-def _live(session: Session, after: int, limit: int) -> list[AnyRecord]:
-    """Live messages behind a seq. A marker may come later than all of them: the log is read."""
-    return list(islice((one for one in session.view().messages if one.seq > after), limit))
+def _live_messages(session: Session, after: int, limit: int) -> list[AnyRecord]:
+    """Return live messages after a seq. Reads the whole log: a later marker may affect them."""
+    return list(islice((message for message in session.view().messages if message.seq > after), limit))
 
 
-def _log(session: Session, after: int, limit: int) -> list[AnyRecord]:
-    return list(
-        islice((one for one in session.entries(after=after) if isinstance(one, _SHOWN)), limit)
-    )
+def _log_records(session: Session, after: int, limit: int) -> list[AnyRecord]:
+    return list(islice((record for record in session.entries(after=after) if isinstance(record, _LISTED_TYPES)), limit))
 
 
-def _known(seq: int) -> int:
-    if not 0 < seq <= LARGEST:
-        raise Refused(404, "Message not found", code="NotFoundError")
+def _check_seq(seq: int) -> int:
+    if not 0 < seq <= MAX_INTEGER:
+        raise HttpError(404, "Message not found", code="NotFoundError")
     return seq

@@ -1,4 +1,4 @@
-"""`/api/search`: finding anything that was said."""
+"""`/api/search`: full-text search over all sessions."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from litestar.di import NamedDependency
 from litestar.params import FromQuery
 
 from everlog.daemon.api.requests import Limit, Offset
-from everlog.daemon.error_responses import PROBLEMS
+from everlog.daemon.error_responses import ERROR_RESPONSES
 from everlog.ports import Results
 from everlog.runtime.runtime import Runtime
 
 
-@get("/api/search", tags=["sessions"], responses=PROBLEMS)
+@get("/api/search", tags=["sessions"], responses=ERROR_RESPONSES)
 async def search(
     *,
     runtime: NamedDependency[Runtime],
@@ -27,10 +27,10 @@ async def search(
     since: FromQuery[str | None] = None,
     until: FromQuery[str | None] = None,
 ) -> Results:
-    """Sessions in which something was said, the best first, with their best passages.
+    """Search all sessions, best match first, with their best passages.
 
-    `q`: words, "phrases", prefix*, AND, OR, NOT. `offset` passes over so many of the best. What was
-    found stands between « and »; `found` says where, since a text may have such marks of its own.
+    `q`: words, "phrases", prefix*, AND, OR, NOT. `offset` skips so many sessions. Matches are
+    between « and »; `found` has their positions, since a text may contain such marks itself.
     """
     return await runtime.store.search(
         q,

@@ -1,7 +1,8 @@
-"""`/api/sessions`: listing, making, reading, changing and deleting sessions."""
+"""`/api/sessions`: list, create, read, update, delete, fork and rewind sessions."""
 
 from __future__ import annotations
 
+from typing import Any
 from urllib.parse import urlencode
 
 from litestar import Controller, Response, delete, get, patch, post
@@ -10,32 +11,32 @@ from litestar.params import FromPath, FromQuery, JSONBody
 from msgspec import UNSET, UnsetType
 
 from everlog.daemon.api.requests import (
-    Change,
-    ForkAt,
+    ForkRequest,
     Limit,
     NewSession,
-    RewindTo,
-    find,
-    given,
+    RewindRequest,
+    SessionUpdate,
+    find_session,
     record_objects,
-    summary,
+    set_fields,
+    summarize_session,
 )
-from everlog.daemon.error_responses import PROBLEMS, Refused
+from everlog.daemon.error_responses import ERROR_RESPONSES, HttpError
 from everlog.errors import SettingsError
 from everlog.log.fold import to_builtins
 from everlog.runtime.runtime import Runtime
 from everlog.session import Session
-from everlog.wire.responses import Named, Rewound, Summary, Whole
+from everlog.wire.responses import CreatedSession, RewindResult, SessionDetail, SessionSummary
 
 
 class SessionRoutes(Controller):
-    """Sessions by id, key, alias, or the beginning of an id."""
+    """Sessions, by id, key or alias."""
 
     path = "/api/sessions"
     tags = ("sessions",)
 
-    @get("/", responses=PROBLEMS)
-    async def listed(
+    @get("/", responses=ERROR_RESPONSES)
+    async def list_sessions(
         self,
         *,
         runtime: NamedDependency[Runtime],
@@ -46,95 +47,81 @@ class SessionRoutes(Controller):
         source: FromQuery[str | None] = None,
         since: FromQuery[str | None] = None,
         title: FromQuery[str | None] = None,
-    ) -> Response[list[Summary]]:
-        """Sessions, last active first. `X-Total-Count`, and `Link` to the next page."""
-        which = {
-            "agent": agent,
-            "sender": sender,
-            "source": source,
-            "since": since,
-            "title": title,
-        }
-        page = await runtime.store.list(limit=limit, cursor=cursor, **which)
+    ) -> Response[list[SessionSummary]]:
+        """List sessions, last active first. `X-Total-Count`, and `Link` to the next page."""
+        criteria: dict[str, Any] = {"agent": agent, "sender": sender, "source": source, "since": since, "title": title}
+        page = await runtime.store.list(limit=limit, cursor=cursor, **criteria)
         headers = {"X-Total-Count": str(page.total)}
         if page.next is not None:
-            query = {name: value for name, value in which.items() if value is not None}
-            more = urlencode({"limit": limit, "cursor": page.next, **query})
-            headers["Link"] = f'</api/sessions?{more}>; rel="next"'
-        return Response([summary(runtime, one.metadata) for one in page], headers=headers)
+            query = {name: value for name, value in criteria.items() if value is not None}
+            next_query = urlencode({"limit": limit, "cursor": page.next, **query})
+            headers["Link"] = f'</api/sessions?{next_query}>; rel="next"'
+        return Response([summarize_session(runtime, row.metadata) for row in page], headers=headers)
 
-    @post("/", status_code=200, responses=PROBLEMS)
-    async def make(
-        self,
-        runtime: NamedDependency[Runtime],
-        data: JSONBody[NewSession],
-        check: FromQuery[bool] = False,
-    ) -> Named:
-        """Make a session; with `check` not for a model that cannot be used here."""
+    @post("/", status_code=200, responses=ERROR_RESPONSES)
+    async def create_session(
+        self, runtime: NamedDependency[Runtime], data: JSONBody[NewSession], check: FromQuery[bool] = False
+    ) -> CreatedSession:
+        """Create a session; with `check`, refuse a model that cannot be used."""
         if check:
             await _check_model(runtime, data.model)
-        facts = given(data, name="title", system_prompt="system_prompt_override")
-        session = await runtime.create(**facts)
-        return Named(id=session.id, name=(await session.metadata()).title)
+        fields = set_fields(data, name="title", system_prompt="system_prompt_override")
+        session = await runtime.create(**fields)
+        return CreatedSession(id=session.id, name=(await session.metadata()).display_title)
 
-    @get("/{session_id:str}", responses=PROBLEMS)
-    async def whole(self, runtime: NamedDependency[Runtime], session_id: FromPath[str]) -> Whole:
-        """A session: its live messages, those before a summary too, and its metadata."""
-        session = await find(runtime, session_id)
+    @get("/{session_id:str}", responses=ERROR_RESPONSES)
+    async def get_session(self, runtime: NamedDependency[Runtime], session_id: FromPath[str]) -> SessionDetail:
+        """Return a session: its live messages, also those before a summary, and its metadata."""
+        session = await find_session(runtime, session_id)
 
-        def read(sync: Session) -> Whole:
-            return Whole(
-                messages=record_objects(sync.messages()), metadata=to_builtins(sync.metadata)
-            )
+        def read(sync: Session) -> SessionDetail:
+            return SessionDetail(messages=record_objects(sync.messages()), metadata=to_builtins(sync.metadata))
 
         return await runtime.store.call(read, session.sync)
 
-    @patch("/{session_id:str}", responses=PROBLEMS)
-    async def change(
+    @patch("/{session_id:str}", responses=ERROR_RESPONSES)
+    async def update_session(
         self,
         runtime: NamedDependency[Runtime],
         session_id: FromPath[str],
-        data: JSONBody[Change],
+        data: JSONBody[SessionUpdate],
         check: FromQuery[bool] = False,
-    ) -> Summary:
-        """Give a session another name, model or system prompt; `check` as for a new one."""
-        session = await find(runtime, session_id)
+    ) -> SessionSummary:
+        """Change the name, model or system prompt of a session; `check` as for a new one."""
+        session = await find_session(runtime, session_id)
         if check:
             await _check_model(runtime, data.model)
-        changes = given(data, system_prompt="system_prompt_override")
-        return summary(runtime, await runtime.changes.update(session, **changes))
+        changes = set_fields(data, name="title", system_prompt="system_prompt_override")
+        return summarize_session(runtime, await runtime.edits.update(session, **changes))
 
-    @delete("/{session_id:str}", responses=PROBLEMS)
-    async def remove(self, runtime: NamedDependency[Runtime], session_id: FromPath[str]) -> None:
-        """Remove a session for good; not during a turn."""
-        await runtime.changes.delete(await find(runtime, session_id))
+    @delete("/{session_id:str}", responses=ERROR_RESPONSES)
+    async def delete_session(self, runtime: NamedDependency[Runtime], session_id: FromPath[str]) -> None:
+        """Delete a session permanently; not during a turn."""
+        await runtime.edits.delete(await find_session(runtime, session_id))
 
-    @post("/{session_id:str}/fork", status_code=200, responses=PROBLEMS)
-    async def fork(
-        self,
-        runtime: NamedDependency[Runtime],
-        session_id: FromPath[str],
-        data: JSONBody[ForkAt | None] = None,
-    ) -> Named:
-        """A new session that shares everything up to a record."""
-        session = await find(runtime, session_id)
-        made = await session.fork(data.at if data else None)
-        return Named(id=made.id, name=(await made.metadata()).title)
+    @post("/{session_id:str}/fork", status_code=200, responses=ERROR_RESPONSES)
+    async def fork_session(
+        self, runtime: NamedDependency[Runtime], session_id: FromPath[str], data: JSONBody[ForkRequest | None] = None
+    ) -> CreatedSession:
+        """Create a session that shares everything up to a record."""
+        session = await find_session(runtime, session_id)
+        forked = await session.fork(data.at if data else None)
+        return CreatedSession(id=forked.id, name=(await forked.metadata()).display_title)
 
-    @post("/{session_id:str}/rewind", status_code=200, responses=PROBLEMS)
-    async def rewind(
-        self, runtime: NamedDependency[Runtime], session_id: FromPath[str], data: JSONBody[RewindTo]
-    ) -> Rewound:
-        """Go back to a message; not during a turn."""
-        marker = await runtime.changes.rewind(await find(runtime, session_id), data.to_seq)
-        return Rewound(seq=marker.seq, to_seq=marker.to_seq)
+    @post("/{session_id:str}/rewind", status_code=200, responses=ERROR_RESPONSES)
+    async def rewind_session(
+        self, runtime: NamedDependency[Runtime], session_id: FromPath[str], data: JSONBody[RewindRequest]
+    ) -> RewindResult:
+        """Rewind a session to a message; not during a turn."""
+        marker = await runtime.edits.rewind(await find_session(runtime, session_id), data.to_seq)
+        return RewindResult(seq=marker.seq, to_seq=marker.to_seq)
 
 
 async def _check_model(runtime: Runtime, model: str | UnsetType) -> None:
-    """Refuse a model that no turn could use; in a thread, for what talks to it is loaded first."""
+    """Refuse a model that no turn could use; in a thread, as it loads the provider's library."""
     if model is UNSET:
         return
     try:
         await runtime.store.call(runtime.store.sync.provider, model)
-    except SettingsError as error:  # the client's to mend, by naming another one
-        raise Refused(400, error.message, hint=error.hint, code="SettingsError") from error
+    except SettingsError as error:  # the client's mistake, not the daemon's
+        raise HttpError(400, error.message, hint=error.hint, code="SettingsError") from error

@@ -1,4 +1,4 @@
-"""`/api/usage` and `/api/sessions/{id}/usage`: what was spent, on what, and when."""
+"""`/api/usage` and `/api/sessions/{id}/usage`: tokens and costs over time."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from litestar import get
 from litestar.di import NamedDependency
 from litestar.params import FromPath, FromQuery, QueryParameter
 
-from everlog.app import price
-from everlog.daemon.api.requests import find
-from everlog.daemon.error_responses import PROBLEMS
-from everlog.log.usage_report import By, Reckoning, reckon
+from everlog.app import estimate_price
+from everlog.daemon.api.requests import find_session
+from everlog.daemon.error_responses import ERROR_RESPONSES
+from everlog.log.usage_report import Grouping, UsageSummary, summarize_usage
 from everlog.runtime.runtime import Runtime
 
-CANDIDATES = 100  # sessions that are priced to find the most expensive ones
-Most = Annotated[int, QueryParameter(ge=0, le=CANDIDATES)]
+CANDIDATES = 100  # sessions to price when looking for the most expensive ones
+SessionLimit = Annotated[int, QueryParameter(ge=0, le=CANDIDATES)]
 
 
-@get("/api/usage", tags=["usage"], responses=PROBLEMS)
+@get("/api/usage", tags=["usage"], responses=ERROR_RESPONSES)
 async def usage(
     *,
     runtime: NamedDependency[Runtime],
@@ -28,47 +28,43 @@ async def usage(
     agent: FromQuery[str | None] = None,
     sender: FromQuery[str | None] = None,
     source: FromQuery[str | None] = None,
-    by: FromQuery[By | None] = None,
-    limit: Most = 10,
-) -> Reckoning:
-    """What sessions spent over time, and the most expensive ones (`limit`).
+    by: FromQuery[Grouping | None] = None,
+    limit: SessionLimit = 10,
+) -> UsageSummary:
+    """Return the usage of sessions over time, and the most expensive ones (`limit`).
 
-    `since` and `until` are about days (UTC). `cost` was stated, `estimate` is by price lists.
+    `since` and `until` are days (UTC). `cost` is as stated by providers, `estimate` by price lists.
     """
-    which = {"agent": agent, "sender": sender, "source": source}
-    return await reckoned(runtime, since, until, which, by=by, most=limit)
+    criteria = {"agent": agent, "sender": sender, "source": source}
+    return await read_usage(runtime, since, until, criteria, by=by, max_sessions=limit)
 
 
-@get("/api/sessions/{session_id:str}/usage", tags=["usage"], responses=PROBLEMS)
+@get("/api/sessions/{session_id:str}/usage", tags=["usage"], responses=ERROR_RESPONSES)
 async def session_usage(
     *,
     runtime: NamedDependency[Runtime],
     session_id: FromPath[str],
     since: FromQuery[str | None] = None,
     until: FromQuery[str | None] = None,
-    by: FromQuery[By | None] = None,
-) -> Reckoning:
-    """What one session spent over time."""
-    session = (await find(runtime, session_id)).sync
+    by: FromQuery[Grouping | None] = None,
+) -> UsageSummary:
+    """Return the usage of one session over time."""
+    session = (await find_session(runtime, session_id)).sync
 
-    def read() -> Reckoning:
-        return reckon(session.usage(since=since, until=until), price, by=by)
+    def read() -> UsageSummary:
+        return summarize_usage(session.usage(since=since, until=until), estimate_price, by=by)
 
     return await runtime.store.call(read)
 
 
-async def reckoned(
-    runtime: Runtime,
-    since: str | None,
-    until: str | None,
-    which: Mapping[str, Any],
-    **how: Any,
-) -> Reckoning:
-    """What sessions spent, as far as it is known: the daemon reads files of others by itself."""
+async def read_usage(
+    runtime: Runtime, since: str | None, until: str | None, criteria: Mapping[str, Any], **options: Any
+) -> UsageSummary:
+    """Return the usage as indexed so far; the daemon indexes foreign files in the background."""
     store = runtime.store.sync
 
-    def read() -> Reckoning:
-        used = store.usage(since=since, until=until, spenders=CANDIDATES, fresh=False, **which)
-        return reckon(used, price, **how)
+    def read() -> UsageSummary:
+        report = store.usage(since=since, until=until, spenders=CANDIDATES, fresh=False, **criteria)
+        return summarize_usage(report, estimate_price, **options)
 
-    return await runtime.store.call(read)  # in a thread: the price lists take long to load
+    return await runtime.store.call(read)  # in a thread: loading the price lists is slow

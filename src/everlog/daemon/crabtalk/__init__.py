@@ -1,1 +1,1 @@
-"""The Unix socket that speaks CrabTalk's protocol."""
+"""A server for CrabTalk's protocol on a Unix socket."""

@@ -1,4 +1,4 @@
-"""What the engine tells, in CrabTalk's messages. Pure."""
+"""Translation of run events to CrabTalk's messages, without I/O."""
 
 from __future__ import annotations
 
@@ -8,70 +8,63 @@ from typing import Any
 
 import msgspec
 
-from everlog.daemon.crabtalk.frames import sound
+from everlog.daemon.crabtalk.frames import valid_text
 from everlog.daemon.crabtalk.proto import crabtalk_pb2 as pb
 from everlog.model import Message, Usage
-from everlog.wire.events import (
-    MessageStored,
-    RunEvent,
-    StreamDelta,
-    ThinkingDelta,
-    ToolResult,
-    ToolStart,
-)
+from everlog.wire.events import MessageStored, RunEvent, StreamDelta, ThinkingDelta, ToolResult, ToolStart
 
-U32 = 2**32 - 1
+MAX_U32 = 2**32 - 1
 
 
-class Told:
-    """A run's events as CrabTalk tells them.
+class EventTranslator:
+    """Translates the events of one run to CrabTalk's stream events.
 
-    All calls of a message are told at once. Its clients match results to calls by their order,
-    so a result waits for those of the calls before it.
+    All tool calls of a message are sent in one event. Clients match results to calls by their
+    order, so a result waits for the results of the calls before it.
     """
 
     def __init__(self) -> None:
-        self._calls: list[tuple[str, ToolResult | None]] = []  # whose result was not told yet
-        self._said = False  # some of the message that is being made
+        self._calls: list[tuple[str, ToolResult | None]] = []  # result not sent yet
+        self._has_streamed = False  # a part of the current message
 
-    def tell(self, event: RunEvent) -> Iterator[pb.StreamEvent]:
-        """What an event is told as; most are nothing to CrabTalk."""
+    def translate(self, event: RunEvent) -> Iterator[pb.StreamEvent]:
+        """Yield the stream events for an event; CrabTalk has none for most."""
         match event:
             case StreamDelta(text=text):
-                self._said = True
-                yield pb.StreamEvent(chunk=pb.StreamChunk(content=sound(text)))
+                self._has_streamed = True
+                yield pb.StreamEvent(chunk=pb.StreamChunk(content=valid_text(text)))
             case ThinkingDelta(text=text):
-                yield pb.StreamEvent(thinking=pb.StreamThinking(content=sound(text)))
+                yield pb.StreamEvent(thinking=pb.StreamThinking(content=valid_text(text)))
             case MessageStored(message=message) if message.role == "assistant":
-                if message.text and not self._said:  # its model does not stream
-                    yield pb.StreamEvent(chunk=pb.StreamChunk(content=sound(message.text)))
-                self._said = False
-                if calls := [(one.id, one.name, one.arguments) for one in message.tool_calls]:
-                    yield self._begun(calls)
-            case ToolStart(tool_call_id=call, tool_name=name, args=args):
-                if call not in {known for known, _ in self._calls}:
-                    yield self._begun([(call, name, args)])
+                if message.text and not self._has_streamed:  # the model does not stream
+                    yield pb.StreamEvent(chunk=pb.StreamChunk(content=valid_text(message.text)))
+                self._has_streamed = False
+                if calls := [(call.id, call.name, call.arguments) for call in message.tool_calls]:
+                    yield self._start_calls(calls)
+            case ToolStart(tool_call_id=started, tool_name=name, args=args):
+                if started not in {call_id for call_id, _ in self._calls}:
+                    yield self._start_calls([(started, name, args)])
             case ToolResult():
-                yield from self._result(event)
+                yield from self._add_result(event)
 
-    def rest(self) -> Iterator[pb.StreamEvent]:
-        """Results that waited for one that did not come."""
+    def flush(self) -> Iterator[pb.StreamEvent]:
+        """Yield the results that still wait for an earlier one."""
         for _, result in self._calls:
             if result is not None:
                 yield _result_event(result)
         self._calls = []
 
-    def _begun(self, calls: list[tuple[str, str, dict[str, Any]]]) -> pb.StreamEvent:
-        begun = pb.ToolStartEvent()
+    def _start_calls(self, calls: list[tuple[str, str, dict[str, Any]]]) -> pb.StreamEvent:
+        start = pb.ToolStartEvent()
         for call, name, arguments in calls:
             self._calls.append((call, None))
-            begun.calls.add(name=sound(name), arguments=msgspec.json.encode(arguments).decode())
-        return pb.StreamEvent(tool_start=begun)
+            start.calls.add(name=valid_text(name), arguments=msgspec.json.encode(arguments).decode())
+        return pb.StreamEvent(tool_start=start)
 
-    def _result(self, event: ToolResult) -> Iterator[pb.StreamEvent]:
-        for place, (call, result) in enumerate(self._calls):
+    def _add_result(self, event: ToolResult) -> Iterator[pb.StreamEvent]:
+        for index, (call, result) in enumerate(self._calls):
             if call == event.tool_call_id and result is None:
-                self._calls[place] = call, event
+                self._calls[index] = call, event
                 break
         else:
             yield _result_event(event)
@@ -84,38 +77,38 @@ class Told:
 
 
 def _result_event(result: ToolResult) -> pb.StreamEvent:
-    told = pb.ToolResultEvent(
-        call_id=sound(result.tool_call_id),
-        output=sound(result.result),
+    event = pb.ToolResultEvent(
+        call_id=valid_text(result.tool_call_id),
+        output=valid_text(result.result),
         duration_ms=max(result.duration_ms, 0),
     )
-    return pb.StreamEvent(tool_result=told)
+    return pb.StreamEvent(tool_result=event)
 
 
 def split_model(reply: Message) -> tuple[str, str]:
-    """Provider and model of an answer; a model without a provider stands alone."""
+    """Return provider and model of an answer; the provider is empty if there is none."""
     provider, colon, model = (reply.model or "").partition(":")
     return (provider, model) if colon else ("", provider)
 
 
 def token_usage(usage: Usage) -> pb.TokenUsage | None:
-    """The count of a turn; None if nothing was counted."""
+    """Return the token counts of a turn; None if nothing was counted."""
     total = usage.total_tokens or usage.input_tokens + usage.output_tokens
     if not total:
         return None
-    made = pb.TokenUsage(
-        prompt_tokens=min(usage.input_tokens, U32),
-        completion_tokens=min(usage.output_tokens, U32),
-        total_tokens=min(total, U32),
+    counts = pb.TokenUsage(
+        prompt_tokens=min(usage.input_tokens, MAX_U32),
+        completion_tokens=min(usage.output_tokens, MAX_U32),
+        total_tokens=min(total, MAX_U32),
     )
     if usage.cache_read_tokens:
-        made.cache_hit_tokens = min(usage.cache_read_tokens, U32)
-    return made
+        counts.cache_hit_tokens = min(usage.cache_read_tokens, MAX_U32)
+    return counts
 
 
-def day(milliseconds: int, now: datetime) -> str:
-    """A time as a person says it: Today, Yesterday, or its date, where `now` is."""
-    # Not the offset of now but that of then: between them may lie a change of the clocks.
+def day_label(milliseconds: int, now: datetime) -> str:
+    """Return Today, Yesterday or the date of a time, in the time zone of `now`."""
+    # Use the offset at that time, not the current one: a DST change may lie between.
     date = datetime.fromtimestamp(milliseconds / 1000).date()
     today = now.date()
     if date == today:

@@ -1,10 +1,10 @@
-"""CrabTalk's frames on a Unix socket: who may connect, and bytes to messages and back.
+"""CrabTalk's frames on a Unix socket: the listener, its connections, and their limits.
 
-    frame   u32 big-endian length · one protobuf message of so many bytes, 16 MiB at most
+    frame   u32 big-endian length · one protobuf message of that many bytes, 16 MiB at most
 
-Requests of one connection are under way side by side, and their replies leave through one writer.
-Nobody who connects can hold up anything else: one who does not read is disconnected, and one who
-sends half a frame is not waited for. Nothing here knows what a message means.
+Requests of one connection run concurrently, and their replies go through one writer. No client can
+block another: one that does not read is disconnected, and so is one that sends a partial frame.
+This module does not interpret messages.
 """
 
 from __future__ import annotations
@@ -25,96 +25,92 @@ from google.protobuf.message import DecodeError
 from everlog.daemon.crabtalk.proto.crabtalk_pb2 import ClientMessage, ErrorMsg, ServerMessage
 from everlog.errors import StoreFailedError
 
-HEADER = 4
+HEADER_BYTES = 4
 BACKLOG = 128
-GRACE_SECONDS = 1.0  # for replies that are ready when the socket is closed
+GRACE_SECONDS = 1.0  # for pending replies when the socket is closed
 
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True):
-    """What those who connect may use."""
+    """Limits for clients."""
 
     frame_bytes: int = 16 * 1024 * 1024
     connections: int = 256
-    under_way: int = 64  # requests of one connection; further ones are not read yet
-    waiting: int = 256  # replies of one connection
-    frame_seconds: float = 30.0  # for a frame that has begun to come
-    stall_seconds: float = 30.0  # for a reader to take what it is sent
+    requests: int = 64  # running at once per connection; further ones wait unread
+    replies: int = 256  # queued per connection
+    frame_seconds: float = 30.0  # for the remainder of a frame to arrive
+    stall_seconds: float = 30.0  # for a client to read a reply
 
 
 _LIMITS = Limits()
 
 
-def refused(code: int, text: str) -> ServerMessage:
-    """An error as a reply."""
-    return ServerMessage(error=ErrorMsg(code=code, message=sound(text)))
+def error_reply(code: int, text: str) -> ServerMessage:
+    """Return an error as a reply."""
+    return ServerMessage(error=ErrorMsg(code=code, message=valid_text(text)))
 
 
-def sound(text: str) -> str:
-    """The text as protobuf takes it: what is no Unicode is replaced."""
+def valid_text(text: str) -> str:
+    """Return the text with lone surrogates replaced, which protobuf would refuse."""
     return text.encode("utf-8", "replace").decode()
 
 
-# Answers one request by sending to the connection. It must not raise.
-Answer = Callable[[ClientMessage, "Connection"], Awaitable[None]]
+# Handles one request by sending replies to the connection. It must not raise.
+RequestHandler = Callable[[ClientMessage, "Connection"], Awaitable[None]]
 
 
 class Connection:
-    """One who has connected."""
+    """A client's connection."""
 
     def __init__(
-        self,
-        reader: asyncio.StreamReader,
-        writer: asyncio.StreamWriter,
-        answer: Answer,
-        limits: Limits,
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, handler: RequestHandler, limits: Limits
     ) -> None:
-        self.order = asyncio.Lock()  # for what must happen in the order of the requests
-        self.reading = True
+        self.order = asyncio.Lock()  # held for steps that must run in the order of the requests
+        self.is_reading = True
         self._reader = reader
         self._writer = writer
-        self._answer = answer
+        self._handler = handler
         self._limits = limits
-        self._replies: asyncio.Queue[bytes | None] = asyncio.Queue(limits.waiting)
-        self._free = asyncio.Semaphore(limits.under_way)
+        self._replies: asyncio.Queue[bytes | None] = asyncio.Queue(limits.replies)
+        self._request_slots = asyncio.Semaphore(limits.requests)
         self._requests: set[asyncio.Task[None]] = set()
 
     async def send(self, message: ServerMessage) -> None:
-        """Hand a reply to the writer; waits while too many are waiting already."""
+        """Queue a reply for the writer; waits while the queue is full."""
         data = message.SerializeToString()
         if len(data) > self._limits.frame_bytes:
-            text = f"the reply of {len(data)} bytes is larger than a frame may be"
-            data = refused(500, text).SerializeToString()
-        await self._replies.put(len(data).to_bytes(HEADER, "big") + data)
+            text = f"the reply of {len(data)} bytes exceeds the maximum frame size"
+            data = error_reply(500, text).SerializeToString()
+        await self._replies.put(len(data).to_bytes(HEADER_BYTES, "big") + data)
 
     async def serve(self) -> None:
-        """Read requests until there are no more, and answer them all."""
+        """Read requests until the client stops sending, and answer them all."""
         try:
-            async with asyncio.TaskGroup() as both:
-                both.create_task(self._write())
+            async with asyncio.TaskGroup() as tasks:
+                tasks.create_task(self._write())
                 async with asyncio.TaskGroup() as requests:
                     await self._read(requests)
-                    self.reading = False
-                # Who has only ended their sending gets the rest; who has gone lets a write fail.
+                    self.is_reading = False
+                # A client that only stopped sending gets all replies; if it is gone, a write fails.
                 await self._replies.put(None)
-        except* OSError:  # gone, or stalled: the group has ended the requests
+        except* OSError:  # disconnected or stalled: the group has cancelled the requests
             pass
         finally:
-            await self._hang_up()
+            await self._close()
 
-    async def turn_away(self, text: str) -> None:
-        """Say why there is no place for this one, and hang up."""
-        self.reading = False
-        await self.send(refused(500, text))
+    async def reject(self, text: str) -> None:
+        """Send the reason for a refusal and close the connection."""
+        self.is_reading = False
+        await self.send(error_reply(500, text))
         await self._replies.put(None)
         try:
             await self._write()
         except OSError:
             pass
         finally:
-            await self._hang_up()
+            await self._close()
 
-    async def finish(self) -> None:
-        """Let what is nearly answered reach the reader."""
+    async def drain(self) -> None:
+        """Wait a moment for running requests and queued replies."""
         if self._requests:
             await asyncio.wait(self._requests, timeout=GRACE_SECONDS)
         with suppress(TimeoutError):
@@ -124,43 +120,44 @@ class Connection:
     async def _read(self, requests: asyncio.TaskGroup) -> None:
         while True:
             try:
-                frame = await self._frame()
+                frame = await self._read_frame()
             except (asyncio.IncompleteReadError, ConnectionError):
                 return
-            except (_TooLong, TimeoutError) as error:
-                text = str(error) or "the rest of a frame did not come in time"
-                await self.send(refused(400, text))
-                for task in self._requests:  # where the next frame begins is not known
+            except (_FrameTooLongError, TimeoutError) as error:
+                text = str(error) or "the rest of the frame did not arrive in time"
+                await self.send(error_reply(400, text))
+                for task in self._requests:  # the start of the next frame is unknown
                     task.cancel()
                 return
             message = ClientMessage()
             try:
                 message.ParseFromString(frame)
             except DecodeError:
-                await self.send(refused(400, "a frame that is no ClientMessage"))
+                await self.send(error_reply(400, "the frame is not a ClientMessage"))
                 continue
-            await self._free.acquire()
-            task = requests.create_task(self._request(message))
+            await self._request_slots.acquire()
+            task = requests.create_task(self._handle(message))
             self._requests.add(task)
-            task.add_done_callback(self._ended)
+            task.add_done_callback(self._on_request_done)
 
-    async def _request(self, message: ClientMessage) -> None:
-        await self._answer(message, self)
+    async def _handle(self, message: ClientMessage) -> None:
+        await self._handler(message, self)
 
-    def _ended(self, task: asyncio.Task[None]) -> None:
+    def _on_request_done(self, task: asyncio.Task[None]) -> None:
         self._requests.discard(task)
-        self._free.release()
+        self._request_slots.release()
 
-    async def _frame(self) -> bytes:
-        """The next frame, however long it takes to begin; IncompleteReadError at the end."""
-        head = await self._reader.read(HEADER)
+    async def _read_frame(self) -> bytes:
+        """Read the next frame. Waits for its start without a timeout.
+
+        Raises IncompleteReadError at the end of the stream.
+        """
+        head = await self._reader.read(HEADER_BYTES)
         async with asyncio.timeout(self._limits.frame_seconds):
-            head += await self._reader.readexactly(HEADER - len(head))
+            head += await self._reader.readexactly(HEADER_BYTES - len(head))
             length = int.from_bytes(head, "big")
             if length > self._limits.frame_bytes:
-                raise _TooLong(
-                    f"a frame of {length} bytes: {self._limits.frame_bytes} are the most"
-                )
+                raise _FrameTooLongError(f"the frame of {length} bytes exceeds the limit of {self._limits.frame_bytes}")
             return await self._reader.readexactly(length)
 
     async def _write(self) -> None:
@@ -173,7 +170,7 @@ class Connection:
                     await self._writer.drain()
             self._replies.task_done()
 
-    async def _hang_up(self) -> None:
+    async def _close(self) -> None:
         self._writer.close()
         try:
             async with asyncio.timeout(GRACE_SECONDS):
@@ -182,37 +179,37 @@ class Connection:
             self._writer.transport.abort()
 
 
-class _TooLong(Exception):
-    """A frame announces more bytes than it may have."""
+class _FrameTooLongError(Exception):
+    """A frame is longer than allowed."""
 
 
 class FrameServer:
-    """The socket and everybody connected to it."""
+    """The listening socket and its connections."""
 
-    def __init__(self, path: Path, answer: Answer, limits: Limits = _LIMITS) -> None:
+    def __init__(self, path: Path, handler: RequestHandler, limits: Limits = _LIMITS) -> None:
         self.path = path
-        self._answer = answer
+        self._handler = handler
         self._limits = limits
         self._connections: dict[asyncio.Task[None], Connection] = {}
         self._server: asyncio.Server | None = None
-        self._file = (0, 0)  # device and inode of our socket
+        self._socket_identity = (0, 0)  # device and inode
 
     async def start(self) -> None:
-        """Listen. StoreFailedError if another daemon does, or something else lies in the way."""
+        """Listen. Raises StoreFailedError if another daemon does or the path is taken."""
         bound = listen(self.path)
-        self._file = _identity(self.path)
-        self._server = await asyncio.start_unix_server(self._connected, sock=bound)
+        self._socket_identity = _file_identity(self.path)
+        self._server = await asyncio.start_unix_server(self._on_connect, sock=bound)
 
     async def close(self) -> None:
-        """Let nobody in any more, hand out what is ready, and hang up. No run is stopped."""
+        """Stop listening, send pending replies and close all connections. Runs continue."""
         if self._server is None:
             return
         self._server.close()
-        with suppress(OSError):  # another daemon's socket stays
-            if _identity(self.path) == self._file:
+        with suppress(OSError):  # leave another daemon's socket alone
+            if _file_identity(self.path) == self._socket_identity:
                 self.path.unlink()
-        await asyncio.gather(*(one.finish() for one in self._connections.values()))
-        while open_now := list(self._connections):  # one may just have been let in
+        await asyncio.gather(*(connection.drain() for connection in self._connections.values()))
+        while open_now := list(self._connections):  # one may have just connected
             for task in open_now:
                 task.cancel()
             await asyncio.gather(*open_now, return_exceptions=True)
@@ -221,58 +218,58 @@ class FrameServer:
 
     @property
     def connections(self) -> int:
-        """How many may still send requests."""
-        return sum(connection.reading for connection in self._connections.values())
+        """The number of connections that may still send requests."""
+        return sum(connection.is_reading for connection in self._connections.values())
 
-    def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        connection = Connection(reader, writer, self._answer, self._limits)
+    def _on_connect(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        connection = Connection(reader, writer, self._handler, self._limits)
         full = self.connections >= self._limits.connections
-        serving = connection.turn_away("too many connections") if full else connection.serve()
+        serving = connection.reject("too many connections") if full else connection.serve()
         task = asyncio.get_running_loop().create_task(serving)
         self._connections[task] = connection
         task.add_done_callback(self._connections.pop)
 
 
 def listen(path: Path) -> socket.socket:
-    """A listening socket at the path that from its first moment only its owner can connect to.
+    """Return a listening socket at the path that only its owner can ever connect to.
 
-    It is made in a directory that nobody else can enter and moved to its place, over what a
-    daemon that died has left there. The process's umask is left alone: other threads make files.
+    It is created in a private directory and then moved to the path, replacing the socket of a dead
+    daemon. The umask is not used for this: other threads create files.
     """
     try:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        _check_place(path)
-        with tempfile.TemporaryDirectory(prefix=".s", dir=path.parent) as room:
-            # Not longer than the path itself: 107 bytes is all that a socket's name may have.
-            made = os.path.join(room, "s")
+        _check_path_is_free(path)
+        with tempfile.TemporaryDirectory(prefix=".s", dir=path.parent) as directory:
+            # Short, as the path of a socket is limited to 107 bytes.
+            temporary = os.path.join(directory, "s")
             bound = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
             try:
-                bound.bind(made)
-                os.chmod(made, 0o600)
+                bound.bind(temporary)
+                os.chmod(temporary, 0o600)
                 bound.listen(BACKLOG)
                 bound.setblocking(False)
-                os.rename(made, path)
+                os.rename(temporary, path)
             except BaseException:
                 bound.close()
                 raise
     except OSError as error:
-        hint = "choose a shorter root, or set [daemon] socket = false" if _is_long(path) else ""
+        hint = "choose a shorter root, or set [daemon] socket = false" if _is_too_long(path) else ""
         raise StoreFailedError(f"cannot listen on {path}: {error}", hint=hint) from error
     return bound
 
 
-def _is_long(path: Path) -> bool:
-    return len(os.fsencode(path)) >= 100  # systems differ: 103 or 107 bytes are the most
+def _is_too_long(path: Path) -> bool:
+    return len(os.fsencode(path)) >= 100  # the limit is 103 or 107 bytes, by system
 
 
-def _check_place(path: Path) -> None:
-    """Nothing, or the socket of a daemon that died, may lie there."""
+def _check_path_is_free(path: Path) -> None:
+    """Raise StoreFailedError unless the path is free or has the socket of a dead daemon."""
     try:
-        found = os.lstat(path)
+        status = os.lstat(path)
     except FileNotFoundError:
         return
-    if not stat.S_ISSOCK(found.st_mode):
-        raise StoreFailedError(f"{path} is not a socket", hint="move it away")
+    if not stat.S_ISSOCK(status.st_mode):
+        raise StoreFailedError(f"{path} is not a socket", hint="move or delete it")
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
         probe.settimeout(1.0)
         try:
@@ -286,6 +283,6 @@ def _check_place(path: Path) -> None:
     raise StoreFailedError(f"another daemon listens on {path}", hint="stop it first")
 
 
-def _identity(path: Path) -> tuple[int, int]:
-    found = os.lstat(path)
-    return found.st_dev, found.st_ino
+def _file_identity(path: Path) -> tuple[int, int]:
+    status = os.lstat(path)
+    return status.st_dev, status.st_ino

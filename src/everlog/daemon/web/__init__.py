@@ -1,1 +1,1 @@
-"""The page for people: templates, one style sheet, one module, and the routes that fill them."""
+"""The web page: its routes and templates, one style sheet and one JavaScript module."""

@@ -1,4 +1,4 @@
-"""`/sessions/{id}/context`: exactly what the model would be sent if somebody spoke now."""
+"""`/sessions/{id}/context`: the exact context of the next model call."""
 
 from __future__ import annotations
 
@@ -12,36 +12,36 @@ from litestar import Request, Response, get
 from litestar.di import NamedDependency
 from litestar.params import FromPath
 
-from everlog.agent.agent import Agent, Prepared
+from everlog.agent.agent import Agent, PreparedCall
 from everlog.context.tokens import estimate
-from everlog.daemon.api.requests import find
-from everlog.daemon.web.list_page import address_of
-from everlog.daemon.web.templating import answer
+from everlog.daemon.api.requests import find_session
+from everlog.daemon.web.list_page import session_address
+from everlog.daemon.web.templating import render_response
 from everlog.log.backward_read import LeftOut
-from everlog.log.plain_text import call_text
+from everlog.log.plain_text import format_call
 from everlog.model import AnyBlock, File, Image, Message, OtherBlock, Text, Thinking, ToolCall
-from everlog.render.html_text import readable
+from everlog.render.html_text import make_readable
 from everlog.runtime.runtime import Runtime
 
-SHORT = 400  # characters that are shown unfolded
-SHOWN = 20_000  # of one message; its place in the session has the rest
-WIDTH = 1_000  # units of a bar
-_LEAST = 2.0  # units of a bar that can be seen
+FOLD_CHARACTERS = 400  # longer items are folded
+MAX_CHARACTERS = 20_000  # of one message; the session page has the remainder
+BAR_WIDTH = 1_000  # SVG units
+_MIN_BAR_WIDTH = 2.0  # so that a small bar is visible
 
-_WHO = {"user": "You", "assistant": "Agent", "toolResult": "Tool"}
-_ORIGINS = (  # how an injection begins, and where it comes from
+_ROLE_LABELS = {"user": "You", "assistant": "Agent", "toolResult": "Tool"}
+_ORIGINS = (  # prefix of an injection, and its source
     ("<recall>", "recalled from notes and earlier sessions"),
-    ("<environment>", "the surroundings: system, date, directory"),
+    ("<environment>", "environment: system, date, directory"),
     ("<instructions>", "AGENTS.md and CLAUDE.md"),
-    ("<agents>", "the agents that may be asked"),
-    ("[", "a note about what is left out"),
+    ("<agents>", "available subagents"),
+    ("[", "note about omitted messages"),
 )
 _SHORTENED = re.compile(r"\[\d+ more characters; [^\n]* Run the tool again\.\]\Z")
 _CALL_ID = re.compile(r" \([^()]*\)\Z")
 
 
 class Bar(msgspec.Struct, frozen=True):
-    """A stretch of the window."""
+    """A range of the context window."""
 
     kind: str
     label: str
@@ -50,11 +50,11 @@ class Bar(msgspec.Struct, frozen=True):
     width: float
 
 
-class Piece(msgspec.Struct, frozen=True):
-    """Something that is sent, as a person reads it."""
+class ContextItem(msgspec.Struct, frozen=True):
+    """A part of the context, as the page shows it."""
 
-    kind: str  # also the colour of its bar
-    who: str
+    kind: str  # also selects the colour of its bar
+    speaker: str
     marks: list[str]
     text: str
     cut: int  # characters that are not shown
@@ -63,61 +63,59 @@ class Piece(msgspec.Struct, frozen=True):
     address: str = ""
 
     @property
-    def folded(self) -> bool:
-        """Whether only its beginning is shown at first."""
-        return len(self.text) > SHORT or self.text.count("\n") > 8
+    def is_folded(self) -> bool:
+        """Whether only the preview is shown at first."""
+        return len(self.text) > FOLD_CHARACTERS or self.text.count("\n") > 8
 
     @property
-    def beginning(self) -> str:
-        """Its first words."""
-        words = " ".join(self.text[:SHORT].split())
+    def preview(self) -> str:
+        """The first words, on one line."""
+        words = " ".join(self.text[:FOLD_CHARACTERS].split())
         return words if len(words) <= 140 else f"{words[:139]}…"
 
 
-class Missing(msgspec.Struct, frozen=True):
-    """What is left out for one reason."""
+class OmittedGroup(msgspec.Struct, frozen=True):
+    """Messages that are left out for the same reason."""
 
-    why: str
+    reason: str
     count: int
     ranges: list[tuple[int, int, str]]  # first, last, address
 
 
 @get("/sessions/{session_id:str}/context", include_in_schema=False)
-async def context(
-    request: Request[Any, Any, Any],
-    runtime: NamedDependency[Runtime],
-    session_id: FromPath[str],
+async def show_context(
+    request: Request[Any, Any, Any], runtime: NamedDependency[Runtime], session_id: FromPath[str]
 ) -> Response[str]:
-    """The view."""
-    session = await find(runtime, session_id)
+    """Show the context."""
+    session = await find_session(runtime, session_id)
     metadata = await session.metadata()
-    agent = await runtime.agents.of(session)
+    agent = await runtime.agents.for_session(session)
     prepared = await runtime.prepare(session)
-    home = address_of(session.id)
-    pieces = await runtime.store.call(lambda: list(_pieces(prepared, agent, home)))
-    sent = prepared.context
-    guessed = sum(piece.bar.tokens for piece in pieces)
-    return answer(
+    address = session_address(session.id)
+    items = await runtime.store.call(lambda: list(_context_items(prepared, agent, address)))
+    context = prepared.context
+    estimated = sum(item.bar.tokens for item in items)
+    return render_response(
         "context.html",
         request,
-        title=metadata.title,
-        home=home,
+        title=metadata.display_title,
+        session_address=address,
         model=agent.model,
-        tokens=sent.tokens,
-        window=sent.window,
-        percent=round(sent.tokens * 100 / sent.window) if sent.window else 0,
-        counted=guessed != sent.tokens,
-        kinds=_kinds(pieces, sent.window),
-        pieces=pieces,
+        tokens=context.tokens,
+        window=context.window,
+        percent=round(context.tokens * 100 / context.window) if context.window else 0,
+        is_counted=estimated != context.tokens,
+        totals=_sum_by_kind(items, context.window),
+        items=items,
         toolsets=prepared.toolsets,
-        missing=_missing(sent.left_out, home),
-        stale=[(seq, f"{home}?at={seq}#m{seq}") for seq in sent.stale],
-        width=WIDTH,
+        omitted=_group_omitted(context.left_out, address),
+        stale=[(seq, f"{address}?at={seq}#m{seq}") for seq in context.stale],
+        bar_width=BAR_WIDTH,
     )
 
 
-def _pieces(prepared: Prepared, agent: Agent, home: str) -> Iterator[Piece]:
-    """All that is sent, in its order."""
+def _context_items(prepared: PreparedCall, agent: Agent, address: str) -> Iterator[ContextItem]:
+    """Yield everything in the context, in order."""
     window = prepared.context.window
     before = 0
 
@@ -127,32 +125,32 @@ def _pieces(prepared: Prepared, agent: Agent, home: str) -> Iterator[Piece]:
         return _bar(kind, label, tokens, start, window)
 
     if prepared.system:
-        text, cut = _shown(prepared.system)
-        size = agent.count(prepared.system)
-        yield Piece("system", "System prompt", [], text, cut, bar("system", "System prompt", size))
+        text, cut = _truncate(prepared.system)
+        tokens = agent.count(prepared.system)
+        yield ContextItem("system", "System prompt", [], text, cut, bar("system", "System prompt", tokens))
     if prepared.tools:
-        told = "\n\n".join(f"{one.name}\n{one.description}".strip() for one in prepared.tools)
-        text, cut = _shown(told)
-        size = sum(map(agent.tool_tokens, prepared.tools))
+        descriptions = "\n\n".join(f"{tool.name}\n{tool.description}".strip() for tool in prepared.tools)
+        text, cut = _truncate(descriptions)
+        tokens = sum(map(agent.tool_tokens, prepared.tools))
         count = len(prepared.tools)
-        who = "1 tool" if count == 1 else f"{count} tools"
-        yield Piece("tools", who, [], text, cut, bar("tools", "Tools", size))
-    for place, message in enumerate(prepared.context.messages):
-        kind, who, marks = _described(message, first=place == 0)
-        text, cut = _shown("\n\n".join(filter(None, map(_words, message.content))))
-        yield Piece(
+        speaker = "1 tool" if count == 1 else f"{count} tools"
+        yield ContextItem("tools", speaker, [], text, cut, bar("tools", "Tools", tokens))
+    for index, message in enumerate(prepared.context.messages):
+        kind, speaker, marks = _describe(message, first=index == 0)
+        text, cut = _truncate("\n\n".join(filter(None, map(_block_text, message.content))))
+        yield ContextItem(
             kind,
-            who,
+            speaker,
             marks,
             text,
             cut,
-            bar(kind, _LABELS[kind], estimate(message, agent.count)),
+            bar(kind, _KIND_LABELS[kind], estimate(message, agent.count)),
             seq=message.seq,
-            address=f"{home}?at={message.seq}#m{message.seq}" if message.seq else "",
+            address=f"{address}?at={message.seq}#m{message.seq}" if message.seq else "",
         )
 
 
-_LABELS = {
+_KIND_LABELS = {
     "summary": "Summary",
     "injected": "Injected",
     "user": "You",
@@ -161,33 +159,33 @@ _LABELS = {
 }
 
 
-def _described(message: Message, *, first: bool) -> tuple[str, str, list[str]]:
-    """Its kind, who speaks, and what is special about it."""
+def _describe(message: Message, *, first: bool) -> tuple[str, str, list[str]]:
+    """Return a message's kind, speaker and marks."""
     text = message.text
     if message.seq:
         kind = "result" if message.role == "toolResult" else message.role
-        short = message.role == "toolResult" and _SHORTENED.search(text)
-        marks = ["shortened: the session has the whole result"] if short else []
+        is_shortened = message.role == "toolResult" and _SHORTENED.search(text)
+        marks = ["shortened; the full result is in the session"] if is_shortened else []
         if message.is_error:
-            marks.append("an error")
-        return kind, _WHO[message.role], marks
+            marks.append("error")
+        return kind, _ROLE_LABELS[message.role], marks
     if message.auto_injected:
-        origin = next((what for begin, what in _ORIGINS if text.startswith(begin)), "from a hook")
+        origin = next((source for prefix, source in _ORIGINS if text.startswith(prefix)), "from a hook")
         return "injected", "Injected", [origin]
     if message.role == "toolResult":
-        return "result", "Tool", ["stands in for a result that was never recorded"]
+        return "result", "Tool", ["placeholder for a result that was never recorded"]
     if first and message.role == "user":
-        return "summary", "Summary", ["of everything before what follows"]
-    return message.role, _WHO[message.role], ["not in the log"]
+        return "summary", "Summary", ["of all earlier messages"]
+    return message.role, _ROLE_LABELS[message.role], ["not in the log"]
 
 
-def _words(block: AnyBlock) -> str:
+def _block_text(block: AnyBlock) -> str:
     if isinstance(block, Text):
         return block.text
     if isinstance(block, Thinking):
         return f"[thinking] {block.thinking}" if block.thinking else "[thinking]"
     if isinstance(block, ToolCall):
-        return f"→ {call_text(block)}"
+        return f"→ {format_call(block)}"
     if isinstance(block, Image):
         return f"[image {block.mime_type or ''}]".replace(" ]", "]")
     if isinstance(block, File):
@@ -196,45 +194,45 @@ def _words(block: AnyBlock) -> str:
     return f"[{block.type or 'block'}]"
 
 
-def _shown(text: str) -> tuple[str, int]:
-    return readable(text[:SHOWN]), max(len(text) - SHOWN, 0)
+def _truncate(text: str) -> tuple[str, int]:
+    return make_readable(text[:MAX_CHARACTERS]), max(len(text) - MAX_CHARACTERS, 0)
 
 
 def _bar(kind: str, label: str, tokens: int, start: int, window: int) -> Bar:
-    """Where something stands in the window; what is beyond its end stands at the end."""
-    unit = WIDTH / max(window, 1)
-    width = min(max(tokens * unit, _LEAST if tokens else 0.0), float(WIDTH))
-    return Bar(kind, label, tokens, round(min(start * unit, WIDTH - width), 2), round(width, 2))
+    """Return the bar of a range of tokens; a range beyond the window is drawn at its end."""
+    unit = BAR_WIDTH / max(window, 1)
+    width = min(max(tokens * unit, _MIN_BAR_WIDTH if tokens else 0.0), float(BAR_WIDTH))
+    return Bar(kind, label, tokens, round(min(start * unit, BAR_WIDTH - width), 2), round(width, 2))
 
 
-def _kinds(pieces: Iterable[Piece], window: int) -> list[Bar]:
-    """The same, by kind."""
+def _sum_by_kind(items: Iterable[ContextItem], window: int) -> list[Bar]:
+    """Return a bar for the tokens of each kind."""
     sums: dict[str, tuple[str, int]] = {}
-    for piece in pieces:
-        label, tokens = sums.get(piece.kind, (piece.bar.label, 0))
-        sums[piece.kind] = label, tokens + piece.bar.tokens
-    made: list[Bar] = []
-    before = 0
+    for item in items:
+        label, tokens = sums.get(item.kind, (item.bar.label, 0))
+        sums[item.kind] = label, tokens + item.bar.tokens
+    bars: list[Bar] = []
+    start = 0
     for kind, (label, tokens) in sums.items():
-        made.append(_bar(kind, label, tokens, before, window))
-        before += tokens
-    return made
+        bars.append(_bar(kind, label, tokens, start, window))
+        start += tokens
+    return bars
 
 
-def _missing(left_out: Iterable[LeftOut], home: str) -> list[Missing]:
-    """What is left out, by reason."""
+def _group_omitted(omitted: Iterable[LeftOut], address: str) -> list[OmittedGroup]:
+    """Group the messages that are left out by reason."""
     by_reason: dict[str, list[int | None]] = {}
-    for one in left_out:
-        by_reason.setdefault(_CALL_ID.sub("", one.why), []).append(one.seq)
+    for message in omitted:
+        by_reason.setdefault(_CALL_ID.sub("", message.why), []).append(message.seq)
     return [
-        Missing(readable(why), len(seqs), list(_ranges((seq for seq in seqs if seq), home)))
-        for why, seqs in by_reason.items()
+        OmittedGroup(make_readable(reason), len(seqs), list(_ranges((seq for seq in seqs if seq), address)))
+        for reason, seqs in by_reason.items()
     ]
 
 
-def _ranges(seqs: Iterable[int], home: str) -> Iterator[tuple[int, int, str]]:
-    """Numbers that follow each other as one."""
-    for _, group in groupby(enumerate(sorted(seqs)), lambda one: one[1] - one[0]):
+def _ranges(seqs: Iterable[int], address: str) -> Iterator[tuple[int, int, str]]:
+    """Yield consecutive seqs as ranges: first, last, address of the first."""
+    for _, group in groupby(enumerate(sorted(seqs)), lambda pair: pair[1] - pair[0]):
         numbers = [seq for _, seq in group]
         first = numbers[0]
-        yield first, numbers[-1], f"{home}?at={first}#m{first}"
+        yield first, numbers[-1], f"{address}?at={first}#m{first}"

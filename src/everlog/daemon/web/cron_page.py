@@ -1,4 +1,4 @@
-"""`/cron`: what happens at certain times."""
+"""`/cron`: the cron jobs."""
 
 from __future__ import annotations
 
@@ -11,61 +11,62 @@ import msgspec
 from litestar import Request, Response, get
 from litestar.di import NamedDependency
 
-from everlog.daemon.web.list_page import address_of
-from everlog.daemon.web.templating import answer
+from everlog.daemon.web.list_page import session_address
+from everlog.daemon.web.templating import render_response
 from everlog.ids import epoch_ms
-from everlog.render.html_text import readable
+from everlog.render.html_text import make_readable
 from everlog.runtime.cron import JobStatus
 from everlog.runtime.runtime import Runtime
 from everlog.settings import CronJob
 
-REFRESH = 3  # seconds, while a job runs, for who has no scripts
+REFRESH_SECONDS = 3  # while a job runs, in browsers without JavaScript
 
 
-class Shown(msgspec.Struct, frozen=True):
+class JobView(msgspec.Struct, frozen=True):
     """A job as the page shows it."""
 
     status: JobStatus
-    call: str  # where it is paused, resumed and run
-    words: str  # its schedule
+    api_path: str
+    description: str  # of its schedule
     zone: str
     agent: str
     prompt: str
     state: str
-    until: str  # its next run
-    session: str  # address of its last run's
+    due: str  # time until its next run
+    session_address: str  # of its last run
 
 
 @get("/cron", include_in_schema=False)
-async def cron(request: Request[Any, Any, Any], runtime: NamedDependency[Runtime]) -> Response[str]:
-    """The view."""
+async def show_cron(request: Request[Any, Any, Any], runtime: NamedDependency[Runtime]) -> Response[str]:
+    """Show the jobs."""
     jobs = {job.id: job for job in runtime.settings.cron.jobs}
     default = runtime.router.default_agent
     await runtime.cron.refresh()
-    statuses = [one for one in runtime.cron.statuses() if one.id in jobs]
-    shown = [_shown(one, jobs[one.id], default) for one in statuses]
-    busy = any(one.status.running for one in shown)
-    return answer("cron.html", request, jobs=shown, again=REFRESH if busy else 0)
+    statuses = [status for status in runtime.cron.statuses() if status.id in jobs]
+    views = [_job_view(status, jobs[status.id], default) for status in statuses]
+    is_busy = any(view.status.running for view in views)
+    refresh_seconds = REFRESH_SECONDS if is_busy else 0
+    return render_response("cron.html", request, jobs=views, refresh_seconds=refresh_seconds)
 
 
-def _shown(status: JobStatus, job: CronJob, default: str) -> Shown:
+def _job_view(status: JobStatus, job: CronJob, default: str) -> JobView:
     state = "running" if status.running else "paused" if status.paused else "waiting"
-    return Shown(
+    return JobView(
         status=status,
-        call=f"/api/cron/{quote(job.id, safe='')}",
-        words=_in_words(job.schedule),
+        api_path=f"/api/cron/{quote(job.id, safe='')}",
+        description=_describe_schedule(job.schedule),
         zone=job.timezone,
         agent=job.agent or default,
-        prompt=readable(job.prompt),
+        prompt=make_readable(job.prompt),
         state=state if job.enabled or status.running else "disabled",
-        until=_until(status.next_run_at or "", time.time()),
-        session=address_of(status.last_session_id) if status.last_session_id else "",
+        due=_time_until(status.next_run_at or "", time.time()),
+        session_address=session_address(status.last_session_id) if status.last_session_id else "",
     )
 
 
-def _in_words(schedule: str) -> str:
-    """A schedule as people say it; nothing for one that has no words."""
-    from cronsim import CronSim, CronSimError  # noqa: PLC0415 - only who has jobs needs it
+def _describe_schedule(schedule: str) -> str:
+    """Describe a schedule in words; empty if that is not possible."""
+    from cronsim import CronSim, CronSimError  # noqa: PLC0415 - only needed with jobs
 
     try:
         return CronSim(schedule, datetime.now(UTC)).explain()
@@ -73,12 +74,12 @@ def _in_words(schedule: str) -> str:
         return ""
 
 
-def _until(iso: str, now: float) -> str:
-    """How long it is until a time."""
-    then = epoch_ms(iso)
-    if then is None:
+def _time_until(iso: str, now: float) -> str:
+    """Format the time until a moment."""
+    due_ms = epoch_ms(iso)
+    if due_ms is None:
         return ""
-    seconds = then / 1000 - now
+    seconds = due_ms / 1000 - now
     if seconds < 60:
         return "in a moment"
     for limit, step, unit in ((3600, 60, "min"), (86400, 3600, "h")):

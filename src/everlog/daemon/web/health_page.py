@@ -1,4 +1,4 @@
-"""`/health`: how the daemon is, and whether every byte of its sessions is as it was written."""
+"""`/health`: the daemon's status, and the integrity check of its sessions."""
 
 from __future__ import annotations
 
@@ -11,103 +11,102 @@ from litestar import Request, Response, get
 from litestar.di import NamedDependency
 from litestar.params import FromQuery
 
-from everlog.daemon.web.list_page import address_of
-from everlog.daemon.web.templating import answer
+from everlog.daemon.api.requests import open_session
+from everlog.daemon.web.list_page import session_address
+from everlog.daemon.web.templating import render_response
 from everlog.errors import EverlogError
 from everlog.model import Damaged
-from everlog.ports import sharing_of
-from everlog.render.html_text import readable
+from everlog.ports import shared_between_machines
+from everlog.render.html_text import make_readable
 from everlog.runtime.integrity_check import Problem, Repair
 from everlog.runtime.runtime import Runtime
 from everlog.settings import Settings
 
-REPORTS = 50  # of the store that are shown
-SESSIONS = 200  # with damage
-LINES = 50  # of damage of one session
-REFRESH = 2  # seconds, while a check-up is under way or the store is away
+MAX_REPORTS = 50  # of the store
+MAX_SESSIONS = 200  # with damage
+MAX_DAMAGE = 50  # of one session
+REFRESH_SECONDS = 2  # while a check runs or the store is unreachable
 
 
-class Patient(msgspec.Struct, frozen=True):
-    """A session that was looked at."""
+class CheckedSession(msgspec.Struct, frozen=True):
+    """A session after its integrity check."""
 
     id: str
     title: str
     address: str
     damage: list[Damaged]
-    more: int
+    more_damage: int
     repair: Repair | None
 
 
 @get("/health", include_in_schema=False)
-async def health(
-    request: Request[Any, Any, Any],
-    runtime: NamedDependency[Runtime],
-    session: FromQuery[str] = "",
+async def show_health(
+    request: Request[Any, Any, Any], runtime: NamedDependency[Runtime], session: FromQuery[str] = ""
 ) -> Response[str]:
-    """The view; with `session`, also a look at every byte of that one."""
-    checkup = runtime.checkup
-    counts = await runtime.checked_health()
-    one: Patient | None = None
+    """Show the daemon's health; with `session`, also check the integrity of that one."""
+    checkup = runtime.integrity_check
+    counts = await runtime.check_health()
+    checked: CheckedSession | None = None
     if session.strip():
-        asked = await runtime.store.session(session.strip())
-        damage = await checkup.verify(asked.id)
-        one = await runtime.store.call(_patient, runtime, asked.id, damage)
+        opened = await open_session(runtime, session.strip())
+        damage = await checkup.verify(opened.id)
+        checked = await runtime.store.call(_checked_session, runtime, opened.id, damage)
     progress = checkup.progress
     port = runtime.store.sync.port
 
-    def read() -> tuple[list[Patient], list[str]]:
+    def read() -> tuple[list[CheckedSession], list[str]]:
         leftovers = getattr(port, "leftovers", tuple)
-        return _patients(runtime, progress.problems), sorted(leftovers())
+        return _checked_sessions(runtime, progress.problems), sorted(leftovers())
 
-    patients, leftovers = await runtime.store.call(read) if counts.reachable else ([], [])
-    reports = list(getattr(port, "reports", ()))[: -REPORTS - 1 : -1]
-    sharing = sharing_of(port)
-    again = progress.running or not counts.reachable
-    return answer(
+    checked_sessions, leftovers = await runtime.store.call(read) if counts.reachable else ([], [])
+    reports = list(getattr(port, "reports", ()))[: -MAX_REPORTS - 1 : -1]
+    sharing = shared_between_machines(port)
+    is_refreshing = progress.running or not counts.reachable
+    return render_response(
         "health.html",
         request,
-        again=REFRESH if again else 0,
+        refresh_seconds=REFRESH_SECONDS if is_refreshing else 0,
         counts=counts,
         root="" if runtime.memory is None else str(runtime.memory.root),
         store="" if sharing is None else sharing.address,
         stores=_stores(runtime.settings),
-        recovered=[(each, address_of(each.session_id)) for each in runtime.recovered],
-        reports=[readable(told) for told in reports],
+        recovered=[(recovery, session_address(recovery.session_id)) for recovery in runtime.recovered],
+        reports=[make_readable(report) for report in reports],
         leftovers=leftovers,
         progress=progress,
-        patients=patients,
-        sick=len({each.session for each in progress.problems}),
-        one=one,
-        asked=session.strip(),
+        checked_sessions=checked_sessions,
+        damaged_count=len({problem.session for problem in progress.problems}),
+        requested_session=checked,
+        requested=session.strip(),
     )
 
 
 def _stores(settings: Settings) -> list[str]:
-    return [f"{one.path} ({one.dialect})" for one in settings.stores]
+    return [f"{store.path} ({store.dialect})" for store in settings.stores]
 
 
-def _patients(runtime: Runtime, problems: Iterable[Problem]) -> list[Patient]:
-    """The sessions with damage, and those that were repaired."""
-    found: dict[str, list[Damaged]] = {}
-    for session, group in groupby(problems, lambda one: one.session):
-        found.setdefault(session, []).extend(each.damage for each in group)
-    for session in runtime.checkup.repairs:
-        found.setdefault(session, [])
-    some = islice(found.items(), SESSIONS)
-    return [_patient(runtime, session, damage) for session, damage in some]
+def _checked_sessions(runtime: Runtime, problems: Iterable[Problem]) -> list[CheckedSession]:
+    """Return the sessions with damage and those that were repaired."""
+    damage_by_session: dict[str, list[Damaged]] = {}
+    for session, group in groupby(problems, lambda problem: problem.session):
+        damage_by_session.setdefault(session, []).extend(problem.damage for problem in group)
+    for session in runtime.integrity_check.repairs:
+        damage_by_session.setdefault(session, [])
+    first_sessions = islice(damage_by_session.items(), MAX_SESSIONS)
+    return [_checked_session(runtime, session, damage) for session, damage in first_sessions]
 
 
-def _patient(runtime: Runtime, session: str, damage: Iterable[Damaged]) -> Patient:
+def _checked_session(runtime: Runtime, session: str, damage: Iterable[Damaged]) -> CheckedSession:
     try:
-        title = runtime.store.sync.port.metadata(session).title
-    except EverlogError:  # its metadata may be what is damaged
+        title = runtime.store.sync.port.metadata(session).display_title
+    except EverlogError:  # its metadata may be damaged
         title = session
-    found = list(damage)
-    return Patient(
+    damaged = list(damage)
+    return CheckedSession(
         id=session,
         title=title,
-        address=address_of(session),
-        damage=found[:LINES],
-        more=max(len(found) - LINES, 0),
-        repair=runtime.checkup.repairs.get(session),
+        address=session_address(session),
+        damage=damaged[:MAX_DAMAGE],
+        more_damage=max(len(damaged) - MAX_DAMAGE, 0),
+        repair=runtime.integrity_check.repairs.get(session),
     )

@@ -1,7 +1,7 @@
-"""`/`: all sessions, or those in which something was said.
+"""`/`: the list of all sessions, or the results of a search.
 
-The cursor of a search is how many of its sessions were shown: what is said meanwhile can move one
-from page to page, which a search that is asked again puts right.
+The cursor of a search is an offset: new messages may move a session to another page, which the next
+search corrects.
 """
 
 from __future__ import annotations
@@ -17,37 +17,37 @@ from litestar.di import NamedDependency
 from litestar.params import FromQuery
 from markupsafe import Markup, escape
 
-from everlog.daemon.web.templating import answer
+from everlog.daemon.web.templating import render_response
 from everlog.errors import FormatError, NotFoundError
 from everlog.ports import Hit, SessionHit, SessionRow
-from everlog.render.html_text import readable
+from everlog.render.html_text import make_readable
 from everlog.runtime.runtime import Runtime
 
-ROWS = 60  # of a page
-FOUND = 50  # sessions of a page of a search
-CHIPS = ("agent", "sender", "source")
-_WHO = {"user": "You", "assistant": "Agent", "title": "Title", "tool": "Tool", "summary": "Summary"}
-_SHOWN = re.compile(r"[0-9]{1,9}")
+PAGE_ROWS = 60  # of a page of all sessions
+SEARCH_ROWS = 50  # of a page of search results
+FILTERS = ("agent", "sender", "source")
+_ROLE_LABELS = {"user": "You", "assistant": "Agent", "title": "Title", "tool": "Tool", "summary": "Summary"}
+_OFFSET = re.compile(r"[0-9]{1,9}")
 _WORD = re.compile(r"[\w-]{2,}", re.UNICODE)
 
 
-class FoundAt(msgspec.Struct, frozen=True):
-    """A passage, with what was found marked."""
+class Snippet(msgspec.Struct, frozen=True):
+    """A passage with its matches marked."""
 
     seq: int
-    who: str
-    marked: Markup
+    speaker: str
+    html: Markup
 
 
 class Chip(msgspec.Struct, frozen=True):
-    """What a session is filtered by."""
+    """A filter that can be switched on or off."""
 
     value: str
-    address: str  # of the list with that filter too, or without it
-    says: str  # what that does
+    address: str  # of the list with the filter switched
+    title: str  # what a click does
 
 
-class Row(msgspec.Struct, frozen=True):
+class ListRow(msgspec.Struct, frozen=True):
     """A session in the list."""
 
     id: str
@@ -59,11 +59,11 @@ class Row(msgspec.Struct, frozen=True):
     active: str
     running: bool
     waiting: int
-    hits: list[FoundAt]
+    hits: list[Snippet]
 
 
 @get("/", include_in_schema=False)
-async def sessions(
+async def show_sessions(
     *,
     request: Request[Any, Any, Any],
     runtime: NamedDependency[Runtime],
@@ -74,105 +74,108 @@ async def sessions(
     source: FromQuery[str | None] = None,
     part: FromQuery[str | None] = None,
 ) -> Response[str]:
-    """The list, or with `part=rows` only its rows."""
-    given = {"agent": agent, "sender": sender, "source": source}
-    which = {name: value for name, value in given.items() if value}
-    shown = {**which, "q": q} if q.strip() else which
-    listed: Iterable[tuple[SessionRow, Sequence[Hit]]]
+    """Show the list, or with `part=rows` only its rows."""
+    filters = {"agent": agent, "sender": sender, "source": source}
+    criteria = {name: value for name, value in filters.items() if value}
+    query = {**criteria, "q": q} if q.strip() else criteria
+    results: Iterable[tuple[SessionRow, Sequence[Hit]]]
     if q.strip():
-        listed, total, further = await _search(runtime, q, cursor, which)
+        results, total, next_cursor = await _search(runtime, q, cursor, criteria)
     else:
-        page = await runtime.store.list(limit=ROWS, cursor=cursor, **which)
-        listed, total, further = ((one, ()) for one in page), page.total, page.next
-    rows = [_row(runtime, one, hits, shown) for one, hits in listed]
-    return answer(
+        page = await runtime.store.list(
+            limit=PAGE_ROWS, cursor=cursor, agent=agent or None, sender=sender or None, source=source or None
+        )
+        results, total, next_cursor = ((row, ()) for row in page), page.total, page.next
+    rows = [_row(runtime, row, hits, query) for row, hits in results]
+    return render_response(
         "rows.html" if part == "rows" else "list.html",
         request,
         q=q.strip(),
-        which=which,
+        criteria=criteria,
         filters=[
-            (name, _chip(name, value, shown))
-            for name, value in which.items()
-            if cursor is None or part != "rows"
+            (name, _chip(name, value, query)) for name, value in criteria.items() if cursor is None or part != "rows"
         ],
         rows=rows,
         total=total,
         first=cursor is None,
-        next=further and _address({**shown, "cursor": further}),
+        next=next_cursor and _list_address({**query, "cursor": next_cursor}),
         stamp=rows[0].active if rows else "",
     )
 
 
 async def _search(
-    runtime: Runtime, q: str, cursor: str | None, which: dict[str, str]
+    runtime: Runtime, q: str, cursor: str | None, criteria: dict[str, str]
 ) -> tuple[list[tuple[SessionRow, Sequence[Hit]]], int, str | None]:
-    """Sessions with something in their title or in what was said; as it is being typed.
+    """Search titles and messages as the query is being typed.
 
-    With how many there are, and the cursor of the next page.
+    Returns a page of rows with their hits, the total, and the cursor of the next page.
     """
-    if cursor is not None and not _SHOWN.fullmatch(cursor):
-        raise FormatError(f"not a cursor: {cursor[:60]!r}", hint="take the one a search gave")
-    shown = int(cursor or 0)
+    if cursor is not None and not _OFFSET.fullmatch(cursor):
+        raise FormatError(f"not a cursor: {cursor[:60]!r}", hint="use the cursor of a search")
+    offset = int(cursor or 0)
     typed = q.rstrip()
     if typed == q and _WORD.fullmatch(typed.rpartition(" ")[2]) and typed.count('"') % 2 == 0:
-        typed += "*"  # the last word may go on
-    found = await runtime.store.search(typed, limit=FOUND, offset=shown, **which)
-    rows = await runtime.store.call(lambda: list(_listed(runtime, found.results)))
-    more = found.results and found.total > shown + FOUND
-    return rows, found.total, str(shown + FOUND) if more else None
+        typed += "*"  # the last word may be incomplete
+    results = await runtime.store.search(
+        typed,
+        limit=SEARCH_ROWS,
+        offset=offset,
+        agent=criteria.get("agent"),
+        sender=criteria.get("sender"),
+        source=criteria.get("source"),
+    )
+    rows = await runtime.store.call(lambda: list(_load_rows(runtime, results.results)))
+    has_more = results.results and results.total > offset + SEARCH_ROWS
+    return rows, results.total, str(offset + SEARCH_ROWS) if has_more else None
 
 
-def _listed(
-    runtime: Runtime, found: Iterable[SessionHit]
-) -> Iterable[tuple[SessionRow, Sequence[Hit]]]:
+def _load_rows(runtime: Runtime, hits: Iterable[SessionHit]) -> Iterable[tuple[SessionRow, Sequence[Hit]]]:
     port = runtime.store.sync.port
-    for one in found:
+    for hit in hits:
         try:
-            metadata = port.metadata(one.session)
-            parts = port.parts(one.session)
+            metadata = port.metadata(hit.session)
+            parts = port.parts(hit.session)
         except NotFoundError:
             continue  # deleted since
-        yield SessionRow(metadata, sum(part.bytes for part in parts), len(parts)), one.hits
+        yield SessionRow(metadata, sum(part.bytes for part in parts), len(parts)), hit.hits
 
 
-def _row(runtime: Runtime, listed: SessionRow, hits: Iterable[Hit], shown: dict[str, str]) -> Row:
-    """A session; `shown` is what the list shows."""
-    metadata = listed.metadata
+def _row(runtime: Runtime, row: SessionRow, hits: Iterable[Hit], query: dict[str, str]) -> ListRow:
+    """Return a row of the list; `query` has the current search and filters."""
+    metadata = row.metadata
     values = {"agent": metadata.agent, "sender": metadata.sender, "source": metadata.source}
-    return Row(
-        id=listed.id,
-        address=address_of(listed.id),
-        title=metadata.title,
-        chips=[_chip(name, values[name], shown) for name in CHIPS if values[name]],
+    return ListRow(
+        id=row.id,
+        address=session_address(row.id),
+        title=metadata.display_title,
+        chips=[_chip(name, values[name], query) for name in FILTERS if values[name]],
         count=metadata.message_count,
-        bytes=listed.bytes,
+        bytes=row.bytes,
         active=metadata.last_message_at,
-        running=runtime.current(listed.id) is not None,
+        running=runtime.current(row.id) is not None,
         waiting=len(metadata.waiting),
-        hits=[FoundAt(hit.seq, _WHO.get(hit.role, "Tool"), _marked(hit)) for hit in hits],
+        hits=[Snippet(hit.seq, _ROLE_LABELS.get(hit.role, "Tool"), _highlight(hit)) for hit in hits],
     )
 
 
-def _chip(name: str, value: str, shown: dict[str, str]) -> Chip:
-    """A value as a filter beside those that the list has; one that it has takes itself away."""
-    on = shown.get(name) == value
-    address = _address({**shown, name: "" if on else value})
-    return Chip(value, address, f"{'Not only' if on else 'Only'} {name} {value}")
+def _chip(name: str, value: str, query: dict[str, str]) -> Chip:
+    """Return a chip that adds a filter to the current query, or removes it if active."""
+    is_active = query.get(name) == value
+    address = _list_address({**query, name: "" if is_active else value})
+    return Chip(value, address, f"{'Stop filtering' if is_active else 'Filter'} by {name} {value}")
 
 
-def address_of(session: str, *rest: str) -> str:
-    """Where a session is shown."""
-    return "/".join(("/sessions", quote(session, safe=""), *rest))
+def session_address(session: str, *segments: str) -> str:
+    """Return the path of a session's page."""
+    return "/".join(("/sessions", quote(session, safe=""), *segments))
 
 
-def _address(which: dict[str, str]) -> str:
-    query = urlencode({name: value for name, value in which.items() if value})
+def _list_address(criteria: dict[str, str]) -> str:
+    query = urlencode({name: value for name, value in criteria.items() if value})
     return f"/?{query}" if query else "/"
 
 
-def _marked(hit: Hit) -> Markup:
-    """A snippet with what was found marked."""
-    made = ((escape(readable(text)), found) for text, found in hit.pieces)
-    return Markup("").join(
-        Markup("<mark>{}</mark>").format(text) if found else text for text, found in made
-    )
+def _highlight(hit: Hit) -> Markup:
+    """Return a snippet with its matches marked."""
+    chunks = ((escape(make_readable(text)), is_match) for text, is_match in hit.fragments)
+    return Markup("").join(Markup("<mark>{}</mark>").format(text) if is_match else text for text, is_match in chunks)

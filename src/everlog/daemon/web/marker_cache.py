@@ -1,7 +1,7 @@
-"""The sketches of the sessions that were looked at last, so that no page is read for another.
+"""A cache of the marker indexes of recently viewed sessions, so that paging need not reread.
 
-One per session, a few in all; each grows by what was appended since and by how far back somebody
-went. It is the only thing about sessions that the page keeps, and it can be lost at any time.
+There is one index per session; each grows with appends and as pages further back are read. It is
+the only state about sessions that the page holds, and it can be dropped at any time.
 """
 
 from __future__ import annotations
@@ -16,58 +16,57 @@ from typing import Any
 from litestar import Request
 
 from everlog.model import Entry, Metadata
-from everlog.render.marker_index import Sketch
-from everlog.render.page_window import Span
+from everlog.render.marker_index import MarkerIndex
+from everlog.render.page_window import ReadSpan
 from everlog.session import Session
 
-KEPT = 24  # sessions
+MAX_SESSIONS = 24
 
 
-class Sketches:
-    """By session, the one used last at the end. Used from several threads."""
+class MarkerCache:
+    """Marker indexes by session, least recently used first. Thread-safe."""
 
     def __init__(self) -> None:
-        self._kept: OrderedDict[str, tuple[Sketch, Lock]] = OrderedDict()
+        self._cached: OrderedDict[str, tuple[MarkerIndex, Lock]] = OrderedDict()
         self._lock = Lock()
 
     @contextmanager
-    def of(self, session: Session, metadata: Metadata) -> Iterator[tuple[Sketch, Span]]:
-        """A session's sketch, up to its last record, and a way to read its log; for one at a
-        time."""
+    def open(self, session: Session, metadata: Metadata) -> Iterator[tuple[MarkerIndex, ReadSpan]]:
+        """Lock a session's marker index, extended to its last record, with a reader of its log."""
         head = metadata.through.seq
         with self._lock:
-            known = self._kept.pop(session.id, None)
-            if known is None or known[0].high > head:  # its files are others than they were
-                known = (Sketch(head), Lock())
-            self._kept[session.id] = known
-            while len(self._kept) > KEPT:
-                self._kept.popitem(last=False)
-        sketch, lock = known
+            cached = self._cached.pop(session.id, None)
+            if cached is None or cached[0].high > head:  # its files were replaced
+                cached = (MarkerIndex(head), Lock())
+            self._cached[session.id] = cached
+            while len(self._cached) > MAX_SESSIONS:
+                self._cached.popitem(last=False)
+        markers, lock = cached
         with lock:
-            if sketch.high < head:
-                sketch.go_on(spans(session)(sketch.high + 1, head + 1))
-            yield sketch, spans(session)
+            if markers.high < head:
+                markers.extend(log_reader(session)(markers.high + 1, head + 1))
+            yield markers, log_reader(session)
 
 
-def spans(session: Session) -> Span:
-    """Stretches of a session's log."""
+def log_reader(session: Session) -> ReadSpan:
+    """Return a function that reads a range of seqs from a session's log."""
 
-    def span(low: int, high: int) -> list[Entry]:
-        found: list[Entry] = []
-        for entry in _from(session, low):
+    def read_span(low: int, high: int) -> list[Entry]:
+        entries: list[Entry] = []
+        for entry in _entries_from(session, low):
             if entry.seq is not None and entry.seq >= high:
                 break
-            found.append(entry)
-        return found
+            entries.append(entry)
+        return entries
 
-    return span
+    return read_span
 
 
-def _from(session: Session, low: int) -> Iterator[Entry]:
-    """The entries from a seq on, also if the first is damaged.
+def _entries_from(session: Session, low: int) -> Iterator[Entry]:
+    """Yield the entries from a seq on, also if the first is damaged.
 
-    A store finds a place in a log by what can be read there, so a damaged line at the place itself
-    is not found. It is when the record before it is read first.
+    A store seeks to a seq by readable lines, so it skips a damaged line at that very position.
+    Starting at an earlier record includes it.
     """
     back = 1
     while True:
@@ -81,10 +80,10 @@ def _from(session: Session, low: int) -> Iterator[Entry]:
             yield entry
 
 
-def sketches_of(request: Request[Any, Any, Any]) -> Sketches:
-    """Those of the application that serves a request."""
+def marker_cache_of(request: Request[Any, Any, Any]) -> MarkerCache:
+    """Return the cache of the application that serves a request."""
     state = request.app.state
-    if "sketches" not in state:
-        state["sketches"] = Sketches()
-    kept: Sketches = state["sketches"]
-    return kept
+    if "marker_cache" not in state:
+        state["marker_cache"] = MarkerCache()
+    cache: MarkerCache = state["marker_cache"]
+    return cache

@@ -1,7 +1,8 @@
-"""`/memory`: what an agent knows beyond its sessions, and what was done to it."""
+"""`/memory`: the notes, facts, dreams and changes of an agent's memory."""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable
 from typing import Any
 from urllib.parse import quote, urlencode
@@ -12,221 +13,228 @@ from litestar.di import NamedDependency
 from litestar.params import FromQuery
 from markupsafe import Markup
 
-from everlog.daemon.api.memory_routes import changes_of, dreamed, memories_of, note_file
-from everlog.daemon.web.list_page import address_of
-from everlog.daemon.web.templating import answer
+from everlog.daemon.api.memory_routes import open_memory, to_dream_result, to_memory_changes, to_note_file
+from everlog.daemon.web.list_page import session_address
+from everlog.daemon.web.templating import render_response
 from everlog.errors import EverlogError, InvalidIdError
 from everlog.ids import timestamp
-from everlog.log.line_codec import clean
+from everlog.log.line_codec import replace_surrogates
 from everlog.memory import extracted_file
-from everlog.memory.extraction_run import sessions_since
+from everlog.memory.dream import Verdict, last_run
+from everlog.memory.extraction_run import count_sessions_since
 from everlog.memory.facts import CATEGORIES, Fact
-from everlog.memory.index_file import cut
-from everlog.memory.memory_directory import LISTED, Memories
-from everlog.memory.memory_hook import Remembering
-from everlog.memory.note_edits import LONGEST
+from everlog.memory.index_file import truncate
+from everlog.memory.memory_directory import LISTING_LIMIT, MemoryDirectory
+from everlog.memory.memory_hook import MemoryHook
+from everlog.memory.note_edits import MAX_NOTE_LENGTH
 from everlog.memory.note_files import is_note
-from everlog.memory.note_text import INDEX
-from everlog.render.html_text import readable, rendered
+from everlog.memory.note_text import INDEX_FILE
+from everlog.render.html_text import make_readable, render_markdown
 from everlog.runtime.runtime import Runtime
-from everlog.wire.responses import MemoryChange, NoteFile, SaidAt
+from everlog.wire.responses import FactSource, MemoryChange, NoteFile
 
-CHANGES = 20  # that are shown
-FACTS = 200
-LONG = 1_500  # characters of a note that are shown unfolded
-_WHAT = {
-    "remembered": "A note was written",
-    "edited": "A note was changed",
-    "forgotten": "A note was forgotten",
-}
+MAX_CHANGES = 20
+MAX_FACTS = 200
+FOLD_CHARACTERS = 1_500  # longer notes are folded
+_CHANGE_LABELS = {"remembered": "Note written", "edited": "Note edited", "forgotten": "Note forgotten"}
 
 
-class Origin(msgspec.Struct, frozen=True):
-    """Where a fact was said."""
+class SourceLink(msgspec.Struct, frozen=True):
+    """A link to the message that a fact comes from."""
 
     text: str
-    address: str  # empty: the session is gone
+    address: str  # empty: the session is deleted
 
 
-class Card(msgspec.Struct, frozen=True):
+class NoteCard(msgspec.Struct, frozen=True):
     """A note as the page shows it."""
 
     note: NoteFile
     id: str
-    call: str
+    api_path: str
     body: Markup
-    origins: list[Origin]
+    sources: list[SourceLink]
 
     @property
-    def long(self) -> bool:
+    def is_long(self) -> bool:
         """Whether only its description is shown at first."""
-        return len(self.note.text) > LONG
+        return len(self.note.text) > FOLD_CHARACTERS
 
 
-class Line(msgspec.Struct, frozen=True):
-    """An extracted fact that is no note yet."""
+class FactLine(msgspec.Struct, frozen=True):
+    """An extracted fact that is not in a note yet."""
 
     fact: Fact
     day: str
-    origins: list[Origin]
+    sources: list[SourceLink]
 
 
-class Past(msgspec.Struct, frozen=True):
-    """Something that was done to the memory."""
+class ChangeEntry(msgspec.Struct, frozen=True):
+    """A change to the memory, as the page shows it."""
 
     change: MemoryChange
-    what: str
+    label: str
     lines: list[str]
-    next: bool  # an undo would take back this one
+    is_undo_target: bool  # the next undo reverts this change
 
 
-class _Read(msgspec.Struct, frozen=True):
+class _MemoryView(msgspec.Struct, frozen=True):
     index: str
-    cards: list[Card]
-    total: int
-    lines: list[Line]
-    past: list[Past]
-    dreamt: str  # when the last dream was
-    gate: str  # why no dream comes by itself yet
+    cards: list[NoteCard]
+    note_count: int
+    facts: list[FactLine]
+    changes: list[ChangeEntry]
+    last_dream: str  # its time; empty: never
+    next_dream: str  # when the next automatic one is due; empty: now
 
 
 @get("/memory", include_in_schema=False)
-async def memory(
+async def show_memory(
     request: Request[Any, Any, Any],
     runtime: NamedDependency[Runtime],
     agent: FromQuery[str | None] = None,
     preview: FromQuery[str | None] = None,
 ) -> Response[str]:
-    """The view; with `preview`, also what a dream would change now."""
-    memories = memories_of(runtime, agent)
-    remembering = runtime.memory
-    assert remembering is not None
-    name = memories.path.name
-    read = await runtime.store.call(_read, runtime, memories, remembering)
+    """Show a memory; with `preview`, also what a dream would change now."""
+    directory = open_memory(runtime, agent)
+    memory_hook = runtime.memory
+    assert memory_hook is not None
+    name = directory.path.name
+    view = await runtime.store.call(_read_memory, runtime, directory, memory_hook)
     plan = None
     if preview:
-        made, _ = await remembering.dream_now(name, dry_run=True)
-        plan = dreamed(made, "", dry_run=True)
-    here = urlencode({"agent": name})
-    return answer(
+        dream_plan, _ = await memory_hook.dream_now(name, dry_run=True)
+        plan = to_dream_result(dream_plan, "", dry_run=True)
+    query = urlencode({"agent": name})
+    return render_response(
         "memory.html",
         request,
-        here="/memory",
+        current_path="/memory",
         agent=name,
         chips=[
-            (one, f"/memory?{urlencode({'agent': one})}")
-            for one in await runtime.store.call(_agents, runtime, remembering, name)
+            (agent_name, f"/memory?{urlencode({'agent': agent_name})}")
+            for agent_name in await runtime.store.call(_agents, runtime, memory_hook, name)
         ],
-        query=here,
-        read=read,
+        query=query,
+        view=view,
         plan=plan,
         enabled=runtime.settings.memory.enabled,
         categories=CATEGORIES,
-        longest=LONGEST,
+        max_length=MAX_NOTE_LENGTH,
     )
 
 
-def _agents(runtime: Runtime, remembering: Remembering, shown: str) -> list[str]:
-    """Those who have a memory or may have one."""
-    named = {*remembering.agents(), *runtime.settings.agents, runtime.router.default_agent, shown}
-    found = []
-    for name in sorted(named):
+def _agents(runtime: Runtime, memory_hook: MemoryHook, selected: str) -> list[str]:
+    """Return the agents that have a memory or may have one."""
+    candidates = {*memory_hook.agents(), *runtime.settings.agents, runtime.router.default_agent, selected}
+    agents = []
+    for name in sorted(candidates):
         try:
-            remembering.memories(name)
+            memory_hook.directory(name)
         except InvalidIdError:
-            continue  # an agent by such a name remembers nothing
-        found.append(name)
-    return found
+            continue  # not a valid directory name: such an agent has no memory
+        agents.append(name)
+    return agents
 
 
-def _read(runtime: Runtime, memories: Memories, remembering: Remembering) -> _Read:
-    files = memories.files()
-    texts = {one.path: clean(one.text) for one in files}
-    titles = _Titles(runtime)
-    name = memories.path.name
-    notes = [note_file(one) for one in files if is_note(one.path)]
-    dream = remembering.dream(memories, name)
-    last = dream.files.state.last_consolidated_at
-    verdict = dream.files.verdict(
-        lambda since: sessions_since(runtime.store.sync, name, since),
-        hours=remembering.settings.dream_hours,
-        least=remembering.settings.dream_sessions,
+def _read_memory(runtime: Runtime, directory: MemoryDirectory, memory_hook: MemoryHook) -> _MemoryView:
+    files = directory.files()
+    texts = {file.path: replace_surrogates(file.text) for file in files}
+    titles = _SessionTitles(runtime)
+    name = directory.path.name
+    notes = [to_note_file(file) for file in files if is_note(file.path)]
+    dream = memory_hook.make_dream(directory, name)
+    state = dream.state_files.state
+    verdict = dream.state_files.verdict(
+        lambda since: count_sessions_since(runtime.store.sync, name, since),
+        min_hours=memory_hook.settings.dream_hours,
+        min_sessions=memory_hook.settings.dream_sessions,
     )
-    lines = extracted_file.read(texts.get(extracted_file.FILE, ""))
-    return _Read(
-        index=readable(cut(texts.get(INDEX, "")).strip()),
-        cards=[_card(one, name, titles) for one in notes[:LISTED]],
-        total=len(notes),
-        lines=[
-            Line(
-                one.fact,
-                one.day.isoformat(),
-                titles.of([SaidAt(session=said.session, seq=said.seq)])
-                if (said := one.fact.source)
+    facts = extracted_file.parse_lines(texts.get(extracted_file.EXTRACTED_FILE, ""))
+    return _MemoryView(
+        index=make_readable(truncate(texts.get(INDEX_FILE, "")).strip()),
+        cards=[_note_card(note, name, titles) for note in notes[:LISTING_LIMIT]],
+        note_count=len(notes),
+        facts=[
+            FactLine(
+                line.fact,
+                line.day.isoformat(),
+                titles.links([FactSource(session=source.session, seq=source.seq)])
+                if (source := line.fact.source)
                 else [],
             )
-            for one in lines[:FACTS]
+            for line in facts[:MAX_FACTS]
         ],
-        past=_past(changes_of(memories.history())),
-        dreamt=timestamp(last) if last is not None else "",
-        gate="" if verdict.ready else verdict.reason,
+        changes=_change_entries(to_memory_changes(directory.history())),
+        last_dream="" if state.last_consolidated_at is None else timestamp(state.last_consolidated_at),
+        next_dream=_next_dream(verdict, last_run(state, time.time()), memory_hook.settings.dream_hours),
     )
 
 
-def _card(note: NoteFile, agent: str, titles: _Titles) -> Card:
-    where = quote(note.file, safe="", errors="replace")
-    return Card(
+def _next_dream(verdict: Verdict, last: int | None, min_hours: float) -> str:
+    """Describe when the next automatic dream is due; empty if it is due now."""
+    if verdict.ready:
+        return ""
+    hours = 0.0 if last is None else min(min_hours, min_hours - (time.time() - last) / 3600)
+    if hours > 0:
+        return f"Next automatic run in {hours:.1f} h"
+    return f"No automatic run yet: {verdict.reason}"
+
+
+def _note_card(note: NoteFile, agent: str, titles: _SessionTitles) -> NoteCard:
+    file = quote(note.file, safe="", errors="replace")
+    return NoteCard(
         note=note,
-        id=f"note-{where}",
-        call=f"/api/memory/{where}?{urlencode({'agent': agent})}",
-        body=Markup(rendered(note.text)),
-        origins=titles.of(note.sources),
+        id=f"note-{file}",
+        api_path=f"/api/memory/{file}?{urlencode({'agent': agent})}",
+        body=Markup(render_markdown(note.text)),
+        sources=titles.links(note.sources),
     )
 
 
-def _past(changes: list[MemoryChange]) -> list[Past]:
-    takes = next((one.id for one in changes if not one.undoes and not one.undone), "")
+def _change_entries(changes: list[MemoryChange]) -> list[ChangeEntry]:
+    undo_target = next((change.id for change in changes if not change.undoes and not change.undone), "")
     return [
-        Past(
-            change=one,
-            what=_what(one),
-            lines=[line.removeprefix("- ") for line in one.report.split("\n") if line.strip()],
-            next=one.id == takes,
+        ChangeEntry(
+            change=change,
+            label=_change_label(change),
+            lines=[line.removeprefix("- ") for line in change.report.split("\n") if line.strip()],
+            is_undo_target=change.id == undo_target,
         )
-        for one in changes[:CHANGES]
+        for change in changes[:MAX_CHANGES]
     ]
 
 
-def _what(change: MemoryChange) -> str:
+def _change_label(change: MemoryChange) -> str:
     if change.undoes:
-        return "Something was taken back"
+        return "Undo"
     reason = change.report.partition("\n")[0].partition(": ")[2]
-    return _WHAT.get(reason, "A dream")
+    return _CHANGE_LABELS.get(reason, "Dream")
 
 
-class _Titles:
-    """The sessions that facts were said in, each looked up once."""
+class _SessionTitles:
+    """The titles of the sessions that facts come from, each looked up once."""
 
     def __init__(self, runtime: Runtime) -> None:
         self._port = runtime.store.sync.port
-        self._known: dict[str, str | None] = {}
+        self._cached: dict[str, str | None] = {}
 
-    def of(self, sources: Iterable[SaidAt]) -> list[Origin]:
-        """Links to them."""
-        return [self._origin(one) for one in sources]
+    def links(self, sources: Iterable[FactSource]) -> list[SourceLink]:
+        """Return links to the messages that facts come from."""
+        return [self._link(source) for source in sources]
 
-    def _origin(self, source: SaidAt) -> Origin:
-        place = f" #{source.seq}" if source.seq else ""
+    def _link(self, source: FactSource) -> SourceLink:
+        label = f" #{source.seq}" if source.seq else ""
         title = self._title(source.session)
         if title is None:
-            return Origin(f"{source.session[:40]}{place} (not there any more)", "")
-        at = f"?at={source.seq}#m{source.seq}" if source.seq else ""
-        return Origin(f"{title}{place}", f"{address_of(source.session)}{at}")
+            return SourceLink(f"{source.session[:40]}{label} (deleted)", "")
+        anchor = f"?at={source.seq}#m{source.seq}" if source.seq else ""
+        return SourceLink(f"{title}{label}", f"{session_address(source.session)}{anchor}")
 
     def _title(self, session: str) -> str | None:
-        if session not in self._known:
+        if session not in self._cached:
             try:
-                self._known[session] = self._port.metadata(session).title
-            except EverlogError:  # deleted, or a name that a person made up
-                self._known[session] = None
-        return self._known[session]
+                self._cached[session] = self._port.metadata(session).display_title
+            except EverlogError:  # deleted, or an invalid name written by a person
+                self._cached[session] = None
+        return self._cached[session]

@@ -1,7 +1,7 @@
-"""What the agents have said of answers that are still being made.
+"""Partial answers of running turns.
 
-Deltas are of the moment: nobody else keeps them. These are kept so that a page that is opened
-during a turn begins with what was said so far; with the stored message they are forgotten.
+Deltas are not stored. Here they are collected until the message is stored, so that a page opened
+during a turn shows the answer so far.
 """
 
 from __future__ import annotations
@@ -12,35 +12,35 @@ from litestar import Request
 
 from everlog.wire.events import Error, MessageComplete, MessageStored, RunEvent, StreamDelta
 
-MOST = 200_000  # characters of one answer
-NAME = "unfinished"  # in the application's state
+MAX_CHARACTERS = 200_000  # characters of one answer
+STATE_KEY = "partial_answers"  # in the application's state
 
 
-class Unfinished:
-    """By session, the text of the answer so far."""
+class PartialAnswers:
+    """The text of the running answer, by session."""
 
     def __init__(self) -> None:
-        self._said: dict[str, list[str]] = {}
+        self._deltas: dict[str, list[str]] = {}
         self._lengths: dict[str, int] = {}
 
-    def hear(self, event: RunEvent) -> None:
-        """Called with everything that happens."""
+    def on_event(self, event: RunEvent) -> None:
+        """Collect deltas, and drop them when the message is stored or the turn ends."""
         session = event.session_id
         if isinstance(event, StreamDelta):
             length = self._lengths.get(session, 0) + len(event.text)
-            if length <= MOST:
-                self._said.setdefault(session, []).append(event.text)
+            if length <= MAX_CHARACTERS:
+                self._deltas.setdefault(session, []).append(event.text)
                 self._lengths[session] = length
         elif isinstance(event, MessageStored | MessageComplete | Error):
-            self._said.pop(session, None)
+            self._deltas.pop(session, None)
             self._lengths.pop(session, None)
 
     def text(self, session: str) -> str:
-        """What was said in a session since its last message."""
-        return "".join(self._said.get(session, ()))
+        """Return the partial answer of a session; empty if there is none."""
+        return "".join(self._deltas.get(session, ()))
 
 
-def unfinished_of(request: Request[Any, Any, Any]) -> Unfinished:
-    """Those of the application that serves a request."""
-    kept: Unfinished = request.app.state[NAME]
-    return kept
+def partial_answers_of(request: Request[Any, Any, Any]) -> PartialAnswers:
+    """Return the partial answers of the application that serves a request."""
+    partial_answers: PartialAnswers = request.app.state[STATE_KEY]
+    return partial_answers

@@ -1,8 +1,8 @@
-"""Ways about in a session: the outline of what the user said, and everything that has some text.
+"""Navigation in a session: the outline of the user's prompts, and text search.
 
-The outline comes from the session's sketch: the log is read through once, and then only what is
-new. A text is looked for in the log itself, newest first, in every block that the page shows;
-what was deleted or rewound is left out. No index is asked: it knows words, not passages.
+The outline comes from the session's marker index: the log is read once, and then only what is new.
+The search reads the log itself, newest first, in every block that the page shows, and skips deleted
+and rewound messages. It does not use the full-text index, which knows words, not substrings.
 """
 
 from __future__ import annotations
@@ -17,119 +17,117 @@ from litestar.di import NamedDependency
 from litestar.params import FromPath, FromQuery
 from markupsafe import Markup
 
-from everlog.daemon.api.requests import find
-from everlog.daemon.web.list_page import address_of
-from everlog.daemon.web.marker_cache import Sketches, sketches_of
-from everlog.daemon.web.templating import answer
-from everlog.daemon.web.transcript_view import WHO
+from everlog.daemon.api.requests import find_session
+from everlog.daemon.web.list_page import session_address
+from everlog.daemon.web.marker_cache import MarkerCache, marker_cache_of
+from everlog.daemon.web.templating import render_response
+from everlog.daemon.web.transcript_view import ROLE_LABELS
 from everlog.model import Message, Text, Thinking, ToolCall
-from everlog.render.html_document import arguments
+from everlog.render.html_document import format_arguments
 from everlog.render.markdown_document import one_line
 from everlog.render.marker_index import Prompt
-from everlog.render.page_window import reach
+from everlog.render.page_window import extend_index
 from everlog.runtime.runtime import Runtime
 from everlog.session import Session
 
-PROMPTS = 1_000  # of an outline, the newest
-HITS = 200
-_AROUND = 60  # characters on each side of a hit
+MAX_PROMPTS = 1_000  # the newest
+MAX_HITS = 200  # the newest
+_SNIPPET_CHARACTERS = 60  # on each side of a match
 
 
-class Place(msgspec.Struct, frozen=True):
-    """A message in which a text was found."""
+class MessageHit(msgspec.Struct, frozen=True):
+    """A message that contains the searched text."""
 
     seq: int
-    who: str
+    speaker: str
     snippet: Markup
 
 
 @get("/sessions/{session_id:str}/outline", include_in_schema=False)
-async def outline(
-    request: Request[Any, Any, Any],
-    runtime: NamedDependency[Runtime],
-    session_id: FromPath[str],
+async def show_outline(
+    request: Request[Any, Any, Any], runtime: NamedDependency[Runtime], session_id: FromPath[str]
 ) -> Response[str]:
-    """What the user said, a line each."""
-    own = await find(runtime, session_id)
-    prompts = await runtime.store.call(_prompts, own.sync, sketches_of(request))
-    return answer(
+    """Show the user's prompts, one line each."""
+    session = await find_session(runtime, session_id)
+    prompts = await runtime.store.call(_read_prompts, session.sync, marker_cache_of(request))
+    return render_response(
         "session_outline.html",
         request,
-        prompts=prompts[-PROMPTS:],
-        more=max(len(prompts) - PROMPTS, 0),
-        address=address_of(own.id),
+        prompts=prompts[-MAX_PROMPTS:],
+        earlier=max(len(prompts) - MAX_PROMPTS, 0),
+        address=session_address(session.id),
     )
 
 
 @get("/sessions/{session_id:str}/find", include_in_schema=False)
-async def seek(
+async def find_text(
     request: Request[Any, Any, Any],
     runtime: NamedDependency[Runtime],
     session_id: FromPath[str],
     q: FromQuery[str] = "",
     at: FromQuery[int] = 0,
 ) -> Response[str]:
-    """The messages that have a text, whatever its case; `at` is the one that is shown."""
-    own = await find(runtime, session_id)
-    places = await runtime.store.call(_places, own.sync, sketches_of(request), q.strip())
-    return answer(
+    """Show the messages that contain a text, ignoring case; `at` is the current one."""
+    session = await find_session(runtime, session_id)
+    hits = await runtime.store.call(_find_hits, session.sync, marker_cache_of(request), q.strip())
+    return render_response(
         "session_hits.html",
         request,
-        places=places[:HITS][::-1],
-        all=len(places) <= HITS,
+        hits=hits[:MAX_HITS][::-1],
+        is_complete=len(hits) <= MAX_HITS,
         q=q.strip(),
         at=at,
-        address=address_of(own.id),
+        address=session_address(session.id),
     )
 
 
-def _prompts(own: Session, sketches: Sketches) -> list[Prompt]:
-    with sketches.of(own, own.metadata) as (sketch, span):
-        reach(span, sketch, 1)
-        return sketch.prompts()
+def _read_prompts(session: Session, cache: MarkerCache) -> list[Prompt]:
+    with cache.open(session, session.metadata) as (markers, read_span):
+        extend_index(read_span, markers, 1)
+        return markers.prompts()
 
 
-def _places(own: Session, sketches: Sketches, text: str) -> list[Place]:
-    """Newest first; one more than are shown if there are more."""
+def _find_hits(session: Session, cache: MarkerCache, text: str) -> list[MessageHit]:
+    """Return up to MAX_HITS + 1 matching messages, newest first."""
     if not text:
         return []
-    # Not by lower(), which gives some letters two: what is found would be elsewhere.
-    sought = re.compile(re.escape(text), re.IGNORECASE)
-    found: list[Place] = []
-    metadata = own.metadata
-    for entry in own.store.port.tail(own.id):
+    # Not with lower(), which changes the length of some letters and so the positions.
+    pattern = re.compile(re.escape(text), re.IGNORECASE)
+    hits: list[MessageHit] = []
+    metadata = session.metadata
+    for entry in session.store.port.tail(session.id):
         if not isinstance(entry, Message) or entry.seq > metadata.through.seq:
             continue
-        snippet = next((one for said in _texts(entry) if (one := _snippet(said, sought))), None)
+        snippets = (_snippet(block, pattern) for block in _block_texts(entry))
+        snippet = next(filter(None, snippets), None)
         if snippet is None:
             continue
-        with sketches.of(own, metadata) as (sketch, span):
-            reach(span, sketch, entry.seq)
-            if sketch.fate(entry.seq) != "live":
+        with cache.open(session, metadata) as (markers, read_span):
+            extend_index(read_span, markers, entry.seq)
+            if markers.fate(entry.seq) != "live":
                 continue
-        found.append(Place(entry.seq, WHO[entry.role], snippet))
-        if len(found) > HITS:
+        hits.append(MessageHit(entry.seq, ROLE_LABELS[entry.role], snippet))
+        if len(hits) > MAX_HITS:
             break
-    return found
+    return hits
 
 
-def _texts(message: Message) -> Iterator[str]:
+def _block_texts(message: Message) -> Iterator[str]:
     for block in message.content:
         if isinstance(block, Text):
             yield block.text
         elif isinstance(block, Thinking):
             yield block.thinking
         elif isinstance(block, ToolCall):
-            yield f"{block.name} {arguments(block)}"
+            yield f"{block.name} {format_arguments(block)}"
 
 
-def _snippet(text: str, sought: re.Pattern[str]) -> Markup | None:
-    found = sought.search(text)
-    if found is None:
+def _snippet(text: str, pattern: re.Pattern[str]) -> Markup | None:
+    match = pattern.search(text)
+    if match is None:
         return None
-    at, end = found.span()
-    before, after = text[max(0, at - _AROUND) : at], text[end : end + _AROUND]
-    cut = "…" if at > _AROUND else ""
-    return Markup("{}{} <mark>{}</mark> {}").format(
-        cut, one_line(before), one_line(text[at:end]), one_line(after)
-    )
+    start, end = match.span()
+    before = text[max(0, start - _SNIPPET_CHARACTERS) : start]
+    after = text[end : end + _SNIPPET_CHARACTERS]
+    cut = "…" if start > _SNIPPET_CHARACTERS else ""
+    return Markup("{}{} <mark>{}</mark> {}").format(cut, one_line(before), one_line(text[start:end]), one_line(after))

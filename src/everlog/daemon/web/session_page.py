@@ -1,11 +1,12 @@
-"""`/sessions/{id}`: a session to read and to talk in, page by page from its end.
+"""`/sessions/{id}`: the page of a session, read window by window from its end.
 
-Everything is read in threads and through the session's sketch, so a page costs what it shows,
-however long the session is. Pieces of the page are HTML that the module puts in their places.
+Everything is read in threads and through the session's marker index, so the cost is that of the
+window, however long the session is. Parts of the page are HTML that page.js inserts.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import Any, TypeVar
 
@@ -14,324 +15,311 @@ from litestar import MediaType, Request, Response, get
 from litestar.di import NamedDependency
 from litestar.params import FromPath, FromQuery
 
-from everlog.daemon.api.requests import LARGEST, find
-from everlog.daemon.error_responses import Refused
-from everlog.daemon.web.list_page import address_of
-from everlog.daemon.web.marker_cache import Sketches, sketches_of
-from everlog.daemon.web.partial_answers import unfinished_of
-from everlog.daemon.web.templating import answer
-from everlog.daemon.web.transcript_view import Row, picture, rows, said, whole_text
-from everlog.interop.exporter import document
+from everlog.daemon.api.requests import MAX_INTEGER, find_session
+from everlog.daemon.error_responses import HttpError
+from everlog.daemon.web.list_page import session_address
+from everlog.daemon.web.marker_cache import MarkerCache, marker_cache_of
+from everlog.daemon.web.partial_answers import partial_answers_of
+from everlog.daemon.web.templating import render_response
+from everlog.daemon.web.transcript_view import TranscriptRow, decode_picture, message_row, message_text, transcript_rows
+from everlog.interop.exporter import export_document
 from everlog.model import SCHEMA_VERSION, Message, Metadata
-from everlog.render.html_text import readable
+from everlog.render.html_text import make_readable
 from everlog.render.markdown_document import one_line
-from everlog.render.marker_index import Sketch
-from everlog.render.page_window import Leaf, Span, between, departed, part_of, turn_back, turn_on
-from everlog.render.transcript_items import Said
-from everlog.runtime.queue_log import find as find_waiting
+from everlog.render.marker_index import MarkerIndex
+from everlog.render.page_window import (
+    PageWindow,
+    ReadSpan,
+    removed_messages,
+    window_after,
+    window_before,
+    window_between,
+    window_of_message,
+)
+from everlog.render.transcript_items import MessageItem
+from everlog.runtime.queue_log import find_queued
 from everlog.runtime.run import Run
 from everlog.runtime.runtime import Runtime
 from everlog.session import Session
 
-AHEAD = 24  # records behind the message that a link leads to
-Asking = Request[Any, Any, Any]
+RECORDS_AFTER = 24  # shown after the message that a link leads to
+PageRequest = Request[Any, Any, Any]
 T = TypeVar("T")
 
 
-class Waiting(msgspec.Struct, frozen=True):
-    """A message that waits for its turn."""
+class QueuedMessage(msgspec.Struct, frozen=True):
+    """A message in the queue of the session."""
 
-    run: str
+    run_id: str
     text: str
 
 
-class Opened(msgspec.Struct, frozen=True, kw_only=True):
-    """What a page of a session is made of."""
+class SessionPage(msgspec.Struct, frozen=True, kw_only=True):
+    """The data of a page of a session."""
 
     metadata: Metadata
-    leaf: Leaf
+    window: PageWindow
     head: int
-    before: int  # messages that a summary at the beginning stands for
-    waiting: tuple[Waiting, ...] = ()
+    messages_before: int  # covered by a summary at the beginning of the window
+    queue: tuple[QueuedMessage, ...] = ()
 
 
 @get("/sessions/{session_id:str}", include_in_schema=False)
-async def session(
+async def show_session(
     *,
-    request: Asking,
+    request: PageRequest,
     runtime: NamedDependency[Runtime],
     session_id: FromPath[str],
     at: FromQuery[int | None] = None,
     before: FromQuery[int | None] = None,
     after: FromQuery[int | None] = None,
 ) -> Response[str]:
-    """The end of a session; with `at` the page that has a message, else the one before or after."""
+    """Show the end of a session, or the page at a message or before or after a seq."""
 
-    def turn(span: Span, sketch: Sketch) -> Leaf:
+    def read_window(read_span: ReadSpan, markers: MarkerIndex) -> PageWindow:
         if at is not None:
-            high = _known(at, sketch) + AHEAD
-            leaf = turn_back(span, sketch, high if high < sketch.high else LARGEST)
-            if leaf.low > at:  # a summary lies between
-                return between(span, sketch, max(1, at - AHEAD), high)
-            return leaf
+            high = _clamp_seq(at, markers) + RECORDS_AFTER
+            window = window_before(read_span, markers, high if high < markers.high else MAX_INTEGER)
+            if window.low > at:  # the window starts at a summary after the message
+                return window_between(read_span, markers, max(1, at - RECORDS_AFTER), high)
+            return window
         if after is not None:
-            return turn_on(span, sketch, _known(after, sketch))
-        return turn_back(span, sketch, LARGEST if before is None else _known(before, sketch))
+            return window_after(read_span, markers, _clamp_seq(after, markers))
+        return window_before(read_span, markers, MAX_INTEGER if before is None else _clamp_seq(before, markers))
 
-    opened = await _open(request, runtime, session_id, turn)
-    return await _answer("session.html", request, runtime, opened, at=at or 0)
+    page = await _open_page(request, runtime, session_id, read_window)
+    return await _render_page("session.html", request, runtime, page, at=at or 0)
 
 
 @get("/sessions/{session_id:str}/older", include_in_schema=False)
-async def older(
-    request: Asking,
-    runtime: NamedDependency[Runtime],
-    session_id: FromPath[str],
-    before: FromQuery[int],
+async def show_older(
+    request: PageRequest, runtime: NamedDependency[Runtime], session_id: FromPath[str], before: FromQuery[int]
 ) -> Response[str]:
-    """The page before a seq."""
-    opened = await _open(
+    """Show the window before a seq."""
+    page = await _open_page(
         request,
         runtime,
         session_id,
-        lambda span, sketch: turn_back(span, sketch, _known(before, sketch)),
+        lambda read_span, markers: window_before(read_span, markers, _clamp_seq(before, markers)),
     )
-    return await _answer("session_leaf.html", request, runtime, opened)
+    return await _render_page("session_leaf.html", request, runtime, page)
 
 
 @get("/sessions/{session_id:str}/newer", include_in_schema=False)
-async def newer(
-    request: Asking,
-    runtime: NamedDependency[Runtime],
-    session_id: FromPath[str],
-    after: FromQuery[int],
+async def show_newer(
+    request: PageRequest, runtime: NamedDependency[Runtime], session_id: FromPath[str], after: FromQuery[int]
 ) -> Response[str]:
-    """The page behind a seq."""
-    opened = await _open(
+    """Show the window after a seq."""
+    page = await _open_page(
         request,
         runtime,
         session_id,
-        lambda span, sketch: turn_on(span, sketch, _known(after, sketch)),
+        lambda read_span, markers: window_after(read_span, markers, _clamp_seq(after, markers)),
     )
-    return await _answer("session_leaf.html", request, runtime, opened)
+    return await _render_page("session_leaf.html", request, runtime, page)
 
 
 @get("/sessions/{session_id:str}/rows", include_in_schema=False)
-async def some(
-    request: Asking,
+async def show_rows(
+    request: PageRequest,
     runtime: NamedDependency[Runtime],
     session_id: FromPath[str],
     low: FromQuery[int],
     high: FromQuery[int],
 ) -> Response[str]:
-    """What is shown of some records, such as those that were changed."""
+    """Show a range of records, such as changed ones."""
 
-    def turn(span: Span, sketch: Sketch) -> Leaf:
-        return between(span, sketch, max(1, _known(low, sketch)), _known(high, sketch))
+    def read_window(read_span: ReadSpan, markers: MarkerIndex) -> PageWindow:
+        return window_between(read_span, markers, max(1, _clamp_seq(low, markers)), _clamp_seq(high, markers))
 
-    opened = await _open(request, runtime, session_id, turn)
-    return await _answer("session_rows.html", request, runtime, opened)
+    page = await _open_page(request, runtime, session_id, read_window)
+    return await _render_page("session_rows.html", request, runtime, page)
 
 
 @get("/sessions/{session_id:str}/messages/{seq:int}", include_in_schema=False)
-async def message(
-    request: Asking,
+async def show_message(
+    request: PageRequest,
     runtime: NamedDependency[Runtime],
     session_id: FromPath[str],
     seq: FromPath[int],
     full: FromQuery[bool] = False,
 ) -> Response[str]:
-    """What shows one message; `full`: however long it is."""
-    opened = await _open(
+    """Show one message; with `full`, up to a much higher limit."""
+    page = await _open_page(
         request,
         runtime,
         session_id,
-        lambda span, sketch: part_of(span, sketch, _known(seq, sketch)),
+        lambda read_span, markers: window_of_message(read_span, markers, _clamp_seq(seq, markers)),
     )
-    return await _answer("session_rows.html", request, runtime, opened, full=full)
+    return await _render_page("session_rows.html", request, runtime, page, full=full)
 
 
 @get("/sessions/{session_id:str}/messages/{seq:int}/text", include_in_schema=False)
-async def text(
+async def show_text(
     runtime: NamedDependency[Runtime], session_id: FromPath[str], seq: FromPath[int]
 ) -> Response[bytes]:
-    """What a message says, as plain text, however long it is."""
-    own = await find(runtime, session_id)
-    record = await runtime.store.call(own.sync.record, min(max(seq, 1), LARGEST))
+    """Return the text of a message as plain text, of any length."""
+    session = await find_session(runtime, session_id)
+    record = await runtime.store.call(session.sync.record, min(max(seq, 1), MAX_INTEGER))
     if not isinstance(record, Message):
-        raise Refused(404, "There is no such message")
-    data = whole_text(record).encode("utf-8", "replace")
+        raise HttpError(404, "Message not found")
+    data = message_text(record).encode("utf-8", "replace")
     return Response(data, media_type=MediaType.TEXT)
 
 
 @get("/sessions/{session_id:str}/gone", include_in_schema=False)
-async def gone(
-    request: Asking,
+async def show_removed(
+    request: PageRequest,
     runtime: NamedDependency[Runtime],
     session_id: FromPath[str],
     first: FromQuery[int],
     last: FromQuery[int],
 ) -> Response[str]:
-    """Messages that were deleted or rewound."""
-    own = await find(runtime, session_id)
+    """Show messages that were deleted or rewound."""
+    session = await find_session(runtime, session_id)
 
-    def read() -> list[Row]:
-        with sketches_of(request).of(own.sync, own.sync.metadata) as (sketch, span):
-            start = max(1, _known(first, sketch))
-            found = departed(span, sketch, start, _known(last, sketch))
-        return [said(one, fate=fate) for one, fate in found]
+    def read() -> list[TranscriptRow]:
+        cache = marker_cache_of(request)
+        with cache.open(session.sync, session.sync.metadata) as (markers, read_span):
+            start = max(1, _clamp_seq(first, markers))
+            removed = removed_messages(read_span, markers, start, _clamp_seq(last, markers))
+        return [message_row(item, fate=fate) for item, fate in removed]
 
-    made = await runtime.store.call(read)
-    return answer("session_rows.html", request, rows=made, full=False, address=address_of(own.id))
+    rows = await runtime.store.call(read)
+    return render_response("session_rows.html", request, rows=rows, full=False, address=session_address(session.id))
 
 
 @get("/sessions/{session_id:str}/queue", include_in_schema=False)
-async def queue(
-    request: Asking, runtime: NamedDependency[Runtime], session_id: FromPath[str]
+async def show_queue(
+    request: PageRequest, runtime: NamedDependency[Runtime], session_id: FromPath[str]
 ) -> Response[str]:
-    """The messages that wait for their turn."""
-    own = await find(runtime, session_id)
-    waiting = await runtime.store.call(lambda: _waiting(own.sync, own.sync.metadata))
-    run = _running(runtime, own.id)
-    return answer("session_queue.html", request, waiting=waiting, run=run.id if run else "")
+    """Show the queued messages."""
+    session = await find_session(runtime, session_id)
+    queue = await runtime.store.call(lambda: _queued_messages(session.sync, session.sync.metadata))
+    run = _current_run(runtime, session.id)
+    run_id = run.id if run else ""
+    return render_response("session_queue.html", request, queue=queue, run_id=run_id)
 
 
 @get("/sessions/{session_id:str}/pictures/{seq:int}/{number:int}", include_in_schema=False)
-async def pictures(
-    runtime: NamedDependency[Runtime],
-    session_id: FromPath[str],
-    seq: FromPath[int],
-    number: FromPath[int],
+async def show_picture(
+    runtime: NamedDependency[Runtime], session_id: FromPath[str], seq: FromPath[int], number: FromPath[int]
 ) -> Response[bytes]:
-    """A picture of a message."""
-    own = await find(runtime, session_id)
-    record = await runtime.store.call(own.sync.record, min(max(seq, 1), LARGEST))
-    found = picture(record, number) if isinstance(record, Message) else None
-    if found is None:
-        raise Refused(404, "There is no such picture")
+    """Return an image of a message."""
+    session = await find_session(runtime, session_id)
+    record = await runtime.store.call(session.sync.record, min(max(seq, 1), MAX_INTEGER))
+    picture = decode_picture(record, number) if isinstance(record, Message) else None
+    if picture is None:
+        raise HttpError(404, "Image not found")
     headers = {"Cache-Control": "private, max-age=3600"}
-    return Response(found[1], media_type=found[0], headers=headers)
+    return Response(picture[1], media_type=picture[0], headers=headers)
 
 
-async def _export(runtime: Runtime, session_id: str, kind: str, media_type: str) -> Response[bytes]:
-    own = await find(runtime, session_id)
-    written, _ = await runtime.store.call(document, own.sync, kind)
-    name = "".join(one if one.isascii() and one.isalnum() else "-" for one in own.id)
-    headers = {"Content-Disposition": f'attachment; filename="{name}.{kind}"'}
-    return Response(
-        next(iter(written.files.values())),
-        media_type=media_type,
-        headers=headers,
-    )
+async def _export(runtime: Runtime, session_id: str, extension: str, media_type: str) -> Response[bytes]:
+    session = await find_session(runtime, session_id)
+    written, _ = await runtime.store.call(export_document, session.sync, extension)
+    name = re.sub(r"[^A-Za-z0-9]", "-", session.id)
+    headers = {"Content-Disposition": f'attachment; filename="{name}.{extension}"'}
+    return Response(next(iter(written.files.values())), media_type=media_type, headers=headers)
 
 
 @get("/sessions/{session_id:str}/export.md", include_in_schema=False)
-async def export_markdown(
-    runtime: NamedDependency[Runtime], session_id: FromPath[str]
-) -> Response[bytes]:
-    """The session as Markdown, secrets covered up."""
+async def export_markdown(runtime: NamedDependency[Runtime], session_id: FromPath[str]) -> Response[bytes]:
+    """Export the session as Markdown, with secrets redacted."""
     return await _export(runtime, session_id, "md", "text/markdown")
 
 
 @get("/sessions/{session_id:str}/export.html", include_in_schema=False)
-async def export_html(
-    runtime: NamedDependency[Runtime], session_id: FromPath[str]
-) -> Response[bytes]:
-    """The session as one HTML file, secrets covered up."""
+async def export_html(runtime: NamedDependency[Runtime], session_id: FromPath[str]) -> Response[bytes]:
+    """Export the session as one HTML file, with secrets redacted."""
     return await _export(runtime, session_id, "html", MediaType.HTML)
 
 
 # --- reading --------------------------------------------------------------------------------
 
 
-async def _open(
-    request: Asking, runtime: Runtime, session_id: str, turn: Callable[[Span, Sketch], Leaf]
-) -> Opened:
-    own = await find(runtime, session_id)
-    return await runtime.store.call(_read, own.sync, sketches_of(request), turn)
+async def _open_page(
+    request: PageRequest, runtime: Runtime, session_id: str, read_window: Callable[[ReadSpan, MarkerIndex], PageWindow]
+) -> SessionPage:
+    session = await find_session(runtime, session_id)
+    return await runtime.store.call(_read_page, session.sync, marker_cache_of(request), read_window)
 
 
-def _read(own: Session, sketches: Sketches, turn: Callable[[Span, Sketch], Leaf]) -> Opened:
-    metadata = own.metadata
-    with sketches.of(own, metadata) as (sketch, span):
-        leaf = turn(span, sketch)
-        before = metadata.message_count - sketch.messages_from(leaf.low) if leaf.folded else 0
-        return Opened(
+def _read_page(
+    session: Session, cache: MarkerCache, read_window: Callable[[ReadSpan, MarkerIndex], PageWindow]
+) -> SessionPage:
+    metadata = session.metadata
+    with cache.open(session, metadata) as (markers, read_span):
+        window = read_window(read_span, markers)
+        before = metadata.message_count - markers.count_messages_from(window.low) if window.starts_with_summary else 0
+        return SessionPage(
             metadata=metadata,
-            leaf=leaf,
-            head=sketch.high,
-            before=max(before, 0),
-            waiting=_waiting(own, metadata),
+            window=window,
+            head=markers.high,
+            messages_before=max(before, 0),
+            queue=_queued_messages(session, metadata),
         )
 
 
-def _waiting(own: Session, metadata: Metadata) -> tuple[Waiting, ...]:
-    found = (find_waiting(own, one) for one in metadata.waiting)
-    return tuple(
-        Waiting(one[0].run_id or "", one_line(one[0].text[:2_000])[:300]) for one in found if one
-    )
+def _queued_messages(session: Session, metadata: Metadata) -> tuple[QueuedMessage, ...]:
+    queued = (find_queued(session, item) for item in metadata.waiting)
+    return tuple(QueuedMessage(item[0].run_id or "", one_line(item[0].text[:2_000])[:300]) for item in queued if item)
 
 
-def _running(runtime: Runtime, session_id: str) -> Run | None:
-    """The turn that is under way; not one that has told its end."""
+def _current_run(runtime: Runtime, session_id: str) -> Run | None:
+    """Return the running turn, unless it has emitted its end."""
     run = runtime.current(session_id)
-    return None if run is None or run.ending else run
+    return None if run is None or run.is_ending else run
 
 
-def _known(seq: int, sketch: Sketch) -> int:
-    """A number of a record, whatever was asked for."""
-    return min(max(seq, 0), sketch.high + 1)
+def _clamp_seq(seq: int, markers: MarkerIndex) -> int:
+    """Return the nearest valid seq."""
+    return min(max(seq, 0), markers.high + 1)
 
 
-async def _answer(
-    template: str,
-    request: Asking,
-    runtime: Runtime,
-    opened: Opened,
-    *,
-    at: int = 0,
-    full: bool = False,
+async def _render_page(
+    template: str, request: PageRequest, runtime: Runtime, page: SessionPage, *, at: int = 0, full: bool = False
 ) -> Response[str]:
-    metadata, leaf = opened.metadata, opened.leaf
-    run = _running(runtime, metadata.id)
+    metadata, window = page.metadata, page.window
+    run = _current_run(runtime, metadata.id)
     running = None
-    if run is not None and leaf.high >= opened.head:  # its calls without a result are under way
-        messages = [one.message for one in leaf.parts if isinstance(one, Said)]
-        running = next((one.seq for one in messages if one.id == run.message_id), 0)
-    unfinished = unfinished_of(request).text(metadata.id)
+    if run is not None and window.high >= page.head:  # its calls without a result are running
+        messages = [part.message for part in window.items if isinstance(part, MessageItem)]
+        running = next((message.seq for message in messages if message.id == run.message_id), 0)
+    partial_answer = partial_answers_of(request).text(metadata.id)
 
-    def make() -> Response[str]:  # long code takes a while: nobody else waits for it
-        return answer(
+    def render_in_thread() -> Response[str]:  # highlighting long code is slow
+        return render_response(
             template,
             request,
             metadata=metadata,
-            address=address_of(metadata.id),
-            rows=rows(leaf, sender=metadata.sender, running=running, full=full),
+            address=session_address(metadata.id),
+            rows=transcript_rows(window, sender=metadata.sender, running=running, full=full),
             full=full,
-            leaf=leaf,
-            head=opened.head,
+            window=window,
+            head=page.head,
             at=at,
-            at_end=leaf.high > opened.head,
-            before=opened.before,
-            run=run.id if run else "",
-            unfinished=readable(unfinished),
-            waiting=opened.waiting,
+            at_end=window.high > page.head,
+            messages_before=page.messages_before,
+            run_id=run.id if run else "",
+            partial_answer=make_readable(partial_answer),
+            queue=page.queue,
             read_only=metadata.newest_schema > SCHEMA_VERSION,
         )
 
-    return await runtime.store.call(make)
+    return await runtime.store.call(render_in_thread)
 
 
 ROUTES = (
-    session,
-    older,
-    newer,
-    some,
-    message,
-    text,
-    gone,
-    queue,
-    pictures,
+    show_session,
+    show_older,
+    show_newer,
+    show_rows,
+    show_message,
+    show_text,
+    show_removed,
+    show_queue,
+    show_picture,
     export_markdown,
     export_html,
 )

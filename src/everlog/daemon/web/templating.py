@@ -1,7 +1,7 @@
-"""Templates into answers.
+"""Rendering of templates.
 
-Everything that a template is given is escaped, except what `pages` has made HTML of. A template
-that asks for something it was not given is an error, not an empty place.
+All variables are escaped, except HTML that `everlog.render` made. An undefined variable in a
+template is an error.
 """
 
 from __future__ import annotations
@@ -20,20 +20,20 @@ from markupsafe import Markup, escape
 
 from everlog import __version__
 from everlog.daemon import error_responses
-from everlog.daemon.error_responses import Refused, status_of
+from everlog.daemon.error_responses import HttpError, status_of
 from everlog.errors import EverlogError
 from everlog.render import humanize
-from everlog.render.html_text import readable
+from everlog.render.html_text import make_readable
 from everlog.render.markdown_document import one_line
 
-_TITLE = 80  # characters of a heading
-THEME = "everlog_theme"  # cookie: "light" or "dark"; without it, as the system has it
+_TITLE_CHARACTERS = 80  # of the heading of an error page
+THEME = "everlog_theme"  # cookie: "light" or "dark"; without it the system's theme
 ASSETS = {
-    "page.css": "text/css",  # Litestar says in which characters
+    "page.css": "text/css",  # Litestar adds the charset
     "page.js": "text/javascript",
     "icon.svg": "image/svg+xml",
 }
-VIEWS = (  # of the navigation: name, address, key in the help
+VIEWS = (  # navigation: name, address
     ("Sessions", "/"),
     ("Usage", "/usage"),
     ("Cron", "/cron"),
@@ -43,30 +43,30 @@ VIEWS = (  # of the navigation: name, address, key in the help
 
 
 @cache
-def asset(name: str) -> bytes:
-    """A file of the page."""
+def read_asset(name: str) -> bytes:
+    """Read a static file."""
     return (files("everlog.daemon.web") / "static" / name).read_bytes()
 
 
 @cache
 def asset_address(name: str) -> str:
-    """Where a file of the page is; another one as soon as the file is."""
-    return f"/static/{name}?v={sha256(asset(name)).hexdigest()[:12]}"
+    """Return the URL of a static file, which changes with its content."""
+    return f"/static/{name}?v={sha256(read_asset(name)).hexdigest()[:12]}"
 
 
-def _time(iso: str, say: Callable[[str, float], str] = humanize.ago) -> Markup:
-    """A time as long ago as it is, with the exact one on pointing at it."""
-    exact = humanize.when(iso)
+def _time(iso: str, format_time: Callable[[str, float], str] = humanize.ago) -> Markup:
+    """Format a time as relative, with the exact time as a tooltip."""
+    exact = humanize.exact_time(iso)
     if not exact:
         return escape(iso[:40])
-    shown = say(iso, time.time())
-    return Markup('<time datetime="{}" title="{}">{}</time>').format(iso, exact, shown)
+    relative = format_time(iso, time.time())
+    return Markup('<time datetime="{}" title="{}">{}</time>').format(iso, exact, relative)
 
 
 @cache
-def environment() -> Environment:
-    """Where the templates are found, and what they can say."""
-    made = Environment(
+def template_environment() -> Environment:
+    """Return the Jinja2 environment with the globals and filters of the templates."""
+    environment = Environment(
         loader=PackageLoader("everlog.daemon.web"),
         autoescape=True,
         undefined=StrictUndefined,
@@ -74,79 +74,77 @@ def environment() -> Environment:
         lstrip_blocks=True,
         auto_reload=False,
     )
-    made.globals |= {"asset": asset_address, "views": VIEWS, "version": __version__}
-    made.filters |= {
+    environment.globals |= {"asset": asset_address, "views": VIEWS, "version": __version__}
+    environment.filters |= {
         "size": humanize.size,
         "plural": humanize.plural,
-        "short": humanize.short,
+        "short": humanize.short_number,
         "money": humanize.money,
-        "lasted": humanize.lasted,
-        "when": humanize.when,
+        "duration": humanize.duration,
+        "when": humanize.exact_time,
         "time": _time,
-        "moment": lambda iso: _time(iso, humanize.moment),
-        "line": lambda text: one_line(readable(text)),
+        "moment": lambda iso: _time(iso, humanize.ago_or_time),
+        "line": lambda text: one_line(make_readable(text)),
         "number": lambda count: f"{count:,}",
     }
-    return made
+    return environment
 
 
-def render(template: str, request: Request[Any, Any, Any], **what: Any) -> str:
-    """A template with what it is about."""
+def render(template: str, request: Request[Any, Any, Any], **variables: Any) -> str:
+    """Render a template with the given variables."""
     theme = request.cookies.get(THEME, "")
-    what.setdefault("here", request.url.path)
-    what["theme"] = theme if theme in ("light", "dark") else ""
-    return environment().get_template(template).render(what)
+    variables.setdefault("current_path", request.url.path)
+    variables["theme"] = theme if theme in ("light", "dark") else ""
+    return template_environment().get_template(template).render(variables)
 
 
-def answer(
+def render_response(
     template: str,
     request: Request[Any, Any, Any],
     status: int = 200,
     headers: Mapping[str, str] | None = None,
-    **what: Any,
+    **variables: Any,
 ) -> Response[str]:
-    """A page, or a piece of one."""
+    """Respond with a rendered template: a page or a part of one."""
     return Response(
-        render(template, request, **what),
+        render(template, request, **variables),
         media_type=MediaType.HTML,
         status_code=status,
         headers=dict(headers or {}),
     )
 
 
-# --- what goes wrong, as a page ---------------------------------------------------------------
+# --- error pages ------------------------------------------------------------------------------
 
 
-def _refused(request: Request[Any, Any, Any], error: Refused) -> Response[str]:
-    problem = error.problem
-    return answer("error.html", request, error.status, title=problem.error, hint=problem.hint or "")
+def _handle_request_error(request: Request[Any, Any, Any], error: HttpError) -> Response[str]:
+    body = error.body
+    return render_response("error.html", request, error.status, title=body.error, hint=body.hint or "")
 
 
-def _ours(request: Request[Any, Any, Any], error: EverlogError) -> Response[str]:
+def _handle_everlog_error(request: Request[Any, Any, Any], error: EverlogError) -> Response[str]:
     title, detail = error.message, ""
-    if len(title) > _TITLE:  # what has failed, and below it how
+    if len(title) > _TITLE_CHARACTERS:  # the heading says what failed, the detail why
         title, _, detail = title.partition(": ")
-    return answer(
-        "error.html", request, status_of(error), title=title, detail=detail, hint=error.hint or ""
-    )
+    return render_response("error.html", request, status_of(error), title=title, detail=detail, hint=error.hint or "")
 
 
-def _framework(request: Request[Any, Any, Any], error: HTTPException) -> Response[Any]:
+def _handle_http_exception(request: Request[Any, Any, Any], error: HTTPException) -> Response[Any]:
     if error.status_code >= 500:
         return error_responses.HANDLERS[Exception](request, error)
-    return answer("error.html", request, error.status_code, title=error.detail, hint="")
+    return render_response("error.html", request, error.status_code, title=error.detail, hint="")
 
 
-def no_such_page(request: Request[Any, Any, Any], error: HTTPException) -> Response[Any]:
-    """The answer where no view is: a page for a browser, else as everything else is answered."""
+def page_not_found(request: Request[Any, Any, Any], error: HTTPException) -> Response[Any]:
+    """Respond to an unknown path: with a page to a browser, else with a JSON error."""
     path = request.url.path
     if "text/html" not in request.headers.get("accept", "") or path.startswith("/api/"):
         return error_responses.HANDLERS[HTTPException](request, error)
-    return answer("error.html", request, 404, title="There is no such page", hint="")
+    return render_response("error.html", request, 404, title="Page not found", hint="")
 
 
 HANDLERS: dict[Any, Any] = {
-    Refused: _refused,
-    EverlogError: _ours,
-    HTTPException: _framework,
+    HttpError: _handle_request_error,
+    EverlogError: _handle_everlog_error,
+    HTTPException: _handle_http_exception,
 }

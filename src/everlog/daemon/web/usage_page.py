@@ -1,4 +1,4 @@
-"""`/usage` and `/sessions/{id}/usage`: what was spent, on what, and when."""
+"""`/usage` and `/sessions/{id}/usage`: tokens and costs over time."""
 
 from __future__ import annotations
 
@@ -12,161 +12,153 @@ from litestar.di import NamedDependency
 from litestar.params import FromPath, FromQuery
 from markupsafe import Markup
 
-from everlog.app import price
-from everlog.daemon.api.requests import find
+from everlog.app import estimate_price
+from everlog.daemon.api.requests import find_session
 from everlog.daemon.api.usage_routes import CANDIDATES
-from everlog.daemon.web.list_page import address_of
-from everlog.daemon.web.templating import answer
-from everlog.log.usage_report import Reckoning, reckon
+from everlog.daemon.web.list_page import session_address
+from everlog.daemon.web.templating import render_response
+from everlog.log.usage_report import UsageSummary, summarize_usage
 from everlog.ports import UsageReport
-from everlog.render.charts import Chart, Series, figure
-from everlog.render.humanize import money, short
+from everlog.render.charts import Chart, Series, render_figure
+from everlog.render.humanize import money, short_number
 from everlog.runtime.runtime import Runtime
 
-SHOWN = 10  # sessions
+MAX_SESSIONS = 10  # the most expensive
 RANGES = {"7d": 7, "30d": 30, "90d": 90, "all": 0}  # days; 0: all
-DEFAULT = "30d"
-_UNITS = {"day": "Day", "week": "Week of", "month": "Month"}
+DEFAULT_RANGE = "30d"
+_AXIS_LABELS = {"day": "Day", "week": "Week of", "month": "Month"}
 
 
 @get("/usage", include_in_schema=False)
-async def usage(
-    *,
-    request: Request[Any, Any, Any],
-    runtime: NamedDependency[Runtime],
-    agent: FromQuery[str | None] = None,
+async def show_usage(
+    *, request: Request[Any, Any, Any], runtime: NamedDependency[Runtime], agent: FromQuery[str | None] = None
 ) -> Response[str]:
-    """All sessions."""
-    chosen = request.query_params.get("range", DEFAULT)
-    days = _days(chosen)
+    """Show the usage of all sessions."""
+    range_name = request.query_params.get("range", DEFAULT_RANGE)
+    days = _range_days(range_name)
     store = runtime.store.sync
 
     def read() -> tuple[UsageReport, UsageReport]:
-        asked = {**_between(days), "spenders": CANDIDATES, "fresh": False}
-        used = store.usage(agent=agent or None, **asked)
-        return used, store.usage(**asked) if agent else used
+        criteria = {**_range_filter(days), "spenders": CANDIDATES, "fresh": False}
+        report = store.usage(agent=agent or None, **criteria)
+        return report, store.usage(**criteria) if agent else report
 
-    used, everybody = await runtime.store.call(read)
-    agents = sorted({one.agent for one in everybody.spenders} | ({agent} if agent else set()))
-    return await _answer(
+    report, all_agents = await runtime.store.call(read)
+    agents = sorted({spender.agent for spender in all_agents.spenders} | ({agent} if agent else set()))
+    return await _render_usage(
         request,
         runtime,
-        used,
+        report,
         days,
-        chosen=chosen,
+        selected_range=range_name,
         agent=agent or "",
         agents=agents,
-        chips=[(name, _address("/usage", name, agent)) for name in RANGES],
-        agent_chips=[(name, _address("/usage", chosen, name)) for name in agents],
-        all_agents=_address("/usage", chosen, None),
+        chips=[(name, _range_address("/usage", name, agent)) for name in RANGES],
+        agent_chips=[(name, _range_address("/usage", range_name, name)) for name in agents],
+        all_agents=_range_address("/usage", range_name, None),
         session=None,
     )
 
 
 @get("/sessions/{session_id:str}/usage", include_in_schema=False)
-async def session_usage(
-    request: Request[Any, Any, Any],
-    runtime: NamedDependency[Runtime],
-    session_id: FromPath[str],
+async def show_session_usage(
+    request: Request[Any, Any, Any], runtime: NamedDependency[Runtime], session_id: FromPath[str]
 ) -> Response[str]:
-    """One session."""
-    session = (await find(runtime, session_id)).sync
-    chosen = request.query_params.get("range", "all")
-    days = _days(chosen)
+    """Show the usage of one session."""
+    session = (await find_session(runtime, session_id)).sync
+    range_name = request.query_params.get("range", "all")
+    days = _range_days(range_name)
 
     def read() -> tuple[UsageReport, str]:
-        return session.usage(**_between(days)), session.metadata.title
+        return session.usage(**_range_filter(days)), session.metadata.display_title
 
-    used, title = await runtime.store.call(read)
-    here = address_of(session.id, "usage")
-    return await _answer(
+    report, title = await runtime.store.call(read)
+    address = session_address(session.id, "usage")
+    return await _render_usage(
         request,
         runtime,
-        used,
+        report,
         days,
-        chosen=chosen,
+        selected_range=range_name,
         agent="",
         agents=[],
-        chips=[(name, _address(here, name, None)) for name in RANGES],
+        chips=[(name, _range_address(address, name, None)) for name in RANGES],
         agent_chips=[],
         all_agents="",
-        session={"title": title, "address": address_of(session.id)},
+        session={"title": title, "address": session_address(session.id)},
     )
 
 
-async def _answer(
-    request: Request[Any, Any, Any],
-    runtime: Runtime,
-    used: UsageReport,
-    days: tuple[str, str],
-    **what: Any,
+async def _render_usage(
+    request: Request[Any, Any, Any], runtime: Runtime, report: UsageReport, days: tuple[str, str], **variables: Any
 ) -> Response[str]:
-    def made() -> tuple[Reckoning, Reckoning]:
-        time = reckon(used, price, most=SHOWN, days=days if used.spent else ("", ""))
-        return time, reckon(used, price, by="model")
+    def summarize() -> tuple[UsageSummary, UsageSummary]:  # slow: loads the price lists
+        shown_days = days if report.spent else ("", "")
+        by_time = summarize_usage(report, estimate_price, max_sessions=MAX_SESSIONS, days=shown_days)
+        return by_time, summarize_usage(report, estimate_price, by="model")
 
-    found, models = await runtime.store.call(made)  # in a thread: price lists take long to load
-    return answer(
+    by_time, models = await runtime.store.call(summarize)
+    return render_response(
         "usage.html",
         request,
-        found=found,
+        usage=by_time,
         models=models.lines,
-        charts=[Markup(figure(one)) for one in _charts(found)],
-        costly=[(one, address_of(one.session)) for one in found.costliest],
+        charts=[Markup(render_figure(chart)) for chart in _charts(by_time)],
+        top_sessions=[(spender, session_address(spender.session)) for spender in by_time.costliest],
         ranges={"7d": "7 days", "30d": "30 days", "90d": "90 days", "all": "All"},
-        **what,
+        **variables,
     )
 
 
-def _charts(found: Reckoning) -> list[Chart]:
-    lines, unit = found.lines, _UNITS[found.by]
-    names = [one.name for one in lines]
+def _charts(report: UsageSummary) -> list[Chart]:
+    lines, unit = report.lines, _AXIS_LABELS[report.by]
+    names = [line.name for line in lines]
     tokens = Chart(
         "tokens",
-        f"Tokens per {found.by}",
+        f"Tokens per {report.by}",
         unit,
         names,
         (
-            Series("Input", "input", [one.input_tokens for one in lines]),
-            Series("Output", "output", [one.output_tokens for one in lines]),
-            Series("Cached", "cached", [one.cached_tokens for one in lines]),
+            Series("Input", "input", [line.input_tokens for line in lines]),
+            Series("Output", "output", [line.output_tokens for line in lines]),
+            Series("Cached", "cached", [line.cached_tokens for line in lines]),
         ),
-        short,
+        short_number,
     )
-    if not found.total.dollars:
+    if not report.total.dollars:
         return [tokens]
     cost = Chart(
         "cost",
-        f"Cost per {found.by}",
+        f"Cost per {report.by}",
         unit,
         names,
         (
-            Series("Stated", "stated", [one.cost for one in lines]),
-            Series("Estimated", "estimated", [one.estimate for one in lines]),
+            Series("Stated", "stated", [line.cost for line in lines]),
+            Series("Estimated", "estimated", [line.estimate for line in lines]),
         ),
         money,
     )
     return [tokens, cost]
 
 
-def _days(chosen: str) -> tuple[str, str]:
-    """The first and the last day of a range; empty: open."""
-    count = RANGES.get(chosen, RANGES[DEFAULT])
+def _range_days(range_name: str) -> tuple[str, str]:
+    """Return the first and last day of a range; empty: unlimited."""
+    count = RANGES.get(range_name, RANGES[DEFAULT_RANGE])
     if not count:
         return "", ""
     today = datetime.now(UTC).date()
     return (today - timedelta(days=count - 1)).isoformat(), today.isoformat()
 
 
-def _between(days: tuple[str, str]) -> dict[str, Any]:
-    """How a store is asked for them: a range ends today, whatever a wrong clock dated later."""
+def _range_filter(days: tuple[str, str]) -> dict[str, Any]:
+    """Return the criteria for a store; the range ends today, ignoring dates in the future."""
     first, last = days
     return {"since": first, "until": f"{last}T23:59:59Z"} if first else {}
 
 
-def _address(where: str, chosen: str, agent: str | None) -> str:
-    query = urlencode({"range": chosen} | ({"agent": agent} if agent else {}))
-    return f"{where}?{query}"
+def _range_address(path: str, range_name: str, agent: str | None) -> str:
+    query = urlencode({"range": range_name} | ({"agent": agent} if agent else {}))
+    return f"{path}?{query}"
 
 
-ROUTES: Sequence[Any] = (usage, session_usage)
+ROUTES: Sequence[Any] = (show_usage, show_session_usage)

@@ -1,4 +1,4 @@
-"""The archive's folder: opened to be read by anybody, or to be written by one run at a time."""
+"""The archive's folder: open for any number of readers, or for one run that writes."""
 
 from __future__ import annotations
 
@@ -8,85 +8,72 @@ from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 from everlog.errors import NotFoundError
-from everlog.interop.archive.archive_state import State
+from everlog.interop.archive.archive_state import ArchiveState
 from everlog.interop.archive.manifest import Manifests
-from everlog.interop.archive.objects import Objects, need_zstandard
-from everlog.stores.file.disk import (
-    errors_mapped,
-    lock,
-    open_directory,
-    open_file,
-    sync_directory,
-    unlock,
-)
+from everlog.interop.archive.objects import Objects, require_zstandard
+from everlog.stores.file.disk import lock, map_errors, open_directory, open_file, sync_directory, unlock
 from everlog.stores.file.layout import Root
 
 NAME = "archive"
 _FOLDERS = ("objects", "manifests", "tmp")
 
 
-class Folder:
+class ArchiveFolder:
     """An open archive."""
 
-    def __init__(
-        self, objects: Objects, manifests: Manifests, state: State, identity: tuple[int, int]
-    ) -> None:
+    def __init__(self, objects: Objects, manifests: Manifests, state: ArchiveState, identity: tuple[int, int]) -> None:
         self.objects = objects
         self.manifests = manifests
         self.state = state
-        self.identity = identity  # device and inode: it must not archive itself
+        self.identity = identity  # device and inode, so that a run does not archive the archive
 
 
 @contextmanager
-def opened(root: Path) -> Iterator[Folder]:
-    """The archive of a root, to be read; NotFoundError if there is none."""
-    need_zstandard()
+def open_archive(root: Path) -> Iterator[ArchiveFolder]:
+    """Open the archive of a root for reading; NotFoundError if there is none."""
+    require_zstandard()
     with ExitStack() as stack:
         try:
-            with errors_mapped(f"opening {root / NAME}"):
-                here, objects, manifests = _open(root, stack, "objects", "manifests")
+            with map_errors(f"opening {root / NAME}"):
+                top, objects, manifests = _open(root, stack, "objects", "manifests")
         except NotFoundError as error:
-            raise NotFoundError(
-                f"nothing is archived in {root}", hint="everlog archive makes an archive"
-            ) from error
-        yield _folder(root, here, Objects(objects), Manifests(manifests), stack)
+            raise NotFoundError(f"nothing is archived in {root}", hint="everlog archive creates an archive") from error
+        yield _make_folder(root, top, Objects(objects), Manifests(manifests), stack)
 
 
 @contextmanager
-def opened_for_writing(root: Path, *, recheck: bool = False) -> Iterator[Folder]:
-    """The archive of a root, made if it is missing; SessionBusyError if another run writes to it."""
-    need_zstandard()
+def open_for_writing(root: Path, *, recheck: bool = False) -> Iterator[ArchiveFolder]:
+    """Open the archive of a root for writing, or create it; SessionBusyError if a run is active."""
+    require_zstandard()
     Root(root, durable=True).prepare()
     with ExitStack() as stack:
-        with errors_mapped(f"opening {root / NAME}"):
-            _make(root)
-            here, objects, manifests, tmp = _open(root, stack, *_FOLDERS)
-            held = open_file("lock", os.O_RDWR | os.O_CREAT, here)
-            stack.callback(os.close, held)
-        lock(held, 0, "the archive")
-        stack.callback(unlock, held)
-        with errors_mapped(f"clearing {root / NAME}"):
-            _clear(manifests, tmp)
+        with map_errors(f"opening {root / NAME}"):
+            _create_directories(root)
+            top, objects, manifests, tmp = _open(root, stack, *_FOLDERS)
+            lock_file = open_file("lock", os.O_RDWR | os.O_CREAT, top)
+            stack.callback(os.close, lock_file)
+        lock(lock_file, 0, "the archive")
+        stack.callback(unlock, lock_file)
+        with map_errors(f"clearing {root / NAME}"):
+            _remove_temporary(manifests, tmp)
         writable = Objects(objects, tmp, recheck=recheck)
-        yield _folder(root, here, writable, Manifests(manifests), stack)
+        yield _make_folder(root, top, writable, Manifests(manifests), stack)
 
 
-def _folder(
-    root: Path, here: int, objects: Objects, manifests: Manifests, stack: ExitStack
-) -> Folder:
-    state = State(str(root / NAME), manifests)
+def _make_folder(root: Path, top: int, objects: Objects, manifests: Manifests, stack: ExitStack) -> ArchiveFolder:
+    state = ArchiveState(str(root / NAME), manifests)
     stack.callback(state.close)
-    status = os.fstat(here)
-    return Folder(objects, manifests, state, (status.st_dev, status.st_ino))
+    status = os.fstat(top)
+    return ArchiveFolder(objects, manifests, state, (status.st_dev, status.st_ino))
 
 
-def _make(root: Path) -> None:
-    made = False
+def _create_directories(root: Path) -> None:
+    is_new = False
     for path in (root / NAME, *(root / NAME / name for name in _FOLDERS)):
         with suppress(FileExistsError):
             os.mkdir(path, 0o700)
-            made = True
-    if made:
+            is_new = True
+    if is_new:
         for path in (root / NAME, root):
             descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
             try:
@@ -96,23 +83,23 @@ def _make(root: Path) -> None:
 
 
 def _open(root: Path, stack: ExitStack, *names: str) -> list[int]:
-    """Descriptors of the archive and of folders in it."""
-    # The root itself may be a link: the user chose it.
-    top = os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    """Open the archive and folders in it, and return their descriptors."""
+    # The root itself may be a symlink: the user chose it.
+    root_descriptor = os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
-        here = open_directory(NAME, top)
+        top = open_directory(NAME, root_descriptor)
     finally:
-        os.close(top)
-    stack.callback(os.close, here)
-    descriptors = [here]
+        os.close(root_descriptor)
+    stack.callback(os.close, top)
+    descriptors = [top]
     for name in names:
-        descriptors.append(open_directory(name, here))
+        descriptors.append(open_directory(name, top))
         stack.callback(os.close, descriptors[-1])
     return descriptors
 
 
-def _clear(manifests: int, tmp: int) -> None:
-    """Remove what a killed run left half written."""
+def _remove_temporary(manifests: int, tmp: int) -> None:
+    """Remove files that a killed run left half written."""
     for name in os.listdir(tmp):
         os.unlink(name, dir_fd=tmp)
     for name in os.listdir(manifests):

@@ -1,4 +1,4 @@
-"""What is in the archive, and which of it a pattern means."""
+"""Listing the archive, and matching its paths with patterns."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from typing import Any
 import msgspec
 
 from everlog.interop.archive import archive_folder
-from everlog.interop.archive.archive_state import State, Version
-from everlog.interop.archive.manifest import named
-from everlog.interop.archive.source_scan import shown
+from everlog.interop.archive.archive_state import ArchiveState, Version
+from everlog.interop.archive.manifest import path_fields
+from everlog.interop.archive.source_scan import display_path
 
 Match = Callable[[bytes], bool]
 
 
-class ListedSource(msgspec.Struct, kw_only=True, rename="camel"):
-    """A file or folder that was given to the archive."""
+class SourceRow(msgspec.Struct, kw_only=True, rename="camel"):
+    """A file or folder that is archived."""
 
     path: str
     since: str
@@ -31,96 +31,91 @@ class ListedSource(msgspec.Struct, kw_only=True, rename="camel"):
     bytes_of_all: int = 0  # of all versions
 
 
-class ListedFile(msgspec.Struct, kw_only=True, rename="camel", omit_defaults=True):
+class FileRow(msgspec.Struct, kw_only=True, rename="camel", omit_defaults=True):
     """A file or link of the archive."""
 
     path: str
     path64: str | None = None  # if it is not UTF-8
     target: str | None = None  # of a link
-    gone: str | None = None  # since when
-    versions: list[dict[str, Any]] = msgspec.field(default_factory=list)  # the oldest first
+    gone: str | None = None  # time since when it is missing
+    versions: list[dict[str, Any]] = msgspec.field(default_factory=list)  # oldest first
 
 
-class Listed(msgspec.Struct, kw_only=True, rename="camel"):
-    """What is in the archive."""
+class ArchiveListing(msgspec.Struct, kw_only=True, rename="camel"):
+    """The content of the archive."""
 
-    sources: list[ListedSource]
-    files: list[ListedFile]
-    matching: int  # files and links, of which `files` are the first
+    sources: list[SourceRow]
+    files: list[FileRow]
+    matching: int  # files and links in all; `files` has the first of them
 
 
 def matcher(patterns: Sequence[str]) -> Match:
-    """What the patterns mean, any of them; without any, everything.
+    """Return a predicate for paths that match any of the patterns; all paths if there are none.
 
-    A pattern with a leading /, ~ or . is a path; others match at the end of a path or of a folder
-    above it, with *, ? and [ ] as a shell has them.
+    A pattern with a leading /, ~ or . is a path; others match the end of a path or of a folder
+    above it, with *, ? and [ ] as in a shell.
     """
-    tests = [_test(os.fsencode(pattern)) for pattern in patterns]
+    tests = [_pattern_matcher(os.fsencode(pattern)) for pattern in patterns]
     return lambda path: not tests or any(test(path) for test in tests)
 
 
-def _test(pattern: bytes) -> Match:
+def _pattern_matcher(pattern: bytes) -> Match:
     pattern = os.path.expanduser(pattern)
     if pattern.startswith((b"/", b"./", b"../")) or pattern in (b".", b".."):
         base, name = os.path.split(os.path.abspath(pattern))
-        glob = os.path.join(os.path.realpath(base), name)  # as the source was found
+        glob = os.path.join(os.path.realpath(base), name)  # as the source was resolved
     else:
         glob = b"*/" + pattern.rstrip(b"/")
     above = glob + b"/"
     return lambda path: (
-        path == glob  # also if it has brackets in it
+        path == glob  # literally, also if it has brackets
         or path.startswith(above)
         or fnmatchcase(path, glob)
         or fnmatchcase(path, above + b"*")
     )
 
 
-def listing(root: Path, patterns: Sequence[str] = (), *, limit: int) -> Listed:
-    """The sources, and the first files that match; nothing if there is no archive."""
+def list_archive(root: Path, patterns: Sequence[str] = (), *, limit: int) -> ArchiveListing:
+    """List the sources, and the first files that match; empty if there is no archive."""
     if not (root / archive_folder.NAME).exists():
-        return Listed(sources=[], files=[], matching=0)
-    with archive_folder.opened(root) as opened:
-        state = opened.state
-        everything = state.beneath(b"/")
+        return ArchiveListing(sources=[], files=[], matching=0)
+    with archive_folder.open_archive(root) as archive:
+        state = archive.state
+        entries = state.entries_below(b"/")
         matches = matcher(patterns)
-        matching = sorted(filter(matches, everything))
+        matching = sorted(filter(matches, entries))
         files = []
         for path in matching[:limit]:
-            known = everything[path]
+            path_state = entries[path]
             files.append(
-                ListedFile(
-                    path=shown(path),
-                    path64=named(path).get("path64"),
-                    target=None if known.target is None else shown(known.target),
-                    gone=known.gone,
-                    versions=[_told(version) for version in state.versions(path)],
+                FileRow(
+                    path=display_path(path),
+                    path64=path_fields(path).get("path64"),
+                    target=None if path_state.target is None else display_path(path_state.target),
+                    gone=path_state.gone_since,
+                    versions=[_version_fields(version) for version in state.versions(path)],
                 )
             )
-        return Listed(sources=_sources(state), files=files, matching=len(matching))
+        return ArchiveListing(sources=_source_rows(state), files=files, matching=len(matching))
 
 
-def _told(version: Version) -> dict[str, Any]:
-    return {
-        "at": version.at,
-        "size": version.size,
-        "mtimeNs": version.mtime_ns,
-        "sha256": version.sha256,
-    }
+def _version_fields(version: Version) -> dict[str, Any]:
+    return {"at": version.archived_at, "size": version.size, "mtimeNs": version.mtime_ns, "sha256": version.sha256}
 
 
-def _sources(state: State) -> list[ListedSource]:
-    counted = state.counted()
-    made: list[ListedSource] = []
-    for place, since in state.sources():
-        one = ListedSource(path=shown(place), since=since)
-        for path, known in state.beneath(place).items():
-            one.links += known.target is not None
-            if known.target is None:
-                count, size = counted.get(path, (0, 0))
-                one.files += 1
-                one.gone += known.gone is not None
-                one.versions += count
-                one.bytes += known.size
-                one.bytes_of_all += size
-        made.append(one)
-    return made
+def _source_rows(state: ArchiveState) -> list[SourceRow]:
+    version_counts = state.version_counts()
+    rows: list[SourceRow] = []
+    for source_path, since in state.sources():
+        row = SourceRow(path=display_path(source_path), since=since)
+        for path, path_state in state.entries_below(source_path).items():
+            row.links += path_state.target is not None
+            if path_state.target is None:
+                count, size = version_counts.get(path, (0, 0))
+                row.files += 1
+                row.gone += path_state.gone_since is not None
+                row.versions += count
+                row.bytes += path_state.size
+                row.bytes_of_all += size
+        rows.append(row)
+    return rows

@@ -1,8 +1,8 @@
-"""Copy what has changed in the sources into the archive.
+"""Copying new and changed files of the sources into the archive.
 
-A file whose size, time and inode are those of the last run is not opened. The others are read by
-this thread and stored by a few more. Every so often what is stored is committed: the names of the
-objects are synced, then a manifest is written, then the state follows it.
+A file with the size, mtime and inode of the last run is not opened. The others are read by this
+thread and stored by a few more. A commit, every so often, syncs the names of the objects, then
+writes a manifest, then updates the state.
 """
 
 from __future__ import annotations
@@ -20,22 +20,22 @@ import msgspec
 from everlog.errors import EverlogError, NotFoundError
 from everlog.ids import timestamp
 from everlog.interop.archive import archive_folder
-from everlog.interop.archive.archive_state import Known, Version
-from everlog.interop.archive.chunks import Taken, keep_block, take
-from everlog.interop.archive.manifest import Entry, File, Gone, Link, Piece, Source, named
-from everlog.interop.archive.source_scan import Found, Problem, find, shown
-from everlog.stores.file.disk import errors_mapped
+from everlog.interop.archive.archive_state import PathState, Version
+from everlog.interop.archive.chunks import FileContent, read_file, store_block
+from everlog.interop.archive.manifest import Chunk, Entry, File, Gone, Link, Source, path_fields
+from everlog.interop.archive.source_scan import Problem, ScanResult, display_path, scan_source
+from everlog.stores.file.disk import map_errors
 
 COMMIT_BYTES = 256 << 20
 COMMIT_FILES = 2_000
-THREADS = 4  # more than there may be cores: a thread that syncs only waits
-AHEAD = 8  # blocks in memory
+THREADS = 4  # may be more than there are cores: a thread that syncs only waits
+MAX_PENDING_BLOCKS = 8  # that are held in memory
 
 Progress = Callable[[int, int], None]
 
 
-class Copied(msgspec.Struct, kw_only=True, rename="camel"):
-    """What a run did."""
+class BackupReport(msgspec.Struct, kw_only=True, rename="camel"):
+    """The result of a run."""
 
     sources: list[str] = msgspec.field(default_factory=list)
     files: int = 0  # in the sources
@@ -53,197 +53,200 @@ def copy(
     root: Path,
     sources: Sequence[Path],
     *,
-    usual: bool = False,
-    again: bool = False,
+    skip_missing: bool = False,
+    reread: bool = False,
     clock: Callable[[], float] = time.time,
     progress: Progress | None = None,
-) -> Copied:
+) -> BackupReport:
     """Archive files and folders; a source that is missing must have been archived before.
 
-    `usual`: sources that never were there are no error. `again`: read every file, and write anew
-    what the archive lacks of it.
+    With `skip_missing`, other missing sources are no error either. With `reread`, every file is
+    read, and objects that are missing or damaged in the archive are written again.
     """
-    places = _places(sources)
-    if not usual:
-        _need(root, places)
-    elif not any(map(os.path.lexists, places)) and not (root / archive_folder.NAME).exists():
-        return Copied()
-    with archive_folder.opened_for_writing(root, recheck=again) as opened:
-        run = _Run(opened, again, clock)
+    paths = _resolve_sources(sources)
+    if not skip_missing:
+        _check_sources(root, paths)
+    elif not any(map(os.path.lexists, paths)) and not (root / archive_folder.NAME).exists():
+        return BackupReport()
+    with archive_folder.open_for_writing(root, recheck=reread) as archive:
+        run = _BackupRun(archive, reread, clock)
         try:
-            run.copy(places, progress)
+            run.copy(paths, progress)
         finally:
             run.close()
-        return run.done
+        return run.report
 
 
-def _places(sources: Iterable[Path]) -> list[bytes]:
-    """Where the sources really are; none of them is within another."""
-    places: list[bytes] = []
-    for place in sorted({os.path.realpath(os.fsencode(source)) for source in sources}):
-        if not any(place.startswith(one.rstrip(b"/") + b"/") for one in places):
-            places.append(place)
-    return places
+def _resolve_sources(sources: Iterable[Path]) -> list[bytes]:
+    """Return the real paths of the sources, without those inside another."""
+    paths: list[bytes] = []
+    for path in sorted({os.path.realpath(os.fsencode(source)) for source in sources}):
+        if not any(path.startswith(parent.rstrip(b"/") + b"/") for parent in paths):
+            paths.append(path)
+    return paths
 
 
-def _need(root: Path, places: Sequence[bytes]) -> None:
-    """Refuse a source that neither is there nor was, before anything is made."""
-    for place in places:
-        if os.path.lexists(place):
+def _check_sources(root: Path, paths: Sequence[bytes]) -> None:
+    """Raise NotFoundError for a source that does not exist and was never archived."""
+    for path in paths:
+        if os.path.lexists(path):
             continue
         try:
-            with archive_folder.opened(root) as opened:
-                known = opened.state.beneath(place)
+            with archive_folder.open_archive(root) as archive:
+                archived = archive.state.entries_below(path)
         except NotFoundError:
-            known = {}
-        if not known:
-            raise NotFoundError(f"{shown(place)}: there is no such file or folder")
+            archived = {}
+        if not archived:
+            raise NotFoundError(f"{display_path(path)}: no such file or folder")
 
 
-class _Todo(NamedTuple):
+class _FileToRead(NamedTuple):
     """A file that must be read."""
 
     path: bytes
     size: int
-    known: Known | None  # of the same path
-    like: Known | None  # what it was before, perhaps under another name
+    path_state: PathState | None  # of this path
+    base_state: PathState | None  # of the file before, perhaps under another name
 
 
-class _Run:
-    """One run that has the archive for itself."""
+class _BackupRun:
+    """One run, which holds the archive's lock."""
 
-    def __init__(
-        self, opened: archive_folder.Folder, again: bool, clock: Callable[[], float]
-    ) -> None:
-        self.done = Copied()
-        self._archive = opened
-        self._again = again
+    def __init__(self, archive: archive_folder.ArchiveFolder, reread: bool, clock: Callable[[], float]) -> None:
+        self.report = BackupReport()
+        self._archive = archive
+        self._reread = reread
         self._clock = clock
         self._pool = ThreadPoolExecutor(THREADS, "archive")
-        self._room = Semaphore(AHEAD)
+        self._slots = Semaphore(MAX_PENDING_BLOCKS)
         self._entries: list[Entry] = []
-        self._taken: list[tuple[_Todo, Taken, Version | None]] = []
-        self._bytes = 0  # of files that are taken and not committed
-        self._last = opened.state.last()
+        self._uncommitted: list[tuple[_FileToRead, FileContent, Version | None]] = []
+        self._bytes = 0  # of uncommitted files
+        self._last = archive.state.last_manifest()
         self._digest: str | None = None  # of the last manifest
 
     def close(self) -> None:
-        """Stop what still runs."""
+        """Stop the threads."""
         self._pool.shutdown(cancel_futures=True)
 
-    def copy(self, places: Sequence[bytes], progress: Progress | None) -> None:
+    def copy(self, paths: Sequence[bytes], progress: Progress | None) -> None:
         """Copy the sources."""
-        told = {path for path, _ in self._archive.state.sources()}
-        todo: list[_Todo] = []
-        for place in places:
-            found = find(place, self._archive.identity)
-            known = self._archive.state.beneath(place)
-            if os.path.lexists(place) or known:
-                self.done.sources.append(shown(place))
-                if place not in told:
-                    self._entries.append(Source(**named(place)))
-            todo += self._compare(found, known)
-        total = sum(one.size for one in todo)
-        for one in todo:
-            self._take(one, lambda: progress and progress(min(self.done.bytes_read, total), total))
+        recorded = {path for path, _ in self._archive.state.sources()}
+        to_read: list[_FileToRead] = []
+        for source in paths:
+            scan = scan_source(source, self._archive.identity)
+            archived = self._archive.state.entries_below(source)
+            if os.path.lexists(source) or archived:
+                self.report.sources.append(display_path(source))
+                if source not in recorded:
+                    self._entries.append(Source(**path_fields(source)))
+            to_read += self._compare(scan, archived)
+        total = sum(item.size for item in to_read)
+
+        def on_block() -> None:
+            if progress is not None:
+                progress(min(self.report.bytes_read, total), total)
+
+        for item in to_read:
+            self._read_file(item, on_block)
         self._commit()
-        self.done.bytes_written = self._archive.objects.written
+        self.report.bytes_written = self._archive.objects.written
 
-    def _compare(self, found: Found, known: dict[bytes, Known]) -> list[_Todo]:
-        """Note links and what is gone; the files that must be read."""
-        self.done.files += len(found.files)
-        self.done.links += len(found.links)
-        self.done.special += len(found.special)
-        self.done.problems += found.problems
-        for path, target in found.links.items():
-            before = known.get(path)
-            if before is None or before.target != target or before.gone:
-                self._entries.append(Link(**named(path), **named(target, "target")))
-        there = found.files.keys() | found.links.keys()
-        moved: dict[int, Known] = {}  # by inode: a renamed file is compared with what it was
-        for path, before in known.items():
-            if before.gone is None and path not in there and found.knows(path):
-                self._entries.append(Gone(**named(path)))
-                self.done.gone += 1
+    def _compare(self, scan: ScanResult, archived: dict[bytes, PathState]) -> list[_FileToRead]:
+        """Record links and missing files, and return the files that must be read."""
+        self.report.files += len(scan.files)
+        self.report.links += len(scan.links)
+        self.report.special += len(scan.special)
+        self.report.problems += scan.problems
+        for path, target in scan.links.items():
+            before = archived.get(path)
+            if before is None or before.target != target or before.gone_since:
+                self._entries.append(Link(**path_fields(path), **path_fields(target, "target")))
+        present = scan.files.keys() | scan.links.keys()
+        moved: dict[int, PathState] = {}  # by inode: a renamed file is compared with its old state
+        for path, before in archived.items():
+            if before.gone_since is None and path not in present and scan.covers(path):
+                self._entries.append(Gone(**path_fields(path)))
+                self.report.gone += 1
                 moved[before.inode] = before
-        todo = []
-        for path, seen in sorted(found.files.items()):
-            before = known.get(path)
+        to_read = []
+        for path, status in sorted(scan.files.items()):
+            before = archived.get(path)
             if before is None or before.target is not None:
-                todo.append(_Todo(path, seen.size, None, moved.get(seen.inode)))
-            elif self._again or before.gone or before[:3] != seen:
-                todo.append(_Todo(path, seen.size, before, before))
-        return todo
+                to_read.append(_FileToRead(path, status.size, None, moved.get(status.inode)))
+            elif self._reread or before.gone_since or before[:3] != status:
+                to_read.append(_FileToRead(path, status.size, before, before))
+        return to_read
 
-    def _take(self, todo: _Todo, tell: Callable[[], object]) -> None:
-        old: Version | None = None
-        if todo.like is not None and todo.like.version is not None:
-            old = self._archive.state.version(todo.like.version)
+    def _read_file(self, item: _FileToRead, on_block: Callable[[], object]) -> None:
+        old_version: Version | None = None
+        if item.base_state is not None and item.base_state.version is not None:
+            old_version = self._archive.state.version(item.base_state.version)
 
-        def submit(data: memoryview, pieces: Sequence[Piece]) -> Future[list[Piece]]:
-            self._room.acquire()
-            self.done.bytes_read += len(data)
-            tell()
-            return self._pool.submit(self._keep, data, pieces)
+        def submit(data: memoryview, old_chunks: Sequence[Chunk]) -> Future[list[Chunk]]:
+            self._slots.acquire()
+            self.report.bytes_read += len(data)
+            on_block()
+            return self._pool.submit(self._store_block, data, old_chunks)
 
         try:
-            taken = take(todo.path, old.pieces if old else (), submit)
+            content = read_file(item.path, old_version.chunks if old_version else (), submit)
         except (FileNotFoundError, NotADirectoryError):
-            return  # removed meanwhile: the next run sees it
+            return  # removed meanwhile: the next run records it
         except OSError as error:
-            self._failed(todo.path, error.strerror or str(error))
+            self._add_problem(item.path, error.strerror or str(error))
             return
         except EverlogError as error:
-            self._failed(todo.path, str(error))
+            self._add_problem(item.path, str(error))
             return
-        self.done.new += todo.known is None
-        self.done.changed += (
-            todo.known is not None and old is not None and taken.sha256 != old.sha256
-        )
-        self._taken.append((todo, taken, old))
-        self._bytes += taken.seen.size
-        if self._bytes >= COMMIT_BYTES or len(self._taken) >= COMMIT_FILES:
+        is_changed = old_version is not None and content.sha256 != old_version.sha256
+        self.report.new += item.path_state is None
+        self.report.changed += item.path_state is not None and is_changed
+        self._uncommitted.append((item, content, old_version))
+        self._bytes += content.stat.size
+        if self._bytes >= COMMIT_BYTES or len(self._uncommitted) >= COMMIT_FILES:
             self._commit()
 
-    def _failed(self, path: bytes, problem: str) -> None:
-        self.done.problems.append(Problem(shown(path), problem))
+    def _add_problem(self, path: bytes, problem: str) -> None:
+        self.report.problems.append(Problem(display_path(path), problem))
 
-    def _keep(self, data: memoryview, old: Sequence[Piece]) -> list[Piece]:
+    def _store_block(self, data: memoryview, old_chunks: Sequence[Chunk]) -> list[Chunk]:
         try:
-            with errors_mapped("writing to the archive"):
-                return keep_block(data, old, self._archive.objects.put, recheck=self._again)
+            with map_errors("writing to the archive"):
+                put = self._archive.objects.put
+                return store_block(data, old_chunks, put, recheck=self._reread)
         finally:
-            self._room.release()
+            self._slots.release()
 
     def _commit(self) -> None:
-        """Objects first, then the manifest that names them, then the state, which is a cache."""
-        for todo, taken, old in self._taken:
-            pieces = tuple(piece for block in taken.blocks for piece in block.result())
-            known = todo.known
-            same = old and (taken.sha256, pieces) == (old.sha256, old.pieces)
-            if same and known and known[:3] == taken.seen and not known.gone:
-                continue  # read again and found as it was
+        """Sync the objects, then write the manifest that names them, then update the state."""
+        for item, content, old_version in self._uncommitted:
+            chunks = tuple(chunk for block in content.blocks for chunk in block.result())
+            old, state = old_version, item.path_state
+            is_same = old and (content.sha256, chunks) == (old.sha256, old.chunks)
+            if is_same and state and state[:3] == content.stat and not state.gone_since:
+                continue  # read again and unchanged
             self._entries.append(
                 File(
-                    **named(todo.path),
-                    size=taken.seen.size,
-                    mtime_ns=taken.seen.mtime_ns,
-                    inode=taken.seen.inode,
-                    mode=taken.mode,
-                    sha256=taken.sha256,
-                    pieces=pieces,
+                    **path_fields(item.path),
+                    size=content.stat.size,
+                    mtime_ns=content.stat.mtime_ns,
+                    inode=content.stat.inode,
+                    mode=content.mode,
+                    sha256=content.sha256,
+                    chunks=chunks,
                 )
             )
-        self._taken, self._bytes = [], 0
+        self._uncommitted, self._bytes = [], 0
         if not self._entries:
             return
         manifests = self._archive.manifests
-        with errors_mapped("writing to the archive"):
-            self._archive.objects.settle()
+        with map_errors("writing to the archive"):
+            self._archive.objects.sync_names()
             if self._digest is None:
                 self._digest = manifests.read(self._last).digest if self._last else ""
             at = timestamp(self._clock())
-            written = manifests.write(self._last + 1, at, self._entries, self._digest)
-        self._last, self._digest = written.number, written.digest
+            manifest = manifests.write(self._last + 1, at, self._entries, self._digest)
+        self._last, self._digest = manifest.number, manifest.digest
         self._entries = []
-        self._archive.state.apply(written)
+        self._archive.state.apply(manifest)

@@ -1,12 +1,12 @@
-"""Cut a file into pieces, so that one that grew costs about what it grew by.
+"""Cutting files into chunks, so that a file that grew costs about what it grew by.
 
-A file is cut at every 4 MB. The last block, which is not full, may be several pieces: what a
-growing log has added becomes a piece of its own, and pieces are joined like the digits of a
-binary counter, so that there are few of them and each byte is written again only a few times. A
-full block is always one piece, wherever it came from: equal beginnings are stored once.
+A file is cut into blocks of 4 MB. The last block, which is not full, may be several chunks: the
+lines added to a growing log become a chunk of their own, and chunks are merged like the digits of a
+binary counter, so that there are few of them and each byte is rewritten only a few times. A full
+block is always one chunk, however it came about: equal beginnings are stored once.
 
-What is taken is the file as long as it was when it was opened. If it was changed while it was
-read, it is read again, and taken only if that gives the same bytes.
+A file is read up to the size that it had when it was opened. If it changes during the read, it is
+read again, and accepted only if that gives the same bytes.
 """
 
 from __future__ import annotations
@@ -20,64 +20,62 @@ from hashlib import sha256
 from typing import NamedTuple
 
 from everlog.errors import ConflictError, StoreFailedError
-from everlog.interop.archive.manifest import Piece
-from everlog.interop.archive.objects import BLOCK
-from everlog.interop.archive.source_scan import Seen, seen
+from everlog.interop.archive.manifest import Chunk
+from everlog.interop.archive.objects import BLOCK_BYTES
+from everlog.interop.archive.source_scan import FileStat, file_stat
 
-TRIES = 3
-TICK_NS = 20_000_000  # within so much two changes of a file may leave the same time on it
+MAX_ATTEMPTS = 3
+TICK_NS = 20_000_000  # two changes within this time may leave the same mtime
 
-Keep = Callable[[memoryview], str]  # stores bytes, gives the name of their object
-Submit = Callable[[memoryview, Sequence[Piece]], "Future[list[Piece]]"]
+StoreBytes = Callable[[memoryview], str]  # stores bytes and returns the name of their object
+Submit = Callable[[memoryview, Sequence[Chunk]], "Future[list[Chunk]]"]
 
 
-class Taken(NamedTuple):
-    """A file that was read; its pieces are there when their futures are done."""
+class FileContent(NamedTuple):
+    """A file that was read; the futures give the chunks of its blocks."""
 
-    seen: Seen
+    stat: FileStat
     mode: int
     sha256: str
-    blocks: list[Future[list[Piece]]]
+    blocks: list[Future[list[Chunk]]]
 
 
-def take(path: bytes, old: Sequence[Piece], submit: Submit) -> Taken:
-    """Read a file and hand its blocks on, each with the pieces that it was stored as before."""
-    # O_NONBLOCK: what was a file a moment ago may be a FIFO now.
+def read_file(path: bytes, old_chunks: Sequence[Chunk], submit: Submit) -> FileContent:
+    """Read a file and submit its blocks, each with the chunks that it was stored as before."""
+    # O_NONBLOCK: the file may have been replaced by a FIFO.
     descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK)
     try:
-        for _ in range(TRIES):
+        for _ in range(MAX_ATTEMPTS):
             before = os.fstat(descriptor)
             if not stat.S_ISREG(before.st_mode):
-                raise StoreFailedError("it is no longer a regular file")
+                raise StoreFailedError("not a regular file any more")
             if 0 <= time.time_ns() - before.st_mtime_ns < TICK_NS:
-                time.sleep(TICK_NS / 1e9)  # so that a later change shows in the time
+                time.sleep(TICK_NS / 1e9)  # so that a later change shows in the mtime
                 before = os.fstat(descriptor)
-            digest, blocks = _read(descriptor, before.st_size, cut(old), submit)
-            if digest is not None and _unchanged(descriptor, before, digest):
-                return Taken(seen(before), stat.S_IMODE(before.st_mode), digest, blocks)
-        raise ConflictError(
-            "it was changed each time it was read", hint="it is tried again next time"
-        )
+            digest, blocks = _read_blocks(descriptor, before.st_size, group_by_block(old_chunks), submit)
+            if digest is not None and _is_unchanged(descriptor, before, digest):
+                return FileContent(file_stat(before), stat.S_IMODE(before.st_mode), digest, blocks)
+        raise ConflictError("changed during each attempt to read it", hint="the next run tries again")
     finally:
         os.close(descriptor)
 
 
-def _read(
-    descriptor: int, size: int, old: Sequence[Sequence[Piece]], submit: Submit
-) -> tuple[str | None, list[Future[list[Piece]]]]:
-    whole = sha256()
-    blocks: list[Future[list[Piece]]] = []
-    for number, start in enumerate(range(0, size, BLOCK)):
-        data = _block(descriptor, start, min(BLOCK, size - start))
+def _read_blocks(
+    descriptor: int, size: int, old_blocks: Sequence[Sequence[Chunk]], submit: Submit
+) -> tuple[str | None, list[Future[list[Chunk]]]]:
+    digest = sha256()
+    blocks: list[Future[list[Chunk]]] = []
+    for number, start in enumerate(range(0, size, BLOCK_BYTES)):
+        data = _read_block(descriptor, start, min(BLOCK_BYTES, size - start))
         if data is None:
             return None, blocks
-        blocks.append(submit(data, old[number] if number < len(old) else ()))
-        whole.update(data)
-    return whole.hexdigest(), blocks
+        blocks.append(submit(data, old_blocks[number] if number < len(old_blocks) else ()))
+        digest.update(data)
+    return digest.hexdigest(), blocks
 
 
-def _block(descriptor: int, start: int, size: int) -> memoryview | None:
-    """So many bytes; None if the file has become shorter."""
+def _read_block(descriptor: int, start: int, size: int) -> memoryview | None:
+    """Read exactly `size` bytes; None if the file has become shorter."""
     data = os.pread(descriptor, size, start)
     while len(data) < size:
         more = os.pread(descriptor, size - len(data), start + len(data))
@@ -87,7 +85,7 @@ def _block(descriptor: int, start: int, size: int) -> memoryview | None:
     return memoryview(data)
 
 
-def _unchanged(descriptor: int, before: os.stat_result, digest: str) -> bool:
+def _is_unchanged(descriptor: int, before: os.stat_result, digest: str) -> bool:
     after = os.fstat(descriptor)
     if (after.st_size, after.st_mtime_ns, after.st_ctime_ns) == (
         before.st_size,
@@ -95,54 +93,56 @@ def _unchanged(descriptor: int, before: os.stat_result, digest: str) -> bool:
         before.st_ctime_ns,
     ):
         return True
-    again = sha256()
-    for start in range(0, before.st_size, BLOCK):
-        data = _block(descriptor, start, min(BLOCK, before.st_size - start))
+    second_digest = sha256()
+    for start in range(0, before.st_size, BLOCK_BYTES):
+        data = _read_block(descriptor, start, min(BLOCK_BYTES, before.st_size - start))
         if data is None:
             return False
-        again.update(data)
-    return again.hexdigest() == digest
+        second_digest.update(data)
+    return second_digest.hexdigest() == digest
 
 
-def cut(pieces: Sequence[Piece]) -> list[list[Piece]]:
-    """Pieces of a file by the block that they are in."""
-    blocks: list[list[Piece]] = []
+def group_by_block(chunks: Sequence[Chunk]) -> list[list[Chunk]]:
+    """Group the chunks of a file by the block that they are in."""
+    blocks: list[list[Chunk]] = []
     end = 0
-    for piece in pieces:
-        if end % BLOCK == 0:
+    for chunk in chunks:
+        if end % BLOCK_BYTES == 0:
             blocks.append([])
-        blocks[-1].append(piece)
-        end += piece.size
+        blocks[-1].append(chunk)
+        end += chunk.size
     return blocks
 
 
-def keep_block(data: memoryview, old: Sequence[Piece], keep: Keep, *, recheck: bool) -> list[Piece]:
-    """Store a block as what it was before, if it still begins with that, and what is new."""
-    known = sum(piece.size for piece in old)
-    if known > len(data) or not _begins_with(data, old):
-        old, known = (), 0
-    if known == len(data) and not recheck:
-        return list(old)
-    kept = list(old)
-    start, end = known, len(data)
-    if end == BLOCK:
-        kept, start = [], 0
-    while kept and kept[-1].size < 2 * (end - start):
-        start -= kept.pop().size
+def store_block(
+    data: memoryview, old_chunks: Sequence[Chunk], store_bytes: StoreBytes, *, recheck: bool
+) -> list[Chunk]:
+    """Store a block: its old chunks, if it still begins with them, and one for the new bytes."""
+    old_size = sum(chunk.size for chunk in old_chunks)
+    if old_size > len(data) or not _begins_with(data, old_chunks):
+        old_chunks, old_size = (), 0
+    if old_size == len(data) and not recheck:
+        return list(old_chunks)
+    chunks = list(old_chunks)
+    start, end = old_size, len(data)
+    if end == BLOCK_BYTES:
+        chunks, start = [], 0
+    while chunks and chunks[-1].size < 2 * (end - start):
+        start -= chunks.pop().size
     if recheck:
-        at = 0
-        for piece in kept:
-            keep(data[at : at + piece.size])
-            at += piece.size
+        offset = 0
+        for chunk in chunks:
+            store_bytes(data[offset : offset + chunk.size])
+            offset += chunk.size
     if start < end:
-        kept.append(Piece(keep(data[start:]), end - start))
-    return kept
+        chunks.append(Chunk(store_bytes(data[start:]), end - start))
+    return chunks
 
 
-def _begins_with(data: memoryview, old: Sequence[Piece]) -> bool:
-    at = 0
-    for piece in old:
-        if sha256(data[at : at + piece.size]).hexdigest() != piece.object:
+def _begins_with(data: memoryview, chunks: Sequence[Chunk]) -> bool:
+    offset = 0
+    for chunk in chunks:
+        if sha256(data[offset : offset + chunk.size]).hexdigest() != chunk.object:
             return False
-        at += piece.size
+        offset += chunk.size
     return True

@@ -1,7 +1,7 @@
-"""Manifests: what a run found, as lines of JSON that each end in their crc, like those of a log.
+"""Manifests: what a run found, as JSON lines that each end in their crc, like those of a log.
 
-The first line tells how many follow and the SHA-256 of the manifest before, so that a missing
-line or a missing manifest shows. A path is text; one that is not UTF-8 is base64 in `path64`.
+The first line has the number of lines that follow and the SHA-256 of the previous manifest, so that
+a missing line or manifest is detected. A path is text; one that is not UTF-8 is base64 in `path64`.
 """
 
 from __future__ import annotations
@@ -18,74 +18,74 @@ from zlib import crc32
 import msgspec
 
 from everlog.errors import FormatError, LogDamagedError
-from everlog.stores.file.disk import errors_mapped, get, put
+from everlog.stores.file.disk import map_errors, read_small_file, replace_small_file
 
 VERSION = 1
 _NAME = re.compile(r"([0-9]{8})\.jsonl")
-_CAP = 1 << 30
-_CRC = len(',"crc":"00000000"}')
+_MAX_BYTES = 1 << 30
+_CRC_LENGTH = len(',"crc":"00000000"}')
 
 
-class Piece(msgspec.Struct, frozen=True, array_like=True):
-    """A part of a file: the object that has it."""
+class Chunk(msgspec.Struct, frozen=True, array_like=True):
+    """A part of a file, and the object that holds it."""
 
     object: str
     size: int
 
 
-class Line(msgspec.Struct, frozen=True, kw_only=True, rename="camel", tag_field="type"):
+class ManifestLine(msgspec.Struct, frozen=True, kw_only=True, rename="camel", tag_field="type"):
     """A line of a manifest."""
 
 
-class Head(Line, frozen=True, kw_only=True, tag="manifest"):
+class Head(ManifestLine, frozen=True, kw_only=True, tag="manifest"):
     """The first line."""
 
     version: int
     number: int
     at: str
     lines: int  # that follow
-    before: str  # SHA-256 of the manifest before; empty in the first
+    before: str  # SHA-256 of the previous manifest; empty in the first
 
 
-class _AtPath(Line, frozen=True, kw_only=True, omit_defaults=True):
+class _PathLine(ManifestLine, frozen=True, kw_only=True, omit_defaults=True):
     path: str | None = None
     path64: str | None = None
 
     @property
-    def place(self) -> bytes:
-        """The absolute path."""
-        return _bytes(self.path, self.path64)
+    def raw_path(self) -> bytes:
+        """The absolute path as bytes."""
+        return _decode_path(self.path, self.path64)
 
 
-class Source(_AtPath, frozen=True, kw_only=True, tag="source"):
-    """A file or folder that was given to the archive, when it was the first time."""
+class Source(_PathLine, frozen=True, kw_only=True, tag="source"):
+    """A file or folder that is archived for the first time."""
 
 
-class File(_AtPath, frozen=True, kw_only=True, tag="file"):
+class File(_PathLine, frozen=True, kw_only=True, tag="file"):
     """A file as it was read."""
 
     size: int
     mtime_ns: int
     inode: int
     mode: int
-    sha256: str  # of the whole
-    pieces: tuple[Piece, ...]
+    sha256: str  # of the whole file
+    chunks: tuple[Chunk, ...] = msgspec.field(name="pieces")
 
 
-class Link(_AtPath, frozen=True, kw_only=True, tag="link"):
+class Link(_PathLine, frozen=True, kw_only=True, tag="link"):
     """A symbolic link, which is not followed."""
 
     target: str | None = None
     target64: str | None = None
 
     @property
-    def to(self) -> bytes:
-        """Where it leads."""
-        return _bytes(self.target, self.target64)
+    def raw_target(self) -> bytes:
+        """The target as bytes."""
+        return _decode_path(self.target, self.target64)
 
 
-class Gone(_AtPath, frozen=True, kw_only=True, tag="gone"):
-    """A file or link that is no longer there."""
+class Gone(_PathLine, frozen=True, kw_only=True, tag="gone"):
+    """A file or link that no longer exists."""
 
 
 AnyLine = Head | Source | File | Link | Gone
@@ -95,30 +95,30 @@ _encoder = msgspec.json.Encoder()
 _decoder: msgspec.json.Decoder[AnyLine] = msgspec.json.Decoder(AnyLine)
 
 
-def named(path: bytes, key: str = "path") -> dict[str, Any]:
-    """A path as the keys of a line."""
+def path_fields(path: bytes, key: str = "path") -> dict[str, Any]:
+    """Return a path as fields of a line."""
     try:
         return {key: path.decode()}
     except UnicodeDecodeError:
         return {f"{key}64": b64encode(path).decode()}
 
 
-def _bytes(text: str | None, base64: str | None) -> bytes:
+def _decode_path(text: str | None, base64: str | None) -> bytes:
     try:
         return text.encode() if text is not None else b64decode(base64 or "", validate=True)
     except (Base64Error, ValueError) as error:
         raise LogDamagedError("a path is not base64") from error
 
 
-def seal(line: Line) -> bytes:
-    """A line as it is written."""
+def encode_line(line: ManifestLine) -> bytes:
+    """Encode a line, with its crc and newline."""
     body = _encoder.encode(line)[:-1]
     return b'%s,"crc":"%08x"}\n' % (body, crc32(body))
 
 
-def unseal(data: bytes) -> AnyLine:
-    """A line as it was meant; LogDamagedError if it is not that."""
-    if data[-_CRC:] != b',"crc":"%08x"}' % crc32(data[:-_CRC]):
+def decode_line(data: bytes) -> AnyLine:
+    """Decode a line; LogDamagedError if it is damaged."""
+    if data[-_CRC_LENGTH:] != b',"crc":"%08x"}' % crc32(data[:-_CRC_LENGTH]):
         raise LogDamagedError("the crc is wrong")
     try:
         return _decoder.decode(data)
@@ -127,14 +127,14 @@ def unseal(data: bytes) -> AnyLine:
 
 
 class Manifest(msgspec.Struct, frozen=True):
-    """One manifest, read."""
+    """The content of one manifest."""
 
     number: int
     at: str
     entries: tuple[Entry, ...]
-    before: str
+    previous_digest: str
     digest: str  # of its own bytes
-    problems: tuple[str, ...] = ()  # what is damaged in it
+    problems: tuple[str, ...] = ()  # damage in it
 
 
 class Manifests:
@@ -144,38 +144,37 @@ class Manifests:
         self._directory = directory
 
     def numbers(self) -> list[int]:
-        """Which there are, in order."""
-        with errors_mapped("listing the manifests"):
+        """Return the numbers of all manifests, in order."""
+        with map_errors("listing the manifests"):
             names = map(_NAME.fullmatch, os.listdir(self._directory))
             return sorted(int(match[1]) for match in names if match)
 
     def read(self, number: int) -> Manifest:
-        """A manifest; what is damaged in it is left out and named."""
-        with errors_mapped(f"reading manifest {number}"):
-            data = get(name_of(number), self._directory, _CAP)
+        """Read a manifest; damaged lines are left out and named in `problems`."""
+        with map_errors(f"reading manifest {number}"):
+            data = read_small_file(manifest_name(number), self._directory, _MAX_BYTES)
         problems: list[str] = []
         lines: list[AnyLine] = []
-        for place, text in enumerate(data.split(b"\n")[:-1], 1):
+        for line_number, line_data in enumerate(data.split(b"\n")[:-1], 1):
             try:
-                line = unseal(text)
+                line = decode_line(line_data)
                 if isinstance(line, File | Link | Gone | Source):
-                    _ = line.place
+                    _ = line.raw_path
                 lines.append(line)
             except LogDamagedError as error:
-                problems.append(f"line {place}: {error.message}")
+                problems.append(f"line {line_number}: {error.message}")
         if data and not data.endswith(b"\n"):
-            problems.append("the last line has no end")
+            problems.append("the last line has no newline")
         head = lines[0] if lines and isinstance(lines[0], Head) else None
         if head is not None and head.version > VERSION:
             raise FormatError(
-                f"manifest {number} has version {head.version}",
-                hint="use a newer everlog with this archive",
+                f"manifest {number} has version {head.version}", hint="use a newer everlog with this archive"
             )
         entries = tuple(line for line in lines if not isinstance(line, Head))
         if head is None or head.number != number:
             problems.append("its first line is missing")
         elif head.lines != len(entries) and not problems:
-            problems.append(f"it has {len(entries)} lines and not {head.lines}")
+            problems.append(f"it has {len(entries)} lines instead of {head.lines}")
         return Manifest(
             number,
             head.at if head else "",
@@ -186,19 +185,19 @@ class Manifests:
         )
 
     def walk(self, after: int = 0) -> Iterator[Manifest]:
-        """The manifests behind a number, in order."""
+        """Yield the manifests after a number, in order."""
         for number in self.numbers():
             if number > after:
                 yield self.read(number)
 
-    def write(self, number: int, at: str, entries: Sequence[Entry], before: str) -> Manifest:
-        """Write a manifest, durably and as a whole."""
-        head = Head(version=VERSION, number=number, at=at, lines=len(entries), before=before)
-        data = b"".join(map(seal, (head, *entries)))
-        put(name_of(number), data, self._directory, durable=True)
-        return Manifest(number, at, tuple(entries), before, sha256(data).hexdigest())
+    def write(self, number: int, at: str, entries: Sequence[Entry], previous_digest: str) -> Manifest:
+        """Write a manifest atomically. Durable on return."""
+        head = Head(version=VERSION, number=number, at=at, lines=len(entries), before=previous_digest)
+        data = b"".join(map(encode_line, (head, *entries)))
+        replace_small_file(manifest_name(number), data, self._directory, durable=True)
+        return Manifest(number, at, tuple(entries), previous_digest, sha256(data).hexdigest())
 
 
-def name_of(number: int) -> str:
-    """The file name of a manifest."""
+def manifest_name(number: int) -> str:
+    """Return the file name of a manifest."""
     return f"{number:08d}.jsonl"

@@ -1,4 +1,4 @@
-"""Where the programs that we know keep their sessions."""
+"""The directories in which known programs keep their sessions."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from pathlib import Path
 
 
-def usual_places(home: Path, environment: Mapping[str, str]) -> list[Path]:
-    """The folders of Claude Code, Codex, pi, CrabTalk and PicoClaw, whether they exist or not."""
+def default_directories(home: Path, environment: Mapping[str, str]) -> list[Path]:
+    """Return the folders of Claude Code, Codex, pi, CrabTalk and PicoClaw, also missing ones."""
     claude = environment.get("CLAUDE_CONFIG_DIR")
     return [
         (Path(claude) if claude else home / ".claude") / "projects",

@@ -1,8 +1,8 @@
-"""Write files of the archive back, below a folder and nowhere else.
+"""Restoring files of the archive, below a folder and nowhere else.
 
-The path of a file becomes a path below the folder. Each step of it is opened by name without
-following links, no file is written over, and a file has its name only when all of it is there
-and has its SHA-256.
+The path of a file becomes a path below the folder. Each folder of it is opened without following
+symlinks, no file is overwritten, and a file gets its name only when it is complete and its SHA-256
+is right.
 """
 
 from __future__ import annotations
@@ -16,30 +16,23 @@ from pathlib import Path
 
 import msgspec
 
-from everlog.errors import (
-    ConflictError,
-    EverlogError,
-    InvalidIdError,
-    LogDamagedError,
-    NotFoundError,
-    StoreFullError,
-)
+from everlog.errors import ConflictError, EverlogError, InvalidIdError, LogDamagedError, NotFoundError, StoreFullError
 from everlog.interop.archive import archive_folder
 from everlog.interop.archive.archive_listing import matcher
-from everlog.interop.archive.archive_state import State, Version
+from everlog.interop.archive.archive_state import ArchiveState, Version
 from everlog.interop.archive.objects import Objects
-from everlog.interop.archive.source_scan import Problem, shown
-from everlog.stores.file.disk import errors_mapped, open_directory, sync, write_all
+from everlog.interop.archive.source_scan import Problem, display_path
+from everlog.stores.file.disk import map_errors, open_directory, sync, write_all
 
-_NO_LINKS = frozenset({errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK})
+_NO_HARD_LINKS = frozenset({errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK})
 
 
-class Restored(msgspec.Struct, kw_only=True, rename="camel"):
-    """What was written."""
+class RestoreReport(msgspec.Struct, kw_only=True, rename="camel"):
+    """The result of a restore."""
 
     files: list[str] = msgspec.field(default_factory=list)
     bytes: int = 0
-    links: int = 0  # that match and are not made
+    links: int = 0  # that match; they are not restored
     problems: list[Problem] = msgspec.field(default_factory=list)
 
 
@@ -51,122 +44,119 @@ def restore(
     at: str | None = None,
     version: str = "",
     progress: Callable[[int, int], None] | None = None,
-) -> Restored:
-    """Write back what matches, as it was at a time, or a version by its SHA-256's beginning.
+) -> RestoreReport:
+    """Restore matching files as they were at a time, or versions by a prefix of their SHA-256.
 
-    NotFoundError if nothing matches; ConflictError, before anything is written, if a file is there.
+    Raises NotFoundError if nothing matches, and ConflictError, before anything is written, if a
+    file exists already.
     """
-    with archive_folder.opened(root) as opened:
-        done = Restored()
-        chosen = _choose(opened.state, patterns, at, version, done)
-        if not chosen:
-            raise NotFoundError(
-                "nothing in the archive matches", hint="everlog archive list shows it"
-            )
-        steps = [_steps(one.path) for one in chosen]
-        for way in steps:
-            target = os.path.join(os.fsencode(output), *way)
+    with archive_folder.open_archive(root) as archive:
+        report = RestoreReport()
+        versions = _choose_versions(archive.state, patterns, at, version, report)
+        if not versions:
+            raise NotFoundError("nothing in the archive matches", hint="everlog archive list shows its content")
+        split_paths = [_split_path(item.path) for item in versions]
+        for names in split_paths:
+            target = os.path.join(os.fsencode(output), *names)
             if os.path.lexists(target):
-                raise ConflictError(
-                    f"{shown(target)} is there already", hint="give another --output"
-                )
-        with errors_mapped(f"making {output}"):
+                raise ConflictError(f"{display_path(target)} already exists", hint="give another --output")
+        with map_errors(f"creating {output}"):
             os.makedirs(output, 0o700, exist_ok=True)
             top = os.open(output, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        total = sum(one.size for one in chosen)
-        read = 0
+        total = sum(item.size for item in versions)
+        bytes_done = 0
         try:
-            for one, way in zip(chosen, steps, strict=True):
-                target = os.path.join(os.fsencode(output), *way)
+            for item, names in zip(versions, split_paths, strict=True):
+                target = os.path.join(os.fsencode(output), *names)
                 try:
-                    with errors_mapped(f"writing {shown(target)}"):
-                        _write(opened.objects, one, way, top)
-                    done.files.append(shown(target))
-                    done.bytes += one.size
+                    with map_errors(f"writing {display_path(target)}"):
+                        _write_version(archive.objects, item, names, top)
+                    report.files.append(display_path(target))
+                    report.bytes += item.size
                 except StoreFullError:
                     raise
                 except EverlogError as error:
-                    done.problems.append(Problem(shown(one.path), str(error)))
-                read += one.size
+                    report.problems.append(Problem(display_path(item.path), str(error)))
+                bytes_done += item.size
                 if progress is not None:
-                    progress(read, total)
+                    progress(bytes_done, total)
         finally:
             os.close(top)
-        return done
+        return report
 
 
-def _choose(
-    state: State, patterns: Sequence[str], at: str | None, version: str, done: Restored
+def _choose_versions(
+    state: ArchiveState, patterns: Sequence[str], at: str | None, digest_prefix: str, report: RestoreReport
 ) -> list[Version]:
-    """The version of each matching file that is asked for."""
+    """Choose the newest suitable version of each matching file."""
     matches = matcher(patterns)
-    chosen = []
-    for path, known in sorted(state.beneath(b"/").items()):
+    versions = []
+    for path, path_state in sorted(state.entries_below(b"/").items()):
         if not matches(path):
             continue
-        done.links += known.target is not None
-        fitting = [
-            one
-            for one in state.versions(path)
-            if (at is None or one.at <= at) and one.sha256.startswith(version.lower())
+        report.links += path_state.target is not None
+        matching = [
+            candidate
+            for candidate in state.versions(path)
+            if (at is None or candidate.archived_at <= at) and candidate.sha256.startswith(digest_prefix.lower())
         ]
-        chosen += fitting[-1:]
-    return chosen
+        versions += matching[-1:]
+    return versions
 
 
-def _steps(path: bytes) -> list[bytes]:
-    """A path of the archive as names that lead downward only."""
-    steps = [step for step in path.split(b"/") if step]
-    if not steps or any(step in (b".", b"..") or b"\0" in step for step in steps):
-        raise InvalidIdError(f"{shown(path)!r} is not a path that can be restored")
-    return steps
+def _split_path(path: bytes) -> list[bytes]:
+    """Split a path of the archive into names; InvalidIdError if one could lead upward."""
+    names = [name for name in path.split(b"/") if name]
+    if not names or any(name in (b".", b"..") or b"\0" in name for name in names):
+        raise InvalidIdError(f"{display_path(path)!r} is not a path that can be restored")
+    return names
 
 
-def _write(objects: Objects, version: Version, steps: Sequence[bytes], top: int) -> None:
-    here = os.dup(top)
+def _write_version(objects: Objects, version: Version, names: Sequence[bytes], top: int) -> None:
+    folder = os.dup(top)
     try:
-        for step in steps[:-1]:
+        for name in names[:-1]:
             with suppress(FileExistsError):
-                os.mkdir(step, 0o700, dir_fd=here)
-            below = open_directory(os.fsdecode(step), here)
-            os.close(here)
-            here = below
-        _write_file(objects, version, steps[-1], here)
+                os.mkdir(name, 0o700, dir_fd=folder)
+            inner = open_directory(os.fsdecode(name), folder)
+            os.close(folder)
+            folder = inner
+        _write_file(objects, version, names[-1], folder)
     finally:
-        os.close(here)
+        os.close(folder)
 
 
-def _write_file(objects: Objects, version: Version, name: bytes, here: int) -> None:
-    temporary = f".everlog-restore.{os.getpid()}"  # a name of any length would be too long
+def _write_file(objects: Objects, version: Version, name: bytes, folder: int) -> None:
+    temporary = f".everlog-restore.{os.getpid()}"  # a longer name might not fit
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-    descriptor = os.open(temporary, flags, 0o600, dir_fd=here)
+    descriptor = os.open(temporary, flags, 0o600, dir_fd=folder)
     try:
         try:
-            whole = sha256()
-            for piece in version.pieces:
-                data = objects.get(piece.object, piece.size)
-                whole.update(data)
+            digest = sha256()
+            for chunk in version.chunks:
+                data = objects.get(chunk.object, chunk.size)
+                digest.update(data)
                 write_all(descriptor, data)
-            if whole.hexdigest() != version.sha256:
-                raise LogDamagedError("its pieces do not make the file that was archived")
+            if digest.hexdigest() != version.sha256:
+                raise LogDamagedError("its chunks do not add up to the archived file")
             os.fchmod(descriptor, version.mode & 0o700 | 0o600)
             os.utime(descriptor, ns=(version.mtime_ns, version.mtime_ns))
             sync(descriptor)
         finally:
             os.close(descriptor)
-        _name(temporary, name, here)
+        _link_to_name(temporary, name, folder)
     finally:
         with suppress(FileNotFoundError):
-            os.unlink(temporary, dir_fd=here)
+            os.unlink(temporary, dir_fd=folder)
 
 
-def _name(temporary: str, name: bytes, here: int) -> None:
-    """Give a file its name; unlike a rename, a link takes nobody else's away."""
+def _link_to_name(temporary: str, name: bytes, folder: int) -> None:
+    """Give a file its name by a hard link, which, unlike a rename, replaces no other file."""
     try:
-        os.link(temporary, name, src_dir_fd=here, dst_dir_fd=here, follow_symlinks=False)
+        os.link(temporary, name, src_dir_fd=folder, dst_dir_fd=folder, follow_symlinks=False)
     except FileExistsError as error:
-        raise ConflictError("it is there already") from error
+        raise ConflictError("the file already exists") from error
     except OSError as error:
-        if error.errno not in _NO_LINKS:
+        if error.errno not in _NO_HARD_LINKS:
             raise
-        os.rename(temporary, name, src_dir_fd=here, dst_dir_fd=here)
+        os.rename(temporary, name, src_dir_fd=folder, dst_dir_fd=folder)

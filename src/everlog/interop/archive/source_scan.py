@@ -1,4 +1,4 @@
-"""Find what is in a source, without opening any file."""
+"""Scanning a source, without opening any file."""
 
 from __future__ import annotations
 
@@ -8,105 +8,102 @@ from typing import NamedTuple
 
 from msgspec import Struct, field
 
-_LATEST = (1 << 63) - 1  # the year 2262
+_MAX_MTIME_NS = (1 << 63) - 1  # the year 2262
 
 
-class Seen(NamedTuple):
-    """A regular file as its directory tells it."""
+class FileStat(NamedTuple):
+    """Size, mtime and inode of a regular file."""
 
     size: int
     mtime_ns: int
     inode: int
 
 
-def seen(status: os.stat_result) -> Seen:
-    """The numbers of a file, as far as 64 bits hold them: SQLite has no more."""
+def file_stat(status: os.stat_result) -> FileStat:
+    """Return the stat of a file, in signed 64-bit numbers as SQLite has them."""
     inode = status.st_ino - (1 << 64) if status.st_ino >= 1 << 63 else status.st_ino
-    return Seen(status.st_size, min(status.st_mtime_ns, _LATEST), inode)
+    return FileStat(status.st_size, min(status.st_mtime_ns, _MAX_MTIME_NS), inode)
 
 
 class Problem(Struct, frozen=True):
-    """Something that could not be read, and why."""
+    """A path that could not be read, and why."""
 
     path: str
     problem: str
 
 
-class Found(Struct):
-    """What is in a source."""
+class ScanResult(Struct):
+    """The content of a source."""
 
-    files: dict[bytes, Seen] = field(default_factory=dict)
+    files: dict[bytes, FileStat] = field(default_factory=dict)
     links: dict[bytes, bytes] = field(default_factory=dict)  # path → target
     special: list[bytes] = field(default_factory=list)  # FIFOs, sockets, devices
-    unread: list[bytes] = field(default_factory=list)  # of what is in there nothing is known
+    unread: list[bytes] = field(default_factory=list)  # paths whose content is unknown
     problems: list[Problem] = field(default_factory=list)
 
-    def failed(self, path: bytes, error: OSError) -> None:
-        """Note a path that cannot be looked into."""
+    def add_failure(self, path: bytes, error: OSError) -> None:
+        """Record a path that cannot be read."""
         self.unread.append(path)
-        self.problems.append(Problem(shown(path), error.strerror or str(error)))
+        self.problems.append(Problem(display_path(path), error.strerror or str(error)))
 
-    def knows(self, path: bytes) -> bool:
-        """Whether the path would have been found if it were there."""
-        return not any(path == one or path.startswith(one + b"/") for one in self.unread)
+    def covers(self, path: bytes) -> bool:
+        """Whether the scan would have found the path if it existed."""
+        return not any(path == top or path.startswith(top + b"/") for top in self.unread)
 
 
-def find(place: bytes, skip: tuple[int, int] | None = None) -> Found:
-    """Everything at a path. Links are not followed; `skip` is a directory (device, inode)."""
-    found = Found()
+def scan_source(path: bytes, skip: tuple[int, int] | None = None) -> ScanResult:
+    """Scan a path. Symlinks are not followed; `skip` is a directory (device, inode)."""
+    result = ScanResult()
     try:
-        status = os.lstat(place)
+        status = os.lstat(path)
     except (FileNotFoundError, NotADirectoryError):
-        return found
+        return result
     except OSError as error:
-        found.failed(place, error)
-        return found
+        result.add_failure(path, error)
+        return result
     folders = []
     if stat.S_ISDIR(status.st_mode):
-        folders += [place] if (status.st_dev, status.st_ino) != skip else []
+        folders += [path] if (status.st_dev, status.st_ino) != skip else []
     elif stat.S_ISREG(status.st_mode):
-        found.files[place] = seen(status)
+        result.files[path] = file_stat(status)
     else:
-        found.special.append(place)
+        result.special.append(path)
     while folders:
         folder = folders.pop()
         try:
             with os.scandir(folder) as entries:
                 for entry in entries:
-                    _sort_in(entry, found, folders, skip)
+                    _add_entry(entry, result, folders, skip)
         except FileNotFoundError:
             continue  # removed meanwhile
         except OSError as error:
-            found.failed(folder, error)
-    return found
+            result.add_failure(folder, error)
+    return result
 
 
-def _sort_in(
-    entry: os.DirEntry[bytes],
-    found: Found,
-    folders: list[bytes],
-    skip: tuple[int, int] | None,
+def _add_entry(
+    entry: os.DirEntry[bytes], result: ScanResult, folders: list[bytes], skip: tuple[int, int] | None
 ) -> None:
     path = entry.path
     try:
         if entry.is_symlink():
-            found.links[path] = os.readlink(path)
+            result.links[path] = os.readlink(path)
             return
         status = entry.stat(follow_symlinks=False)
     except FileNotFoundError:
         return  # removed meanwhile
     except OSError as error:
-        found.failed(path, error)
+        result.add_failure(path, error)
         return
     if stat.S_ISDIR(status.st_mode):
         if (status.st_dev, status.st_ino) != skip:
             folders.append(path)
     elif stat.S_ISREG(status.st_mode):
-        found.files[path] = seen(status)
+        result.files[path] = file_stat(status)
     else:
-        found.special.append(path)
+        result.special.append(path)
 
 
-def shown(path: bytes) -> str:
-    """A path for people."""
+def display_path(path: bytes) -> str:
+    """Return a path as text to show."""
     return path.decode("utf-8", "backslashreplace")

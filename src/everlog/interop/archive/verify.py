@@ -1,4 +1,4 @@
-"""Check every byte of the archive: manifests, the objects they name, and all other objects."""
+"""Checking every byte of the archive: manifests, the objects they name, and all others."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ import msgspec
 
 from everlog.errors import EverlogError, FormatError, LogDamagedError, NotFoundError
 from everlog.interop.archive import archive_folder
-from everlog.interop.archive.manifest import File, name_of
-from everlog.interop.archive.objects import path_of
-from everlog.interop.archive.source_scan import shown
+from everlog.interop.archive.manifest import File, manifest_name
+from everlog.interop.archive.objects import object_path
+from everlog.interop.archive.source_scan import display_path
 
-NAMED = 5  # files that are told of a damaged object
+MAX_NAMED_FILES = 5  # files that are named for a damaged object
 
 
 class Damage(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, rename="camel"):
-    """Something that is not as it was written."""
+    """A file of the archive that is damaged or missing."""
 
     file: str  # below {root}/archive
     problem: str
@@ -25,83 +25,83 @@ class Damage(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, rena
     needed_by_count: int = 0
 
 
-class Checked(msgspec.Struct, kw_only=True, rename="camel"):
-    """What was checked, and what is wrong with it."""
+class VerifyReport(msgspec.Struct, kw_only=True, rename="camel"):
+    """The result of a check."""
 
     manifests: int = 0
     objects: int = 0
     bytes: int = 0  # of objects, compressed
-    unused: int = 0  # objects that a run wrote which was killed before it could name them
+    unused: int = 0  # objects of a run that was killed before it could name them
     damage: list[Damage] = msgspec.field(default_factory=list)
 
 
-def verify(root: Path, *, progress: Callable[[int, int], None] | None = None) -> Checked:
-    """Check the archive of a root."""
-    with archive_folder.opened(root) as opened:
-        done = Checked()
-        needed = _check_manifests(opened, done)
-        objects = dict(opened.objects.walk())
+def verify(root: Path, *, progress: Callable[[int, int], None] | None = None) -> VerifyReport:
+    """Check the archive of a root; NotFoundError if there is none."""
+    with archive_folder.open_archive(root) as archive:
+        report = VerifyReport()
+        needed = _check_manifests(archive, report)
+        objects = dict(archive.objects.walk())
         total = sum(objects.values())
         for name, size in objects.items():
-            done.objects += 1
-            done.bytes += size
-            done.unused += name not in needed
+            report.objects += 1
+            report.bytes += size
+            report.unused += name not in needed
             try:
-                data = opened.objects.get(name)
+                data = archive.objects.get(name)
                 sizes = needed[name].sizes if name in needed else set()
                 if sizes - {len(data)}:
-                    raise LogDamagedError("a manifest says that it has another size")
+                    raise LogDamagedError("its size is not the one in a manifest")
             except EverlogError as error:
-                _add(done, name, error.message, needed)
+                _add_damage(report, name, error.message, needed)
             if progress is not None:
-                progress(done.bytes, total)
+                progress(report.bytes, total)
         for name in sorted(needed.keys() - objects.keys()):
-            _add(done, name, "it is missing", needed)
-        return done
+            _add_damage(report, name, "it is missing", needed)
+        return report
 
 
-class _Need(msgspec.Struct):
+class _ObjectUsage(msgspec.Struct):
     sizes: set[int] = msgspec.field(default_factory=set)
     paths: dict[bytes, None] = msgspec.field(default_factory=dict)
 
 
-def _check_manifests(opened: archive_folder.Folder, done: Checked) -> dict[str, _Need]:
-    """Check the manifests and their order; which objects are needed, by what."""
-    needed: dict[str, _Need] = {}
-    numbers = opened.manifests.numbers()
+def _check_manifests(archive: archive_folder.ArchiveFolder, report: VerifyReport) -> dict[str, _ObjectUsage]:
+    """Check the manifests and their order, and return the usage of the objects they name."""
+    needed: dict[str, _ObjectUsage] = {}
+    numbers = archive.manifests.numbers()
     digest = ""
     for number in range(1, max(numbers, default=0) + 1):
         problems: tuple[str, ...]
         try:
-            manifest = opened.manifests.read(number)
+            manifest = archive.manifests.read(number)
             problems = manifest.problems
         except NotFoundError:
             problems, manifest = ("it is missing",), None
         except (FormatError, LogDamagedError) as error:
             problems, manifest = (error.message,), None
         if manifest is not None:
-            done.manifests += 1
-            if digest and not problems and manifest.before != digest:
-                problems = ("the manifest before it is not the one that it was written after",)
+            report.manifests += 1
+            if digest and not problems and manifest.previous_digest != digest:
+                problems = ("the previous manifest is not the one that it was written after",)
             for entry in manifest.entries:
                 if isinstance(entry, File):
-                    for piece in entry.pieces:
-                        need = needed.setdefault(piece.object, _Need())
-                        need.sizes.add(piece.size)
-                        need.paths[entry.place] = None
+                    for chunk in entry.chunks:
+                        usage = needed.setdefault(chunk.object, _ObjectUsage())
+                        usage.sizes.add(chunk.size)
+                        usage.paths[entry.raw_path] = None
         digest = manifest.digest if manifest is not None and not problems else ""
-        file = f"manifests/{name_of(number)}"
-        done.damage += [Damage(file=file, problem=problem) for problem in problems]
+        file = f"manifests/{manifest_name(number)}"
+        report.damage += [Damage(file=file, problem=problem) for problem in problems]
     return needed
 
 
-def _add(done: Checked, name: str, problem: str, needed: dict[str, _Need]) -> None:
+def _add_damage(report: VerifyReport, name: str, problem: str, needed: dict[str, _ObjectUsage]) -> None:
     paths = list(needed[name].paths) if name in needed else []
-    done.damage.append(
+    report.damage.append(
         Damage(
-            file=f"objects/{path_of(name)}",
+            file=f"objects/{object_path(name)}",
             problem=problem,
-            needed_by=[shown(path) for path in paths[:NAMED]],
+            needed_by=[display_path(path) for path in paths[:MAX_NAMED_FILES]],
             needed_by_count=len(paths),
         )
     )

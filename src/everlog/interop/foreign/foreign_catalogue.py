@@ -1,7 +1,7 @@
-"""Which sessions a foreign directory holds, and what a listing shows of each.
+"""The catalogue of a foreign directory: its sessions, and what a listing shows of each.
 
-A listing looks at the names and times of all files and reads what grew, from where it was read to
-the last time. What it knows is kept in `index.db`, so the next process reads nothing again.
+A listing stats all files and reads only the lines that were added since the last one. The results
+are cached in `index.db`, so that the next process does not read the files again.
 """
 
 from __future__ import annotations
@@ -20,305 +20,308 @@ from msgspec.structs import replace
 
 from everlog.errors import EverlogError, StoreFailedError
 from everlog.ids import epoch_ms, timestamp
-from everlog.index.foreign_transcripts import Transcripts
-from everlog.interop.foreign.foreign_files import Files
-from everlog.interop.foreign.transcript_files import ENDING, Signature, Stamp, Trail, signature
-from everlog.interop.formats.live_format import Glance, LiveFormat
+from everlog.index.foreign_transcripts import ForeignTranscripts
+from everlog.interop.foreign.foreign_files import ForeignFiles
+from everlog.interop.foreign.transcript_files import ENDING, ReadPosition, Signature, Stamp, signature
+from everlog.interop.formats.live_format import ListingScan, LiveFormat
 from everlog.model import Metadata
 from everlog.ports import SessionRow
-from everlog.stores.file.disk import errors_mapped
+from everlog.stores.file.disk import map_errors
 from everlog.stores.file.log_tail import Report
 
-HEAD = 64 * 1024  # bytes by which a file is recognised
-DEEPEST = 8  # folders below the root
+HEAD_BYTES = 64 * 1024  # read from a file to detect its format
+MAX_DEPTH = 8  # folders below the root
 Progress = Callable[[int, int], None]
 
 _PART = re.compile(r"_part[0-9]+$")
-_BESIDE = ("subagents", "tool-results")  # what is in them belongs to a session
+_SESSION_FOLDERS = ("subagents", "tool-results")  # their files belong to a session
 _BATCH = 200
 
 
-class Row(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What is known of one transcript."""
+class TranscriptRow(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """The cached facts about one transcript."""
 
     folder: str
     stem: str
-    dialect: str = ""  # empty: of a kind that is not known
-    tried: tuple[str, ...] = ()  # if so: the dialects that do not know it
-    name: str = ""  # the session's id, unless others have the same
-    stamps: Signature = ()  # what it was known by
-    trail: Trail = Trail()
+    format: str = msgspec.field(default="", name="dialect")  # empty: not recognised
+    # If so, the formats that were tried.
+    tried_formats: tuple[str, ...] = msgspec.field(default=(), name="tried")
+    name: str = ""  # the session's id, unless other files have the same
+    stamps: Signature = ()  # of the files when they were last read
+    position: ReadPosition = msgspec.field(default=ReadPosition(), name="trail")
     sizes: tuple[int, ...] = ()
-    glance: Glance = Glance()
-    twin: bool = False  # another file of the folder has its name
+    scan: ListingScan = msgspec.field(default=ListingScan(), name="glance")
+    # Whether another file of the folder has the same session id.
+    has_shared_name: bool = msgspec.field(default=False, name="twin")
 
     @property
     def path(self) -> str:
-        """Where it is, relative to the root."""
+        """Path of the transcript, relative to the root."""
         return f"{self.folder}/{self.stem}{ENDING}" if self.folder else f"{self.stem}{ENDING}"
 
     @property
-    def changed(self) -> int:
-        """When the file was last written, in ns."""
+    def modified_ns(self) -> int:
+        """Time of the last write to the files, in ns."""
         return max((stamp[2] for stamp in self.stamps), default=0)
 
-    def listed(self, session: str) -> SessionRow:
-        """The session as a listing shows it."""
-        seen = self.glance
-        last = _time(seen.last) or (timestamp(self.changed / 1e9) if seen.messages else "")
+    def session_row(self, session: str) -> SessionRow:
+        """Return the session as a listing shows it."""
+        scan, modified = self.scan, self.modified_ns / 1e9
+        last = _normalize_time(scan.last) or (timestamp(modified) if scan.messages else "")
         metadata = Metadata(
             id=session,
-            name=seen.title or None,
-            created_at=_time(seen.created) or timestamp(self.changed / 1e9),
+            title=scan.title or None,
+            created_at=_normalize_time(scan.created) or timestamp(modified),
             last_message_at=last,
-            model=seen.model,
-            message_count=seen.messages,
-            source=self.dialect,
-            agent=seen.agent or "main",
-            sender=seen.sender or "user",
-            key=seen.key or None,
-            aliases=seen.aliases,
-            scope=seen.scope,
-            chat=seen.chat,
-            extra={"cwd": seen.cwd} if seen.cwd else {},
+            model=scan.model,
+            message_count=scan.messages,
+            source=self.format,
+            agent=scan.agent or "main",
+            sender=scan.sender or "user",
+            key=scan.key or None,
+            aliases=scan.aliases,
+            scope=scan.scope,
+            chat=scan.chat,
+            extra={"cwd": scan.cwd} if scan.cwd else {},
         )
         return SessionRow(metadata, sum(self.sizes), max(len(self.sizes), 1))
 
 
-def _time(text: str) -> str:
-    """A time as ours are written; empty if it is none."""
+def _normalize_time(text: str) -> str:
+    """Return a time in the native notation, or an empty string if it is not a time."""
     if len(text) == len("2026-01-05T09:00:00.000Z") and text.endswith("Z"):
         return text
-    moment = epoch_ms(text)
-    return "" if moment is None else timestamp(moment / 1000)
+    time_ms = epoch_ms(text)
+    return "" if time_ms is None else timestamp(time_ms / 1000)
 
 
-_decode = msgspec.msgpack.Decoder(Row).decode
+_decode = msgspec.msgpack.Decoder(TranscriptRow).decode
 _encode = msgspec.msgpack.Encoder().encode
 
 
-class Catalogue:
-    """The sessions of one directory, for all threads of a process."""
+class ForeignCatalogue:
+    """The sessions of one foreign directory, shared by all threads of a process."""
 
     def __init__(
-        self,
-        root: Path,
-        dialects: Sequence[LiveFormat],
-        index: Path,
-        report: Report,
-        progress: Progress | None = None,
+        self, root: Path, formats: Sequence[LiveFormat], index: Path, report: Report, progress: Progress | None = None
     ) -> None:
         self._root = root
-        self._dialects = {one.NAME: one for one in dialects}
-        self._transcripts = Transcripts(index, report)
+        self._formats = {format.NAME: format for format in formats}
+        self._transcripts = ForeignTranscripts(index, report)
         self._report = report
         self._progress = progress
         self._lock = threading.Lock()
-        self._rows: dict[str, Row] | None = None  # by path
-        self._sessions: dict[str, Row] = {}  # by id
+        self._rows: dict[str, TranscriptRow] | None = None  # by path
+        self._sessions: dict[str, TranscriptRow] = {}  # by id
 
-    def sessions(self) -> Mapping[str, Row]:
-        """All sessions as they are now, by id."""
+    def sessions(self) -> Mapping[str, TranscriptRow]:
+        """Scan the directory and return all its sessions by id."""
         with self._lock:
-            self._look()
+            self._scan()
             return self._sessions
 
-    def find(self, session: str) -> Row | None:
-        """One session; the directory is looked at only if it is not where it was."""
+    def find(self, session: str) -> TranscriptRow | None:
+        """Return a session, or None. The directory is scanned only if its file has moved."""
         with self._lock:
-            return self._found(session)
+            return self._find(session)
 
-    def _found(self, session: str) -> Row | None:
+    def _find(self, session: str) -> TranscriptRow | None:
         row = self._sessions.get(session)
         if row is None or not os.path.lexists(self._root / row.path):
-            self._look()
+            self._scan()
             row = self._sessions.get(session)
         return row
 
-    def current(self, session: str) -> Row | None:
-        """One session as it is now; no other file is looked at."""
+    def current(self, session: str) -> TranscriptRow | None:
+        """Refresh one session and return it, or None; no other file is read."""
         with self._lock:
-            row = self._found(session)
+            row = self._find(session)
             if row is None:
                 return None
-            new = self._refreshed(row, self._stamps(row))
-            if new is not row and new is not None:
-                self._save({row.path: replace(new, twin=False)}, ())
-                self._sessions[session] = new
-            return new or row
+            refreshed = self._refresh_row(row, self._stamps(row))
+            if refreshed is not row and refreshed is not None:
+                self._save({row.path: replace(refreshed, has_shared_name=False)}, ())
+                self._sessions[session] = refreshed
+            return refreshed or row
 
-    def knows(self, session: str) -> bool:
-        """Whether there was such a session when the directory was last looked at."""
+    def has_seen(self, session: str) -> bool:
+        """Whether the last scan found this session."""
         return session in self._sessions
 
-    def files(self, row: Row) -> Files:
-        """The files of a session."""
-        return Files(self._root, row.folder, row.stem, self._dialects[row.dialect], self._report)
+    def files(self, row: TranscriptRow) -> ForeignFiles:
+        """Return the files of a session."""
+        format = self._formats[row.format]
+        return ForeignFiles(self._root, row.folder, row.stem, format, self._report)
 
-    def moved(self) -> None:
-        """A file of ours came, went or was renamed."""
+    def rescan(self) -> None:
+        """Scan the directory again, after we created, deleted or renamed a file."""
         with self._lock:
-            self._look()
+            self._scan()
 
-    def made(self, folder: str, stem: str, dialect: LiveFormat) -> None:
-        """A session was made that its content does not tell apart yet."""
+    def add_created(self, folder: str, stem: str, format: LiveFormat) -> None:
+        """Add a new session, whose content does not reveal its format yet."""
         with self._lock:
-            self._look()
-            row = Row(folder=folder, stem=stem, dialect=dialect.NAME)
-            new = self._refreshed(row, self._stamps(row))
-            if new is not None:
-                self._save({new.path: new}, ())
-                self._name()
+            self._scan()
+            row = TranscriptRow(folder=folder, stem=stem, format=format.NAME)
+            refreshed = self._refresh_row(row, self._stamps(row))
+            if refreshed is not None:
+                self._save({refreshed.path: refreshed}, ())
+                self._assign_ids()
 
-    def forked(self) -> None:
-        """In a child: the lock may belong to a thread that is not here."""
+    def reset_after_fork(self) -> None:
+        """Replace the lock in a forked child, which may not have the thread that holds it."""
         self._lock = threading.Lock()
 
     def close(self) -> None:
-        """Give the connection back."""
+        """Close the index database."""
         self._transcripts.database.close()
 
-    # --- looking
+    # --- scanning
 
-    def _look(self) -> None:
+    def _scan(self) -> None:
         if self._rows is None:
             self._rows = self._load()
-        found: dict[str, Row] = {}
-        changed: dict[str, Row] = {}
-        names = list(_walk(self._root))
-        for done, (folder, stem, stamps) in enumerate(names, 1):
+        rows: dict[str, TranscriptRow] = {}
+        changed: dict[str, TranscriptRow] = {}
+        transcripts = list(_walk(self._root))
+        for done, (folder, stem, stamps) in enumerate(transcripts, 1):
             path = f"{folder}/{stem}{ENDING}" if folder else f"{stem}{ENDING}"
-            known = self._rows.get(path)
-            row = self._refreshed(known or Row(folder=folder, stem=stem), stamps)
+            cached = self._rows.get(path)
+            row = self._refresh_row(cached or TranscriptRow(folder=folder, stem=stem), stamps)
             if row is None:
                 continue
-            found[path] = row
-            if row is not known:
+            rows[path] = row
+            if row is not cached:
                 changed[path] = row
-                self._tell(done, len(names), len(changed))
+                self._report_progress(done, len(transcripts), len(changed))
             if len(changed) >= _BATCH:
                 self._save(changed, ())
                 changed = {}
-        gone = self._rows.keys() - found.keys()
-        if changed or gone or not self._sessions:
-            self._save(changed, gone)
-            self._name()
+        removed = self._rows.keys() - rows.keys()
+        if changed or removed or not self._sessions:
+            self._save(changed, removed)
+            self._assign_ids()
 
-    def _tell(self, done: int, total: int, changed: int) -> None:
+    def _report_progress(self, done: int, total: int, changed: int) -> None:
         if self._progress is not None and (done == total or changed % 20 == 0):
             self._progress(done, total)
 
-    def _load(self) -> dict[str, Row]:
-        rows: dict[str, Row] = {}
+    def _load(self) -> dict[str, TranscriptRow]:
+        rows: dict[str, TranscriptRow] = {}
         try:
             for path, data in self._transcripts.load().items():
                 try:
                     row = _decode(data)
-                    if row.dialect in self._dialects or row.tried == tuple(self._dialects):
+                    if row.format in self._formats or row.tried_formats == tuple(self._formats):
                         rows[path] = row
                 except (msgspec.DecodeError, UnicodeError):
-                    continue  # of another version: it is looked at again
+                    continue  # written by another version: the file is scanned again
         except EverlogError as error:
-            self._report(f"what was known of {self._root} cannot be read: {error.message}")
+            self._report(f"the cached listing of {self._root} cannot be read: {error.message}")
         return rows
 
-    def _save(self, changed: Mapping[str, Row], gone: set[str] | tuple[()]) -> None:
+    def _save(self, changed: Mapping[str, TranscriptRow], removed: set[str] | tuple[()]) -> None:
         assert self._rows is not None
         self._rows.update(changed)
-        for path in gone:
+        for path in removed:
             self._rows.pop(path, None)
-        if changed or gone:
+        if changed or removed:
             try:
-                self._transcripts.put(((path, _encode(row)) for path, row in changed.items()), gone)
+                encoded = ((path, _encode(row)) for path, row in changed.items())
+                self._transcripts.put(encoded, removed)
             except EverlogError as error:
-                self._report(f"the index is behind: {error.message}")
+                self._report(f"the index is out of date: {error.message}")
 
-    def _stamps(self, row: Row) -> Signature:
+    def _stamps(self, row: TranscriptRow) -> Signature:
         with suppress(EverlogError):
             return self.files(row).signature()
         return ()
 
-    def _refreshed(self, row: Row, stamps: Signature) -> Row | None:
-        """A row that is true now: the same one if nothing changed; None if the file is gone."""
+    def _refresh_row(self, row: TranscriptRow, stamps: Signature) -> TranscriptRow | None:
+        """Return the current row: the same object if unchanged, None if the file is gone."""
         if stamps == row.stamps:
             return row if stamps else None
         try:
-            dialect = self._dialects.get(row.dialect) or self._recognised(row)
-            if dialect is None:
-                return replace(row, dialect="", tried=tuple(self._dialects), stamps=stamps)
-            named = replace(row, dialect=dialect.NAME)
-            return self._glanced(named, self.files(named), dialect, stamps)
+            format = self._formats.get(row.format) or self._detect_format(row)
+            if format is None:
+                return replace(row, format="", tried_formats=tuple(self._formats), stamps=stamps)
+            identified = replace(row, format=format.NAME)
+            return self._scan_listing(identified, self.files(identified), format, stamps)
         except EverlogError as error:
             if os.path.lexists(self._root / row.path):
                 self._report(f"{row.path} cannot be listed: {error.message}")
             return None
 
-    def _recognised(self, row: Row) -> LiveFormat | None:
-        """The dialect of a file, by what is in it."""
+    def _detect_format(self, row: TranscriptRow) -> LiveFormat | None:
+        """Detect the format of a file from its content."""
         path = self._root / row.path
         with (
-            errors_mapped(f"reading {row.path}"),
-            open(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC), "rb") as opened,
+            map_errors(f"reading {row.path}"),
+            open(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC), "rb") as file,
         ):
-            head = opened.read(HEAD)
-        known = list(self._dialects.values())
-        if not head and len(known) == 1:
-            return known[0]
-        return next((one for one in known if one.recognises(path.name, head)), None)
+            head = file.read(HEAD_BYTES)
+        formats = list(self._formats.values())
+        if not head and len(formats) == 1:
+            return formats[0]
+        return next((format for format in formats if format.recognises(path.name, head)), None)
 
-    def _glanced(self, row: Row, files: Files, dialect: LiveFormat, stamps: Signature) -> Row:
-        with errors_mapped(f"reading {row.path}"):
-            whole = not files.holds(row.trail)
-            grown = files.grown(Trail() if whole else row.trail)
-            where = files.where("")
-            glance = dialect.glance(Glance() if whole else row.glance, grown, where.beside)
-            chat_of = getattr(dialect, "chat_of", None)  # only CrabTalk's names have a number
+    def _scan_listing(
+        self, row: TranscriptRow, files: ForeignFiles, format: LiveFormat, stamps: Signature
+    ) -> TranscriptRow:
+        with map_errors(f"reading {row.path}"):
+            is_rewritten = not files.is_unchanged_before(row.position)
+            new_lines = files.new_lines(ReadPosition() if is_rewritten else row.position)
+            meta_bytes = files.info("").meta_bytes
+            old_scan = ListingScan() if is_rewritten else row.scan
+            scan = format.scan_listing(old_scan, new_lines, meta_bytes)
+            chat_of = getattr(format, "chat_of", None)  # only CrabTalk's names have a number
             if chat_of is not None:
-                glance = replace(glance, chat=chat_of(row.stem, where.beside))
+                scan = replace(scan, chat=chat_of(row.stem, meta_bytes))
             return replace(
                 row,
-                name=dialect.name_of(row.stem, where.beside),
+                name=format.session_id_of(row.stem, meta_bytes),
                 stamps=stamps,
-                trail=grown.trail,
+                position=new_lines.position,
                 sizes=tuple(files.sizes()),
-                glance=glance,
+                scan=scan,
             )
 
-    def _name(self) -> None:
-        """Give every session its id: of those with one name, the newest has it for its own."""
+    def _assign_ids(self) -> None:
+        """Assign ids to all sessions: of several with one name, the newest has it as its id."""
         assert self._rows is not None
-        rows = [row for row in self._rows.values() if row.dialect and not row.glance.skip]
+        rows = [row for row in self._rows.values() if row.format and not row.scan.skip]
         names = Counter((row.folder, row.name) for row in rows)
         if len(names) < len(rows):
-            rows = [replace(row, twin=names[row.folder, row.name] > 1) for row in rows]
-        rows.sort(key=lambda row: (row.changed, row.path))
-        named: dict[str, Row] = {}
+            rows = [replace(row, has_shared_name=names[row.folder, row.name] > 1) for row in rows]
+        rows.sort(key=lambda row: (row.modified_ns, row.path))
+        sessions: dict[str, TranscriptRow] = {}
         for row in rows:
-            older = named.get(row.name)
+            older = sessions.get(row.name)
             if older is not None:
-                named[f"{older.folder.replace('/', ':')}:{older.stem}"] = older
-            named[row.name] = row
-        self._sessions = named
+                sessions[f"{older.folder.replace('/', ':')}:{older.stem}"] = older
+            sessions[row.name] = row
+        self._sessions = sessions
 
 
 def _walk(root: Path) -> Iterator[tuple[str, str, Signature]]:
-    """Folder, stem and signature of each file that may be a transcript; no link is followed."""
+    """Yield folder, stem and signature of each possible transcript; symlinks are not followed."""
     folders = [("", 0)]
     while folders:
         folder, depth = folders.pop()
         try:
             with os.scandir(root / folder) as entries:
-                found = [(one.name, one.is_dir(follow_symlinks=False), one) for one in entries]
+                children = [(item.name, item.is_dir(follow_symlinks=False), item) for item in entries]
         except OSError as error:
             if folder:
-                continue  # gone, or not ours to look into
-            raise StoreFailedError(f"{root} cannot be looked into: {error.strerror}") from error
-        names = {name: entry for name, is_folder, entry in found if not is_folder}
+                continue  # removed meanwhile, or not readable
+            raise StoreFailedError(f"{root} cannot be read: {error.strerror}") from error
+        names = {name: entry for name, is_folder, entry in children if not is_folder}
         stamp = partial(_stamp, names)
-        for name, is_folder, _ in found:
+        for name, is_folder, _ in children:
             if is_folder:
-                own = name in _BESIDE or f"{name}{ENDING}" in names
-                if not own and not name.startswith(".") and depth < DEEPEST and _is_text(name):
+                is_owned = name in _SESSION_FOLDERS or f"{name}{ENDING}" in names
+                is_hidden = is_owned or name.startswith(".")
+                if not is_hidden and depth < MAX_DEPTH and _is_text(name):
                     folders.append((f"{folder}/{name}" if folder else name, depth + 1))
             elif name.endswith(ENDING) and _is_text(name):
                 stem = name.removesuffix(ENDING)
@@ -330,7 +333,7 @@ def _walk(root: Path) -> Iterator[tuple[str, str, Signature]]:
 
 
 def _is_text(name: str) -> bool:
-    """Whether a name is UTF-8: others can be no id of a session."""
+    """Whether a name is UTF-8; other names cannot be session ids."""
     try:
         name.encode()
     except UnicodeEncodeError:

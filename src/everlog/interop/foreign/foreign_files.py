@@ -1,7 +1,7 @@
-"""The files of one foreign session, written: lines are added, and what is written anew is swapped.
+"""Writing the files of one foreign session.
 
-Lines are added whole or not at all, with one write and one sync. Everything else is written beside
-the old one and renamed, so that no crash finds half of it.
+Lines are appended whole or not at all, with one write and one sync. Everything else is written to a
+temporary file and renamed, so that a crash never leaves half of it.
 """
 
 from __future__ import annotations
@@ -15,44 +15,45 @@ from zlib import crc32
 from everlog.errors import ConflictError, FormatError, StoreFullError
 from everlog.interop.foreign.transcript_files import (
     ENDING,
-    START,
-    Landed,
+    START_POSITION,
+    AppendedLines,
+    ReadPosition,
     Stamp,
-    Trail,
     Transcript,
-    opened,
+    open_for_reading,
     stamp_in,
     stamp_of,
 )
-from everlog.interop.formats.format_types import LONGEST
-from everlog.interop.formats.live_format import Added
+from everlog.interop.formats.format_types import MAX_LINE_BYTES
+from everlog.interop.formats.live_format import FileEdit
 from everlog.log.parts import split_at_boundary
 from everlog.stores.file import disk
-from everlog.stores.file.log_tail import Tail
+from everlog.stores.file.log_tail import LogTail
 
 
-class Files(Transcript):
-    """A session that is read and written to."""
+class ForeignFiles(Transcript):
+    """The files of one foreign session, to be read and written."""
 
     def append(
-        self, lines: Sequence[bytes], files: Mapping[str, bytes], known: Trail = START
-    ) -> Landed:
-        """Add lines at the end and write `files` anew, all or nothing.
+        self, lines: Sequence[bytes], files: Mapping[str, bytes], expected: ReadPosition = START_POSITION
+    ) -> AppendedLines:
+        """Append lines and replace `files`, all or nothing. Durable on return.
 
-        A torn line before them is ended first. `known` is how far the transcript was followed.
+        A torn line before them is ended first. `expected` is the position that the reader of the
+        transcript has reached: it tells whether another program appended lines in between.
         """
-        with self.folder() as folder, disk.errors_mapped(f"writing {self.path}"):
+        with self.open_folder() as folder, disk.map_errors(f"writing {self.path}"):
             names = self._parts(folder)
             sizes = [os.stat(name, dir_fd=folder, follow_symlinks=False).st_size for name in names]
-            self._check(lines, sum(sizes))
-            if self._dialect.BESIDE == "head" and self._beside(folder)[0] is None:
+            self._check_limits(lines, sum(sizes))
+            if self._format.METADATA_LOCATION == "head" and self._read_meta(folder)[0] is None:
                 raise FormatError(
-                    f"{self.path} does not begin with a line about the session",
-                    hint="begin a new one: what is added here would be taken for that line",
+                    f"{self.path} does not begin with a metadata line",
+                    hint="start a new one: its program would take an appended line for that line",
                 )
-            limit = self._dialect.PART_BYTES or 1 << 62
-            first, *rest = split_at_boundary(list(lines), sizes[-1], limit)
-            parts: list[tuple[Tail, int, int]] = []  # where ours begins in it, and where it ends
+            limit = self._format.PART_BYTES or 1 << 62
+            first, *later_groups = split_at_boundary(list(lines), sizes[-1], limit)
+            parts: list[tuple[LogTail, int, int]] = []  # start and end of our lines in it
             torn = False
             try:
                 part = self._tail(names[-1], folder)
@@ -60,16 +61,16 @@ class Files(Transcript):
                 if first:
                     torn = sizes[-1] > 0 and os.pread(part.descriptor, 1, sizes[-1] - 1) != b"\n"
                     if torn:
-                        self._report(f"{self.path}: its last line had no end and was given one")
-                    data = b"\n" * torn + _joined(first)
-                    end = part.put(data, sizes[-1])
+                        self._report(f"{self.path}: the last line had no newline; one was added")
+                    data = b"\n" * torn + _join_lines(first)
+                    end = part.append(data, sizes[-1])
                     parts[-1] = (part, end - len(data), end)
-                for number, group in enumerate(rest, len(names) + 1):
+                for number, group in enumerate(later_groups, len(names) + 1):
                     parts.append((self._tail(self.part_name(number), folder, new=True), 0, 0))
-                    parts[-1] = (parts[-1][0], 0, parts[-1][0].put(_joined(group), 0))
-                if rest:
+                    parts[-1] = (parts[-1][0], 0, parts[-1][0].append(_join_lines(group), 0))
+                if later_groups:
                     disk.sync_directory(folder)
-                self._put_files(files, folder)
+                self._replace_files(files, folder)
             except BaseException:
                 for number, (tail, start, end) in enumerate(parts, len(names)):
                     if number > len(names):
@@ -80,66 +81,67 @@ class Files(Transcript):
             finally:
                 for tail, _, _ in parts:
                     tail.close()
-            base = self._beside(folder)[1] if len(names) == 1 else 0
-            number, last = len(names) + len(rest), lines[-1] + b"\n"
-            end = parts[-1][2] - (0 if rest else base)
-            trail = Trail(number, end, len(last), crc32(last))
+            base = self._read_meta(folder)[1] if len(names) == 1 else 0
+            number, last = len(names) + len(later_groups), lines[-1] + b"\n"
+            end = parts[-1][2] - (0 if later_groups else base)
+            position = ReadPosition(number, end, len(last), crc32(last))
             start = parts[0][1] - base
-            alone = (known.part, known.end) == (len(names), start)
-            place = (len(names), start + torn) if first else (len(names) + 1, 0)
-            return Landed(*place, trail, parts[-1][2], alone)
+            is_contiguous = (expected.part, expected.end) == (len(names), start)
+            location = (len(names), start + torn) if first else (len(names) + 1, 0)
+            return AppendedLines(*location, position, parts[-1][2], is_contiguous)
 
-    def _tail(self, name: str, folder: int, *, new: bool = False) -> Tail:
+    def _tail(self, name: str, folder: int, *, new: bool = False) -> LogTail:
         flags = os.O_RDWR | os.O_APPEND | (os.O_CREAT | os.O_EXCL if new else 0)
-        return Tail(disk.open_file(name, flags, folder), self.stem, self._report, durable=True)
+        return LogTail(disk.open_file(name, flags, folder), self.stem, self._report, durable=True)
 
-    def _check(self, lines: Sequence[bytes], size: int) -> None:
-        """Refuse what the session's own program could not read any more."""
+    def _check_limits(self, lines: Sequence[bytes], size: int) -> None:
+        """Raise StoreFullError for lines that the session's own program could not read."""
         longest, total = max(map(len, lines)) + 1, size + sum(map(len, lines)) + len(lines)
-        most = self._dialect.LINE_BYTES or LONGEST
-        if longest > most:
+        limit = self._format.LINE_BYTES or MAX_LINE_BYTES
+        if longest > limit:
             raise StoreFullError(
-                f"a line of {longest} bytes is more than {self._dialect.NAME} reads ({most})",
-                hint="store it elsewhere and refer to it",
+                f"a line of {longest} bytes exceeds the limit of {self._format.NAME} ({limit})",
+                hint="store the content elsewhere and refer to it",
             )
-        if self._dialect.TOTAL_BYTES and total > self._dialect.TOTAL_BYTES:
+        if self._format.TOTAL_BYTES and total > self._format.TOTAL_BYTES:
             raise StoreFullError(
-                f"session {self.stem} would have {total} bytes; {self._dialect.NAME} loads at most"
-                f" {self._dialect.TOTAL_BYTES}",
-                hint="import it (everlog sessions import) and go on in a store of ours",
+                f"session {self.stem} would have {total} bytes; {self._format.NAME} loads at most"
+                f" {self._format.TOTAL_BYTES}",
+                hint="import the session (everlog sessions import) and continue it there",
             )
 
-    def replace(self, added: Added) -> None:
-        """Write anew what is written anew, each by a temporary file and a rename."""
-        with self.folder() as folder, disk.errors_mapped(f"writing {self.path}"):
-            self._put_files(added.files, folder)
-            if added.head is not None:
-                self._put_head(added.head, folder)
-            if added.stem is not None and added.stem != self.stem:
-                self._rename(added.stem, folder)
+    def rewrite(self, edit: FileEdit) -> None:
+        """Replace files and the first line, and rename the transcript; each step is atomic."""
+        with self.open_folder() as folder, disk.map_errors(f"writing {self.path}"):
+            self._replace_files(edit.files, folder)
+            if edit.head is not None:
+                self._replace_head(edit.head, folder)
+            if edit.stem is not None and edit.stem != self.stem:
+                self._rename(edit.stem, folder)
 
-    def _put_files(self, files: Mapping[str, bytes], folder: int) -> None:
+    def _replace_files(self, files: Mapping[str, bytes], folder: int) -> None:
         for ending, data in files.items():
-            with self._anew(f"{self.stem}{ending}", folder) as new:
+            with self._atomic_replacement(f"{self.stem}{ending}", folder) as new:
                 disk.write_all(new, data)
 
-    def _put_head(self, head: bytes, folder: int) -> None:
-        """Another first line: the rest is copied behind it, so no crash finds half a session."""
+    def _replace_head(self, head: bytes, folder: int) -> None:
+        """Replace the first line in a copy that is then renamed: no crash leaves half a file."""
         name = self.part_name(1)
-        with opened(name, folder) as old:
-            was = stamp_of(os.fstat(old))
-            start = self._beside(folder)[1]
-            with self._anew(name, folder, was) as new:
+        with open_for_reading(name, folder) as old:
+            stamp = stamp_of(os.fstat(old))
+            start = self._read_meta(folder)[1]
+            with self._atomic_replacement(name, folder, stamp) as new:
                 disk.write_all(new, head + b"\n")
-                disk.copy(old, new, start, was[1])
+                disk.copy(old, new, start, stamp[1])
 
     @contextmanager
-    def _anew(self, name: str, folder: int, was: Stamp | None = None) -> Iterator[int]:
-        """A file that takes the place of another, with its mode and owner, once it is durable.
+    def _atomic_replacement(self, name: str, folder: int, expected: Stamp | None = None) -> Iterator[int]:
+        """Open a temporary file that replaces another, with its mode and owner, once it is durable.
 
-        ConflictError if that one is not any more what it was.
+        Raises ConflictError if the other file no longer has the stamp `expected`.
         """
-        temporary = f".{crc32(os.fsencode(name)):08x}.{os.getpid()}.tmp"  # a name may be long
+        # Not derived from the name, which may have the maximal length already.
+        temporary = f".{crc32(os.fsencode(name)):08x}.{os.getpid()}.tmp"
         try:
             new = disk.open_file(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, folder)
             try:
@@ -152,8 +154,8 @@ class Files(Transcript):
                 disk.sync_all(new)
             finally:
                 os.close(new)
-            if was is not None and stamp_in(name, folder) != was:
-                raise ConflictError(f"{self.path} was written to meanwhile", hint="try again")
+            if expected is not None and stamp_in(name, folder) != expected:
+                raise ConflictError(f"{self.path} was written to by another program", hint="try again")
             os.rename(temporary, name, src_dir_fd=folder, dst_dir_fd=folder)
         except BaseException:
             with suppress(OSError):
@@ -162,57 +164,55 @@ class Files(Transcript):
         disk.sync_directory(folder)
 
     def _rename(self, stem: str, folder: int) -> None:
-        new = f"{stem}{ENDING}"
-        if "/" in new or "\0" in new or stem.startswith("."):
-            raise ConflictError(f"not a file name: {new[:60]!r}")
+        new_name = f"{stem}{ENDING}"
+        if "/" in new_name or "\0" in new_name or stem.startswith("."):
+            raise ConflictError(f"not a file name: {new_name[:60]!r}")
         try:
-            os.link(self.part_name(1), new, src_dir_fd=folder, dst_dir_fd=folder)
+            os.link(self.part_name(1), new_name, src_dir_fd=folder, dst_dir_fd=folder)
         except FileExistsError as error:
-            raise ConflictError(
-                f"there is a file {new} already", hint="choose another title"
-            ) from error
+            raise ConflictError(f"the file {new_name} already exists", hint="choose another title") from error
         os.unlink(self.part_name(1), dir_fd=folder)
         disk.sync_directory(folder)
         self.stem = stem
 
-    def make(self, added: Added) -> None:
-        """Make the files of a new session, durably, or none of them."""
-        lines = ((added.head,) if added.head is not None else ()) + added.lines
+    def create(self, edit: FileEdit) -> None:
+        """Create the files of a new session, or none of them. Durable on return."""
+        lines = ((edit.head,) if edit.head is not None else ()) + edit.lines
         name = self.part_name(1)
-        with self.folder() as folder, disk.errors_mapped(f"making {self.path}"):
+        with self.open_folder() as folder, disk.map_errors(f"creating {self.path}"):
             tail = self._tail(name, folder, new=True)
             try:
-                self._put_files(added.files, folder)
+                self._replace_files(edit.files, folder)
                 if lines:
-                    tail.put(_joined(lines), 0)
+                    tail.append(_join_lines(lines), 0)
                 disk.sync_directory(folder)
             except BaseException:
-                for one in (name, *(f"{self.stem}{ending}" for ending in added.files)):
+                for created in (name, *(f"{self.stem}{ending}" for ending in edit.files)):
                     with suppress(OSError):
-                        os.unlink(one, dir_fd=folder)
+                        os.unlink(created, dir_fd=folder)
                 raise
             finally:
                 tail.close()
 
-    def overwrite(self, data: bytes, was: Stamp | None = None) -> None:
-        """Put another transcript in the place of this one. ConflictError if it is not what it was."""
+    def overwrite(self, data: bytes, expected: Stamp | None = None) -> None:
+        """Replace the transcript; ConflictError if it no longer has the stamp `expected`."""
         with (
-            self.folder() as folder,
-            disk.errors_mapped(f"writing {self.path}"),
-            self._anew(self.part_name(1), folder, was) as new,
+            self.open_folder() as folder,
+            disk.map_errors(f"writing {self.path}"),
+            self._atomic_replacement(self.part_name(1), folder, expected) as new,
         ):
             disk.write_all(new, data)
 
-    def content(self) -> tuple[bytes, Stamp]:
-        """The transcript as it is."""
-        with self.folder() as folder, disk.errors_mapped(f"reading {self.path}"):
+    def read_content(self) -> tuple[bytes, Stamp]:
+        """Return the content and the stamp of the transcript."""
+        with self.open_folder() as folder, disk.map_errors(f"reading {self.path}"):
             name = self.part_name(1)
-            was = stamp_of(os.stat(name, dir_fd=folder, follow_symlinks=False))
-            return disk.get(name, folder, 1 << 40), was
+            stamp = stamp_of(os.stat(name, dir_fd=folder, follow_symlinks=False))
+            return disk.read_small_file(name, folder, 1 << 40), stamp
 
     def remove(self) -> int:
-        """Delete the session, its transcript first; returns how many parts it had."""
-        with self.folder() as folder, disk.errors_mapped(f"deleting {self.path}"):
+        """Delete the session, its transcript first, and return how many parts it had."""
+        with self.open_folder() as folder, disk.map_errors(f"deleting {self.path}"):
             names, parts = self._names(folder), len(self._parts(folder))
             for name in names:
                 if stamp_in(name, folder):
@@ -222,24 +222,24 @@ class Files(Transcript):
             return parts
 
 
-def _joined(lines: Sequence[bytes]) -> bytes:
+def _join_lines(lines: Sequence[bytes]) -> bytes:
     return b"%b\n" % b"\n".join(lines)
 
 
 def _remove_tree(name: str, folder: int) -> None:
-    """Delete a folder and what is in it; no link is followed."""
+    """Delete a folder and its content; symlinks are not followed."""
     try:
-        here = disk.open_directory(name, folder)
+        descriptor = disk.open_directory(name, folder)
     except OSError:
-        return  # most sessions have none
+        return  # most sessions have no such folder
     try:
-        with os.scandir(here) as entries:
-            found = [(one.name, one.is_dir(follow_symlinks=False)) for one in entries]
-        for inner, is_folder in found:
+        with os.scandir(descriptor) as entries:
+            children = [(entry.name, entry.is_dir(follow_symlinks=False)) for entry in entries]
+        for inner, is_folder in children:
             if is_folder:
-                _remove_tree(inner, here)
+                _remove_tree(inner, descriptor)
             else:
-                os.unlink(inner, dir_fd=here)
+                os.unlink(inner, dir_fd=descriptor)
     finally:
-        os.close(here)
+        os.close(descriptor)
     os.rmdir(name, dir_fd=folder)

@@ -1,62 +1,43 @@
-"""The store port on a directory of another program's sessions."""
+"""The foreign store: the store port on a directory of another program's sessions."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, NoReturn, Self
 
 from msgspec.structs import replace
 
-from everlog.errors import (
-    ConflictError,
-    EverlogError,
-    FormatError,
-    InvalidIdError,
-    NotFoundError,
-    UnsupportedError,
-)
+from everlog.errors import ConflictError, EverlogError, FormatError, InvalidIdError, NotFoundError, UnsupportedError
 from everlog.interop.foreign.foreign_catalogue import Progress
-from everlog.interop.foreign.foreign_files import Files
+from everlog.interop.foreign.foreign_files import ForeignFiles
 from everlog.interop.foreign.listing_page import page
 from everlog.interop.foreign.mirrored_session import Mirror, working_directory
-from everlog.interop.foreign.session_opener import Opening, key_of
-from everlog.interop.foreign.transcript_files import ENDING
-from everlog.interop.formats.live_format import Added, LiveFormat
-from everlog.log.append_rules import lasting, prepare
+from everlog.interop.foreign.session_opener import SessionOpener, mirror_key
+from everlog.interop.foreign.transcript_files import ENDING, METADATA_ENDING
+from everlog.interop.formats.live_format import FileEdit, LiveFormat
+from everlog.log.append_rules import drop_injected, prepare_records
 from everlog.model import AnyRecord, Damaged, Entry, Metadata, Part, pair
-from everlog.ports import (
-    Chats,
-    Filter,
-    Lease,
-    Order,
-    Page,
-    Query,
-    Results,
-    SessionRow,
-    UsageReport,
-    days_of,
-    matcher,
-)
+from everlog.ports import Chats, Filter, Lease, Order, Page, Query, Results, SessionRow, UsageReport, days_of, matcher
 from everlog.stores import usage_query
 from everlog.stores.file import disk
+from everlog.stores.session_names import exclusive_name, resolve_name
 
-PREFIX = 6  # characters of an id that serve for it
-_MAKING = "the making of sessions"
-IMPORT = "import it (everlog sessions import) and go on in a store of ours"
+_CREATION_LOCK = "the making of sessions"  # names a lock file: must not change
+IMPORT_HINT = "import the session (everlog sessions import) and continue it there"
 
 
-class LiveLease:
-    """The right to run a turn on a session in foreign files."""
+class ForeignLease:
+    """The turn lease of a foreign session."""
 
     def __init__(self, session: str, inner: Lease) -> None:
         self.session = session
         self.inner = inner
 
     def release(self) -> None:
-        """Give it back."""
+        """Release the lease."""
         self.inner.release()
 
     def __enter__(self) -> Self:
@@ -66,63 +47,63 @@ class LiveLease:
         self.release()
 
 
-class ForeignStore(Opening):
+class ForeignStore(SessionOpener):
     """Sessions of other programs, each in its own format, in one directory."""
 
     # --- writing
 
     def create(
-        self,
-        facts: Mapping[str, Any] | None = None,
-        *,
-        unless_held: bool = False,
-        at: int | None = None,
+        self, facts: Mapping[str, Any] | None = None, *, unless_held: bool = False, at: int | None = None
     ) -> Metadata:
-        """Make an empty session, as a file that its program takes for one of its own."""
-        given = {key: value for key, value in (facts or {}).items() if value is not None}
-        with self._flock(_MAKING):
-            held = self._holder(str(given.get("key") or "")) if unless_held else None
-            if held is not None:
-                return self.metadata(held)
-            if len(self._dialects) != 1:
+        """Create an empty session, in a file that its program accepts as its own."""
+        fields = {key: value for key, value in (facts or {}).items() if value is not None}
+        with self._file_lock(_CREATION_LOCK, "session creation"):
+            name = exclusive_name(fields) if unless_held else ""
+            holder = self._find_holder(name) or self._find_derived(name)
+            if holder is not None:
+                return self.metadata(holder)
+            if len(self._formats) != 1:
                 raise UnsupportedError(
-                    "a new session needs a format", hint="name it with --dialect, as --dialect pi"
+                    "a new session needs a format", hint="name it with --dialect, for example --dialect pi"
                 )
-            return self._begin(self._dialects[0], given)
+            if name and "key" not in fields:  # an id of the caller's
+                del fields["aliases"]
+                fields |= self._formats[0].name_fields(name)
+            return self._create_in(self._formats[0], fields)
 
-    def made(self, session: str, dialect: str, key: str) -> str:
-        """The session of this very id, made in one of several formats if there is none."""
-        with self._flock(_MAKING):
+    def open_or_create(self, session: str, format: str, key: str) -> str:
+        """Return the session with this id; create it in the given format if there is none."""
+        with self._file_lock(_CREATION_LOCK, "session creation"):
             if self._catalogue.find(session) is not None:
                 return session
-            chosen = next(one for one in self._dialects if dialect == one.NAME)
-            return self._begin(chosen, {"key": key}).id
+            chosen_format = self._format(format)
+            return self._create_in(chosen_format, {"key": key}).id
 
-    def _begin(self, dialect: LiveFormat, facts: Mapping[str, Any]) -> Metadata:
-        given = {"cwd": working_directory(), **facts}
-        agent, sender = given.get("agent", "main"), given.get("sender", "user")
+    def _create_in(self, format: LiveFormat, metadata: Mapping[str, Any]) -> Metadata:
+        fields = {"cwd": working_directory(), **metadata}
+        agent, sender = fields.get("agent", "main"), fields.get("sender", "user")
         chats = self.chats(pair(agent, sender))
-        given.setdefault("chat", chats.highest + 1 if chats else 1)
-        folder = self._folder(dialect, given["cwd"])
-        begun = dialect.begin(given, self._now(), lambda stem: self._taken(folder, stem))
+        fields.setdefault("chat", chats.highest + 1 if chats else 1)
+        folder = self._folder_for(format, fields["cwd"])
+        new_session = format.build_session(fields, self._now(), lambda stem: self._stem_exists(folder, stem))
         if folder:
-            with disk.errors_mapped(f"making {folder}"):
+            with disk.map_errors(f"creating {folder}"):
                 (self._root / folder).mkdir(mode=0o700, exist_ok=True)
-        files = Files(self._root, folder, begun.stem, dialect, self.reports.append)
-        files.make(begun.added)
-        self._catalogue.made(folder, begun.stem, dialect)
-        return self.metadata(begun.name)
+        files = ForeignFiles(self._root, folder, new_session.stem, format, self.reports.append)
+        files.create(new_session.edit)
+        self._catalogue.add_created(folder, new_session.stem, format)
+        return self.metadata(new_session.session_id)
 
-    def _folder(self, dialect: LiveFormat, cwd: str) -> str:
-        """Where a new session goes: into the folder of its project, where there are such."""
-        place: Callable[[str], Sequence[str]] | None = getattr(dialect, "project_directory", None)
-        if place is None:
+    def _folder_for(self, format: LiveFormat, cwd: str) -> str:
+        """Return the folder for a new session: its project's, if the root has such folders."""
+        project_directory = getattr(format, "project_directory", None)
+        if project_directory is None:
             return ""
         folders = {row.folder for row in self._catalogue.sessions().values()}
-        nested = "" not in folders if folders else self._root.name == "projects"
-        return place(cwd)[0] if nested else ""
+        is_nested = "" not in folders if folders else self._root.name == "projects"
+        return str(project_directory(cwd)[0]) if is_nested else ""
 
-    def _taken(self, folder: str, stem: str) -> bool:
+    def _stem_exists(self, folder: str, stem: str) -> bool:
         rows = self._catalogue.sessions().values()
         return os.path.lexists(self._root / folder / f"{stem}{ENDING}") or any(
             row.folder == folder and row.stem.startswith(f"{stem}_") for row in rows
@@ -137,169 +118,171 @@ class ForeignStore(Opening):
         no_marker_after: int | None = None,
         lease: Lease | None = None,
     ) -> list[AnyRecord]:
-        """Add records: in the session's own format, durably, and in the mirror."""
-        kept = lasting(records)
-        if not kept:
-            self._row(session)
+        """Append records in the session's own format and to the mirror. Durable on return."""
+        persistent = drop_injected(records)
+        if not persistent:
+            self._find_row(session)
             return []
-        prepared = prepare(kept, self._now, self._new_uuid)
-        with self._held(session) as mirror:
+        prepared = prepare_records(persistent, self._now, self._new_uuid)
+        with self._locked_mirror(session) as mirror:
             if lease is not None:
                 _check_lease(session, lease)
             stem = mirror.files.stem
             stored = mirror.append(prepared, expected_seq, no_marker_after, self.reports.append)
         if mirror.files.stem != stem:
-            self._catalogue.moved()
+            self._catalogue.rescan()
         return stored
 
-    def update(
-        self, session: str, changes: Mapping[str, Any], *, unless_held: bool = False
-    ) -> Metadata:
-        """Change metadata, where the session's format keeps it."""
+    def update(self, session: str, changes: Mapping[str, Any], *, unless_held: bool = False) -> Metadata:
+        """Change metadata that the session's format can hold; UnsupportedError for the rest."""
         if changes:
-            with self._held(session) as mirror:
+            with self._locked_mirror(session) as mirror:
                 stem = mirror.files.stem
-                mirror.change(dict(changes))
+                mirror.change_metadata(dict(changes))
             if mirror.files.stem != stem:
-                self._catalogue.moved()
+                self._catalogue.rescan()
         return self.metadata(session)
 
-    def put(self, session: str, make: Callable[[Mirror], Added]) -> None:
-        """Do something in a session's files that only its own format knows."""
-        with self._held(session) as mirror:
-            mirror.put(make(mirror))
+    def apply(self, session: str, make_edit: Callable[[Mirror], FileEdit]) -> None:
+        """Apply a format-specific edit to a session's files."""
+        with self._locked_mirror(session) as mirror:
+            mirror.apply(make_edit(mirror))
 
     def reclaim(self, session: str) -> int:
-        """Take out the lines that the session's program skips, after a copy was kept of them;
-        returns the bytes that are free now."""
-        with self.lease(session), self._held(session) as mirror:
-            reclaimed = getattr(mirror.dialect, "reclaimed", None)
-            if reclaimed is None:
+        """Remove the lines that the session's program skips and return the bytes freed.
+
+        The files are backed up before.
+        """
+        with self.lease(session), self._locked_mirror(session) as mirror:
+            reclaim_lines = getattr(mirror.format, "reclaim_lines", None)
+            if reclaim_lines is None:
                 raise UnsupportedError(
-                    f"a {mirror.dialect.NAME} session has nothing to reclaim",
-                    hint="only PicoClaw's have lines that are skipped",
+                    f"a {mirror.format.NAME} session has nothing to reclaim",
+                    hint="only PicoClaw sessions have lines that their program skips",
                 )
-            before, was = mirror.files.content()
-            beside = mirror.files.where(session).beside
-            after, meta, removed = reclaimed(before, beside, self._now())
+            before, stamp = mirror.files.read_content()
+            meta_bytes = mirror.files.info(session).meta_bytes
+            after, meta, removed = reclaim_lines(before, meta_bytes, self._now())
             if not removed:
                 return 0
-            self._keep([self._root / path for path in mirror.files.paths()])
-            # As PicoClaw does it: a crash in between shows the lines again and loses none.
-            mirror.put(Added(files={".meta.json": meta}))
-            mirror.files.overwrite(after, was)
-            mirror.put(Added())
+            self._back_up([self._root / path for path in mirror.files.paths()])
+            # In PicoClaw's order: a crash in between shows the lines again and loses none.
+            mirror.apply(FileEdit(files={METADATA_ENDING: meta}))
+            mirror.files.overwrite(after, stamp)
+            mirror.apply(FileEdit())
             return len(before) - len(after)
 
-    def overwrite(self, session: str, transcript: bytes, beside: bytes) -> None:
-        """Put another history in the place of a session's own: what its program calls setting."""
-        with self._held(session) as mirror:
-            mirror.files.replace(Added(files={".meta.json": beside}))
+    def overwrite(self, session: str, transcript: bytes, meta_bytes: bytes) -> None:
+        """Replace a session's history, as PicoClaw's SetHistory does."""
+        with self._locked_mirror(session) as mirror:
+            mirror.files.rewrite(FileEdit(files={METADATA_ENDING: meta_bytes}))
             mirror.files.overwrite(transcript)
-            mirror.put(Added())
+            mirror.apply(FileEdit())
 
     def delete(self, session: str) -> int:
-        """Remove a session's files, and its mirror."""
-        with self.lease(session), self._held(session) as mirror:
+        """Delete a session's files and its mirror, and return how many parts it had."""
+        with self.lease(session), self._locked_mirror(session) as mirror:
             parts = mirror.files.remove()
-        with self._guard:
-            self._open.pop(session, None)
-        self._mirror.delete(mirror.session)
-        self._catalogue.moved()
+        with self._mutex:
+            self._mirrors.pop(session, None)
+        self._mirror_store.delete(mirror.session)
+        self._catalogue.rescan()
         return parts
 
     # --- reading
 
     def read(self, session: str, *, after: int = 0, limit: int | None = None) -> Iterator[Entry]:
-        """Records above a seq, as the file says them now."""
-        mirror = self._level(session)
-        return map(mirror.plain, self._mirror.read(mirror.session, after=after, limit=limit))
+        """Catch up with the file and return the records above a seq, lazily."""
+        mirror = self._current_mirror(session)
+        entries = self._mirror_store.read(mirror.session, after=after, limit=limit)
+        return map(mirror.plain_entry, entries)
 
     def tail(self, session: str) -> Iterator[Entry]:
-        """All records, newest first, lazily."""
-        mirror = self._level(session)
-        return map(mirror.plain, self._mirror.tail(mirror.session))
+        """Catch up with the file and return all records, newest first, lazily."""
+        mirror = self._current_mirror(session)
+        return map(mirror.plain_entry, self._mirror_store.tail(mirror.session))
 
     def metadata(self, session: str) -> Metadata:
-        """What the file says of the session, and what we know of its turns."""
-        self._row(session)
-        mirror = self._level(session)
+        """Return the metadata in the file, with the turns and usage that the mirror knows."""
+        self._find_row(session)
+        mirror = self._current_mirror(session)
         row = self._catalogue.current(session)
-        known = mirror.metadata
-        if row is None:  # an agent's transcript, which is not listed by itself
+        mirrored = mirror.metadata
+        if row is None:  # the transcript of a subagent, which is not listed itself
             parent = session.partition(":")[0]
-            return replace(known, id=session, key=None, extra={**known.extra, "parent": parent})
-        agents = [f"{session}:{stem}" for _, stem in self._children(row)]
-        listed = row.listed(session).metadata
+            extra = {**mirrored.extra, "parent": parent}
+            return replace(mirrored, id=session, key=None, extra=extra)
+        subagents = [f"{session}:{stem}" for _, stem in self._subagents(row)]
+        listed = row.session_row(session).metadata
         return replace(
             listed,
-            uptime_secs=known.uptime_secs,
-            metrics=known.metrics,
-            spent=known.spent,
-            spending=known.spending,
-            run=known.run,
-            waiting=known.waiting,
-            through=known.through,
-            extra={**listed.extra, "agents": agents} if agents else listed.extra,
+            uptime_secs=mirrored.uptime_secs,
+            metrics=mirrored.metrics,
+            spent=mirrored.spent,
+            spending=mirrored.spending,
+            run=mirrored.run,
+            waiting=mirrored.waiting,
+            through=mirrored.through,
+            extra={**listed.extra, "agents": subagents} if subagents else listed.extra,
         )
 
     def list(
         self,
-        which: Filter = Filter(),  # noqa: B008 - frozen
+        criteria: Filter = Filter(),  # noqa: B008 - frozen
         *,
         limit: int = 50,
         cursor: str | None = None,
         order: Order = "active",
     ) -> Page:
-        """Sessions, newest first."""
+        """Return a page of sessions, newest first."""
         if limit < 1:
             raise FormatError(f"a listing needs a limit of at least 1, not {limit}")
-        if which.unfinished:
-            return self._unfinished(which, limit, cursor, order)
-        matches = matcher(which)
+        if criteria.unfinished:
+            return self._unfinished(criteria, limit, cursor, order)
+        matches = matcher(criteria)
         sessions = self._catalogue.sessions().items()
-        rows = [one for name, row in sessions if matches(one := row.listed(name))]
+        rows = [listed for name, row in sessions if matches(listed := row.session_row(name))]
         return page(rows, limit, cursor, order)
 
-    def lists(self, session: str) -> bool:
-        """Whether the last listing knew a session of this id."""
-        return self._catalogue.knows(session)
+    def was_listed(self, session: str) -> bool:
+        """Whether the last listing had a session with this id."""
+        return self._catalogue.has_seen(session)
 
-    def _unfinished(self, which: Filter, limit: int, cursor: str | None, order: Order) -> Page:
-        """Only a mirror knows of turns; few are unfinished."""
-        found = self._mirror.list(Filter(unfinished=True), limit=1_000_000)
-        names = {key_of(row): one for one, row in self._catalogue.sessions().items()}
-        matches = matcher(which)
+    def _unfinished(self, criteria: Filter, limit: int, cursor: str | None, order: Order) -> Page:
+        """Return a page of sessions with unfinished turns, which only mirrors know."""
+        mirror_rows = self._mirror_store.list(Filter(unfinished=True), limit=1_000_000)
+        sessions = {mirror_key(row): name for name, row in self._catalogue.sessions().items()}
+        matches = matcher(criteria)
         rows: dict[str, SessionRow] = {}
-        for one in found:
-            name = names.get(one.metadata.key or "")
-            if name is not None:
-                row = SessionRow(self.metadata(name), one.bytes, one.parts)
-                rows |= {name: row} if matches(row) else {}
+        for mirror_row in mirror_rows:
+            session = sessions.get(mirror_row.metadata.key or "")
+            if session is not None:
+                row = SessionRow(self.metadata(session), mirror_row.bytes, mirror_row.parts)
+                rows |= {session: row} if matches(row) else {}
         return page(list(rows.values()), limit, cursor, order)
 
     def search(self, query: Query, *, progress: Progress | None = None) -> Results:
-        """Sessions in which something was said; what is new in their files is taken in first."""
+        """Search messages; new lines in the files are indexed first."""
         self.catch_up(progress)
-        return self._named(self._mirror.search, query)
+        return self._search_mirrors(self._mirror_store.search, query)
 
     def recall(self, query: Query, now: int) -> Results:
-        """Sessions that a message is about, as far as they are taken in."""
-        return self._named(lambda asked: self._mirror.recall(asked, now), query)
+        """Return the sessions that a message is about, among those indexed so far."""
+        return self._search_mirrors(lambda mirror_query: self._mirror_store.recall(mirror_query, now), query)
 
     def catch_up(self, progress: Progress | None = None) -> int:
-        """Mirror what is new in the files, and take it in."""
-        self._level_all(progress)
-        return self._mirror.catch_up()
+        """Mirror the new lines of all files, index them, and return in how many sessions."""
+        self._mirror_new_lines(progress)
+        return self._mirror_store.catch_up()
 
-    def _level_all(self, progress: Progress | None) -> None:
-        """Mirror what is new in the files."""
+    def _mirror_new_lines(self, progress: Progress | None) -> None:
         rows = self._catalogue.sessions()
-        sessions = [one for one, row in rows.items() if self._caught.get(one) != row.stamps]
+        stamps = self._mirrored_stamps
+        sessions = [session for session, row in rows.items() if stamps.get(session) != row.stamps]
         for done, session in enumerate(sessions, 1):
             try:
-                self._level(session)
-                self._caught[session] = rows[session].stamps
+                self._current_mirror(session)
+                stamps[session] = rows[session].stamps
             except EverlogError as error:  # one bad file must not hide the others
                 self.reports.append(f"{session} cannot be searched: {error.message}")
             if progress is not None:
@@ -307,192 +290,199 @@ class ForeignStore(Opening):
 
     def usage(
         self,
-        which: Filter = Filter(),  # noqa: B008 - frozen
+        criteria: Filter = Filter(),  # noqa: B008 - frozen
         *,
         until: str | None = None,
         spenders: int = 10,
         fresh: bool = True,
         progress: Progress | None = None,
     ) -> UsageReport:
-        """What sessions spent, as far as they are mirrored; `fresh` mirrors what is new first."""
-        matches, days = matcher(replace(which, since=None)), days_of(which, until)
+        """Report the usage of mirrored sessions; `fresh` mirrors new lines of all files first."""
+        matches, days = matcher(replace(criteria, since=None)), days_of(criteria, until)
         if fresh:
-            self._level_all(progress)
-        mirrored = {one.metadata.key: one.metadata for one in self._mirror.list(limit=1_000_000)}
-        found: list[Metadata] = []
+            self._mirror_new_lines(progress)
+        mirror_rows = self._mirror_store.list(limit=1_000_000)
+        mirrors = {mirror_row.metadata.key: mirror_row.metadata for mirror_row in mirror_rows}
+        matching: list[Metadata] = []
         behind = 0
         for session, row in self._catalogue.sessions().items():
-            listed = row.listed(session)
+            listed = row.session_row(session)
             if not matches(listed):
                 continue
-            known = mirrored.get(key_of(row))
-            level = self._caught.get(session) == row.stamps
-            if known is None or not (level or known.message_count >= listed.metadata.message_count):
+            data, mirrored = listed.metadata, mirrors.get(mirror_key(row))
+            is_current = self._mirrored_stamps.get(session) == row.stamps
+            if mirrored is None or not (is_current or mirrored.message_count >= data.message_count):
                 behind += 1
-            if known is not None:
-                data = listed.metadata
-                found.append(replace(data, spent=known.spent, spending=known.spending))
-        return replace(usage_query.used(found, days, spenders), behind=behind)
+            if mirrored is not None:
+                matching.append(replace(data, spent=mirrored.spent, spending=mirrored.spending))
+        return replace(usage_query.query_usage(matching, days, spenders), behind=behind)
 
-    def _named(self, ask: Callable[[Query], Results], query: Query) -> Results:
-        """What is found in mirrors, under the ids of the sessions.
+    def _search_mirrors(self, run_query: Callable[[Query], Results], query: Query) -> Results:
+        """Run a query on the mirrors and return the results under the sessions' own ids.
 
-        Which sessions are in question is known here, and not to the mirrors: if not all that was
-        found came with the first answer, it is asked for all, then for those that are shown.
+        The filter is applied here, because the mirrors do not have the metadata it is about. If the
+        first answer does not have all hits, all are fetched, and then the details of one page.
         """
-        asked = _anywhere(query)
-        every = found = ask(asked)
-        if found.total > len(found.results):
-            every = ask(replace(asked, limit=found.total, hits=0))
-        named = self._in_question(every, query)
-        page = dict(list(named.items())[query.offset : query.offset + query.limit])
-        if every is not found:
-            others = frozenset(one.session for one in every.results if one.session not in page)
-            found = ask(replace(asked, without=others))
-        shown = [
-            replace(one, session=row.id, title=row.metadata.title)
-            for one in found.results
-            if (row := page.get(one.session)) is not None
+        mirror_query = _without_filter(query)
+        all_hits = page_hits = run_query(mirror_query)
+        if page_hits.total > len(page_hits.results):
+            all_hits = run_query(replace(mirror_query, limit=page_hits.total, hits=0))
+        matching = self._matching_rows(all_hits, query)
+        page = dict(list(matching.items())[query.offset : query.offset + query.limit])
+        if all_hits is not page_hits:
+            excluded = frozenset(hit.session for hit in all_hits.results if hit.session not in page)
+            page_hits = run_query(replace(mirror_query, excluded_sessions=excluded))
+        results = [
+            replace(hit, session=row.id, title=row.metadata.display_title)
+            for hit in page_hits.results
+            if (row := page.get(hit.session)) is not None
         ]
-        return Results(tuple(shown), len(named))
+        return Results(tuple(results), len(matching))
 
-    def _in_question(self, found: Results, query: Query) -> dict[str, SessionRow]:
-        """Sessions by their mirrors, in the order of what was found."""
-        names = {key_of(row): one for one, row in self._catalogue.sessions().items()}
-        matches = matcher(replace(query.which, since=None))
+    def _matching_rows(self, results: Results, query: Query) -> dict[str, SessionRow]:
+        """Return the sessions that pass the query's filter, by mirror id, best hit first."""
+        names = {mirror_key(row): session for session, row in self._catalogue.sessions().items()}
+        matches = matcher(replace(query.criteria, since=None))
         rows: dict[str, SessionRow] = {}
-        for one in found.results:
-            name = names.get(self._mirror.metadata(one.session).key or "")
+        for hit in results.results:
+            name = names.get(self._mirror_store.metadata(hit.session).key or "")
             row = self._catalogue.find(name) if name is not None else None
-            if name is None or row is None or name in query.without:
+            if name is None or row is None or name in query.excluded_sessions:
                 continue
-            if matches(listed := row.listed(name)):
-                rows[one.session] = listed
+            if matches(listed := row.session_row(name)):
+                rows[hit.session] = listed
         return rows
 
-    def resolve(self, name: str) -> str:
-        """The id behind an id, a key, an alias, or an unambiguous beginning of an id."""
+    def resolve(self, name: str, *, prefix: bool = False) -> str:
+        """Return the id behind an id, key or alias; with `prefix`, also behind its beginning."""
         try:
-            self._row(name)
+            self._find_row(name)
             return name
-        except (NotFoundError, InvalidIdError) as error:
-            failure = error
-        if (held := self._holder(name)) is not None:
-            return held
+        except (NotFoundError, InvalidIdError):
+            pass
         sessions = self._catalogue.sessions()
-        if len(name) >= PREFIX:
-            alike = [one for one in sessions if one.startswith(name)]
-            if len(alike) == 1:
-                return alike[0]
-            if alike:
-                raise ConflictError(
-                    f"several sessions begin with {name}", hint="give more characters"
-                )
-        raise failure
 
-    def _holder(self, name: str) -> str | None:
-        """The session of this very id, key or alias."""
+        def ids_with_prefix(letters: str) -> list[str]:
+            return [session for session in sessions if session.startswith(letters)]
+
+        def holder(key: str) -> tuple[str, int] | None:
+            session = self._find_holder(key) or self._find_derived(key)
+            return None if session is None else (session, 0)
+
+        return resolve_name(name, holder, ids_with_prefix if prefix else None)
+
+    def _find_derived(self, name: str) -> str | None:
+        """Return the session whose id was derived from a caller's, or None."""
+        sessions = self._catalogue.sessions()
+        for format in self._formats if name else ():
+            with suppress(UnsupportedError):
+                derived = format.name_fields(name).get("id", "")
+                if derived in sessions:
+                    return derived
+                if derived:  # pi puts the time before it
+                    endings = (session for session in sessions if session.endswith(f"_{derived}"))
+                    return next(endings, None)
+        return None
+
+    def _find_holder(self, name: str) -> str | None:
+        """Return the session with exactly this id, key or alias, or None."""
         sessions = self._catalogue.sessions()
         if name in sessions:
             return name
-        held = (
-            one for one, row in sessions.items() if name in (row.glance.key, *row.glance.aliases)
-        )
-        return next(held, None) if name else None
+        holders = (session for session, row in sessions.items() if name in (row.scan.key, *row.scan.aliases))
+        return next(holders, None) if name else None
 
     def chats(self, thread: str) -> Chats | None:
-        """The sessions of an agent and a sender, or of a key."""
-        found = [
-            ((row.glance.chat or 0, row.changed), one)
-            for one, row in self._catalogue.sessions().items()
-            if thread in (row.glance.key, row.listed(one).metadata.thread)
+        """Return the chats of an agent and a sender, or of a key, or None."""
+        candidates = [
+            ((row.scan.chat or 0, row.modified_ns), session)
+            for session, row in self._catalogue.sessions().items()
+            if thread in (row.scan.key, row.session_row(session).metadata.thread)
         ]
-        if not found:
+        if not candidates:
             return None
-        (highest, _), newest = max(found)
+        (highest, _), newest = max(candidates)
         return Chats(newest, newest, highest)
 
-    def lease(self, session: str) -> LiveLease:
-        """The right to run a turn, at once or SessionBusyError."""
-        return LiveLease(session, self._mirror.lease(self._opened(session).session))
+    def lease(self, session: str) -> ForeignLease:
+        """Acquire the turn lease. Raises SessionBusyError if another turn holds it; never waits."""
+        return ForeignLease(session, self._mirror_store.lease(self._open_mirror(session).session))
 
     def paths(self, session: str) -> Sequence[Path]:
-        """Where the files of a session are."""
-        return [self._root / one for one in self._catalogue.files(self._row(session)).paths()]
+        """Return the paths of a session's files."""
+        files = self._catalogue.files(self._find_row(session))
+        return [self._root / path for path in files.paths()]
 
-    def beside(self, session: str) -> bytes | None:
-        """What the session's program writes anew each time."""
-        return self._catalogue.files(self._row(session)).where(session).beside
+    def meta_bytes(self, session: str) -> bytes | None:
+        """Return the metadata that the session's program rewrites each time, or None."""
+        return self._catalogue.files(self._find_row(session)).info(session).meta_bytes
 
     @contextmanager
-    def exclusively(self, what: str) -> Iterator[Path]:
-        """Keep other processes of ours from doing the same; gives the directory of ours."""
-        with self._flock(what):
+    def exclusively(self, operation: str) -> Iterator[Path]:
+        """Lock an operation against other processes of ours, and give our home directory."""
+        with self._file_lock(operation):
             yield self._home
 
     def parts(self, session: str) -> tuple[Part, ...]:
-        """The files of a session's transcript; only a mirror has seqs."""
-        files = self._catalogue.files(self._row(session))
-        return tuple(
-            Part(files.part_name(number), size, None, None)
-            for number, size in enumerate(files.sizes(), 1)
-        )
+        """Return the files of a session's transcript; they have no seqs."""
+        files = self._catalogue.files(self._find_row(session))
+        return tuple(Part(files.part_name(number), size, None, None) for number, size in enumerate(files.sizes(), 1))
 
     def verify(self, session: str) -> tuple[Damaged, ...]:
-        """What in the files is no record."""
-        from everlog.interop.importer import FileSource  # noqa: PLC0415 - seldom asked
+        """Return the bytes in the files that are not records."""
+        from everlog.interop.importer import FileSource  # noqa: PLC0415 - rarely needed
 
-        row = self._row(session)
-        dialect = next(one for one in self._dialects if row.dialect == one.NAME)
-        with disk.errors_mapped(f"reading {row.path}"):
-            read = dialect.read(FileSource(self._root / row.path))
+        row = self._find_row(session)
+        format = self._format(row.format)
+        with disk.map_errors(f"reading {row.path}"):
+            read = format.read(FileSource(self._root / row.path))
         return tuple(
-            Damaged(file=one.path, start=one.start, end=one.end, problem=one.problem)
-            for one in read.lost
+            Damaged(file=damage.path, start=damage.start, end=damage.end, problem=damage.problem)
+            for damage in read.damage
         )
 
-    # --- what these formats have no place for
+    # --- not supported by these formats
 
     def fork(self, session: str, at: int | None = None) -> Metadata:
-        """Not here."""
-        _unsupported("a fork", "import it (everlog sessions import) and fork it there")
+        """Raise UnsupportedError."""
+        _unsupported("forks", "import the session (everlog sessions import) and fork it there")
 
     def resume(self, session: str) -> Metadata:
-        """Not here: its program goes on with the newest."""
-        _unsupported("an older session made the current one", "name it where it is to go on")
+        """Raise UnsupportedError: the session's program always continues the newest one."""
+        _unsupported("resuming an older session as the current one", "name the session each time")
 
     def promote(self, session: str, to: str, *, seq: int) -> bool:
-        """Not here."""
-        _unsupported("a history that another session takes over", IMPORT)
+        """Raise UnsupportedError."""
+        _unsupported("promoting a history to another session", IMPORT_HINT)
 
     def repair(self, session: str) -> tuple[str, ...]:
-        """Nothing: its program's lines are not ours to set right; an append ends a torn one."""
-        self._row(session)
+        """Do nothing: foreign lines are not ours to repair, and an append ends a torn one."""
+        self._find_row(session)
         return ()
 
     def close(self) -> None:
-        """Tell the files of the turns that were run, and give back all descriptors."""
-        for session, mirror in list(self._open.items()):
-            if round(mirror.seconds) and getattr(mirror.dialect, "UPTIME", False):
+        """Write the uptime of the turns to the files, and close all descriptors."""
+        for session, mirror in list(self._mirrors.items()):
+            if round(mirror.unsaved_seconds) and getattr(mirror.format, "HAS_UPTIME", False):
                 try:
-                    self.update(session, {"uptimeSecs": round(mirror.seconds)})
-                    mirror.seconds = 0.0
+                    self.update(session, {"uptimeSecs": round(mirror.unsaved_seconds)})
+                    mirror.unsaved_seconds = 0.0
                 except EverlogError as error:
                     self.reports.append(f"the uptime of {session} was not saved: {error.message}")
-        self._mirror.close()
+        self._mirror_store.close()
         self._catalogue.close()
 
 
-def _anywhere(query: Query) -> Query:
-    """A query without what only the files tell of a session."""
-    return replace(query, which=Filter(since=query.which.since), without=frozenset(), offset=0)
+def _without_filter(query: Query) -> Query:
+    """Return the query without the criteria that only the foreign files can answer."""
+    return replace(query, criteria=Filter(since=query.criteria.since), excluded_sessions=frozenset(), offset=0)
 
 
 def _check_lease(session: str, lease: Lease) -> None:
-    inner = lease.inner if isinstance(lease, LiveLease) else None
+    inner = lease.inner if isinstance(lease, ForeignLease) else None
     if lease.session != session or not getattr(inner, "held", False):
         raise ConflictError(f"the turn lease of session {session} is not held", session=session)
 
 
-def _unsupported(what: str, hint: str) -> NoReturn:
-    raise UnsupportedError(f"these files have no place for {what}", hint=hint)
+def _unsupported(feature: str, hint: str) -> NoReturn:
+    raise UnsupportedError(f"the files of other programs do not support {feature}", hint=hint)

@@ -1,7 +1,7 @@
-"""Where a session stands in a listing, and some of a listing's sessions.
+"""The sort order of a listing, its cursors and its pages.
 
-A cursor has the time that its listing is sorted by. So it also serves where the session itself is
-not known: in another store that is listed together with this one.
+A cursor contains the time that its listing is sorted by. So it also works in a store that does not
+have the session itself: one that is listed together with this store.
 """
 
 from __future__ import annotations
@@ -9,27 +9,27 @@ from __future__ import annotations
 from everlog.ids import epoch_ms
 from everlog.ports import Order, Page, SessionRow, parse_cursor
 
-Place = tuple[int, str]  # time in milliseconds, id
+SortKey = tuple[int, str]  # time in milliseconds, id
 
 
-def place(row: SessionRow, order: Order) -> Place:
-    """Where a session stands, newest first."""
+def sort_key(row: SessionRow, order: Order) -> SortKey:
+    """Return the key by which a session is sorted; the newest session has the highest one."""
     time = row.active if order == "active" else epoch_ms(row.metadata.created_at) or 0
     return max(time, 0), row.id
 
 
 def cursor_of(row: SessionRow, order: Order) -> str:
-    """The cursor to the sessions behind one."""
-    time, name = place(row, order)
+    """Return the cursor for the sessions that follow this one."""
+    time, name = sort_key(row, order)
     return f"{time}-{name}"
 
 
 def page(rows: list[SessionRow], limit: int, cursor: str | None, order: Order) -> Page:
-    """Some of all sessions that a listing is about."""
-    rows = sorted(rows, key=lambda row: place(row, order), reverse=True)
+    """Sort the rows, newest first, and return one page of them."""
+    rows = sorted(rows, key=lambda row: sort_key(row, order), reverse=True)
     total = len(rows)
     if cursor is not None:
         start = parse_cursor(cursor)
-        rows = [row for row in rows if place(row, order) < start]
-    following = cursor_of(rows[limit - 1], order) if len(rows) > limit else None
-    return Page(rows[:limit], following, total)
+        rows = [row for row in rows if sort_key(row, order) < start]
+    next_cursor = cursor_of(rows[limit - 1], order) if len(rows) > limit else None
+    return Page(rows[:limit], next_cursor, total)

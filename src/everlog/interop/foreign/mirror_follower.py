@@ -1,8 +1,8 @@
-"""One foreign session, followed into the session of ours that mirrors it.
+"""Following one foreign session into the native session that mirrors it.
 
-`level` reads the file from where it was read to the last time; what it says goes into the mirror,
-record by record, a few lines at a time. A file that was rewritten is followed from its beginning:
-what it said before leaves the view.
+`catch_up` reads the lines that were added to the file since the last time and appends their records
+to the mirror, a few lines at a time. A file that was rewritten is read again from its start; the
+records of its old content are rewound.
 """
 
 from __future__ import annotations
@@ -16,23 +16,23 @@ import msgspec
 from msgspec.structs import replace
 
 from everlog.errors import EverlogError, LogDamagedError, NotFoundError, StoreFullError
-from everlog.interop.foreign.foreign_files import Files
+from everlog.interop.foreign.foreign_files import ForeignFiles
 from everlog.interop.foreign.origin_marks import (
-    LIVE,
-    Place,
-    compaction,
+    MARK_KEY,
+    Checkpoint,
+    checkpoint_of,
+    compaction_record,
     id_in_file,
-    kept_of,
-    place_of,
-    without_place,
+    mark_of,
+    strip_mark,
 )
-from everlog.interop.foreign.transcript_files import START, Landed, Signature
-from everlog.interop.formats.format_types import Hidden, Summary, made_id
-from everlog.interop.formats.jsonl import keeping
-from everlog.interop.formats.live_format import LiveFormat, Notes, Said
-from everlog.interop.importer import BATCH, Stored, in_time
-from everlog.log.append_rules import REMEMBERED
-from everlog.log.line_codec import extended, from_object
+from everlog.interop.foreign.transcript_files import START_POSITION, AppendedLines, Signature
+from everlog.interop.formats.format_types import HiddenMessages, Summary, derive_id
+from everlog.interop.formats.jsonl import attach_preserved
+from everlog.interop.formats.live_format import ConversationItem, LiveFormat, TailState
+from everlog.interop.importer import BATCH, ImportTarget, hide_before_summaries
+from everlog.log.append_rules import RETRY_WINDOW
+from everlog.log.line_codec import from_object, with_keys
 from everlog.model import (
     MARKERS,
     QUEUED,
@@ -49,55 +49,53 @@ from everlog.model import (
 )
 from everlog.ports import Store
 
-LINES = 400  # that are followed at once: memory does not grow with a file
+BATCH_LINES = 400  # read at once, so that memory use does not grow with the file
 
 
-class _DiskFull(Exception):
-    def __init__(self, full: StoreFullError) -> None:
-        self.full = full
+class _DiskFullError(Exception):
+    def __init__(self, cause: StoreFullError) -> None:
+        self.cause = cause
 
 
-class _Unlimited:
-    """A store of ours without limits: full is its disk, and nothing may stand for a record then."""
+class _UnlimitedStore:
+    """A native store in which StoreFullError means a full disk: no record may be replaced then."""
 
-    def __init__(self, port: Store) -> None:
-        self.read = port.read
-        self._append = port.append
+    def __init__(self, store: Store) -> None:
+        self.read = store.read
+        self._append = store.append
 
-    def append(self, session: str, records: Sequence[AnyRecord], **named: Any) -> list[AnyRecord]:
+    def append(self, session: str, records: Sequence[AnyRecord], **options: Any) -> list[AnyRecord]:
         try:
-            return self._append(session, records, **named)
+            return self._append(session, records, **options)
         except StoreFullError as error:
-            raise _DiskFull(error) from error
+            raise _DiskFullError(error) from error
 
 
-class Following:
-    """A session in its file, and the one of ours that follows it."""
+class MirrorFollower:
+    """A session in its foreign file, and the native session that mirrors it."""
 
-    def __init__(
-        self, name: str, files: Files, dialect: LiveFormat, port: Store, session: str
-    ) -> None:
-        self.name = name  # its id in its dialect
+    def __init__(self, name: str, files: ForeignFiles, format: LiveFormat, store: Store, session: str) -> None:
+        self.name = name  # its id in its format
         self.files = files
-        self.dialect = dialect
-        self.session = session  # its id in the store of ours
-        self._port = port
-        self._place = Place()
+        self.format = format
+        self.session = session  # id of the mirror in the native store
+        self._store = store
+        self._checkpoint = Checkpoint()
         self._signature: Signature = ()
-        self._head = 0
-        self._marker = 0
-        self._summary = ""  # the newest, as the file names it
-        self._ids: dict[str, int] = {}  # of the newest records: ours, and those in the file
+        self._last_seq = 0
+        self._marker_seq = 0
+        self._summary_id = ""  # of the newest summary, its id in the file
+        self._ids: dict[str, int] = {}  # of the newest records: id here and in the file → seq
         self._loaded = False
-        self._harmed = False  # damage was seen in the mirror
-        self.seconds = 0.0  # of turns that the file was not told of
+        self._is_damaged = False  # damage was seen in the mirror
+        self.unsaved_seconds = 0.0  # of turns, not yet written to the file
 
     # --- following
 
-    def level(self) -> None:
-        """Bring the mirror up to date with the file. LogDamagedError if another one is needed."""
-        self._look()
-        if self._harmed:
+    def catch_up(self) -> None:
+        """Bring the mirror up to date with the file; LogDamagedError if a new mirror is needed."""
+        self._refresh()
+        if self._is_damaged:
             raise LogDamagedError(f"the mirror of {self.name} is damaged", session=self.name)
         signature = self.files.signature()
         if signature != self._signature:
@@ -105,230 +103,242 @@ class Following:
             self._signature = signature
 
     def _follow(
-        self, until: Landed | None = None, ours: Mapping[str, AnyRecord] | None = None
+        self, until: AppendedLines | None = None, native_records: Mapping[str, AnyRecord] | None = None
     ) -> None:
-        """Take over what the file says behind the mirror's place, all or up to lines of ours.
+        """Mirror the lines after the checkpoint: all, or those before lines that we appended.
 
-        `ours` are records by their ids in the file: they are not read from there.
+        `native_records` are records by their ids in the file; they take the place of what is read.
         """
-        where = self.files.where(self.name)
-        if not self.files.holds(self._place.trail):
-            self._begin_again()
-        grown = self.files.grown(self._place.trail, until)
-        ours = ours or self._waiting()
-        lines = iter(grown)
-        # What stands beside a transcript speaks of all of it; without that, a few lines at a time.
-        few = None if self.dialect.BESIDE == "file" else LINES
+        transcript = self.files.info(self.name)
+        if not self.files.is_unchanged_before(self._checkpoint.position):
+            self._restart()
+        new_lines = self.files.new_lines(self._checkpoint.position, until)
+        native_records = native_records or self._queued_messages()
+        lines = iter(new_lines)
+        # A metadata file is about all lines of the transcript, so they are read at once then.
+        batch_size = None if self.format.METADATA_LOCATION == "file" else BATCH_LINES
         while True:
-            place, taken = self._place, list(islice(lines, few))
-            followed = self.dialect.follow(place.notes, taken, where)
-            if followed is None or any(map(self._withdraws, followed.items)):
-                grown = self.files.grown(START, until)
-                followed = self.dialect.whole(grown, where)
-                new = replace(place, trail=grown.trail, notes=followed.notes)
-                self._merge(followed.items, new, ours)
+            checkpoint, batch = self._checkpoint, list(islice(lines, batch_size))
+            followed = self.format.read_tail(checkpoint.state, batch, transcript)
+            if followed is None or any(map(self._needs_whole_file, followed.items)):
+                new_lines = self.files.new_lines(START_POSITION, until)
+                followed = self.format.read_all(new_lines, transcript)
+                reached = replace(checkpoint, position=new_lines.position, state=followed.state)
+                self._merge(followed.items, reached, native_records)
                 return
-            new = replace(place, trail=grown.trail, notes=followed.notes)
-            if place.trail != START and len(followed.items) <= BATCH:
-                self._add(list(self._records(followed.items, ours=ours)), new)
-            else:  # some of a whole file may be there: its first reading may have been cut short
-                self._merge(followed.items, new, ours)
-            if few is None or len(taken) < few:
+            reached = replace(checkpoint, position=new_lines.position, state=followed.state)
+            if checkpoint.position != START_POSITION and len(followed.items) <= BATCH:
+                records = self._records(followed.items, native_records=native_records)
+                self._append_to_mirror(list(records), reached)
+            else:  # an earlier first read may have been interrupted: some may be stored already
+                self._merge(followed.items, reached, native_records)
+            if batch_size is None or len(batch) < batch_size:
                 return
 
-    def _waiting(self) -> dict[str, AnyRecord]:
-        """Messages that wait for their turn: one in the file was begun with by a process that died
-        before it could say so here."""
-        waiting = set(self._port.metadata(self.session).waiting)
-        found: dict[str, AnyRecord] = {}
-        for entry in self._port.tail(self.session) if waiting else ():
-            name = entry.data.get("id") if isinstance(entry, Event) else None
-            if isinstance(entry, Event) and entry.kind == QUEUED and name in waiting:
-                waiting.remove(name)
+    def _queued_messages(self) -> dict[str, AnyRecord]:
+        """Return the messages in the queue, by id.
+
+        One of them may be in the file: a process started its turn and died before it logged that.
+        """
+        waiting = set(self._store.metadata(self.session).waiting)
+        queued: dict[str, AnyRecord] = {}
+        for entry in self._store.tail(self.session) if waiting else ():
+            message_id = entry.data.get("id") if isinstance(entry, Event) else None
+            if isinstance(entry, Event) and entry.kind == QUEUED and message_id in waiting:
+                waiting.remove(message_id)
                 with suppress(KeyError, TypeError, EverlogError):
-                    found[name] = from_object(entry.data["message"])
+                    queued[message_id] = from_object(entry.data["message"])
             if not waiting:
                 break
-        return found
+        return queued
 
-    def _withdraws(self, item: Said) -> bool:
-        """Whether an item says what is hidden as a whole, or takes the summary back."""
-        return isinstance(item, Hidden) and (not item.extra or self._summary in item.ids)
+    def _needs_whole_file(self, item: ConversationItem) -> bool:
+        """Whether an item replaces all that is hidden, or removes the summary."""
+        return isinstance(item, HiddenMessages) and (not item.extra or self._summary_id in item.ids)
 
-    def _look(self) -> None:
-        """See what others have added to the mirror, or taken from it."""
-        last = next(self._port.tail(self.session), None) if self._loaded else None
-        if last is not None and last.seq == self._head and not isinstance(last, Damaged):
-            return  # as it was left
+    def _refresh(self) -> None:
+        """Load what other processes added to the mirror or removed from it."""
+        newest = next(self._store.tail(self.session), None) if self._loaded else None
+        if newest is not None and newest.seq == self._last_seq and not isinstance(newest, Damaged):
+            return  # unchanged
         if self._loaded:
-            new = self._port.read(self.session, after=max(self._head - 1, 0))
-            if self._head and getattr(next(new, None), "seq", None) != self._head:
-                self._forget()
+            entries = self._store.read(self.session, after=max(self._last_seq - 1, 0))
+            if self._last_seq and getattr(next(entries, None), "seq", None) != self._last_seq:
+                self._reset()
             else:
-                for entry in new:
-                    self._note(entry)
+                for entry in entries:
+                    self._note_entry(entry)
         if not self._loaded:
             self._load()
 
     def _load(self) -> None:
-        newest = list(islice(self._port.tail(self.session), REMEMBERED))
-        found: Iterator[Entry] = iter(newest)
-        if len(newest) == REMEMBERED and not any(map(place_of, newest)):
-            older = self._port.tail(self.session)
-            found = iter([*newest, *islice((one for one in older if place_of(one)), 1)])
-        for entry in reversed(list(found)):
-            self._note(entry)
+        newest = list(islice(self._store.tail(self.session), RETRY_WINDOW))
+        entries: Iterator[Entry] = iter(newest)
+        if len(newest) == RETRY_WINDOW and not any(map(checkpoint_of, newest)):
+            older = self._store.tail(self.session)
+            entries = iter([*newest, *islice((entry for entry in older if checkpoint_of(entry)), 1)])
+        for entry in reversed(list(entries)):
+            self._note_entry(entry)
         self._loaded = True
 
-    def _note(self, entry: Entry) -> None:
-        self._head = max(self._head, entry.seq or 0)
+    def _note_entry(self, entry: Entry) -> None:
+        self._last_seq = max(self._last_seq, entry.seq or 0)
         if isinstance(entry, Damaged):
-            self._harmed = True
+            self._is_damaged = True
             return
-        for name in (entry.id, id_in_file(entry)):
-            if name:
-                self._ids[name] = entry.seq
-        if len(self._ids) > 4 * REMEMBERED:
-            low = self._head - REMEMBERED
-            self._ids = {name: seq for name, seq in self._ids.items() if seq > low}
+        for entry_id in (entry.id, id_in_file(entry)):
+            if entry_id:
+                self._ids[entry_id] = entry.seq
+        if len(self._ids) > 4 * RETRY_WINDOW:
+            oldest = self._last_seq - RETRY_WINDOW
+            self._ids = {entry_id: seq for entry_id, seq in self._ids.items() if seq > oldest}
         if isinstance(entry, MARKERS):
-            self._marker = entry.seq
+            self._marker_seq = entry.seq
         if isinstance(entry, Compaction):
-            self._summary = id_in_file(entry) or entry.id
-        self._place = place_of(entry) or self._place
+            self._summary_id = id_in_file(entry) or entry.id
+        self._checkpoint = checkpoint_of(entry) or self._checkpoint
 
-    def _begin_again(self) -> None:
-        """The file is another one: what it said before leaves the view."""
-        again = Place(generation=self._place.generation + 1)
-        self._summary = ""
-        if self._head:
-            self._add([Event(kind=REREAD), Rewind(to_seq=0)], again)
-        self._place = again
+    def _restart(self) -> None:
+        """Rewind the mirror: the file was rewritten, and its old content leaves the view."""
+        checkpoint = Checkpoint(generation=self._checkpoint.generation + 1)
+        self._summary_id = ""
+        if self._last_seq:
+            self._append_to_mirror([Event(kind=REREAD), Rewind(to_seq=0)], checkpoint)
+        self._checkpoint = checkpoint
 
-    def _merge(self, items: Sequence[Said], place: Place, ours: Mapping[str, AnyRecord]) -> None:
-        """Store what is not there yet, of a whole session."""
-        if self._summary and self._summary not in {item.id for item in items}:
-            self._begin_again()  # no record of ours takes a summary back
-            place = replace(place, generation=self._place.generation)
-        stored = Stored(cast("Store", _Unlimited(self._port)), self.session, id_in_file)
+    def _merge(
+        self, items: Sequence[ConversationItem], checkpoint: Checkpoint, native_records: Mapping[str, AnyRecord]
+    ) -> None:
+        """Store the items of a whole session that are not stored yet."""
+        if self._summary_id and self._summary_id not in {item.id for item in items}:
+            self._restart()  # no native record can undo a compaction
+            checkpoint = replace(checkpoint, generation=self._checkpoint.generation)
+        stored = ImportTarget(cast("Store", _UnlimitedStore(self._store)), self.session, id_in_file)
         try:
-            for item in in_time(self.name, [self._own(one, place.generation) for one in items]):
-                own = ours.get(id_in_file(item) or item.id) if isinstance(item, Message) else None
-                stored.add(own if isinstance(own, Message) else item)
-            stored.flush({LIVE: msgspec.to_builtins(place)})
-        except _DiskFull as error:
-            raise error.full from error
-        self._place = place
+            renamed = [self._with_generation(item, checkpoint.generation) for item in items]
+            for item in hide_before_summaries(self.name, renamed):
+                if isinstance(item, Message):
+                    native = native_records.get(id_in_file(item) or item.id)
+                    item = native if isinstance(native, Message) else item
+                stored.add(item)
+            stored.flush({MARK_KEY: msgspec.to_builtins(checkpoint)})
+        except _DiskFullError as error:
+            raise error.cause from error
+        self._checkpoint = checkpoint
         self._loaded = False
-        self._look()
+        self._refresh()
 
-    def _own(self, item: Said, generation: int) -> Said:
-        """An item of a file that was rewritten has another id than before."""
+    def _with_generation(self, item: ConversationItem, generation: int) -> ConversationItem:
+        """Give an item of a rewritten file an id that differs from the one it had before."""
         if not generation:
             return item
 
-        def named(one: str) -> str:
-            return made_id(one, generation)
+        def generation_id(item_id: str) -> str:
+            return derive_id(item_id, generation)
 
-        if isinstance(item, Hidden):
-            return replace(item, id=named(item.id), ids=tuple(map(named, item.ids)))
+        if isinstance(item, HiddenMessages):
+            return replace(item, id=generation_id(item.id), ids=tuple(map(generation_id, item.ids)))
         if isinstance(item, Message):
-            return keeping(replace(item, id=named(item.id)), LIVE, {"as": item.id})
-        first = None if item.first_kept is None else named(item.first_kept)
-        extra = {**item.extra, LIVE: {"as": item.id}}
-        return replace(item, id=named(item.id), first_kept=first, extra=extra)
+            renamed = replace(item, id=generation_id(item.id))
+            return attach_preserved(renamed, MARK_KEY, {"as": item.id})
+        first_kept = None if item.first_kept is None else generation_id(item.first_kept)
+        extra = {**item.extra, MARK_KEY: {"as": item.id}}
+        return replace(item, id=generation_id(item.id), first_kept=first_kept, extra=extra)
 
     def _records(
-        self, items: Iterable[Said], ahead: int = 0, ours: Mapping[str, AnyRecord] | None = None
+        self, items: Iterable[ConversationItem], pending: int = 0, native_records: Mapping[str, AnyRecord] | None = None
     ) -> Iterator[AnyRecord]:
-        """The records of items; `ahead`: of others that go into the mirror before them."""
-        made: dict[str, int] = {}
-        head = self._head + ahead
+        """Yield the records of items; `pending` other records go into the mirror before them."""
+        new_seqs: dict[str, int] = {}
+        seq = self._last_seq + pending
         for item in items:
-            own = self._own(item, self._place.generation)
-            if isinstance(own, Summary):
-                first = [own.first_kept] if own.first_kept is not None else []
-                record = compaction(own, [*self._seqs(first, made).values(), head + 2][0])
-                yield extended(record, {LIVE: own.extra[LIVE]}) if LIVE in own.extra else record
-            elif isinstance(own, Hidden):
-                seqs = tuple(sorted(self._seqs(own.ids, made).values()))
+            renamed = self._with_generation(item, self._checkpoint.generation)
+            if isinstance(renamed, Summary):
+                first = [renamed.first_kept] if renamed.first_kept is not None else []
+                kept_seq = [*self._seqs(first, new_seqs).values(), seq + 2][0]
+                record = compaction_record(renamed, kept_seq)
+                mark = renamed.extra.get(MARK_KEY)
+                yield record if mark is None else with_keys(record, {MARK_KEY: mark})
+            elif isinstance(renamed, HiddenMessages):
+                seqs = tuple(sorted(self._seqs(renamed.ids, new_seqs).values()))
                 if not seqs:
                     continue
-                yield Tombstone(id=own.id, deletes=seqs, timestamp=own.timestamp)
-            elif own.id in made or own.id in self._ids:
-                continue  # said twice under one id: the first counts
+                yield Tombstone(id=renamed.id, deletes=seqs, timestamp=renamed.timestamp)
+            elif renamed.id in new_seqs or renamed.id in self._ids:
+                continue  # a duplicate id: the first item counts
             else:
-                yield (ours or {}).get(item.id, own)
-            head += 1
-            made[own.id] = head
+                yield (native_records or {}).get(item.id, renamed)
+            seq += 1
+            new_seqs[renamed.id] = seq
 
-    def _seqs(self, names: Sequence[str], made: Mapping[str, int]) -> dict[str, int]:
-        """The records behind ids; some may have none.
+    def _seqs(self, ids: Sequence[str], new_seqs: Mapping[str, int]) -> dict[str, int]:
+        """Return the seqs of the records with these ids, as far as there are any.
 
-        Ids are given in the order of the file, so none is older than the first one.
+        The ids are in the order of the file, so that no record is older than the first one.
         """
-        found = {one: seq for one in names if (seq := made.get(one, self._ids.get(one)))}
-        wanted = set(names) - found.keys()
-        if not wanted or names[0] in found:
-            return found
-        for entry in self._port.tail(self.session):
+        pairs = ((item_id, new_seqs.get(item_id) or self._ids.get(item_id)) for item_id in ids)
+        seqs = {item_id: seq for item_id, seq in pairs if seq}
+        missing = set(ids) - seqs.keys()
+        if not missing or ids[0] in seqs:
+            return seqs
+        for entry in self._store.tail(self.session):
             if not isinstance(entry, Damaged):
-                own = {entry.id, id_in_file(entry)} & wanted
-                found |= dict.fromkeys(own, entry.seq)
-                wanted -= own
-                if not wanted or names[0] in own:
+                matches = {entry.id, id_in_file(entry)} & missing
+                seqs |= dict.fromkeys(matches, entry.seq)
+                missing -= matches
+                if not missing or ids[0] in matches:
                     break
-        return found
+        return seqs
 
-    def _add(self, records: Sequence[AnyRecord], place: Place) -> list[AnyRecord]:
-        """Put records into the mirror, the last one with where it is up to date to now."""
+    def _append_to_mirror(self, records: Sequence[AnyRecord], checkpoint: Checkpoint) -> list[AnyRecord]:
+        """Append records to the mirror, the last one with the new checkpoint."""
         stored: list[AnyRecord] = []
         if records:
-            *before, last = records
-            sealed = extended(last, {LIVE: msgspec.to_builtins(place) | kept_of(last)})
-            stored = self._port.append(self.session, [*before, sealed], expected_seq=self._head)
+            *earlier, last = records
+            marked = with_keys(last, {MARK_KEY: msgspec.to_builtins(checkpoint) | mark_of(last)})
+            stored = self._store.append(self.session, [*earlier, marked], expected_seq=self._last_seq)
         for record in stored:
-            self._note(record)
-        self._place = place
+            self._note_entry(record)
+        self._checkpoint = checkpoint
         return stored
 
-    def _forget(self) -> None:
-        """Look at the mirror and the file anew the next time."""
-        self._loaded, self._signature, self._place = False, (), Place()
-        self._head, self._marker, self._ids = 0, 0, {}
+    def _reset(self) -> None:
+        """Forget everything, so that the mirror and the file are read again the next time."""
+        self._loaded, self._signature, self._checkpoint = False, (), Checkpoint()
+        self._last_seq, self._marker_seq, self._ids = 0, 0, {}
 
-    # --- what is known
+    # --- reading the mirror
 
-    def plain(self, entry: Entry) -> Entry:
-        """An entry of the mirror as its writer gave it."""
+    def plain_entry(self, entry: Entry) -> Entry:
+        """Return an entry of the mirror without its origin mark."""
         if isinstance(entry, Damaged):
-            self._harmed = True
+            self._is_damaged = True
             return entry
-        return without_place(entry)
+        return strip_mark(entry)
 
     @property
-    def notes(self) -> Notes:
-        """What the dialect noted of the lines so far."""
-        return self._place.notes
+    def state(self) -> TailState:
+        """The format's state after the lines so far."""
+        return self._checkpoint.state
 
     @property
-    def head(self) -> int:
-        """The last seq of the mirror."""
-        return self._head
+    def last_seq(self) -> int:
+        """Seq of the last record in the mirror."""
+        return self._last_seq
 
     def record(self, seq: int) -> AnyRecord:
-        """One record of the mirror."""
-        for entry in self._port.read(self.session, after=seq - 1, limit=1):
+        """Return one record of the mirror; NotFoundError if there is none or it is damaged."""
+        for entry in self._store.read(self.session, after=seq - 1, limit=1):
             if entry.seq == seq and not isinstance(entry, Damaged):
                 return entry
         raise NotFoundError(f"session {self.name} has no readable record {seq}", seq=seq)
 
-    def since(self, seq: int) -> list[AnyRecord]:
-        """The records of the mirror from a number on."""
-        entries = self._port.read(self.session, after=seq - 1)
+    def records_from(self, seq: int) -> list[AnyRecord]:
+        """Return the records of the mirror from a seq on."""
+        entries = self._store.read(self.session, after=seq - 1)
         return [entry for entry in entries if not isinstance(entry, Damaged)]
 
     @property
     def metadata(self) -> Metadata:
-        """That of the mirror."""
-        return self._port.metadata(self.session)
+        """Metadata of the mirror."""
+        return self._store.metadata(self.session)

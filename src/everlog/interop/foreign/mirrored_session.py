@@ -1,7 +1,7 @@
-"""A session in the file of another program and in a store of ours: what we append goes to both.
+"""A session in a foreign file and in its mirror: an append goes to both.
 
-Into the file first, durably, in its own format; then into the mirror, which is read from the file
-again if that was cut short. Everything here happens under the session's lock.
+To the file first, durably, in its own format; then to the mirror, which catches up from the file if
+the append is interrupted in between. Everything here happens under the session's lock.
 """
 
 from __future__ import annotations
@@ -13,237 +13,241 @@ from typing import Any
 from msgspec.structs import replace
 
 from everlog.errors import EverlogError, UnsupportedError
-from everlog.interop.foreign.mirror_follower import Following
-from everlog.interop.foreign.origin_marks import id_in_file, is_alike, merged, without_place
-from everlog.interop.foreign.transcript_files import Landed
+from everlog.interop.foreign.mirror_follower import MirrorFollower
+from everlog.interop.foreign.origin_marks import has_same_content, id_in_file, merge_record, strip_mark
+from everlog.interop.foreign.transcript_files import METADATA_ENDING, AppendedLines
 from everlog.interop.formats.format_types import Line
-from everlog.interop.formats.live_format import Added, Notes, Where
-from everlog.log import append_rules
-from everlog.log.append_rules import REMEMBERED, Prepared
+from everlog.interop.formats.live_format import FileEdit, TailState, TranscriptInfo
+from everlog.log.append_rules import (
+    RETRY_WINDOW,
+    PreparedRecord,
+    check_expected_seq,
+    check_no_marker_after,
+    check_retry,
+)
 from everlog.model import MARKERS, TURN_END, AnyRecord, Event, Message, Meta, Metadata
 from everlog.stores.file.log_tail import Report
 
-TRIES = 4  # to write behind a program that is writing too
+MAX_ATTEMPTS = 4  # to append after the lines of a program that is writing at the same time
 
 
 class _Plan:
-    """What is to be done for some records, in the file and in the mirror."""
+    """The changes that an append makes, in the files and in the mirror."""
 
-    def __init__(self, records: Sequence[AnyRecord], notes: Notes) -> None:
+    def __init__(self, records: Sequence[AnyRecord], state: TailState) -> None:
         self.records = records
-        self.notes = notes  # when all lines are there
+        self.state = state  # the format's, after all lines
         self.lines: list[tuple[bytes, ...]] = []  # of each record
         self.files: dict[str, bytes] = {}
         self.head: bytes | None = None
         self.stem: str | None = None
         self.mirrored: list[AnyRecord] = []
-        self.given: list[int] = []  # where those of the caller are among them
+        self.caller_indexes: list[int] = []  # of the caller's records in `mirrored`
 
 
-class Mirror(Following):
-    """A session that is followed and written to."""
+class Mirror(MirrorFollower):
+    """A foreign session that is followed and written to."""
 
     def append(
-        self,
-        prepared: Sequence[Prepared],
-        expected_seq: int | None,
-        no_marker_after: int | None,
-        report: Report,
+        self, prepared: Sequence[PreparedRecord], expected_seq: int | None, no_marker_after: int | None, report: Report
     ) -> list[AnyRecord]:
-        """Add records of ours: to the file where they have a place in it, and to the mirror."""
-        for left in range(TRIES, 0, -1):
-            there = self._retried(prepared)
-            new = [one.record for number, one in enumerate(prepared) if number not in there]
-            if not new:
+        """Append records to the file, as far as its format can hold them, and to the mirror."""
+        for attempts_left in range(MAX_ATTEMPTS, 0, -1):
+            stored = self._find_retried(prepared)
+            new_records = [item.record for n, item in enumerate(prepared) if n not in stored]
+            if not new_records:
                 break
             if expected_seq is not None:
-                append_rules.check_expected_seq(self.name, self._head, expected_seq, len(there))
+                check_expected_seq(self.name, self._last_seq, expected_seq, len(stored))
             if no_marker_after is not None:
-                append_rules.check_no_marker_after(
-                    self.name, self._newest_marker(no_marker_after), no_marker_after
-                )
-            plan = self._planned(new)
-            if left == 1 or self.files.signature() == self._signature:
+                newest = self._newest_marker(no_marker_after)
+                check_no_marker_after(self.name, newest, no_marker_after)
+            plan = self._make_plan(new_records)
+            if attempts_left == 1 or self.files.signature() == self._signature:
                 break
-            self.level()  # its program wrote just now: ours is to come behind that
-        fresh = self._write(plan, report) if new else []
-        return [there[n] if n in there else fresh.pop(0) for n in range(len(prepared))]
+            self.catch_up()  # its program has just written: our lines must follow those
+        appended = self._write(plan, report) if new_records else []
+        return [stored[n] if n in stored else appended.pop(0) for n in range(len(prepared))]
 
-    def _retried(self, prepared: Sequence[Prepared]) -> dict[int, AnyRecord]:
-        there: dict[int, AnyRecord] = {}
-        for number, one in enumerate(prepared):
-            seq = self._ids.get(one.record.id) if one.retriable else None
-            if seq is not None and seq > self._head - REMEMBERED:
-                stored = without_place(self.record(seq))
-                if not is_alike(one.record, stored):  # read from the file, it may have less
-                    stored = append_rules.checked_retry(self.name, one.record, stored, seq)
-                there[number] = stored
-        return there
+    def _find_retried(self, prepared: Sequence[PreparedRecord]) -> dict[int, AnyRecord]:
+        results: dict[int, AnyRecord] = {}
+        for number, item in enumerate(prepared):
+            seq = self._ids.get(item.record.id) if item.retriable else None
+            if seq is not None and seq > self._last_seq - RETRY_WINDOW:
+                stored = strip_mark(self.record(seq))
+                if not has_same_content(item.record, stored):  # the file may hold less of it
+                    stored = check_retry(self.name, item.record, stored, seq)
+                results[number] = stored
+        return results
 
     def _newest_marker(self, no_marker_after: int) -> int:
-        if self._marker or no_marker_after >= self._head - REMEMBERED:
-            return self._marker
-        for entry in self._port.tail(self.session):
+        if self._marker_seq or no_marker_after >= self._last_seq - RETRY_WINDOW:
+            return self._marker_seq
+        for entry in self._store.tail(self.session):
             if (entry.seq or 0) <= no_marker_after:
                 break
             if isinstance(entry, MARKERS):
                 return entry.seq
         return 0
 
-    def _planned(
-        self, records: Sequence[AnyRecord], lines: Sequence[tuple[bytes, ...]] = ()
-    ) -> _Plan:
-        """What is to be done for some records; `lines`: of each, if they are in the file by now."""
-        plan = _Plan(records, self._place.notes)
-        where = self.files.where(self.name)
-        if not lines and (torn := self.files.torn(self._place.trail)):
-            # It will be ended, and counts as a line.
-            counted = self.dialect.follow(plan.notes, [Line(0, torn)], where)
-            plan.notes = plan.notes if counted is None else counted.notes
+    def _make_plan(self, records: Sequence[AnyRecord], lines: Sequence[tuple[bytes, ...]] = ()) -> _Plan:
+        """Plan an append; `lines` are those of each record, if they are in the file already."""
+        plan = _Plan(records, self._checkpoint.state)
+        transcript = self.files.info(self.name)
+        if not lines and (torn := self.files.torn_line(self._checkpoint.position)):
+            # The append will end it, and then it counts as a line.
+            after_torn = self.format.read_tail(plan.state, [Line(0, torn)], transcript)
+            plan.state = plan.state if after_torn is None else after_torn.state
         for number, record in enumerate(records):
-            made: Sequence[AnyRecord] = ()
-            added = Added()
+            read_records: Sequence[AnyRecord] = ()
+            edit = FileEdit()
             if not isinstance(record, Event):
                 if lines:
-                    added = Added(lines=lines[number])
+                    edit = FileEdit(lines=lines[number])
                 else:
-                    added = self._added(plan, LiveLog(self, where, plan.mirrored), record)
-                where = where._replace(beside=added.files.get(".meta.json", where.beside))
-                rows = [Line(0, line) for line in added.lines]
-                followed = self.dialect.follow(plan.notes, rows, where)
+                    log = SessionLogView(self, transcript, plan.mirrored)
+                    edit = self._edit_for(plan, log, record)
+                meta_bytes = edit.files.get(METADATA_ENDING, transcript.meta_bytes)
+                transcript = transcript._replace(meta_bytes=meta_bytes)
+                new_lines = [Line(0, line) for line in edit.lines]
+                followed = self.format.read_tail(plan.state, new_lines, transcript)
                 if followed is None:
                     raise UnsupportedError(
-                        f"{self.dialect.NAME} session {self.name} cannot be continued here",
-                        hint="import it (everlog sessions import) and go on in a store of ours",
+                        f"{self.format.NAME} session {self.name} cannot be continued here",
+                        hint="import the session (everlog sessions import) and continue it there",
                     )
-                plan.notes = followed.notes
-                made = list(self._records(followed.items, len(plan.mirrored)))
-            ours, place = merged(record, made)
-            plan.given.append(len(plan.mirrored) + place)
-            plan.mirrored += ours
-            plan.lines.append(added.lines)
-            plan.files |= added.files
+                plan.state = followed.state
+                read_records = list(self._records(followed.items, len(plan.mirrored)))
+            mirrored, index = merge_record(record, read_records)
+            plan.caller_indexes.append(len(plan.mirrored) + index)
+            plan.mirrored += mirrored
+            plan.lines.append(edit.lines)
+            plan.files |= edit.files
         return plan
 
-    def _added(self, plan: _Plan, log: LiveLog, record: AnyRecord) -> Added:
+    def _edit_for(self, plan: _Plan, log: SessionLogView, record: AnyRecord) -> FileEdit:
         if isinstance(record, Meta):
-            added = self.dialect.change(plan.notes, log, record.set)
-            plan.head, plan.stem = added.head or plan.head, added.stem or plan.stem
-            return added
-        own = record if self._head else _at_home(record)
-        return self.dialect.extend(plan.notes, log, own)
+            edit = self.format.encode_metadata(plan.state, log, record.set)
+            plan.head, plan.stem = edit.head or plan.head, edit.stem or plan.stem
+            return edit
+        located = record if self._last_seq else _with_cwd(record)
+        return self.format.encode_record(plan.state, log, located)
 
     def _write(self, plan: _Plan, report: Report) -> list[AnyRecord]:
-        landed: Landed | None = None
-        lines = [line for own in plan.lines for line in own]
+        appended: AppendedLines | None = None
+        lines = [line for record_lines in plan.lines for line in record_lines]
         if lines:
-            landed = self.files.append(lines, plan.files, self._place.trail)
+            appended = self.files.append(lines, plan.files, self._checkpoint.position)
         elif plan.files:
-            self.files.replace(Added(files=plan.files))
+            self.files.rewrite(FileEdit(files=plan.files))
         if plan.head is not None or plan.stem is not None:
-            self.files.replace(Added(head=plan.head, stem=plan.stem))
-        self._signature = self.files.signature() if landed is None else self.files.ended(landed)
-        self.seconds += sum(map(_seconds, plan.records))
-        head = self._head
+            self.files.rewrite(FileEdit(head=plan.head, stem=plan.stem))
+        files = self.files
+        self._signature = files.signature_after(appended) if appended else files.signature()
+        self.unsaved_seconds += sum(map(_turn_seconds, plan.records))
+        last_seq = self._last_seq
         try:
-            if landed is not None and not landed.alone:
-                return self._keep_late(plan, landed)
-            trail = landed.trail if landed is not None else self._place.trail
-            stored = self._add(plan.mirrored, replace(self._place, trail=trail, notes=plan.notes))
+            if appended is not None and not appended.is_contiguous:
+                return self._mirror_after_race(plan, appended)
+            position = appended.end if appended is not None else self._checkpoint.position
+            checkpoint = replace(self._checkpoint, position=position, state=plan.state)
+            stored = self._append_to_mirror(plan.mirrored, checkpoint)
         except EverlogError as error:
-            if all(isinstance(one, Event) for one in plan.records):
+            if all(isinstance(record, Event) for record in plan.records):
                 raise
-            # It is in the file, durably: to say anything else would make it be said twice.
-            report(f"the mirror of {self.name} is behind: {error.message}")
-            self._forget()
-            stored = [replace(one, seq=head + n) for n, one in enumerate(plan.mirrored, 1)]
-        return [without_place(stored[number]) for number in plan.given]
+            # The records are durable in the file: an error would make the caller append them twice.
+            report(f"the mirror of {self.name} is out of date: {error.message}")
+            self._reset()
+            numbered = enumerate(plan.mirrored, last_seq + 1)
+            stored = [replace(record, seq=seq) for seq, record in numbered]
+        return [strip_mark(stored[number]) for number in plan.caller_indexes]
 
-    def _keep_late(self, plan: _Plan, landed: Landed) -> list[AnyRecord]:
-        """The same where other lines came in between: what they say comes first here too."""
+    def _mirror_after_race(self, plan: _Plan, appended: AppendedLines) -> list[AnyRecord]:
+        """Update the mirror if another program's lines precede ours in the file, in that order."""
         self._signature = ()
-        self._follow(landed)
+        self._follow(appended)
         try:
-            again = self._planned(plan.records, plan.lines)
-        except UnsupportedError:  # one of both is a branch now; which one, the whole file tells
-            ours = {id_in_file(one) or one.id: one for one in plan.mirrored}
-            self._follow(ours=ours)
-            self._add([one for one in plan.records if isinstance(one, Event)], self._place)
-            seqs = (self._ids.get(plan.mirrored[n].id, self._head) for n in plan.given)
-            return [without_place(self.record(seq)) for seq in seqs]
-        place = replace(self._place, trail=landed.trail, notes=again.notes)
-        stored = self._add(again.mirrored, place)
-        return [without_place(stored[number]) for number in again.given]
+            new_plan = self._make_plan(plan.records, plan.lines)
+        except UnsupportedError:  # one of the two is a branch now: only the whole file tells which
+            native_records = {id_in_file(record) or record.id: record for record in plan.mirrored}
+            self._follow(native_records=native_records)
+            events = [record for record in plan.records if isinstance(record, Event)]
+            self._append_to_mirror(events, self._checkpoint)
+            seqs = (self._ids.get(plan.mirrored[n].id, self._last_seq) for n in plan.caller_indexes)
+            return [strip_mark(self.record(seq)) for seq in seqs]
+        checkpoint = replace(self._checkpoint, position=appended.end, state=new_plan.state)
+        stored = self._append_to_mirror(new_plan.mirrored, checkpoint)
+        return [strip_mark(stored[number]) for number in new_plan.caller_indexes]
 
-    def change(self, changes: dict[str, Any]) -> None:
-        """Change metadata where the file keeps it."""
-        log = LiveLog(self, self.files.where(self.name))
-        self.put(self.dialect.change(self._place.notes, log, changes))
+    def change_metadata(self, changes: dict[str, Any]) -> None:
+        """Change metadata in the files. UnsupportedError for what the format cannot hold."""
+        log = SessionLogView(self, self.files.info(self.name))
+        self.apply(self.format.encode_metadata(self._checkpoint.state, log, changes))
 
-    def put(self, added: Added) -> None:
-        """Do in the files what a dialect asks for."""
-        if added.lines:
-            self.files.append(added.lines, {})
-        self.files.replace(added)
+    def apply(self, edit: FileEdit) -> None:
+        """Apply an edit to the files and catch up."""
+        if edit.lines:
+            self.files.append(edit.lines, {})
+        self.files.rewrite(edit)
         self._signature = ()
-        self.level()
+        self.catch_up()
 
-    def log(self) -> LiveLog:
-        """The session for those who add to it."""
-        return LiveLog(self, self.files.where(self.name))
+    def log(self) -> SessionLogView:
+        """Return the session as a format sees it."""
+        return SessionLogView(self, self.files.info(self.name))
 
 
-class LiveLog:
-    """A session as a dialect sees it that adds to it."""
+class SessionLogView:
+    """The log of a session, as a format sees it when it encodes a record."""
 
-    def __init__(self, mirror: Mirror, where: Where, coming: Sequence[AnyRecord] = ()) -> None:
-        """`coming`: records that will stand behind those that are there."""
+    def __init__(self, mirror: Mirror, transcript: TranscriptInfo, pending: Sequence[AnyRecord] = ()) -> None:
+        """`pending` are records that will follow those in the mirror."""
         self._mirror = mirror
-        self._where = where
-        numbered = enumerate(coming, mirror.head + 1)
-        self._coming = [replace(one, seq=seq) for seq, one in numbered]
+        self._transcript = transcript
+        numbered = enumerate(pending, mirror.last_seq + 1)
+        self._pending = [replace(record, seq=seq) for seq, record in numbered]
 
     @property
-    def where(self) -> Where:
-        """The surroundings of its lines."""
-        return self._where
+    def transcript(self) -> TranscriptInfo:
+        """What the format needs besides the session's lines."""
+        return self._transcript
 
     @property
     def metadata(self) -> Metadata:
-        """What is known of it."""
+        """Metadata of the mirror, with the session's own id."""
         return replace(self._mirror.metadata, id=self._mirror.name)
 
     def record(self, seq: int) -> AnyRecord:
-        """One record by its number."""
-        if seq > self._mirror.head:
-            return self._coming[seq - self._mirror.head - 1]
+        """Return one record by its seq."""
+        if seq > self._mirror.last_seq:
+            return self._pending[seq - self._mirror.last_seq - 1]
         return self._mirror.record(seq)
 
-    def since(self, seq: int) -> Sequence[AnyRecord]:
-        """The records from a number on, in order."""
-        return [*self._mirror.since(seq), *(one for one in self._coming if one.seq >= seq)]
+    def records_from(self, seq: int) -> Sequence[AnyRecord]:
+        """Return the records from a seq on, in order."""
+        return [*self._mirror.records_from(seq), *(record for record in self._pending if record.seq >= seq)]
 
-    def theirs(self, record: AnyRecord) -> str:
-        """The id of a record in the file."""
+    def foreign_id(self, record: AnyRecord) -> str:
+        """Return the id that a record has in the file."""
         return id_in_file(record) or record.id
 
 
 def working_directory() -> str:
-    """Where we are; the root if that was deleted."""
+    """Return the current directory, or `/` if it was deleted."""
     try:
         return os.getcwd()
     except FileNotFoundError:
         return "/"
 
 
-def _at_home(record: AnyRecord) -> AnyRecord:
-    """A first record, which says where a session is at home."""
+def _with_cwd(record: AnyRecord) -> AnyRecord:
+    """Add the working directory to the first record of a session."""
     if isinstance(record, Message) and not record.cwd:
         return replace(record, cwd=working_directory())
     return record
 
 
-def _seconds(record: AnyRecord) -> float:
+def _turn_seconds(record: AnyRecord) -> float:
     if not isinstance(record, Event) or record.kind != TURN_END:
         return 0.0
     duration = record.data.get("durationMs")

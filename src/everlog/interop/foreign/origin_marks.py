@@ -1,7 +1,7 @@
-"""What the records of a mirror keep of the file that they came from, under `live`.
+"""Origin marks: what the records of a mirror note about their foreign file, under the key `live`.
 
-The last one says where the mirror is up to date to (`Place`); one that was made of a line under
-another id than ours says under which (`as`).
+The last record of a batch has the position that the mirror has reached (`Checkpoint`). A record
+whose id in the file differs from its id in the mirror has the former (`as`).
 """
 
 from __future__ import annotations
@@ -12,85 +12,93 @@ from typing import Any
 import msgspec
 from msgspec.structs import replace
 
-from everlog.interop.foreign.transcript_files import Trail
-from everlog.interop.formats.format_types import Summary, kept
-from everlog.interop.formats.live_format import Notes
-from everlog.log.line_codec import extended, from_object, to_object
+from everlog.interop.foreign.transcript_files import ReadPosition
+from everlog.interop.formats.format_types import Summary, extra_field
+from everlog.interop.formats.live_format import TailState
+from everlog.log.line_codec import from_object, to_object, with_keys
 from everlog.model import AnyRecord, Compaction, Damaged, Entry, Image, Message
 
-LIVE = "live"
-_MARK = b'"live":{'
+MARK_KEY = "live"
+_MARK_BYTES = b'"live":{'
 
 
-class Place(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Where a mirror is up to date to."""
+class Checkpoint(msgspec.Struct, frozen=True, omit_defaults=True):
+    """The position in its file that a mirror has reached."""
 
-    trail: Trail = Trail()
-    notes: Notes = {}
+    position: ReadPosition = msgspec.field(default=ReadPosition(), name="trail")
+    state: TailState = msgspec.field(default_factory=dict, name="notes")
     generation: int = 0  # how often the file was found rewritten
 
 
-def without_place(record: AnyRecord) -> AnyRecord:
-    """A record of a mirror as its writer gave it."""
-    if _MARK not in record.line:
+def strip_mark(record: AnyRecord) -> AnyRecord:
+    """Return a record of a mirror without its origin mark, as its writer made it."""
+    if _MARK_BYTES not in record.line:
         return record
-    return replace(from_object({k: v for k, v in to_object(record).items() if k != LIVE}))
+    return replace(from_object({k: v for k, v in to_object(record).items() if k != MARK_KEY}))
 
 
-def kept_of(record: AnyRecord) -> dict[str, Any]:
-    found = kept(record, LIVE) if _MARK in record.line else None
-    return found if isinstance(found, dict) else {}
+def mark_of(record: AnyRecord) -> dict[str, Any]:
+    """Return the origin mark of a record; empty if it has none."""
+    mark = extra_field(record, MARK_KEY) if _MARK_BYTES in record.line else None
+    return mark if isinstance(mark, dict) else {}
 
 
-def place_of(entry: Entry) -> Place | None:
-    """Where a record says that its mirror is up to date to."""
-    found = {} if isinstance(entry, Damaged) else kept_of(entry)
-    return msgspec.convert(found, Place) if "trail" in found or "notes" in found else None
+def checkpoint_of(entry: Entry) -> Checkpoint | None:
+    """Return the checkpoint in a record, or None."""
+    mark = {} if isinstance(entry, Damaged) else mark_of(entry)
+    return msgspec.convert(mark, Checkpoint) if "trail" in mark or "notes" in mark else None
 
 
 def id_in_file(record: AnyRecord) -> str:
-    """The id of a record in the file, where it is another than ours."""
-    return str(kept_of(record).get("as", ""))
+    """Return the id that a record has in the file, if it differs from its id here; else empty."""
+    return str(mark_of(record).get("as", ""))
 
 
-def is_alike(given: AnyRecord, stored: AnyRecord) -> bool:
-    """Whether two messages say the same, in formats that hold less of it than ours."""
-    if not isinstance(given, Message) or not isinstance(stored, Message):
+def has_same_content(record: AnyRecord, stored: AnyRecord) -> bool:
+    """Whether two messages have the same content, as far as foreign formats can hold it."""
+    if not isinstance(record, Message) or not isinstance(stored, Message):
         return False
-    one, other = (
+    content, stored_content = (
         (
             message.role,
             message.text,
             [(call.name, call.arguments) for call in message.tool_calls],
             [(block.data, block.url) for block in message.content if isinstance(block, Image)],
         )
-        for message in (given, stored)
+        for message in (record, stored)
     )
-    return one == other
+    return content == stored_content
 
 
-def renamed(record: AnyRecord, name: str) -> AnyRecord:
-    """A record of ours with the id that it has in the file."""
-    if record.id == name:
+def with_file_id(record: AnyRecord, file_id: str) -> AnyRecord:
+    """Return a record with a mark that has its id in the file, if that is another."""
+    if record.id == file_id:
         return record
-    return extended(record, {LIVE: {"as": name}})
+    return with_keys(record, {MARK_KEY: {"as": file_id}})
 
 
-def merged(record: AnyRecord, made: Sequence[AnyRecord]) -> tuple[list[AnyRecord], int]:
-    """What the file says now, with our record in its place; and which one that is."""
-    for place in range(len(made) - 1, -1, -1):
-        read = made[place]
+def merge_record(record: AnyRecord, read_records: Sequence[AnyRecord]) -> tuple[list[AnyRecord], int]:
+    """Put our record in the place of its counterpart read from the file.
+
+    Return the records for the mirror, and the index of `record` among them.
+    """
+    for index in range(len(read_records) - 1, -1, -1):
+        read = read_records[index]
         if isinstance(record, Message) and isinstance(read, Message):
-            own: AnyRecord = record
+            merged_record: AnyRecord = record
         elif isinstance(record, Compaction) and isinstance(read, Compaction):
-            own = replace(record, first_kept_seq=read.first_kept_seq, line=b"")
+            merged_record = replace(record, first_kept_seq=read.first_kept_seq, line=b"")
         else:
             continue
-        return [*made[:place], renamed(own, id_in_file(read) or read.id), *made[place + 1 :]], place
-    return [record], 0  # it says all that the file says in other words
+        return [
+            *read_records[:index],
+            with_file_id(merged_record, id_in_file(read) or read.id),
+            *read_records[index + 1 :],
+        ], index
+    return [record], 0  # it stands for everything that was read
 
 
-def compaction(item: Summary, first: int) -> Compaction:
+def compaction_record(item: Summary, first: int) -> Compaction:
     return Compaction(
         id=item.id,
         strategy=item.strategy,

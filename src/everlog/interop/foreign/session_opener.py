@@ -1,4 +1,4 @@
-"""Which session an id means, and the session itself under its lock, its mirror up to date."""
+"""Opening foreign sessions by id: under their lock, with an up-to-date mirror."""
 
 from __future__ import annotations
 
@@ -12,174 +12,170 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from everlog.errors import InvalidIdError, LogDamagedError, NotFoundError, SessionBusyError
-from everlog.ids import Stamps, Uuids
-from everlog.interop.foreign.foreign_catalogue import Catalogue, Progress, Row
+from everlog.ids import TimestampSource, UuidGenerator
+from everlog.interop.foreign.foreign_catalogue import ForeignCatalogue, Progress, TranscriptRow
 from everlog.interop.foreign.mirrored_session import Mirror
 from everlog.interop.foreign.transcript_files import ENDING, Signature
-from everlog.interop.formats.format_types import made_id
+from everlog.interop.formats.format_types import derive_id
 from everlog.interop.formats.live_format import LiveFormat
 from everlog.log.metadata_changes import is_name
 from everlog.ports import Store
 from everlog.stores.file import disk
-from everlog.stores.process_fork import mind_forks
+from everlog.stores.process_fork import register_fork_hooks
 
-PATIENCE = 5.0  # seconds that another writer may hold a session
+LOCK_TIMEOUT = 5.0  # seconds that another writer may hold a session
 
 
-class Opening:
-    """The sessions of one directory, each opened when it is needed.
+class SessionOpener:
+    """The sessions of one foreign directory, each opened when it is needed.
 
-    `home` is a directory of ours for everything that is derived; `mirror` a store in it. `keep`
-    takes a copy of files that are about to lose lines.
+    `home` is our directory for derived files; `mirror_store` is a store in it. `back_up` copies
+    files that are about to lose lines.
     """
 
     def __init__(
         self,
         root: Path,
-        dialects: Sequence[LiveFormat],
-        mirror: Store,
+        formats: Sequence[LiveFormat],
+        mirror_store: Store,
         home: Path,
         *,
-        keep: Callable[[Sequence[Path]], object],
+        back_up: Callable[[Sequence[Path]], object],
         clock: Callable[[], float] = time.time,
         progress: Progress | None = None,
     ) -> None:
         self._root = root
-        self._dialects = tuple(dialects)
-        self._mirror = mirror
+        self._formats = tuple(formats)
+        self._mirror_store = mirror_store
         self._home = home
-        self._keep = keep
-        with disk.errors_mapped(f"making {home}"):
+        self._back_up = back_up
+        with disk.map_errors(f"creating {home}"):
             home.mkdir(mode=0o700, parents=True, exist_ok=True)
-        self._now = Stamps(clock)
-        self._new_uuid = Uuids()
+        self._now = TimestampSource(clock)
+        self._new_uuid = UuidGenerator()
         self.reports: deque[str] = deque(maxlen=1000)
-        self._catalogue = Catalogue(
-            root, dialects, home / "index.db", self.reports.append, progress
-        )
-        self._guard = threading.Lock()
-        self._open: dict[str, Mirror] = {}
-        self._caught: dict[str, Signature] = {}  # what files were like when they were mirrored last
+        self._catalogue = ForeignCatalogue(root, formats, home / "index.db", self.reports.append, progress)
+        self._mutex = threading.Lock()
+        self._mirrors: dict[str, Mirror] = {}
+        self._mirrored_stamps: dict[str, Signature] = {}  # of files when they were last mirrored
         self._locks: dict[str, threading.Lock] = {}
-        mind_forks(in_child=self._after_fork_in_child)
+        register_fork_hooks(in_child=self._after_fork_in_child)
 
     def _after_fork_in_child(self) -> None:
-        """Locks may belong to threads that are not here; the parent goes on with its ids."""
-        self._guard = threading.Lock()
-        self._open, self._locks = {}, {}
-        self._new_uuid = Uuids()
-        self._catalogue.forked()
+        """Replace locks, whose holders only the parent has, and the id source that it uses."""
+        self._mutex = threading.Lock()
+        self._mirrors, self._locks = {}, {}
+        self._new_uuid = UuidGenerator()
+        self._catalogue.reset_after_fork()
+
+    def _format(self, name: str) -> LiveFormat:
+        return next(format for format in self._formats if name == format.NAME)
 
     # --- one session
 
-    def _row(self, session: str) -> Row:
+    def _find_row(self, session: str) -> TranscriptRow:
         row = self._catalogue.find(session)
         if row is not None:
             return row
         parent, _, inner = session.partition(":")
-        if inner and (above := self._catalogue.find(parent)) is not None:
-            child = self._child(above, inner)
-            if child is not None:
-                return child
-        if not any(dialect.is_id(session) for dialect in self._dialects):
+        if inner and (parent_row := self._catalogue.find(parent)) is not None:
+            subagent = self._find_subagent(parent_row, inner)
+            if subagent is not None:
+                return subagent
+        if not any(format.is_id(session) for format in self._formats):
             raise InvalidIdError(
-                f"not a session id: {session[:60]!r}",
-                hint="ids are those of the program whose sessions these are",
+                f"not a session id: {session[:60]!r}", hint="use the ids of the program that the sessions belong to"
             )
         raise NotFoundError(f"there is no session {session}", session=session)
 
-    def _child(self, above: Row, stem: str) -> Row | None:
-        """The transcript of an agent that a session asked."""
-        for folder, one in self._children(above):
-            if one == stem:
-                name = f"{above.name}:{stem}"
-                return Row(folder=folder, stem=stem, dialect=above.dialect, name=name)
+    def _find_subagent(self, parent: TranscriptRow, stem: str) -> TranscriptRow | None:
+        """Return the transcript of a subagent of a session, or None."""
+        for folder, candidate in self._subagents(parent):
+            if candidate == stem:
+                name = f"{parent.name}:{stem}"
+                return TranscriptRow(folder=folder, stem=stem, format=parent.format, name=name)
         return None
 
-    def _children(self, row: Row) -> Iterator[tuple[str, str]]:
-        """Folder and stem of the transcripts of agents that a session asked."""
+    def _subagents(self, row: TranscriptRow) -> Iterator[tuple[str, str]]:
+        """Yield folder and stem of the transcripts of a session's subagents."""
         top = self._root / row.folder / row.stem / "subagents"
         for folder, folders, names in os.walk(top):
             folders.sort()
             for name in sorted(names):
                 path = Path(folder, name)
                 if name.endswith(ENDING) and not path.is_symlink():
-                    inside = Path(folder).relative_to(self._root).as_posix()
-                    yield inside, name.removesuffix(ENDING)
+                    relative = Path(folder).relative_to(self._root).as_posix()
+                    yield relative, name.removesuffix(ENDING)
 
     @contextmanager
-    def _held(self, session: str) -> Iterator[Mirror]:
-        """A session under its lock, its mirror up to date."""
-        row = self._row(session)
-        with self._guard:
+    def _locked_mirror(self, session: str) -> Iterator[Mirror]:
+        """Lock a session and give its mirror, up to date. SessionBusyError after LOCK_TIMEOUT."""
+        row = self._find_row(session)
+        with self._mutex:
             lock = self._locks.setdefault(session, threading.Lock())
-        if not lock.acquire(timeout=PATIENCE):
+        if not lock.acquire(timeout=LOCK_TIMEOUT):
             raise SessionBusyError(
                 f"session {session} is held by another thread of this process",
                 hint="try again when it has finished",
                 session=session,
             )
         try:
-            with self._flock(key_of(row), f"session {session}"):
+            with self._file_lock(mirror_key(row), f"session {session}"):
                 try:
-                    mirror = self._opened(session)
-                    mirror.level()
-                except (
-                    NotFoundError,
-                    LogDamagedError,
-                ) as error:  # renamed by its program; or the mirror's
-                    with self._guard:
-                        self._open.pop(session, None)
-                    self._catalogue.moved()
-                    if isinstance(
-                        error, LogDamagedError
-                    ):  # the file is whole: it is mirrored again
-                        self.reports.append(f"{error.message} and is made anew")
-                        self._mirror.create({"key": key_of(row), "source": row.dialect})
-                    mirror = self._opened(session)
-                    mirror.level()
+                    mirror = self._open_mirror(session)
+                    mirror.catch_up()
+                except (NotFoundError, LogDamagedError) as error:
+                    # The file was renamed by its program, or the mirror is damaged.
+                    with self._mutex:
+                        self._mirrors.pop(session, None)
+                    self._catalogue.rescan()
+                    if isinstance(error, LogDamagedError):  # the file itself is intact
+                        self.reports.append(f"{error.message}; it is rebuilt from the file")
+                        self._mirror_store.create({"key": mirror_key(row), "source": row.format})
+                    mirror = self._open_mirror(session)
+                    mirror.catch_up()
                 yield mirror
         finally:
             lock.release()
 
-    def _opened(self, session: str) -> Mirror:
-        row = self._row(session)
-        with self._guard:
-            known = self._open.get(session)
-            if known is not None and known.files.path == row.path:
-                return known
-        dialect = next(one for one in self._dialects if row.dialect == one.NAME)
-        facts = {"key": key_of(row), "source": row.dialect}
-        own = self._mirror.create(facts, unless_held=True)
-        mirror = Mirror(row.name, self._catalogue.files(row), dialect, self._mirror, own.id)
-        with self._guard:
-            self._open[session] = mirror
+    def _open_mirror(self, session: str) -> Mirror:
+        row = self._find_row(session)
+        with self._mutex:
+            cached = self._mirrors.get(session)
+            if cached is not None and cached.files.path == row.path:
+                return cached
+        format, files = self._format(row.format), self._catalogue.files(row)
+        metadata = {"key": mirror_key(row), "source": row.format}
+        mirrored = self._mirror_store.create(metadata, unless_held=True)
+        mirror = Mirror(row.name, files, format, self._mirror_store, mirrored.id)
+        with self._mutex:
+            self._mirrors[session] = mirror
         return mirror
 
     @contextmanager
-    def _flock(self, key: str, what: str = "") -> Iterator[None]:
-        """Keep other processes and threads of ours away."""
+    def _file_lock(self, key: str, label: str = "") -> Iterator[None]:
+        """Hold a lock against other processes and threads of ours."""
         folder = self._home / "locks"
         name = hashlib.sha256(key.encode("utf-8", "replace")).hexdigest()[:32]
-        what = what or key
-        with disk.errors_mapped(f"locking {what}"):
+        label = label or key
+        with disk.map_errors(f"locking {label}"):
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
             descriptor = os.open(folder / name, flags, 0o600)
         try:
-            disk.lock(descriptor, PATIENCE, what)
+            disk.lock(descriptor, LOCK_TIMEOUT, label)
             yield
         finally:
-            disk.unlock(descriptor)  # a child that was forked meanwhile has a copy
+            disk.unlock(descriptor)  # explicitly: a forked child may have a copy of the descriptor
             os.close(descriptor)
 
-    def _level(self, session: str) -> Mirror:
-        with self._held(session) as mirror:
+    def _current_mirror(self, session: str) -> Mirror:
+        with self._locked_mirror(session) as mirror:
             return mirror
 
 
-def key_of(row: Row) -> str:
-    """The key of a session's mirror: a title in the file's name does not change it."""
-    name = row.path if row.twin else row.name
-    key = f"{row.dialect}:{row.folder}/{name}"
-    return key if is_name(key) else f"{row.dialect}:{made_id(row.folder, name)}"
+def mirror_key(row: TranscriptRow) -> str:
+    """Return the key of a session's mirror, which does not change with a title in the file name."""
+    name = row.path if row.has_shared_name else row.name
+    key = f"{row.format}:{row.folder}/{name}"
+    return key if is_name(key) else f"{row.format}:{derive_id(row.folder, name)}"

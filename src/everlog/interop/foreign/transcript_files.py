@@ -1,9 +1,9 @@
-"""The files of one foreign session, read: what is there, and what is new.
+"""Reading the files of one foreign session: which exist, and which lines are new.
 
-A `Trail` says how far a transcript was followed: a part, an offset behind its last line, and what
-that line was. If the line still stands there, everything before it is taken as unchanged: these
-programs append. The first line, where a program writes it anew each time, is not counted, so that
-its growing moves no offset.
+A `ReadPosition` is how far a transcript was read: a part, the offset after the last line, and that
+line's length and checksum. If the line is still there, everything before it is taken as unchanged:
+these programs only append. A first line that its program rewrites is not counted in offsets, so
+that they stay valid when it grows.
 """
 
 from __future__ import annotations
@@ -19,235 +19,236 @@ from zlib import crc32
 import msgspec
 
 from everlog.errors import EverlogError, NotFoundError
-from everlog.interop.formats.format_types import LONGEST, Line
-from everlog.interop.formats.jsonl import parse
-from everlog.interop.formats.live_format import LiveFormat, Where
+from everlog.interop.formats.format_types import MAX_LINE_BYTES, Line
+from everlog.interop.formats.jsonl import parse_object
+from everlog.interop.formats.live_format import LiveFormat, TranscriptInfo
 from everlog.stores.file import disk
 from everlog.stores.file.log_tail import Report
 
 ENDING = ".jsonl"
-BESIDE = ".meta.json"
+METADATA_ENDING = ".meta.json"
 _CHUNK = 1 << 20
-_BESIDE_MOST = 1 << 24  # bytes of the first line, or of the file beside it
+_MAX_METADATA_BYTES = 1 << 24  # of the first line, or of the metadata file
 
 
-class Trail(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
-    """How far a transcript was followed."""
+class ReadPosition(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
+    """The position up to which a transcript was read."""
 
     part: int = 1
-    end: int = 0  # offset in that part, counted from behind its head
+    end: int = 0  # offset in that part, without its first line if that is metadata
     length: int = 0  # of the last line, with its newline
     crc: int = 0  # of the last line
 
 
-START = Trail()
+START_POSITION = ReadPosition()
 
 
-class Landed(NamedTuple):
-    """Where lines of ours came to lie: another writer may have been faster."""
+class AppendedLines(NamedTuple):
+    """The place of appended lines; another writer may have appended before us."""
 
     part: int
-    start: int  # of the first of them, counted like a trail
-    trail: Trail  # behind the last one
-    size: int  # of the part then
-    alone: bool  # nothing but them stands behind the trail that was known
+    start: int  # of the first line, counted as in a ReadPosition
+    end: ReadPosition  # after the last line
+    part_size: int  # size of the part after the append
+    is_contiguous: bool  # no other lines follow the position that was expected
 
 
-Stamp = tuple[int, int, int]  # inode, size and time of a file
+Stamp = tuple[int, int, int]  # inode, size and mtime of a file
 Signature = tuple[Stamp, ...]
 
 
 def signature(stem: str, stamp: Callable[[str], Stamp | None]) -> Signature:
-    """The stamps of a transcript, its parts and the file beside it; empty if it is not there."""
+    """Return the stamps of a transcript, its parts and its metadata file; empty if missing."""
     first = stamp(f"{stem}{ENDING}")
     if first is None:
         return ()
-    found = [first]
-    while (part := stamp(f"{stem}_part{len(found) + 1}{ENDING}")) is not None:
-        found.append(part)
-    beside = stamp(f"{stem}{BESIDE}")
-    return (*found, beside) if beside is not None else tuple(found)
+    stamps = [first]
+    while (part := stamp(f"{stem}_part{len(stamps) + 1}{ENDING}")) is not None:
+        stamps.append(part)
+    metadata = stamp(f"{stem}{METADATA_ENDING}")
+    return (*stamps, metadata) if metadata is not None else tuple(stamps)
 
 
 class Transcript:
-    """One session: a transcript, its further parts, and what lies beside it."""
+    """The files of one foreign session: a transcript, its further parts, its metadata file."""
 
-    def __init__(
-        self, root: Path, folder: str, stem: str, dialect: LiveFormat, report: Report
-    ) -> None:
+    def __init__(self, root: Path, folder: str, stem: str, format: LiveFormat, report: Report) -> None:
         self._root = root
         self._folder = folder  # relative to the root
-        self._dialect = dialect
+        self._format = format
         self._report = report
         self.stem = stem
 
     @property
     def path(self) -> str:
-        """Where the transcript is, relative to the root."""
+        """Path of the transcript, relative to the root."""
         name = f"{self.stem}{ENDING}"
         return f"{self._folder}/{name}" if self._folder else name
 
     def paths(self) -> list[str]:
-        """All files, relative to the root."""
-        with self.folder() as folder:
+        """Return the paths of all files, relative to the root."""
+        with self.open_folder() as folder:
             names = [name for name in self._names(folder) if stamp_in(name, folder)]
         return [f"{self._folder}/{name}" if self._folder else name for name in names]
 
     def part_name(self, number: int) -> str:
-        """The file name of a part."""
+        """Return the file name of a part."""
         return f"{self.stem}{ENDING}" if number == 1 else f"{self.stem}_part{number}{ENDING}"
 
-    def folder(self) -> AbstractContextManager[int]:
-        """A descriptor of the transcript's folder."""
-        return self._opened_folder(self._folder)
+    def open_folder(self) -> AbstractContextManager[int]:
+        """Open the transcript's folder and give its descriptor."""
+        return self._open_folder_at(self._folder)
 
     @contextmanager
-    def _opened_folder(self, path: str) -> Iterator[int]:
-        """A descriptor of a folder below the root; no link is followed there.
+    def _open_folder_at(self, path: str) -> Iterator[int]:
+        """Open a folder below the root and give its descriptor; symlinks are not followed.
 
-        Whatever the system refuses while it is used becomes an error of ours.
+        OSErrors while it is in use are mapped to EverlogErrors.
         """
-        with disk.errors_mapped(f"reading {self.path}"):
-            here = os.open(self._root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        with disk.map_errors(f"reading {self.path}"):
+            descriptor = os.open(self._root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
             for name in path.split("/") if path else ():
-                above, here = here, -1
+                parent, descriptor = descriptor, -1
                 try:
-                    here = disk.open_directory(name, above)
+                    descriptor = disk.open_directory(name, parent)
                 finally:
-                    os.close(above)
+                    os.close(parent)
             try:
-                yield here
+                yield descriptor
             finally:
-                os.close(here)
+                os.close(descriptor)
 
-    # --- what is there
+    # --- state of the files
 
     def signature(self) -> Signature:
-        """Something that is another after every change. NotFoundError if there is no transcript."""
-        with self.folder() as folder:
+        """Return a value that differs after every change; NotFoundError without a transcript."""
+        with self.open_folder() as folder:
 
             def stamp(name: str) -> Stamp | None:
                 return stamp_in(name, folder)
 
-            found = signature(self.stem, stamp)
-        if not found:
-            raise NotFoundError(f"{self.path} is gone")
-        return found
+            result = signature(self.stem, stamp)
+        if not result:
+            raise NotFoundError(f"{self.path} does not exist")
+        return result
 
-    def ended(self, landed: Landed) -> Signature:
-        """The signature if lines of ours are the last ones; else one that nothing has."""
-        found = self.signature()
-        return found if found[landed.trail.part - 1][1] == landed.size else ()
+    def signature_after(self, appended: AppendedLines) -> Signature:
+        """Return the signature if the appended lines are the last, else one that never matches."""
+        signature = self.signature()
+        return signature if signature[appended.end.part - 1][1] == appended.part_size else ()
 
     def sizes(self) -> list[int]:
-        """The bytes of each part."""
-        with self.folder() as folder:
+        """Return the size of each part in bytes."""
+        with self.open_folder() as folder:
             return [os.stat(name, dir_fd=folder).st_size for name in self._parts(folder)]
 
     def _parts(self, folder: int) -> list[str]:
-        """The names of the parts: a missing one ends them, as it does for their program."""
+        """Return the names of the parts up to the first missing one, as their program does."""
         names = [self.part_name(1)]
-        while self._dialect.PART_BYTES and stamp_in(self.part_name(len(names) + 1), folder):
+        while self._format.PART_BYTES and stamp_in(self.part_name(len(names) + 1), folder):
             names.append(self.part_name(len(names) + 1))
         return names
 
     def _names(self, folder: int) -> list[str]:
-        beside = [f"{self.stem}{BESIDE}"] if self._dialect.BESIDE == "file" else []
-        return self._parts(folder) + beside
+        has_metadata = self._format.METADATA_LOCATION == "file"
+        metadata = [f"{self.stem}{METADATA_ENDING}"] if has_metadata else []
+        return self._parts(folder) + metadata
 
-    def where(self, name: str) -> Where:
-        """The surroundings of the session's lines."""
-        with self.folder() as folder:
-            return Where(name, self._beside(folder)[0], self._read)
+    def info(self, session_id: str) -> TranscriptInfo:
+        """Return what a format needs besides the session's lines."""
+        with self.open_folder() as folder:
+            return TranscriptInfo(session_id, self._read_meta(folder)[0], self._read_session_file)
 
-    def _beside(self, folder: int) -> tuple[bytes | None, int]:
-        """What the program writes anew each time, and where the lines behind it begin."""
-        if self._dialect.BESIDE == "file":
+    def _read_meta(self, folder: int) -> tuple[bytes | None, int]:
+        """Return the metadata that the program rewrites each time, and the offset of the lines."""
+        if self._format.METADATA_LOCATION == "file":
             try:
-                return disk.get(f"{self.stem}{BESIDE}", folder, _BESIDE_MOST), 0
+                name = f"{self.stem}{METADATA_ENDING}"
+                return disk.read_small_file(name, folder, _MAX_METADATA_BYTES), 0
             except FileNotFoundError:
                 return None, 0
-        if self._dialect.BESIDE == "head":
-            with opened(self.part_name(1), folder) as transcript:
-                head = _first_line(transcript)
+        if self._format.METADATA_LOCATION == "head":
+            with open_for_reading(self.part_name(1), folder) as transcript:
+                head = _read_first_line(transcript)
             return (None, 0) if head is None else (head, len(head) + 1)
         return None, 0
 
-    def _read(self, path: str) -> bytes | None:
-        """A file in the folder of the session's name; that of an agent is its parent's."""
-        own, is_agent, _ = f"{self._folder}/".partition("/subagents/")
-        own = own if is_agent else f"{self._folder}/{self.stem}".lstrip("/")
+    def _read_session_file(self, path: str) -> bytes | None:
+        """Return a file from the session's own folder, for a subagent its parent's, or None."""
+        folder_path, is_agent, _ = f"{self._folder}/".partition("/subagents/")
+        folder_path = folder_path if is_agent else f"{self._folder}/{self.stem}".lstrip("/")
         *folders, name = path.split("/")
         try:
-            with self._opened_folder("/".join((own, *folders))) as folder:
-                return disk.get(name, folder)
+            with self._open_folder_at("/".join((folder_path, *folders))) as folder:
+                return disk.read_small_file(name, folder)
         except (OSError, EverlogError):
-            return None  # there is none, or it is no plain file
+            return None  # missing, or not a regular file
 
-    # --- following
+    # --- new lines
 
-    def holds(self, trail: Trail) -> bool:
-        """Whether the last line that was followed still stands where it stood."""
-        if not trail.length:
-            return trail == Trail()
+    def is_unchanged_before(self, position: ReadPosition) -> bool:
+        """Whether the last line before a position is still there unchanged."""
+        if not position.length:
+            return position == ReadPosition()
         try:
-            with self.folder() as folder, opened(self.part_name(trail.part), folder) as part:
-                base = self._beside(folder)[1] if trail.part == 1 else 0
-                start = base + trail.end - trail.length
-                line = os.pread(part, trail.length, start) if start >= base else b""
+            with self.open_folder() as folder, open_for_reading(self.part_name(position.part), folder) as part:
+                base = self._read_meta(folder)[1] if position.part == 1 else 0
+                start = base + position.end - position.length
+                line = os.pread(part, position.length, start) if start >= base else b""
         except NotFoundError:
             return False
-        return len(line) == trail.length and crc32(line) == trail.crc
+        return len(line) == position.length and crc32(line) == position.crc
 
-    def grown(self, trail: Trail, until: Landed | None = None) -> Grown:
-        """The lines behind a trail, all or those before some of ours."""
-        return Grown(self, trail, until)
+    def new_lines(self, position: ReadPosition, until: AppendedLines | None = None) -> NewLines:
+        """Return the lines after a position: all, or only those before some appended lines."""
+        return NewLines(self, position, until)
 
-    def lines(self, grown: Grown) -> Iterator[Line]:
-        """The whole lines behind a trail, which is moved along."""
-        with self.folder() as folder:
-            number = grown.trail.part
+    def read_lines(self, new: NewLines) -> Iterator[Line]:
+        """Yield complete lines after a position, and advance it."""
+        with self.open_folder() as folder:
+            number = new.position.part
             while True:
-                base = self._beside(folder)[1] if number == 1 else 0
-                end = grown.trail.end if number == grown.trail.part else 0
-                until = grown.until if grown.until and grown.until.part == number else None
-                with opened(self.part_name(number), folder) as part:
-                    for line in _lines(part, base + end):
+                base = self._read_meta(folder)[1] if number == 1 else 0
+                end = new.position.end if number == new.position.part else 0
+                until = new.until if new.until and new.until.part == number else None
+                with open_for_reading(self.part_name(number), folder) as part:
+                    for line in _iter_lines(part, base + end):
                         if until and line.start >= base + until.start:
                             return
                         length = len(line.data) + line.ended
                         after = line.start + length - base
                         data = line.data + b"\n" if line.ended else line.data
-                        grown.trail = Trail(number, after, length, crc32(data))
+                        new.position = ReadPosition(number, after, length, crc32(data))
                         yield line
                 number += 1
-                following = self.part_name(number)
-                if not self._dialect.PART_BYTES or not stamp_in(following, folder):
+                next_part = self.part_name(number)
+                if not self._format.PART_BYTES or not stamp_in(next_part, folder):
                     return
 
-    def torn(self, trail: Trail) -> bytes:
-        """What stands behind a trail that nobody ended: part of a line, if anything."""
-        with self.folder() as folder, opened(self.part_name(trail.part), folder) as part:
-            base = self._beside(folder)[1] if trail.part == 1 else 0
+    def torn_line(self, position: ReadPosition) -> bytes:
+        """Return the unfinished line after a position, if there is one; else empty."""
+        with self.open_folder() as folder, open_for_reading(self.part_name(position.part), folder) as part:
+            base = self._read_meta(folder)[1] if position.part == 1 else 0
             size = os.fstat(part).st_size
-            rest = os.pread(part, min(max(size - base - trail.end, 0), LONGEST), base + trail.end)
-        return rest if b"\n" not in rest else b""
+            start = base + position.end
+            remainder = os.pread(part, min(max(size - start, 0), MAX_LINE_BYTES), start)
+        return remainder if b"\n" not in remainder else b""
 
 
-class Grown:
-    """Lines that are read once; `trail` is behind the last one that was taken."""
+class NewLines:
+    """New lines, to be iterated once; `position` is after the last line that was yielded."""
 
-    def __init__(self, files: Transcript, trail: Trail, until: Landed | None) -> None:
+    def __init__(self, files: Transcript, position: ReadPosition, until: AppendedLines | None) -> None:
         self._files = files
-        self.trail = trail
+        self.position = position
         self.until = until
 
     def __iter__(self) -> Iterator[Line]:
-        return self._files.lines(self)
+        return self._files.read_lines(self)
 
 
 @contextmanager
-def opened(name: str, folder: int) -> Iterator[int]:
+def open_for_reading(name: str, folder: int) -> Iterator[int]:
     descriptor = disk.open_file(name, os.O_RDONLY, folder)
     try:
         yield descriptor
@@ -262,7 +263,7 @@ def stamp_in(name: str, folder: int) -> Stamp | None:
         return None
     except OSError as error:
         if error.errno == errno.ENAMETOOLONG:
-            return None  # the name of a part that there cannot be
+            return None  # too long for the name of a part: there is none
         raise
     return stamp_of(status)
 
@@ -271,49 +272,51 @@ def stamp_of(status: os.stat_result) -> Stamp:
     return status.st_ino, status.st_size, status.st_mtime_ns
 
 
-def _first_line(part: int) -> bytes | None:
-    """The first line, None if it has no end or is too long to be about a session."""
+def _read_first_line(part: int) -> bytes | None:
+    """Return the first line; None if it has no newline or is too long to be metadata."""
     size = 4096
     while True:
         data = os.pread(part, size, 0)
-        at = data.find(b"\n")
-        if at >= 0:
-            return data[:at]
-        if len(data) < size or size >= _BESIDE_MOST:
+        newline = data.find(b"\n")
+        if newline >= 0:
+            return data[:newline]
+        if len(data) < size or size >= _MAX_METADATA_BYTES:
             return None
         size *= 16
 
 
-def _lines(part: int, start: int) -> Iterator[Line]:
-    """Whole lines from an offset on. A last one without its newline counts if it is a record:
-    nothing can follow in it any more. One that is far too long is passed over: it is damage to
-    every reader."""
+def _iter_lines(part: int, start: int) -> Iterator[Line]:
+    """Yield complete lines from an offset on.
+
+    A last line without a newline counts if it is a complete JSON object. A line above
+    MAX_LINE_BYTES is skipped: it is damage to every reader.
+    """
     offset, read = start, start
-    pieces: list[bytes] = []  # of the line that begins at the offset
+    chunks: list[bytes] = []  # of the line that starts at the offset
     while chunk := os.pread(part, _CHUNK, read):
         read += len(chunk)
         first, *lines = chunk.split(b"\n")
-        pieces.append(first)
+        chunks.append(first)
         if lines:
-            lines[:0] = [b"".join(pieces)]
-            pieces = [lines.pop()]
+            lines[:0] = [b"".join(chunks)]
+            chunks = [lines.pop()]
         for line in lines:
             yield Line(offset, line)
             offset += len(line) + 1
-        if read - offset > LONGEST:
-            yield from _too_long(part, offset)
+        if read - offset > MAX_LINE_BYTES:
+            yield from _skip_long_line(part, offset)
             return
-    rest = b"".join(pieces)
-    if rest.endswith(b"}") and parse(rest)[0] is not None:
-        yield Line(offset, rest, ended=False)
+    remainder = b"".join(chunks)
+    if remainder.endswith(b"}") and parse_object(remainder)[0] is not None:
+        yield Line(offset, remainder, ended=False)
 
 
-def _too_long(part: int, start: int) -> Iterator[Line]:
-    """Go on behind a line that is longer than any record, which is not kept in memory."""
+def _skip_long_line(part: int, start: int) -> Iterator[Line]:
+    """Yield the lines after one that is too long, without holding it in memory."""
     offset = start
     while chunk := os.pread(part, _CHUNK, offset):
-        at = chunk.find(b"\n")
-        if at >= 0:
-            yield from _lines(part, offset + at + 1)
+        newline = chunk.find(b"\n")
+        if newline >= 0:
+            yield from _iter_lines(part, offset + newline + 1)
             return
         offset += len(chunk)

@@ -1,1 +1,1 @@
-"""The formats of other programs: how their lines become records, and back. No input or output."""
+"""Formats of other programs: converts their lines to records and back, without I/O."""

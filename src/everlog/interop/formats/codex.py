@@ -3,9 +3,9 @@
     ~/.codex/sessions/YYYY/MM/DD/rollout-<time>-<uuid>.jsonl
     {"timestamp": …, "type": "response_item", "payload": {"type": "message", …}}
 
-Old files have the payload as the line, and a first line without a type. What the model was given
-and what it answered (response items) is the conversation; what Codex tells of it (event messages)
-repeats that and is kept as events, and so is what Codex says in the user's name.
+Old files have the payload as the line, and a first line without a type. Response items (the model's
+input and output) are the conversation. Event messages repeat it and are stored as events, and so
+is text that Codex adds in the user's name.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ from msgspec.structs import replace
 from everlog.errors import FormatError
 from everlog.ids import epoch_ms
 from everlog.interop.formats.format_types import (
-    Hidden,
+    ExportedFiles,
+    ForeignSession,
+    HiddenMessages,
     Item,
-    Read,
     Source,
     Summary,
-    Written,
-    made_id,
-    split,
+    derive_id,
+    split_lines,
 )
-from everlog.interop.formats.jsonl import Row, keeping, lost, parse, records
+from everlog.interop.formats.jsonl import Row, attach_preserved, parse_object, parse_records, report_damage
 from everlog.model import (
     AnyBlock,
     AnyRecord,
@@ -45,8 +45,8 @@ from everlog.model import (
 )
 
 NAME = "codex"
-_WRAPPED = frozenset({"session_meta", "response_item", "event_msg", "turn_context", "compacted"})
-_BARE = frozenset(
+_WRAPPED_TYPES = frozenset({"session_meta", "response_item", "event_msg", "turn_context", "compacted"})
+_BARE_TYPES = frozenset(
     {
         "message",
         "reasoning",
@@ -58,7 +58,7 @@ _BARE = frozenset(
         "web_search_call",
     }
 )
-# What Codex says to the model in the user's name.
+# Text that Codex sends to the model in the user's name.
 _PREAMBLE = re.compile(
     r"\s*(<(environment_context|user_instructions|permissions instructions|collaboration_mode"
     r"|turn_aborted|subagent_notification|skill|INSTRUCTIONS)[ >]|# AGENTS\.md instructions)"
@@ -67,29 +67,29 @@ _DATA_URL = re.compile(r"data:([^;,]*);base64,(.*)", re.DOTALL)
 
 
 def recognises(path: str, head: bytes) -> bool:
-    """Whether a file is a rollout."""
+    """Return whether a file is a rollout."""
     if not path.endswith(".jsonl"):
         return False
-    for row in records(split(head)):
+    for row in parse_records(split_lines(head)):
         value = row.value
         if value is None:
-            # The first line holds the instructions and may be longer than what we see of it.
+            # The first line has the instructions and may be longer than the head.
             return row.end == len(head) and b'"type":"session_meta","payload":{' in head[:200]
         if isinstance(value.get("payload"), dict):
-            return isinstance(value.get("type"), str) and value["type"] in _WRAPPED
+            return isinstance(value.get("type"), str) and value["type"] in _WRAPPED_TYPES
         if "type" in value:
             return False
         return isinstance(value.get("id"), str) and "instructions" in value and "git" in value
     return False
 
 
-def read(source: Source) -> Read:
-    """A session."""
+def read(source: Source) -> ForeignSession:
+    """Read a session."""
     return _Rollout(source).read()
 
 
-def write(metadata: Metadata, records: Sequence[AnyRecord]) -> Written:
-    """Refused: the format is another program's own."""
+def write(metadata: Metadata, records: Sequence[AnyRecord]) -> ExportedFiles:
+    """Raise FormatError: this format is read only."""
     _refuse("Codex rollouts cannot be written", "export to another format")
 
 
@@ -100,98 +100,99 @@ def _refuse(message: str, hint: str) -> NoReturn:
 class _Rollout:
     def __init__(self, source: Source) -> None:
         self.path = source.paths()[0]
-        self.name = source.name
-        self.rows = list(records(source.lines(self.path), self.path))
+        self.session_id = source.name
+        self.rows = list(parse_records(source.lines(self.path), self.path))
         self.items: list[Item] = []
-        self.facts: dict[str, Any] = {"source": NAME}
+        self.metadata: dict[str, Any] = {"source": NAME}
         self.model: str | None = None
         self.cwd: str | None = None
-        self.created = 0
-        self.at = ""
-        self.tools: dict[str, str] = {}
-        self.counted: object = None  # the sum that was told last
-        self.hidden: set[str] = set()
+        self.created_ms = 0
+        self.timestamp = ""
+        self.tool_names: dict[str, str] = {}
+        self.last_total: object = None  # the last total reported
+        self.hidden_ids: set[str] = set()
 
-    def read(self) -> Read:
+    def read(self) -> ForeignSession:
         for row in self.rows:
-            self._add(row)
+            self._add_row(row)
         if self.model:
-            self.facts["model"] = self.model
-        return Read(
-            name=self.name,
-            facts=self.facts,
-            created=self.created,
+            self.metadata["model"] = self.model
+        return ForeignSession(
+            session_id=self.session_id,
+            metadata=self.metadata,
+            created_ms=self.created_ms,
             items=tuple(self.items),
-            lines=sum(row.begins for row in self.rows),
-            lost=lost(self.rows),
+            line_count=sum(row.starts_line for row in self.rows),
+            damage=report_damage(self.rows),
         )
 
-    def _add(self, row: Row) -> None:
-        name = made_id(self.name, row.start)
+    def _add_row(self, row: Row) -> None:
+        item_id = derive_id(self.session_id, row.start)
         value = row.value
         if value is None:
-            name = made_id(self.name, f"{row.start}+{row.end - row.start}")
-            damage = Event(id=name, kind="codex.damaged", data=row.told, timestamp=self.at)
-            self.items.append(damage)
+            item_id = derive_id(self.session_id, f"{row.start}+{row.end - row.start}")
+            self._add_event(item_id, "damaged", row.event_data)
             return
         kind, payload = _unwrap(value)
-        stamp = value.get("timestamp")
-        if isinstance(stamp, str):
-            self.at = stamp
-            self.created = self.created or epoch_ms(stamp) or 0
-        made = self._item(name, kind, payload, value)
-        if made is None:
-            inner = payload.get("type")
-            told = f"{kind}.{inner}" if isinstance(inner, str) and inner != kind else kind
-            made = Event(id=name, kind=f"codex.{told}", data=value, timestamp=self.at)
-        self.items.append(made)
+        timestamp = value.get("timestamp")
+        if isinstance(timestamp, str):
+            self.timestamp = timestamp
+            self.created_ms = self.created_ms or epoch_ms(timestamp) or 0
+        item = self._item(item_id, kind, payload, value)
+        if item is not None:
+            self.items.append(item)
+            return
+        inner = payload.get("type")
+        is_nested = isinstance(inner, str) and inner != kind
+        self._add_event(item_id, f"{kind}.{inner}" if is_nested else kind, value)
 
-    def _item(
-        self, name: str, kind: str, payload: dict[str, Any], value: dict[str, Any]
-    ) -> Item | None:
-        """What a line is in the conversation; None if it is beside it."""
+    def _add_event(self, item_id: str, kind: str, data: dict[str, Any]) -> None:
+        event = Event(id=item_id, kind=f"codex.{kind}", data=data, timestamp=self.timestamp)
+        self.items.append(event)
+
+    def _item(self, item_id: str, kind: str, payload: dict[str, Any], value: dict[str, Any]) -> Item | None:
+        """Return the conversation item of a line; None if it is none."""
         if kind == "response_item":
-            return self._said(name, payload)
+            return self._response_item(item_id, payload)
         if kind == "compacted":
-            text = _summary(payload)
-            extra = {NAME: value}
-            return Summary(id=name, text=text, timestamp=self.at, extra=extra) if text else None
+            text, time = _summary_text(payload), self.timestamp
+            return Summary(id=item_id, text=text, timestamp=time, extra={NAME: value}) if text else None
         if kind == "session_meta":
-            self._note(payload, ("cwd",))
+            self._note_metadata(payload, ("cwd",))
         elif kind == "turn_context":
-            self._note(payload, ("cwd", "model"))
+            self._note_metadata(payload, ("cwd", "model"))
         elif kind == "event_msg" and payload.get("type") == "token_count":
-            self._count(payload.get("info"))
+            self._add_usage(payload.get("info"))
         elif kind == "event_msg" and payload.get("type") == "thread_rolled_back":
-            return self._roll_back(name, payload.get("num_turns"), value)
+            return self._roll_back(item_id, payload.get("num_turns"), value)
         return None
 
-    def _note(self, payload: Mapping[str, Any], keys: Sequence[str]) -> None:
+    def _note_metadata(self, payload: Mapping[str, Any], keys: Sequence[str]) -> None:
         if "cwd" in keys and isinstance(payload.get("cwd"), str):
             self.cwd = payload["cwd"]
-            self.facts.setdefault("cwd", self.cwd)
+            self.metadata.setdefault("cwd", self.cwd)
         if "model" in keys and isinstance(payload.get("model"), str):
             self.model = payload["model"]
 
-    # --- what was said ----------------------------------------------------------------------
+    # --- response items ---------------------------------------------------------------------
 
-    def _said(self, name: str, payload: dict[str, Any]) -> Message | None:
+    def _response_item(self, item_id: str, payload: dict[str, Any]) -> Message | None:
         kind = payload.get("type")
         if kind == "message":
-            return self._message(name, payload)
+            return self._message(item_id, payload)
         if kind == "reasoning":
-            return self._reasoning(name, payload)
+            return self._reasoning(item_id, payload)
         if kind in ("function_call", "custom_tool_call", "local_shell_call"):
-            return self._call(name, payload)
+            return self._call(item_id, payload)
         if kind in ("function_call_output", "custom_tool_call_output"):
-            return self._output(name, payload)
+            return self._output(item_id, payload)
         return None
 
-    def _made(self, message: Message, payload: Mapping[str, Any], mapped: Sequence[str]) -> Message:
-        rest = {key: value for key, value in payload.items() if key not in mapped}
-        return keeping(message, NAME, rest)
+    def _preserve(self, message: Message, payload: Mapping[str, Any], mapped: Sequence[str]) -> Message:
+        unmapped = {key: value for key, value in payload.items() if key not in mapped}
+        return attach_preserved(message, NAME, unmapped)
 
-    def _message(self, name: str, payload: dict[str, Any]) -> Message | None:
+    def _message(self, item_id: str, payload: dict[str, Any]) -> Message | None:
         content, role = payload.get("content"), payload.get("role")
         if role not in ("user", "assistant") or not isinstance(content, list | str):
             return None
@@ -200,25 +201,20 @@ class _Rollout:
         if role == "user":
             if texts and all(_PREAMBLE.match(text) for text in texts):
                 return None
-            self.facts.setdefault("name", " ".join(" ".join(texts).split())[:200])
-            made = Message(
-                id=name, role="user", content=blocks, sender="user", cwd=self.cwd, timestamp=self.at
+            self.metadata.setdefault("name", " ".join(" ".join(texts).split())[:200])
+            message = Message(
+                id=item_id, role="user", content=blocks, sender="user", cwd=self.cwd, timestamp=self.timestamp
             )
         else:
-            made = self._answer(name, blocks)
-        return self._made(made, payload, ("role", "content"))
+            message = self._assistant_message(item_id, blocks)
+        return self._preserve(message, payload, ("role", "content"))
 
-    def _answer(self, name: str, blocks: tuple[AnyBlock, ...]) -> Message:
+    def _assistant_message(self, item_id: str, blocks: tuple[AnyBlock, ...]) -> Message:
         return Message(
-            id=name,
-            role="assistant",
-            content=blocks,
-            model=self.model,
-            cwd=self.cwd,
-            timestamp=self.at,
+            id=item_id, role="assistant", content=blocks, model=self.model, cwd=self.cwd, timestamp=self.timestamp
         )
 
-    def _reasoning(self, name: str, payload: dict[str, Any]) -> Message | None:
+    def _reasoning(self, item_id: str, payload: dict[str, Any]) -> Message | None:
         texts = [
             part["text"]
             for key in ("summary", "content")
@@ -227,85 +223,83 @@ class _Rollout:
         ]
         if not texts:
             return None
-        sealed, given = payload.get("encrypted_content"), payload.get("id")
-        thought = Thinking(
+        signature, thinking_id = payload.get("encrypted_content"), payload.get("id")
+        thinking = Thinking(
             "\n\n".join(texts),
-            sealed if isinstance(sealed, str) else None,
-            given if isinstance(given, str) else None,
+            signature if isinstance(signature, str) else None,
+            thinking_id if isinstance(thinking_id, str) else None,
         )
-        return self._made(self._answer(name, (thought,)), payload, ("summary", "encrypted_content"))
+        return self._preserve(self._assistant_message(item_id, (thinking,)), payload, ("summary", "encrypted_content"))
 
-    def _call(self, name: str, payload: dict[str, Any]) -> Message | None:
-        call, tool = payload.get("call_id") or payload.get("id"), payload.get("name")
+    def _call(self, item_id: str, payload: dict[str, Any]) -> Message | None:
+        call_id, tool = payload.get("call_id") or payload.get("id"), payload.get("name")
         if payload["type"] == "local_shell_call":
             tool, arguments = "local_shell", payload.get("action")
         elif payload["type"] == "custom_tool_call":
             arguments = {"input": payload.get("input")}
         else:
             arguments = _arguments(payload.get("arguments"))
-        if not isinstance(call, str) or not isinstance(tool, str):
+        if not isinstance(call_id, str) or not isinstance(tool, str):
             return None
-        self.tools[call] = tool
-        block = ToolCall(call, tool, arguments if isinstance(arguments, dict) else {})
+        self.tool_names[call_id] = tool
+        block = ToolCall(call_id, tool, arguments if isinstance(arguments, dict) else {})
         mapped = ("name", "arguments", "input", "action", "call_id")
-        return self._made(self._answer(name, (block,)), payload, mapped)
+        return self._preserve(self._assistant_message(item_id, (block,)), payload, mapped)
 
-    def _output(self, name: str, payload: dict[str, Any]) -> Message | None:
-        call = payload.get("call_id")
-        if not isinstance(call, str):
+    def _output(self, item_id: str, payload: dict[str, Any]) -> Message | None:
+        call_id = payload.get("call_id")
+        if not isinstance(call_id, str):
             return None
-        blocks, failed = _result(payload.get("output"))
-        made = Message(
-            id=name,
+        blocks, is_error = _result(payload.get("output"))
+        result = Message(
+            id=item_id,
             role="toolResult",
             content=blocks,
-            tool_call_id=call,
-            tool_name=self.tools.get(call),
-            is_error=failed,
+            tool_call_id=call_id,
+            tool_name=self.tool_names.get(call_id),
+            is_error=is_error,
             cwd=self.cwd,
-            timestamp=self.at,
+            timestamp=self.timestamp,
         )
-        return self._made(made, payload, ("call_id",))
+        return self._preserve(result, payload, ("call_id",))
 
-    # --- what Codex tells of it -------------------------------------------------------------
+    # --- event messages ---------------------------------------------------------------------
 
-    def _count(self, info: Any) -> None:
-        """Give the last answer its usage. The same sum is told more than once."""
-        if not isinstance(info, dict) or info.get("total_token_usage") == self.counted:
+    def _add_usage(self, info: Any) -> None:
+        """Set the usage of the last answer. Codex may report the same total repeatedly."""
+        if not isinstance(info, dict) or info.get("total_token_usage") == self.last_total:
             return
-        self.counted = info.get("total_token_usage")
+        self.last_total = info.get("total_token_usage")
         last = info.get("last_token_usage")
         if not isinstance(last, dict):
             return
-        for place in range(len(self.items) - 1, -1, -1):
-            item = self.items[place]
+        for index in range(len(self.items) - 1, -1, -1):
+            item = self.items[index]
             if isinstance(item, Message) and item.role != "toolResult":
                 if item.role == "assistant" and item.usage is None:
-                    rest = msgspec.json.decode(item.line).get(NAME)
-                    made = replace(item, usage=_usage(last), line=b"")
-                    self.items[place] = keeping(made, NAME, rest)
+                    unmapped = msgspec.json.decode(item.line).get(NAME)
+                    message = replace(item, usage=_usage(last), line=b"")
+                    self.items[index] = attach_preserved(message, NAME, unmapped)
                 return
 
-    def _roll_back(self, name: str, turns: Any, value: dict[str, Any]) -> Hidden | None:
-        """The last turns were taken back: from the user's message on."""
-        live = [
-            item for item in self.items if isinstance(item, Message) and item.id not in self.hidden
-        ]
-        starts = [place for place, item in enumerate(live) if item.role == "user"]
+    def _roll_back(self, item_id: str, turns: Any, value: dict[str, Any]) -> HiddenMessages | None:
+        """Hide the last turns, from the user's message on."""
+        live = [item for item in self.items if isinstance(item, Message) and item.id not in self.hidden_ids]
+        starts = [position for position, item in enumerate(live) if item.role == "user"]
         if not isinstance(turns, int) or turns < 1 or not starts:
             return None
         ids = [item.id for item in live[starts[max(len(starts) - turns, 0)] :]]
-        self.hidden.update(ids)
-        return Hidden(id=name, ids=tuple(ids), timestamp=self.at, extra={NAME: value})
+        self.hidden_ids.update(ids)
+        return HiddenMessages(id=item_id, ids=tuple(ids), timestamp=self.timestamp, extra={NAME: value})
 
 
 def _unwrap(value: dict[str, Any]) -> tuple[str, dict[str, Any]]:
-    """What kind of line it is, and what is in it."""
+    """Return the type and the payload of a line."""
     kind, payload = value.get("type"), value.get("payload")
     if isinstance(kind, str) and isinstance(payload, dict):
         return kind, payload
     if isinstance(kind, str):
-        return ("response_item" if kind in _BARE else kind), value
+        return ("response_item" if kind in _BARE_TYPES else kind), value
     return ("session_meta" if "id" in value else "state"), value
 
 
@@ -328,51 +322,51 @@ def _block(part: Any) -> AnyBlock:
 
 
 def _result(output: Any) -> tuple[tuple[AnyBlock, ...], bool | None]:
-    """The content of a result, and whether the tool failed. Commands wrap theirs in JSON."""
+    """Return the content of a result, and whether the tool failed. Commands wrap it in JSON."""
     if isinstance(output, str):
-        told = _arguments(output)
-        if isinstance(told.get("output"), str) and isinstance(told.get("metadata"), dict):
-            return (Text(told["output"]),), _failed(told)
+        decoded = _arguments(output)
+        if isinstance(decoded.get("output"), str) and isinstance(decoded.get("metadata"), dict):
+            return (Text(decoded["output"]),), _is_failure(decoded)
         return (Text(output),), None
     if isinstance(output, list):
         return _blocks(output), None
     if isinstance(output, dict):
         content = output.get("output", output.get("content"))
         if isinstance(content, str | list):
-            return _blocks(content), _failed(output)
+            return _blocks(content), _is_failure(output)
     return (Text("" if output is None else msgspec.json.encode(output).decode()),), None
 
 
-def _failed(told: Mapping[str, Any]) -> bool | None:
-    metadata = told.get("metadata")
+def _is_failure(result: Mapping[str, Any]) -> bool | None:
+    metadata = result.get("metadata")
     code = metadata.get("exit_code") if isinstance(metadata, dict) else None
     if isinstance(code, int):
         return code != 0
-    success = told.get("success")
+    success = result.get("success")
     return not success if isinstance(success, bool) else None
 
 
 def _arguments(text: Any) -> dict[str, Any]:
-    value, exact = text, True
+    value, is_exact = text, True
     if isinstance(text, str):
-        value, _, exact = parse(text.encode())
-    return value if exact and isinstance(value, dict) else {"arguments": text}
+        value, _, is_exact = parse_object(text.encode())
+    return value if is_exact and isinstance(value, dict) else {"arguments": text}
 
 
-def _usage(told: Mapping[str, Any]) -> Usage:
-    """A count as ours: theirs has the cached tokens among the input."""
-    count = {key: value for key, value in told.items() if isinstance(value, int) and value > 0}
-    cached = count.get("cached_input_tokens", 0)
+def _usage(raw_usage: Mapping[str, Any]) -> Usage:
+    """Return our usage counts; Codex includes cached tokens in the input."""
+    counts = {key: value for key, value in raw_usage.items() if isinstance(value, int) and value > 0}
+    cached = counts.get("cached_input_tokens", 0)
     return Usage(
-        input_tokens=max(count.get("input_tokens", 0) - cached, 0),
-        output_tokens=count.get("output_tokens", 0),
-        total_tokens=count.get("total_tokens", 0),
+        input_tokens=max(counts.get("input_tokens", 0) - cached, 0),
+        output_tokens=counts.get("output_tokens", 0),
+        total_tokens=counts.get("total_tokens", 0),
         cache_read_tokens=cached,
     )
 
 
-def _summary(payload: Mapping[str, Any]) -> str:
-    """The text that stands for what was compacted."""
+def _summary_text(payload: Mapping[str, Any]) -> str:
+    """Return the text that replaces the compacted messages."""
     message = payload.get("message")
     if isinstance(message, str) and message:
         return message

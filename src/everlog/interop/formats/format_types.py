@@ -1,10 +1,10 @@
-"""What a foreign session is made of, between its own files and our records.
+"""Types between foreign files and our records, and the `Format` protocol.
 
-A dialect reads a `Source` into a `Read`: items in the order of the file, each under an id that
-follows from the source alone, so that reading a file again, or reading it when it has grown, gives
-the same ids. Where an item speaks of others it names them by id; their seqs are the store's to
-give. What a line has and ours has no field for stays with its record under the dialect's name, so
-that `write` can give the same line back.
+A format reads a `Source` into a `ForeignSession`: items in file order, each with an id derived
+from the source alone, so that reading the file again, or after it has grown, yields the same ids.
+Items refer to other items by id; the store assigns seqs. Whatever a line contains that our records
+have no field for is stored with its record under the format's name, so that `write` can reproduce
+the line.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ import msgspec
 
 from everlog.model import AnyRecord, Event, Message, Metadata
 
-DERIVED = "derived"  # key of a tombstone that no record of the source stands for
-LONGEST = 64_000_000  # bytes of a line; a longer one is damage
+DERIVED_KEY = "derived"  # key of a tombstone without a record in the source
+MAX_LINE_BYTES = 64_000_000  # a longer line is treated as damage
 
 
 class Line(NamedTuple):
@@ -26,7 +26,7 @@ class Line(NamedTuple):
 
     start: int  # offset in the file
     data: bytes
-    ended: bool = True  # False: the last one, without a newline
+    ended: bool = True  # False: the last line, without a newline
 
 
 class Source(Protocol):
@@ -34,49 +34,49 @@ class Source(Protocol):
 
     @property
     def name(self) -> str:
-        """That of the transcript, without its ending."""
+        """Return the transcript's file name without its extension."""
         ...
 
     @property
-    def modified(self) -> int:
-        """When it was last written, in ms."""
+    def modified_ms(self) -> int:
+        """Return the time of the last write, in ms."""
         ...
 
     def paths(self) -> Sequence[str]:
-        """The transcript first, then its parts in order, then what belongs to it."""
+        """Return the transcript first, then its parts in order, then its companion files."""
         ...
 
     def lines(self, path: str) -> Iterator[Line]:
-        """The lines of one file; split at newlines only, blank ones included."""
+        """Yield the lines of one file, blank ones included; only newlines separate lines."""
         ...
 
     def read(self, path: str) -> bytes:
-        """A whole file."""
+        """Return the content of a file."""
         ...
 
 
-class Given(NamedTuple):
-    """A source that is in memory."""
+class InMemorySource(NamedTuple):
+    """A source whose files are held in memory."""
 
     name: str
     files: Mapping[str, bytes]
-    modified: int = 0
+    modified_ms: int = 0
 
     def paths(self) -> Sequence[str]:
-        """As they were given."""
+        """Return the paths in the order of `files`."""
         return tuple(self.files)
 
     def lines(self, path: str) -> Iterator[Line]:
-        """The lines of one file."""
-        return split(self.files[path])
+        """Yield the lines of one file."""
+        return split_lines(self.files[path])
 
     def read(self, path: str) -> bytes:
-        """A whole file."""
+        """Return the content of a file."""
         return self.files[path]
 
 
-def split(data: bytes) -> Iterator[Line]:
-    """The lines of some bytes."""
+def split_lines(data: bytes) -> Iterator[Line]:
+    """Yield the lines of a byte string."""
     start = 0
     while start < len(data):
         end = data.find(b"\n", start)
@@ -88,35 +88,35 @@ def split(data: bytes) -> Iterator[Line]:
 
 
 class Summary(msgspec.Struct, frozen=True, kw_only=True):
-    """A summary that stands for everything before a message."""
+    """A summary that replaces everything before a message."""
 
     id: str
     text: str
-    first_kept: str | None = None  # id of the first message it keeps; None: none before itself
+    first_kept: str | None = None  # id of the first message it keeps; None: keeps none
     strategy: str = "prose"
     tokens_before: int = 0
     read_files: tuple[str, ...] = ()
     modified_files: tuple[str, ...] = ()
     timestamp: str = ""
-    extra: dict[str, Any] = {}  # further keys of the record, such as what the dialect keeps
+    extra: dict[str, Any] = {}  # more keys of the record, such as the format's own
 
 
-class Hidden(msgspec.Struct, frozen=True, kw_only=True):
-    """Messages that are in the file and no part of the conversation any more."""
+class HiddenMessages(msgspec.Struct, frozen=True, kw_only=True):
+    """Messages that are in the file but no longer part of the conversation."""
 
     id: str
     ids: tuple[str, ...]
     timestamp: str = ""
-    # Whether the file says so in a record of its own, which is kept here; else it follows from
-    # the others (a branch that was left) and is not written back.
+    # The file's own record that hides them. Empty if the hiding follows from other records (an
+    # abandoned branch): it is not written back then.
     extra: dict[str, Any] = {}
 
 
-Item = Message | Event | Summary | Hidden
+Item = Message | Event | Summary | HiddenMessages
 
 
-class Lost(msgspec.Struct, frozen=True):
-    """Bytes that are no record. They are kept, as an event, and reported."""
+class DamagedBytes(msgspec.Struct, frozen=True):
+    """Bytes that are not a record. They are stored as an event and reported."""
 
     path: str
     start: int
@@ -124,53 +124,53 @@ class Lost(msgspec.Struct, frozen=True):
     problem: str
 
 
-class Read(msgspec.Struct, frozen=True, kw_only=True):
-    """A foreign session, read."""
+class ForeignSession(msgspec.Struct, frozen=True, kw_only=True):
+    """The result of reading a foreign session."""
 
-    name: str  # unique in its dialect: what the session is found by when it is read again
-    facts: dict[str, Any] = {}  # metadata in the files' names: agent, sender, name, model, cwd …
-    created: int = 0  # ms
+    session_id: str  # unique in its format; identifies the session when it is read again
+    metadata: dict[str, Any] = {}  # with our metadata keys: agent, sender, name, model, cwd …
+    created_ms: int = 0
     items: tuple[Item, ...] = ()
-    lines: int = 0  # that were not blank
-    lost: tuple[Lost, ...] = ()
-    children: tuple[Read, ...] = ()  # transcripts of agents that it asked
+    line_count: int = 0  # without blank lines
+    damage: tuple[DamagedBytes, ...] = ()
+    children: tuple[ForeignSession, ...] = ()  # its subagents' transcripts
 
 
-class Written(msgspec.Struct, frozen=True):
+class ExportedFiles(msgspec.Struct, frozen=True):
     """A session in a foreign format."""
 
     files: dict[str, bytes]
-    lost: tuple[str, ...] = ()  # what the format cannot hold, in words
+    losses: tuple[str, ...] = ()  # what the format cannot hold, as text
 
 
 class Format(Protocol):
-    """One format. A module has all of these."""
+    """A foreign file format. A module implements it with module-level functions."""
 
     NAME: str
 
     def recognises(self, path: str, head: bytes) -> bool:
-        """Whether a file is one of its transcripts, by its first 64 KiB; never raises."""
+        """Return whether a file is such a transcript, by its first 64 KiB. Never raises."""
         ...
 
-    def read(self, source: Source) -> Read:
-        """A session. Whatever the bytes are, it returns: damage is told in `lost`."""
+    def read(self, source: Source) -> ForeignSession:
+        """Read a session. Never raises for any content: damage is listed in `damage`."""
         ...
 
-    def write(self, metadata: Metadata, records: Sequence[AnyRecord]) -> Written:
-        """A session as files of this format, from all records of its log in order."""
+    def write(self, metadata: Metadata, records: Sequence[AnyRecord]) -> ExportedFiles:
+        """Return all records of a log, in order, as files of this format."""
         ...
 
 
-def made_id(name: str, place: str | int) -> str:
-    """An id for an item that has none of its own; the same each time."""
-    return str(uuid5(NAMESPACE_OID, f"{name} {place}"))
+def derive_id(name: str, position: str | int) -> str:
+    """Return a deterministic id for an item that has none in its file."""
+    return str(uuid5(NAMESPACE_OID, f"{name} {position}"))
 
 
-def kept(record: AnyRecord, dialect: str) -> Any:
-    """What a record keeps under a dialect's name; None if it came from elsewhere."""
+def extra_field(record: AnyRecord, key: str) -> Any:
+    """Return the value of an extra key of a record, or None if the record has no such key."""
     if not record.line:
         return None
     try:
-        return msgspec.json.decode(record.line).get(dialect)
+        return msgspec.json.decode(record.line).get(key)
     except (ValueError, AttributeError):
         return None

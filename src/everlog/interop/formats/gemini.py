@@ -1,11 +1,11 @@
 """Gemini CLI's chats, read only. There are three forms:
 
     session-<time>-<id>.json     one document: {"sessionId", "projectHash", "messages": […]}
-    session-<time>-<id>.jsonl    the same, a line each; a message that is told again replaces the
-                                 first, {"$rewindTo": id} takes back, {"$set": …} changes the head
+    session-<time>-<id>.jsonl    the same by line; a repeated message replaces the first one,
+                                 {"$rewindTo": id} rewinds, {"$set": …} changes the head
     checkpoint-<name>.json       what `/chat save` writes: a list of {"role", "parts"}
 
-A tool call and its result are one there; here they are two messages.
+A tool call and its result are one object there and two messages here.
 """
 
 from __future__ import annotations
@@ -21,17 +21,24 @@ import msgspec
 from everlog.errors import FormatError
 from everlog.ids import epoch_ms
 from everlog.interop.formats.format_types import (
-    Hidden,
+    DamagedBytes,
+    ExportedFiles,
+    ForeignSession,
+    HiddenMessages,
     Item,
-    Lost,
-    Read,
     Source,
-    Written,
-    made_id,
-    split,
+    derive_id,
+    split_lines,
 )
-from everlog.interop.formats.jsonl import as_text, keeping, lost, parse, records, too_deep
-from everlog.log.line_codec import clean
+from everlog.interop.formats.jsonl import (
+    as_text,
+    attach_preserved,
+    is_too_deep,
+    parse_object,
+    parse_records,
+    report_damage,
+)
+from everlog.log.line_codec import replace_surrogates
 from everlog.model import (
     AnyBlock,
     AnyRecord,
@@ -48,22 +55,23 @@ from everlog.model import (
 )
 
 NAME = "gemini"
-_SETUP = "This is the Gemini CLI. We are setting up the context for our chat"
-_BEGIN = re.compile(r'\{\s*"(?:id|timestamp|type|role|parts)"')
-_FAILURES = 1000  # places that are tried in vain in a damaged document
+_SETUP_PREFIX = "This is the Gemini CLI. We are setting up the context for our chat"
+_RECORD_START = re.compile(r'\{\s*"(?:id|timestamp|type|role|parts)"')
+_MAX_FAILURES = 1000  # failed attempts in a damaged document
 _raw_decode = json.JSONDecoder(parse_constant=lambda _: None).raw_decode
-_MAPPED = frozenset({"id", "timestamp", "type", "content", "thoughts", "tokens", "model"})
+_THOUGHT_KEYS = ("subject", "description")
+_MAPPED_KEYS = frozenset({"id", "timestamp", "type", "content", "thoughts", "tokens", "model"})
 
 
 class _Entry(NamedTuple):
-    place: str | int  # where it stands, for its id
+    position: str | int  # in the file, for its id
     value: dict[str, Any]
 
 
 def recognises(path: str, head: bytes) -> bool:
-    """Whether a file is a chat."""
+    """Return whether a file is a chat."""
     if path.endswith(".jsonl"):
-        for row in records(split(head)):
+        for row in parse_records(split_lines(head)):
             value = row.value or {}
             return isinstance(value.get("sessionId"), str) and "projectHash" in value
         return False
@@ -75,13 +83,13 @@ def recognises(path: str, head: bytes) -> bool:
     return start[:1] in (b"[", b"{") and b'"parts"' in start and b'"role"' in start
 
 
-def read(source: Source) -> Read:
-    """A session."""
+def read(source: Source) -> ForeignSession:
+    """Read a session."""
     return _Chat(source).read()
 
 
-def write(metadata: Metadata, records: Sequence[AnyRecord]) -> Written:
-    """Refused: the format is another program's own."""
+def write(metadata: Metadata, records: Sequence[AnyRecord]) -> ExportedFiles:
+    """Raise FormatError: this format is read only."""
     raise FormatError("Gemini chats cannot be written", hint="export to another format")
 
 
@@ -89,44 +97,44 @@ class _Chat:
     def __init__(self, source: Source) -> None:
         self.path = source.paths()[0]
         self.source = source
-        self.name = source.name
+        self.session_id = source.name
         self.items: list[Item] = []
-        self.lost: list[Lost] = []
-        self.lines = 0
+        self.damage: list[DamagedBytes] = []
+        self.line_count = 0
         self.head: dict[str, Any] = {}  # everything but the messages
-        self.ids: set[str] = set()
-        self.live: list[tuple[str, list[str]]] = []  # records that stand, with their items' ids
-        self.standing: set[str] = set()  # their names
-        self.waiting: dict[str, deque[str]] = {}  # tool → calls that have no id of their own
-        self.at = ""
+        self.used_ids: set[str] = set()
+        self.live_records: list[tuple[str, list[str]]] = []  # id, ids of its items
+        self.live_ids: set[str] = set()
+        self.pending_calls: dict[str, deque[str]] = {}  # tool → assigned ids of its calls
+        self.timestamp = ""
 
-    def read(self) -> Read:
+    def read(self) -> ForeignSession:
         if self.path.endswith(".jsonl"):
             self._read_lines()
         else:
             self._read_document(self.source.read(self.path))
-        return Read(
-            name=self.name,
-            facts=self._facts(),
-            created=self._created(),
+        return ForeignSession(
+            session_id=self.session_id,
+            metadata=self._metadata(),
+            created_ms=self._created_ms(),
             items=tuple(self.items),
-            lines=self.lines,
-            lost=tuple(self.lost),
+            line_count=self.line_count,
+            damage=tuple(self.damage),
         )
 
-    def _facts(self) -> dict[str, Any]:
-        facts: dict[str, Any] = {"source": NAME}
+    def _metadata(self) -> dict[str, Any]:
+        metadata: dict[str, Any] = {"source": NAME}
         for item in self.items:
             if isinstance(item, Message) and item.role == "user" and item.text.strip():
-                facts["name"] = " ".join(item.text.split())[:200]
+                metadata["name"] = " ".join(item.text.split())[:200]
                 break
         summary = self.head.get("summary")
         if isinstance(summary, str) and summary.strip():
-            facts["name"] = summary.strip()[:200]
+            metadata["name"] = summary.strip()[:200]
         models = [item.model for item in self.items if isinstance(item, Message) and item.model]
-        return {**facts, "model": models[-1]} if models else facts
+        return {**metadata, "model": models[-1]} if models else metadata
 
-    def _created(self) -> int:
+    def _created_ms(self) -> int:
         start = self.head.get("startTime")
         return (epoch_ms(start) or 0) if isinstance(start, str) else 0
 
@@ -137,45 +145,44 @@ class _Chat:
         try:
             value = msgspec.json.decode(data)
         except (ValueError, RecursionError):
-            value = parse(data)[0]  # there may be damaged Unicode in it
-        if value is not None and too_deep(data, value):
+            value = parse_object(data)[0]  # it may contain damaged Unicode
+        if value is not None and is_too_deep(data, value):
             value = None
         history = value.get("history") if isinstance(value, dict) else value
         if isinstance(value, dict) and isinstance(value.get("messages"), list):
             self._read_head(value)
         elif isinstance(history, list):
-            self.lines = len(history)
+            self.line_count = len(history)
             for number, turn in enumerate(history):
                 self._add_turn(_Entry(number, turn if isinstance(turn, dict) else {"value": turn}))
         else:
-            self._add_damage(0, data, "not a chat, or not all of one")
-            for place, record in _salvage(data.decode("utf-8", "replace")):
-                entry = _Entry(f"salvaged {place}", record)
+            self._add_damage(0, data, "not a complete chat")
+            for offset, record in _salvage(data.decode("utf-8", "replace")):
+                entry = _Entry(f"salvaged {offset}", record)
                 if "role" in record:
                     self._add_turn(entry)
                 else:
-                    self._add(entry)
+                    self._add_record(entry)
 
     def _read_head(self, value: dict[str, Any]) -> None:
         messages = value["messages"]
-        self.lines += len(messages)
-        head = {key: one for key, one in value.items() if key != "messages"}
+        self.line_count += len(messages)
+        head = {key: item for key, item in value.items() if key != "messages"}
         self.head |= head
         self._add_event("head", "session", head)
         for number, message in enumerate(messages):
-            self._add(_Entry(number, message if isinstance(message, dict) else {"value": message}))
+            record = message if isinstance(message, dict) else {"value": message}
+            self._add_record(_Entry(number, record))
 
     def _read_lines(self) -> None:
-        found = list(records(self.source.lines(self.path), self.path))
-        self.lost += lost(found)
-        last = {
-            row.value["id"]: row.value
-            for row in found
-            if row.value is not None and isinstance(row.value.get("id"), str)
+        rows = list(parse_records(self.source.lines(self.path), self.path))
+        self.damage += report_damage(rows)
+        last_values = {
+            row.value["id"]: row.value for row in rows if row.value is not None and isinstance(row.value.get("id"), str)
         }
-        for row in found:
+        for row in rows:
             value = row.value
-            self.lines += row.begins
+            self.line_count += row.starts_line
             if value is None:
                 self._add_damage(row.start, row.data, "")
                 continue
@@ -184,179 +191,177 @@ class _Chat:
             elif isinstance(value.get("messages"), list):
                 self._read_head(value)
             elif isinstance(value.get("id"), str):
-                if value["id"] in self.standing:
+                if value["id"] in self.live_ids:
                     self._add_event(row.start, "told again", value)
                 else:
-                    self._add(_Entry(row.start, last[value["id"]]))
+                    self._add_record(_Entry(row.start, last_values[value["id"]]))
             else:
                 change = value.get("$set")
                 self.head |= change if isinstance(change, dict) else value
                 self._add_event(row.start, "session", value)
 
-    def _rewind(self, place: int, value: dict[str, Any]) -> None:
-        """Take back everything from a record on; all, if there is no such record."""
-        names = [name for name, _ in self.live]
+    def _rewind(self, position: int, value: dict[str, Any]) -> None:
+        """Hide everything from a record on; everything if there is no such record."""
+        record_ids = [record_id for record_id, _ in self.live_records]
         target = value["$rewindTo"]
-        start = names.index(target) if target in names else 0
-        ids = tuple(one for _, ids in self.live[start:] for one in ids)
-        del self.live[start:]
-        self.standing = set(names[:start])
-        made = made_id(self.name, place)
-        self.items.append(Hidden(id=made, ids=ids, timestamp=self.at, extra={NAME: value}))
+        start = record_ids.index(target) if target in record_ids else 0
+        ids = tuple(item_id for _, ids in self.live_records[start:] for item_id in ids)
+        del self.live_records[start:]
+        self.live_ids = set(record_ids[:start])
+        marker_id, extra = derive_id(self.session_id, position), {NAME: value}
+        self.items.append(HiddenMessages(id=marker_id, ids=ids, timestamp=self.timestamp, extra=extra))
 
     # --- records ----------------------------------------------------------------------------
 
-    def _add(self, entry: _Entry) -> None:
-        """A record of a chat."""
+    def _add_record(self, entry: _Entry) -> None:
+        """Add a record of a chat."""
         value = entry.value
         if isinstance(value.get("timestamp"), str):
-            self.at = value["timestamp"]
+            self.timestamp = value["timestamp"]
         kind = value.get("type")
         if kind == "user":
-            made = [self._message(entry, 0, "user", tuple(_blocks(value.get("content"))))]
+            messages = [self._message(entry, 0, "user", tuple(_blocks(value.get("content"))))]
         elif kind == "gemini":
-            made = list(self._answer(entry))
+            messages = list(self._assistant_messages(entry))
         else:
-            self._add_event(entry.place, kind if isinstance(kind, str) else "object", value)
+            self._add_event(entry.position, kind if isinstance(kind, str) else "object", value)
             return
-        rest = {key: one for key, one in value.items() if key not in _MAPPED}
-        name = value.get("id")
-        name = name if isinstance(name, str) else ""
-        self.live.append((name, [one.id for one in made]))
-        self.standing.add(name)
+        unmapped = {key: item for key, item in value.items() if key not in _MAPPED_KEYS}
+        record_id = value.get("id")
+        record_id = record_id if isinstance(record_id, str) else ""
+        self.live_records.append((record_id, [message.id for message in messages]))
+        self.live_ids.add(record_id)
         self.items += [
-            keeping(one, NAME, {"of": made[0].id} if number else rest)
-            for number, one in enumerate(made)
+            attach_preserved(message, NAME, {"of": messages[0].id} if number else unmapped)
+            for number, message in enumerate(messages)
         ]
 
-    def _answer(self, entry: _Entry) -> Iterator[Message]:
+    def _assistant_messages(self, entry: _Entry) -> Iterator[Message]:
         value = entry.value
         blocks: list[AnyBlock] = [
-            Thinking("\n".join(str(one[key]) for key in ("subject", "description") if one.get(key)))
-            for one in _objects(value.get("thoughts"))
+            Thinking("\n".join(str(part) for part in map(thought.get, _THOUGHT_KEYS) if part))
+            for thought in _objects(value.get("thoughts"))
         ]
         blocks += [block for block in _blocks(value.get("content")) if block != Text("")]
         calls = _objects(value.get("toolCalls"))
-        blocks += [_call(one, str(one.get("id") or "")) for one in calls]
+        blocks += [_call(call, str(call.get("id") or "")) for call in calls]
         yield self._message(entry, 0, "assistant", tuple(blocks))
-        for number, one in enumerate(calls, 1):
-            if one.get("result") is None and not _failed(one):
-                continue  # it was never answered
-            content = tuple(_result_blocks(one)) or (Text(str(one.get("resultDisplay") or "")),)
+        for number, call in enumerate(calls, 1):
+            if call.get("result") is None and not _is_failure(call):
+                continue  # never answered
+            content = tuple(_result_blocks(call)) or (Text(str(call.get("resultDisplay") or "")),)
             yield Message(
-                id=self._id(entry, number),
+                id=self._unique_id(entry, number),
                 role="toolResult",
                 content=content,
-                tool_call_id=str(one.get("id") or ""),
-                tool_name=str(one.get("name") or ""),
-                is_error=_failed(one),
-                timestamp=self.at,
+                tool_call_id=str(call.get("id") or ""),
+                tool_name=str(call.get("name") or ""),
+                is_error=_is_failure(call),
+                timestamp=self.timestamp,
             )
 
-    def _message(
-        self, entry: _Entry, number: int, role: str, content: tuple[AnyBlock, ...]
-    ) -> Message:
-        name = self._id(entry, number)
+    def _message(self, entry: _Entry, number: int, role: str, content: tuple[AnyBlock, ...]) -> Message:
+        message_id = self._unique_id(entry, number)
         if role == "user":
-            return Message(id=name, role="user", content=content, sender="user", timestamp=self.at)
+            return Message(id=message_id, role="user", content=content, sender="user", timestamp=self.timestamp)
         model = entry.value.get("model")
         return Message(
-            id=name,
+            id=message_id,
             role="assistant",
             content=content,
             model=model if isinstance(model, str) else None,
             usage=_usage(entry.value.get("tokens")),
-            timestamp=self.at,
+            timestamp=self.timestamp,
         )
 
     def _add_turn(self, entry: _Entry) -> None:
-        """A turn of a checkpoint."""
+        """Add a turn of a checkpoint."""
         role, parts = entry.value.get("role"), _parts(entry.value.get("parts"))
         texts = [part["text"] for part in _objects(parts) if isinstance(part.get("text"), str)]
-        setup = bool(texts) and texts[0].lstrip().startswith(_SETUP)
-        if role not in ("user", "model") or setup:
-            self._add_event(entry.place, "setup" if setup else "object", entry.value)
+        is_setup = bool(texts) and texts[0].lstrip().startswith(_SETUP_PREFIX)
+        if role not in ("user", "model") or is_setup:
+            self._add_event(entry.position, "setup" if is_setup else "object", entry.value)
             return
-        made: list[Message] = []
-        said: list[AnyBlock] = []
+        messages: list[Message] = []
+        blocks: list[AnyBlock] = []
         for part in parts:
-            answer = part.get("functionResponse") if isinstance(part, dict) else None
-            asked = part.get("functionCall") if isinstance(part, dict) else None
-            if isinstance(answer, dict):
-                tool = str(answer.get("name") or "")
-                queue = self.waiting.get(tool)
-                call = answer.get("id") or (queue.popleft() if queue else "")
-                made.append(
+            response = part.get("functionResponse") if isinstance(part, dict) else None
+            function_call = part.get("functionCall") if isinstance(part, dict) else None
+            if isinstance(response, dict):
+                tool = str(response.get("name") or "")
+                queue = self.pending_calls.get(tool)
+                call_id = response.get("id") or (queue.popleft() if queue else "")
+                messages.append(
                     Message(
-                        id=self._id(entry, len(made)),
+                        id=self._unique_id(entry, len(messages)),
                         role="toolResult",
-                        content=tuple(_response_blocks(answer)),
-                        tool_call_id=str(call),
+                        content=tuple(_response_blocks(response)),
+                        tool_call_id=str(call_id),
                         tool_name=tool,
-                        timestamp=self.at,
+                        timestamp=self.timestamp,
                     )
                 )
-            elif isinstance(asked, dict):
-                name = asked.get("id") or self._lend_id(entry, asked, len(said))
-                said.append(_call(asked, str(name)))
+            elif isinstance(function_call, dict):
+                call_id = function_call.get("id") or self._assign_call_id(entry, function_call, len(blocks))
+                blocks.append(_call(function_call, str(call_id)))
             else:
-                said.append(_block(part))
-        if said or not made:
-            whose = "user" if role == "user" else "assistant"
-            made.append(self._message(entry, len(made), whose, tuple(said)))
-        kept = {key: one for key, one in entry.value.items() if key not in ("role", "parts")}
+                blocks.append(_block(part))
+        if blocks or not messages:
+            message_role = "user" if role == "user" else "assistant"
+            messages.append(self._message(entry, len(messages), message_role, tuple(blocks)))
+        unmapped = {key: value for key, value in entry.value.items() if key not in ("role", "parts")}
         self.items += [
-            keeping(one, NAME, {"of": made[0].id} if number else kept)
-            for number, one in enumerate(made)
+            attach_preserved(message, NAME, {"of": messages[0].id} if number else unmapped)
+            for number, message in enumerate(messages)
         ]
 
-    def _lend_id(self, entry: _Entry, asked: Mapping[str, Any], number: int) -> str:
-        """An id for a call that has none; its answer comes later, under the tool's name."""
-        name = f"call-{entry.place}-{number}"
-        self.waiting.setdefault(str(asked.get("name") or ""), deque()).append(name)
-        return name
+    def _assign_call_id(self, entry: _Entry, function_call: Mapping[str, Any], number: int) -> str:
+        """Return an id for a call without one; its result comes later, under the tool's name."""
+        call_id = f"call-{entry.position}-{number}"
+        self.pending_calls.setdefault(str(function_call.get("name") or ""), deque()).append(call_id)
+        return call_id
 
-    def _add_event(self, place: str | int, kind: str, value: dict[str, Any]) -> None:
-        made = made_id(self.name, place)
-        self.items.append(Event(id=made, kind=f"gemini.{kind}", data=value, timestamp=self.at))
+    def _add_event(self, position: str | int, kind: str, value: dict[str, Any]) -> None:
+        event_id = derive_id(self.session_id, position)
+        self.items.append(Event(id=event_id, kind=f"gemini.{kind}", data=value, timestamp=self.timestamp))
 
     def _add_damage(self, start: int, data: bytes, problem: str) -> None:
         if problem:
-            self.lost.append(Lost(self.path, start, start + len(data), problem))
-        told = {"path": self.path, "start": start, **as_text(data)}
-        made = made_id(self.name, f"{start}+{len(data)}")
-        self.items.append(Event(id=made, kind="gemini.damaged", data=told, timestamp=self.at))
+            self.damage.append(DamagedBytes(self.path, start, start + len(data), problem))
+        event_data = {"path": self.path, "start": start, **as_text(data)}
+        event_id = derive_id(self.session_id, f"{start}+{len(data)}")
+        self.items.append(Event(id=event_id, kind="gemini.damaged", data=event_data, timestamp=self.timestamp))
 
-    def _id(self, entry: _Entry, number: int) -> str:
-        given = entry.value.get("id")
-        name = given if isinstance(given, str) and given else made_id(self.name, entry.place)
-        name = f"{name}:{number}" if number else name
-        if name in self.ids:
-            name = made_id(self.name, f"{entry.place}:{number} again")
-        self.ids.add(name)
-        return name
+    def _unique_id(self, entry: _Entry, number: int) -> str:
+        record_id = entry.value.get("id")
+        item_id = record_id if isinstance(record_id, str) and record_id else derive_id(self.session_id, entry.position)
+        item_id = f"{item_id}:{number}" if number else item_id
+        if item_id in self.used_ids:
+            item_id = derive_id(self.session_id, f"{entry.position}:{number} again")
+        self.used_ids.add(item_id)
+        return item_id
 
 
 def _salvage(text: str) -> Iterator[tuple[int, dict[str, Any]]]:
-    """The records that are whole in a document that is not."""
+    """Yield the complete records in a damaged document."""
     end = failures = 0
-    for begin in _BEGIN.finditer(text):
-        if begin.start() < end or failures > _FAILURES:
+    for match in _RECORD_START.finditer(text):
+        if match.start() < end or failures > _MAX_FAILURES:
             continue
         try:
-            value, after = _raw_decode(text, begin.start())
+            value, record_end = _raw_decode(text, match.start())
         except (ValueError, RecursionError):
             failures += 1
             continue
-        told = isinstance(value.get("type"), str) and "content" in value
-        turn = isinstance(value.get("role"), str) and "parts" in value
-        if (told or turn) and not too_deep(text[begin.start() : after].encode(), value):
-            end = after
-            yield begin.start(), clean(value)
+        is_message = isinstance(value.get("type"), str) and "content" in value
+        is_turn = isinstance(value.get("role"), str) and "parts" in value
+        if (is_message or is_turn) and not is_too_deep(text[match.start() : record_end].encode(), value):
+            end = record_end
+            yield match.start(), replace_surrogates(value)
 
 
 def _objects(value: Any) -> list[dict[str, Any]]:
-    return [one for one in value if isinstance(one, dict)] if isinstance(value, list) else []
+    return [item for item in value if isinstance(item, dict)] if isinstance(value, list) else []
 
 
 def _parts(value: Any) -> list[Any]:
@@ -366,7 +371,7 @@ def _parts(value: Any) -> list[Any]:
 
 
 def _blocks(content: Any) -> list[AnyBlock]:
-    """The blocks of a content: a string, a part, or a list of them."""
+    """Return the blocks of content: a string, a part, or a list of parts."""
     return [_block(part) for part in _parts(content)]
 
 
@@ -390,43 +395,43 @@ def _block(part: Any) -> AnyBlock:
     return OtherBlock(part)
 
 
-def _call(asked: Mapping[str, Any], name: str) -> ToolCall:
-    arguments = asked.get("args")
-    tool = str(asked.get("name") or "")
-    return ToolCall(name, tool, arguments if isinstance(arguments, dict) else {})
+def _call(function_call: Mapping[str, Any], call_id: str) -> ToolCall:
+    arguments = function_call.get("args")
+    tool_name = str(function_call.get("name") or "")
+    return ToolCall(call_id, tool_name, arguments if isinstance(arguments, dict) else {})
 
 
-def _failed(call: Mapping[str, Any]) -> bool:
+def _is_failure(call: Mapping[str, Any]) -> bool:
     return call.get("status") in ("error", "cancelled")
 
 
 def _result_blocks(call: Mapping[str, Any]) -> Iterator[AnyBlock]:
     for part in _parts(call.get("result")):
-        answer = part.get("functionResponse") if isinstance(part, dict) else None
-        if isinstance(answer, dict):
-            yield from _response_blocks(answer)
+        response = part.get("functionResponse") if isinstance(part, dict) else None
+        if isinstance(response, dict):
+            yield from _response_blocks(response)
         else:
             yield _block(part)
 
 
-def _response_blocks(answer: Mapping[str, Any]) -> Iterator[AnyBlock]:
-    """What a tool answered: mostly {"output": text}."""
-    response = answer.get("response")
-    told = response if isinstance(response, dict) else {"output": response}
-    text = next((told[key] for key in ("output", "error") if isinstance(told.get(key), str)), None)
+def _response_blocks(function_response: Mapping[str, Any]) -> Iterator[AnyBlock]:
+    """Yield the blocks of a tool response: mostly {"output": text}."""
+    response = function_response.get("response")
+    outputs = response if isinstance(response, dict) else {"output": response}
+    text = next((outputs[key] for key in ("output", "error") if isinstance(outputs.get(key), str)), None)
     yield Text(msgspec.json.encode(response).decode() if text is None else text)
-    yield from _blocks(answer.get("parts"))
+    yield from _blocks(function_response.get("parts"))
 
 
 def _usage(tokens: Any) -> Usage | None:
-    """A count as ours: theirs has the cached tokens among the input, thoughts beside the output."""
+    """Return our counts; Gemini counts cached tokens as input, and thoughts separately."""
     if not isinstance(tokens, dict):
         return None
-    count = {key: value for key, value in tokens.items() if isinstance(value, int) and value > 0}
-    cached = count.get("cached", 0)
+    counts = {key: value for key, value in tokens.items() if isinstance(value, int) and value > 0}
+    cached = counts.get("cached", 0)
     return Usage(
-        input_tokens=max(count.get("input", 0) - cached, 0) + count.get("tool", 0),
-        output_tokens=count.get("output", 0) + count.get("thoughts", 0),
-        total_tokens=count.get("total", 0),
+        input_tokens=max(counts.get("input", 0) - cached, 0) + counts.get("tool", 0),
+        output_tokens=counts.get("output", 0) + counts.get("thoughts", 0),
+        total_tokens=counts.get("total", 0),
         cache_read_tokens=cached,
     )

@@ -1,12 +1,13 @@
-"""What a dialect is whose files are used where they lie.
+"""The `LiveFormat` protocol: formats whose files are used in place.
 
-Beside `read` and `write`, which take a session as a whole, it is a fold over lines: `follow` takes
-the lines that are new with what was noted of those before them and gives items; `extend` makes the
-lines for a record of ours from the same notes. Notes are small, plain JSON; whoever follows a file
-keeps them. So a file that grew costs what it grew by, whoever wrote to it, and so does an append.
+Besides `read` and `write`, which handle a whole session, such a format is a fold over lines:
+`read_tail` takes the new lines and the state after the earlier ones and returns items;
+`encode_record` builds the lines for a record of ours from the same state. The state is small, plain
+JSON and is stored by the caller. So the cost of following a file, or of an append, depends only on
+how much the file grew, whoever wrote to it.
 
-What stands beside the conversation (settings, snapshots, unknown kinds) stays in the file and is
-no item here: nothing of the file is ever written anew except what `Added` names.
+Data outside the conversation (settings, snapshots, unknown types) stays in the file and is not an
+item here. Nothing in the file is ever rewritten except what a `FileEdit` names.
 """
 
 from __future__ import annotations
@@ -16,79 +17,79 @@ from typing import Any, Literal, NamedTuple, Protocol
 
 import msgspec
 
-from everlog.interop.formats.format_types import Format, Hidden, Line, Summary
+from everlog.interop.formats.format_types import Format, HiddenMessages, Line, Summary
 from everlog.model import AnyRecord, Message, Metadata
 
-Notes = dict[str, Any]
-Said = Message | Summary | Hidden
+TailState = dict[str, Any]
+ConversationItem = Message | Summary | HiddenMessages
 
 
-class Followed(NamedTuple):
-    """What some lines said, and what is to be known when the next ones come."""
+class TailResult(NamedTuple):
+    """The items in some lines, and the state for reading the lines after them."""
 
-    items: Sequence[Said]
-    notes: Notes
-
-
-class Where(NamedTuple):
-    """The session that lines are of."""
-
-    name: str  # its id
-    beside: bytes | None = None  # the first line or the second file, where the dialect has one
-    # A file in the folder of the session's name (`tool-results/x.txt`), None if there is none.
-    read: Callable[[str], bytes | None] = lambda _: None
+    items: Sequence[ConversationItem]
+    state: TailState
 
 
-class Log(Protocol):
-    """A session as we hold it, for those who add to it."""
+class TranscriptInfo(NamedTuple):
+    """The session that lines belong to."""
+
+    session_id: str
+    meta_bytes: bytes | None = None  # the metadata line or file, if the format has one
+    # Reads a file in the folder named like the session (`tool-results/x.txt`); None if missing.
+    read_file: Callable[[str], bytes | None] = lambda _: None
+
+
+class MirrorLog(Protocol):
+    """A session as our records, for encoding further records into its files."""
 
     @property
-    def where(self) -> Where:
-        """What `follow` is given."""
+    def transcript(self) -> TranscriptInfo:
+        """Return the value that `read_tail` receives."""
         ...
 
     @property
     def metadata(self) -> Metadata:
-        """What is known of it."""
+        """Return the session's metadata."""
         ...
 
     def record(self, seq: int) -> AnyRecord:
-        """One record by its number."""
+        """Return a record by its seq."""
         ...
 
-    def since(self, seq: int) -> Sequence[AnyRecord]:
-        """The records from a number on, in order."""
+    def records_from(self, seq: int) -> Sequence[AnyRecord]:
+        """Return the records from a seq on, in order."""
         ...
 
-    def theirs(self, record: AnyRecord) -> str:
-        """The id of the item that a record came from, or is in the file."""
+    def foreign_id(self, record: AnyRecord) -> str:
+        """Return the id that a record has in the file."""
         ...
 
 
-class Added(msgspec.Struct, frozen=True, kw_only=True):
-    """What is to be done in the files, in this order."""
+class FileEdit(msgspec.Struct, frozen=True, kw_only=True):
+    """Changes to make to the files, in this order."""
 
-    lines: tuple[bytes, ...] = ()  # to be appended, each without its newline
-    head: bytes | None = None  # the first line, to be written anew, without its newline
-    files: dict[str, bytes] = {}  # to be written anew as a whole: ending of the name → content
-    stem: str | None = None  # a new name for the transcript, without its ending
+    lines: tuple[bytes, ...] = ()  # to append, each without its newline
+    head: bytes | None = None  # replaces the first line; without its newline
+    files: dict[str, bytes] = {}  # to replace as a whole: suffix of the name → content
+    stem: str | None = None  # new name of the transcript, without its extension
 
 
-class Begun(NamedTuple):
-    """A session that is made."""
+class NewSession(NamedTuple):
+    """A new session and the edit that creates it."""
 
-    name: str  # its id
+    session_id: str
     stem: str  # of its file
-    added: Added
+    edit: FileEdit
 
 
-class Glance(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What a listing shows of a session; folded over its lines like everything else."""
+class ListingScan(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What a listing shows of a session, folded over its lines."""
 
-    messages: int = 0  # as many as `follow` would give
+    messages: int = 0  # as many as `read_tail` returns
     title: str = ""
-    created: str = ""  # ISO 8601; empty: as the file system says
-    last: str = ""  # likewise, of the last message
+    created: str = ""  # ISO 8601; empty: use the file's time
+    last: str = ""  # ISO 8601, of the last message
     agent: str = ""
     sender: str = ""
     model: str = ""
@@ -97,66 +98,79 @@ class Glance(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     aliases: tuple[str, ...] = ()
     scope: dict[str, Any] | None = None
     chat: int | None = None
-    skip: bool = False  # it is no session of its own: not listed
-    notes: Notes = {}  # the dialect's own; small
+    skip: bool = False  # not a session of its own: not listed
+    state: TailState = msgspec.field(default_factory=dict, name="notes")  # the format's; small
 
 
-# Where a dialect keeps what its program writes anew each time: nowhere, in the first line of the
-# transcript, or in a file `<stem>.meta.json` beside it.
-Beside = Literal["", "head", "file"]
+# Where a format stores the metadata that its program rewrites: nowhere, in the first line of the
+# transcript, or in a file `<stem>.meta.json` next to it.
+MetadataLocation = Literal["", "head", "file"]
 
 
 class LiveFormat(Format, Protocol):
-    """One format whose files are used live. A module has all of these."""
+    """A format whose files are used in place. A module implements it."""
 
-    BESIDE: Beside
-    PART_BYTES: int  # of a part `<stem>_part2.jsonl`; 0: a session is one file
-    TOTAL_BYTES: int  # of all parts, above which its program cannot load it; 0: any
-    LINE_BYTES: int  # above which its program cannot read a line; 0: any
+    METADATA_LOCATION: MetadataLocation
+    PART_BYTES: int  # limit of a part `<stem>_part2.jsonl`; 0: a session is one file
+    TOTAL_BYTES: int  # limit of all parts that its program can load; 0: none
+    LINE_BYTES: int  # limit of a line that its program can read; 0: none
 
     def is_id(self, text: str) -> bool:
-        """Whether a text can be the id of a session."""
+        """Return whether a text can be the id of a session."""
         ...
 
-    def name_of(self, stem: str, beside: bytes | None) -> str:
-        """The id of the session in a file of this name."""
+    def session_id_of(self, stem: str, meta_bytes: bytes | None) -> str:
+        """Return the id of the session in a file with this name."""
         ...
 
-    def follow(self, notes: Notes, lines: Iterable[Line], where: Where) -> Followed | None:
-        """The items of new lines; `notes` are empty at the beginning of the file.
+    def read_tail(self, state: TailState, lines: Iterable[Line], transcript: TranscriptInfo) -> TailResult | None:
+        """Return the items of new lines; `state` is empty at the beginning of the file.
 
-        Lines are whole; damaged and blank ones are among them, the one that is `beside` is not.
-        None: what they say cannot be told without reading the whole file (`whole`). `beside` may
-        have changed without any line. The notes that are given are not changed. Never raises.
+        Lines are complete; damaged and blank lines are included, the metadata line is not. Returns
+        None if the items cannot be determined without the whole file (use `read_all`). `meta_bytes`
+        may have changed without any new line. Does not modify `state`. Never raises.
         """
         ...
 
-    def whole(self, lines: Iterable[Line], where: Where) -> Followed:
-        """The items of a whole session, with the same ids that `follow` gives.
+    def read_all(self, lines: Iterable[Line], transcript: TranscriptInfo) -> TailResult:
+        """Return the items of a whole session, with the same ids as `read_tail`.
 
-        Also what is in the file and was left (a branch), as messages that are then hidden. Where
-        `follow` never answers None, this is `follow` from the beginning.
+        Also returns messages of abandoned branches, and hides them. Where `read_tail` never
+        returns None, this equals `read_tail` from the beginning.
         """
         ...
 
-    def extend(self, notes: Notes, log: Log, record: AnyRecord) -> Added:
-        """A record of ours in the session's files.
+    def encode_record(self, state: TailState, log: MirrorLog, record: AnyRecord) -> FileEdit:
+        """Return the edit that writes a record of ours into the session's files.
 
-        What `follow` makes of the new lines is the record again, as far as the format holds it,
-        and, before it, what had to be added for it. UnsupportedError, with a hint of what to do
-        instead, if the format cannot hold what the record says. Nothing to be done for an event.
+        `read_tail` of the new lines returns the record again, as far as the format can hold it,
+        preceded by whatever had to be added for it. Raises UnsupportedError, with a hint for an
+        alternative, if the format cannot hold the record. Returns an empty edit for an event.
         """
         ...
 
-    def change(self, notes: Notes, log: Log, changes: Mapping[str, Any]) -> Added:
-        """Changed metadata, in the files' names, in the session's files; UnsupportedError likewise."""
+    def encode_metadata(self, state: TailState, log: MirrorLog, changes: Mapping[str, Any]) -> FileEdit:
+        """Return the edit that writes changed metadata, keyed like ours, into the files.
+
+        Raises UnsupportedError if the format cannot hold it.
+        """
         ...
 
-    def begin(self, facts: Mapping[str, Any], now: str, taken: Callable[[str], bool]) -> Begun:
-        """A new session with these facts (agent, sender, key, name, cwd …); `taken` says whether
-        there is a file of that stem. UnsupportedError for facts that it cannot hold."""
+    def name_fields(self, name: str) -> dict[str, str]:
+        """Return the metadata that gives a new session an id of the caller's: `id` or `key`.
+
+        Raises UnsupportedError if the format cannot hold such an id.
+        """
         ...
 
-    def glance(self, seen: Glance, lines: Iterable[Line], beside: bytes | None) -> Glance:
-        """What a listing shows, after some further lines. Fast: most lines need no parsing."""
+    def build_session(self, metadata: Mapping[str, Any], now: str, is_taken: Callable[[str], bool]) -> NewSession:
+        """Return a new session with this metadata (agent, sender, key, name, cwd …).
+
+        `is_taken` tells whether a file with a stem exists. Raises UnsupportedError for metadata
+        that the format cannot hold.
+        """
+        ...
+
+    def scan_listing(self, scan: ListingScan, lines: Iterable[Line], meta_bytes: bytes | None) -> ListingScan:
+        """Continue a listing scan over further lines. Fast: most lines need no parsing."""
         ...

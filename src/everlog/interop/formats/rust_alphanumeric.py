@@ -1,9 +1,9 @@
-"""Which characters Rust's `char::is_alphanumeric` accepts.
+"""The characters that Rust's `char::is_alphanumeric` accepts.
 
-That is the Unicode property Alphabetic, or a category Nd, Nl or No. Alphabetic is L*, Nl and
+These have the Unicode property Alphabetic, or category Nd, Nl or No. Alphabetic is L*, Nl and
 Other_Alphabetic: vowel signs and the like, and circled letters. Python's tables have the
-categories and not the last property, so its ranges stand here (Unicode 14, as `\\p{Alphabetic}`
-of Perl 5.36 gives them, without what the categories give). `str.isalnum` is narrower.
+categories but not the last property, so its ranges are listed here (Unicode 14, as
+`\\p{Alphabetic}` of Perl 5.36 returns them, minus the categories). `str.isalnum` is narrower.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ _STARTS = [first for first, _ in _RANGES]
 
 
 def is_alphanumeric(character: str) -> bool:
-    """Whether Rust calls a character alphanumeric."""
+    """Return whether Rust considers a character alphanumeric."""
     if character.isascii():
         return character.isalnum()
     if unicodedata.category(character) in _CATEGORIES:

@@ -1,7 +1,7 @@
-"""A session as lines of a foreign file: what came from there goes back as it was.
+"""Parts shared by all format writers.
 
-What every dialect that writes needs: the line that a record keeps, the file that grows line by
-line, what was taken out since, and the count of what a format cannot hold.
+They read the preserved foreign line of a record, build a file line by line, find the messages
+removed since the import, and count what a format cannot hold.
 """
 
 from __future__ import annotations
@@ -10,153 +10,141 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
-from everlog.interop.formats.format_types import DERIVED, kept
+from everlog.interop.formats.format_types import DERIVED_KEY, extra_field
 from everlog.interop.formats.jsonl import as_bytes
 from everlog.log.fold import fold
-from everlog.model import (
-    AnyRecord,
-    Compaction,
-    Event,
-    File,
-    Image,
-    Message,
-    OtherBlock,
-    Thinking,
-    Tombstone,
-    ToolCall,
-)
+from everlog.model import AnyRecord, Compaction, Event, File, Image, Message, OtherBlock, Thinking, Tombstone, ToolCall
 
 
-class Raw(NamedTuple):
-    """The bytes that a record came from."""
+class RawLine(NamedTuple):
+    """The original bytes of a record."""
 
     data: bytes
     ended: bool
 
 
-def origin(record: AnyRecord, dialect: str) -> dict[str, Any] | None:
-    """What a record keeps under the dialect's name; None if it came from elsewhere."""
-    if b'"%b"' % dialect.encode() not in record.line:
+def read_preserved(record: AnyRecord, format_name: str) -> dict[str, Any] | None:
+    """Return what a record stores under the format's name; None if it came from elsewhere."""
+    if b'"%b"' % format_name.encode() not in record.line:
         return None
-    keep = kept(record, dialect)
-    return keep if isinstance(keep, dict) else None
+    preserved = extra_field(record, format_name)
+    return preserved if isinstance(preserved, dict) else None
 
 
-def original(record: AnyRecord, dialect: str) -> Raw | None:
-    """The line that a record keeps, if it does."""
-    if isinstance(record, Event) and record.kind in (f"{dialect}.damaged", f"{dialect}.blank"):
-        keep, data = record.data, as_bytes(record.data)
+def read_preserved_line(record: AnyRecord, format_name: str) -> RawLine | None:
+    """Return the original line that a record stores, if any."""
+    if isinstance(record, Event) and record.kind in (f"{format_name}.damaged", f"{format_name}.blank"):
+        preserved, data = record.data, as_bytes(record.data)
     else:
-        keep = origin(record, dialect) or {}
-        data = as_bytes(keep, "line")
-    return None if data is None else Raw(data, keep.get("ended") is not False)
+        preserved = read_preserved(record, format_name) or {}
+        data = as_bytes(preserved, "line")
+    return None if data is None else RawLine(data, preserved.get("ended") is not False)
 
 
-def is_ended(record: AnyRecord, dialect: str) -> bool:
-    """Whether a newline ended the line that a record came from."""
-    keep = origin(record, dialect)
-    return keep is None or keep.get("ended") is not False
+def has_newline(record: AnyRecord, format_name: str) -> bool:
+    """Return whether the line that a record came from ended with a newline."""
+    preserved = read_preserved(record, format_name)
+    return preserved is None or preserved.get("ended") is not False
 
 
-class Sheet:
-    """A file that is being written. No line ever continues one that was not ended."""
+class FileBuilder:
+    """A file under construction. A line never continues one without a newline."""
 
     def __init__(self) -> None:
-        self._pieces: list[bytes] = []
+        self._chunks: list[bytes] = []
         self._ended = True
 
-    def add(self, data: bytes, *, ended: bool = True) -> None:
-        """Add one line."""
+    def add_line(self, data: bytes, *, ended: bool = True) -> None:
+        """Append one line."""
         if not self._ended:
-            self._pieces.append(b"\n")
-        self._pieces.append(data)
+            self._chunks.append(b"\n")
+        self._chunks.append(data)
         if ended:
-            self._pieces.append(b"\n")
+            self._chunks.append(b"\n")
         self._ended = ended
 
     def content(self) -> bytes:
-        """Everything so far."""
-        return b"".join(self._pieces)
+        """Return the content so far."""
+        return b"".join(self._chunks)
 
 
-def came_from(records: Sequence[AnyRecord], dialect: str) -> bool:
-    """Whether a session was read from files of the dialect."""
+def is_from_format(records: Sequence[AnyRecord], format_name: str) -> bool:
+    """Return whether a session was read from files of the format."""
     return any(
-        (isinstance(one, Event) and one.kind.startswith(f"{dialect}."))
-        or origin(one, dialect) is not None
-        for one in records
+        (isinstance(record, Event) and record.kind.startswith(f"{format_name}."))
+        or read_preserved(record, format_name) is not None
+        for record in records
     )
 
 
-def dropped(records: Sequence[AnyRecord], dialect: str) -> set[int]:
-    """The seqs of messages that we took out of the conversation.
+def removed_seqs(records: Sequence[AnyRecord], format_name: str) -> set[int]:
+    """Return the seqs of messages that we removed from the conversation.
 
-    What the dialect's own file had hidden is not among them: that stays in the file.
+    Messages that the foreign file itself had hidden are not included: they stay in the file.
     """
-    own = came_from(records, dialect)
-    view = fold(one for one in records if not (own and _is_theirs(one, dialect)))
+    is_native_file = is_from_format(records, format_name)
+    view = fold(record for record in records if not (is_native_file and _is_foreign_tombstone(record, format_name)))
     live = {message.seq for message in view.messages}
-    return {one.seq for one in records if isinstance(one, Message) and one.seq not in live}
+    messages = (record for record in records if isinstance(record, Message))
+    return {message.seq for message in messages if message.seq not in live}
 
 
-def _is_theirs(record: AnyRecord, dialect: str) -> bool:
+def _is_foreign_tombstone(record: AnyRecord, format_name: str) -> bool:
     return isinstance(record, Tombstone) and (
-        origin(record, dialect) is not None or kept(record, DERIVED) is not None
+        read_preserved(record, format_name) is not None or extra_field(record, DERIVED_KEY) is not None
     )
 
 
-def placed(records: Sequence[AnyRecord]) -> Iterator[AnyRecord]:
-    """The records, each compaction directly before what it keeps.
+def reposition_compactions(records: Sequence[AnyRecord]) -> Iterator[AnyRecord]:
+    """Yield the records, with each compaction directly before the first message it keeps.
 
-    For formats in which a summary stands for everything before it.
+    For formats in which a summary replaces everything before it.
     """
-    early: dict[int, list[Compaction]] = {}
+    moved: dict[int, list[Compaction]] = {}
     for record in records:
         if isinstance(record, Compaction) and record.first_kept_seq < record.seq:
-            early.setdefault(record.first_kept_seq, []).append(record)
-    waiting = sorted(early)
+            moved.setdefault(record.first_kept_seq, []).append(record)
+    targets = sorted(moved)
     for record in records:
-        while waiting and waiting[0] <= record.seq:
-            yield from early[waiting.pop(0)]
+        while targets and targets[0] <= record.seq:
+            yield from moved[targets.pop(0)]
         if not (isinstance(record, Compaction) and record.first_kept_seq < record.seq):
             yield record
 
 
 class Losses:
-    """Counts what a format cannot hold."""
+    """Counts of what a format cannot hold."""
 
     def __init__(self) -> None:
         self._counts: Counter[str] = Counter()
 
-    def add(self, what: str, count: int = 1) -> None:
-        """Count something."""
+    def add(self, description: str, count: int = 1) -> None:
+        """Count a loss."""
         if count:
-            self._counts[what] += count
+            self._counts[description] += count
 
-    def blocks(self, message: Message, kinds: Iterable[type]) -> None:
-        """Count the blocks of these kinds; of thoughts and calls, only signatures are lost."""
+    def count_blocks(self, message: Message, kinds: Iterable[type]) -> None:
+        """Count blocks of these types; of thinking and tool calls only the signatures are lost."""
         for block in message.content:
-            if type(block) in kinds and (
-                not isinstance(block, Thinking | ToolCall) or block.signature
-            ):
-                self.add(_WORDS[type(block)])
+            if type(block) in kinds and (not isinstance(block, Thinking | ToolCall) or block.signature):
+                self.add(_BLOCK_NAMES[type(block)])
 
-    def record(self, record: AnyRecord) -> None:
-        """Count a record that has no place at all."""
+    def count_record(self, record: AnyRecord) -> None:
+        """Count a record that the format cannot hold at all."""
         if isinstance(record, Event):
             self.add(f"event {record.kind}")
         elif record.record_type not in ("meta", "tombstone", "rewind"):
             self.add(f"record {record.record_type}")
 
-    def words(self) -> tuple[str, ...]:
-        """All of it, in words."""
-        return tuple(f"{what}: {count}" for what, count in sorted(self._counts.items()))
+    def describe(self) -> tuple[str, ...]:
+        """Return one text per kind of loss."""
+        return tuple(f"{description}: {count}" for description, count in sorted(self._counts.items()))
 
 
-_WORDS: dict[type, str] = {
+_BLOCK_NAMES: dict[type, str] = {
     Image: "image",
     File: "file",
-    OtherBlock: "block of an unknown kind",
-    Thinking: "signature of a thought",
-    ToolCall: "signature of a call",
+    OtherBlock: "block of an unknown type",
+    Thinking: "signature of a thinking block",
+    ToolCall: "signature of a tool call",
 }

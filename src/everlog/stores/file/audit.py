@@ -1,8 +1,8 @@
-"""What is wrong with a session's bytes.
+"""The integrity check of a session's bytes.
 
-Looked at: every crc, every seq, every part, the tail, and whether the log is as long as its
-metadata knew it. A line without a crc behind one that has it was not written by us: unchecked,
-until an `event` of kind `vouch` lists its seq and the crc of its bytes.
+Checked: every crc, every seq, every part, the tail, and whether the log is as long as its metadata
+says. A line without a crc after one that has it was written by another program: unchecked, until
+an `event` of kind `vouch` lists its seq and the crc of its bytes.
 """
 
 from __future__ import annotations
@@ -13,80 +13,81 @@ from zlib import crc32
 import msgspec
 
 from everlog.log import scan
-from everlog.log.append_rules import prepare
+from everlog.log.append_rules import prepare_records
 from everlog.log.line_codec import decode
 from everlog.log.parts import part_number
-from everlog.log.tail_recovery import examine
+from everlog.log.tail_recovery import examine_tail
 from everlog.model import SCHEMA_VERSION, AnyRecord, Damaged, Event, Meta
 from everlog.stores.file import metadata_file
-from everlog.stores.file.log_reader import OpenLog, OpenPart
-from everlog.stores.file.log_writer import Writer
+from everlog.stores.file.log_reader import LogReader, PartReader
+from everlog.stores.file.log_writer import LogWriter
 
 UNCHECKED = "no crc: unchecked"
 
 
 class Finding(msgspec.Struct, frozen=True):
-    """A problem, and the crc of the line where vouching for it is possible."""
+    """A problem, and the crc of the line if it can be vouched for."""
 
     damage: Damaged
     crc: str = ""
 
 
-def findings(log: OpenLog) -> list[Finding]:
-    """All problems of a log, in its order."""
-    checker = _Checker()
-    found = [Finding(missing) for missing in log.missing()]
+def find_problems(log: LogReader) -> list[Finding]:
+    """Return all problems of a log, in its order."""
+    checker = _LineChecker()
+    findings = [Finding(missing) for missing in log.missing_parts()]
     for number in log.numbers:
         part = log.part(number)
         for start, stop, line in scan.forward(part.pread, 0, part.size):
-            found += checker.line(part.file, start, stop, line)
-        found += _tail(part, checker.next_seq)
-    lost = metadata_file.shortfall(log)
-    if lost:
-        found.append(Finding(Damaged(file=metadata_file.NAME, start=0, end=0, problem=lost)))
-    return [one for one in found if (one.damage.seq, one.crc) not in checker.vouched]
+            findings += checker.check_line(part.file, start, stop, line)
+        findings += _find_tail_problems(part, checker.next_seq)
+    shortfall = metadata_file.describe_shortfall(log)
+    if shortfall:
+        damage = Damaged(file=metadata_file.NAME, start=0, end=0, problem=shortfall)
+        findings.append(Finding(damage))
+    return [f for f in findings if (f.damage.seq, f.crc) not in checker.vouched_lines]
 
 
-def set_right(
-    writer: Writer, found: Sequence[Finding], now: Callable[[], str], new_id: Callable[[], str]
+def repair_findings(
+    writer: LogWriter, findings: Sequence[Finding], now: Callable[[], str], new_id: Callable[[], str]
 ) -> list[str]:
-    """Vouch for unchecked lines and keep a copy of damaged ones; what was done, in words."""
-    done = []
-    unchecked = [one for one in found if one.damage.problem == UNCHECKED]
+    """Vouch for unchecked lines and quarantine copies of damaged ones; describe each action."""
+    actions = []
+    unchecked = [finding for finding in findings if finding.damage.problem == UNCHECKED]
     if unchecked:
-        lines = [{"seq": one.damage.seq, "crc": one.crc} for one in unchecked]
+        lines = [{"seq": finding.damage.seq, "crc": finding.crc} for finding in unchecked]
         event = Event(kind="vouch", data={"lines": lines})
-        writer.append(prepare([event], now, new_id), None, None)
-        done.append(f"vouched for {len(lines)} lines without a crc")
-    for damage in (one.damage for one in found if one not in unchecked):
+        writer.append(prepare_records([event], now, new_id), None, None)
+        actions.append(f"vouched for {len(lines)} lines without a crc")
+    for damage in (finding.damage for finding in findings if finding not in unchecked):
         number = part_number(damage.file)
         if number is None or damage.end <= damage.start:
-            done.append(f"{damage.file}: {damage.problem}; nothing could be done")
+            actions.append(f"{damage.file}: {damage.problem}; nothing could be done")
             continue
-        name = writer.set_aside("damaged", number, damage.start, damage.end)
-        done.append(
-            f"{damage.file}: bytes {damage.start} to {damage.end} ({damage.problem}) stay where "
-            f"they are, a copy is in {name}"
+        name = writer.quarantine("damaged", number, damage.start, damage.end)
+        actions.append(
+            f"{damage.file}: bytes {damage.start} to {damage.end} ({damage.problem}) were left in "
+            f"place, a copy is in {name}"
         )
-    return done
+    return actions
 
 
-class _Checker:
-    """Walks over the lines of a log and remembers what the next one must be."""
+class _LineChecker:
+    """A checker of the lines of a log, which tracks the seq that must come next."""
 
     def __init__(self) -> None:
-        self.vouched: set[tuple[int | None, str]] = set()
-        self.previous: int | None = None
-        self.gap = 0  # damaged lines since
-        self.checked_before = False
+        self.vouched_lines: set[tuple[int | None, str]] = set()
+        self.previous_seq: int | None = None
+        self.damaged_count = 0  # since then
+        self.has_checked = False
 
     @property
     def next_seq(self) -> int:
-        """The number that the next line should have."""
-        return (0 if self.previous is None else self.previous) + self.gap + 1
+        """Return the seq that the next line should have."""
+        return (0 if self.previous_seq is None else self.previous_seq) + self.damaged_count + 1
 
-    def line(self, file: str, start: int, stop: int, line: bytes | None) -> Iterator[Finding]:
-        """The problems of one line."""
+    def check_line(self, file: str, start: int, stop: int, line: bytes | None) -> Iterator[Finding]:
+        """Yield the problems of one line."""
 
         def finding(problem: str, seq: int | None, crc: str = "") -> Finding:
             damage = Damaged(file=file, start=start, end=stop, seq=seq, problem=problem)
@@ -94,44 +95,46 @@ class _Checker:
 
         if line is None:
             yield finding("the line is too long", self.next_seq)
-            self.gap += 1
+            self.damaged_count += 1
             return
         record, problem, checked = decode(line)
         if record is None:
             yield finding(problem, self.next_seq)
-            self.gap += 1
+            self.damaged_count += 1
             return
-        if not self._follows(record):
-            yield finding(f"seq {record.seq} where {self.next_seq} should stand", record.seq)
+        if not self._is_expected(record):
+            yield finding(f"seq {record.seq} where {self.next_seq} was expected", record.seq)
         if record.schema_version > SCHEMA_VERSION:
-            yield finding(f"schema version {record.schema_version} is newer than ours", record.seq)
-        ours = isinstance(record, Meta) and record.seq == 0  # nobody else begins a log like that
-        if not checked and (self.checked_before or ours):
+            problem = f"schema version {record.schema_version} is newer than supported"
+            yield finding(problem, record.seq)
+        is_native = isinstance(record, Meta) and record.seq == 0  # only everlog starts a log so
+        if not checked and (self.has_checked or is_native):
             yield finding(UNCHECKED, record.seq, f"{crc32(line):08x}")
-        self.checked_before = self.checked_before or checked
+        self.has_checked = self.has_checked or checked
         if checked and isinstance(record, Event) and record.kind == "vouch":
             self._vouch(record)
-        self.previous = record.seq
-        self.gap = 0
+        self.previous_seq = record.seq
+        self.damaged_count = 0
 
-    def _follows(self, record: AnyRecord) -> bool:
-        if self.previous is None and not self.gap:
+    def _is_expected(self, record: AnyRecord) -> bool:
+        if self.previous_seq is None and not self.damaged_count:
             return record.seq in (0, 1)
-        return record.seq == self.next_seq or (self.previous is None and record.seq <= self.gap + 1)
+        is_early = self.previous_seq is None and record.seq <= self.damaged_count + 1
+        return record.seq == self.next_seq or is_early
 
     def _vouch(self, event: Event) -> None:
         lines = event.data.get("lines")
-        for one in lines if isinstance(lines, list) else ():
-            if isinstance(one, dict) and isinstance(one.get("seq"), int):
-                self.vouched.add((one["seq"], str(one.get("crc"))))
+        for vouched in lines if isinstance(lines, list) else ():
+            if isinstance(vouched, dict) and isinstance(vouched.get("seq"), int):
+                self.vouched_lines.add((vouched["seq"], str(vouched.get("crc"))))
 
 
-def _tail(part: OpenPart, seq: int) -> list[Finding]:
-    tail = examine(part.pread, part.size)
-    if tail.torn and tail.keep < scan.unterminated(part.pread, part.size):
+def _find_tail_problems(part: PartReader, seq: int) -> list[Finding]:
+    state = examine_tail(part.pread, part.size)
+    if state.torn and state.lines_end < scan.find_terminated_end(part.pread, part.size):
         return []  # a terminated line with NUL bytes: reported as a line already
-    if not (tail.torn or tail.complete):
+    if not (state.torn or state.complete):
         return []
-    what = "the last line lacks its newline" if tail.complete else "torn tail"
-    damage = Damaged(file=part.file, start=tail.keep, end=part.size, seq=seq, problem=what)
+    problem = "the last line lacks its newline" if state.complete else "torn tail"
+    damage = Damaged(file=part.file, start=state.lines_end, end=part.size, seq=seq, problem=problem)
     return [Finding(damage)]

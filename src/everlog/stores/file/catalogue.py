@@ -1,9 +1,9 @@
-"""Keeps `index.db` true to the logs, without ever standing in an append's way.
+"""The catalogue: keeps `index.db` in line with the logs, without ever delaying an append.
 
-list        looks at the sessions that are marked, and for new directories when the directory
+list        checks the sessions that are marked, and looks for new directories if the directory
             of sessions changed
-broken      an index that cannot be used is thrown away and filled again, once
-sweep       looks at every session: finds what programs without marks have added
+broken      an unusable index is deleted and rebuilt, once
+sweep       checks every session: finds what programs without marks have added
 """
 
 from __future__ import annotations
@@ -15,195 +15,193 @@ from typing import NamedTuple, TypeVar
 import msgspec
 
 from everlog.errors import EverlogError, NotFoundError
-from everlog.index.database import IndexBroken
-from everlog.index.listing_rows import Index
-from everlog.log.fold import Tally
+from everlog.index.database import IndexUnusableError
+from everlog.index.listing_rows import SessionIndex
+from everlog.log.fold import MetadataFold
 from everlog.log.parts import part_name
 from everlog.ports import Filter, Order, Page, Progress, SessionRow, parse_cursor, since_ms
 from everlog.stores.file import metadata_file
-from everlog.stores.file.disk import errors_mapped
+from everlog.stores.file.disk import map_errors
 from everlog.stores.file.layout import Root
-from everlog.stores.file.log_reader import OpenLog
+from everlog.stores.file.log_reader import LogReader
 from everlog.stores.file.log_tail import Report
 
 T = TypeVar("T")
 _BATCH = 500
-_REMEMBERED = 1000  # names
+_MAX_CACHED_NAMES = 1000  # names
 
 
-class Sweep(msgspec.Struct, frozen=True):
-    """What a sweep found."""
+class SweepResult(msgspec.Struct, frozen=True):
+    """The counts of a sweep."""
 
     sessions: int
     refreshed: int
     removed: int
 
 
-class Known(NamedTuple):
-    """Names that were looked up, and the state of the index that they are of."""
+class NameCache(NamedTuple):
+    """A cache of looked-up names, valid for one state of the index."""
 
     stamp: tuple[int, ...]
     names: dict[str, tuple[str, int]]
 
 
 class Catalogue:
-    """The index of one root and its upkeep."""
+    """The index of one root and its maintenance."""
 
     def __init__(self, root: Root, report: Report, progress: Progress | None = None) -> None:
         self._root = root
         self._report = report
         self._progress = progress
-        self.owner = new_owner()  # whose marks these are; a forked child needs its own
-        self.index = Index(root.path / "index.db", report, root.has)
-        self._known = Known((), {})
+        self.owner = new_owner()  # of the marks; a forked child needs its own
+        self.index = SessionIndex(root.path / "index.db", report, root.has_session)
+        self._name_cache = NameCache((), {})
 
-    # --- asking
+    # --- queries
 
-    def page(self, which: Filter, limit: int, cursor: str | None, order: Order) -> Page:
-        """A page of a listing, current to the last acknowledged record of marked sessions."""
+    def page(self, criteria: Filter, limit: int, cursor: str | None, order: Order) -> Page:
+        """Return a page of sessions, current to the last acknowledged record."""
         if not self._root.exists():
-            since_ms(which)  # what is wrong is wrong here as well
+            since_ms(criteria)  # an invalid filter is an error here as well
             if cursor is not None:
                 parse_cursor(cursor)
             return Page((), None, 0)
-        return self._sound(lambda: self._current().page(which, limit, cursor, order))
+        return self.query_index(lambda index: index.page(criteria, limit, cursor, order))
 
-    def ask(self, question: Callable[[Index], T]) -> T:
-        """Ask the index, brought up to date, something else."""
-        return self._sound(lambda: question(self._current()))
+    def query_index(self, query: Callable[[SessionIndex], T]) -> T:
+        """Run a query on the updated index."""
+        return self._retry_rebuilt(lambda: query(self._current_index()))
 
     def holder(self, name: str) -> tuple[str, int] | None:
-        """The session that holds a key or alias, and its generation."""
+        """Return the session that holds a key or alias, and its generation."""
         if not self._root.exists():
             return None
-        return self._sound(lambda: self._remembered(name)) or self.current_holder(name)
+        return self._retry_rebuilt(lambda: self._cached_holder(name)) or self.current_holder(name)
 
-    def _remembered(self, name: str) -> tuple[str, int] | None:
-        """The same as the index tells, which need not be asked again until it has changed."""
-        stamp = (*self.index.database.stamp(), self._root.changed_at())
-        known = self._known
-        if known.stamp != stamp or len(known.names) >= _REMEMBERED:
-            known = self._known = Known(stamp, {})
-        if name not in known.names:
-            found = self._scanned().holder(name)
-            if found is None:
+    def _cached_holder(self, name: str) -> tuple[str, int] | None:
+        """Return the holder from the index, cached until the index changes."""
+        stamp = (*self.index.database.change_stamp(), self._root.changed_at())
+        cache = self._name_cache
+        if cache.stamp != stamp or len(cache.names) >= _MAX_CACHED_NAMES:
+            cache = self._name_cache = NameCache(stamp, {})
+        if name not in cache.names:
+            holder = self._scanned_index().holder(name)
+            if holder is None:
                 return None
-            known.names[name] = found
-        return known.names[name]
+            cache.names[name] = holder
+        return cache.names[name]
 
     def current_holder(self, name: str) -> tuple[str, int] | None:
-        """The same, when a process may have died between its claim and its row."""
-        return self._sound(lambda: self._current().holder(name))
+        """Return the holder, also if a process died between its claim and its index row."""
+        return self._retry_rebuilt(lambda: self._current_index().holder(name))
 
     def newest_chat(self, thread: str) -> tuple[str, int] | None:
-        """The chat of a key or pair with the highest number, and that number."""
-        return self._sound(lambda: self._current().newest_chat(thread))
+        """Return the chat of a key or pair with the highest number, and that number."""
+        return self._retry_rebuilt(lambda: self._current_index().newest_chat(thread))
 
-    def starting_with(self, prefix: str) -> list[str]:
-        """At most two ids that begin so."""
+    def ids_with_prefix(self, prefix: str) -> list[str]:
+        """Return at most two ids that start with a prefix."""
         if not self._root.exists():
             return []
-        return self._sound(lambda: self._scanned().starting_with(prefix))
+        return self._retry_rebuilt(lambda: self._scanned_index().ids_with_prefix(prefix))
 
-    # --- telling: none of these may fail an append, so they report and go on
+    # --- updates: none of these may fail an append, so errors are only reported
 
     def mark(self, session: str) -> None:
-        """This store is going to append to a session."""
-        with self._harmless():
+        """Mark a session that this store is about to append to."""
+        with self._report_errors():
             self.index.mark(session, self.owner)
 
-    def written(self, row: SessionRow, *, last: bool) -> None:
-        """A session that this store appends to, or has finished with, has come this far."""
-        with self._harmless():
-            self.index.put_written(row, self.owner, last=last)
+    def record_write(self, row: SessionRow, *, last: bool) -> None:
+        """Update the row of a session that this store appends to; with `last`, drop its mark."""
+        with self._report_errors():
+            self.index.put_writer_row(row, self.owner, last=last)
 
     def put(self, row: SessionRow) -> None:
-        """A session's row is up to date."""
-        with self._harmless():
+        """Write the row of a session."""
+        with self._report_errors():
             self.index.put([row])
 
-    def seen(self, row: SessionRow) -> None:
-        """A session was looked at: its row follows if somebody wrote to it without a mark."""
-        with self._harmless():
-            known = self.index.get(row.id)
-            if known is None or known.metadata.through != row.metadata.through:
+    def record_read(self, row: SessionRow) -> None:
+        """Update the row of a session that was read, if a program wrote to it without a mark."""
+        with self._report_errors():
+            indexed = self.index.get(row.id)
+            if indexed is None or indexed.metadata.through != row.metadata.through:
                 self.index.put([row])
 
-    def added(self, row: SessionRow, before: int) -> None:
-        """A session of ours appeared; `before` is the directory's time just before that."""
-        with self._harmless():
+    def record_creation(self, row: SessionRow, before: int) -> None:
+        """Add a session created here; `before` is the directory's time just before that."""
+        with self._report_errors():
             self.index.put([row])
-            self.index.set_scanned(self._root.changed_at(), before=before)
+            self.index.set_scanned_at(self._root.changed_at(), before=before)
 
-    def removed(self, session: str, before: int) -> None:
-        """A session of ours is gone."""
-        with self._harmless():
+    def record_deletion(self, session: str, before: int) -> None:
+        """Remove a session deleted here; `before` is the directory's time just before that."""
+        with self._report_errors():
             self.index.drop([session])
-            self.index.set_scanned(self._root.changed_at(), before=before)
+            self.index.set_scanned_at(self._root.changed_at(), before=before)
 
-    # --- upkeep
+    # --- maintenance
 
-    def sweep(self, progress: Progress | None = None) -> Sweep:
-        """Look at every session, whoever wrote to it."""
+    def sweep(self, progress: Progress | None = None) -> SweepResult:
+        """Check every session, whoever wrote to it."""
         if not self._root.exists():
-            return Sweep(0, 0, 0)
-        removed = self._sound(self._scan)
+            return SweepResult(0, 0, 0)
+        removed = self._retry_rebuilt(self._scan)
         ids = sorted(self.index.ids())
         refreshed = 0
         for start in range(0, len(ids), _BATCH):
             refreshed += self.refresh(ids[start : start + _BATCH])
             if progress is not None:
                 progress(min(start + _BATCH, len(ids)), len(ids))
-        return Sweep(len(ids), refreshed, removed)
+        return SweepResult(len(ids), refreshed, removed)
 
     def refresh(self, sessions: Iterable[str]) -> int:
-        """Look at some sessions, whoever wrote to them; returns how many rows changed."""
+        """Check some sessions, whoever wrote to them; returns how many rows changed."""
         grown = []
         for session in sessions:
             row = self.index.get(session)
-            if row is None or self._grown(row):
+            if row is None or self._has_grown(row):
                 grown.append(session)
-        self._put_all(self._rows(grown))
+        self._put_all(self._read_rows(grown))
         return len(grown)
 
-    def row(
-        self, session: str, known: SessionRow | None = None, beneath: int | None = None
-    ) -> SessionRow:
-        """A session's row from its log; with a known one, only what is new is read."""
+    def row(self, session: str, cached: SessionRow | None = None, parent: int | None = None) -> SessionRow:
+        """Return a session's row from its log; with a cached one, only new records are read."""
         with (
-            errors_mapped(f"reading session {session}", session=session),
-            OpenLog(self._root.open_session(session, beneath)) as log,
+            map_errors(f"reading session {session}", session=session),
+            LogReader(self._root.open_session(session, parent)) as log,
         ):
-            if known is not None and metadata_file.covers(known.metadata.through, log):
-                tally = Tally(known.metadata)
-                end = metadata_file.catch_up(tally, log, known.metadata.through)
+            if cached is not None and metadata_file.covers(cached.metadata.through, log):
+                fold = MetadataFold(cached.metadata)
+                end = metadata_file.catch_up(fold, log, cached.metadata.through)
             else:
-                tally, end = metadata_file.load(session, log)
-            metadata = tally.metadata(end.part, end.bytes)
-            return SessionRow(metadata, log.size(), max(len(log.numbers), 1))
+                fold, end = metadata_file.load(session, log)
+            metadata = fold.metadata(end.part, end.bytes)
+            return SessionRow(metadata, log.total_size(), max(len(log.numbers), 1))
 
-    def _sound(self, ask: Callable[[], T]) -> T:
-        """Ask the index; if it is broken, make a new one and ask again."""
+    def _retry_rebuilt(self, query: Callable[[], T]) -> T:
+        """Run a query; if the index is unusable, rebuild it and run the query again."""
         try:
-            return ask()
-        except IndexBroken as error:
-            self._report(f"the index is made anew: {error.message}")
+            return query()
+        except IndexUnusableError as error:
+            self._report(f"rebuilding the index: {error.message}")
             self.index.database.reset()
-            return ask()
+            return query()
 
-    def _scanned(self) -> Index:
-        if self.index.scanned() != self._root.changed_at():
+    def _scanned_index(self) -> SessionIndex:
+        if self.index.scanned_at() != self._root.changed_at():
             self._scan()
         return self.index
 
-    def _current(self) -> Index:
-        index = self._scanned()
-        changed: list[tuple[SessionRow, SessionRow | None]] = []  # as it is, as the row was
-        settled: list[tuple[str, str]] = []
-        for session, owner, row in index.marked():
-            if not _alive(owner):
-                settled.append((session, owner))
-            if row is not None and not self._grown(row):
+    def _current_index(self) -> SessionIndex:
+        index = self._scanned_index()
+        changed: list[tuple[SessionRow, SessionRow | None]] = []  # the new row, the old row
+        stale_marks: list[tuple[str, str]] = []
+        for session, owner, row in index.marks():
+            if not _is_alive(owner):
+                stale_marks.append((session, owner))
+            if row is not None and not self._has_grown(row):
                 continue
             try:
                 changed.append((self.row(session, row), row))
@@ -211,33 +209,33 @@ class Catalogue:
                 index.drop([session])
             except EverlogError as error:  # one bad session must not hide the others
                 self._report(f"session {session} cannot be read: {error.message}")
-        if changed or settled:
-            index.settle(changed, settled)
+        if changed or stale_marks:
+            index.apply_refresh(changed, stale_marks)
         return index
 
     def _scan(self) -> int:
-        """Bring rows in line with the directories that are there; returns how many went."""
+        """Bring rows in line with the existing directories; returns how many were removed."""
         changed_at = self._root.changed_at()
         on_disk = set(self._root.ids())
-        known = self.index.ids()
-        gone = known - on_disk
-        if gone:
-            self.index.drop(gone)
-        self._put_all(self._rows(sorted(on_disk - known)), new=True)
-        self.index.set_scanned(changed_at)
-        return len(gone)
+        indexed = self.index.ids()
+        removed = indexed - on_disk
+        if removed:
+            self.index.drop(removed)
+        self._put_all(self._read_rows(sorted(on_disk - indexed)), new=True)
+        self.index.set_scanned_at(changed_at)
+        return len(removed)
 
-    def _rows(self, sessions: list[str]) -> Iterator[SessionRow]:
+    def _read_rows(self, sessions: list[str]) -> Iterator[SessionRow]:
         if not sessions:
             return
-        with self._root.within("sessions") as directory:
+        with self._root.open_subdirectory("sessions") as directory:
             for done, session in enumerate(sessions, 1):
                 try:
-                    yield self.row(session, beneath=directory)
+                    yield self.row(session, parent=directory)
                 except EverlogError as error:  # one bad session must not hide the others
                     self._report(f"session {session} cannot be listed: {error.message}")
-                due = done % _BATCH == 0 or (done > _BATCH and done == len(sessions))
-                if self._progress is not None and due:
+                is_due = done % _BATCH == 0 or (done > _BATCH and done == len(sessions))
+                if self._progress is not None and is_due:
                     self._progress(done, len(sessions))
 
     def _put_all(self, rows: Iterable[SessionRow], *, new: bool = False) -> None:
@@ -250,22 +248,22 @@ class Catalogue:
         if batch:
             self.index.put(batch, new=new)
 
-    def _grown(self, row: SessionRow) -> bool:
+    def _has_grown(self, row: SessionRow) -> bool:
         through = row.metadata.through
         part = self._root.file_path(row.id, part_name(through.part))
-        following = self._root.file_path(row.id, part_name(through.part + 1))
+        next_part = self._root.file_path(row.id, part_name(through.part + 1))
         try:
             size = os.stat(part, follow_symlinks=False).st_size
         except OSError:
             return True
-        return size != through.bytes or os.path.lexists(following)
+        return size != through.bytes or os.path.lexists(next_part)
 
-    def _harmless(self) -> _Harmless:
-        return _Harmless(self._report)
+    def _report_errors(self) -> _ErrorReporter:
+        return _ErrorReporter(self._report)
 
 
-class _Harmless:
-    """Reports an index error instead of raising it."""
+class _ErrorReporter:
+    """A context manager that reports an index error instead of raising it."""
 
     def __init__(self, report: Report) -> None:
         self._report = report
@@ -275,17 +273,17 @@ class _Harmless:
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> bool:
         if isinstance(error, EverlogError):
-            self._report(f"the index is behind: {error.message}")
+            self._report(f"the index is out of date: {error.message}")
             return True
         return False
 
 
 def new_owner() -> str:
-    """A name for one store in this process."""
+    """Return a name for one store in this process."""
     return f"{os.getpid()}.{os.urandom(4).hex()}"
 
 
-def _alive(owner: str) -> bool:
+def _is_alive(owner: str) -> bool:
     try:
         os.kill(int(owner.partition(".")[0]), 0)
     except (ProcessLookupError, ValueError, OverflowError):

@@ -1,7 +1,7 @@
-"""System calls of the file store, and the one place where their errors become ours.
+"""System calls of the file store, and the one place where their errors are mapped.
 
-No symlink is followed below the root: every path component there is opened by name, relative to
-the directory before it.
+No symlink is followed below the root: every path component is opened by name, relative to its
+parent directory.
 """
 
 from __future__ import annotations
@@ -29,64 +29,62 @@ _FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 _LINK = frozenset({errno.ELOOP, errno.ENOTDIR, errno.EMLINK})
 
 
-def mapped(error: OSError, doing: str, **facts: str) -> EverlogError:
-    """One of our errors for one of the system's."""
+def map_error(error: OSError, action: str, **fields: str) -> EverlogError:
+    """Return the EverlogError for an OSError."""
     reason = os.strerror(error.errno) if error.errno else str(error)
     if error.errno in _FULL:
-        return StoreFullError(
-            f"{doing}: {reason}", hint="free some space and try again; nothing was lost", **facts
-        )
+        return StoreFullError(f"{action}: {reason}", hint="free some space and try again; nothing was lost", **fields)
     if error.errno == errno.ENOENT:
-        return NotFoundError(f"{doing}: {reason}", **facts)
+        return NotFoundError(f"{action}: {reason}", **fields)
     if error.errno in _LINK:
-        return InvalidIdError(f"{doing}: a symbolic link is not followed", **facts)
+        return InvalidIdError(f"{action}: a symbolic link is not followed", **fields)
     hint = ""
     if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
         hint = "check who owns the directory and whether it is writable"
     elif error.errno in (errno.EMFILE, errno.ENFILE):
         hint = "raise the limit of open files (ulimit -n)"
-    return StoreFailedError(f"{doing}: {reason}", hint=hint, **facts)
+    return StoreFailedError(f"{action}: {reason}", hint=hint, **fields)
 
 
 @contextmanager
-def errors_mapped(doing: str, **facts: str) -> Iterator[None]:
-    """Turn OSError into ours."""
+def map_errors(action: str, **fields: str) -> Iterator[None]:
+    """Map OSError to EverlogError in a `with` block."""
     try:
         yield
     except OSError as error:
-        raise mapped(error, doing, **facts) from error
+        raise map_error(error, action, **fields) from error
 
 
-def open_directory(name: str, beneath: int | None = None) -> int:
-    """A descriptor of a directory that is not a symlink."""
-    return os.open(name, _DIRECTORY, dir_fd=beneath)
+def open_directory(name: str, parent: int | None = None) -> int:
+    """Return a descriptor of a directory that is not a symlink."""
+    return os.open(name, _DIRECTORY, dir_fd=parent)
 
 
-def open_file(name: str, flags: int, beneath: int) -> int:
-    """A descriptor of a regular file in a directory; anything else by that name is refused."""
-    # O_NONBLOCK: a planted FIFO must not make us wait for its other end.
+def open_file(name: str, flags: int, parent: int) -> int:
+    """Return a descriptor of a regular file in a directory; anything else is refused."""
+    # O_NONBLOCK: opening a planted FIFO must not block.
     flags |= os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
-    descriptor = os.open(name, flags, 0o600, dir_fd=beneath)
+    descriptor = os.open(name, flags, 0o600, dir_fd=parent)
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
         os.close(descriptor)
         raise StoreFailedError(f"{name} is not a regular file", hint="move it out of the way")
     return descriptor
 
 
-def tighten(descriptor: int) -> None:
-    """Take away what others may do with a file or directory."""
+def restrict_mode(descriptor: int) -> None:
+    """Remove the permissions of group and others from a file or directory."""
     mode = os.fstat(descriptor).st_mode
     if mode & 0o077:
         os.fchmod(descriptor, stat.S_IMODE(mode) & 0o700)
 
 
 def write_all(descriptor: int, data: bytes) -> None:
-    """Write everything; a short write goes on where it stopped until an error says why."""
+    """Write everything; a short write is continued until it is complete or fails."""
     written = os.write(descriptor, data)
     if written != len(data):
-        rest = memoryview(data)[written:]
-        while rest:
-            rest = rest[os.write(descriptor, rest) :]
+        remainder = memoryview(data)[written:]
+        while remainder:
+            remainder = remainder[os.write(descriptor, remainder) :]
 
 
 def copy(source: int, target: int, start: int, end: int) -> None:
@@ -102,7 +100,7 @@ def copy(source: int, target: int, start: int, end: int) -> None:
 if sys.platform == "darwin":
 
     def sync(descriptor: int) -> None:
-        """Bring a file's bytes to the disk itself; fsync there only reaches the drive's cache."""
+        """Sync a file to the disk itself; fsync on macOS only reaches the drive's cache."""
         fcntl.fcntl(descriptor, fcntl.F_FULLFSYNC)
 
     sync_all = sync
@@ -116,11 +114,11 @@ def sync_directory(descriptor: int) -> None:
     sync_all(descriptor)
 
 
-def put(name: str, data: bytes, beneath: int, *, durable: bool) -> None:
-    """Replace a small file as a whole: temporary, rename; with `durable`, synced in between."""
+def replace_small_file(name: str, data: bytes, parent: int, *, durable: bool) -> None:
+    """Replace a small file atomically by a rename; with `durable`, synced before and after."""
     temporary = f"{name}.{os.getpid()}.tmp"
     flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC
-    descriptor = open_file(temporary, flags, beneath)
+    descriptor = open_file(temporary, flags, parent)
     try:
         try:
             write_all(descriptor, data)
@@ -128,18 +126,18 @@ def put(name: str, data: bytes, beneath: int, *, durable: bool) -> None:
                 sync(descriptor)
         finally:
             os.close(descriptor)
-        os.rename(temporary, name, src_dir_fd=beneath, dst_dir_fd=beneath)
+        os.rename(temporary, name, src_dir_fd=parent, dst_dir_fd=parent)
     except OSError:
         with suppress(OSError):
-            os.unlink(temporary, dir_fd=beneath)
+            os.unlink(temporary, dir_fd=parent)
         raise
     if durable:
-        sync_directory(beneath)
+        sync_directory(parent)
 
 
-def get(name: str, beneath: int, cap: int = 1 << 26) -> bytes:
-    """The bytes of a file that fits into memory; a larger one is cut at the cap."""
-    descriptor = open_file(name, os.O_RDONLY, beneath)
+def read_small_file(name: str, parent: int, cap: int = 1 << 26) -> bytes:
+    """Return the bytes of a file that fits into memory; a larger one is cut at the cap."""
+    descriptor = open_file(name, os.O_RDONLY, parent)
     try:
         data = os.pread(descriptor, 1 << 16, 0)
         while len(data) < cap and (more := os.pread(descriptor, 1 << 20, len(data))):
@@ -149,8 +147,8 @@ def get(name: str, beneath: int, cap: int = 1 << 26) -> bytes:
         os.close(descriptor)
 
 
-def lock(descriptor: int, seconds: float, what: str, **facts: str) -> None:
-    """Take an exclusive flock, waiting at most so long; SessionBusyError names the holder."""
+def lock(descriptor: int, seconds: float, name: str, **fields: str) -> None:
+    """Acquire an exclusive flock within `seconds`; SessionBusyError names the holder."""
     deadline = time.monotonic() + seconds
     pause = 0.0001
     while True:
@@ -160,28 +158,28 @@ def lock(descriptor: int, seconds: float, what: str, **facts: str) -> None:
         except BlockingIOError:
             pass
         except OSError as error:
-            raise mapped(error, f"locking {what}", **facts) from error
+            raise map_error(error, f"locking {name}", **fields) from error
         if time.monotonic() >= deadline:
             break
         time.sleep(pause)
         pause = min(pause * 1.5, 0.002)
     raise SessionBusyError(
-        f"{what} is held by {named(holder(descriptor))}",
+        f"{name} is held by {describe_process(lock_holder(descriptor))}",
         hint="try again when it has finished",
-        **facts,
+        **fields,
     )
 
 
 def unlock(descriptor: int) -> None:
-    """Give a flock back, also for those who have a copy of the descriptor."""
-    with suppress(OSError):  # closing it does the same for us
+    """Release a flock, also for copies of the descriptor."""
+    with suppress(OSError):  # closing the descriptor releases our lock as well
         fcntl.flock(descriptor, fcntl.LOCK_UN)
 
 
-def holder(descriptor: int) -> int:
-    """The process that holds the flock on a file; 0 if the system does not tell.
+def lock_holder(descriptor: int) -> int:
+    """Return the process that holds the flock on a file; 0 if unknown.
 
-    Asking /proc/locks when it matters is cheaper than writing a pid at every append.
+    Reading /proc/locks when needed is cheaper than writing a pid at every append.
     """
     status = os.fstat(descriptor)
     device = f"{os.major(status.st_dev):02x}:{os.minor(status.st_dev):02x}:{status.st_ino}"
@@ -196,8 +194,8 @@ def holder(descriptor: int) -> int:
     return 0
 
 
-def named(pid: int) -> str:
-    """A process in words."""
+def describe_process(pid: int) -> str:
+    """Describe a process by name and pid."""
     if pid <= 0:
         return "another process"
     if pid == os.getpid():

@@ -1,17 +1,17 @@
-"""Copy a log up to a byte, so that seq and crc of every record stay what they were."""
+"""The copy of a log for a fork, byte for byte, so that seq and crc of every record stay."""
 
 from __future__ import annotations
 
 import os
 
 from everlog.stores.file import disk
-from everlog.stores.file.log_reader import OpenLog
+from everlog.stores.file.log_reader import LogReader
 
 
-def copy_log(log: OpenLog, end: tuple[int, int], directory: int, *, durable: bool) -> None:
+def copy_log(log: LogReader, end: tuple[int, int], directory: int, *, durable: bool) -> None:
     """Copy the parts up to `end` (part, offset) into another directory."""
     last, size = end
-    for number in (one for one in log.numbers if one <= last):
+    for number in (n for n in log.numbers if n <= last):
         part = log.part(number)
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL
         copy = disk.open_file(part.file, flags, directory)

@@ -1,4 +1,4 @@
-"""A small JSON file beside the sessions, replaced as a whole."""
+"""A small JSON file in the home, replaced as a whole."""
 
 from __future__ import annotations
 
@@ -10,37 +10,39 @@ from typing import Any, Generic, TypeVar
 
 import msgspec
 
-from everlog.stores.file.disk import errors_mapped, get, open_directory, put
+from everlog.stores.file.disk import map_errors, open_directory, read_small_file, replace_small_file
 
 T = TypeVar("T")
 
 
-class Notebook(Generic[T]):
-    """One file of one type. What cannot be read counts as empty: none of it is anybody's words."""
+class JsonFile(Generic[T]):
+    """A JSON file of one type. An unreadable one counts as empty: it holds no user content."""
 
-    def __init__(self, path: Path, kind: type[T] | Any) -> None:
+    def __init__(self, path: Path, value_type: type[T] | Any) -> None:
         self._path = path
-        self._kind = kind
+        self._value_type = value_type
 
-    def load(self, empty: T) -> T:
-        """What was saved last, or `empty`."""
+    def load(self, default: T) -> T:
+        """Return the saved value, or `default` if there is none or it is invalid."""
         try:
-            with _opened(self._path.parent) as folder:
-                noted: T = msgspec.json.decode(get(self._path.name, folder), type=self._kind)
-                return noted
+            with _open_folder(self._path.parent) as folder:
+                data = read_small_file(self._path.name, folder)
+                value: T = msgspec.json.decode(data, type=self._value_type)
+                return value
         except (OSError, ValueError, RecursionError):
-            return empty
+            return default
 
-    def save(self, noted: T) -> None:
-        """Put it in place of what was there. Durable on return."""
-        with errors_mapped(f"writing {self._path.name}"):
+    def save(self, value: T) -> None:
+        """Replace the saved value. Durable on return."""
+        with map_errors(f"writing {self._path.name}"):
             self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            with _opened(self._path.parent) as folder:
-                put(self._path.name, msgspec.json.encode(noted), folder, durable=True)
+            with _open_folder(self._path.parent) as folder:
+                data = msgspec.json.encode(value)
+                replace_small_file(self._path.name, data, folder, durable=True)
 
 
 @contextmanager
-def _opened(path: Path) -> Iterator[int]:
+def _open_folder(path: Path) -> Iterator[int]:
     descriptor = open_directory(os.fspath(path))
     try:
         yield descriptor

@@ -1,11 +1,11 @@
-"""Where things are below a root, and how sessions come and go there.
+"""The layout of a root, and how sessions are created and deleted in it.
 
 {root}/sessions/{ULID}/     session.jsonl, session_part2.jsonl …, metadata.json,
                             lock, turn.lock, torn.<part>.<offset>, damaged.<part>.<offset>
-{root}/tmp/                 sessions being made; renamed into sessions/ when whole
+{root}/tmp/                 sessions being created; renamed into sessions/ when complete
 {root}/trash/               sessions being deleted
 {root}/index.db             a projection; may be deleted at any time
-{root}/names.lock           held while a key or alias changes hands
+{root}/names.lock           held while a key or alias moves between sessions
 """
 
 from __future__ import annotations
@@ -19,17 +19,11 @@ from pathlib import Path
 
 from everlog.errors import ConflictError, InvalidIdError, NotFoundError, StoreFailedError
 from everlog.ids import is_ulid
-from everlog.stores.file.disk import (
-    errors_mapped,
-    mapped,
-    open_directory,
-    open_file,
-    sync_directory,
-)
+from everlog.stores.file.disk import map_error, map_errors, open_directory, open_file, sync_directory
 
 MOUNTS = "/proc/self/mountinfo"
 _DIRECTORIES = ("sessions", "tmp", "trash")
-# flock and O_APPEND do not hold there.
+# flock and O_APPEND are not reliable there.
 _NETWORK = frozenset({"nfs", "nfs4", "cifs", "smb3", "smbfs", "9p", "afs", "fuse.sshfs", "ceph"})
 
 
@@ -40,14 +34,14 @@ class Root:
         self.path = path
         self._text = str(path)
         self._durable = durable
-        self._settled = False
+        self._is_synced = False
 
     def exists(self) -> bool:
-        """Whether there are sessions yet."""
+        """Return whether the directory of sessions exists."""
         return os.path.isdir(f"{self._text}/sessions")
 
     def check(self, mounts: str = MOUNTS) -> None:
-        """Refuse a root that is another user's or on a network; tighten what holds the sessions.
+        """Refuse a root of another user or on a network; restrict the mode of `sessions`.
 
         The root itself may be any directory, so its mode is left alone.
         """
@@ -65,12 +59,12 @@ class Root:
         kind = _file_system(self.path, mounts)
         if kind in _NETWORK:
             raise StoreFailedError(
-                f"{self.path} is on a network file system ({kind}), where locks do not hold",
+                f"{self.path} is on a network file system ({kind}), where locks are not reliable",
                 hint="choose a directory on a local disk",
             )
         if not self.exists():
             return
-        with errors_mapped(f"tightening the modes in {self.path}"):
+        with map_errors(f"restricting the modes in {self.path}"):
             sessions = self._open("sessions")
             try:
                 if os.fstat(sessions).st_mode & 0o077:
@@ -79,53 +73,50 @@ class Root:
                 os.close(sessions)
 
     def prepare(self) -> None:
-        """Make the root and its directories if they are missing, durably."""
-        if self._settled and self._prepared():
+        """Create the root and its directories if they are missing, durably."""
+        if self._is_synced and self._has_directories():
             return
-        with errors_mapped(f"making {self.path}"):
+        with map_errors(f"creating {self.path}"):
             os.makedirs(self.path, mode=0o700, exist_ok=True)
             for name in _DIRECTORIES:
                 with suppress(FileExistsError):
                     os.mkdir(self.path / name, mode=0o700)
         self.check()
-        self.settle()
+        self.sync_path()
 
-    def settle(self) -> None:
-        """Make the names on the way to the sessions durable, once for this store.
+    def sync_path(self) -> None:
+        """Make every directory on the path to the sessions durable, once for this store.
 
-        Also those that are there already: who made them may have been killed before it synced
-        them, and what is acknowledged in them must not vanish with them.
+        Also existing ones: the process that created them may have been killed before it synced
+        them, and acknowledged records in them must not vanish with them.
         """
-        if self._settled or not self._durable:
+        if self._is_synced or not self._durable:
             return
-        with errors_mapped(f"syncing {self.path}"):
-            for above in (self.path, *self.path.absolute().parents):
+        with map_errors(f"syncing {self.path}"):
+            for path in (self.path, *self.path.absolute().parents):
                 try:
-                    with self._directory(above) as descriptor:
+                    with self._open_path(path) as descriptor:
                         sync_directory(descriptor)
                 except PermissionError:
-                    break  # not ours to look into, so nobody of ours made it
+                    break  # not accessible to us, so not created by us
                 except OSError as error:
-                    if error.errno not in (errno.EINVAL, errno.EROFS) or above == self.path:
+                    if error.errno not in (errno.EINVAL, errno.EROFS) or path == self.path:
                         raise
-        self._settled = True
+        self._is_synced = True
 
-    def settle_session(self, directory: int) -> None:
-        """Make a session that is there durable as such, whoever made it."""
-        self.settle()
+    def sync_session(self, directory: int) -> None:
+        """Make the directory of an existing session durable, whoever created it."""
+        self.sync_path()
         if self._durable:
-            with (
-                errors_mapped("syncing the directory of sessions"),
-                self.within("sessions") as sessions,
-            ):
+            with map_errors("syncing the directory of sessions"), self.open_subdirectory("sessions") as sessions:
                 sync_directory(directory)
                 sync_directory(sessions)
 
-    def _prepared(self) -> bool:
+    def _has_directories(self) -> bool:
         return all(os.path.isdir(f"{self._text}/{name}") for name in _DIRECTORIES)
 
     @contextmanager
-    def _directory(self, path: Path) -> Iterator[int]:
+    def _open_path(self, path: Path) -> Iterator[int]:
         descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
             yield descriptor
@@ -133,8 +124,8 @@ class Root:
             os.close(descriptor)
 
     @contextmanager
-    def within(self, name: str) -> Iterator[int]:
-        """A descriptor of `sessions`, `tmp` or `trash`."""
+    def open_subdirectory(self, name: str) -> Iterator[int]:
+        """Yield a descriptor of `sessions`, `tmp` or `trash`."""
         descriptor = self._open(name)
         try:
             yield descriptor
@@ -148,15 +139,15 @@ class Root:
         finally:
             os.close(root)
 
-    def open_session(self, session: str, beneath: int | None = None) -> int:
-        """A descriptor of a session's directory. InvalidIdError before anything is touched.
+    def open_session(self, session: str, parent: int | None = None) -> int:
+        """Return a descriptor of a session's directory. InvalidIdError before any file access.
 
-        `beneath` is `sessions`, for who opens many and has it open already.
+        `parent` is a descriptor of `sessions`, for a caller that opens many.
         """
         check_id(session)
         try:
-            if beneath is not None:
-                return open_directory(session, beneath)
+            if parent is not None:
+                return open_directory(session, parent)
             sessions = self._open("sessions")
             try:
                 return open_directory(session, sessions)
@@ -165,25 +156,25 @@ class Root:
         except OSError as error:
             if error.errno == errno.ENOENT:
                 raise NotFoundError(f"there is no session {session}", session=session) from error
-            raise mapped(error, f"opening session {session}", session=session) from error
+            raise map_error(error, f"opening session {session}", session=session) from error
 
-    def has(self, session: str) -> bool:
-        """Whether a session's directory is there."""
+    def has_session(self, session: str) -> bool:
+        """Return whether a session's directory exists."""
         return is_ulid(session) and os.path.isdir(f"{self._text}/sessions/{session}")
 
     def file_path(self, session: str, name: str) -> str:
-        """Where a session's file lies, for a look at its size; opening goes by `open_session`."""
+        """Return the path of a session's file, for stat only; `open_session` is for opening."""
         return f"{self._text}/sessions/{session}/{name}"
 
     def stage(self, session: str, build: Callable[[int], None]) -> None:
-        """Make a session whole in `tmp`, then let it appear by one rename."""
+        """Build a complete session in `tmp`, then publish it by one rename."""
         self.prepare()
         with (
-            errors_mapped(f"making session {session}", session=session),
-            self.within("tmp") as staging,
-            self.within("sessions") as sessions,
+            map_errors(f"creating session {session}", session=session),
+            self.open_subdirectory("tmp") as staging,
+            self.open_subdirectory("sessions") as sessions,
         ):
-            # Its own name: what a crash left of an attempt must not stand in the way of the next.
+            # A unique name: the remains of a crashed attempt must not block the next one.
             stage = f"{session}.{os.getpid()}.{os.urandom(4).hex()}"
             os.mkdir(stage, mode=0o700, dir_fd=staging)
             directory = open_directory(stage, staging)
@@ -191,120 +182,114 @@ class Root:
                 build(directory)
                 if self._durable:
                     sync_directory(directory)
-                _appear(stage, staging, session, sessions)
+                _publish(stage, staging, session, sessions)
                 if self._durable:
                     sync_directory(sessions)
             except BaseException:
                 with suppress(OSError):
-                    _empty(directory)
-                for name, place in ((stage, staging), (session, sessions)):
+                    _remove_contents(directory)
+                for name, parent in ((stage, staging), (session, sessions)):
                     with suppress(OSError):
-                        os.rmdir(name, dir_fd=place)
+                        os.rmdir(name, dir_fd=parent)
                 raise
             finally:
                 os.close(directory)
 
-    def forget_stages(self, session: str) -> None:
-        """Remove what processes that are gone left of their attempts to make a session."""
+    def remove_stale_stages(self, session: str) -> None:
+        """Remove what dead processes left of their attempts to create a session."""
         self.prepare()
-        with errors_mapped(f"making session {session}"), self.within("tmp") as staging:
+        with map_errors(f"creating session {session}"), self.open_subdirectory("tmp") as staging:
             for name in os.listdir(staging):
                 owner = name.split(".")[1:2]
-                if name[:27] != f"{session}." or not owner or _runs(owner[0]):
+                if name[:27] != f"{session}." or not owner or _is_running(owner[0]):
                     continue
                 directory = open_directory(name, staging)
                 try:
-                    _empty(directory)
+                    _remove_contents(directory)
                     os.rmdir(name, dir_fd=staging)
                 finally:
                     os.close(directory)
 
-    def is_here(self, session: str, directory: int) -> bool:
-        """Whether an open directory still is the session of that id."""
+    def is_session_directory(self, session: str, directory: int) -> bool:
+        """Return whether an open directory still is the session of that id."""
         try:
-            there = os.stat(f"{self._text}/sessions/{session}", follow_symlinks=False)
+            status = os.stat(f"{self._text}/sessions/{session}", follow_symlinks=False)
         except OSError:
             return False
-        return os.path.samestat(there, os.fstat(directory))
+        return os.path.samestat(status, os.fstat(directory))
 
     def discard(self, session: str, directory: int) -> None:
         """Move a session to the trash, durably, or not at all; then unlink it.
 
-        It is gone with the move. What cannot be unlinked stays in the trash.
+        It is deleted with the move. What cannot be unlinked stays in the trash.
         """
         self.prepare()
         with (
-            errors_mapped(f"deleting session {session}", session=session),
-            self.within("sessions") as sessions,
-            self.within("trash") as trash,
+            map_errors(f"deleting session {session}", session=session),
+            self.open_subdirectory("sessions") as sessions,
+            self.open_subdirectory("trash") as trash,
         ):
-            grave = f"{session}.{os.getpid()}.{os.urandom(4).hex()}"
-            os.rename(session, grave, src_dir_fd=sessions, dst_dir_fd=trash)
+            trash_name = f"{session}.{os.getpid()}.{os.urandom(4).hex()}"
+            os.rename(session, trash_name, src_dir_fd=sessions, dst_dir_fd=trash)
             try:
                 if self._durable:
                     sync_directory(trash)
                     sync_directory(sessions)
             except OSError:
-                os.rename(grave, session, src_dir_fd=trash, dst_dir_fd=sessions)
+                os.rename(trash_name, session, src_dir_fd=trash, dst_dir_fd=sessions)
                 raise
             with suppress(OSError):
-                _empty(directory)
-                os.rmdir(grave, dir_fd=trash)
+                _remove_contents(directory)
+                os.rmdir(trash_name, dir_fd=trash)
 
     def changed_at(self) -> int:
-        """When a session last came or went, in ns; 0 if there is no root yet."""
+        """Return when a session was last added or removed, in ns; 0 if there is no root yet."""
         try:
             return os.stat(f"{self._text}/sessions", follow_symlinks=False).st_mtime_ns
         except OSError:
             return 0
 
     def ids(self) -> list[str]:
-        """The ids of all sessions on disk; links and other names are passed over."""
+        """Return the ids of all sessions on disk; links and other names are skipped."""
         try:
-            with self.within("sessions") as sessions, os.scandir(sessions) as entries:
-                return [
-                    entry.name
-                    for entry in entries
-                    if is_ulid(entry.name) and entry.is_dir(follow_symlinks=False)
-                ]
+            with self.open_subdirectory("sessions") as sessions, os.scandir(sessions) as entries:
+                return [entry.name for entry in entries if is_ulid(entry.name) and entry.is_dir(follow_symlinks=False)]
         except FileNotFoundError:
             return []
         except OSError as error:
-            raise mapped(error, f"reading {self.path / 'sessions'}") from error
+            raise map_error(error, f"reading {self.path / 'sessions'}") from error
 
     def leftovers(self) -> list[str]:
-        """What crashes left in `tmp` and `trash`."""
-        found = []
+        """Return what crashes left in `tmp` and `trash`."""
+        names = []
         for name in ("tmp", "trash"):
             with suppress(FileNotFoundError):
-                found += [f"{name}/{entry}" for entry in sorted(os.listdir(self.path / name))]
-        return found
+                names += [f"{name}/{entry}" for entry in sorted(os.listdir(self.path / name))]
+        return names
 
     def open_lock(self, name: str) -> int:
-        """A descriptor of a lock file in the root."""
-        with errors_mapped(f"opening {self.path / name}"), self._directory(self.path) as root:
+        """Return a descriptor of a lock file in the root."""
+        with map_errors(f"opening {self.path / name}"), self._open_path(self.path) as root:
             return open_file(name, os.O_RDWR | os.O_CREAT, root)
 
 
-def _appear(stage: str, staging: int, session: str, sessions: int) -> None:
-    """ConflictError if another process has made the same session meanwhile."""
+def _publish(stage: str, staging: int, session: str, sessions: int) -> None:
+    """Rename a stage; ConflictError if another process created the session meanwhile."""
     try:
         os.rename(stage, session, src_dir_fd=staging, dst_dir_fd=sessions)
     except OSError as error:
         if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
             raise
-        raise ConflictError(f"there is a session {session} already", session=session) from error
+        raise ConflictError(f"session {session} already exists", session=session) from error
 
 
 def check_id(session: str) -> None:
     """Raise InvalidIdError unless the text is a session id."""
     if not is_ulid(session):
-        raise InvalidIdError(
-            f"not a session id: {session[:60]!r}", hint="ids are 26 characters, 0-9 and A-Z"
-        )
+        raise InvalidIdError(f"not a session id: {session[:60]!r}", hint="ids are 26 characters, 0-9 and A-Z")
 
 
-def _runs(pid: str) -> bool:
+def _is_running(pid: str) -> bool:
     try:
         os.kill(int(pid), 0)
     except (ProcessLookupError, ValueError, OverflowError):
@@ -314,15 +299,15 @@ def _runs(pid: str) -> bool:
     return True
 
 
-def _empty(directory: int) -> None:
+def _remove_contents(directory: int) -> None:
     """Remove everything in a directory; links are removed, not followed."""
     with os.scandir(directory) as entries:
-        found = [(entry.name, entry.is_dir(follow_symlinks=False)) for entry in entries]
-    for name, is_directory in found:
+        children = [(entry.name, entry.is_dir(follow_symlinks=False)) for entry in entries]
+    for name, is_directory in children:
         if is_directory:
             inner = open_directory(name, directory)
             try:
-                _empty(inner)
+                _remove_contents(inner)
             finally:
                 os.close(inner)
             os.rmdir(name, dir_fd=directory)
@@ -331,14 +316,14 @@ def _empty(directory: int) -> None:
 
 
 def _file_system(path: Path, mounts: str) -> str:
-    """The kind of file system a path is on, as far as the system tells."""
+    """Return the type of the file system of a path; empty if unknown."""
     try:
         device = os.stat(path).st_dev
-        wanted = f"{os.major(device)}:{os.minor(device)}"
+        device_number = f"{os.major(device)}:{os.minor(device)}"
         with open(mounts, encoding="utf-8", errors="replace") as table:
             for row in table:
                 fields = row.split()
-                if fields[2] == wanted:
+                if fields[2] == device_number:
                     return fields[fields.index("-") + 1]
     except (OSError, ValueError, IndexError):
         pass
@@ -346,19 +331,19 @@ def _file_system(path: Path, mounts: str) -> str:
 
 
 def legacy_files(*directories: Path) -> list[Path]:
-    """The files of some directories that may be old sessions, by name."""
-    found: list[Path] = []
+    """Return the files of some directories that may be legacy sessions, by name."""
+    files: list[Path] = []
     for directory in directories:
         try:
             with os.scandir(directory) as entries:
-                found += [
+                files += [
                     directory / entry.name
                     for entry in entries
                     if _is_legacy(entry.name) and entry.is_file(follow_symlinks=False)
                 ]
-        except OSError:  # what cannot be looked at has none that could be imported
+        except OSError:  # an unreadable directory has nothing to import
             continue
-    return sorted(found)
+    return sorted(files)
 
 
 def _is_legacy(name: str) -> bool:

@@ -1,7 +1,7 @@
-"""One session's log, open for reading: no lock, no repair, no mmap (a cut would be SIGBUS).
+"""The reader of one session's log: no lock, no repair, no mmap (a cut would be SIGBUS).
 
-The parts and their sizes are those of the moment it was opened. An unterminated tail is not
-part of the log.
+The parts and their sizes are those at the time of opening. An unterminated tail is not part of
+the log.
 """
 
 from __future__ import annotations
@@ -15,26 +15,26 @@ from everlog.log import scan
 from everlog.log.line_codec import decode, decode_fast, peek_seq
 from everlog.log.parts import part_name, part_number
 from everlog.model import MARKERS, AnyRecord, Damaged, Entry, Meta
-from everlog.stores.file.disk import errors_mapped, open_file
+from everlog.stores.file.disk import map_errors, open_file
 
 
 def part_numbers(directory: int) -> list[int]:
-    """The numbers of the parts in a session's directory."""
-    numbers = _listed(directory)
+    """Return the numbers of the parts in a session's directory."""
+    numbers = _list_part_numbers(directory)
     if numbers and len(numbers) < numbers[-1]:
-        # One that was made while we looked may be passed over though a later one was seen.
+        # listdir may miss a part created meanwhile although it returns a later one.
         last = numbers[-1]
-        numbers = sorted({*numbers, *(number for number in _listed(directory) if number < last)})
+        numbers = sorted({*numbers, *(n for n in _list_part_numbers(directory) if n < last)})
     return numbers
 
 
-def _listed(directory: int) -> list[int]:
-    found = (part_number(name) for name in os.listdir(directory))
-    return sorted(number for number in found if number is not None)
+def _list_part_numbers(directory: int) -> list[int]:
+    numbers = (part_number(name) for name in os.listdir(directory))
+    return sorted(number for number in numbers if number is not None)
 
 
-class OpenPart:
-    """One part."""
+class PartReader:
+    """One part, open for reading."""
 
     def __init__(self, number: int, directory: int) -> None:
         self.number = number
@@ -43,7 +43,7 @@ class OpenPart:
         self.size = os.fstat(self.descriptor).st_size
 
     def pread(self, length: int, offset: int) -> bytes:
-        """Bytes at an offset; shorter only at the end of the file."""
+        """Return bytes at an offset; shorter only at the end of the file."""
         data = os.pread(self.descriptor, length, offset)
         while 0 < len(data) < length:
             more = os.pread(self.descriptor, length - len(data), offset + len(data))
@@ -53,7 +53,7 @@ class OpenPart:
         return data
 
     def first_seq(self) -> int | None:
-        """The number of its first readable record; the birth record is not counted."""
+        """Return the seq of its first readable record; the birth record is not counted."""
         for _, _, line in scan.forward(self.pread, 0, self.size):
             seq = peek_seq(line) if line is not None else None
             if seq:
@@ -61,7 +61,7 @@ class OpenPart:
         return None
 
     def last_seq(self) -> int | None:
-        """The number of its last readable record."""
+        """Return the seq of its last readable record."""
         for _, _, line in scan.backward(self.pread, self.size):
             seq = peek_seq(line) if line is not None else None
             if seq is not None:
@@ -69,20 +69,20 @@ class OpenPart:
         return None
 
 
-class OpenLog:
-    """The parts of a log; opened when needed, all closed together."""
+class LogReader:
+    """The parts of a log; opened when needed, closed together."""
 
     def __init__(self, directory: int) -> None:
-        """Takes the directory's descriptor over."""
+        """Take over the directory's descriptor."""
         self.directory = directory
-        self.reached = 1, 0  # part and offset that the last forward scan came to
-        self._open: dict[int, OpenPart] = {}
+        self.position = 1, 0  # part and offset that the last forward scan reached
+        self._open: dict[int, PartReader] = {}
         self.numbers = part_numbers(directory)
         if self.numbers:
-            self.part(self.numbers[-1])  # its size is the moment this log shows
+            self.part(self.numbers[-1])  # its size decides which records this reader sees
 
     def close(self) -> None:
-        """Give the descriptors back."""
+        """Close the descriptors."""
         descriptors = [part.descriptor for part in self._open.values()]
         if self.directory >= 0:
             descriptors.append(self.directory)
@@ -98,74 +98,72 @@ class OpenLog:
 
     __del__ = close  # a generator over the log may never be started
 
-    def part(self, number: int) -> OpenPart:
-        """One part by its number."""
+    def part(self, number: int) -> PartReader:
+        """Return one part by its number."""
         if number not in self._open:
-            self._open[number] = OpenPart(number, self.directory)
+            self._open[number] = PartReader(number, self.directory)
         return self._open[number]
 
     @property
-    def last(self) -> int:
-        """The number of the last part; 1 when there is none yet."""
+    def last_part(self) -> int:
+        """Return the number of the last part; 1 if there is none yet."""
         return self.numbers[-1] if self.numbers else 1
 
-    def size(self) -> int:
-        """Bytes of all parts."""
+    def total_size(self) -> int:
+        """Return the bytes of all parts."""
         return sum(self.part(number).size for number in self.numbers)
 
-    def end(self) -> tuple[int, int]:
-        """The last part and where its terminated lines end."""
+    def end_position(self) -> tuple[int, int]:
+        """Return the last part and the offset where its terminated lines end."""
         if not self.numbers:
             return 1, 0
-        part = self.part(self.last)
-        return part.number, scan.unterminated(part.pread, part.size)
+        part = self.part(self.last_part)
+        return part.number, scan.find_terminated_end(part.pread, part.size)
 
-    def missing(self) -> list[Damaged]:
-        """Parts that must have been there."""
-        have = set(self.numbers)
+    def missing_parts(self) -> list[Damaged]:
+        """Return the missing parts as damage: gaps in the numbers."""
+        present = set(self.numbers)
         return [
             Damaged(file=part_name(number), start=0, end=0, problem="the part is missing")
-            for number in range(1, self.last)
-            if number not in have
+            for number in range(1, self.last_part)
+            if number not in present
         ]
 
-    def forward(self, number: int = 1, offset: int = 0, before: int = 0) -> Iterator[Entry]:
-        """Entries from a line's start on; `before` is the seq in front of it, for naming damage."""
-        expected = before + 1
-        have = set(self.numbers)
-        self.reached = number, offset
-        for current in range(number, self.last + 1):
-            if current not in have:
+    def forward(self, number: int = 1, offset: int = 0, previous_seq: int = 0) -> Iterator[Entry]:
+        """Yield entries from a line's start on; `previous_seq` is used to number damage."""
+        expected = previous_seq + 1
+        present = set(self.numbers)
+        self.position = number, offset
+        for current in range(number, self.last_part + 1):
+            if current not in present:
                 if self.numbers:
-                    yield Damaged(
-                        file=part_name(current), start=0, end=0, problem="the part is missing"
-                    )
+                    yield Damaged(file=part_name(current), start=0, end=0, problem="the part is missing")
                 continue
             part = self.part(current)
             for start, stop, line in scan.forward(part.pread, offset, part.size):
                 record = decode_fast(line) if line is not None else None
-                entry = record or entry_of(part.file, start, stop, line, expected)
+                entry = record or make_entry(part.file, start, stop, line, expected)
                 expected = (expected if entry.seq is None else entry.seq) + 1
                 offset = stop + 1
                 yield entry
-            self.reached = current, offset
+            self.position = current, offset
             offset = 0
 
     def backward(self) -> Iterator[Entry]:
-        """Entries, newest first."""
+        """Yield entries, newest first."""
         expected: int | None = None
         for number in reversed(self.numbers):
             part = self.part(number)
             for start, stop, line in scan.backward(part.pread, part.size):
                 record = decode_fast(line) if line is not None else None
-                entry = record or entry_of(part.file, start, stop, line, expected)
+                entry = record or make_entry(part.file, start, stop, line, expected)
                 expected = None if entry.seq is None else entry.seq - 1
                 yield entry
 
     def seek(self, seq: int) -> tuple[int, int]:
-        """Part and offset from which a forward scan meets every record from `seq` on."""
+        """Return part and offset from which a forward scan meets every record from `seq` on."""
         low, high = 0, len(self.numbers) - 1
-        while low < high:  # the last part whose first record is not beyond the one wanted
+        while low < high:  # the last part whose first record is not after `seq`
             middle = (low + high + 1) // 2
             first = self.part(self.numbers[middle]).first_seq()
             if first is not None and first <= seq:
@@ -178,22 +176,22 @@ class OpenLog:
         return part.number, scan.seek(part.pread, part.size, seq)
 
     def locate(self, seq: int) -> tuple[int, int, int] | None:
-        """Part, start and end (newline included) of the record with a number."""
+        """Return part, start and end (newline included) of the record with a seq."""
         number, offset = self.seek(seq)
         for current in (n for n in self.numbers if n >= number):
             part = self.part(current)
             for start, stop, line in scan.forward(part.pread, offset, part.size):
-                found = peek_seq(line) if line is not None else None
-                if found == seq:
+                line_seq = peek_seq(line) if line is not None else None
+                if line_seq == seq:
                     return current, start, stop + 1
-                if found is not None and found > seq:
+                if line_seq is not None and line_seq > seq:
                     return None
             offset = 0
         return None
 
 
-def entry_of(file: str, start: int, stop: int, line: bytes | None, seq: int | None) -> Entry:
-    """A line as an entry, whatever it holds; `seq` is the number that damage would have had."""
+def make_entry(file: str, start: int, stop: int, line: bytes | None, seq: int | None) -> Entry:
+    """Return a line as an entry, whatever it holds; `seq` is used if it is damaged."""
     if line is None:
         return Damaged(file=file, start=start, end=stop, seq=seq, problem="the line is too long")
     record, problem, _ = decode(line)
@@ -202,59 +200,59 @@ def entry_of(file: str, start: int, stop: int, line: bytes | None, seq: int | No
     return record
 
 
-def is_birth(entry: Entry | AnyRecord) -> bool:
-    """Whether an entry is the record with seq 0 that says what the session was made with."""
+def is_birth_record(entry: Entry | AnyRecord) -> bool:
+    """Return whether an entry is the birth record: seq 0, with the initial metadata."""
     return isinstance(entry, Meta) and entry.seq == 0
 
 
-def entries_above(log: OpenLog, after: int, limit: int | None) -> Iterator[Entry]:
-    """Entries above a seq, or below 0 all with the birth record; closes the log at their end."""
+def read_entries(log: LogReader, after: int, limit: int | None) -> Iterator[Entry]:
+    """Yield entries above a seq (-1: all, with the birth record); closes the log at the end."""
     if limit is not None and limit <= 0:
         return
-    left = -1 if limit is None else limit
-    with errors_mapped("reading a session"):
+    remaining = -1 if limit is None else limit
+    with map_errors("reading a session"):
         start = log.seek(after + 1) if after > 0 else (1, 0)
-        for entry in log.forward(*start, before=after if after > 0 else -1):
+        for entry in log.forward(*start, previous_seq=after if after > 0 else -1):
             if after > 0:
                 if entry.seq is not None and entry.seq <= after:
                     continue
-            elif after == 0 and is_birth(entry):
+            elif after == 0 and is_birth_record(entry):
                 continue
             yield entry
-            left -= 1
-            if left == 0:
+            remaining -= 1
+            if remaining == 0:
                 break
     log.close()
 
 
-def newest_first(log: OpenLog) -> Iterator[Entry]:
-    """Entries without the birth record; closes the log at their end."""
-    with errors_mapped("reading a session"):
+def read_newest_first(log: LogReader) -> Iterator[Entry]:
+    """Yield entries, newest first, without the birth record; closes the log at the end."""
+    with map_errors("reading a session"):
         for entry in log.backward():
-            if not is_birth(entry):
+            if not is_birth_record(entry):
                 yield entry
     log.close()
 
 
-def recent_ids(log: OpenLog, count: int) -> dict[str, int]:
-    """The ids of the last records and their seqs."""
-    found: dict[str, int] = {}
+def recent_ids(log: LogReader, count: int) -> dict[str, int]:
+    """Return the ids of the last `count` records and their seqs."""
+    seqs: dict[str, int] = {}
     for entry in islice(log.backward(), count):
         if not isinstance(entry, Damaged) and entry.id:
-            found.setdefault(entry.id, entry.seq)
-    return found
+            seqs.setdefault(entry.id, entry.seq)
+    return seqs
 
 
-def record_at(log: OpenLog, seq: int) -> AnyRecord | None:
-    """The record with a number, if it can be read."""
+def record_at(log: LogReader, seq: int) -> AnyRecord | None:
+    """Return the record with a seq, if it can be read."""
     for entry in log.forward(*log.seek(seq)):
         if entry.seq is not None and entry.seq >= seq:
             return None if isinstance(entry, Damaged) or entry.seq != seq else entry
     return None
 
 
-def last_marker(log: OpenLog, above: int) -> int:
-    """The seq of the last rewind, tombstone or compaction above a number; 0 if there is none."""
+def last_marker(log: LogReader, above: int) -> int:
+    """Return the seq of the last rewind, tombstone or compaction above a seq; 0 if none."""
     for entry in log.backward():
         if isinstance(entry, MARKERS):
             return entry.seq

@@ -1,9 +1,9 @@
-"""The end of a log on the disk: where bytes are added, and taken back when that fails.
+"""The tail of a log on disk, where bytes are appended, and removed again if that fails.
 
-    write → did it end where it should? → fdatasync            all of it, or an error and nothing
+    write → at the expected offset? → fdatasync            everything, or an error and nothing
 
 Bytes that were never acknowledged are cut off again, unless a program without locks has written
-after them: then they become one damaged line, and neighbours are left alone.
+after them: then they become one damaged line, and its neighbours are left alone.
 """
 
 from __future__ import annotations
@@ -14,108 +14,101 @@ from collections.abc import Callable
 from contextlib import suppress
 
 from everlog.errors import StoreFailedError
-from everlog.log.tail_recovery import examine
+from everlog.log.tail_recovery import examine_tail
 from everlog.stores.file import disk
 
 Report = Callable[[str], None]
 
 
-class Tail:
+class LogTail:
     """One part, open for appending."""
 
     def __init__(self, descriptor: int, session: str, report: Report, *, durable: bool) -> None:
-        """Takes the descriptor over; it must have been opened with O_APPEND."""
+        """Take over a descriptor, which must have been opened with O_APPEND."""
         self.descriptor = descriptor
         self._session = session
         self._report = report
         self._durable = durable
-        self.suspect = False  # an fsync failed: whatever follows goes to a new part
-        self.disturbed = False  # somebody writes without a lock: what we know may be wrong
-        self.failure: StoreFailedError | None = None  # bytes could not be taken back: read-only
+        self.sync_failed = False  # further records must go to a new part
+        self.has_unlocked_writer = False  # a program writes without the lock: reread the log
+        self.failure: StoreFailedError | None = None  # a write could not be undone: read-only
 
     def close(self) -> None:
-        """Give the descriptor back."""
+        """Close the descriptor."""
         os.close(self.descriptor)
 
-    def put(self, data: bytes, base: int) -> int:
-        """Add whole lines to a part of `base` bytes, durably; returns its new size."""
+    def append(self, data: bytes, base: int) -> int:
+        """Append complete lines to a part of `base` bytes, durably; returns its new size."""
         descriptor = self.descriptor
-        done = 0
+        written = 0
         try:
-            done = os.write(descriptor, data)
-            while done < len(data):
-                done += os.write(descriptor, memoryview(data)[done:])
-            # O_APPEND leaves the offset at the end of our write, wherever that came to lie.
+            written = os.write(descriptor, data)
+            while written < len(data):
+                written += os.write(descriptor, memoryview(data)[written:])
+            # O_APPEND leaves the offset at the end of our write, wherever that was.
             end = os.lseek(descriptor, 0, os.SEEK_CUR)
         except OSError as error:
-            self.cut(base, base + done)
-            raise disk.mapped(
-                error, f"appending to session {self._session}", session=self._session
-            ) from error
+            self.cut(base, base + written)
+            raise disk.map_error(error, f"appending to session {self._session}", session=self._session) from error
         if end != base + len(data):
-            self._settle(data, base, end)
+            self._check_misplaced_write(data, base, end)
         if self._durable:
             try:
                 disk.sync(descriptor)
             except OSError as error:
-                # Never again on these bytes: a second fsync would say yes with the data gone.
-                self.suspect = True
+                # Never sync these bytes again: a second fsync could succeed with the data lost.
+                self.sync_failed = True
                 self.cut(base, end)
-                raise disk.mapped(
-                    error, f"syncing session {self._session}", session=self._session
-                ) from error
+                raise disk.map_error(error, f"syncing session {self._session}", session=self._session) from error
         return end
 
     def cut(self, base: int, end: int) -> None:
-        """Take back unacknowledged bytes, unless somebody else wrote after them."""
+        """Cut off unacknowledged bytes, unless another program wrote after them."""
         try:
             if os.fstat(self.descriptor).st_size > end:
                 disk.write_all(self.descriptor, b"\n")
-                self._disturb()
+                self._note_unlocked_writer()
                 return
             os.ftruncate(self.descriptor, base)
             if self._durable:
                 disk.sync_all(self.descriptor)
         except OSError as error:
             self.failure = StoreFailedError(
-                f"session {self._session}: a failed write could not be taken back: "
-                f"{os.strerror(error.errno or errno.EIO)}",
-                hint="it stays read-only until the disk is well and it is opened again",
+                f"session {self._session}: a failed write could not be undone: {os.strerror(error.errno or errno.EIO)}",
+                hint="it is read-only until the disk works again and it is reopened",
                 session=self._session,
             )
 
-    def seal_torn(self, file: str, set_aside: Callable[[int, int], str]) -> int:
-        """Set a torn tail aside and cut it off, or give a whole last line its newline.
+    def repair_tail(self, file: str, quarantine: Callable[[int, int], str]) -> int:
+        """Quarantine a torn tail and cut it off, or add the missing newline to a complete line.
 
-        Returns the size that is left.
+        Returns the size of the part afterwards.
         """
         size = os.fstat(self.descriptor).st_size
-        tail = examine(lambda length, offset: os.pread(self.descriptor, length, offset), size)
-        if tail.complete:
+        state = examine_tail(lambda length, offset: os.pread(self.descriptor, length, offset), size)
+        if state.complete:
             disk.write_all(self.descriptor, b"\n")
             disk.sync(self.descriptor)
-            self._report(
-                f"session {self._session}, {file}: the last line was whole, its newline was added"
-            )
+            self._report(f"session {self._session}, {file}: the last line lacked its newline; it was added")
             return size + 1
-        if tail.torn:
-            name = set_aside(tail.keep, size)
-            os.ftruncate(self.descriptor, tail.keep)
+        if state.torn:
+            name = quarantine(state.lines_end, size)
+            os.ftruncate(self.descriptor, state.lines_end)
             disk.sync_all(self.descriptor)
             self._report(
-                f"session {self._session}, {file}: {size - tail.keep} torn bytes from byte "
-                f"{tail.keep} on, never acknowledged, were set aside in {name}"
+                f"session {self._session}, {file}: {size - state.lines_end} torn bytes from byte "
+                f"{state.lines_end} on, never acknowledged, were quarantined in {name}"
             )
-        return tail.keep if tail.torn else size
+        return state.lines_end if state.torn else size
 
-    def _settle(self, data: bytes, base: int, end: int) -> None:
-        """Our bytes are not where they should be: a writer without locks, or a write that lied."""
+    def _check_misplaced_write(self, data: bytes, base: int, end: int) -> None:
+        """Handle bytes at an unexpected offset: another writer without locks, or a failed write."""
         begin = end - len(data)
-        self._disturb()
-        with suppress(OSError):  # what cannot be read back counts as not there
-            there = os.pread(self.descriptor, len(data), begin) if begin >= 0 else b""
-            clean = begin == 0 or os.pread(self.descriptor, 1, begin - 1) == b"\n"
-            if begin > base and there == data and clean:
+        self._note_unlocked_writer()
+        with suppress(OSError):  # unreadable bytes count as not written
+            actual = os.pread(self.descriptor, len(data), begin) if begin >= 0 else b""
+            follows_newline = begin == 0 or os.pread(self.descriptor, 1, begin - 1) == b"\n"
+            if begin > base and actual == data and follows_newline:
                 return
         self.cut(base, base + len(data))
         raise StoreFailedError(
@@ -124,6 +117,6 @@ class Tail:
             session=self._session,
         )
 
-    def _disturb(self) -> None:
-        self.disturbed = True
-        self._report(f"session {self._session}: another program writes to it without a lock")
+    def _note_unlocked_writer(self) -> None:
+        self.has_unlocked_writer = True
+        self._report(f"session {self._session}: another program is writing to it without a lock")

@@ -1,9 +1,9 @@
-"""One session's log, open for appending.
+"""The writer of one session's log.
 
-A writer remembers where it left the log. Under the lock one fstat says whether that still holds;
+A writer remembers where it left the log. Under the lock one fstat tells whether that still holds;
 if not, it reads what is new. It never rewrites acknowledged bytes.
 
-    lock → as left? → number the records → one write, one sync → unlock
+    lock → unchanged? → assign seqs → one write, one sync → unlock
 """
 
 from __future__ import annotations
@@ -19,74 +19,53 @@ from itertools import chain, count
 
 from everlog.errors import EverlogError, SessionBusyError
 from everlog.log import append_rules, line_codec
-from everlog.log.append_rules import REMEMBERED, Prepared
-from everlog.log.fold import Tally
+from everlog.log.append_rules import RETRY_WINDOW, PreparedRecord
+from everlog.log.fold import MetadataFold
 from everlog.log.parts import part_name, split_at_boundary
-from everlog.model import (
-    MARKERS,
-    SCHEMA_VERSION,
-    AnyRecord,
-    Damaged,
-    Event,
-    Message,
-    Metadata,
-    Through,
-)
+from everlog.model import MARKERS, SCHEMA_VERSION, AnyRecord, Damaged, Event, Message, Metadata, Through
 from everlog.ports import SessionRow
 from everlog.settings import SessionSettings
 from everlog.stores.file import disk, metadata_file
-from everlog.stores.file.log_reader import (
-    OpenLog,
-    is_birth,
-    last_marker,
-    part_numbers,
-    recent_ids,
-    record_at,
-)
-from everlog.stores.file.log_tail import Report, Tail
+from everlog.stores.file.log_reader import LogReader, is_birth_record, last_marker, part_numbers, recent_ids, record_at
+from everlog.stores.file.log_tail import LogTail, Report
 
 _WRITABLE = 0o200
-_TAKE = LOCK_EX | LOCK_NB
-_LONG = 1_000_000
+_LOCK_FLAGS = LOCK_EX | LOCK_NB
+_LONG_LOG_BYTES = 1_000_000
 
 
-class Writer:
-    """Appends to one session, for all threads of this process."""
+class LogWriter:
+    """A writer that appends to one session, for all threads of this process."""
 
     def __init__(
-        self,
-        session: str,
-        directory: int,
-        settings: SessionSettings,
-        report: Report,
-        is_here: Callable[[int], bool],
+        self, session: str, directory: int, settings: SessionSettings, report: Report, is_current: Callable[[int], bool]
     ) -> None:
-        """Takes the directory's descriptor over; `is_here` says whether it still is the session."""
+        """Take over the directory's descriptor; `is_current` tells if it still is the session's."""
         self.session = session
-        self._is_here = is_here
-        self.closed = False
+        self._is_current = is_current
+        self.is_closed = False
         self.saved_at = self.used_at = time.monotonic()
-        self.due = False  # metadata.json should be written when the lock is given back
+        self.save_due = False  # metadata.json should be written after the release
         self._settings = settings
         self._report = report
         self._durable = settings.durability == "always"
         self._mutex = threading.Lock()
         self._directory = directory
         self._lock = -1
-        self._tail: Tail | None = None  # the last part; None until it is needed
-        # Invariant: part, size, before and tally describe the log as this writer left it.
+        self._tail: LogTail | None = None  # the last part; None until it is needed
+        # Invariant: part, size, earlier_bytes and fold describe the log as this writer left it.
         self._part = 1
         self._size = 0
-        self._before = 0  # bytes of the parts before
-        self._tally = Tally.fresh(session)
-        self._known_from = 0  # records above this seq passed through this writer's memory
-        self._marker = 0  # the last marker among them
-        self._ids: dict[str, int] | None = None  # id → seq, once somebody brought an id
-        self._full = False  # the part takes no more: sealed, or its fsync failed
-        self._born = False  # the log begins with what the session was made with
+        self._earlier_bytes = 0  # of the parts before the last
+        self._fold = MetadataFold.empty(session)
+        self._seen_from_seq = 0  # this writer has seen every record above this seq
+        self._last_marker = 0  # seq of the last marker among them
+        self._ids: dict[str, int] | None = None  # id → seq, once a caller gave an id
+        self._is_part_full = False  # the part takes no more lines: it is sealed
+        self._has_birth_record = False  # the log starts with the initial metadata
         try:
-            with disk.errors_mapped(f"opening the lock of session {session}", session=session):
-                disk.tighten(directory)
+            with disk.map_errors(f"opening the lock of session {session}", session=session):
+                disk.restrict_mode(directory)
                 self._lock = disk.open_file("lock", os.O_RDWR | os.O_CREAT, directory)
         except BaseException:
             self.close()
@@ -95,28 +74,28 @@ class Writer:
     # --- the lock
 
     def acquire(self) -> bool:
-        """Take the session for this thread and process; False if the writer was closed meanwhile.
+        """Lock the session for this thread and process; False if the writer was closed meanwhile.
 
-        SessionBusyError after the time that the settings give.
+        Raises SessionBusyError after `lock_seconds`.
         """
         start = 0.0 if self._mutex.acquire(False) else self._wait_for_threads()
         try:
-            if self.closed:
+            if self.is_closed:
                 self._mutex.release()
                 return False
-            flock(self._lock, _TAKE)
+            flock(self._lock, _LOCK_FLAGS)
         except BlockingIOError:
             self._wait_for_processes(start or time.monotonic())
         except OSError as error:
             self._mutex.release()
-            raise disk.mapped(error, f"locking session {self.session}") from error
+            raise disk.map_error(error, f"locking session {self.session}") from error
         except BaseException:
             self._mutex.release()
             raise
         return True
 
     def _wait_for_threads(self) -> float:
-        """Take the mutex within the time; returns when the waiting began."""
+        """Acquire the mutex within `lock_seconds`; returns when the wait began."""
         start = time.monotonic()
         if not self._mutex.acquire(timeout=self._settings.lock_seconds):
             raise SessionBusyError(
@@ -135,9 +114,9 @@ class Writer:
             raise
 
     def release(self) -> None:
-        """Give the session back."""
+        """Unlock the session."""
         try:
-            if not self.closed:
+            if not self.is_closed:
                 flock(self._lock, LOCK_UN)
         finally:
             self._mutex.release()
@@ -145,37 +124,37 @@ class Writer:
     # --- appending, under the lock
 
     def append(
-        self, prepared: Sequence[Prepared], expected_seq: int | None, no_marker_after: int | None
+        self, prepared: Sequence[PreparedRecord], expected_seq: int | None, no_marker_after: int | None
     ) -> list[AnyRecord]:
-        """Number, write and sync; returns the records as stored. Needs `acquire`."""
-        if not self._as_left():
-            self._catch_up()
-        tally = self._tally
-        if tally.newest_schema > SCHEMA_VERSION:
-            append_rules.refuse_newer(self.session, tally.newest_schema)
-        there: dict[int, AnyRecord] = {}
-        for one in prepared:
-            if one.retriable:
-                there = self._find_retried(prepared)
+        """Assign seqs, write and sync; returns the records as stored. Needs `acquire`."""
+        if not self._is_unchanged():
+            self._reload()
+        fold = self._fold
+        if fold.newest_schema > SCHEMA_VERSION:
+            append_rules.refuse_newer_schema(self.session, fold.newest_schema)
+        retried: dict[int, AnyRecord] = {}
+        for item in prepared:
+            if item.retriable:
+                retried = self._find_retried(prepared)
                 break
-        if there and len(there) == len(prepared):
-            return [there[index] for index in range(len(prepared))]
+        if retried and len(retried) == len(prepared):
+            return [retried[index] for index in range(len(prepared))]
         if expected_seq is not None:
-            append_rules.check_expected_seq(self.session, tally.seq, expected_seq, len(there))
+            append_rules.check_expected_seq(self.session, fold.seq, expected_seq, len(retried))
         if no_marker_after is not None:
             self._check_no_marker_after(no_marker_after)
-        if not there:
+        if not retried:
             return self._commit(prepared)
-        stored = self._commit([one for i, one in enumerate(prepared) if i not in there])
-        return [there[i] if i in there else stored.pop(0) for i in range(len(prepared))]
+        stored = self._commit([item for i, item in enumerate(prepared) if i not in retried])
+        return [retried[i] if i in retried else stored.pop(0) for i in range(len(prepared))]
 
-    def look(self) -> None:
-        """Catch up with what others wrote, and seal a torn tail. Needs `acquire`."""
-        if not self._as_left():
-            self._catch_up()
+    def catch_up(self) -> None:
+        """Read what others wrote, and repair a torn tail. Needs `acquire`."""
+        if not self._is_unchanged():
+            self._reload()
 
-    def _as_left(self) -> bool:
-        """Whether nobody wrote, sealed or deleted since: one fstat."""
+    def _is_unchanged(self) -> bool:
+        """Return whether nobody wrote, sealed or deleted since: one fstat."""
         tail = self._tail
         if tail is None:
             return False
@@ -183,81 +162,79 @@ class Writer:
             raise tail.failure
         status = os.fstat(tail.descriptor)
         if not status.st_nlink:
-            raise Gone
-        return (
-            status.st_size == self._size and status.st_mode & _WRITABLE != 0 and not tail.disturbed
-        )
+            raise SessionDeletedError
+        return status.st_size == self._size and status.st_mode & _WRITABLE != 0 and not tail.has_unlocked_writer
 
-    def _catch_up(self) -> None:
-        """Look at the log anew, after others wrote, sealed or deleted, or for the first time."""
-        if not self._is_here(self._directory):
-            raise Gone
+    def _reload(self) -> None:
+        """Read the log on first use, or after others wrote, sealed or deleted."""
+        if not self._is_current(self._directory):
+            raise SessionDeletedError
         try:
-            with disk.errors_mapped(f"opening session {self.session}", session=self.session):
-                self._read_anew()
+            with disk.map_errors(f"opening session {self.session}", session=self.session):
+                self._read_log()
         except BaseException:
-            if self._tail is not None:  # half known is worse than unknown
+            if self._tail is not None:  # a partly known state is worse than none
                 self._tail.close()
                 self._tail = None
             raise
 
-    def _read_anew(self) -> None:
-        with OpenLog(os.dup(self._directory)) as log:
-            last = log.last
+    def _read_log(self) -> None:
+        with LogReader(os.dup(self._directory)) as log:
+            last = log.last_part
             tail = self._tail
-            fresh = tail is None or tail.disturbed
-            unknown = fresh or last != self._part
-            if tail is None or unknown:
+            is_first_read = tail is None or tail.has_unlocked_writer
+            is_new_part = is_first_read or last != self._part
+            if tail is None or is_new_part:
                 tail = self._open_part(last, new=not log.numbers)
-            size = os.fstat(tail.descriptor).st_size if self._full else self._seal_torn(tail, last)
+            is_full = self._is_part_full
+            size = os.fstat(tail.descriptor).st_size if is_full else self._repair_tail(tail, last)
         if self._durable:
-            # Who wrote this may have been killed before it synced: nothing may be built on it,
-            # nor be found in it by a retry, that a power cut could still take away.
+            # The process that wrote this may have been killed before it synced: a power cut could
+            # still lose it, so sync before anything builds on it or a retry is found in it.
             disk.sync(tail.descriptor)
-            if unknown:
+            if is_new_part:
                 disk.sync_directory(self._directory)
-        with OpenLog(os.dup(self._directory)) as log:
-            start = Through(part=self._part, bytes=self._size, seq=self._tally.seq)
-            if fresh or not metadata_file.covers(start, log):
-                self._tally, _ = metadata_file.load(self.session, log)
+        with LogReader(os.dup(self._directory)) as log:
+            start = Through(part=self._part, bytes=self._size, seq=self._fold.seq)
+            if is_first_read or not metadata_file.covers(start, log):
+                self._fold, _ = metadata_file.load(self.session, log)
                 first = next(log.forward(), None)
-                self._born = first is not None and is_birth(first)
-                self._known_from, self._marker, self._ids = self._tally.seq, 0, None
-                self.due = self.due or log.size() > _LONG  # so that the next one reads less
+                self._has_birth_record = first is not None and is_birth_record(first)
+                self._seen_from_seq, self._last_marker, self._ids = self._fold.seq, 0, None
+                # So that the next writer reads less.
+                self.save_due = self.save_due or log.total_size() > _LONG_LOG_BYTES
             else:
-                self._learn(log, start)
-            self._before = sum(log.part(number).size for number in log.numbers if number != last)
+                self._fold_new_entries(log, start)
+            self._earlier_bytes = sum(log.part(n).size for n in log.numbers if n != last)
             self._part, self._size = last, size
 
-    def _open_part(self, number: int, *, new: bool) -> Tail:
+    def _open_part(self, number: int, *, new: bool) -> LogTail:
         name = part_name(number)
         flags = os.O_RDWR | os.O_APPEND | (os.O_CREAT if new else 0)
-        # Sealed and still the last: a crash came between sealing it and starting the next.
-        sealed = not new and not (
-            os.stat(name, dir_fd=self._directory, follow_symlinks=False).st_mode & _WRITABLE
-        )
-        descriptor = disk.open_file(name, os.O_RDONLY if sealed else flags, self._directory)
-        if not sealed:
-            disk.tighten(descriptor)
+        # Sealed and still the last: a crash between sealing it and starting the next.
+        is_sealed = not new and not (os.stat(name, dir_fd=self._directory, follow_symlinks=False).st_mode & _WRITABLE)
+        descriptor = disk.open_file(name, os.O_RDONLY if is_sealed else flags, self._directory)
+        if not is_sealed:
+            disk.restrict_mode(descriptor)
         if self._tail is not None:
             self._tail.close()
-        self._tail = Tail(descriptor, self.session, self._report, durable=self._durable)
-        self._full = sealed
+        self._tail = LogTail(descriptor, self.session, self._report, durable=self._durable)
+        self._is_part_full = is_sealed
         return self._tail
 
-    def _seal_torn(self, tail: Tail, number: int) -> int:
-        def keep(start: int, end: int) -> str:
-            return self.set_aside("torn", number, start, end)
+    def _repair_tail(self, tail: LogTail, number: int) -> int:
+        def quarantine(start: int, end: int) -> str:
+            return self.quarantine("torn", number, start, end)
 
-        return tail.seal_torn(part_name(number), keep)
+        return tail.repair_tail(part_name(number), quarantine)
 
-    def set_aside(self, why: str, number: int, start: int, end: int) -> str:
-        """Copy a stretch of a part into a file of its own, durably; returns its name."""
-        taken = os.listdir(self._directory)
-        plain = f"{why}.{number}.{start}"
-        others = (f"{plain}.{more}" for more in count(2))
-        name = next(name for name in chain((plain,), others) if name not in taken)
-        with disk.errors_mapped(f"setting aside {name}", session=self.session):
+    def quarantine(self, prefix: str, number: int, start: int, end: int) -> str:
+        """Copy a byte range of a part into a file of its own, durably; returns its name."""
+        existing = os.listdir(self._directory)
+        base = f"{prefix}.{number}.{start}"
+        numbered = (f"{base}.{suffix}" for suffix in count(2))
+        name = next(name for name in chain((base,), numbered) if name not in existing)
+        with disk.map_errors(f"quarantining {name}", session=self.session):
             source = disk.open_file(part_name(number), os.O_RDONLY, self._directory)
             flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL
             copy = disk.open_file(name, flags, self._directory)
@@ -270,201 +247,202 @@ class Writer:
             disk.sync_directory(self._directory)
         return name
 
-    def _learn(self, log: OpenLog, start: Through) -> None:
+    def _fold_new_entries(self, log: LogReader, start: Through) -> None:
         for entry in log.forward(start.part, start.bytes, start.seq):
             if isinstance(entry, Damaged):
-                self._tally.skip()
+                self._fold.skip_damaged()
             else:
-                self._remember(entry)
+                self._add_record(entry)
 
-    def _remember(self, record: AnyRecord) -> None:
-        self._tally.add(record)
+    def _add_record(self, record: AnyRecord) -> None:
+        self._fold.add(record)
         if isinstance(record, MARKERS):
-            self._marker = record.seq
+            self._last_marker = record.seq
         elif isinstance(record, Event) and record.kind == "turn_end":
-            self.due = True
+            self.save_due = True
         if self._ids is not None and record.id:
             self._ids[record.id] = record.seq
-            if len(self._ids) > 2 * REMEMBERED:
-                low = record.seq - REMEMBERED
+            if len(self._ids) > 2 * RETRY_WINDOW:
+                low = record.seq - RETRY_WINDOW
                 self._ids = {name: seq for name, seq in self._ids.items() if seq > low}
 
-    # --- retries and guards
+    # --- retries and conditions
 
-    def _find_retried(self, prepared: Sequence[Prepared]) -> dict[int, AnyRecord]:
-        """Which of the records are stored already, by their place in the batch."""
-        there: dict[int, AnyRecord] = {}
+    def _find_retried(self, prepared: Sequence[PreparedRecord]) -> dict[int, AnyRecord]:
+        """Return the records that are stored already, by their index in the batch."""
+        retried: dict[int, AnyRecord] = {}
         with (
-            disk.errors_mapped(f"reading session {self.session}", session=self.session),
-            OpenLog(os.dup(self._directory)) as log,
+            disk.map_errors(f"reading session {self.session}", session=self.session),
+            LogReader(os.dup(self._directory)) as log,
         ):
             if self._ids is None:
-                self._ids = recent_ids(log, REMEMBERED)
-            for index, one in enumerate(prepared):
-                seq = self._ids.get(one.record.id) if one.retriable else None
-                if seq is not None and seq > self._tally.seq - REMEMBERED:
+                self._ids = recent_ids(log, RETRY_WINDOW)
+            for index, item in enumerate(prepared):
+                seq = self._ids.get(item.record.id) if item.retriable else None
+                if seq is not None and seq > self._fold.seq - RETRY_WINDOW:
                     stored = record_at(log, seq)
-                    there[index] = append_rules.checked_retry(self.session, one.record, stored, seq)
-        return there
+                    record = append_rules.check_retry(self.session, item.record, stored, seq)
+                    retried[index] = record
+        return retried
 
     def _check_no_marker_after(self, no_marker_after: int) -> None:
-        marker = self._marker
-        if not marker and no_marker_after < self._known_from:
+        marker = self._last_marker
+        if not marker and no_marker_after < self._seen_from_seq:
             with (
-                disk.errors_mapped(f"reading session {self.session}", session=self.session),
-                OpenLog(os.dup(self._directory)) as log,
+                disk.map_errors(f"reading session {self.session}", session=self.session),
+                LogReader(os.dup(self._directory)) as log,
             ):
                 marker = last_marker(log, no_marker_after)
         append_rules.check_no_marker_after(self.session, marker, no_marker_after)
 
     # --- writing
 
-    def _commit(self, new: Sequence[Prepared]) -> list[AnyRecord]:
-        head = seq = self._tally.seq
-        size, before, limits = self._size, self._before, self._settings
-        blank = size + before == 0
-        rows = [append_rules.birth(self._tally)] if blank else []
-        for one in new:
+    def _commit(self, records: Sequence[PreparedRecord]) -> list[AnyRecord]:
+        next_seq = seq = self._fold.seq
+        size, earlier_bytes, limits = self._size, self._earlier_bytes, self._settings
+        is_empty = size + earlier_bytes == 0
+        lines = [append_rules.birth_line(self._fold)] if is_empty else []
+        for item in records:
             seq += 1
-            rows.append(line_codec.seal(one.body, one.record.record_type, seq))
-        data = b"%b\n" % b"\n".join(rows)
-        total = before + size + len(data)
-        if len(data) > limits.line_bytes or total > limits.total_bytes:  # worth a closer look
-            append_rules.check_limits(self.session, rows, new, before + size, limits)
+            lines.append(line_codec.build_line(item.body, item.record.record_type, seq))
+        data = b"%b\n" % b"\n".join(lines)
+        total = earlier_bytes + size + len(data)
+        if len(data) > limits.line_bytes or total > limits.total_bytes:  # a cheap check first
+            append_rules.check_limits(self.session, lines, records, earlier_bytes + size, limits)
         tail = self._tail
         assert tail is not None
-        if size + len(data) <= limits.part_bytes and not (self._full or tail.suspect):
-            self._size = tail.put(data, size)
+        if size + len(data) <= limits.part_bytes and not (self._is_part_full or tail.sync_failed):
+            self._size = tail.append(data, size)
         else:
-            self._put_in_parts(rows, tail)
-        if blank:
-            born = line_codec.decode(rows.pop(0)).record
-            assert born is not None
-            self._tally.add(born)
-            self._born = True
+            self._write_across_parts(lines, tail)
+        if is_empty:
+            birth = line_codec.decode(lines.pop(0)).record
+            assert birth is not None
+            self._fold.add(birth)
+            self._has_birth_record = True
         stored = []
-        for one, row in zip(new, rows, strict=True):
-            head += 1
-            record = line_codec.stored(one.record, head, row, plain=one.plain)
+        for item, line in zip(records, lines, strict=True):
+            next_seq += 1
+            record = line_codec.as_stored(item.record, next_seq, line, plain=item.plain)
             if self._ids is None and isinstance(record, Message):
-                self._tally.add(record)
+                self._fold.add(record)
             else:
-                self._remember(record)
+                self._add_record(record)
             stored.append(record)
         return stored
 
-    def _put_in_parts(self, rows: list[bytes], old: Tail) -> None:
-        """Write across a part boundary; on an error the log is as it was before."""
+    def _write_across_parts(self, lines: list[bytes], current: LogTail) -> None:
+        """Write lines across a part boundary; an error leaves the log as it was before."""
         limit = self._settings.part_bytes
-        used = limit if self._full or old.suspect else self._size
-        first, *rest = split_at_boundary(rows, used, limit)
+        used_bytes = limit if self._is_part_full or current.sync_failed else self._size
+        first, *groups = split_at_boundary(lines, used_bytes, limit)
         base = end = self._size
-        made: list[Tail] = []
+        new_tails: list[LogTail] = []
         sizes: list[int] = []
         try:
             if first:
-                end = old.put(_joined(first), base)
-            for number, group in enumerate(rest, self._part + 1):
-                made.append(self._start_part(number, made[-1] if made else old))
-                sizes.append(made[-1].put(_joined(group), 0))
-            if rest and self._durable:
-                with disk.errors_mapped("syncing the directory", session=self.session):
+                end = current.append(_join_lines(first), base)
+            for number, group in enumerate(groups, self._part + 1):
+                new_tails.append(self._start_part(number, new_tails[-1] if new_tails else current))
+                sizes.append(new_tails[-1].append(_join_lines(group), 0))
+            if groups and self._durable:
+                with disk.map_errors("syncing the directory", session=self.session):
                     disk.sync_directory(self._directory)
         except BaseException:
-            self._take_back(made, old, base, end)
+            self._undo_write(new_tails, current, base, end)
             raise
-        if not made:
+        if not new_tails:
             self._size = end
             return
-        for tail in (old, *made[:-1]):
+        for tail in (current, *new_tails[:-1]):
             tail.close()
-        self._before += end + sum(sizes[:-1])
-        self._part += len(made)
-        self._tail, self._size, self._full = made[-1], sizes[-1], False
+        self._earlier_bytes += end + sum(sizes[:-1])
+        self._part += len(new_tails)
+        self._tail, self._size, self._is_part_full = new_tails[-1], sizes[-1], False
 
-    def _start_part(self, number: int, before: Tail) -> Tail:
-        """Seal a part and make the next one, in this order: a writer that finds its part sealed
-        looks for the next, so none goes on in the old one, whenever this process dies."""
-        with disk.errors_mapped(f"starting {part_name(number)}", session=self.session):
-            os.fchmod(before.descriptor, 0o400)
+    def _start_part(self, number: int, previous: LogTail) -> LogTail:
+        """Seal a part and create the next one, in this order: a writer that finds its part sealed
+        looks for the next, so none continues in the old one, whenever this process dies."""
+        with disk.map_errors(f"starting {part_name(number)}", session=self.session):
+            os.fchmod(previous.descriptor, 0o400)
             flags = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_EXCL
             descriptor = disk.open_file(part_name(number), flags, self._directory)
-        return Tail(descriptor, self.session, self._report, durable=self._durable)
+        return LogTail(descriptor, self.session, self._report, durable=self._durable)
 
-    def _take_back(self, made: list[Tail], old: Tail, base: int, end: int) -> None:
-        """A new part failed: nothing of the call may stay behind."""
+    def _undo_write(self, new_tails: list[LogTail], current: LogTail, base: int, end: int) -> None:
+        """Undo a write whose new part failed: nothing of the call may remain."""
         with suppress(OSError):
-            for number, tail in enumerate(made, self._part + 1):
+            for number, tail in enumerate(new_tails, self._part + 1):
                 tail.close()
                 os.unlink(part_name(number), dir_fd=self._directory)
             disk.sync_directory(self._directory)
         if end != base:
-            old.cut(base, end)
-        if not self._full:
+            current.cut(base, end)
+        if not self._is_part_full:
             with suppress(OSError):
-                os.fchmod(old.descriptor, 0o600)
+                os.fchmod(current.descriptor, 0o600)
 
-    # --- what it knows
+    # --- state
 
     @property
     def metadata(self) -> Metadata:
-        """The metadata as this writer left the log."""
-        return self._tally.metadata(self._part, self._size)
+        """Return the metadata as this writer left the log."""
+        return self._fold.metadata(self._part, self._size)
 
     @property
-    def total(self) -> int:
-        """Bytes of all parts."""
-        return self._before + self._size
+    def total_bytes(self) -> int:
+        """Return the bytes of all parts."""
+        return self._earlier_bytes + self._size
 
     @property
     def part(self) -> int:
-        """The number of the current part."""
+        """Return the number of the current part."""
         return self._part
 
     @property
     def directory(self) -> int:
-        """The session's directory; the writer owns it."""
+        """Return the descriptor of the session's directory; the writer owns it."""
         return self._directory
 
-    def hold(self) -> bool:
-        """Keep other threads out, while processes may go on; False if that takes too long."""
+    def lock_threads(self) -> bool:
+        """Lock out other threads, but not processes; False after `lock_seconds`."""
         return self._mutex.acquire(timeout=self._settings.lock_seconds)
 
-    def let_go(self) -> None:
-        """Let other threads in again."""
+    def unlock_threads(self) -> None:
+        """Let other threads in again, after `lock_threads`."""
         self._mutex.release()
 
     @property
-    def loaded(self) -> bool:
-        """Whether it knows the log: it was used and not closed yet."""
-        return not self.closed and self._tail is not None
+    def is_loaded(self) -> bool:
+        """Return whether the log was read and the writer is not closed yet."""
+        return not self.is_closed and self._tail is not None
 
-    def current(self) -> Metadata | None:
-        """The metadata if the log is as this writer left it; waits for an append at most."""
-        if not self.hold():
+    def current_metadata(self) -> Metadata | None:
+        """Return the metadata if the log is unchanged, else None; waits for one append at most."""
+        if not self.lock_threads():
             return None
         try:
-            with suppress(Gone, EverlogError, OSError):
-                return self.metadata if self.loaded and self._as_left() else None
+            with suppress(SessionDeletedError, EverlogError, OSError):
+                return self.metadata if self.is_loaded and self._is_unchanged() else None
             return None
         finally:
-            self.let_go()
+            self.unlock_threads()
 
     def save(self) -> SessionRow:
-        """Write metadata.json, with an fsync where no record holds its facts; the index row."""
-        with disk.errors_mapped(f"saving metadata of session {self.session}"):
-            durable = self._durable and not self._born
+        """Write metadata.json, synced if no record holds its content; returns the index row."""
+        with disk.map_errors(f"saving metadata of session {self.session}"):
+            durable = self._durable and not self._has_birth_record
             metadata_file.save(self.metadata, self._directory, durable=durable)
-        self.saved_at, self.due = time.monotonic(), False
-        return SessionRow(self.metadata, self.total, self._part)
+        self.saved_at, self.save_due = time.monotonic(), False
+        return SessionRow(self.metadata, self.total_bytes, self._part)
 
     def seal(self) -> None:
-        """Let no writer add to the last part any more: each looks at the session anew first."""
-        with disk.errors_mapped(f"sealing session {self.session}", session=self.session):
+        """Seal the last part, so that every writer reloads the session before it appends."""
+        with disk.map_errors(f"sealing session {self.session}", session=self.session):
             for name in map(part_name, part_numbers(self._directory)[-1:]):
                 status = os.stat(name, dir_fd=self._directory, follow_symlinks=False)
                 if not stat.S_ISREG(status.st_mode):
-                    continue  # planted: no writer has that open
+                    continue  # planted: no writer has it open
                 part = disk.open_file(name, os.O_RDONLY, self._directory)
                 try:
                     os.fchmod(part, 0o400)
@@ -472,8 +450,8 @@ class Writer:
                     os.close(part)
 
     def close(self) -> None:
-        """Give the descriptors back; closing drops the flock too."""
-        self.closed = True
+        """Close the descriptors; that releases the flock too."""
+        self.is_closed = True
         if self._tail is not None:
             self._tail.close()
         for descriptor in (self._lock, self._directory):
@@ -482,13 +460,13 @@ class Writer:
         self._tail = None
         self._lock = self._directory = -1
 
-    # In a forked child: unlocking would free the parent's lock, closing does not.
+    # In a forked child: unlocking would release the parent's lock, closing does not.
     abandon = close
 
 
-class Gone(Exception):
+class SessionDeletedError(Exception):
     """The session was deleted while this writer had it open."""
 
 
-def _joined(rows: list[bytes]) -> bytes:
-    return b"%b\n" % b"\n".join(rows)
+def _join_lines(lines: list[bytes]) -> bytes:
+    return b"%b\n" % b"\n".join(lines)

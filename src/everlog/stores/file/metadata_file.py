@@ -1,7 +1,7 @@
-"""`metadata.json`: a cache of what the log says, brought up to date by folding only what is new.
+"""`metadata.json`: a cache of the log's metadata, updated by folding only new records.
 
-Our own file ends in the same crc as a line, so a garbled one is known for what it is and rebuilt
-from the log. Another writer's has none: its facts are taken, and records win over them.
+A native file ends in a crc like a line, so a corrupt one is detected and rebuilt from the log.
+That of another program has none: its fields are adopted, and records override them.
 """
 
 from __future__ import annotations
@@ -11,45 +11,45 @@ from zlib import crc32
 
 import msgspec
 
-from everlog.log.fold import Tally, from_builtins, to_builtins
+from everlog.log.fold import MetadataFold, from_builtins, to_builtins
 from everlog.log.line_codec import crc_matches, has_crc
 from everlog.model import SETTABLE, Damaged, Metadata, Through
-from everlog.stores.file.disk import get, put
-from everlog.stores.file.log_reader import OpenLog
+from everlog.stores.file.disk import read_small_file, replace_small_file
+from everlog.stores.file.log_reader import LogReader
 
 NAME = "metadata.json"
 
 
 def encode(metadata: Metadata) -> bytes:
-    """The bytes of the file."""
+    """Return the bytes of the file."""
     body = msgspec.json.encode(to_builtins(metadata))[:-1]
     return b'%b,"crc":"%08x"}\n' % (body, crc32(body))
 
 
 def save(metadata: Metadata, directory: int, *, durable: bool) -> None:
     """Replace the file."""
-    put(NAME, encode(metadata), directory, durable=durable)
+    replace_small_file(NAME, encode(metadata), directory, durable=durable)
 
 
-def load(session: str, log: OpenLog) -> tuple[Tally, Through]:
-    """The metadata of a session up to the end of its log, as a tally that can go on."""
-    tally, start = _begin(session, log)
-    return tally, catch_up(tally, log, start)
+def load(session: str, log: LogReader) -> tuple[MetadataFold, Through]:
+    """Return the fold of a session up to the end of its log, and that position."""
+    fold, start = _start_fold(session, log)
+    return fold, catch_up(fold, log, start)
 
 
-def catch_up(tally: Tally, log: OpenLog, start: Through) -> Through:
-    """Fold in everything after a position; returns where the log ends now."""
+def catch_up(fold: MetadataFold, log: LogReader, start: Through) -> Through:
+    """Fold in everything after a position; returns the end of the log."""
     for entry in log.forward(start.part, start.bytes, start.seq):
         if isinstance(entry, Damaged):
-            tally.skip()
+            fold.skip_damaged()
         else:
-            tally.add(entry)
-    part, offset = log.reached
-    return Through(part=part, bytes=offset, seq=tally.seq)
+            fold.add(entry)
+    part, offset = log.position
+    return Through(part=part, bytes=offset, seq=fold.seq)
 
 
-def covers(through: Through, log: OpenLog) -> bool:
-    """Whether a position is a line's start in this log."""
+def covers(through: Through, log: LogReader) -> bool:
+    """Return whether a position is the start of a line in this log."""
     if through.part not in log.numbers:
         return through.part == 1 and through.bytes == 0
     part = log.part(through.part)
@@ -58,8 +58,8 @@ def covers(through: Through, log: OpenLog) -> bool:
     return through.bytes <= part.size and part.pread(1, through.bytes - 1) == b"\n"
 
 
-def shortfall(log: OpenLog) -> str:
-    """What the file knew of and the log has not, in words; empty if all is there."""
+def describe_shortfall(log: LogReader) -> str:
+    """Describe what the file covers and the log lacks; empty if nothing is missing."""
     data, checked = _read(log)
     try:
         through = msgspec.convert(data.get("through"), Through) if checked else Through()
@@ -67,13 +67,13 @@ def shortfall(log: OpenLog) -> str:
         return ""
     if covers(through, log):
         return ""
-    return f"the log once went to seq {through.seq}, byte {through.bytes} of part {through.part}"
+    return f"the log once reached seq {through.seq}, byte {through.bytes} of part {through.part}"
 
 
-def _read(log: OpenLog) -> tuple[dict[str, Any], bool]:
-    """The file's object and whether its crc vouches for it; empty if it is no use."""
+def _read(log: LogReader) -> tuple[dict[str, Any], bool]:
+    """Return the file's object, and whether its crc matches; empty if it is unusable."""
     try:
-        raw = get(NAME, log.directory).rstrip(b"\n")
+        raw = read_small_file(NAME, log.directory).rstrip(b"\n")
         data = msgspec.json.decode(raw)
     except (OSError, ValueError, RecursionError):
         return {}, False
@@ -81,29 +81,29 @@ def _read(log: OpenLog) -> tuple[dict[str, Any], bool]:
         return {}, False
     data.pop("crc", None)
     if has_crc(raw) and not crc_matches(raw):
-        # Garbled: worth something only while no record says better.
-        return (data if log.size() == 0 else {}), False
+        # Corrupt: only of use as long as there are no records.
+        return (data if log.total_size() == 0 else {}), False
     return data, has_crc(raw)
 
 
-def _begin(session: str, log: OpenLog) -> tuple[Tally, Through]:
+def _start_fold(session: str, log: LogReader) -> tuple[MetadataFold, Through]:
     data, checked = _read(log)
-    # Not of a session that was copied by hand, and not of a version that did not count what was
-    # spent: then the log is read once more.
+    # Not for a session that was copied by hand, nor from a version that did not count usage:
+    # then the log is read again.
     if checked and data.get("id") == session and "spent" in data:
         try:
-            known = from_builtins(data)
+            cached = from_builtins(data)
         except msgspec.ValidationError:
-            known = None
-        if known is not None and covers(known.through, log):
-            return Tally(known), known.through
-    facts = {key: value for key, value in data.items() if key in SETTABLE or key not in _OURS}
-    blank = Tally.fresh(session).metadata(1, 0)
+            cached = None
+        if cached is not None and covers(cached.through, log):
+            return MetadataFold(cached), cached.through
+    fields = {key: data[key] for key in data if key in SETTABLE or key not in _NATIVE_KEYS}
+    blank = MetadataFold.empty(session).metadata(1, 0)
     try:
-        base = from_builtins({**to_builtins(blank), **facts})
+        base = from_builtins({**to_builtins(blank), **fields})
     except msgspec.ValidationError:
         base = blank
-    return Tally(base), Through()
+    return MetadataFold(base), Through()
 
 
-_OURS = frozenset(Metadata.__struct_encode_fields__)
+_NATIVE_KEYS = frozenset(Metadata.__struct_encode_fields__)

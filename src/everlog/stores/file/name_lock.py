@@ -1,4 +1,4 @@
-"""The lock under which keys and aliases change hands: one for a whole root."""
+"""The lock for changes of keys and aliases: one for a whole root."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from everlog.stores.file.layout import Root
 
 
 class NameLock:
-    """Held by one thread of one process at a time."""
+    """A lock that one thread of one process holds at a time."""
 
     def __init__(self, root: Root, seconds: float) -> None:
-        """`seconds`: how long to wait for it."""
+        """`seconds`: the timeout of `acquire`."""
         self._root = root
         self._seconds = seconds
-        self._descriptors: set[int] = set()  # of threads that have it or wait for it
+        self._descriptors: set[int] = set()  # of threads that hold it or wait for it
 
     @contextmanager
-    def held(self) -> Iterator[None]:
-        """Have it for a while; SessionBusyError if others have it too long."""
+    def acquire(self) -> Iterator[None]:
+        """Hold the lock for a `with` block; SessionBusyError after the timeout."""
         self._root.prepare()
         descriptor = self._root.open_lock("names.lock")
         self._descriptors.add(descriptor)
@@ -30,13 +30,13 @@ class NameLock:
             try:
                 yield
             finally:
-                disk.unlock(descriptor)  # a child forked meanwhile has the descriptor too
+                disk.unlock(descriptor)  # a child forked meanwhile inherited the descriptor
         finally:
             self._descriptors.discard(descriptor)
             os.close(descriptor)
 
     def after_fork_in_child(self) -> None:
-        """Give up what belongs to threads that are not here."""
+        """Close the descriptors of threads that the child does not have."""
         for descriptor in self._descriptors:
             os.close(descriptor)
         self._descriptors.clear()

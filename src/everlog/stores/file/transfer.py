@@ -1,7 +1,7 @@
-"""Whole sessions out of files and into files: the exact lines, in the parts they were in.
+"""The transfer of whole sessions from and to files: exact lines, in their original parts.
 
-A session that comes from elsewhere appears whole, by one rename. One that is here and has gone on
-there is added to under its lock, and synced before that is said; a crash leaves a prefix of it.
+A session from another store appears complete, by one rename. One that exists and has grown there
+is appended to under its lock, and synced before return; a crash leaves a prefix of the lines.
 """
 
 from __future__ import annotations
@@ -15,78 +15,76 @@ from operator import attrgetter
 from everlog.errors import ConflictError
 from everlog.log import raw_lines, scan
 from everlog.log.parts import part_name
-from everlog.log.raw_lines import Found, Line
+from everlog.log.raw_lines import LocatedLine, RawLine
 from everlog.model import Damaged, Metadata
 from everlog.ports import SessionRow
 from everlog.stores.file import disk, metadata_file
-from everlog.stores.file.log_reader import OpenLog
-from everlog.stores.file.log_writer import Writer
+from everlog.stores.file.log_reader import LogReader
+from everlog.stores.file.log_writer import LogWriter
 
-_PIECE = 1 << 20  # bytes of one write, about
-
-
-def lines_of(log: OpenLog) -> Iterator[Line | Damaged]:
-    """The lines of a log as they can be carried; closes the log."""
-    with disk.errors_mapped("reading a session"), log:
-        yield from raw_lines.numbered(_found(log))
+_BATCH_BYTES = 1 << 20  # of one write, approximately
 
 
-def _found(log: OpenLog) -> Iterator[Found]:
+def read_lines(log: LogReader) -> Iterator[RawLine | Damaged]:
+    """Yield the lines of a log for a transfer; closes the log."""
+    with disk.map_errors("reading a session"), log:
+        yield from raw_lines.number_lines(_locate_lines(log))
+
+
+def _locate_lines(log: LogReader) -> Iterator[LocatedLine]:
     for number in log.numbers:
         part = log.part(number)
         for start, end, body in scan.forward(part.pread, 0, part.size):
-            yield Found(number, start, end, body)
+            yield LocatedLine(number, start, end, body)
 
 
-def settle_in(
-    directory: int, source: Metadata, lines: Iterable[Line], *, durable: bool
-) -> SessionRow:
-    """Write a session that comes from elsewhere into a directory of its own."""
-    tally = None
+def write_session(directory: int, source: Metadata, lines: Iterable[RawLine], *, durable: bool) -> SessionRow:
+    """Write a session from another store into a new directory; returns its index row."""
+    fold = None
     size = total = 0
     part = 1
     descriptor = -1
     try:
         for part, group in groupby(lines, attrgetter("part")):
             if descriptor >= 0:
-                full, descriptor = descriptor, -1  # it is closed there, whatever happens
-                _finish(full, durable=durable, sealed=True)
+                full, descriptor = descriptor, -1  # `_close_part` closes it in any case
+                _close_part(full, durable=durable, seal=True)
             descriptor, size = _new_part(part, directory), 0
-            for line, data in _pieces(group):
-                tally = tally or raw_lines.opening(line, source)
+            for line, data in _batch_lines(group):
+                fold = fold or raw_lines.start_fold(line, source)
                 if data:
                     disk.write_all(descriptor, data)
                 size += len(line.body) + 1
-                raw_lines.add(tally, line)
+                raw_lines.add_line(fold, line)
             total += size
         if descriptor < 0:
             descriptor = _new_part(1, directory)
         last, descriptor = descriptor, -1
-        _finish(last, durable=durable, sealed=False)
+        _close_part(last, durable=durable, seal=False)
     finally:
         if descriptor >= 0:
             os.close(descriptor)
-    metadata = (tally or raw_lines.opening(None, source)).metadata(part, size)
+    metadata = (fold or raw_lines.start_fold(None, source)).metadata(part, size)
     metadata_file.save(metadata, directory, durable=durable)
     return SessionRow(metadata, total, part)
 
 
-def _pieces(lines: Iterable[Line]) -> Iterator[tuple[Line, bytes]]:
-    """Each line, and with some of them the bytes of all since the last such one."""
-    kept: list[bytes] = []
+def _batch_lines(lines: Iterable[RawLine]) -> Iterator[tuple[RawLine, bytes]]:
+    """Yield each line with the bytes to write after it: empty, or those of a whole batch."""
+    bodies: list[bytes] = []
     size = 0
-    before: Line | None = None
+    previous: RawLine | None = None
     for line in lines:
-        if before is not None:
-            yield before, b""
-        before = line
-        kept.append(line.body)
+        if previous is not None:
+            yield previous, b""
+        previous = line
+        bodies.append(line.body)
         size += len(line.body) + 1
-        if size >= _PIECE:
-            yield line, b"%b\n" % b"\n".join(kept)
-            kept, size, before = [], 0, None
-    if before is not None:
-        yield before, b"%b\n" % b"\n".join(kept)
+        if size >= _BATCH_BYTES:
+            yield line, b"%b\n" % b"\n".join(bodies)
+            bodies, size, previous = [], 0, None
+    if previous is not None:
+        yield previous, b"%b\n" % b"\n".join(bodies)
 
 
 def _new_part(number: int, directory: int) -> int:
@@ -94,53 +92,52 @@ def _new_part(number: int, directory: int) -> int:
     return disk.open_file(part_name(number), flags, directory)
 
 
-def _finish(descriptor: int, *, durable: bool, sealed: bool) -> None:
+def _close_part(descriptor: int, *, durable: bool, seal: bool) -> None:
     try:
         if durable:
             disk.sync(descriptor)
-        if sealed:
+        if seal:
             os.fchmod(descriptor, 0o400)
     finally:
         os.close(descriptor)
 
 
-def go_on(writer: Writer, lines: Iterable[Line], after: int, *, durable: bool) -> None:
-    """Add lines behind the last one, which must have the number `after`. Needs the lock."""
-    writer.look()
-    found = writer.metadata.through.seq
-    if found != after:
+def append_lines(writer: LogWriter, lines: Iterable[RawLine], after: int, *, durable: bool) -> None:
+    """Append lines after the last one, which must have the seq `after`. Needs the lock."""
+    writer.catch_up()
+    last_seq = writer.metadata.through.seq
+    if last_seq != after:
         raise ConflictError(
-            f"session {writer.session} went on to {found} while it was copied",
-            session=writer.session,
+            f"session {writer.session} grew to seq {last_seq} while it was copied", session=writer.session
         )
-    last, directory = writer.part, writer.directory
-    base = os.stat(part_name(last), dir_fd=directory, follow_symlinks=False)
-    made: list[int] = []
-    with disk.errors_mapped(f"adding to session {writer.session}", session=writer.session):
+    last_part, directory = writer.part, writer.directory
+    base = os.stat(part_name(last_part), dir_fd=directory, follow_symlinks=False)
+    new_parts: list[int] = []
+    with disk.map_errors(f"adding to session {writer.session}", session=writer.session):
         try:
             for part, group in groupby(lines, attrgetter("part")):
-                current = made[-1] if made else last
+                current = new_parts[-1] if new_parts else last_part
                 if part < current:
-                    raise ConflictError(f"session {writer.session} has its parts elsewhere")
+                    raise ConflictError(f"session {writer.session} is split into parts differently")
                 if part == current:
                     flags = os.O_WRONLY | os.O_APPEND
                     descriptor = disk.open_file(part_name(part), flags, directory)
                 else:
                     _seal(current, directory)
                     descriptor = _new_part(part, directory)
-                    made.append(part)
+                    new_parts.append(part)
                 try:
-                    for _, data in _pieces(group):
+                    for _, data in _batch_lines(group):
                         if data:
                             disk.write_all(descriptor, data)
                 finally:
-                    _finish(descriptor, durable=durable, sealed=False)
-            if durable and made:
+                    _close_part(descriptor, durable=durable, seal=False)
+            if durable and new_parts:
                 disk.sync_directory(directory)
         except BaseException:
-            _take_back(directory, last, base, made)
+            _undo_append(directory, last_part, base, new_parts)
             raise
-    writer.look()
+    writer.catch_up()
     writer.save()
 
 
@@ -152,13 +149,13 @@ def _seal(number: int, directory: int) -> None:
         os.close(part)
 
 
-def _take_back(directory: int, last: int, base: os.stat_result, made: list[int]) -> None:
-    """An error leaves nothing of the call behind; what cannot be taken back is a prefix."""
+def _undo_append(directory: int, last_part: int, base: os.stat_result, new_parts: list[int]) -> None:
+    """Undo a failed append; if that fails too, what remains is a prefix of the lines."""
     with suppress(OSError):
-        for number in reversed(made):
+        for number in reversed(new_parts):
             os.unlink(part_name(number), dir_fd=directory)
-        os.chmod(part_name(last), 0o600, dir_fd=directory)
-        part = disk.open_file(part_name(last), os.O_WRONLY, directory)
+        os.chmod(part_name(last_part), 0o600, dir_fd=directory)
+        part = disk.open_file(part_name(last_part), os.O_WRONLY, directory)
         try:
             os.ftruncate(part, base.st_size)
             os.fchmod(part, base.st_mode & 0o700)

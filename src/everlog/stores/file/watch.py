@@ -1,4 +1,4 @@
-"""Notice what other programs do to the sessions of a root, as it happens."""
+"""A watch on the sessions of a root for changes by any program."""
 
 from __future__ import annotations
 
@@ -11,30 +11,26 @@ from everlog.ids import is_ulid
 from everlog.log.parts import part_number
 from everlog.stores.file.layout import Root
 
-_STEP, _DEBOUNCE = 10, 50  # milliseconds; the defaults of the library are ten times as slow
+_STEP, _DEBOUNCE = 10, 50  # milliseconds; the library's defaults are ten times as long
 
 
 def watch_sessions(root: Root, stop: threading.Event) -> Iterator[frozenset[str]]:
-    """The ids of sessions whose log or directory changed, in small batches."""
+    """Yield the ids of sessions whose log or directory changed, in small batches."""
     try:
         from watchfiles import watch  # noqa: PLC0415 - an extra
     except ModuleNotFoundError as error:
-        raise SettingsError(
-            "watching needs watchfiles", hint="pip install 'everlog[watch]'"
-        ) from error
+        raise SettingsError("watching needs watchfiles", hint="pip install 'everlog[watch]'") from error
     folder = Path(root.path / "sessions").resolve()
     changes = watch(folder, step=_STEP, debounce=_DEBOUNCE, stop_event=stop, rust_timeout=500)
     for batch in changes:
-        touched = frozenset(
-            found for _, path in batch if (found := _session(Path(path).relative_to(folder)))
-        )
-        if touched:
-            yield touched
+        sessions = frozenset(session for _, path in batch if (session := _session_of(Path(path).relative_to(folder))))
+        if sessions:
+            yield sessions
 
 
-def _session(path: Path) -> str | None:
-    """The session that a changed path is about, if it says anything about its log."""
-    session, *rest = path.parts or ("",)
-    if not is_ulid(session) or (rest and part_number(rest[0]) is None):
+def _session_of(path: Path) -> str | None:
+    """Return the session of a changed path, if the path is its directory or a part."""
+    session, *remainder = path.parts or ("",)
+    if not is_ulid(session) or (remainder and part_number(remainder[0]) is None):
         return None
     return session

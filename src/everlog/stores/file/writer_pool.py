@@ -1,4 +1,4 @@
-"""The sessions that a process appends to: their writers, opened when needed, given up in time."""
+"""The pool of writers of the sessions that a process appends to."""
 
 from __future__ import annotations
 
@@ -10,80 +10,74 @@ from contextlib import contextmanager
 from typing import TypeVar
 
 from everlog.errors import EverlogError
-from everlog.log.append_rules import Prepared
+from everlog.log.append_rules import PreparedRecord
 from everlog.model import AnyRecord, Metadata
 from everlog.settings import SessionSettings
 from everlog.stores.file.catalogue import Catalogue
 from everlog.stores.file.layout import Root
 from everlog.stores.file.log_tail import Report
-from everlog.stores.file.log_writer import Gone, Writer
+from everlog.stores.file.log_writer import LogWriter, SessionDeletedError
 
 T = TypeVar("T")
 
-OPEN_SESSIONS = 64  # so many keep their descriptors
-SAVE_SECONDS = 1.0  # while appends come, metadata.json lags behind by no more than this
+MAX_OPEN_WRITERS = 64  # the least recently used one is closed
+SAVE_SECONDS = 1.0  # during appends metadata.json lags behind by no more than this
 
 
-class Writers:
-    """One writer for each session that was appended to lately, shared by all threads."""
+class WriterPool:
+    """One writer for each recently used session, shared by all threads."""
 
-    def __init__(
-        self, root: Root, settings: SessionSettings, catalogue: Catalogue, report: Report
-    ) -> None:
+    def __init__(self, root: Root, settings: SessionSettings, catalogue: Catalogue, report: Report) -> None:
         self._root = root
         self._settings = settings
         self._catalogue = catalogue
         self._report = report
         self._mutex = threading.Lock()
-        self._open: dict[str, Writer] = {}  # changed under the mutex
+        self._open: dict[str, LogWriter] = {}  # changed under the mutex
 
     def append(
-        self,
-        session: str,
-        prepared: Sequence[Prepared],
-        expected_seq: int | None,
-        no_marker_after: int | None,
+        self, session: str, prepared: Sequence[PreparedRecord], expected_seq: int | None, no_marker_after: int | None
     ) -> list[AnyRecord]:
-        """Append under the session's lock: `locked`, spelled out, since every call is paid."""
+        """Append under the session's lock; `run_locked` inlined, since this is the hot path."""
         while True:
-            writer = self._open.get(session) or self._new(session)
+            writer = self._open.get(session) or self._open_writer(session)
             if not writer.acquire():
                 continue
             try:
                 return writer.append(prepared, expected_seq, no_marker_after)
-            except Gone:
+            except SessionDeletedError:
                 self.forget(writer)
             finally:
                 writer.release()
                 writer.used_at = now = time.monotonic()
-                if writer.due or now - writer.saved_at >= SAVE_SECONDS:
+                if writer.save_due or now - writer.saved_at >= SAVE_SECONDS:
                     self._save(writer)
 
-    def locked(self, session: str, work: Callable[[Writer], T]) -> T:
-        """Do something under a session's lock; one that was deleted meanwhile is not found."""
+    def run_locked(self, session: str, work: Callable[[LogWriter], T]) -> T:
+        """Run `work` under a session's lock; NotFoundError if it was deleted meanwhile."""
         while True:
-            writer = self._open.get(session) or self._new(session)
+            writer = self._open.get(session) or self._open_writer(session)
             if not writer.acquire():
                 continue
             try:
                 return work(writer)
-            except Gone:
+            except SessionDeletedError:
                 self.forget(writer)
             finally:
                 writer.release()
-                if writer.due:
+                if writer.save_due:
                     self._save(writer)
 
     @contextmanager
-    def private(self, session: str, report: Report, staged: int | None = None) -> Iterator[Writer]:
-        """A locked writer of its own, for work that is no append of the session's users.
+    def private_writer(self, session: str, report: Report, staged_directory: int | None = None) -> Iterator[LogWriter]:
+        """Yield a locked writer outside the pool, for work other than appends.
 
-        `staged` is the directory of a session that is still being made.
+        `staged_directory` is the directory of a session that is still being created.
         """
-        if staged is None:
-            writer = self._writer(session, self._root.open_session(session), report)
+        if staged_directory is None:
+            writer = self._make_writer(session, self._root.open_session(session), report)
         else:
-            writer = Writer(session, staged, self._settings, report, lambda _: True)
+            writer = LogWriter(session, staged_directory, self._settings, report, lambda _: True)
         try:
             writer.acquire()
             yield writer
@@ -91,20 +85,20 @@ class Writers:
         finally:
             writer.close()
 
-    def current(self, session: str) -> Metadata | None:
-        """The metadata of a session that is open here and that nobody else wrote to."""
+    def current_metadata(self, session: str) -> Metadata | None:
+        """Return the metadata of a session that is open here and unchanged by others, or None."""
         writer = self._open.get(session)
-        return None if writer is None else writer.current()
+        return None if writer is None else writer.current_metadata()
 
-    def forget(self, writer: Writer) -> None:
-        """Give up the writer of a session that is gone."""
+    def forget(self, writer: LogWriter) -> None:
+        """Close the writer of a deleted session."""
         with self._mutex:
             if self._open.get(writer.session) is writer:
                 del self._open[writer.session]
         writer.close()
 
     def close(self) -> None:
-        """Save what is derived and give all descriptors back."""
+        """Save derived data and close all writers."""
         with self._mutex:
             writers = list(self._open.values())
             self._open.clear()
@@ -112,20 +106,20 @@ class Writers:
             self._save(writer, last=True)
 
     def after_fork_in_child(self) -> None:
-        """Nothing that is open may be shared with the parent, locks least of all."""
+        """Close everything: descriptors and locks must not be shared with the parent."""
         self._mutex = threading.Lock()
         writers, self._open = self._open, {}
         for writer in writers.values():
             writer.abandon()
 
-    def _new(self, session: str) -> Writer:
+    def _open_writer(self, session: str) -> LogWriter:
         directory = self._root.open_session(session)
         try:
-            self._root.settle_session(directory)
+            self._root.sync_session(directory)
         except BaseException:
             os.close(directory)
             raise
-        writer = self._writer(session, directory, self._report)
+        writer = self._make_writer(session, directory, self._report)
         self._catalogue.mark(session)
         retired = []
         with self._mutex:
@@ -133,31 +127,31 @@ class Writers:
                 retired.append(writer)
             else:
                 self._open[session] = writer
-            while len(self._open) > OPEN_SESSIONS:
-                oldest = min(self._open.values(), key=lambda one: one.used_at)
+            while len(self._open) > MAX_OPEN_WRITERS:
+                oldest = min(self._open.values(), key=lambda candidate: candidate.used_at)
                 retired.append(self._open.pop(oldest.session))
             writer = self._open.get(session, writer)
-        for one in retired:
-            self._save(one, last=True)
+        for retired_writer in retired:
+            self._save(retired_writer, last=True)
         return writer
 
-    def _writer(self, session: str, directory: int, report: Report) -> Writer:
-        def is_here(opened: int) -> bool:
-            return self._root.is_here(session, opened)
+    def _make_writer(self, session: str, directory: int, report: Report) -> LogWriter:
+        def is_current(opened: int) -> bool:
+            return self._root.is_session_directory(session, opened)
 
-        return Writer(session, directory, self._settings, report, is_here)
+        return LogWriter(session, directory, self._settings, report, is_current)
 
-    def _save(self, writer: Writer, *, last: bool = False) -> None:
-        """Bring metadata.json and the row up to date; a failure is only a lag."""
-        if not writer.hold():
-            return  # an append has been stuck for seconds: nothing to close or save under it
+    def _save(self, writer: LogWriter, *, last: bool = False) -> None:
+        """Update metadata.json and the index row; a failure only delays them."""
+        if not writer.lock_threads():
+            return  # an append has been stuck for seconds: do not close or save under it
         try:
-            if writer.loaded:
-                self._catalogue.written(writer.save(), last=last)
+            if writer.is_loaded:
+                self._catalogue.record_write(writer.save(), last=last)
         except EverlogError as error:
-            writer.due = False
+            writer.save_due = False
             self._report(f"metadata of session {writer.session}: {error.message}")
         finally:
             if last:
                 writer.close()
-            writer.let_go()
+            writer.unlock_threads()

@@ -1,17 +1,17 @@
 """Appends: one statement, one round trip.
 
-The line of a record has its seq in it, so the head must be known before it is written. Each
-statement is a compare-and-set on the head that this process saw last:
+The line of a record contains its seq, so the head must be known before the line is written. Each
+statement is a compare-and-set on the head that this process read last:
 
-    a row     stored, and durable
-    none      somebody else wrote, or took the turn: look again, and try again or refuse
-    unique    a record with the same id is there: look which
-    lost      whether it was stored is not known: look
+    rows              stored, and durable
+    no rows           another process wrote or took the turn: refresh, then retry or refuse
+    unique violation  a record with the same id is stored: find it
+    connection lost   the outcome is unknown: find out
 
-Looking finds records by what makes them unique (`ids.rid_of`), so whatever happened to an attempt,
-the next one completes it and stores nothing twice. A record that is found this way is acknowledged
-behind a commit of its own, which looks for it once more: it may have come from an attempt that was
-never acknowledged, and what is asked now may be another server, which has taken over without it.
+Stored records are found by their unique rid (`id_columns.rid_of`), so whatever happened to an
+attempt, the next one completes it and nothing is stored twice. A record found this way is only
+acknowledged after another commit, which checks for it again: it may come from an attempt that was
+never acknowledged, and a server that took over since may lack it.
 """
 
 from __future__ import annotations
@@ -23,372 +23,366 @@ from uuid import UUID
 
 from everlog.errors import ConflictError, EverlogError, NotFoundError, SessionBusyError
 from everlog.log import append_rules, line_codec
-from everlog.log.append_rules import REMEMBERED, Prepared
-from everlog.log.fold import Tally
+from everlog.log.append_rules import RETRY_WINDOW, PreparedRecord
+from everlog.log.fold import MetadataFold
 from everlog.model import MARKERS, SCHEMA_VERSION, AnyRecord
 from everlog.settings import SessionSettings
-from everlog.stores.postgres.connections import Database, Link
-from everlog.stores.postgres.driver_errors import ConnectionLost, Contended, Duplicate
+from everlog.stores.postgres.connections import Connection, Database
+from everlog.stores.postgres.driver_errors import ConnectionLostError, ContentionError, DuplicateRowError
 from everlog.stores.postgres.id_columns import rid_of, sid_of
-from everlog.stores.postgres.metadata_rows import decoded
-from everlog.stores.postgres.part_layout import KINDS, New, Placed, go_on, place, written
-from everlog.stores.postgres.session_cache import Known
-from everlog.stores.postgres.statements import load
+from everlog.stores.postgres.metadata_rows import decode_metadata
+from everlog.stores.postgres.part_layout import KINDS, Layout, NewRecord, advance, lay_out, stored_records
+from everlog.stores.postgres.session_cache import CachedSession
+from everlog.stores.postgres.statements import load_statements
 
-_LOSSES = 3  # of connections, during one append
+FollowUp = Callable[[Connection], None]  # runs in the transaction of an append, after it
+_MAX_LOSSES = 3  # lost connections during one append
 
 
-class _Found(NamedTuple):
-    """A record that is there already."""
+class _StoredRecord(NamedTuple):
+    """A record that is already stored."""
 
     rid: UUID
     record: AnyRecord
 
 
-class _Doubt:
-    """An attempt whose outcome is not known, while it may still come through.
+class _UncertainAttempt:
+    """An attempt with an unknown outcome, which may still succeed.
 
-    It stands on a head and, under a lease, on its epoch: when either has changed and its records
-    are not there, they will not come any more.
+    It depends on a head and, under a lease, on its epoch: once either has changed and its records
+    are not stored, they never will be.
     """
 
-    def __init__(self, lost: ConnectionLost | None, head: int) -> None:
+    def __init__(self, lost: ConnectionLostError | None, head: int) -> None:
         self.lost, self._head = lost, head
 
-    def begin(self, lost: ConnectionLost, head: int) -> None:
-        """Another one that was lost."""
+    def track(self, lost: ConnectionLostError, head: int) -> None:
+        """Track a later attempt that was lost."""
         self.lost, self._head = lost, head
 
-    def look(self, known: Known, epoch: int | None) -> None:
-        """Whether it can still come through, now that it was looked for in vain."""
-        if known.head != self._head or epoch not in (None, known.epoch):
+    def update(self, cached: CachedSession, epoch: int | None) -> None:
+        """Clear `lost` if the attempt can no longer succeed; its records were not found."""
+        if cached.head != self._head or epoch not in (None, cached.epoch):
             self.lost = None
 
 
-class Call(NamedTuple):
-    """What an append was asked for."""
+class AppendCall(NamedTuple):
+    """The arguments of an append."""
 
-    prepared: Sequence[Prepared]
+    prepared: Sequence[PreparedRecord]
     expected_seq: int | None = None
     no_marker_after: int | None = None
-    epoch: int | None = None  # of the lease it is made under
+    epoch: int | None = None  # of the lease that it runs under
 
 
-class Appending:
+class Appender:
     """The write path of one store."""
 
     def __init__(self, database: Database, settings: SessionSettings) -> None:
         self._database = database
         self._settings = settings
-        self._sql = load("records", database.settings.schema)
-        self._one = self._sql["one"]
+        self._sql = load_statements("records", database.settings.schema)
+        self._append_one = self._sql["append_one"]
 
-    def append(
-        self, known: Known, call: Call, also: Callable[[Link], None] | None = None
-    ) -> list[AnyRecord]:
-        """Store records, once; the caller holds the lock of `known`.
-
-        `also` is done in the same transaction.
-        """
-        new = [New(index, one, rid_of(one.record.id)) for index, one in enumerate(call.prepared)]
-        lost: ConnectionLost | None = None
-        if len(new) == 1 and known.seen and known.marked and also is None:
+    def append(self, cached: CachedSession, call: AppendCall, follow_up: FollowUp | None = None) -> list[AnyRecord]:
+        """Store records exactly once. The caller holds the lock of `cached`."""
+        new = [NewRecord(at, item, rid_of(item.record.id)) for at, item in enumerate(call.prepared)]
+        lost: ConnectionLostError | None = None
+        if len(new) == 1 and cached.is_current and cached.marked and follow_up is None:
             try:
-                record = self._quickly(known, call, new[0])
-            except ConnectionLost as error:
-                self._database.recheck()
+                record = self._append_fast(cached, call, new[0])
+            except ConnectionLostError as error:
+                self._database.discard_connections()
                 lost = error
             else:
                 if record is not None:
                     return [record]
-        doubt = _Doubt(lost, known.head)
+        uncertain = _UncertainAttempt(lost, cached.head)
         try:
-            return self._surely(known, call, new, also, doubt)
+            return self._append_with_retries(cached, call, new, follow_up, uncertain)
         except EverlogError as error:
-            if doubt.lost is None or isinstance(error, ConnectionLost):
+            if uncertain.lost is None or isinstance(error, ConnectionLostError):
                 raise
-            raise doubt.lost from error  # any other word would say that nothing was stored
+            raise uncertain.lost from error  # any other error means that nothing was stored
 
-    def _surely(
+    def _append_with_retries(
         self,
-        known: Known,
-        call: Call,
-        new: list[New],
-        also: Callable[[Link], None] | None,
-        doubt: _Doubt,
+        cached: CachedSession,
+        call: AppendCall,
+        new: list[NewRecord],
+        follow_up: FollowUp | None,
+        uncertain: _UncertainAttempt,
     ) -> list[AnyRecord]:
-        """Attempt by attempt, until all is stored or something speaks against it."""
-        everything = new
-        stored: dict[int, _Found] = {}
+        """Repeat attempts until all records are stored or a condition fails."""
+        all_new = new
+        stored: dict[int, _StoredRecord] = {}
         deadline = time.monotonic() + self._settings.lock_seconds
-        looked, losses = False, 0
-        if doubt.lost is not None:
-            new, looked = self._find(known, call, new, stored, doubt), True
-        elif not known.seen:
-            self.look(known)
+        refreshed, losses = False, 0
+        if uncertain.lost is not None:
+            new, refreshed = self._find_stored(cached, call, new, stored, uncertain), True
+        elif not cached.is_current:
+            self.refresh(cached)
         while True:
             if not new:
-                if self._confirmed(known, stored):
+                if self._confirm(cached, stored):
                     return [stored[index].record for index in range(len(call.prepared))]
                 losses += 1
-                if losses >= _LOSSES:
-                    raise _gone(known.session)
-                new, looked = everything, False
+                if losses >= _MAX_LOSSES:
+                    raise _records_missing(cached.session)
+                new, refreshed = all_new, False
                 stored.clear()
-                self.look(known)
+                self.refresh(cached)
             try:
-                self._check(known, call, len(stored))
-                placed = place(known, new, self._settings)
+                self._check_conditions(cached, call, len(stored))
+                layout = lay_out(cached, new, self._settings)
             except EverlogError:
-                if looked:
+                if refreshed:
                     raise
-                new, looked = self._find(known, call, new, stored, doubt), True
+                new, refreshed = self._find_stored(cached, call, new, stored, uncertain), True
                 continue
             try:
-                if self._store(known, placed, call.epoch, also):
+                if self._store(cached, layout, call.epoch, follow_up):
                     break
-            except (Duplicate, Contended):
+            except (DuplicateRowError, ContentionError):
                 pass
-            except ConnectionLost as error:
-                doubt.begin(error, known.head)
+            except ConnectionLostError as error:
+                uncertain.track(error, cached.head)
                 losses += 1
-                if losses >= _LOSSES:
+                if losses >= _MAX_LOSSES:
                     raise
-                self._database.recheck()
-            new, looked = self._find(known, call, new, stored, doubt), True
+                self._database.discard_connections()
+            new, refreshed = self._find_stored(cached, call, new, stored, uncertain), True
             if new and time.monotonic() > deadline:
                 raise SessionBusyError(
-                    f"session {known.session} is being written to by others",
-                    hint="try again",
-                    session=known.session,
+                    f"other processes are writing to session {cached.session}", hint="try again", session=cached.session
                 )
-        records = written(new, placed)
-        go_on(known, placed, records.values())
-        if stored and not self._confirmed(known, stored):
-            raise _gone(known.session)
-        return [
-            stored[index].record if index in stored else records[index]
-            for index in range(len(call.prepared))
-        ]
+        records = stored_records(new, layout)
+        advance(cached, layout, records.values())
+        if stored and not self._confirm(cached, stored):
+            raise _records_missing(cached.session)
+        return [stored[index].record if index in stored else records[index] for index in range(len(call.prepared))]
 
-    def _confirmed(self, known: Known, stored: dict[int, _Found]) -> bool:
-        return self.acknowledge(known.session, [one.rid for one in stored.values()])
+    def _confirm(self, cached: CachedSession, stored: dict[int, _StoredRecord]) -> bool:
+        return self.confirm_stored(cached.session, [record.rid for record in stored.values()])
 
-    def _quickly(self, known: Known, call: Call, new: New) -> AnyRecord | None:
-        """The usual case with as little as it needs; None if it is not the usual case."""
+    def _append_fast(self, cached: CachedSession, call: AppendCall, new: NewRecord) -> AnyRecord | None:
+        """Append one record in the common case; None if a slower path is needed."""
         if (
-            (call.expected_seq is not None and call.expected_seq != known.head)
-            or (call.no_marker_after is not None and call.no_marker_after < known.marker)
-            or (call.epoch is not None and call.epoch < known.epoch)
+            (call.expected_seq is not None and call.expected_seq != cached.head)
+            or (call.no_marker_after is not None and call.no_marker_after < cached.marker)
+            or (call.epoch is not None and call.epoch < cached.epoch)
         ):
             return None
-        record, seq, limits = new.given.record, known.head + 1, self._settings
-        line = line_codec.seal(new.given.body, record.record_type, seq)
+        record, seq, limits = new.prepared.record, cached.head + 1, self._settings
+        line = line_codec.build_line(new.prepared.body, record.record_type, seq)
         size = len(line) + 1
         if (
-            not known.part_first
+            not cached.part_first
             or size > limits.line_bytes
-            or known.part_bytes + size > limits.part_bytes
-            or (limits.total_bytes and known.bytes + size > limits.total_bytes)
+            or cached.part_bytes + size > limits.part_bytes
+            or (limits.total_bytes and cached.bytes + size > limits.total_bytes)
         ):
             return None
-        marker = seq if isinstance(record, MARKERS) else known.marker
+        marker = seq if isinstance(record, MARKERS) else cached.marker
         values = (
-            sid_of(known.session), known.head, known.bytes, marker, size, call.epoch,
+            sid_of(cached.session), cached.head, cached.bytes, marker, size, call.epoch,
             new.rid, KINDS.get(record.record_type, 0), line,
         )  # fmt: skip
         try:
-            done = self._database.once(lambda link: link.repeat(self._one, values))
-        except (Duplicate, Contended):
-            done = 0
-        if not done:
-            known.seen = False  # whatever it was, look first
+            row_count = self._database.run_once(
+                lambda connection: connection.execute_repeated(self._append_one, values)
+            )
+        except (DuplicateRowError, ContentionError):
+            row_count = 0
+        if not row_count:
+            cached.is_current = False  # refresh before the next attempt, whatever the reason
             return None
-        record = line_codec.stored(record, seq, line, plain=new.given.plain)
-        known.head, known.marker = seq, marker
-        known.bytes += size
-        known.part_bytes += size
-        known.add(record)
+        record = line_codec.as_stored(record, seq, line, plain=new.prepared.plain)
+        cached.head, cached.marker = seq, marker
+        cached.bytes += size
+        cached.part_bytes += size
+        cached.add(record)
         return record
 
-    def change(
-        self, known: Known, compose: Callable[[Link], Prepared | None], also: Callable[[Link], None]
+    def append_composed(
+        self, cached: CachedSession, compose: Callable[[Connection], PreparedRecord | None], follow_up: FollowUp
     ) -> bool:
         """Store a record that depends on more than the log, in one transaction with what it reads.
 
-        `compose` makes it from the session as it is known, or says that there is nothing to do;
-        `also` is done behind it, when the record is part of what is known. False: the log went on
-        meanwhile, so look and compose again, as after a ConnectionLost. The caller holds the lock
-        of `known`.
+        `compose` makes it from the cached session, or returns None if there is nothing to do;
+        `follow_up` runs after it, when `cached` includes the record. Returns False if the log has
+        grown meanwhile: refresh and compose again, as after a ConnectionLostError. The caller holds
+        the lock of `cached`.
         """
-        placed: Placed | None = None
-        before = known.saved()
+        layout: Layout | None = None
+        before = cached.snapshot()
 
-        def work(link: Link) -> bool:
-            nonlocal placed
-            known.restore(before)  # an attempt before this one may have gone on with it
-            given = compose(link)
-            if given is None:
+        def work(connection: Connection) -> bool:
+            nonlocal layout
+            cached.restore(before)  # an earlier attempt may have advanced it
+            prepared = compose(connection)
+            if prepared is None:
                 return True
-            new = [New(0, given, rid_of(given.record.id))]
-            placed = place(known, new, self._settings)
-            if not self._execute(link, known, placed, None):
+            new = [NewRecord(0, prepared, rid_of(prepared.record.id))]
+            layout = lay_out(cached, new, self._settings)
+            if not self._execute(connection, cached, layout, None):
                 return False
-            go_on(known, placed, written(new, placed).values())
-            also(link)
+            advance(cached, layout, stored_records(new, layout).values())
+            follow_up(connection)
             return True
 
         try:
-            return self._database.changing(work)
-        except ConnectionLost as lost:
-            known.restore(before)
-            self._database.recheck()
+            return self._database.run_transaction(work)
+        except ConnectionLostError as lost:
+            cached.restore(before)
+            self._database.discard_connections()
             try:
-                if placed is not None and self.acknowledge(known.session, placed.rids):
-                    known.seen = False  # it is what it was before
+                if layout is not None and self.confirm_stored(cached.session, layout.rids):
+                    cached.is_current = False  # it was restored to the state before
                     return True
             except EverlogError as error:
-                raise lost from error  # any other word would say that nothing was stored
+                raise lost from error  # any other error means that nothing was stored
             raise
         except BaseException:
-            known.restore(before)
+            cached.restore(before)
             raise
 
-    def write(self, link: Link, known: Known, given: Prepared) -> None:
-        """Store a record behind others of the same transaction, in which nobody else sees them."""
-        new = [New(0, given, rid_of(given.record.id))]
-        placed = place(known, new, self._settings)
-        if not self._execute(link, known, placed, None):
-            raise ConflictError(
-                f"session {known.session} is being written to", session=known.session
-            )
-        go_on(known, placed, written(new, placed).values())
+    def append_in_transaction(self, connection: Connection, cached: CachedSession, prepared: PreparedRecord) -> None:
+        """Store a record after others of the same transaction, which nobody else can see yet."""
+        new = [NewRecord(0, prepared, rid_of(prepared.record.id))]
+        layout = lay_out(cached, new, self._settings)
+        if not self._execute(connection, cached, layout, None):
+            raise ConflictError(f"another process is writing to session {cached.session}", session=cached.session)
+        advance(cached, layout, stored_records(new, layout).values())
 
-    # --- looking
+    # --- finding stored records
 
-    def look(self, known: Known) -> None:
-        """Read the end of the log anew. NotFoundError; FormatError if a newer everlog wrote to it."""
-        self._look(known, [])
+    def refresh(self, cached: CachedSession) -> None:
+        """Reload the end of the log. NotFoundError; FormatError if a newer everlog wrote to it."""
+        self._read_state(cached, [])
 
-    def _look(self, known: Known, rids: list[UUID]) -> dict[UUID, tuple[int, bytes]]:
-        """The same, with the records that are there at that moment."""
-        values = {"sid": sid_of(known.session), "rids": rids}
-        rows = self._database.reading(
-            lambda link: link.execute(self._sql["state"], values, binary=True).fetchall()
+    def _read_state(self, cached: CachedSession, rids: list[UUID]) -> dict[UUID, tuple[int, bytes]]:
+        """Reload the end of the log; return which of the records are stored at that moment."""
+        values = {"sid": sid_of(cached.session), "rids": rids}
+        rows = self._database.run_idempotent(
+            lambda connection: connection.execute(self._sql["session_state"], values, binary=True).fetchall()
         )
-        take(known, rows[0] if rows else None)
+        load_state(cached, rows[0] if rows else None)
         return {rid: (seq, bytes(body)) for *_, rid, seq, body in rows if rid is not None}
 
-    def _find(
-        self, known: Known, call: Call, new: list[New], stored: dict[int, _Found], doubt: _Doubt
-    ) -> list[New]:
-        """Look again; which of the records are there already, and which are still to be stored."""
-        left, taken = new, {one.rid for one in stored.values()}
+    def _find_stored(
+        self,
+        cached: CachedSession,
+        call: AppendCall,
+        new: list[NewRecord],
+        stored: dict[int, _StoredRecord],
+        uncertain: _UncertainAttempt,
+    ) -> list[NewRecord]:
+        """Refresh; add records that are stored to `stored`, and return those that are not."""
+        pending, used = new, {record.rid for record in stored.values()}
         while True:
-            found = self._look(known, [one.rid for one in left])
-            again: list[New] = []
-            moved = False
-            for one in left:
-                if one.rid not in found:
-                    again.append(one)
+            rows_by_rid = self._read_state(cached, [item.rid for item in pending])
+            still_pending: list[NewRecord] = []
+            rehashed = False
+            for item in pending:
+                record, rid = item.prepared.record, item.rid
+                if rid not in rows_by_rid:
+                    still_pending.append(item)
                     continue
-                seq, body = found[one.rid]
-                old = one.given.retriable and seq <= known.head - REMEMBERED
-                if old or one.rid in taken:
-                    again.append(one._replace(rid=rid_of(one.given.record.id, seq)))
-                    moved = True
+                seq, body = rows_by_rid[rid]
+                expired = item.prepared.retriable and seq <= cached.head - RETRY_WINDOW
+                if expired or rid in used:
+                    still_pending.append(item._replace(rid=rid_of(record.id, seq)))
+                    rehashed = True
                 else:
-                    there = line_codec.decode(body).record
-                    checked = append_rules.checked_retry(
-                        known.session, one.given.record, there, seq
-                    )
-                    stored[one.place] = _Found(one.rid, checked)
-                    taken.add(one.rid)
-            left = again
-            if not moved:
-                if len(left) == len(new):  # what was found is still to be confirmed
-                    doubt.look(known, call.epoch)
-                return left
+                    existing = line_codec.decode(body).record
+                    checked = append_rules.check_retry(cached.session, record, existing, seq)
+                    stored[item.position] = _StoredRecord(rid, checked)
+                    used.add(rid)
+            pending = still_pending
+            if not rehashed:
+                if len(pending) == len(new):  # records that were found are still to be confirmed
+                    uncertain.update(cached, call.epoch)
+                return pending
 
-    def acknowledge(self, session: str, rids: Sequence[UUID] = ()) -> bool:
-        """Whether a session and records that were found in it are where a commit must be."""
+    def confirm_stored(self, session: str, rids: Sequence[UUID] = ()) -> bool:
+        """Commit once more; return whether the session and these records are durably stored."""
         values = {"sid": sid_of(session), "rids": list(rids), "count": len(set(rids))}
-        done = self._database.insisting(
-            lambda: self._database.once(
-                lambda link: link.execute(self._sql["barrier"], values).rowcount
+        row_count = self._database.retry_contention(
+            lambda: self._database.run_once(
+                lambda connection: connection.execute(self._sql["confirm_stored"], values).rowcount
             )
         )
-        return done > 0
+        return row_count > 0
 
     # --- writing
 
-    def _check(self, known: Known, call: Call, there: int) -> None:
-        session = known.session
-        if call.epoch is not None and known.epoch != call.epoch:
+    def _check_conditions(self, cached: CachedSession, call: AppendCall, stored_count: int) -> None:
+        session = cached.session
+        if call.epoch is not None and cached.epoch != call.epoch:
             raise ConflictError(
                 f"the turn lease of session {session} is not held",
-                hint=f"{known.owner} has taken it over" if known.owner else "",
+                hint=f"{cached.owner} has acquired it" if cached.owner else "",
                 session=session,
             )
         if call.expected_seq is not None:
-            append_rules.check_expected_seq(session, known.head, call.expected_seq, there)
+            append_rules.check_expected_seq(session, cached.head, call.expected_seq, stored_count)
         if call.no_marker_after is not None:
-            append_rules.check_no_marker_after(session, known.marker, call.no_marker_after)
+            append_rules.check_no_marker_after(session, cached.marker, call.no_marker_after)
 
-    def _store(
-        self, known: Known, placed: Placed, epoch: int | None, also: Callable[[Link], None] | None
-    ) -> bool:
-        if also is None:
-            return self._database.once(lambda link: self._execute(link, known, placed, epoch))
+    def _store(self, cached: CachedSession, layout: Layout, epoch: int | None, follow_up: FollowUp | None) -> bool:
+        if follow_up is None:
+            return self._database.run_once(lambda connection: self._execute(connection, cached, layout, epoch))
 
-        def both(link: Link) -> bool:
-            with link.transaction():
-                done = self._execute(link, known, placed, epoch)
-                if done:
-                    also(link)
-            return done
+        def in_transaction(connection: Connection) -> bool:
+            with connection.transaction():
+                is_stored = self._execute(connection, cached, layout, epoch)
+                if is_stored:
+                    follow_up(connection)
+            return is_stored
 
-        return self._database.once(both)
+        return self._database.run_once(in_transaction)
 
-    def _execute(self, link: Link, known: Known, placed: Placed, epoch: int | None) -> bool:
-        values = {**placed.after, "sid": sid_of(known.session), "epoch": epoch}
-        values |= {"before": known.head, "bytes_before": known.bytes}
-        numbers = list(zip(*placed.full, strict=True)) or [(), (), (), ()]
+    def _execute(self, connection: Connection, cached: CachedSession, layout: Layout, epoch: int | None) -> bool:
+        values = {**layout.session_after, "sid": sid_of(cached.session), "epoch": epoch}
+        values |= {"before": cached.head, "bytes_before": cached.bytes}
+        numbers = list(zip(*layout.full_parts, strict=True)) or [(), (), (), ()]
         names = ("full", "full_bytes", "full_first", "full_last")
-        values |= {name: list(each) for name, each in zip(names, numbers, strict=True)}
+        values |= {name: list(column) for name, column in zip(names, numbers, strict=True)}
         values |= {
-            "marked": known.marked,
-            "seqs": placed.seqs,
-            "rids": placed.rids,
-            "parts": placed.parts,
-            "kinds": placed.kinds,
-            "bodies": placed.rows,
+            "marked": cached.marked,
+            "seqs": layout.seqs,
+            "rids": layout.rids,
+            "parts": layout.parts,
+            "kinds": layout.kinds,
+            "bodies": layout.lines,
         }
-        return link.execute(self._sql["many"], values).rowcount == len(placed.rows)
+        return connection.execute(self._sql["append_many"], values).rowcount == len(layout.lines)
 
 
-def _gone(session: str) -> ConnectionLost:
-    return ConnectionLost(
-        f"records that were found in session {session} are not there any more",
-        hint="another server has taken over: try again with the same id",
+def _records_missing(session: str) -> ConnectionLostError:
+    return ConnectionLostError(
+        f"records that were stored in session {session} are missing",
+        hint="another server has taken over: retry with the same id",
         session=session,
     )
 
 
-def take(known: Known, row: Sequence[Any] | None) -> None:
-    """Know what a `state` row says."""
-    session = known.session
+def load_state(cached: CachedSession, row: Sequence[Any] | None) -> None:
+    """Update a cached session from a `session_state` row; NotFoundError if there is none."""
+    session = cached.session
     if row is None:
-        known.seen = False
+        cached.is_current = False
         raise NotFoundError(f"there is no session {session}", session=session)
     head, marker, size, part, part_bytes, part_first, newest, marked, epoch, owner, data, *_ = row
     if newest > SCHEMA_VERSION:
-        append_rules.refuse_newer(session, newest)
-    # The same number of bytes too: another log of as many records may be here under its id.
-    if known.tally is not None and (known.tally.seq, known.bytes) != (head, size):
-        known.tally = None
+        append_rules.refuse_newer_schema(session, newest)
+    # Bytes are compared too: the id may belong to another log with as many records by now.
+    if cached.fold is not None and (cached.fold.seq, cached.bytes) != (head, size):
+        cached.fold = None
     if data is not None:
-        known.tally = Tally(decoded(data) or Tally.fresh(session).metadata(1, 0))
-    known.head, known.marker, known.bytes = head, marker, size
-    known.part, known.part_bytes, known.part_first = part, part_bytes, part_first
-    known.marked, known.epoch, known.owner, known.seen = marked, epoch, owner or "", True
+        metadata = decode_metadata(data) or MetadataFold.empty(session).metadata(1, 0)
+        cached.fold = MetadataFold(metadata)
+    cached.head, cached.marker, cached.bytes = head, marker, size
+    cached.part, cached.part_bytes, cached.part_first = part, part_bytes, part_first
+    cached.marked, cached.epoch, cached.owner, cached.is_current = marked, epoch, owner or "", True

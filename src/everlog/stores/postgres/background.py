@@ -1,13 +1,13 @@
-"""The threads that keep things going: rows follow appends, leases are renewed, their end is told.
+"""Background threads: refresh listing rows, renew leases, report lost leases.
 
-Each has one duty, since each waits for something else:
+Each thread has one duty, since each waits for something else:
 
-    rows      brings rows up to date behind appends
-    renewing  asks the database to hold leases for longer
-    watching  tells who holds a lease that it is over, by this process's clock; waits for no server
+    refresh  updates listing rows after appends
+    renew    asks the database to extend leases
+    watch    tells the holder of a lease that it expired, by this process's clock; needs no server
 
-Nothing depends on them being in time. A lease that is not renewed ends, and its appends are refused
-as soon as another has it; a row that is behind is brought up to date by whoever asks for it.
+Correctness does not depend on them. A lease that is not renewed expires, and its appends are
+refused as soon as another process acquires it; a stale row is refreshed by whoever reads it.
 """
 
 from __future__ import annotations
@@ -26,157 +26,157 @@ from everlog.stores.file.log_tail import Report
 if TYPE_CHECKING:
     from everlog.stores.postgres.leases import PostgresLease
 
-AFTER = 1.0  # seconds after an append that its row follows
-IDLE = 10.0  # seconds without one after which its mark goes
-GRACE = 1.0  # seconds to renew a lease that is over: all of this process may have been paused
-_LONGEST = 60.0  # seconds to wait for nothing
+REFRESH_DELAY = 1.0  # seconds from an append to the refresh of its row
+IDLE_SECONDS = 10.0  # without an append, after which the mark is removed
+GRACE_SECONDS = 1.0  # to renew an expired lease: the whole process may have been paused
+_MAX_WAIT = 60.0  # seconds
+_RenewLeases = Callable[[Sequence["PostgresLease"]], Iterable["PostgresLease"]]
 
 
-class _Lasting(Protocol):
+class _RefreshRow(Protocol):
     def __call__(self, session: str, *, unmark: bool) -> None: ...
 
 
-class Keeper:
-    """The threads of one store, started when there is something to do."""
+class BackgroundThreads:
+    """The threads of one store, started when first needed."""
 
     def __init__(self, lease_seconds: float, report: Report) -> None:
         self._report = report
-        self._every = lease_seconds / 3
-        self._again = lease_seconds / 15  # after an attempt that did not renew all
-        self.refresh: _Lasting | None = None
-        # Renews leases, and tells which of them others have.
-        self.prolong: Callable[[Sequence[PostgresLease]], Iterable[PostgresLease]] | None = None
+        self._renew_interval = lease_seconds / 3
+        self._retry_interval = lease_seconds / 15  # after an attempt that did not renew all leases
+        self.refresh_row: _RefreshRow | None = None
+        # Renews leases and yields those that another process holds.
+        self.renew_leases: _RenewLeases | None = None
         self.reset()
 
     def reset(self) -> None:
-        """Begin anew, as after a fork: the threads stayed behind."""
+        """Start over, as after a fork, which does not copy threads."""
         lock = threading.RLock()
-        self._changed = threading.Condition(lock)  # rows
-        self._leased = threading.Condition(lock)  # leases
-        self._threads: dict[str, threading.Thread] = {}  # those that go on
+        self._rows_changed = threading.Condition(lock)
+        self._leases_changed = threading.Condition(lock)
+        self._threads: dict[str, threading.Thread] = {}  # by function name
         self._stopping = False
-        self._due: dict[str, float] = {}  # session → when its row is to be written
-        self._idle: dict[str, float] = {}  # session → when its mark may go
+        self._due: dict[str, float] = {}  # session → when to write its row
+        self._idle: dict[str, float] = {}  # session → when to remove its mark
         self._leases: WeakSet[PostgresLease] = WeakSet()
-        self._tried = 0.0  # when leases were last tried to be renewed
+        self._last_attempt = 0.0  # to renew leases
 
-    # --- telling
+    # --- requests
 
-    def appended(self, session: str, *, at_once: bool = False) -> None:
-        """A session was appended to; its row follows soon, or at once."""
+    def schedule_refresh(self, session: str, *, immediately: bool = False) -> None:
+        """Refresh the row of a session soon after an append, or immediately."""
         now = time.monotonic()
-        self._idle[session] = now + IDLE
-        if at_once or session not in self._due:
-            with self._changed, self.harmless(f"the listing of session {session} follows later"):
-                self._start(self._follow)  # or the next append tries again
-                self._due[session] = now if at_once else now + AFTER
-                self._changed.notify_all()
+        self._idle[session] = now + IDLE_SECONDS
+        if immediately or session not in self._due:
+            with self._rows_changed, self.report_errors(f"the listing of {session} is delayed"):
+                self._start(self._refresh_rows)  # if it fails, the next append retries
+                self._due[session] = now if immediately else now + REFRESH_DELAY
+                self._rows_changed.notify_all()
 
-    def renew(self, lease: PostgresLease) -> None:
-        """Renew a lease until it is let go, or nobody has it any more; StoreFailedError if none can."""
-        with self._leased:
-            self._start(self._renew)
-            self._start(self._watch)
+    def add_lease(self, lease: PostgresLease) -> None:
+        """Renew a lease until it is removed or unreferenced; StoreFailedError without a thread."""
+        with self._leases_changed:
+            self._start(self._renew_loop)
+            self._start(self._watch_expiry)
             self._leases.add(lease)
-            self._leased.notify_all()
+            self._leases_changed.notify_all()
 
-    def let_go(self, lease: PostgresLease) -> None:
-        """A lease is given back."""
-        with self._leased:
+    def remove_lease(self, lease: PostgresLease) -> None:
+        """Stop renewing a lease."""
+        with self._leases_changed:
             self._leases.discard(lease)
 
     def forget(self, session: str) -> None:
-        """A session is gone."""
-        with self._changed:
+        """Drop what is scheduled for a deleted session."""
+        with self._rows_changed:
             self._due.pop(session, None)
             self._idle.pop(session, None)
 
     @property
-    def held(self) -> list[PostgresLease]:
-        """The leases that are renewed."""
+    def leases(self) -> list[PostgresLease]:
+        """Return the leases that are being renewed."""
         return list(self._leases)
 
     def close(self) -> None:
-        """Stop, and bring every row up to date, unless the database is away: marks tell of them."""
-        with self._changed:
+        """Stop, and refresh every row unless the database is down: marked rows are found later."""
+        with self._rows_changed:
             threads, self._threads = self._threads, {}
             self._stopping = True
-            self._changed.notify_all()
-            self._leased.notify_all()
+            self._rows_changed.notify_all()
+            self._leases_changed.notify_all()
         for thread in threads.values():
             thread.join()
-        with self._changed:
+        with self._rows_changed:
             sessions = [*self._idle]
             self._due.clear()
             self._idle.clear()
             self._stopping = False
-            if self._leases:  # one that is held over this is held on
-                with self.harmless("turns are not renewed"):
-                    self._start(self._renew)
-                    self._start(self._watch)
+            if self._leases:  # leases survive a close of the store
+                with self.report_errors("turn leases are not renewed"):
+                    self._start(self._renew_loop)
+                    self._start(self._watch_expiry)
         for session in sessions:
-            if not self._write(session, unmark=True):
+            if not self._write_row(session, unmark=True):
                 return
 
     @contextmanager
-    def harmless(self, what: str) -> Iterator[None]:
-        """Report what goes wrong, and go on: a thread that ended would be missed by nobody."""
+    def report_errors(self, context: str) -> Iterator[None]:
+        """Report errors and continue: nobody would notice that a thread has ended."""
         try:
             yield
         except EverlogError as error:
-            self._report(f"{what}: {error.message}")
+            self._report(f"{context}: {error.message}")
         except Exception as error:
-            self._report(f"{what}: {type(error).__name__}: {error}")
+            self._report(f"{context}: {type(error).__name__}: {error}")
 
     # --- threads
 
     def _start(self, loop: Callable[[], None]) -> None:
         name = loop.__name__
         if name not in self._threads and not self._stopping:
-            thread = threading.Thread(target=loop, name=f"everlog-keeper{name}", daemon=True)
+            thread = threading.Thread(target=loop, name=f"everlog-background{name}", daemon=True)
             try:
-                thread.start()  # it waits for the lock, which is held here
+                thread.start()  # it waits for the lock that the caller holds
             except RuntimeError as error:
                 raise StoreFailedError(
-                    f"no thread can be started: {error}",
-                    hint="this machine allows no more of them (ulimit -u, or a limit of processes)",
+                    f"cannot start a thread: {error}", hint="the limit of threads or processes is reached (ulimit -u)"
                 ) from error
             self._threads[name] = thread
 
-    def _goes_on(self) -> bool:
-        """Whether the thread that asks is still one of ours."""
+    def _is_running(self) -> bool:
+        """Return whether the calling thread is still wanted."""
         return threading.current_thread() in self._threads.values()
 
     # --- rows
 
-    def _follow(self) -> None:
+    def _refresh_rows(self) -> None:
         while True:
-            with self._changed:
-                if not self._goes_on():
+            with self._rows_changed:
+                if not self._is_running():
                     return
                 now = time.monotonic()
-                writing = {name for name, at in list(self._due.items()) if at <= now}
-                for name in writing:
+                due = {name for name, time_due in list(self._due.items()) if time_due <= now}
+                for name in due:
                     del self._due[name]
-                resting = {name for name, at in list(self._idle.items()) if at <= now}
-                if not (writing or resting):
+                idle = {name for name, at in list(self._idle.items()) if at <= now}
+                if not (due or idle):
                     times = (*self._due.values(), *self._idle.values())
-                    self._changed.wait(max(min(times, default=now + _LONGEST) - now, 0.001))
+                    self._rows_changed.wait(max(min(times, default=now + _MAX_WAIT) - now, 0.001))
                     continue
-            for name in writing | resting:
-                if not self._goes_on():
-                    return  # `close` writes what is left: all of it stands in `_idle`
-                rested = self._idle.get(name, math.inf) <= now
-                if rested:
+            for name in due | idle:
+                if not self._is_running():
+                    return  # `close` writes the remainder: all of it is in `_idle`
+                is_idle = self._idle.get(name, math.inf) <= now
+                if is_idle:
                     self._idle.pop(name, None)
-                self._write(name, unmark=rested)
+                self._write_row(name, unmark=is_idle)
 
-    def _write(self, session: str, *, unmark: bool) -> bool:
-        """Bring a row up to date; False if the database is not there for it."""
-        with self.harmless(f"the listing of session {session} is behind"):
+    def _write_row(self, session: str, *, unmark: bool) -> bool:
+        """Refresh a row; return False if the database is down."""
+        with self.report_errors(f"the listing of session {session} is behind"):
             try:
-                if self.refresh is not None:
-                    self.refresh(session, unmark=unmark)
+                if self.refresh_row is not None:
+                    self.refresh_row(session, unmark=unmark)
             except StoreFailedError as error:
                 self._report(f"the listing of session {session} is behind: {error.message}")
                 return False
@@ -184,55 +184,56 @@ class Keeper:
 
     # --- leases
 
-    def _renew(self) -> None:
+    def _renew_loop(self) -> None:
         while True:
-            with self._leased:
-                if not self._goes_on():
+            with self._leases_changed:
+                if not self._is_running():
                     return
                 pause = self._next_renewal() - time.monotonic()
                 if pause > 0:
-                    self._leased.wait(min(pause, _LONGEST))
+                    self._leases_changed.wait(min(pause, _MAX_WAIT))
                     continue
             self._renew_all()
 
     def _next_renewal(self) -> float:
-        """When the first of the leases is a third of its time old."""
-        ends = (lease.until for lease in self._leases)
-        return max(min(ends, default=math.inf) - 2 * self._every, self._tried + self._again)
+        """Return when the oldest lease has used a third of its time."""
+        ends = (lease.expires_at for lease in self._leases)
+        first = min(ends, default=math.inf) - 2 * self._renew_interval
+        return max(first, self._last_attempt + self._retry_interval)
 
     def _renew_all(self) -> None:
-        with self._leased:
-            leases = self.held
-        with self.harmless("turns are not renewed"):
-            for lease in () if self.prolong is None else self.prolong(leases):
-                self._lose(lease)
-        with self._leased:
-            self._tried = time.monotonic()
-            self._leased.notify_all()
+        with self._leases_changed:
+            leases = self.leases
+        with self.report_errors("turn leases are not renewed"):
+            for lease in () if self.renew_leases is None else self.renew_leases(leases):
+                self._drop_lost(lease)
+        with self._leases_changed:
+            self._last_attempt = time.monotonic()
+            self._leases_changed.notify_all()
 
-    def _watch(self) -> None:
+    def _watch_expiry(self) -> None:
         while True:
-            with self._leased:
-                if not self._goes_on():
+            with self._leases_changed:
+                if not self._is_running():
                     return
-                if not self._over():
+                if not self._expired():
                     now = time.monotonic()
-                    first = min((lease.until for lease in self._leases), default=math.inf)
-                    self._leased.wait(max(min(first - now, _LONGEST), 0.001))
+                    first = min((lease.expires_at for lease in self._leases), default=math.inf)
+                    self._leases_changed.wait(max(min(first - now, _MAX_WAIT), 0.001))
                     continue
-                self._leased.wait_for(lambda: not (self._over() and self._goes_on()), GRACE)
-                over = self._over()
-            for lease in over:
-                self._lose(lease)
+                self._leases_changed.wait_for(lambda: not (self._expired() and self._is_running()), GRACE_SECONDS)
+                expired = self._expired()
+            for lease in expired:
+                self._drop_lost(lease)
 
-    def _over(self) -> list[PostgresLease]:
-        """Leases that another may have by now."""
+    def _expired(self) -> list[PostgresLease]:
+        """Return the leases that another process may hold by now."""
         now = time.monotonic()
-        return [lease for lease in self._leases if lease.until <= now]
+        return [lease for lease in self._leases if lease.expires_at <= now]
 
-    def _lose(self, lease: PostgresLease) -> None:
-        self.let_go(lease)
+    def _drop_lost(self, lease: PostgresLease) -> None:
+        self.remove_lease(lease)
         if lease.held:
-            self._report(f"the turn of session {lease.session} was lost")
-            with self.harmless(f"not all were told that the turn of {lease.session} was lost"):
-                lease.lose()
+            self._report(f"the turn lease of session {lease.session} was lost")
+            with self.report_errors(f"a callback for the lost lease of {lease.session} failed"):
+                lease.mark_lost()

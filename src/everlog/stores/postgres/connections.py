@@ -1,9 +1,9 @@
-"""Connections, and how statements are run on them: pooled, bounded, retried where that is safe.
+"""The database of a store: pooled connections, time limits, and retries where they are safe.
 
-A connection commits each statement by itself; `changing` runs several as one transaction. Both are
-run again when the database asks for that (40001, 40P01), and what only reads once more when its
-connection turns out to be gone; whether a lost append was stored is for `appending` to find out.
-A WARNING beside a commit is no acknowledgement: it can mean that a standby never got it.
+Connections are in autocommit mode; `run_transaction` runs several statements as one transaction.
+Work is repeated when the database asks for it (40001, 40P01), and idempotent work once more when
+its connection was lost; whether a lost append was stored is for `append_statement` to find out.
+A commit with a WARNING is not acknowledged: it can mean that a standby never received it.
 """
 
 from __future__ import annotations
@@ -25,30 +25,30 @@ from everlog.settings import PostgresSettings
 from everlog.stores.file.log_tail import Report
 from everlog.stores.postgres.driver_errors import (
     Address,
-    ConnectionLost,
-    Contended,
-    Forgotten,
-    ReadOnly,
-    mapped,
+    ConnectionLostError,
+    ContentionError,
+    ReadOnlyError,
+    StatementLostError,
+    map_error,
 )
-from everlog.stores.postgres.pool import Links
-from everlog.stores.postgres.timeouts import Patient
+from everlog.stores.postgres.pool import ConnectionPool
+from everlog.stores.postgres.timeouts import TimedConnection
 
-Link = Patient
+Connection = TimedConnection
 T = TypeVar("T")
-_ATTEMPTS = 20  # of a transaction that the database wants again
-# Warnings that say nothing of what was just done: that old rows must be vacuumed some day.
-_HARMLESS = ("GetNewTransactionId", "GetNewMultiXactId")
-_PAUSE = 0.005  # seconds before the first of them; twice as long each time, up to a limit
-_LONGEST_PAUSE = 0.2
-# How every connection is, whatever the server, the database or the user has been given.
+_ATTEMPTS = 20  # of a transaction that the database asks to repeat
+# Sources of warnings unrelated to the statement: old rows must be vacuumed some day.
+_HARMLESS_SOURCES = ("GetNewTransactionId", "GetNewMultiXactId")
+_FIRST_PAUSE = 0.005  # seconds before the first retry; doubled each time
+_MAX_PAUSE = 0.2
+# Set on every connection, whatever the server, the database or the user is configured with.
 _CONFIGURE = """SELECT set_config('statement_timeout', %(milliseconds)s, false),
-    -- Of statements outside of transactions too: each sees what it has waited for.
+    -- Outside of transactions too: a statement sees the rows that it has waited for.
     set_config('default_transaction_isolation', 'read committed', false),
-    -- A warning beside a commit must arrive.
+    -- Warnings of a commit must arrive.
     CASE WHEN current_setting('client_min_messages') IN ('error', 'fatal', 'panic')
         THEN set_config('client_min_messages', 'warning', false) END"""
-# A server that forgets what it has acknowledged is told not to; a stronger setting stays.
+# Acknowledged commits must survive a crash of the server; a stronger setting stays.
 _DURABLE = """SELECT set_config('synchronous_commit', 'on', false)
     WHERE current_setting('synchronous_commit') = 'off'"""
 
@@ -63,99 +63,101 @@ class Database:
         report: Report,
         *,
         durable: bool = True,
-        prepare: Callable[[Link], None],
+        prepare: Callable[[Connection], None],
     ) -> None:
-        """Connects when it is first used; `prepare` is given the very first connection."""
+        """Connect on first use; `prepare` gets the first connection."""
         self.address = Address(url)
         self.settings = settings
         self._report = report
         self._durable = durable
         self._prepare = prepare
         self._lock = threading.Lock()
-        self._links: Links | None = None
-        self._forsaken: list[object] = []  # a parent's, of which a child must not close any
+        self._pool: ConnectionPool | None = None
+        self._parent_pools: list[object] = []  # after a fork: a child must not close them
 
     def __repr__(self) -> str:
         return f"Database({self.address})"
 
     # --- running
 
-    def reading(self, work: Callable[[Link], T], *, urgent: bool = False) -> T:
-        """Run something that changes nothing, or the same however often it is run."""
-        return self.insisting(lambda: self._twice(work, urgent))
+    def run_idempotent(self, work: Callable[[Connection], T], *, urgent: bool = False) -> T:
+        """Run work that can safely be repeated; it is, after contention or a lost connection."""
+        return self.retry_contention(lambda: self._run_with_reconnect(work, urgent))
 
-    def _twice(self, work: Callable[[Link], T], urgent: bool) -> T:
+    def _run_with_reconnect(self, work: Callable[[Connection], T], urgent: bool) -> T:
         try:
-            return self.once(work, urgent=urgent)
-        except ConnectionLost:
-            self.recheck()
-        return self.once(work, urgent=urgent)
+            return self.run_once(work, urgent=urgent)
+        except ConnectionLostError:
+            self.discard_connections()
+        return self.run_once(work, urgent=urgent)
 
-    def changing(self, work: Callable[[Link], T], *, repeatable: bool = False) -> T:
-        """Run something as one transaction, all of it again if the database asks for that.
+    def run_transaction(self, work: Callable[[Connection], T], *, repeatable: bool = False) -> T:
+        """Run work as one transaction, and repeat all of it if the database asks for that.
 
-        `repeatable`: it changes the same however often it is run, so also after a loss.
+        `repeatable`: it is idempotent, so it is repeated after a lost connection too.
         """
 
-        def whole(link: Link) -> T:
-            with link.transaction():
-                return work(link)
+        def in_transaction(connection: Connection) -> T:
+            with connection.transaction():
+                return work(connection)
 
-        return self.reading(whole) if repeatable else self.insisting(lambda: self.once(whole))
+        if repeatable:
+            return self.run_idempotent(in_transaction)
+        return self.retry_contention(lambda: self.run_once(in_transaction))
 
-    def insisting(self, attempt: Callable[[], T]) -> T:
-        """Try again while the database says that others were in the way."""
-        pause = _PAUSE
-        for left in reversed(range(_ATTEMPTS)):
+    def retry_contention(self, attempt: Callable[[], T]) -> T:
+        """Repeat an attempt while the database reports contention, up to a limit."""
+        pause = _FIRST_PAUSE
+        for remaining in reversed(range(_ATTEMPTS)):
             try:
                 return attempt()
-            except Contended:
-                if not left:
+            except ContentionError:
+                if not remaining:
                     raise
             time.sleep(random.uniform(0, pause))
-            pause = min(2 * pause, _LONGEST_PAUSE)
+            pause = min(2 * pause, _MAX_PAUSE)
         raise AssertionError("unreachable")
 
-    def once(self, work: Callable[[Link], T], *, urgent: bool = False) -> T:
-        """Run something on a connection, its errors as ours; `urgent`: see `Links`."""
-        links = self._links or self._opened()
-        link = links.take(urgent=urgent)
+    def run_once(self, work: Callable[[Connection], T], *, urgent: bool = False) -> T:
+        """Run work on a pooled connection, with errors mapped; `urgent`: see `ConnectionPool`."""
+        pool = self._pool or self._open_pool()
+        connection = pool.acquire(urgent=urgent)
         try:
-            done = work(link)
+            result = work(connection)
         except psycopg.Error as error:
-            found = mapped(error, self.address, lost=link.closed or link.broken)
-            if isinstance(found, ReadOnly | Forgotten):
-                link.close()  # another one may be allowed more, or know more
-            raise found from error
+            failure = map_error(error, self.address, lost=connection.closed or connection.broken)
+            if isinstance(failure, ReadOnlyError | StatementLostError):
+                connection.close()  # a new one may reach a primary, or have the statement
+            raise failure from error
         finally:
-            warning, link.warning = link.warning, ""
-            links.give(link)
+            warning, connection.warning = connection.warning, ""
+            pool.release(connection)
         if warning:
-            raise ConnectionLost(
-                f"{self.address} acknowledged with a warning: {self.address.clean(warning)}",
-                hint="it may not be on every machine that it must be on: try again, same id",
+            raise ConnectionLostError(
+                f"{self.address} acknowledged with a warning: {self.address.redact(warning)}",
+                hint="a standby may not have received it: retry with the same id",
             )
-        return done
+        return result
 
-    def prepared(self, work: Callable[[Link], T], *, patience: bool = True) -> T:
-        """Run something on a connection of its own, whatever version the tables have.
+    def run_separately(self, work: Callable[[Connection], T], *, with_timeout: bool = True) -> T:
+        """Run work on a new connection, whatever version the tables have.
 
-        Without `patience` it may take as long as it takes.
+        Without `with_timeout` there is no time limit.
         """
-        with self._connected() as link:
-            if not patience:
-                link.execute("SELECT set_config('statement_timeout', '0', false)")
-                link.patience = None
-            return self._guarded(work, link)
+        with self._connect() as connection:
+            if not with_timeout:
+                connection.execute("SELECT set_config('statement_timeout', '0', false)")
+                connection.answer_timeout = None
+            return self._run_mapped(work, connection)
 
-    def recheck(self) -> None:
-        """After a loss: the other connections are not to be trusted either."""
-        if self._links is not None:
-            self._links.renew()
+    def discard_connections(self) -> None:
+        """Stop using the current connections: after a loss, the others may be broken too."""
+        if self._pool is not None:
+            self._pool.invalidate()
 
     # --- connecting
 
-    def _opened(self) -> Links:
+    def _open_pool(self) -> ConnectionPool:
         seconds = self.settings.wait_seconds
         if not self._lock.acquire(timeout=seconds):
             raise StoreFailedError(
@@ -163,78 +165,79 @@ class Database:
                 hint="is the server running, and the address right?",
             )
         try:
-            if self._links is None:
-                with self._connected() as first:
-                    self._guarded(self._prepare, first)
-                most = self.settings.pool_size
-                self._links = Links(self._connected, self.address, most, seconds)
-            return self._links
+            if self._pool is None:
+                with self._connect() as first:
+                    self._run_mapped(self._prepare, first)
+                max_size = self.settings.pool_size
+                self._pool = ConnectionPool(self._connect, self.address, max_size, seconds)
+            return self._pool
         finally:
             self._lock.release()
 
-    def _connected(self) -> Link:
-        """A new connection, or why there is none."""
+    def _connect(self) -> Connection:
+        """Open and configure a connection; driver errors are mapped."""
         try:
-            link = Patient.connect(self._conninfo(), autocommit=True)
+            connection = TimedConnection.connect(self._conninfo(), autocommit=True)
         except psycopg.Error as error:
-            raise mapped(error, self.address) from None  # it holds on to the password
+            raise map_error(error, self.address) from None  # it contains the password
         try:
-            self._configure(link)
+            self._configure(connection)
         except psycopg.Error as error:
-            link.close()
-            raise mapped(error, self.address) from None
-        link.warning = ""  # of what was asked so far, nothing matters
-        return link
+            connection.close()
+            raise map_error(error, self.address) from None
+        connection.warning = ""  # warnings during the set-up do not matter
+        return connection
 
-    def _guarded(self, work: Callable[[Link], T], link: Link) -> T:
+    def _run_mapped(self, work: Callable[[Connection], T], connection: Connection) -> T:
         try:
-            return work(link)
+            return work(connection)
         except psycopg.Error as error:
-            raise mapped(error, self.address, lost=link.closed) from error
+            raise map_error(error, self.address, lost=connection.closed) from error
 
     def _conninfo(self) -> str:
         seconds = self.settings.wait_seconds
         return self.address.conninfo(
-            # The next of several hosts must still be reached while somebody waits.
-            connect_timeout=str(max(2, round(seconds / self.address.hosts))),
-            # A machine that does not answer any more, also not that it is gone.
+            # Leave time to reach the next of several hosts.
+            connect_timeout=str(max(2, round(seconds / self.address.host_count))),
+            # Detect a machine that is gone without closing its connections.
             tcp_user_timeout=str(round(2000 * seconds)),
             keepalives_idle=str(max(1, round(seconds))),
             keepalives_interval=str(max(1, round(seconds / 3))),
             keepalives_count="3",
             application_name="everlog",
-            # Decisions are made where changes are made: a standby may lag behind.
+            # Read where changes are made: a standby may lag behind.
             target_session_attrs="primary",
         )
 
-    def _configure(self, link: Link) -> None:
-        link.add_notice_handler(partial(_noticed, ref(link)))
-        link.patience = self.settings.statement_seconds + self.settings.wait_seconds
-        # What is read behind a lock must be what the lock was waited for.
-        link.isolation_level = IsolationLevel.READ_COMMITTED
+    def _configure(self, connection: Connection) -> None:
+        connection.add_notice_handler(partial(_on_notice, ref(connection)))
+        connection.answer_timeout = self.settings.statement_seconds + self.settings.wait_seconds
+        # A read after waiting for a lock must see what its holder wrote.
+        connection.isolation_level = IsolationLevel.READ_COMMITTED
         milliseconds = round(self.settings.statement_seconds * 1000)
-        link.execute(_CONFIGURE, {"milliseconds": str(milliseconds)})
+        connection.execute(_CONFIGURE, {"milliseconds": str(milliseconds)})
         if self._durable:
-            link.execute(_DURABLE)
+            connection.execute(_DURABLE)
 
     # --- ending
 
     def close(self) -> None:
-        """Close all connections, those in use once they are given back; the next use connects."""
+        """Close all connections, those in use when they are released; the next use reconnects."""
         with self._lock:
-            links, self._links = self._links, None
-        if links is not None:
-            links.close()
+            pool, self._pool = self._pool, None
+        if pool is not None:
+            pool.close()
 
     def after_fork_in_child(self) -> None:
-        """The connections are the parent's: they are neither used nor closed here."""
-        self._forsaken.append(self._links)
-        self._links = None
+        """Drop the parent's connections without using or closing them."""
+        self._parent_pools.append(self._pool)
+        self._pool = None
         self._lock = threading.Lock()
 
 
-def _noticed(link: ref[Link], notice: Diagnostic) -> None:
-    if notice.severity_nonlocalized == "WARNING" and notice.source_function not in _HARMLESS:
-        found = link()
-        if found is not None:
-            found.warning = notice.message_primary or "a warning"
+def _on_notice(connection: ref[Connection], notice: Diagnostic) -> None:
+    is_harmless = notice.source_function in _HARMLESS_SOURCES
+    if notice.severity_nonlocalized == "WARNING" and not is_harmless:
+        target = connection()
+        if target is not None:
+            target.warning = notice.message_primary or "a warning"

@@ -1,4 +1,4 @@
-"""How ids stand in the database: a session's as a uuid, a record's as a hash of it."""
+"""Ids as database columns: a session's as a uuid, a record's as a hash of it."""
 
 from __future__ import annotations
 
@@ -12,56 +12,58 @@ from everlog.ids import ALPHABET, encode
 from everlog.stores.file.layout import check_id
 
 _VALUES = {char: value for value, char in enumerate(ALPHABET)}
-_HIGHEST = (1 << 128) - 1
-_LONGEST = 1000  # bytes of a name; an index takes no more than some 2,700
+_MAX_ID = (1 << 128) - 1
+_MAX_NAME_BYTES = 1000  # an index entry is limited to about 2,700
 
 
 @lru_cache(10_000)
 def sid_of(session: str) -> UUID:
-    """The 128 bits of a session's id. InvalidIdError, or NotFoundError for a text with more bits."""
+    """Return the 128 bits of a session's id. InvalidIdError; NotFoundError if it has more bits."""
     check_id(session)
-    value = _value(session)
-    if value > _HIGHEST:
+    value = _decode(session)
+    if value > _MAX_ID:
         raise NotFoundError(f"there is no session {session}", session=session)
     return UUID(int=value)
 
 
 def session_of(sid: UUID) -> str:
-    """The session's id as people write it."""
+    """Return a session's id as text."""
     return encode(sid.int)
 
 
-def beginning(prefix: str) -> tuple[UUID, UUID] | None:
-    """The lowest and the highest id that begin so; None if none can."""
-    low, high = _value(prefix.ljust(26, "0")), _value(prefix.ljust(26, "Z"))
-    return None if low > _HIGHEST else (UUID(int=low), UUID(int=min(high, _HIGHEST)))
+def id_range(prefix: str) -> tuple[UUID, UUID] | None:
+    """Return the lowest and highest id with a prefix; None if no id can have it."""
+    if len(prefix) > 26 or not set(prefix) <= _VALUES.keys():
+        return None
+    low, high = _decode(prefix.ljust(26, "0")), _decode(prefix.ljust(26, "Z"))
+    return None if low > _MAX_ID else (UUID(int=low), UUID(int=min(high, _MAX_ID)))
 
 
 def rid_of(record_id: str, after: int = 0) -> UUID:
-    """What makes a record unique in its session; without an id, anything.
+    """Return the unique value of a record in its session; a random one for a record without id.
 
-    An id may be used again once its record is old enough; then `after`, that record's seq, makes
-    the next one another. So the records of an id are found one from the other.
+    An id may be reused once its record is old enough; `after`, the seq of that record, then yields
+    a different value. So the records of one id form a chain in which each leads to the next.
     """
     if not record_id:
         return UUID(bytes=os.urandom(16))
     salt = after.to_bytes(8, "big")
-    given = record_id.encode("utf-8", "surrogatepass")
-    return UUID(bytes=blake2b(given, digest_size=16, salt=salt).digest())
+    data = record_id.encode("utf-8", "surrogatepass")
+    return UUID(bytes=blake2b(data, digest_size=16, salt=salt).digest())
 
 
 def name_of(name: str) -> bytes:
-    """A key, an alias or a pair as it is indexed; the end of a very long one is its hash."""
+    """Return a key, alias or pair as indexed; the end of a very long one is its hash."""
     data = name.encode("utf-8", "surrogatepass")
-    return data if len(data) <= _LONGEST else data[:_LONGEST] + sha256(data).digest()
+    return data if len(data) <= _MAX_NAME_BYTES else data[:_MAX_NAME_BYTES] + sha256(data).digest()
 
 
 def stripe_of(name: bytes) -> int:
-    """The row that is locked while a name changes hands."""
+    """Return the stripe that is locked while a name moves between sessions."""
     return blake2b(name, digest_size=1).digest()[0]
 
 
-def _value(text: str) -> int:
+def _decode(text: str) -> int:
     value = 0
     for char in text:
         value = value << 5 | _VALUES[char]

@@ -1,10 +1,10 @@
-"""The turn lease: held until a time of the server's clock, with an epoch that only grows.
+"""The turn lease: valid until a time on the server's clock, with an epoch that only grows.
 
-Whoever takes a turn gets the next epoch. An append under a lease compares it, so a runner that was
-paused or cut off, and whose turn another has taken, writes nothing any more, whatever it believes.
+Whoever acquires a turn gets the next epoch. An append under a lease compares it, so a process that
+was paused or cut off, and whose turn another has acquired, can no longer write.
 
-When a lease is over is also known without the server: it lasts from the moment before the question
-was sent that it was granted for, by the clock of this process.
+The end of a lease is also known without the server: its time counts, on the clock of this process,
+from the moment before the request was sent.
 """
 
 from __future__ import annotations
@@ -21,61 +21,61 @@ from typing import TYPE_CHECKING, Any, Self
 from psycopg.errors import QueryCanceled
 
 from everlog.errors import EverlogError, NotFoundError, StoreFailedError
-from everlog.stores.file.turn_lock import taken
-from everlog.stores.postgres.connections import Database, Link
+from everlog.stores.file.turn_lock import busy_error
+from everlog.stores.postgres.connections import Connection, Database
 from everlog.stores.postgres.id_columns import session_of, sid_of
-from everlog.stores.postgres.statements import load
+from everlog.stores.postgres.statements import load_statements
 
 if TYPE_CHECKING:
-    from everlog.stores.postgres.background import Keeper
+    from everlog.stores.postgres.background import BackgroundThreads
 
-_LEAST = 0.1  # seconds to wait for a row
-_PATIENCE = 1.0  # seconds, at least, for an answer
+_MIN_WAIT = 0.1  # seconds, for a row lock
+_MIN_TIMEOUT = 1.0  # seconds, for an answer
 
 
 class PostgresLease:
-    """The right to run a turn, renewed for as long as it is held."""
+    """A turn lease, renewed while it is held."""
 
-    def __init__(self, leases: Leases, session: str, epoch: int, until: float) -> None:
+    def __init__(self, leases: Leases, session: str, epoch: int, expires_at: float) -> None:
         self.session = session
         self.epoch = epoch
-        self.until = until  # by time.monotonic: nobody else has it before
-        self.hindered = False  # somebody held its row when it was last renewed
+        self.expires_at = expires_at  # by time.monotonic; nobody else can hold it before
+        self.is_row_locked = False  # its row was locked at the last renewal
         self._leases: Leases | None = leases
-        self.lost = False  # another has it, or renewing came too late
-        self._told: list[Callable[[], None]] = []  # when it is lost
+        self.lost = False  # another process holds it, or renewal came too late
+        self._callbacks: list[Callable[[], None]] = []
 
     @property
     def held(self) -> bool:
-        """Whether it was neither given back nor lost, as far as this process knows."""
+        """Return whether it was neither released nor lost, as far as this process knows."""
         return self._leases is not None and not self.lost
 
-    def on_lost(self, call: Callable[[], None]) -> Callable[[], None]:
-        """Call something, in any thread, as soon as it is known to be lost."""
-        self._told.append(call)
+    def on_lost(self, callback: Callable[[], None]) -> Callable[[], None]:
+        """Call `callback`, in any thread, when the lease is lost; return a function to cancel."""
+        self._callbacks.append(callback)
         if self.lost:
-            self.lose()
-        return partial(self._leave_alone, call)
+            self.mark_lost()
+        return partial(self._remove_callback, callback)
 
-    def _leave_alone(self, call: Callable[[], None]) -> None:
+    def _remove_callback(self, callback: Callable[[], None]) -> None:
         with suppress(ValueError):
-            self._told.remove(call)
+            self._callbacks.remove(callback)
 
-    def lose(self) -> None:
-        """Another has it, or may have."""
+    def mark_lost(self) -> None:
+        """Mark the lease as lost and run the callbacks."""
         self.lost = True
         with suppress(IndexError):
             while True:
-                self._told.pop()()  # each once, whoever else tells
+                self._callbacks.pop()()  # each once, even if called by two threads
 
     def release(self) -> None:
-        """Give it back; doing so twice is harmless."""
+        """Release the lease; a second call does nothing."""
         leases, self._leases = self._leases, None
         if leases is not None:
-            leases.give_back(self)
+            leases.release(self)
 
-    def forsake(self) -> None:
-        """It belongs to the process that this one was forked from."""
+    def abandon(self) -> None:
+        """Drop the lease after a fork: it belongs to the parent process."""
         self._leases = None
 
     def __enter__(self) -> Self:
@@ -86,138 +86,136 @@ class PostgresLease:
 
 
 class Leases:
-    """Turns of one store."""
+    """The turn leases of one store."""
 
-    def __init__(self, database: Database, keeper: Keeper) -> None:
+    def __init__(self, database: Database, background: BackgroundThreads) -> None:
         self._database = database
-        self._keeper = keeper
-        self._sql = load("sessions", database.settings.schema)
-        self.owner = new_owner()
+        self._background = background
+        self._sql = load_statements("sessions", database.settings.schema)
+        self.owner = new_owner_name()
 
-    def take(self, session: str) -> PostgresLease:
-        """The turn of a session, at once or SessionBusyError."""
+    def acquire(self, session: str) -> PostgresLease:
+        """Acquire the turn lease of a session; SessionBusyError if it is held; never waits."""
         sid = sid_of(session)
         values = {
             "sid": sid,
-            # A name for this lease alone: if the answer is lost, it is asked for again.
+            # Unique per lease: if the answer is lost, the statement can be repeated.
             "owner": f"{self.owner}.{os.urandom(4).hex()}",
             "seconds": self._database.settings.lease_seconds,
         }
 
-        def work(link: Link) -> tuple[float, Any]:
-            sent = time.monotonic()
-            return sent, link.execute(self._sql["take_turn"], values).fetchone()
+        def work(connection: Connection) -> tuple[float, Any]:
+            sent_at = time.monotonic()
+            return sent_at, connection.execute(self._sql["acquire_lease"], values).fetchone()
 
-        sent, row = self._database.reading(work)
+        sent_at, row = self._database.run_idempotent(work)
         if row is None:
-            raise self._refusal(session)
-        until = sent + self._database.settings.lease_seconds
-        lease = PostgresLease(self, session, row[0], until)
+            raise self._refusal_error(session)
+        expires_at = sent_at + self._database.settings.lease_seconds
+        lease = PostgresLease(self, session, row[0], expires_at)
         try:
-            self._keeper.renew(lease)
-        except BaseException:  # a turn that nobody has must not be left taken
+            self._background.add_lease(lease)
+        except BaseException:  # do not leave a lease behind that nobody holds
             lease.release()
             raise
         return lease
 
-    def _refusal(self, session: str) -> EverlogError:
+    def _refusal_error(self, session: str) -> EverlogError:
         values = {"sid": sid_of(session)}
-        row = self._database.reading(
-            lambda link: link.execute(self._sql["turn"], values).fetchone()
+        row = self._database.run_idempotent(
+            lambda connection: connection.execute(self._sql["lease_owner"], values).fetchone()
         )
         if row is None:
             return NotFoundError(f"there is no session {session}", session=session)
         owner = row[1] or ""
         if owner.startswith(f"{self.owner}."):
-            return taken(session, owner=owner)
-        return taken(
+            return busy_error(session, owner=owner)
+        return busy_error(
             session,
             owner,
-            hint="wait for its end; if its process is gone, it is free after"
+            hint="wait for the turn to end; if its process is gone, the lease expires after"
             f" {self._database.settings.lease_seconds:g} seconds",
             owner=owner,
         )
 
     def renew(self, leases: Sequence[PostgresLease]) -> Iterator[PostgresLease]:
-        """Hold them for longer; yields those that others have.
+        """Extend leases; yield those that other processes hold.
 
-        All by one statement, unless that has to wait too long for a row: then each by itself, and
-        those that were hindered so from there on, until they are free. Rows are waited for and not
-        passed over (SKIP LOCKED), since one that is written to all the time is never found free;
-        besides, Citus locks no rows of several machines for one SELECT.
+        One statement renews all, unless it waits too long for a row: then each is renewed
+        separately, and those with a locked row stay separate until their row is free. Locked rows
+        are waited for and not skipped (SKIP LOCKED), since a row that is written all the time is
+        never free; besides, Citus cannot lock rows of several machines in one SELECT.
         """
         deadline = time.monotonic() + self._database.settings.lease_seconds / 3
-        apart = [one for one in leases if one.hindered]
-        random.shuffle(apart)  # there may not be time for all
-        together = [one for one in leases if not one.hindered]
+        separate = [lease for lease in leases if lease.is_row_locked]
+        random.shuffle(separate)  # there may be no time for all
+        together = [lease for lease in leases if not lease.is_row_locked]
         try:
-            yield from self._prolonged(together)
+            yield from self._extend(together)
         except StoreFailedError as error:
-            if not _took_too_long(error):
+            if not _is_timeout(error):
                 raise
-            apart = sorted(together, key=lambda one: one.until) + apart
-        for one in apart:
+            separate = sorted(together, key=lambda lease: lease.expires_at) + separate
+        for lease in separate:
             if time.monotonic() > deadline:
-                return  # the others must not wait for these
+                return  # the other leases must not wait for these
             try:
-                yield from self._prolonged([one])
-                one.hindered = False
+                yield from self._extend([lease])
+                lease.is_row_locked = False
             except StoreFailedError as error:
-                if not _took_too_long(error):
+                if not _is_timeout(error):
                     raise
-                one.hindered = True
+                lease.is_row_locked = True
 
-    def _prolonged(self, leases: Sequence[PostgresLease]) -> list[PostgresLease]:
-        """Hold some for longer, if their rows are free soon; those that others have."""
+    def _extend(self, leases: Sequence[PostgresLease]) -> list[PostgresLease]:
+        """Extend leases whose rows are free soon; return those that other processes hold."""
         if not leases:
             return []
         seconds = self._database.settings.lease_seconds
         values = {
-            "sids": [sid_of(one.session) for one in leases],
-            "epochs": [one.epoch for one in leases],
+            "sids": [sid_of(lease.session) for lease in leases],
+            "epochs": [lease.epoch for lease in leases],
             "seconds": seconds,
         }
-        limit = {"milliseconds": str(round(1000 * max(seconds / 15, _LEAST)))}
+        limit = {"milliseconds": str(round(1000 * max(seconds / 15, _MIN_WAIT)))}
 
-        def work(link: Link) -> tuple[float, list[tuple[Any, ...]]]:
-            patience = link.patience
-            # A server that is silent for longer is better looked for on another connection.
-            link.patience = min(patience or seconds, max(seconds / 3, _PATIENCE))
-            sent = time.monotonic()
+        def work(connection: Connection) -> tuple[float, list[tuple[Any, ...]]]:
+            timeout_before = connection.answer_timeout
+            # If the server is silent for longer, a new connection is the better choice.
+            connection.answer_timeout = min(timeout_before or seconds, max(seconds / 3, _MIN_TIMEOUT))
+            sent_at = time.monotonic()
             try:
-                with link.transaction():
-                    link.execute(self._sql["limit"], limit)
-                    return sent, link.execute(
-                        self._sql["renew_turns"], values, binary=True
-                    ).fetchall()
+                with connection.transaction():
+                    connection.execute(self._sql["set_timeout"], limit)
+                    return sent_at, connection.execute(self._sql["renew_leases"], values, binary=True).fetchall()
             finally:
-                link.patience = patience
+                connection.answer_timeout = timeout_before
 
-        sent, rows = self._database.reading(work, urgent=True)
-        held = {(session_of(sid), epoch) for sid, epoch in rows}
+        sent_at, rows = self._database.run_idempotent(work, urgent=True)
+        renewed = {(session_of(sid), epoch) for sid, epoch in rows}
         lost = []
-        for one in leases:
-            if (one.session, one.epoch) in held:
-                one.until = sent + seconds
+        for lease in leases:
+            if (lease.session, lease.epoch) in renewed:
+                lease.expires_at = sent_at + seconds
             else:
-                lost.append(one)
+                lost.append(lease)
         return lost
 
-    def give_back(self, lease: PostgresLease) -> None:
-        """End it now; if the database cannot be told, it ends by itself."""
-        self._keeper.let_go(lease)
+    def release(self, lease: PostgresLease) -> None:
+        """End a lease now; if the database is down, it expires by itself."""
+        self._background.remove_lease(lease)
         values = {"sid": sid_of(lease.session), "epoch": lease.epoch}
-        with self._keeper.harmless(f"the turn of session {lease.session} ends later"):
-            self._database.reading(
-                lambda link: link.execute(self._sql["give_turn_back"], values).rowcount
+        with self._background.report_errors(f"the turn lease of session {lease.session} ends later"):
+            self._database.run_idempotent(
+                lambda connection: connection.execute(self._sql["release_lease"], values).rowcount
             )
 
 
-def new_owner() -> str:
-    """A name for one store in this process, told to those who find a turn taken."""
+def new_owner_name() -> str:
+    """Return a name for one store in this process, shown to those who find a turn taken."""
     return f"{socket.gethostname()}.{os.getpid()}.{os.urandom(4).hex()}"
 
 
-def _took_too_long(error: StoreFailedError) -> bool:
-    """Whether the server ended it, and not something else."""
+def _is_timeout(error: StoreFailedError) -> bool:
+    """Return whether the server cancelled the statement."""
     return isinstance(error.__cause__, QueryCanceled)

@@ -1,6 +1,6 @@
-"""Sessions come and go: each in one transaction with its names, its row and its count.
+"""Creation, copy and removal of sessions, each in one transaction with names, row and count.
 
-What is counted and derived can be made anew from the log, in one transaction too.
+Counts and derived rows can be rebuilt from the log, in one transaction too.
 """
 
 from __future__ import annotations
@@ -10,197 +10,196 @@ from typing import Any
 from uuid import UUID
 
 from everlog.errors import ConflictError, EverlogError, NotFoundError
-from everlog.log.append_rules import Prepared, refuse_newer
-from everlog.log.fold import Tally, apply, given_facts
+from everlog.log.append_rules import PreparedRecord, refuse_newer_schema
+from everlog.log.fold import MetadataFold, apply_changes, settable_fields
 from everlog.model import SCHEMA_VERSION, Meta, Metadata, Part, pair
 from everlog.ports import SessionRow
 from everlog.stores import session_names
-from everlog.stores.postgres.append_statement import Appending, take
-from everlog.stores.postgres.connections import Database, Link
-from everlog.stores.postgres.driver_errors import ConnectionLost, Duplicate
+from everlog.stores.postgres.append_statement import Appender, load_state
+from everlog.stores.postgres.connections import Connection, Database
+from everlog.stores.postgres.driver_errors import ConnectionLostError, DuplicateRowError
 from everlog.stores.postgres.id_columns import name_of, session_of, sid_of, stripe_of
-from everlog.stores.postgres.metadata_rows import Rows
-from everlog.stores.postgres.name_claims import Claims, names_of
-from everlog.stores.postgres.passage_search import Texts
-from everlog.stores.postgres.record_reader import Reading
-from everlog.stores.postgres.session_cache import Known
-from everlog.stores.postgres.statements import load
+from everlog.stores.postgres.metadata_rows import MetadataRows
+from everlog.stores.postgres.name_claims import NameClaims, names_of
+from everlog.stores.postgres.passage_search import PassageSearch
+from everlog.stores.postgres.record_reader import RecordReader
+from everlog.stores.postgres.session_cache import CachedSession
+from everlog.stores.postgres.statements import load_statements
 
 
-class Making:
-    """How sessions of one store are made, copied and removed."""
+class SessionLifecycle:
+    """Creates, forks, rebuilds and deletes the sessions of one store."""
 
     def __init__(
         self,
         database: Database,
         *,
-        rows: Rows,
-        claims: Claims,
-        texts: Texts,
-        appending: Appending,
-        reading: Reading,
-        prepared: Callable[[Meta], Prepared],
+        rows: MetadataRows,
+        claims: NameClaims,
+        passages: PassageSearch,
+        appender: Appender,
+        reader: RecordReader,
+        prepare: Callable[[Meta], PreparedRecord],
     ) -> None:
         self._database = database
         self._rows = rows
         self._claims = claims
-        self._texts = texts
-        self._appending = appending
-        self._reading = reading
-        self._prepared = prepared
-        self._sql = load("sessions", database.settings.schema)
-        self._records = load("records", database.settings.schema)
+        self._passages = passages
+        self._appender = appender
+        self._reader = reader
+        self._prepare = prepare
+        self._sql = load_statements("sessions", database.settings.schema)
+        self._record_sql = load_statements("records", database.settings.schema)
 
-    # --- making
+    # --- creating
 
-    def create(self, session: str, given: dict[str, Any], *, unless_held: bool) -> Metadata:
-        """An empty session, the current chat of its key or pair."""
-        blank = Tally.fresh(session).metadata(1, 0)
-        wanted = names_of(apply(blank, given))
+    def create(self, session: str, fields: dict[str, Any], *, unless_held: bool) -> Metadata:
+        """Create an empty session and make it the current chat of its key or pair."""
+        blank = MetadataFold.empty(session).metadata(1, 0)
+        names = names_of(apply_changes(blank, fields))
 
-        def work(link: Link) -> Metadata:
-            self._claims.lock(link, wanted)
-            holder = self._claims.holding(link)
-            if unless_held and (held := holder(given.get("key", ""))):
-                if held[0] == session:  # by an attempt that was lost
-                    raise Duplicate(f"session {session} was made meanwhile", session=session)
-                return self._rows.fold(link, held[0])[0].metadata
-            claimed = given
-            if session_names.changes_names(given):
-                claimed = session_names.with_claims(given, blank, holder)
-            numbered = session_names.numbered(claimed, blank, holder, self._claims.numbering(link))
-            made = apply(blank, numbered)
-            self._insert(link, made)
-            self._enter(link, made)
-            return made
+        def work(connection: Connection) -> Metadata:
+            self._claims.lock(connection, names)
+            holder = self._claims.holder_lookup(connection)
+            if unless_held and (current := holder(session_names.exclusive_name(fields))):
+                if current[0] == session:  # a lost attempt succeeded
+                    raise DuplicateRowError(f"session {session} was created meanwhile", session=session)
+                return self._rows.fold(connection, current[0])[0].metadata
+            claimed = fields
+            if session_names.changes_names(fields):
+                claimed = session_names.with_name_claims(fields, blank, holder)
+            numbered = session_names.with_chat_number(
+                claimed, blank, holder, self._claims.chat_number_lookup(connection)
+            )
+            metadata = apply_changes(blank, numbered)
+            self._insert(connection, metadata)
+            self._register(connection, metadata)
+            return metadata
 
-        return self._made(session, work)
+        return self._create_confirmed(session, work)
 
-    def _made(self, session: str, work: Callable[[Link], Metadata]) -> Metadata:
-        """Make a session, and find out whether it was made if the answer is lost."""
+    def _create_confirmed(self, session: str, work: Callable[[Connection], Metadata]) -> Metadata:
+        """Create a session; if the answer is lost, find out whether it was created."""
         try:
-            return self._database.changing(work)
-        except ConnectionLost as error:
+            return self._database.run_transaction(work)
+        except ConnectionLostError as error:
             lost = error
-        self._database.recheck()
+        self._database.discard_connections()
         try:
-            return self._found_or_made(session, work)
-        except EverlogError as error:  # any other word would say that nothing was made
-            raise ConnectionLost(
-                f"whether session {session} was made is not known: {lost.message}",
-                hint="look whether it is there before it is made again",
+            return self._find_or_create(session, work)
+        except EverlogError as error:  # any other error means that nothing was created
+            raise ConnectionLostError(
+                f"session {session} may or may not have been created: {lost.message}",
+                hint="check whether it exists before you retry",
                 session=session,
             ) from error
 
-    def _found_or_made(self, session: str, work: Callable[[Link], Metadata]) -> Metadata:
-        """The session of an attempt that was lost; where there is none, another attempt."""
+    def _find_or_create(self, session: str, work: Callable[[Connection], Metadata]) -> Metadata:
+        """Return the session of a lost attempt, or try again if there is none."""
         try:
-            return self._found(session)
+            return self._find_confirmed(session)
         except NotFoundError:
             pass
         try:
-            return self._database.changing(work)
-        except Duplicate:  # the first came through after all
-            return self._found(session)
+            return self._database.run_transaction(work)
+        except DuplicateRowError:  # the first attempt succeeded after all
+            return self._find_confirmed(session)
 
-    def _found(self, session: str) -> Metadata:
-        """A session that is there, though nobody has acknowledged that yet."""
+    def _find_confirmed(self, session: str) -> Metadata:
+        """Return a session that exists, after confirming that it is durably stored."""
         metadata = self._rows.row(session).metadata
-        if not self._appending.acknowledge(session):
+        if not self._appender.confirm_stored(session):
             raise NotFoundError(f"there is no session {session}", session=session)
         return metadata
 
-    def _insert(self, link: Link, metadata: Metadata) -> None:
-        link.execute(self._sql["insert_session"], {"sid": sid_of(metadata.id)})
-        self._rows.insert(link, metadata)
+    def _insert(self, connection: Connection, metadata: Metadata) -> None:
+        connection.execute(self._sql["insert_session"], {"sid": sid_of(metadata.id)})
+        self._rows.insert(connection, metadata)
 
-    def _enter(self, link: Link, metadata: Metadata) -> None:
-        """Give a session its names, and count it, in the stripe that is locked for them anyway."""
-        self._claims.put(link, metadata, new=True)
+    def _register(self, connection: Connection, metadata: Metadata) -> None:
+        """Write a session's names and count it, in the stripe that is locked for them anyway."""
+        self._claims.put(connection, metadata, new=True)
         stripe = stripe_of(name_of(metadata.thread))
-        link.execute(self._sql["count_session"], {"stripe": stripe, "more": 1})
-        if metadata.name:
-            self._texts.await_(link, sid_of(metadata.id), metadata.through.seq)
+        connection.execute(self._sql["add_sessions"], {"stripe": stripe, "more": 1})
+        if metadata.title:
+            self._passages.mark_pending(connection, sid_of(metadata.id), metadata.through.seq)
 
     # --- copying
 
     def fork(self, session: str, new: str, at: int | None) -> Metadata:
-        """A new session with the records up to one."""
+        """Create a session from the records up to `at`."""
         sid = sid_of(session)
 
-        def work(link: Link) -> Metadata:
-            row, _ = self._rows.fold(link, session)
+        def work(connection: Connection) -> Metadata:
+            row, _ = self._rows.fold(connection, session)
             source = row.metadata
             seq = source.through.seq if at is None else at
             if (
                 at is not None
-                and not link.execute(self._records["has"], {"sid": sid, "at": at}).fetchone()
+                and not connection.execute(self._record_sql["record_exists"], {"sid": sid, "at": at}).fetchone()
             ):
-                raise NotFoundError(
-                    f"session {session} has no record {at}", session=session, seq=at
-                )
-            blank = Tally.fresh(new).metadata(1, 0)
+                raise NotFoundError(f"session {session} has no record {at}", session=session, seq=at)
+            blank = MetadataFold.empty(new).metadata(1, 0)
             if source.through.seq:
-                self._insert(link, blank)
-                self._copy(link, session, new, seq)
-            # Copying may take long: names are locked behind it.
+                self._insert(connection, blank)
+                self._copy(connection, session, new, seq)
+            # Copying may take long, so names are locked after it.
             thread = pair(source.agent, source.sender)
-            self._claims.lock(link, [thread])
+            self._claims.lock(connection, [thread])
             changes: dict[str, Any] = {"forkedFrom": {"id": session, "seq": seq}}
-            # Where nothing was copied, or no birth, no record holds what it was made with.
-            if not self._rows.has_birth(link, sid_of(new)):
-                changes = given_facts(source) | changes
+            # Without a copied birth record, no record holds the initial fields.
+            if not self._rows.has_birth_record(connection, sid_of(new)):
+                changes = settable_fields(source) | changes
             # Names stay with the original; a copy is one more chat of its agent and sender.
             changes |= dict.fromkeys(("key", "aliases", "generations", "current"))
             changes |= dict.fromkeys(("promotedFrom", "promotedTo"))
-            changes["chat"] = self._claims.numbering(link)(thread) + 1
+            changes["chat"] = self._claims.chat_number_lookup(connection)(thread) + 1
             if source.through.seq:
-                made = self._add(link, new, changes)
+                metadata = self._append_fork_record(connection, new, changes)
             else:
-                made = apply(blank, changes)
-                self._insert(link, made)
-            self._enter(link, made)
-            return made
+                metadata = apply_changes(blank, changes)
+                self._insert(connection, metadata)
+            self._register(connection, metadata)
+            return metadata
 
-        return self._made(new, work)
+        return self._create_confirmed(new, work)
 
-    def _copy(self, link: Link, session: str, new: str, at: int) -> None:
+    def _copy(self, connection: Connection, session: str, new: str, at: int) -> None:
         sid, copy = sid_of(session), sid_of(new)
         values = {"sid": sid, "copy": copy, "at": at}
         if (
-            not link.execute(self._records["copy"], values).rowcount
-            and not link.execute(self._sql["exists"], {"sid": sid}).fetchone()
+            not connection.execute(self._record_sql["copy_records"], values).rowcount
+            and not connection.execute(self._sql["session_exists"], {"sid": sid}).fetchone()
         ):
-            raise NotFoundError(f"there is no session {session} any more", session=session)
-        self.measure(link, copy, before=0)
+            raise NotFoundError(f"session {session} was deleted", session=session)
+        self.recount_parts(connection, copy, before=0)
 
-    def _add(self, link: Link, new: str, changes: dict[str, Any]) -> Metadata:
-        """The record that says whose copy it is, behind those that were copied."""
+    def _append_fork_record(self, connection: Connection, new: str, changes: dict[str, Any]) -> Metadata:
+        """Append the record that names the source, after the copied records."""
         values = {"sid": sid_of(new), "rids": []}
-        link.execute(self._rows.sql["reset_listing"], values)
-        known = Known(new)
-        take(known, link.execute(self._records["state"], values, binary=True).fetchone())
-        copied = self._rows.fold(link, new)[0].metadata
+        connection.execute(self._rows.sql["reset_listing"], values)
+        cached = CachedSession(new)
+        state = connection.execute(self._record_sql["session_state"], values, binary=True)
+        load_state(cached, state.fetchone())
+        copied = self._rows.fold(connection, new)[0].metadata
         if copied.newest_schema > SCHEMA_VERSION:
-            refuse_newer(changes["forkedFrom"]["id"], copied.newest_schema)
-        known.tally = Tally(copied)
-        self._appending.write(link, known, self._prepared(Meta(set=changes)))
-        metadata = known.metadata
+            refuse_newer_schema(changes["forkedFrom"]["id"], copied.newest_schema)
+        cached.fold = MetadataFold(copied)
+        self._appender.append_in_transaction(connection, cached, self._prepare(Meta(set=changes)))
+        metadata = cached.metadata
         assert metadata is not None
-        self._rows.put(link, SessionRow(metadata, known.bytes, known.part))
+        self._rows.put(connection, SessionRow(metadata, cached.bytes, cached.part))
         return metadata
 
-    def measure(self, link: Link, sid: UUID, before: int) -> list[Any]:
-        """Count anew what a session's row says of its log; the parts as they are."""
-        rows: list[Any] = link.execute(
-            self._records["measured"], {"sid": sid}, binary=True
-        ).fetchall()
-        link.execute(self._records["drop_parts"], {"sid": sid})
+    def recount_parts(self, connection: Connection, sid: UUID, before: int) -> list[Any]:
+        """Recompute the counts in a session's row from its records; return the parts."""
+        rows: list[Any] = connection.execute(self._record_sql["measured_parts"], {"sid": sid}, binary=True).fetchall()
+        connection.execute(self._record_sql["delete_parts"], {"sid": sid})
         if not rows:
             return rows
         for part, size, first, last, _ in rows[:-1]:
             values = {"sid": sid, "part": part, "bytes": size, "first": first, "last": last}
-            link.execute(self._records["put_part"], values)
+            connection.execute(self._record_sql["insert_part"], values)
         part, size, first, last, _ = rows[-1]
         values = {
             "sid": sid,
@@ -212,71 +211,69 @@ class Making:
             "part_bytes": size,
             "part_first": first,
         }
-        if not link.execute(self._records["correct"], values).rowcount:
-            raise ConflictError(
-                f"session {session_of(sid)} went on meanwhile"
-            )  # nobody held its row
+        if not connection.execute(self._record_sql["update_counts"], values).rowcount:
+            raise ConflictError(f"session {session_of(sid)} has grown meanwhile")
         return rows
 
-    def count_anew(self, session: str) -> tuple[tuple[Part, ...], tuple[Part, ...]]:
-        """Make what a session's rows say from its log; its parts before and behind that."""
+    def rebuild_rows(self, session: str) -> tuple[tuple[Part, ...], tuple[Part, ...]]:
+        """Rebuild a session's rows from its log; return its parts before and after."""
         sid = sid_of(session)
 
-        def work(link: Link) -> tuple[tuple[Part, ...], tuple[Part, ...]]:
-            row = link.execute(self._records["hold"], {"sid": sid}).fetchone()
+        def work(connection: Connection) -> tuple[tuple[Part, ...], tuple[Part, ...]]:
+            row = connection.execute(self._record_sql["lock_session"], {"sid": sid}).fetchone()
             if row is None:
                 raise NotFoundError(f"there is no session {session}", session=session)
-            head, before = row[0], self._reading.parts_at(link, session)
+            head, before = row[0], self._reader.parts_in_transaction(connection, session)
             if head:
-                self.measure(link, sid, head)
-                link.execute(self._rows.sql["reset_listing"], {"sid": sid})
-            listed, _ = self._rows.fold(link, session)
-            self._rows.put(link, listed)
-            self._claims.put(link, listed.metadata)
-            return before, self._reading.parts_at(link, session)
+                self.recount_parts(connection, sid, head)
+                connection.execute(self._rows.sql["reset_listing"], {"sid": sid})
+            listing, _ = self._rows.fold(connection, session)
+            self._rows.put(connection, listing)
+            self._claims.put(connection, listing.metadata)
+            return before, self._reader.parts_in_transaction(connection, session)
 
-        return self._database.changing(work, repeatable=True)
+        return self._database.run_transaction(work, repeatable=True)
 
     # --- removing
 
     def delete(self, session: str, epoch: int) -> int:
-        """A session is gone for everybody, by who holds its turn; how many parts it had."""
+        """Delete a session at once, under its turn lease; return how many parts it had."""
         sid = sid_of(session)
 
-        def work(link: Link) -> int:
+        def work(connection: Connection) -> int:
             values = {"sid": sid, "epoch": epoch}
-            row = link.execute(self._sql["delete_session"], values).fetchone()
+            row = connection.execute(self._sql["mark_deleted"], values).fetchone()
             if row is None:
                 raise ConflictError(f"the turn lease of session {session} is not held")
-            self._rows.drop(link, sid)
-            self._claims.drop(link, sid)
-            self._texts.drop(link, sid)
+            self._rows.drop(connection, sid)
+            self._claims.drop(connection, sid)
+            self._passages.drop(connection, sid)
             stripe = stripe_of(sid.bytes)
-            link.execute(self._sql["count_session"], {"stripe": stripe, "more": -1})
+            connection.execute(self._sql["add_sessions"], {"stripe": stripe, "more": -1})
             return int(row[0])
 
-        return self._database.changing(work)
+        return self._database.run_transaction(work)
 
-    def clear(self) -> None:
-        """Go on with deletions that were broken off."""
-        for (sid,) in self._database.reading(
-            lambda link: link.execute(self._sql["deleted"], binary=True).fetchall()
+    def resume_deletions(self) -> None:
+        """Continue interrupted deletions."""
+        for (sid,) in self._database.run_idempotent(
+            lambda connection: connection.execute(self._sql["deleted_sessions"], binary=True).fetchall()
         ):
-            self.remove(session_of(sid))
+            self.remove_rows(session_of(sid))
 
-    def remove(self, session: str) -> None:
-        """Remove the rows of a deleted session; broken off, `clear` goes on with it."""
+    def remove_rows(self, session: str) -> None:
+        """Remove the rows of a deleted session; if interrupted, `resume_deletions` continues."""
         values = {"sid": sid_of(session)}
 
-        def some(link: Link) -> bool:
-            # Others may have removed it meanwhile, and somebody may have copied it in again.
-            if link.execute(self._sql["hold_deleted"], values).fetchone() is None:
+        def remove_batch(connection: Connection) -> bool:
+            # Another process may have removed it, and the id may have been copied in again.
+            if connection.execute(self._sql["lock_deleted"], values).fetchone() is None:
                 return False
-            if link.execute(self._records["drop_some"], values).rowcount:
+            if connection.execute(self._record_sql["delete_batch"], values).rowcount:
                 return True
-            link.execute(self._records["drop_parts"], values)
-            link.execute(self._sql["drop_session"], values)
+            connection.execute(self._record_sql["delete_parts"], values)
+            connection.execute(self._sql["delete_session"], values)
             return False
 
-        while self._database.changing(some, repeatable=True):
+        while self._database.run_transaction(remove_batch, repeatable=True):
             continue

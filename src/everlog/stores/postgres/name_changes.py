@@ -1,7 +1,7 @@
-"""How names change: record, claims and the row of the listing in one transaction.
+"""Name changes: record, claims and listing row in one transaction.
 
-Claims are rows that all machines see; the record that makes one is in the log as on files. Names
-that change hands are locked first, so who holds them is still so when the record is stored.
+Claims are rows that all machines see; the record that makes a claim is in the log, as in files.
+Names that move are locked first, so their holders are still the same when the record is stored.
 """
 
 from __future__ import annotations
@@ -11,93 +11,95 @@ from collections.abc import Callable
 from typing import Any
 
 from everlog.errors import EverlogError, SessionBusyError
-from everlog.log.append_rules import Prepared
-from everlog.log.fold import Tally, apply
+from everlog.log.append_rules import PreparedRecord
+from everlog.log.fold import MetadataFold, apply_changes
 from everlog.model import AnyRecord, Meta, Metadata
 from everlog.ports import SessionRow
-from everlog.stores.postgres.append_statement import Appending, Call
-from everlog.stores.postgres.connections import Link
-from everlog.stores.postgres.driver_errors import ConnectionLost
-from everlog.stores.postgres.metadata_rows import Rows
-from everlog.stores.postgres.name_claims import Claims, names_of
-from everlog.stores.postgres.session_cache import Known
+from everlog.stores.postgres.append_statement import AppendCall, Appender
+from everlog.stores.postgres.connections import Connection
+from everlog.stores.postgres.driver_errors import ConnectionLostError
+from everlog.stores.postgres.metadata_rows import MetadataRows
+from everlog.stores.postgres.name_claims import NameClaims, names_of
+from everlog.stores.postgres.session_cache import CachedSession
 
-Compose = Callable[[Link, Metadata], dict[str, Any]]  # the changes, from the metadata at the head
+# Returns the changes, given the metadata at the head.
+Compose = Callable[[Connection, Metadata], dict[str, Any]]
 
 
-class Naming:
-    """Changes of names in one store; callers hold the lock of what they give."""
+class NameChanges:
+    """Changes of names in one store; callers hold the lock of the cached session."""
 
     def __init__(
         self,
         *,
-        appending: Appending,
-        rows: Rows,
-        claims: Claims,
-        prepared: Callable[[Meta], Prepared],
+        appender: Appender,
+        rows: MetadataRows,
+        claims: NameClaims,
+        prepare: Callable[[Meta], PreparedRecord],
         seconds: float,
     ) -> None:
-        """`seconds`: how long to try when others write to the same session."""
-        self._appending, self._rows, self._claims = appending, rows, claims
-        self._prepared, self._seconds = prepared, seconds
+        """`seconds`: how long to retry while other processes write to the same session."""
+        self._appender, self._rows, self._claims = appender, rows, claims
+        self._prepare, self._seconds = prepare, seconds
 
-    def append(self, known: Known, call: Call) -> list[AnyRecord]:
-        """Append records that change names as they stand; what they claim is written with them."""
+    def append(self, cached: CachedSession, call: AppendCall) -> list[AnyRecord]:
+        """Append records that change names, unchanged; their claims are written with them."""
 
-        def also(link: Link) -> None:
-            row, _ = self._rows.fold(link, known.session)
-            self._rows.put(link, row)
-            self._claims.put(link, row.metadata)
+        def follow_up(connection: Connection) -> None:
+            row, _ = self._rows.fold(connection, cached.session)
+            self._rows.put(connection, row)
+            self._claims.put(connection, row.metadata)
 
-        return self._appending.append(known, call, also)
+        return self._appender.append(cached, call, follow_up)
 
-    def change(self, known: Known, given: dict[str, Any], compose: Compose) -> None:
-        """Store a record that `compose` makes of what is given, and of who holds the names."""
+    def change(self, cached: CachedSession, changes: dict[str, Any], compose: Compose) -> None:
+        """Store the record that `compose` returns; the names in `changes` are locked for it."""
         deadline = time.monotonic() + self._seconds
-        lost: ConnectionLost | None = None
+        lost: ConnectionLostError | None = None
         while True:
             try:
-                if self._changed(known, given, compose):
+                if self._try_change(cached, changes, compose):
                     return
-            except ConnectionLost as error:
+            except ConnectionLostError as error:
                 lost = error
             except EverlogError as error:
-                if lost is not None:  # any other word would say that nothing was changed
+                if lost is not None:  # any other error means that nothing was changed
                     raise lost from error
                 raise
             if time.monotonic() > deadline:
                 raise lost or SessionBusyError(
-                    f"session {known.session} is being written to by others", session=known.session
+                    f"other processes are writing to session {cached.session}", session=cached.session
                 )
 
-    def _changed(self, known: Known, given: dict[str, Any], compose: Compose) -> bool:
-        held = self._follow(known)
+    def _try_change(self, cached: CachedSession, changes: dict[str, Any], compose: Compose) -> bool:
+        metadata = self._refresh(cached)
 
-        def record(link: Link) -> Prepared | None:
-            self._claims.lock(link, names_of(held, given) | names_of(apply(held, given)))
-            changes = compose(link, held)
-            return self._prepared(Meta(set=changes)) if changes else None
+        def compose_record(connection: Connection) -> PreparedRecord | None:
+            changed = apply_changes(metadata, changes)
+            self._claims.lock(connection, names_of(metadata, changes) | names_of(changed))
+            composed = compose(connection, metadata)
+            return self._prepare(Meta(set=composed)) if composed else None
 
-        def also(link: Link) -> None:
-            now = known.folded()
-            self._rows.put(link, SessionRow(now, known.bytes, known.part))
-            self._claims.put(link, now)
+        def follow_up(connection: Connection) -> None:
+            metadata_after = cached.folded_metadata()
+            self._rows.put(connection, SessionRow(metadata_after, cached.bytes, cached.part))
+            self._claims.put(connection, metadata_after)
 
-        return self._appending.change(known, record, also)
+        return self._appender.append_composed(cached, compose_record, follow_up)
 
-    def _follow(self, known: Known) -> Metadata:
-        """Know the end of a log, and the metadata there."""
+    def _refresh(self, cached: CachedSession) -> Metadata:
+        """Reload the end of a log; return the metadata there."""
         deadline = time.monotonic() + self._seconds
         while True:
-            self._appending.look(known)
-            if known.tally is not None:
+            self._appender.refresh(cached)
+            if cached.fold is not None:
                 break
-            metadata = self._rows.row(known.session).metadata
-            if metadata.through.seq == known.head:
-                known.tally = Tally(metadata)
+            metadata = self._rows.row(cached.session).metadata
+            if metadata.through.seq == cached.head:
+                cached.fold = MetadataFold(metadata)
                 break
             if time.monotonic() > deadline:
                 raise SessionBusyError(
-                    f"session {known.session} is being written to by others", session=known.session
+                    f"other processes are writing to session {cached.session}", session=cached.session
                 )
-        return known.folded()
+        return cached.folded_metadata()

@@ -1,11 +1,11 @@
-"""Which sessions have gone on, told from process to process: NOTIFY and LISTEN.
+"""Notifications between processes that sessions have grown, by NOTIFY and LISTEN.
 
-It only makes others look sooner: whoever follows a session reads what is new from the database, by
-seq, and looks once a second even if it hears nothing. So a word that is lost, a pooler that lets
-none through, and a database that knows no LISTEN make news late and nothing else.
+They only make others look sooner: a follower of a session reads new records from the database, by
+seq, and polls once a second without notifications. So a lost notification, a pooler that blocks
+them, and a database without LISTEN cause delays and nothing else.
 
-Nothing is told inside an append, since a NOTIFY makes commits wait for each other: a thread tells
-what was gathered, at most once in 50 ms, on one of 64 channels for each session.
+Nothing is sent inside an append, since NOTIFY serializes commits: a thread sends what was queued,
+at most once in 50 ms, on one of 64 channels, chosen by session.
 """
 
 from __future__ import annotations
@@ -18,186 +18,186 @@ from psycopg import Notify
 
 from everlog.errors import EverlogError, SettingsError
 from everlog.stores.file.log_tail import Report
-from everlog.stores.postgres.connections import Database, Link
+from everlog.stores.postgres.connections import Connection, Database
 from everlog.stores.postgres.id_columns import sid_of, stripe_of
-from everlog.stores.postgres.statements import load
+from everlog.stores.postgres.statements import load_statements
 
 CHANNELS = 64
-PAUSE = 0.05  # seconds between two tellings
-LOOK = 0.25  # seconds after which a listener looks whom to listen for
-SOONEST, LATEST = 0.5, 30.0  # seconds before it connects again
-MOST = 250  # sessions in one telling of a channel: a payload has 8,000 bytes at most
+SEND_INTERVAL = 0.05  # seconds
+POLL_INTERVAL = 0.25  # seconds after which a listener checks its sessions
+MIN_PAUSE, MAX_PAUSE = 0.5, 30.0  # seconds before it reconnects
+MAX_SESSIONS = 250  # in one notification: a payload is limited to 8,000 bytes
 
-Heard = Callable[[frozenset[str]], None]
+OnChange = Callable[[frozenset[str]], None]
 
 
-class News:
-    """Tells and hears, once somebody listens in this process."""
+class Notifications:
+    """Sender and listener of one process; inactive until `listen` is called."""
 
     def __init__(self, database: Database, report: Report) -> None:
         self._database = database
         self._report = report
         self._schema = database.settings.schema
-        self._sql = load("sharing", self._schema)
-        self.latest = LATEST
+        self._sql = load_statements("sharing", self._schema)
+        self.max_pause = MAX_PAUSE
         self.reset()
 
     def reset(self) -> None:
-        """Begin anew, as after a fork: threads stayed behind."""
-        self._myself = uuid4().hex
-        self._changed = threading.Condition()
-        self._gathered: set[str] = set()
-        self._teller: threading.Thread | None = None
-        self._listening: Listening | None = None
-        self._telling = False
+        """Start over, as after a fork, which does not copy threads."""
+        self._sender_id = uuid4().hex
+        self._queue_changed = threading.Condition()
+        self._queued: set[str] = set()
+        self._sender: threading.Thread | None = None
+        self._listener: Listener | None = None
+        self._active = False
         self._stop = threading.Event()
 
-    def appended(self, session: str) -> None:
-        """A session has gone on here. Costs nothing where nobody listens."""
-        if self._telling and session not in self._gathered:
-            with self._changed:
-                self._gathered.add(session)
-                self._changed.notify()
+    def announce(self, session: str) -> None:
+        """Queue a notification that a session has grown; does nothing while inactive."""
+        if self._active and session not in self._queued:
+            with self._queue_changed:
+                self._queued.add(session)
+                self._queue_changed.notify()
 
-    def listen(self, heard: Heard) -> Listening:
-        """Call `heard`, in a thread, with sessions that have gone on elsewhere.
+    def listen(self, on_change: OnChange) -> Listener:
+        """Call `on_change`, in a thread, with sessions that have grown in other processes.
 
-        Nothing in it means that some may have: look at all.
+        An empty set means that any session may have grown: check all.
         """
         self.close()
         self._stop = threading.Event()
-        self._telling = True
-        self._teller = threading.Thread(target=self._tell, name="everlog-teller", daemon=True)
-        self._teller.start()
-        self._listening = Listening(self, heard, self._stop)
-        return self._listening
+        self._active = True
+        self._sender = threading.Thread(target=self._send_loop, name="everlog-notify", daemon=True)
+        self._sender.start()
+        self._listener = Listener(self, on_change, self._stop)
+        return self._listener
 
     def close(self) -> None:
-        """Tell and hear no more."""
-        self._telling = False
+        """Stop sending and listening."""
+        self._active = False
         self._stop.set()
-        with self._changed:
-            self._changed.notify_all()
-        hearing = None if self._listening is None else self._listening.thread
-        for thread in (self._teller, hearing):
+        with self._queue_changed:
+            self._queue_changed.notify_all()
+        listening = None if self._listener is None else self._listener.thread
+        for thread in (self._sender, listening):
             if thread is not None and thread is not threading.current_thread():
                 thread.join()
-        self._teller = self._listening = None
+        self._sender = self._listener = None
 
-    # --- telling
+    # --- sending
 
-    def _tell(self) -> None:
+    def _send_loop(self) -> None:
         stop = self._stop
-        refused = False
+        is_refused = False
         while True:
-            with self._changed:
-                while not self._gathered and not stop.is_set():
-                    self._changed.wait()
-            if stop.wait(PAUSE):
+            with self._queue_changed:
+                while not self._queued and not stop.is_set():
+                    self._queue_changed.wait()
+            if stop.wait(SEND_INTERVAL):
                 return
-            with self._changed:
-                sessions, self._gathered = self._gathered, set()
-            before, refused = refused, False
+            with self._queue_changed:
+                sessions, self._queued = self._queued, set()
+            was_refused, is_refused = is_refused, False
             try:
                 self._send(sessions)
-            except EverlogError as error:  # they look by themselves
-                # It has no such thing, or lets nobody in while another server takes over.
-                refused = isinstance(error, SettingsError)
-                if not (refused and before):
-                    self._report(f"others hear later of what is new: {error.message}")
-                if refused:
-                    stop.wait(self.latest)
+            except EverlogError as error:  # the others poll anyway
+                # No NOTIFY on this database, or a failover in progress.
+                is_refused = isinstance(error, SettingsError)
+                if not (is_refused and was_refused):
+                    self._report(f"notifications to other processes are delayed: {error.message}")
+                if is_refused:
+                    stop.wait(self.max_pause)
 
     def _send(self, sessions: Collection[str]) -> None:
         shards: dict[int, list[str]] = {}
-        for one in sessions:
-            shards.setdefault(shard_of(one), []).append(one)
-        told = [
-            (self.channel(shard), " ".join([self._myself, *some[at : at + MOST]]))
-            for shard, some in shards.items()
-            for at in range(0, len(some), MOST)
+        for session in sessions:
+            shards.setdefault(shard_of(session), []).append(session)
+        messages = [
+            (self.channel(shard), " ".join([self._sender_id, *ids[start : start + MAX_SESSIONS]]))
+            for shard, ids in shards.items()
+            for start in range(0, len(ids), MAX_SESSIONS)
         ]
-        values = {"channels": [one[0] for one in told], "payloads": [one[1] for one in told]}
-        self._database.once(lambda link: link.execute(self._sql["tell"], values))
+        values = {"channels": [c for c, _ in messages], "payloads": [p for _, p in messages]}
+        self._database.run_once(lambda connection: connection.execute(self._sql["notify"], values))
 
-    # --- hearing
+    # --- listening
 
     def channel(self, shard: int) -> str:
-        """What sessions of a shard are told on."""
+        """Return the channel of a shard."""
         return f"{self._schema}_{shard}"
 
-    def heard(self, notify: Notify) -> list[str]:
-        """The sessions of a telling, unless it is one of ours."""
-        teller, *sessions = notify.payload.split(" ")
-        return [] if teller == self._myself else sessions
+    def parse(self, notify: Notify) -> list[str]:
+        """Return the sessions of a notification; none if this process sent it."""
+        sender, *sessions = notify.payload.split(" ")
+        return [] if sender == self._sender_id else sessions
 
-    def attend(self, link: Link, before: frozenset[int], after: frozenset[int]) -> None:
-        """Listen for some shards in place of others."""
+    def switch_channels(self, connection: Connection, before: frozenset[int], after: frozenset[int]) -> None:
+        """Listen to the channels of `after` instead of those of `before`."""
         for shard in before - after:
-            link.execute(f'UNLISTEN "{self.channel(shard)}"')
+            connection.execute(f'UNLISTEN "{self.channel(shard)}"')
         for shard in after - before:
-            link.execute(f'LISTEN "{self.channel(shard)}"')
+            connection.execute(f'LISTEN "{self.channel(shard)}"')
 
-    def connected(self, work: Callable[[Link], None]) -> None:
-        """Run something on a connection of its own."""
-        self._database.prepared(work)
+    def run_connected(self, work: Callable[[Connection], None]) -> None:
+        """Run work on a new connection."""
+        self._database.run_separately(work)
 
     def report(self, text: str) -> None:
-        """Tell whoever looks after the store."""
+        """Add a line to the reports of the store."""
         self._report(text)
 
 
-class Listening:
-    """Hears of some sessions; which ones may change at any time."""
+class Listener:
+    """Listener for some sessions, which may change at any time."""
 
-    def __init__(self, news: News, heard: Heard, stop: threading.Event) -> None:
-        self._news = news
-        self._heard = heard
+    def __init__(self, notifications: Notifications, on_change: OnChange, stop: threading.Event) -> None:
+        self._notifications = notifications
+        self._on_change = on_change
         self._stop = stop
         self._shards: frozenset[int] = frozenset()
-        self._pause = SOONEST  # seconds, twice as long each time that nothing could be heard
-        self._refused = False  # and that was told
-        self.thread = threading.Thread(target=self._run, name="everlog-listener", daemon=True)
+        self._pause = MIN_PAUSE  # seconds, doubled each time the connection fails
+        self._is_refused = False  # and that was reported
+        self.thread = threading.Thread(target=self._run, name="everlog-listen", daemon=True)
         self.thread.start()
 
-    def attend(self, sessions: Collection[str]) -> None:
-        """Hear of these, and of none besides that does not share a channel with them."""
-        self._shards = frozenset(shard_of(one) for one in sessions)
+    def watch(self, sessions: Collection[str]) -> None:
+        """Listen for these sessions; others that share a channel with them are reported too."""
+        self._shards = frozenset(map(shard_of, sessions))
 
     def stop(self) -> None:
-        """Hear nothing more."""
-        self._news.close()
+        """Stop listening."""
+        self._notifications.close()
 
     def _run(self) -> None:
         while not self._stop.is_set():
             try:
                 if self._shards:
-                    self._news.connected(self._hear)
-            except SettingsError as error:  # for good, or while another server takes over
-                if not self._refused:
-                    self._news.report(f"news of other processes come late: {error.message}")
-                self._pause, self._refused = self._news.latest, True
-            except EverlogError:  # whoever asks the store for something is told
-                self._pause = min(2 * self._pause, self._news.latest)
-            self._stop.wait(self._pause if self._shards else LOOK)
+                    self._notifications.run_connected(self._listen)
+            except SettingsError as error:  # permanent, or a failover in progress
+                if not self._is_refused:
+                    self._notifications.report(f"notifications from other processes are delayed: {error.message}")
+                self._pause, self._is_refused = self._notifications.max_pause, True
+            except EverlogError:  # callers of the store see the error themselves
+                self._pause = min(2 * self._pause, self._notifications.max_pause)
+            self._stop.wait(self._pause if self._shards else POLL_INTERVAL)
 
-    def _hear(self, link: Link) -> None:
-        """Listen until nobody is interested any more."""
+    def _listen(self, connection: Connection) -> None:
+        """Listen until no session is left to listen for."""
         shards: frozenset[int] = frozenset()
-        while (wanted := self._shards) and not self._stop.is_set():
-            if wanted != shards:
-                self._news.attend(link, shards, wanted)
-                self._pause, self._refused = SOONEST, False  # from here on it is another loss
-                more, shards = wanted - shards, wanted
-                if more:
-                    self._heard(frozenset())  # what came before is not told
-            found: set[str] = set()
-            for notify in link.notifies(timeout=LOOK, stop_after=1):
-                found.update(self._news.heard(notify))
-            if found:
-                self._heard(frozenset(found))
+        while (target := self._shards) and not self._stop.is_set():
+            if target != shards:
+                self._notifications.switch_channels(connection, shards, target)
+                self._pause, self._is_refused = MIN_PAUSE, False  # the next loss starts over
+                added, shards = target - shards, target
+                if added:
+                    self._on_change(frozenset())  # earlier changes were not notified
+            sessions: set[str] = set()
+            for notify in connection.notifies(timeout=POLL_INTERVAL, stop_after=1):
+                sessions.update(self._notifications.parse(notify))
+            if sessions:
+                self._on_change(frozenset(sessions))
 
 
 def shard_of(session: str) -> int:
-    """The channel of a session."""
+    """Return the shard of a session, which has its own channel."""
     return stripe_of(sid_of(session).bytes) % CHANNELS

@@ -1,4 +1,4 @@
-"""Where records go: lines behind the head of a log, in parts as files would have them. Pure."""
+"""Layout of an append: lines after the head, in parts as files would have them. No I/O."""
 
 from __future__ import annotations
 
@@ -8,103 +8,100 @@ from uuid import UUID
 
 from everlog.errors import NotFoundError
 from everlog.log import append_rules, line_codec
-from everlog.log.append_rules import Prepared
+from everlog.log.append_rules import PreparedRecord
 from everlog.log.parts import split_at_boundary
 from everlog.model import MARKERS, AnyRecord
 from everlog.settings import SessionSettings
 from everlog.stores.postgres.id_columns import rid_of
-from everlog.stores.postgres.session_cache import Known
+from everlog.stores.postgres.session_cache import CachedSession
 
 KINDS = {"message": 1, "compaction": 2, "tombstone": 3, "rewind": 4, "meta": 5, "event": 6}
 
 
-class New(NamedTuple):
-    """A record that is still to be stored."""
+class NewRecord(NamedTuple):
+    """A record that is not stored yet."""
 
-    place: int  # in the call
-    given: Prepared
+    position: int  # in the call
+    prepared: PreparedRecord
     rid: UUID
 
 
-class Placed(NamedTuple):
-    """Lines with their places, and the session as it is behind them."""
+class Layout(NamedTuple):
+    """Lines with their columns, and the session after them."""
 
-    rows: list[bytes]
+    lines: list[bytes]
     seqs: list[int]
     rids: list[UUID]
     kinds: list[int]
     parts: list[int]
-    full: list[tuple[int, int, int, int]]  # parts that these lines fill: number, bytes, seqs
-    after: dict[str, Any]
+    full_parts: list[tuple[int, int, int, int]]  # filled by the lines: number, bytes, seqs
+    session_after: dict[str, Any]
 
 
-def place(known: Known, new: Sequence[New], settings: SessionSettings) -> Placed:
-    """The lines of records behind the head. NotFoundError; StoreFullError if they are too large."""
-    rows: list[bytes] = []
+def lay_out(cached: CachedSession, new: Sequence[NewRecord], settings: SessionSettings) -> Layout:
+    """Lay out records after the head. NotFoundError; StoreFullError if they are too large."""
+    lines: list[bytes] = []
     kinds: list[int] = []
-    seqs: dict[UUID, int] = {}  # by what makes records unique, in order
-    if not known.bytes:
-        if known.tally is None:
-            raise NotFoundError(f"there is no session {known.session}", session=known.session)
-        rows.append(append_rules.birth(known.tally))
+    seqs: dict[UUID, int] = {}  # by rid, in order
+    if not cached.bytes:
+        if cached.fold is None:
+            raise NotFoundError(f"there is no session {cached.session}", session=cached.session)
+        lines.append(append_rules.birth_line(cached.fold))
         seqs[rid_of("")] = 0
         kinds.append(KINDS["meta"])
-    marker = known.marker
-    for seq, one in enumerate(new, known.head + 1):
-        record = one.given.record
-        rows.append(line_codec.seal(one.given.body, record.record_type, seq))
-        seqs[_rid(one, seqs)] = seq
+    marker = cached.marker
+    for seq, item in enumerate(new, cached.head + 1):
+        record = item.prepared.record
+        lines.append(line_codec.build_line(item.prepared.body, record.record_type, seq))
+        seqs[_unique_rid(item, seqs)] = seq
         kinds.append(KINDS.get(record.record_type, 0))
         if isinstance(record, MARKERS):
             marker = seq
-    given = [one.given for one in new]
-    append_rules.check_limits(known.session, rows, given, known.bytes, settings)
+    prepared = [item.prepared for item in new]
+    append_rules.check_limits(cached.session, lines, prepared, cached.bytes, settings)
     numbers = list(seqs.values())
-    parts, full, after = _laid(known, rows, numbers, settings.part_bytes)
-    return Placed(rows, numbers, list(seqs), kinds, parts, full, {**after, "marker": marker})
+    parts, full, after = _assign_parts(cached, lines, numbers, settings.part_bytes)
+    return Layout(lines, numbers, list(seqs), kinds, parts, full, {**after, "marker": marker})
 
 
-def written(new: Sequence[New], placed: Placed) -> dict[int, AnyRecord]:
-    """The records as they are stored, by their places in the call."""
-    first = len(placed.rows) - len(new)  # behind the line that a session begins with
+def stored_records(new: Sequence[NewRecord], layout: Layout) -> dict[int, AnyRecord]:
+    """Return the records as they are stored, by their position in the call."""
+    first = len(layout.lines) - len(new)  # after the birth line, if there is one
     return {
-        one.place: line_codec.stored(
-            one.given.record,
-            placed.seqs[first + at],
-            placed.rows[first + at],
-            plain=one.given.plain,
+        item.position: line_codec.as_stored(
+            item.prepared.record, layout.seqs[at], layout.lines[at], plain=item.prepared.plain
         )
-        for at, one in enumerate(new)
+        for at, item in enumerate(new, first)
     }
 
 
-def go_on(known: Known, placed: Placed, records: Iterable[AnyRecord]) -> None:
-    """The lines are stored: the head is behind them."""
+def advance(cached: CachedSession, layout: Layout, records: Iterable[AnyRecord]) -> None:
+    """Move the cached head past lines that were stored."""
     for record in records:
-        known.add(record)
-    for name, value in placed.after.items():
-        setattr(known, name, value)
-    known.marked = True
+        cached.add(record)
+    for name, value in layout.session_after.items():
+        setattr(cached, name, value)
+    cached.marked = True
 
 
-def _laid(
-    known: Known, rows: list[bytes], seqs: list[int], part_bytes: int
+def _assign_parts(
+    cached: CachedSession, lines: list[bytes], seqs: list[int], part_bytes: int
 ) -> tuple[list[int], list[tuple[int, int, int, int]], dict[str, int]]:
-    """The part of each line, the parts that become full, and the session behind them."""
-    part, used, first = known.part, known.part_bytes, known.part_first
+    """Return the part of each line, the parts that become full, and the session after them."""
+    part, used, first = cached.part, cached.part_bytes, cached.part_first
     parts: list[int] = []
     full: list[tuple[int, int, int, int]] = []
-    for number, group in enumerate(split_at_boundary(rows, used, part_bytes)):
+    for number, group in enumerate(split_at_boundary(lines, used, part_bytes)):
         if number:
             full.append((part, used, first, max(seqs[len(parts)] - 1, 0)))
             part, used, first = part + 1, 0, 0
-        for row in group:
+        for line in group:
             first = first or seqs[len(parts)]
-            used += len(row) + 1
+            used += len(line) + 1
             parts.append(part)
     after = {
         "head": seqs[-1],
-        "bytes": known.bytes + sum(map(len, rows)) + len(rows),
+        "bytes": cached.bytes + sum(map(len, lines)) + len(lines),
         "part": part,
         "part_bytes": used,
         "part_first": first,
@@ -112,9 +109,9 @@ def _laid(
     return parts, full, after
 
 
-def _rid(one: New, seqs: Mapping[UUID, int]) -> UUID:
-    """What makes a record unique; in a call that has its id twice, the second is one of its own."""
-    rid = one.rid
+def _unique_rid(record: NewRecord, seqs: Mapping[UUID, int]) -> UUID:
+    """Return the rid of a record; a second record with the same id in one call gets its own."""
+    rid = record.rid
     while rid in seqs:
-        rid = rid_of(one.given.record.id, seqs[rid])
+        rid = rid_of(record.prepared.record.id, seqs[rid])
     return rid

@@ -1,131 +1,136 @@
-"""Search by the engine's own full text: passages in rows, their words in a tsvector with an index.
+"""Search by PostgreSQL's full text: passages in rows, their words in an indexed tsvector.
 
-The same questions as those of the index of files (`index.fulltext`): `stores.searching` asks both.
-A row's number is made of its session's id and its seq. Ranking is ts_rank times what the kind of
-passage weighs. A search ranks all that match; of very many, recall ranks the newest.
+Implements the same interface as the index of files (`index.fulltext`), for `stores.indexing`. A row
+id consists of the session's id and the seq. The rank is ts_rank times the weight of the passage's
+kind. A search ranks all matches; recall ranks the newest if there are very many.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
 from typing import Any
 from uuid import UUID
 
 import msgspec
 from psycopg import Rollback
 
-from everlog.index.fulltext import Behind, News, Shown
+from everlog.index.fulltext import PassageText, SessionUpdate, StaleSession
 from everlog.index.passages import KINDS
-from everlog.index.ranking import BUDGET, Hit
+from everlog.index.ranking import BUDGET, PassageHit
 from everlog.model import Metadata
 from everlog.ports import Filter, Query, since_ms
 from everlog.stores.postgres import text_search_words as vocabulary
-from everlog.stores.postgres.connections import Database, Link
+from everlog.stores.postgres.connections import Connection, Database
 from everlog.stores.postgres.id_columns import session_of, sid_of, stripe_of
-from everlog.stores.postgres.metadata_rows import Rows, conditions_of, decoded, one, text
-from everlog.stores.postgres.snippets import cut_out
-from everlog.stores.postgres.statements import load
+from everlog.stores.postgres.metadata_rows import MetadataRows, decode_metadata, filter_conditions, storable_text
+from everlog.stores.postgres.snippets import make_snippet
+from everlog.stores.postgres.statements import load_statements
 
-_BITS = 40  # of a row's number that are the seq
-_AMONG = 20_000  # passages that are ranked for one question, the newest
-_REMEMBERED = 50_000  # stems
+_SEQ_BITS = 40  # of a row id that hold the seq
+_MAX_RANKED = 20_000  # the newest passages, for one query
+_MAX_STEMS = 50_000  # in the cache
 _LEXEME = re.compile(r"'((?:[^']|'')*)'")
 
 
-class Texts:
-    """The passages of one store."""
+class PassageSearch:
+    """The full-text index of one store."""
 
-    def __init__(self, database: Database, rows: Rows) -> None:
+    def __init__(self, database: Database, rows: MetadataRows) -> None:
         self._database = database
         self._rows = rows
         self._schema = database.settings.schema
-        self._sql = load("search", self._schema)
+        self._sql = load_statements("search", self._schema)
         self._stems: dict[str, str] = {}
 
-    # --- taking in
+    # --- indexing
 
-    def await_(self, link: Link, sid: UUID, seq: int) -> None:
-        """A session has something that is to be taken in."""
-        link.execute(self._sql["await"], {"sid": sid, "seq": seq})
+    def mark_pending(self, connection: Connection, sid: UUID, seq: int) -> None:
+        """Mark a session as having records to index."""
+        connection.execute(self._sql["mark_pending"], {"sid": sid, "seq": seq})
 
-    def behind(self, limit: int = 1_000) -> list[Behind]:
-        """Sessions that have gone on since they were taken in, the oldest first."""
-        rows = self._all("behind", {"limit": limit})
+    def stale_sessions(self, limit: int = 1_000) -> list[StaleSession]:
+        """Return sessions that have grown since they were indexed, oldest first."""
+        rows = self._run_named("stale_sessions", {"limit": limit})
         return [
-            Behind(session_of(sid), seq, size, decoded(data) or Metadata(id=session_of(sid)))
+            StaleSession(session_of(sid), seq, size, decode_metadata(data) or Metadata(id=session_of(sid)))
             for sid, seq, size, data in rows
         ]
 
-    def take(self, news: Iterable[News]) -> None:
-        """Take in what is new of some sessions, each in a transaction of its own."""
-        for some in news:
-            self._database.changing(lambda link, some=some: self._take(link, some))  # type: ignore[misc]
+    def apply_updates(self, updates: Iterable[SessionUpdate]) -> None:
+        """Index new records of sessions, each session in its own transaction."""
+        for update in updates:
+            work = partial(self._apply_update, update)
+            self._database.run_transaction(work)
 
-    def _take(self, link: Link, news: News) -> None:
-        sid, seq = sid_of(news.before.session), news.before.seq
-        through = max(news.change.through, seq)
+    def _apply_update(self, update: SessionUpdate, connection: Connection) -> None:
+        sid, seq = sid_of(update.stale.session), update.stale.seq
+        through = max(update.changes.last_seq, seq)
         values = {"sid": sid, "seq": seq, "through": through}
-        link.execute(self._sql["first"], {"sid": sid})
-        if not link.execute(self._sql["taken"], values).rowcount:
-            return  # another process was here
-        more = 0
-        for first, last in news.change.dropped:
-            dropped = {"sid": sid, "first": first, "last": last}
-            more -= link.execute(self._sql["drop_range"], dropped).rowcount
-        if news.change.gone:
-            gone = {"sid": sid, "seqs": sorted(news.change.gone)}
-            more -= link.execute(self._sql["drop_these"], gone).rowcount
+        connection.execute(self._sql["insert_indexed"], {"sid": sid})
+        if not connection.execute(self._sql["advance_indexed"], values).rowcount:
+            return  # another process indexed it meanwhile
+        count_change = 0
+        for first, last in update.changes.removed_ranges:
+            removed_range = {"sid": sid, "first": first, "last": last}
+            count_change -= connection.execute(self._sql["delete_range"], removed_range).rowcount
+        if update.changes.removed:
+            removed = {"sid": sid, "seqs": sorted(update.changes.removed)}
+            count_change -= connection.execute(self._sql["delete_seqs"], removed).rowcount
         rows = [
             {
                 "sid": sid,
                 "seq": passage.seq,
-                "at": passage.at,
+                "at": passage.time,
                 "kind": passage.kind,
-                "text": text(passage.text),
-                "words": vocabulary.document(passage.text, passage.grams),
-                "inside": vocabulary.trigrams(passage.text),
+                "text": storable_text(passage.text),
+                "words": vocabulary.encode_document(passage.text, passage.grams),
+                "inside": vocabulary.encode_trigrams(passage.text),
             }
-            for passage in news.passages
+            for passage in update.passages
         ]
         if rows:
-            with link.cursor() as cursor:
-                cursor.executemany(self._sql["put"], rows)
-        # As late as can be: an append waits for it. Before this, a deletion makes it all undone;
-        # behind it, a deletion waits for the end, and finds what was written here.
-        if link.execute(self._sql["hold"], {"sid": sid}).fetchone() is None:
+            with connection.cursor() as cursor:
+                cursor.executemany(self._sql["upsert_passage"], rows)
+        # As late as possible, since appends wait for it. A deletion before this point undoes all of
+        # it; one after it waits for the transaction and removes what was written.
+        if connection.execute(self._sql["lock_session"], {"sid": sid}).fetchone() is None:
             raise Rollback
-        stripe = {"stripe": stripe_of(sid.bytes), "more": more + len(rows)}
-        link.execute(self._sql["count"], stripe)
-        link.execute(self._sql["done"], {"sid": sid, "through": through})
+        stripe = {"stripe": stripe_of(sid.bytes), "more": count_change + len(rows)}
+        connection.execute(self._sql["add_passages"], stripe)
+        connection.execute(self._sql["delete_pending_through"], {"sid": sid, "through": through})
 
-    def drop(self, link: Link, sid: UUID) -> None:
-        """Forget a session."""
-        gone = link.execute(self._sql["drop_passages"], {"sid": sid}).rowcount
-        for name in ("drop_taken", "drop_pending"):
-            link.execute(self._sql[name], {"sid": sid})
-        if gone:
-            link.execute(self._sql["count"], {"stripe": stripe_of(sid.bytes), "more": -gone})
+    def drop(self, connection: Connection, sid: UUID) -> None:
+        """Delete the passages of a session."""
+        count = connection.execute(self._sql["delete_passages"], {"sid": sid}).rowcount
+        for name in ("delete_indexed", "delete_pending"):
+            connection.execute(self._sql[name], {"sid": sid})
+        if count:
+            stripe = {"stripe": stripe_of(sid.bytes), "more": -count}
+            connection.execute(self._sql["add_passages"], stripe)
 
-    # --- asking
+    # --- searching
 
-    def find(self, match: str, weights: Sequence[float], query: Query, limit: int) -> list[Hit]:
-        """The best passages for an expression."""
+    def find_best(self, match: str, weights: Sequence[float], query: Query, limit: int) -> list[PassageHit]:
+        """Return the best passages for an expression."""
         return self._hits(match, weights, query, limit)
 
-    def gather(self, match: str, weights: Sequence[float], query: Query, each: int) -> list[Hit]:
-        """The best passages of every session that has something, so many of each."""
-        asked = self._tsquery(match)
-        if not asked:
+    def find_per_session(
+        self, match: str, weights: Sequence[float], query: Query, per_session: int
+    ) -> list[PassageHit]:
+        """Return the best passages of every session with a match, up to `per_session` of each."""
+        tsquery = self._tsquery(match)
+        if not tsquery:
             return []
         conditions, values = _conditions(query, None)
         conditions.append("p.words @@ %(match)s::tsquery")
-        return self._gathered(_score(weights), conditions, values | {"match": asked}, each)
+        return self._gather(_score(weights), conditions, values | {"match": tsquery}, per_session)
 
-    def _gathered(
-        self, score: str, conditions: Sequence[str], values: Mapping[str, Any], each: int
-    ) -> list[Hit]:
-        rows = self._ask(
+    def _gather(
+        self, score: str, conditions: Sequence[str], values: Mapping[str, Any], per_session: int
+    ) -> list[PassageHit]:
+        rows = self._fetch(
             f"""SELECT sid, seq, at, score FROM (
                 SELECT sid, seq, at, score,
                     row_number() OVER (PARTITION BY sid ORDER BY score, seq DESC) AS place
@@ -134,23 +139,18 @@ class Texts:
                     FROM {self._from(conditions)} WHERE {" AND ".join(conditions)}
                 ) ranked
             ) placed WHERE place <= %(each)s""",
-            {**values, "each": each},
+            {**values, "each": per_session},
         )
         return [_hit(*row) for row in rows]
 
-    def newest(self, match: str, weights: Sequence[float], among: int, limit: int) -> list[Hit]:
-        """The best passages among the newest that have any of some words."""
-        return self._hits(match, weights, Query(text=""), limit, among=among)
+    def find_newest(self, match: str, weights: Sequence[float], candidates: int, limit: int) -> list[PassageHit]:
+        """Return the best passages among the newest matches."""
+        return self._hits(match, weights, Query(text=""), limit, candidates=candidates)
 
-    def between(
-        self,
-        match: str,
-        weights: Sequence[float],
-        query: Query,
-        span: tuple[int, int],
-        limit: int,
-    ) -> list[Hit]:
-        """The best passages of a time."""
+    def find_between(
+        self, match: str, weights: Sequence[float], query: Query, span: tuple[int, int], limit: int
+    ) -> list[PassageHit]:
+        """Return the best passages of a time span."""
         return self._hits(match, weights, query, limit, span=span)
 
     def _hits(
@@ -160,15 +160,15 @@ class Texts:
         query: Query,
         limit: int,
         *,
-        among: int = _AMONG,
+        candidates: int = _MAX_RANKED,
         span: tuple[int, int] | None = None,
-    ) -> list[Hit]:
-        asked = self._tsquery(match)
-        if not asked:
+    ) -> list[PassageHit]:
+        tsquery = self._tsquery(match)
+        if not tsquery:
             return []
         conditions, values = _conditions(query, span)
-        values |= {"match": asked, "among": among, "limit": limit}
-        rows = self._ask(
+        values |= {"match": tsquery, "among": candidates, "limit": limit}
+        rows = self._fetch(
             f"""SELECT sid, seq, at, ({_score(weights)})::double precision AS score FROM (
                 SELECT p.sid, p.seq, p.at, p.kind, p.words FROM {self._from(conditions)}
                 WHERE p.words @@ %(match)s::tsquery {_and(conditions)}
@@ -178,102 +178,97 @@ class Texts:
         )
         return [_hit(*row) for row in rows]
 
-    def inside(self, match: str, query: Query, each: int) -> list[Hit]:
-        """Likewise those with names that contain something, the newest."""
-        names = [vocabulary.plain(name) for name in re.findall(r'"((?:[^"]|"")*)"', match)]
-        pieces = sorted({piece for name in names for piece in vocabulary.threes(name)})
-        if not pieces:
+    def find_substrings(self, match: str, query: Query, per_session: int) -> list[PassageHit]:
+        """Return the newest passages of every session with names that contain the terms."""
+        names = [vocabulary.normalize(name) for name in re.findall(r'"((?:[^"]|"")*)"', match)]
+        trigrams = sorted({gram for name in names for gram in vocabulary.split_trigrams(name)})
+        if not trigrams:
             return []
         conditions, values = _conditions(query, None)
         for number, name in enumerate(names):
             conditions.append(f"strpos(lower(p.text), %(name{number})s) > 0")
-            values[f"name{number}"] = text(name)
-        # First what the index tells: to look into a text it must be read.
+            values[f"name{number}"] = storable_text(name)
+        # The indexed condition first: the others must read the text.
         conditions.insert(0, "p.inside @@ %(match)s::tsquery")
-        values["match"] = " & ".join(f"'{piece}'" for piece in pieces)
-        return self._gathered("-1.0", conditions, values, each)
+        values["match"] = " & ".join(f"'{gram}'" for gram in trigrams)
+        return self._gather("-1.0", conditions, values, per_session)
 
-    def count(self, match: str) -> int:
-        """How many passages have something, up to more than anybody looks at."""
-        asked = self._tsquery(match)
-        if not asked:
+    def count_matches(self, match: str) -> int:
+        """Count matching passages, up to twice the budget of a ranking."""
+        tsquery = self._tsquery(match)
+        if not tsquery:
             return 0
-        rows = self._all("number", {"match": asked, "limit": 2 * BUDGET})
+        rows = self._run_named("count_matches", {"match": tsquery, "limit": 2 * BUDGET})
         return int(rows[0][0])
 
-    def places(self, match: str, limit: int) -> list[int]:
-        """The rows of the passages that have something, of at most so many, the newest."""
-        asked = self._tsquery(match)
-        if not asked:
+    def matching_rows(self, match: str, limit: int) -> list[int]:
+        """Return the row ids of the newest matching passages, up to `limit`."""
+        tsquery = self._tsquery(match)
+        if not tsquery:
             return []
-        return [
-            _row(sid, seq) for sid, seq in self._all("places", {"match": asked, "limit": limit})
-        ]
+        rows = self._run_named("newest_matches", {"match": tsquery, "limit": limit})
+        return [_row_id(sid, seq) for sid, seq in rows]
 
-    def total(self) -> int:
-        """How many passages there are."""
-        return int(self._database.reading(lambda link: one(link, self._sql["total"])))
+    def count_passages(self) -> int:
+        """Count all passages."""
+        return int(self._run_named("count_passages", {})[0][0])
 
-    def shown(
+    def load_passages(
         self, rows: Sequence[int], match: str, marks: tuple[str, str], words: int
-    ) -> dict[int, Shown]:
-        """Passages with a piece of each in which what was found is marked."""
+    ) -> dict[int, PassageText]:
+        """Load passages, each with a snippet in which the matches are marked."""
         if not rows:
             return {}
-        places = [(UUID(int=row >> _BITS), row & ((1 << _BITS) - 1)) for row in rows]
-        values = {"sids": [sid for sid, _ in places], "seqs": [seq for _, seq in places]}
-        found = self._all("shown", values)
-        node = vocabulary.parse(match) if match else None
-        asked = self._asked(node)
-        stems = self._likely(asked, (row[4] for row in found))
+        positions = [(UUID(int=row >> _SEQ_BITS), row & ((1 << _SEQ_BITS) - 1)) for row in rows]
+        values = {"sids": [sid for sid, _ in positions], "seqs": [seq for _, seq in positions]}
+        passages = self._run_named("passage_texts", values)
+        node = vocabulary.parse_match(match) if match else None
+        lexemes = self._lexemes(node)
+        stems = self._candidate_stems(lexemes, (row[4] for row in passages))
 
-        def is_found(word: str) -> bool:
+        def is_match(word: str) -> bool:
             stem = stems.get(word, word)
-            return any(
-                stem.startswith(lexeme) if begun else stem == lexeme for lexeme, begun in asked
-            )
+            return any(stem.startswith(lexeme) if is_prefix else stem == lexeme for lexeme, is_prefix in lexemes)
 
         return {
-            _row(sid, seq): Shown(kind, at, cut_out(said, is_found, marks, words), said)
-            for sid, seq, kind, at, said in found
+            _row_id(sid, seq): PassageText(kind, at, make_snippet(content, is_match, marks, words), content)
+            for sid, seq, kind, at, content in passages
         }
 
-    def _asked(self, node: vocabulary.Node | None) -> list[tuple[str, bool]]:
-        """The words that are looked for, and whether each is only begun."""
-        stems = self._stemmed(vocabulary.every(node))
+    def _lexemes(self, node: vocabulary.Node | None) -> list[tuple[str, bool]]:
+        """Return the lexemes of a query, and whether each is a prefix."""
+        stems = self._stem(vocabulary.all_words(node))
         return [
-            (stems.get(word, word), term.begun and number == len(term.said))
-            for term in vocabulary.terms(node)
-            for number, word in enumerate(term.said, 1)
+            (stems.get(word, word), term.is_prefix and number == len(term.words))
+            for term in vocabulary.positive_terms(node)
+            for number, word in enumerate(term.words, 1)
         ]
 
-    def _likely(self, asked: Sequence[tuple[str, bool]], texts: Iterable[str]) -> Mapping[str, str]:
-        """The stems of those words of texts that can be what is looked for: they begin alike."""
-        begin = tuple({lexeme[:3] for lexeme, _ in asked})
-        if not begin:
+    def _candidate_stems(self, lexemes: Sequence[tuple[str, bool]], texts: Iterable[str]) -> Mapping[str, str]:
+        """Return the stems of the words in texts that begin like a lexeme, and so may match it."""
+        prefixes = tuple({lexeme[:3] for lexeme, _ in lexemes})
+        if not prefixes:
             return {}
-        found = {
-            word for said in texts for word in vocabulary.words(said) if word.startswith(begin)
-        }
-        return self._stemmed(found)
+        words = (word for text in texts for word in vocabulary.encode_words(text))
+        return self._stem(word for word in words if word.startswith(prefixes))
 
     def _tsquery(self, match: str) -> str:
-        node = vocabulary.parse(match)
-        return vocabulary.tsquery(node, self._stemmed(vocabulary.every(node)))
+        node = vocabulary.parse_match(match)
+        return vocabulary.to_tsquery(node, self._stem(vocabulary.all_words(node)))
 
-    def _stemmed(self, given: Iterable[str]) -> Mapping[str, str]:
-        """Words as the index has them; the server is asked once for each."""
-        wanted = set(given)
-        new = sorted(wanted - self._stems.keys())
+    def _stem(self, words: Iterable[str]) -> Mapping[str, str]:
+        """Return the lexeme of each word; the server is asked once per word."""
+        requested = set(words)
+        new = sorted(requested - self._stems.keys())
         if new:
-            if len(self._stems) + len(new) > _REMEMBERED:
+            if len(self._stems) + len(new) > _MAX_STEMS:
                 self._stems = {}
-                new = sorted(wanted)
-            for word, vector in self._all("stems", {"words": new}):
+                new = sorted(requested)
+            for word, vector in self._run_named("stems", {"words": new}):
                 lexeme = _LEXEME.search(vector)
                 self._stems[word] = lexeme[1].replace("''", "'") if lexeme else word
-        known = self._stems
-        return {word: known.get(word, word) for word in wanted}
+        stems = self._stems
+        return {word: stems.get(word, word) for word in requested}
 
     def _from(self, conditions: Sequence[str]) -> str:
         source = f'"{self._schema}".passage p'
@@ -281,27 +276,27 @@ class Texts:
             source += f' JOIN "{self._schema}".listing l ON l.sid = p.sid'
         return source
 
-    def _all(self, name: str, values: Mapping[str, Any]) -> list[Any]:
-        return self._ask(self._sql[name], values)
+    def _run_named(self, name: str, values: Mapping[str, Any]) -> list[Any]:
+        return self._fetch(self._sql[name], values)
 
-    def _ask(self, statement: str, values: Mapping[str, Any]) -> list[Any]:
-        return self._database.reading(
-            lambda link: link.execute(statement, values, binary=True).fetchall()
+    def _fetch(self, statement: str, values: Mapping[str, Any]) -> list[Any]:
+        return self._database.run_idempotent(
+            lambda connection: connection.execute(statement, values, binary=True).fetchall()
         )
 
 
 def _conditions(query: Query, span: tuple[int, int] | None) -> tuple[list[str], dict[str, Any]]:
-    whose = msgspec.structs.replace(query.which, since=None, unfinished=None)
-    conditions, values = conditions_of(whose, "l.")
-    if query.which.since is not None:
+    criteria = msgspec.structs.replace(query.criteria, since=None, unfinished=None)
+    conditions, values = filter_conditions(criteria, "l.")
+    if query.criteria.since is not None:
         conditions.append("p.at >= %(from)s")
-        values["from"] = since_ms(query.which)
+        values["from"] = since_ms(query.criteria)
     if query.until is not None:
         conditions.append("p.at < %(until)s")
         values["until"] = since_ms(Filter(since=query.until))
     if query.role is not None:
         conditions.append("p.kind = %(role)s")
-        values["role"] = text(query.role)
+        values["role"] = storable_text(query.role)
     if span is not None:
         conditions += ["p.at >= %(begin)s", "p.at < %(end)s"]
         values |= {"begin": span[0], "end": span[1]}
@@ -309,19 +304,17 @@ def _conditions(query: Query, span: tuple[int, int] | None) -> tuple[list[str], 
 
 
 def _score(weights: Sequence[float]) -> str:
-    weight = " ".join(
-        f"WHEN '{kind}' THEN {float(one)}" for kind, one in zip(KINDS, weights, strict=False)
-    )
-    return f"-(ts_rank(p.words, %(match)s::tsquery, 1) + 1e-9) * CASE p.kind {weight} ELSE 1 END"
+    cases = " ".join(f"WHEN '{kind}' THEN {float(weight)}" for kind, weight in zip(KINDS, weights, strict=False))
+    return f"-(ts_rank(p.words, %(match)s::tsquery, 1) + 1e-9) * CASE p.kind {cases} ELSE 1 END"
 
 
 def _and(conditions: Sequence[str]) -> str:
-    return "".join(f" AND {one}" for one in conditions)
+    return "".join(f" AND {condition}" for condition in conditions)
 
 
-def _row(sid: UUID, seq: int) -> int:
-    return sid.int << _BITS | seq
+def _row_id(sid: UUID, seq: int) -> int:
+    return sid.int << _SEQ_BITS | seq
 
 
-def _hit(sid: UUID, seq: int, at: int, score: float) -> Hit:
-    return Hit(_row(sid, seq), session_of(sid), seq, at, score)
+def _hit(sid: UUID, seq: int, at: int, score: float) -> PassageHit:
+    return PassageHit(_row_id(sid, seq), session_of(sid), seq, at, score)

@@ -1,11 +1,11 @@
-"""Connections for the threads of a process: a bounded number, the one used last first.
+"""Bounded connection pool for the threads of a process; the last used connection goes first.
 
-An append takes a connection and gives it back, so both are a single step as long as nobody waits.
-Who waits is served in turn, but for who is urgent: turns must be renewed while everybody else asks
-something that takes long. So there is one connection more, for that moment alone, and where the
-server allows none, the first that is given back. Nothing happens here that nobody asked for: a
-server that is away is noticed by who needs it. The first to find that waits, since it may be back
-at once; until it is, whoever comes after is told without waiting.
+Every append acquires and releases a connection, so both take a single step while nobody waits.
+Waiters are served in order, except for urgent ones: leases must be renewed while all connections
+run slow queries. An urgent caller may open one extra connection, or, if the server refuses, gets
+the first that is released. The pool does nothing in the background: a server that is down is
+noticed by the next caller. The first one to notice waits, since the server may be back at once;
+until it is back, later callers fail without waiting.
 """
 
 from __future__ import annotations
@@ -21,167 +21,168 @@ from psycopg.pq import TransactionStatus
 
 from everlog.errors import StoreFailedError
 from everlog.stores.postgres.driver_errors import Address
-from everlog.stores.postgres.timeouts import Patient
+from everlog.stores.postgres.timeouts import TimedConnection
 
-_PAUSE = 0.1  # seconds between attempts to reach a server
-_REST = 600.0  # seconds; one that nobody has needed for so long is closed
+_RETRY_SECONDS = 0.1  # between attempts to reach the server
+_IDLE_SECONDS = 600.0  # after which an unused connection is closed
 
 
 class _Waiter:
-    """Somebody who waits for a connection."""
+    """A thread that waits for a connection."""
 
-    __slots__ = ("link", "served")
+    __slots__ = ("connection", "served")
 
     def __init__(self) -> None:
-        self.link: Patient | None = None
+        self.connection: TimedConnection | None = None
         self.served = threading.Event()
 
 
-class Links:
-    """The connections to one database."""
+class ConnectionPool:
+    """The connections of a process to one database."""
 
     def __init__(
-        self, connect: Callable[[], Patient], address: Address, most: int, seconds: float
+        self, connect: Callable[[], TimedConnection], address: Address, max_size: int, wait_seconds: float
     ) -> None:
-        """So many at most, and one for who is urgent; `seconds`: to wait for any, or the server."""
-        self._connect, self._address, self._most, self._seconds = connect, address, most, seconds
+        """`max_size` excludes the urgent connection; `wait_seconds`: for one, or the server."""
+        self._connect, self._address = connect, address
+        self._max_size, self._wait_seconds = max_size, wait_seconds
         self._lock = threading.Lock()
-        self._idle: deque[Patient] = deque()
-        self._waiting: deque[_Waiter] = deque()
-        self._all: WeakSet[Patient] = WeakSet()  # a thread that is broken off may have dropped one
-        self._making = 0
-        self._era = 0  # those of an earlier one are not used again
+        self._idle: deque[TimedConnection] = deque()
+        self._waiters: deque[_Waiter] = deque()
+        # Weak: an aborted thread may drop a connection.
+        self._all: WeakSet[TimedConnection] = WeakSet()
+        self._opening = 0
+        self._generation = 0  # connections of earlier generations are not reused
         self._closed = False
-        self._away = False  # the server, when it was last asked for
+        self._unreachable = False  # whether the server was, at the last attempt
 
-    def take(self, *, urgent: bool = False) -> Patient:
-        """A connection that is the caller's until it is given back; one at a time is urgent."""
-        if self._waiting:
-            return self._more(urgent)
+    def acquire(self, *, urgent: bool = False) -> TimedConnection:
+        """Return a connection for the caller to release; only one call at a time may be urgent."""
+        if self._waiters:
+            return self._wait_for_connection(urgent)
         try:
-            link = self._idle.pop()
+            connection = self._idle.pop()
         except IndexError:
-            return self._more(urgent)
-        if link.era == self._era:
-            return link
-        self._drop(link)  # given back just as a loss was told
-        return self._more(urgent)
+            return self._wait_for_connection(urgent)
+        if connection.pool_generation == self._generation:
+            return connection
+        self._discard(connection)  # released during an invalidation
+        return self._wait_for_connection(urgent)
 
-    def give(self, link: Patient) -> None:
-        """Let others have it; one that is broken, or in the middle of something, is closed."""
+    def release(self, connection: TimedConnection) -> None:
+        """Make a connection available again; close it if it is broken or inside a transaction."""
         if (
-            link.era != self._era
+            connection.pool_generation != self._generation
             or self._closed
-            or len(self._all) > self._most  # one more, which was urgent
-            or link.pgconn.transaction_status != TransactionStatus.IDLE
+            or len(self._all) > self._max_size  # the extra one of an urgent call
+            or connection.pgconn.transaction_status != TransactionStatus.IDLE
         ):
-            self._drop(link)
+            self._discard(connection)
             return
-        link.since = time.monotonic()
-        self._idle.append(link)
-        if self._waiting:  # who waits says so first and looks then, as this does the other way
+        connection.idle_since = time.monotonic()
+        self._idle.append(connection)
+        if self._waiters:  # waiters enqueue before they look; this is the reverse order
             with self._lock:
-                self._hand_over()
+                self._serve_waiters()
         elif len(self._idle) > 1:
-            self._rest(link.since)
+            self._close_idle(connection.idle_since)
 
-    def renew(self) -> None:
-        """After a loss: none of those that there are is used again."""
+    def invalidate(self) -> None:
+        """Discard all current connections after a loss, those in use when they are released."""
         with self._lock:
-            self._era += 1
-            there = tuple(self._idle)  # in one step: others take and give without the lock
-            old = [one for one in there if one.era != self._era]
-            for one in old:
+            self._generation += 1
+            idle = tuple(self._idle)  # atomically: others acquire and release without the lock
+            outdated = [item for item in idle if item.pool_generation != self._generation]
+            for connection in outdated:
                 with suppress(ValueError):
-                    self._idle.remove(one)
-        for one in old:
-            self._drop(one)
+                    self._idle.remove(connection)
+        for connection in outdated:
+            self._discard(connection)
 
     def close(self) -> None:
-        """Close them, those in use once they are given back."""
+        """Close all connections, those in use when they are released."""
         self._closed = True
-        self.renew()
+        self.invalidate()
 
-    def _rest(self, now: float) -> None:
-        """Close one that has not been needed for long."""
+    def _close_idle(self, now: float) -> None:
+        """Close the connection that has been idle longest, if it was for too long."""
         with suppress(IndexError):
-            if self._idle[0].since < now - _REST:
-                self._drop(self._idle.popleft())
+            if self._idle[0].idle_since < now - _IDLE_SECONDS:
+                self._discard(self._idle.popleft())
 
-    def _drop(self, link: Patient) -> None:
-        link.close()
-        self._all.discard(link)
+    def _discard(self, connection: TimedConnection) -> None:
+        connection.close()
+        self._all.discard(connection)
 
-    # --- where none is free
+    # --- when no connection is free
 
-    def _more(self, urgent: bool) -> Patient:
-        deadline = time.monotonic() + self._seconds
+    def _wait_for_connection(self, urgent: bool) -> TimedConnection:
+        deadline = time.monotonic() + self._wait_seconds
         problem = StoreFailedError(
-            f"all connections to {self._address} are in use",
-            hint="raise postgres.pool_size, or postgres.wait_seconds",
+            f"all connections to {self._address} are in use", hint="raise postgres.pool_size, or postgres.wait_seconds"
         )
         waiter = _Waiter()
         with self._lock:
-            (self._waiting.appendleft if urgent else self._waiting.append)(waiter)
-            self._hand_over()
+            (self._waiters.appendleft if urgent else self._waiters.append)(waiter)
+            self._serve_waiters()
         try:
             while not waiter.served.is_set():
-                made = self._made(self._most + urgent)
-                if isinstance(made, Patient):
-                    return made
-                problem = made or problem
-                left = deadline - time.monotonic()
-                if made is not None and not self._all and (self._away or left <= 0):
-                    self._away = True
+                opened = self._open_connection(self._max_size + urgent)
+                if isinstance(opened, TimedConnection):
+                    return opened
+                problem = opened or problem
+                remaining = deadline - time.monotonic()
+                if opened is not None and not self._all and (self._unreachable or remaining <= 0):
+                    self._unreachable = True
                     raise problem
-                # Not for longer: there may be room for one more, or the server may be back.
-                if not waiter.served.wait(min(left, _PAUSE)) and left <= 0:
+                # Not longer: a slot may become free, or the server may be back.
+                if not waiter.served.wait(min(remaining, _RETRY_SECONDS)) and remaining <= 0:
                     raise problem
-            link, waiter.link = waiter.link, None
-            assert link is not None
-            return link
+            connection, waiter.connection = waiter.connection, None
+            assert connection is not None
+            return connection
         finally:
-            self._leave(waiter)
+            self._remove_waiter(waiter)
 
-    def _made(self, most: int) -> Patient | StoreFailedError | None:
-        """A new connection, or why there is none; None if there may be no more."""
+    def _open_connection(self, max_size: int) -> TimedConnection | StoreFailedError | None:
+        """Return a new connection, or the error; None if the pool is full."""
         with self._lock:
-            if len(self._all) + self._making >= most:
+            if len(self._all) + self._opening >= max_size:
                 return None
-            self._making += 1
-            era = self._era
+            self._opening += 1
+            generation = self._generation
         try:
-            link = self._connect()
+            connection = self._connect()
         except StoreFailedError as error:
             return error
         else:
-            link.era = era
-            self._all.add(link)
-            self._away = False
-            return link
+            connection.pool_generation = generation
+            self._all.add(connection)
+            self._unreachable = False
+            return connection
         finally:
             with self._lock:
-                self._making -= 1
+                self._opening -= 1
 
-    def _hand_over(self) -> None:
-        """Give what is free to those who wait, in turn; the lock is held."""
-        while self._waiting:
+    def _serve_waiters(self) -> None:
+        """Hand idle connections to waiters, in order. The caller holds the lock."""
+        while self._waiters:
             try:
-                link = self._idle.pop()
+                connection = self._idle.pop()
             except IndexError:
                 return
-            if link.era != self._era:
-                self._drop(link)
+            if connection.pool_generation != self._generation:
+                self._discard(connection)
                 continue
-            waiter = self._waiting.popleft()
-            waiter.link = link
+            waiter = self._waiters.popleft()
+            waiter.connection = connection
             waiter.served.set()
 
-    def _leave(self, waiter: _Waiter) -> None:
-        """Somebody waits no more, perhaps just as something was handed over."""
+    def _remove_waiter(self, waiter: _Waiter) -> None:
+        """Remove a waiter; release a connection that was handed to it meanwhile."""
         with self._lock:
             with suppress(ValueError):
-                self._waiting.remove(waiter)
-            link, waiter.link = waiter.link, None
-        if link is not None:
-            self.give(link)
+                self._waiters.remove(waiter)
+            connection, waiter.connection = waiter.connection, None
+        if connection is not None:
+            self.release(connection)

@@ -1,7 +1,7 @@
-"""The verbs of the store port on PostgreSQL.
+"""The store port on PostgreSQL.
 
-Truth is in `rec` and `session`; what lists, names and finds sessions is written beside it. How a
-record is stored is `appending`; this file is what the verbs do with it.
+The tables `rec` and `session` are the truth; listings, names and full text are derived from them.
+How a record is stored is in `append_statement`; this module implements the methods of the port.
 """
 
 from __future__ import annotations
@@ -15,111 +15,94 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from everlog.errors import ConflictError, FormatError, NotFoundError, StoreFullError
-from everlog.ids import Stamps, Ulids, Uuids, is_ulid, made_at
-from everlog.log.append_rules import Prepared, lasting, prepare
-from everlog.log.metadata_changes import check_facts
-from everlog.log.raw_lines import Line
+from everlog.errors import ConflictError, FormatError, StoreFullError
+from everlog.ids import TimestampSource, UlidGenerator, UuidGenerator, is_ulid, ulid_at
+from everlog.log.append_rules import PreparedRecord, drop_injected, prepare_records
+from everlog.log.metadata_changes import check_metadata
+from everlog.log.raw_lines import RawLine
 from everlog.model import TURN_END, AnyRecord, Damaged, Entry, Event, Meta, Metadata, Part
-from everlog.ports import (
-    Chats,
-    Filter,
-    Lease,
-    Order,
-    Page,
-    Progress,
-    Query,
-    Results,
-    UsageReport,
-    days_of,
-)
+from everlog.ports import Chats, Filter, Lease, Order, Page, Progress, Query, Results, UsageReport, days_of
 from everlog.settings import Settings
 from everlog.stores import session_names
-from everlog.stores.disk_usage import Holdings
-from everlog.stores.indexing import Searching
+from everlog.stores.disk_usage import DiskUsage
+from everlog.stores.indexing import SearchIndex
 from everlog.stores.postgres import schema
-from everlog.stores.postgres.append_statement import Appending, Call
-from everlog.stores.postgres.background import Keeper
-from everlog.stores.postgres.connections import Database, Link
-from everlog.stores.postgres.driver_errors import ReadOnly
+from everlog.stores.postgres.append_statement import AppendCall, Appender
+from everlog.stores.postgres.background import BackgroundThreads
+from everlog.stores.postgres.connections import Connection, Database
+from everlog.stores.postgres.driver_errors import ReadOnlyError
 from everlog.stores.postgres.id_columns import sid_of
-from everlog.stores.postgres.leases import Leases, PostgresLease, new_owner
-from everlog.stores.postgres.lifecycle import Making
-from everlog.stores.postgres.metadata_rows import MOST, Rows
-from everlog.stores.postgres.name_changes import Compose, Naming
-from everlog.stores.postgres.name_claims import NAMING, Claims
-from everlog.stores.postgres.notifications import News
-from everlog.stores.postgres.passage_search import Texts
-from everlog.stores.postgres.record_reader import Reading
-from everlog.stores.postgres.row_transfer import Carrying
-from everlog.stores.postgres.session_cache import Known, Memory
-from everlog.stores.postgres.shared_state import Sharing
-from everlog.stores.postgres.statements import load
-from everlog.stores.postgres.table_sizes import holdings
-from everlog.stores.postgres.usage_sql import used
-from everlog.stores.process_fork import mind_forks
+from everlog.stores.postgres.leases import Leases, PostgresLease, new_owner_name
+from everlog.stores.postgres.lifecycle import SessionLifecycle
+from everlog.stores.postgres.metadata_rows import MAX_PAGE, MetadataRows
+from everlog.stores.postgres.name_changes import Compose, NameChanges
+from everlog.stores.postgres.name_claims import NAME_FIELDS, NameClaims
+from everlog.stores.postgres.notifications import Notifications
+from everlog.stores.postgres.passage_search import PassageSearch
+from everlog.stores.postgres.record_reader import RecordReader
+from everlog.stores.postgres.row_transfer import RowTransfer
+from everlog.stores.postgres.session_cache import CachedSession, SessionCache
+from everlog.stores.postgres.shared_state import SharedState
+from everlog.stores.postgres.statements import load_statements
+from everlog.stores.postgres.table_sizes import query_disk_usage
+from everlog.stores.postgres.usage_sql import query_usage
+from everlog.stores.process_fork import register_fork_hooks
 
 
 class PostgresStore:
     """The store port on a database that many machines share."""
 
-    def __init__(
-        self,
-        url: str,
-        settings: Settings | None = None,
-        *,
-        clock: Callable[[], float] = time.time,
-    ) -> None:
-        """Connects when it is first used."""
-        chosen = settings or Settings()
-        self.limits = chosen.session
-        self._tool_output = chosen.search.tool_output
+    def __init__(self, url: str, settings: Settings | None = None, *, clock: Callable[[], float] = time.time) -> None:
+        """Connect on first use."""
+        options = settings or Settings()
+        self.limits = options.session
+        self._tool_output = options.search.tool_output
         self._clock = clock
-        self._now = Stamps(clock)
-        self._new_uuid = Uuids()
-        self._new_ulid = Ulids(clock)
-        # What went wrong beside the verbs; the newest thousand.
+        self._now = TimestampSource(clock)
+        self._new_uuid = UuidGenerator()
+        self._new_ulid = UlidGenerator(clock)
+        # Errors outside of calls, such as those of background threads; the newest thousand.
         self.reports: deque[str] = deque(maxlen=1000)
         report = self.reports.append
         self.database = Database(
             url,
-            chosen.postgres,
+            options.postgres,
             report,
-            durable=chosen.session.durability == "always",
-            prepare=lambda link: schema.check(link, chosen.postgres.schema),
+            durable=options.session.durability == "always",
+            prepare=lambda connection: schema.check(connection, options.postgres.schema),
         )
-        self._sql = load("sessions", chosen.postgres.schema)
-        self._records = load("records", chosen.postgres.schema)
-        self._memory = Memory()
-        self._keeper = Keeper(chosen.postgres.lease_seconds, report)
-        self._rows = Rows(self.database, self._memory, report)
-        self._leases = Leases(self.database, self._keeper)
-        self._claims = Claims(self.database)
-        self._appending = Appending(self.database, self.limits)
-        self._reading = Reading(self.database)
-        self.texts = Texts(self.database, self._rows)
-        self._making = Making(
+        self._sql = load_statements("sessions", options.postgres.schema)
+        self._record_sql = load_statements("records", options.postgres.schema)
+        self._cache = SessionCache()
+        self._background = BackgroundThreads(options.postgres.lease_seconds, report)
+        self._rows = MetadataRows(self.database, self._cache, report)
+        self._leases = Leases(self.database, self._background)
+        self._claims = NameClaims(self.database)
+        self._appender = Appender(self.database, self.limits)
+        self._reader = RecordReader(self.database)
+        self.passages = PassageSearch(self.database, self._rows)
+        self._lifecycle = SessionLifecycle(
             self.database,
             rows=self._rows,
             claims=self._claims,
-            texts=self.texts,
-            appending=self._appending,
-            reading=self._reading,
-            prepared=self._prepared,
+            passages=self.passages,
+            appender=self._appender,
+            reader=self._reader,
+            prepare=self._prepare,
         )
-        self._naming = Naming(
-            appending=self._appending,
+        self._name_changes = NameChanges(
+            appender=self._appender,
             rows=self._rows,
             claims=self._claims,
-            prepared=self._prepared,
+            prepare=self._prepare,
             seconds=self.limits.lock_seconds,
         )
-        self._news = News(self.database, report)
-        self.sharing = Sharing(self.database, self._news)
-        self._carrying = Carrying(self.database, self._rows, self._claims, self.texts, self._making)
-        self._keeper.refresh = self._rows.refresh
-        self._keeper.prolong = self._leases.renew
-        mind_forks(in_child=self._after_fork_in_child)
+        self._notifications = Notifications(self.database, report)
+        self.sharing = SharedState(self.database, self._notifications)
+        self._transfer = RowTransfer(self.database, self._rows, self._claims, self.passages, self._lifecycle)
+        self._background.refresh_row = self._rows.refresh
+        self._background.renew_leases = self._leases.renew
+        register_fork_hooks(in_child=self._after_fork_in_child)
 
     def __repr__(self) -> str:
         return f"PostgresStore({self.database.address})"
@@ -127,16 +110,12 @@ class PostgresStore:
     # --- writing
 
     def create(
-        self,
-        facts: Mapping[str, Any] | None = None,
-        *,
-        unless_held: bool = False,
-        at: int | None = None,
+        self, facts: Mapping[str, Any] | None = None, *, unless_held: bool = False, at: int | None = None
     ) -> Metadata:
-        """Make an empty session, in one transaction with its names."""
-        given = {key: value for key, value in check_facts(facts or {}).items() if value is not None}
-        session = self._new_ulid() if at is None else made_at(at, os.urandom(10))
-        return self._making.create(session, given, unless_held=unless_held)
+        """Create an empty session, in one transaction with its names."""
+        fields = {key: value for key, value in check_metadata(facts or {}).items() if value is not None}
+        session = self._new_ulid() if at is None else ulid_at(at, os.urandom(10))
+        return self._lifecycle.create(session, fields, unless_held=unless_held)
 
     def append(
         self,
@@ -147,35 +126,36 @@ class PostgresStore:
         no_marker_after: int | None = None,
         lease: Lease | None = None,
     ) -> list[AnyRecord]:
-        """Add records at the end: one statement for all of them."""
+        """Append records, all by one statement. Durable on return."""
         epoch = None if lease is None else self._epoch(session, lease)
-        kept = lasting(records)
-        if not kept:
+        durable = drop_injected(records)
+        if not durable:
             self.resolve(session)
             return []
         sid_of(session)
-        prepared = prepare(kept, self._now, self._new_uuid)
-        call = Call(prepared, expected_seq, no_marker_after, epoch)
-        naming = ends = False
-        for one in kept:
-            naming = naming or (isinstance(one, Meta) and not NAMING.isdisjoint(one.set))
-            ends = ends or (isinstance(one, Event) and one.kind == TURN_END)
-        with self._held(session) as known:
+        prepared = prepare_records(durable, self._now, self._new_uuid)
+        call = AppendCall(prepared, expected_seq, no_marker_after, epoch)
+        changes_names = ends_turn = False
+        for item in durable:
+            if isinstance(item, Meta):
+                changes_names = changes_names or not NAME_FIELDS.isdisjoint(item.set)
+            ends_turn = ends_turn or (isinstance(item, Event) and item.kind == TURN_END)
+        with self._locked(session) as cached:
             try:
-                if naming:
-                    stored = self._naming.append(known, call)
+                if changes_names:
+                    stored = self._name_changes.append(cached, call)
                 else:
-                    stored = self._appending.append(known, call)
+                    stored = self._appender.append(cached, call)
             except ConflictError:
-                if isinstance(lease, PostgresLease) and known.epoch != lease.epoch:
-                    lease.lose()
+                if isinstance(lease, PostgresLease) and cached.epoch != lease.epoch:
+                    lease.mark_lost()
                 raise
-        self._keeper.appended(session, at_once=ends)
-        self._news.appended(session)
+        self._background.schedule_refresh(session, immediately=ends_turn)
+        self._notifications.announce(session)
         return stored
 
-    def _held(self, session: str) -> AbstractContextManager[Known]:
-        return self._memory.of(session).hold(self.limits.lock_seconds)
+    def _locked(self, session: str) -> AbstractContextManager[CachedSession]:
+        return self._cache.get(session).hold_lock(self.limits.lock_seconds)
 
     @staticmethod
     def _epoch(session: str, lease: Lease) -> int:
@@ -184,243 +164,242 @@ class PostgresStore:
         raise ConflictError(f"the turn lease of session {session} is not held", session=session)
 
     def promote(self, session: str, to: str, *, seq: int) -> bool:
-        """Record who takes a session's history over, if nobody did: a compare-and-set."""
+        """Record which session takes over the history, if none did yet: a compare-and-set."""
         while True:
-            held = self.metadata(session)
-            known = held.promoted_to
-            if known is not None:
-                return known.get("id") == to
+            metadata = self.metadata(session)
+            promoted_to = metadata.promoted_to
+            if promoted_to is not None:
+                return promoted_to.get("id") == to
             meta = Meta(set={"promotedTo": {"id": to, "seq": seq}}, id=self._new_uuid())
             try:
-                self.append(session, [meta], expected_seq=held.through.seq)
+                self.append(session, [meta], expected_seq=metadata.through.seq)
             except ConflictError:
-                continue  # the log went on: perhaps by the record that decides
+                continue  # the log has grown: perhaps by the deciding record
             return True
 
-    def update(
-        self, session: str, changes: Mapping[str, Any], *, unless_held: bool = False
-    ) -> Metadata:
+    def update(self, session: str, changes: Mapping[str, Any], *, unless_held: bool = False) -> Metadata:
         """Change metadata by a `meta` record."""
-        given = check_facts(changes)
-        if not given:
+        fields = check_metadata(changes)
+        if not fields:
             return self.metadata(session)
-        if NAMING.isdisjoint(given):
-            self.append(session, [Meta(set=given)])
+        if NAME_FIELDS.isdisjoint(fields):
+            self.append(session, [Meta(set=fields)])
             return self.metadata(session)
 
-        def compose(link: Link, held: Metadata) -> dict[str, Any]:
-            if not session_names.changes_names(given):
-                return given
-            return session_names.with_claims(
-                given, held, self._claims.holding(link), unless_held=unless_held
+        def compose(connection: Connection, metadata: Metadata) -> dict[str, Any]:
+            if not session_names.changes_names(fields):
+                return fields
+            return session_names.with_name_claims(
+                fields, metadata, self._claims.holder_lookup(connection), unless_held=unless_held
             )
 
-        return self._change(session, given, compose)
+        return self._change(session, fields, compose)
 
     def resume(self, session: str) -> Metadata:
-        """Claim the key or pair anew, by a `meta` record."""
-        return self._change(
-            session, {}, lambda link, held: session_names.resumed(held, self._claims.holding(link))
-        )
+        """Claim the key or pair again, by a `meta` record."""
 
-    def _change(self, session: str, given: dict[str, Any], compose: Compose) -> Metadata:
-        with self._held(session) as known:
-            self._naming.change(known, given, compose)
-            self._keeper.appended(session)
-            self._news.appended(session)
-            return known.metadata or self._rows.row(session).metadata
+        def compose(connection: Connection, metadata: Metadata) -> dict[str, Any]:
+            return session_names.resume_changes(metadata, self._claims.holder_lookup(connection))
+
+        return self._change(session, {}, compose)
+
+    def _change(self, session: str, fields: dict[str, Any], compose: Compose) -> Metadata:
+        with self._locked(session) as cached:
+            self._name_changes.change(cached, fields, compose)
+            self._background.schedule_refresh(session)
+            self._notifications.announce(session)
+            return cached.metadata or self._rows.row(session).metadata
 
     def fork(self, session: str, at: int | None = None) -> Metadata:
-        """A new session with the records up to one, copied in the database."""
-        return self._making.fork(session, self._new_ulid(), at)
+        """Create a session from the records up to `at`, copied inside the database."""
+        return self._lifecycle.fork(session, self._new_ulid(), at)
 
     def delete(self, session: str) -> int:
-        """Gone for everybody in one step; then its rows are removed, some at a time."""
+        """Delete a session in one step; its rows are then removed in batches."""
         with self.lease(session) as lease:
-            parts = self._making.delete(session, lease.epoch)
-        self._keeper.forget(session)
-        self._memory.forget(session)
-        # It is done, whatever becomes of this: `catch_up` removes what is left.
-        with self._keeper.harmless(f"the rows of session {session}, which is deleted, go later"):
-            self._making.remove(session)
+            parts = self._lifecycle.delete(session, lease.epoch)
+        self._background.forget(session)
+        self._cache.forget(session)
+        # The session is deleted even if this fails: `catch_up` removes the remainder.
+        with self._background.report_errors(f"rows of deleted session {session} are removed later"):
+            self._lifecycle.remove_rows(session)
         return parts
 
     # --- reading
 
     def read(self, session: str, *, after: int = 0, limit: int | None = None) -> Iterator[Entry]:
-        """Records above a seq, lazily, in pages."""
-        return self._reading.forward(session, max(after, -1), limit)
+        """Return the records above a seq, read lazily in pages."""
+        return self._reader.forward(session, max(after, -1), limit)
 
     def tail(self, session: str) -> Iterator[Entry]:
-        """All records, newest first, lazily."""
-        return self._reading.backward(session)
+        """Return all records, newest first, read lazily."""
+        return self._reader.backward(session)
 
     def metadata(self, session: str) -> Metadata:
-        """The listing's row and what the records behind it change."""
+        """Return the metadata: the listing row plus the records after it."""
         return self._rows.row(session).metadata
 
     def list(
         self,
-        which: Filter = Filter(),  # noqa: B008 - frozen
+        criteria: Filter = Filter(),  # noqa: B008 - frozen
         *,
         limit: int = 50,
         cursor: str | None = None,
         order: Order = "active",
     ) -> Page:
-        """Sessions, newest first."""
+        """Return a page of sessions, newest first."""
         if limit < 1:
             raise FormatError(f"a listing needs a limit of at least 1, not {limit}")
-        return self._rows.page(which, min(limit, MOST), cursor, order)
+        return self._rows.page(criteria, min(limit, MAX_PAGE), cursor, order)
 
     def chats(self, thread: str) -> Chats | None:
-        """The chats of a key or pair."""
+        """Return the chats of a key or pair."""
         newest, current = self._claims.newest_chat(thread), self._claims.holder(thread)
         if current is None:
             return None
         if newest is not None:
             return Chats(current[0], newest[0], newest[1])
-        # From before chats were numbered, unless it is an alias, under which none is.
-        found = self._rows.metadata(current[0])
-        if found is None or found.thread != thread:
+        # Older than chat numbers, unless it is an alias: chats are never numbered under those.
+        metadata = self._rows.metadata(current[0])
+        if metadata is None or metadata.thread != thread:
             return None
-        return Chats(current[0], self._claims.unnumbered(thread) or current[0], 0)
+        return Chats(current[0], self._claims.newest_unnumbered(thread) or current[0], 0)
 
-    def resolve(self, name: str) -> str:
-        """The id behind an id, a key, an alias, or an unambiguous beginning of an id."""
-        if not is_ulid(name):
-            return session_names.find(name, self._claims.holder, self._claims.starting_with)
-        values = {"sid": sid_of(name)}
-        if not self.database.reading(
-            lambda link: link.execute(self._sql["exists"], values).fetchone()
-        ):
-            raise NotFoundError(f"there is no session {name}", session=name)
-        return name
+    def resolve(self, name: str, *, prefix: bool = False) -> str:
+        """Return the id behind an id, key or alias; with `prefix`, behind its first letters too."""
+        if is_ulid(name):
+            values = {"sid": sid_of(name)}
+            if self.database.run_idempotent(
+                lambda connection: connection.execute(self._sql["session_exists"], values).fetchone()
+            ):
+                return name
+        return session_names.resolve_name(name, self._claims.holder, self._claims.ids_with_prefix if prefix else None)
 
     def parts(self, session: str) -> tuple[Part, ...]:
-        """The parts that its log would have as files."""
-        return self._reading.parts(session)
+        """Return the parts that the log would have as files."""
+        return self._reader.parts(session)
 
     def usage(
         self,
-        which: Filter = Filter(),  # noqa: B008 - frozen
+        criteria: Filter = Filter(),  # noqa: B008 - frozen
         *,
         until: str | None = None,
         spenders: int = 10,
         fresh: bool = True,
         progress: Progress | None = None,
     ) -> UsageReport:
-        """What sessions spent, by day and model."""
-        days = days_of(which, until)
-        whose = replace(which, since=None)
-        name = self.database.settings.schema
-        found: UsageReport = self._rows.ask(lambda link: used(link, name, whose, days, spenders))
-        return found
+        """Return the usage of sessions by day and model."""
+        days = days_of(criteria, until)
+        sessions = replace(criteria, since=None)
+        schema_name = self.database.settings.schema
+        report: UsageReport = self._rows.query_fresh(
+            lambda connection: query_usage(connection, schema_name, sessions, days, spenders)
+        )
+        return report
 
     # --- search
 
     def search(self, query: Query, *, progress: Progress | None = None) -> Results:
-        """Sessions in which something was said; what is new is taken in first."""
+        """Search the sessions; new records are indexed first."""
         try:
             self.catch_up(progress)
-        except (ReadOnly, StoreFullError) as error:  # what was taken in before can still be found
-            self.reports.append(f"the search is behind: {error.message}")
-        return self._searching().search(query)
+        except (ReadOnlyError, StoreFullError) as error:  # indexed records can still be found
+            self.reports.append(f"the search index is behind: {error.message}")
+        return self._search_index().search(query)
 
     def recall(self, query: Query, now: int) -> Results:
-        """Sessions that a message is about, as far as they are taken in."""
-        return self._searching().recall(query.text, now, query)
+        """Return sessions related to a message, as far as they are indexed."""
+        return self._search_index().recall(query.text, now, query)
 
     def catch_up(self, progress: Progress | None = None) -> int:
-        """Take in what was said since the last time; returns in how many sessions."""
-        self._rows.settle()
-        self._rows.tidy()
-        self._making.clear()
-        return self._searching().catch_up(progress)
+        """Index new records; return the number of sessions that had any."""
+        self._rows.refresh_marked()
+        self._rows.delete_indexed_pending()
+        self._lifecycle.resume_deletions()
+        return self._search_index().catch_up(progress)
 
-    def _searching(self) -> Searching:
-        return Searching(
-            self.texts,
+    def _search_index(self) -> SearchIndex:
+        return SearchIndex(
+            self.passages,
             self._rows.metadata,
             lambda session, after: self.read(session, after=after),
             self.reports.append,
-            tools=self._tool_output,
+            include_tools=self._tool_output,
         )
 
     # --- turns
 
     def lease(self, session: str) -> PostgresLease:
-        """The right to run a turn, at once or SessionBusyError."""
-        return self._leases.take(session)
+        """Acquire the turn lease. SessionBusyError if another turn holds it; never waits."""
+        return self._leases.acquire(session)
 
-    # --- moving
+    # --- transfer
 
     def ids(self) -> Iterator[str]:
-        """All sessions, oldest first."""
-        return self._carrying.ids()
+        """Yield the ids of all sessions, oldest first."""
+        return self._transfer.ids()
 
-    def lines(self, session: str) -> Iterator[Line | Damaged]:
-        """The exact lines of a session at this moment."""
-        return iter(self._reading.lines(session))
+    def lines(self, session: str) -> Iterator[RawLine | Damaged]:
+        """Return the exact lines of a session at this moment."""
+        return iter(self._reader.lines(session))
 
-    def adopt(
-        self, source: Metadata, lines: Callable[[], Iterator[Line]], after: int | None = None
-    ) -> None:
-        """Take over a session of another store, or its lines behind `after`. Durable on return."""
+    def adopt(self, source: Metadata, lines: Callable[[], Iterator[RawLine]], after: int | None = None) -> None:
+        """Insert a session of another store, or its lines after `after`. Durable on return."""
         try:
-            self._carrying.adopt(source, lines, after)
+            self._transfer.adopt(source, lines, after)
         finally:
-            self._memory.forget(source.id)
+            self._cache.forget(source.id)
 
-    def holdings(self, biggest: int = 10) -> Holdings:
-        """What is kept here, and how much room it takes."""
+    def disk_usage(self, biggest: int = 10) -> DiskUsage:
+        """Return the number and size of sessions, and the size of the tables."""
         name = self.database.settings.schema
-        found: Holdings = self._rows.ask(lambda link: holdings(link, name, biggest))
-        return found
+        usage: DiskUsage = self._rows.query_fresh(lambda connection: query_disk_usage(connection, name, biggest))
+        return usage
 
-    # --- care
+    # --- maintenance
 
     def verify(self, session: str) -> tuple[Damaged, ...]:
-        """Everything wrong with a session's records."""
-        return self._reading.verify(session)
+        """Return every problem with a session's records."""
+        return self._reader.verify(session)
 
     def repair(self, session: str) -> tuple[str, ...]:
-        """Count anew what is counted, and make what is derived from the log; delete nothing."""
-        done: list[str] = []
-        with self._held(session) as known:
-            self._appending.look(known)
-            known.seen, known.tally = False, None
-            before, after = self._making.count_anew(session)
+        """Rebuild counts and derived rows from the log; delete nothing."""
+        actions: list[str] = []
+        with self._locked(session) as cached:
+            self._appender.refresh(cached)
+            cached.is_current, cached.fold = False, None
+            before, after = self._lifecycle.rebuild_rows(session)
         if after != before:
-            done.append(f"the parts were counted anew: {len(before)} before, {len(after)} now")
-        for one in self.verify(session):
-            place = one.file or f"record {one.seq}"
-            done.append(f"{place}: {one.problem}; nothing could be done")
-        return tuple(done)
+            actions.append(f"parts recounted: {len(before)} before, {len(after)} now")
+        for damage in self.verify(session):
+            location = damage.file or f"record {damage.seq}"
+            actions.append(f"{location}: {damage.problem}; not repaired")
+        return tuple(actions)
 
     def migrate(self) -> tuple[int, int]:
-        """Bring the tables to this version; from which, to which."""
-        return self.database.prepared(
-            lambda link: schema.migrate(link, self.database.settings.schema), patience=False
+        """Migrate the tables; return the old and the new version."""
+        return self.database.run_separately(
+            lambda connection: schema.migrate(connection, self.database.settings.schema), with_timeout=False
         )
 
     def close(self) -> None:
-        """Bring rows up to date and give all connections back; the store may be used again."""
-        self._news.close()
-        self._keeper.close()
+        """Refresh rows and close all connections; the store may be used again."""
+        self._notifications.close()
+        self._background.close()
         self.database.close()
 
-    # --- help
+    # --- helpers
 
-    def _prepared(self, record: Meta) -> Prepared:
-        return prepare([record], self._now, self._new_uuid)[0]
+    def _prepare(self, record: Meta) -> PreparedRecord:
+        return prepare_records([record], self._now, self._new_uuid)[0]
 
     def _after_fork_in_child(self) -> None:
-        self._new_uuid = Uuids()  # the parent goes on counting with the old one
-        self._new_ulid = Ulids(self._clock)  # another thread may have held its lock
-        for lease in list(self._keeper.held):
-            lease.forsake()
-        self._keeper.reset()
-        self._news.reset()
-        self._leases.owner = new_owner()
-        self._memory.clear()
+        self._new_uuid = UuidGenerator()  # the parent continues the old sequence
+        self._new_ulid = UlidGenerator(self._clock)  # another thread may have held its lock
+        for lease in list(self._background.leases):
+            lease.abandon()
+        self._background.reset()
+        self._notifications.reset()
+        self._leases.owner = new_owner_name()
+        self._cache.clear()
         self.database.after_fork_in_child()

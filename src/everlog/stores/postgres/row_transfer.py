@@ -1,64 +1,71 @@
-"""Whole sessions out of the database and into it: the exact lines, with their parts and numbers.
+"""Transfer of whole sessions out of and into the database: exact lines, with parts and seqs.
 
-Each session comes in one transaction, with its names and its row, or not at all. It is not marked:
-its row is made from the same lines.
+Each session is inserted in one transaction, with its names and its row. It is not marked: its row
+is made from the same lines.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from itertools import chain
-from typing import NamedTuple
+from typing import Any, NamedTuple
 from uuid import UUID
 
 from everlog.errors import ConflictError, NotFoundError
 from everlog.log import raw_lines
-from everlog.log.fold import Tally
-from everlog.log.raw_lines import Line
+from everlog.log.fold import MetadataFold
+from everlog.log.raw_lines import RawLine
 from everlog.model import SCHEMA_VERSION, Damaged, Metadata
 from everlog.ports import SessionRow
-from everlog.stores.postgres.connections import Database, Link
-from everlog.stores.postgres.driver_errors import Duplicate
+from everlog.stores.postgres.connections import Connection, Database
+from everlog.stores.postgres.driver_errors import DuplicateRowError
 from everlog.stores.postgres.id_columns import name_of, rid_of, session_of, sid_of, stripe_of
-from everlog.stores.postgres.lifecycle import Making
-from everlog.stores.postgres.metadata_rows import Rows
-from everlog.stores.postgres.name_claims import Claims, names_of
+from everlog.stores.postgres.lifecycle import SessionLifecycle
+from everlog.stores.postgres.metadata_rows import MetadataRows
+from everlog.stores.postgres.name_claims import NameClaims, names_of
 from everlog.stores.postgres.part_layout import KINDS
-from everlog.stores.postgres.passage_search import Texts
-from everlog.stores.postgres.statements import load
+from everlog.stores.postgres.passage_search import PassageSearch
+from everlog.stores.postgres.statements import load_statements
 
-_LINES, _BYTES = 1000, 4_000_000  # of one statement
+_BATCH_LINES, _BATCH_BYTES = 1000, 4_000_000  # of one statement
 
 
-class _Place(NamedTuple):
-    """Where lines go."""
+class _Target(NamedTuple):
+    """The session that lines are inserted into."""
 
     sid: UUID
     epoch: int
-    grown: bool  # there are others before them
-    taken: dict[UUID, int]  # what makes records unique, and their seqs
+    is_append: bool  # the session already has records
+    seq_by_rid: dict[UUID, int]  # of its records, as far as looked up
 
 
-class Carrying:
-    """How whole sessions come to one store from another."""
+class RowTransfer:
+    """Lists the sessions of a store and adopts those of other stores."""
 
     def __init__(
-        self, database: Database, rows: Rows, claims: Claims, texts: Texts, making: Making
+        self,
+        database: Database,
+        rows: MetadataRows,
+        claims: NameClaims,
+        passages: PassageSearch,
+        lifecycle: SessionLifecycle,
     ) -> None:
         self._database = database
-        self._rows, self._claims, self._texts, self._making = rows, claims, texts, making
+        self._rows, self._claims = rows, claims
+        self._passages, self._lifecycle = passages, lifecycle
         name = database.settings.schema
-        self._sql = load("carrying", name)
-        self._sessions, self._records = load("sessions", name), load("records", name)
+        self._sql = load_statements("transfer", name)
+        self._session_sql = load_statements("sessions", name)
+        self._record_sql = load_statements("records", name)
 
     def ids(self) -> Iterator[str]:
-        """All sessions, oldest first."""
+        """Yield the ids of all sessions, oldest first."""
         after = UUID(int=0)
         while True:
             values = {"after": after}
-            rows = self._database.reading(
-                lambda link, values=values: link.execute(  # type: ignore[misc]
-                    self._sql["ids"], values, binary=True
+            rows = self._database.run_idempotent(
+                lambda connection, values=values: connection.execute(  # type: ignore[misc]
+                    self._sql["session_ids"], values, binary=True
                 ).fetchall()
             )
             yield from (session_of(row[0]) for row in rows)
@@ -66,117 +73,115 @@ class Carrying:
                 return
             after = rows[-1][0]
 
-    def adopt(
-        self, source: Metadata, lines: Callable[[], Iterator[Line]], after: int | None
-    ) -> None:
-        """Take a session over, or its lines behind `after`."""
+    def adopt(self, source: Metadata, lines: Callable[[], Iterator[RawLine]], after: int | None) -> None:
+        """Insert a session of another store, or append its lines after `after`."""
 
-        def work(link: Link) -> None:
+        def work(connection: Connection) -> None:
             if after is None:
-                self._settle_in(link, source, lines())
+                self._insert_session(connection, source, lines())
             else:
-                self._go_on(link, source.id, lines(), after)
+                self._append_lines(connection, source.id, lines(), after)
 
         try:
-            self._database.changing(work)
-        except Duplicate as error:
+            self._database.run_transaction(work)
+        except DuplicateRowError as error:
             raise ConflictError(
-                f"there is a session {source.id} already, or its rows are being removed",
-                session=source.id,
+                f"session {source.id} already exists, or its rows are being removed", session=source.id
             ) from error
 
-    def _settle_in(self, link: Link, source: Metadata, lines: Iterator[Line]) -> None:
+    def _insert_session(self, connection: Connection, source: Metadata, lines: Iterator[RawLine]) -> None:
         first = next(lines, None)
-        tally = raw_lines.opening(first, source)
-        blank, sid = tally.metadata(1, 0), sid_of(source.id)
-        link.execute(self._sessions["insert_session"], {"sid": sid})
-        self._rows.insert(link, blank)
-        made = blank
+        fold = raw_lines.start_fold(first, source)
+        blank, sid = fold.metadata(1, 0), sid_of(source.id)
+        connection.execute(self._session_sql["insert_session"], {"sid": sid})
+        self._rows.insert(connection, blank)
+        metadata = blank
         if first is not None:
-            place = _Place(sid, 0, grown=False, taken={})
-            made = self._insert(link, place, tally, chain((first,), lines), before=0)
-        # Copying may take long: names are locked behind it.
-        self._claims.lock(link, names_of(made))
-        self._claims.put(link, made, new=True)
-        stripe = stripe_of(name_of(made.thread))
-        link.execute(self._sessions["count_session"], {"stripe": stripe, "more": 1})
-        if first is not None or made.name:
-            self._texts.await_(link, sid, made.through.seq)
+            target = _Target(sid, 0, is_append=False, seq_by_rid={})
+            lines = chain((first,), lines)
+            metadata = self._insert_lines(connection, target, fold, lines, before=0)
+        # Copying may take long, so names are locked after it.
+        self._claims.lock(connection, names_of(metadata))
+        self._claims.put(connection, metadata, new=True)
+        stripe = stripe_of(name_of(metadata.thread))
+        connection.execute(self._session_sql["add_sessions"], {"stripe": stripe, "more": 1})
+        if first is not None or metadata.title:
+            self._passages.mark_pending(connection, sid, metadata.through.seq)
 
-    def _go_on(self, link: Link, session: str, lines: Iterator[Line], after: int) -> None:
+    def _append_lines(self, connection: Connection, session: str, lines: Iterator[RawLine], after: int) -> None:
         sid = sid_of(session)
-        row = link.execute(self._records["hold"], {"sid": sid}).fetchone()
+        row = connection.execute(self._record_sql["lock_session"], {"sid": sid}).fetchone()
         if row is None:
             raise NotFoundError(f"there is no session {session}", session=session)
         head, epoch = row
         if head != after:
-            raise ConflictError(f"session {session} went on to {head} while it was copied")
-        before = self._rows.fold(link, session)[0].metadata
-        place = _Place(sid, epoch, grown=True, taken={})
-        made = self._insert(link, place, Tally(before), lines, before=head)
-        self._claims.lock(link, names_of(before) | names_of(made))
-        self._claims.put(link, made)
-        self._texts.await_(link, sid, made.through.seq)
+            raise ConflictError(f"session {session} grew to {head} while it was copied")
+        before = self._rows.fold(connection, session)[0].metadata
+        target = _Target(sid, epoch, is_append=True, seq_by_rid={})
+        fold = MetadataFold(before)
+        after_copy = self._insert_lines(connection, target, fold, lines, before=head)
+        self._claims.lock(connection, names_of(before) | names_of(after_copy))
+        self._claims.put(connection, after_copy)
+        self._passages.mark_pending(connection, sid, after_copy.through.seq)
 
-    def _insert(
-        self, link: Link, place: _Place, tally: Tally, lines: Iterable[Line], before: int
+    def _insert_lines(
+        self, connection: Connection, target: _Target, fold: MetadataFold, lines: Iterable[RawLine], before: int
     ) -> Metadata:
-        """Put lines behind a number; the metadata behind them."""
+        """Insert lines after the seq `before`; return the metadata after them."""
         for batch in _batches(lines):
-            records = [None if isinstance(one.entry, Damaged) else one.entry for one in batch]
+            records = [None if isinstance(line.entry, Damaged) else line.entry for line in batch]
             values = {
-                "sid": place.sid,
-                "epoch": place.epoch,
-                "seqs": [one.seq for one in batch],
-                "rids": self._rids(link, place, batch),
-                "parts": [one.part for one in batch],
-                "kinds": [0 if one is None else KINDS.get(one.record_type, 0) for one in records],
-                "bodies": [one.body for one in batch],
+                "sid": target.sid,
+                "epoch": target.epoch,
+                "seqs": [line.seq for line in batch],
+                "rids": self._assign_rids(connection, target, batch),
+                "parts": [line.part for line in batch],
+                "kinds": [0 if r is None else KINDS.get(r.record_type, 0) for r in records],
+                "bodies": [line.body for line in batch],
             }
-            link.execute(self._sql["insert"], values)
+            connection.execute(self._sql["insert_records"], values)
             for line in batch:
-                raw_lines.add(tally, line)
-        parts = self._making.measure(link, place.sid, before)
+                raw_lines.add_line(fold, line)
+        parts = self._lifecycle.recount_parts(connection, target.sid, before)
         part, size = parts[-1][0], parts[-1][1]
-        metadata = tally.metadata(part, size)
+        metadata = fold.metadata(part, size)
         if metadata.newest_schema > SCHEMA_VERSION:
-            newest = {"sid": place.sid, "newest": min(metadata.newest_schema, 32767)}
-            link.execute(self._sql["newest"], newest)
-        link.execute(self._rows.sql["reset_listing"], {"sid": place.sid})
-        self._rows.put(link, SessionRow(metadata, sum(one[1] for one in parts), part))
+            newest = {"sid": target.sid, "newest": min(metadata.newest_schema, 32767)}
+            connection.execute(self._sql["raise_newest"], newest)
+        connection.execute(self._rows.sql["reset_listing"], {"sid": target.sid})
+        self._rows.put(connection, SessionRow(metadata, sum(row[1] for row in parts), part))
         return metadata
 
-    def _rids(self, link: Link, place: _Place, batch: list[Line]) -> list[UUID]:
-        """What makes each record unique; an id that was used before leads to the next one."""
-        ids = ["" if isinstance(one.entry, Damaged) else one.entry.id for one in batch]
+    def _assign_rids(self, connection: Connection, target: _Target, batch: list[RawLine]) -> list[UUID]:
+        """Return a unique rid for each record; a reused id gets the next one of its chain."""
+        ids = ["" if isinstance(line.entry, Damaged) else line.entry.id for line in batch]
         while True:
-            made: list[UUID] = []
-            taken = dict(place.taken)
+            rids: list[UUID] = []
+            seq_by_rid = dict(target.seq_by_rid)
             for line, record_id in zip(batch, ids, strict=True):
                 rid = rid_of(record_id)
-                while rid in taken:
-                    rid = rid_of(record_id, taken[rid])
-                taken[rid] = line.seq
-                made.append(rid)
-            values = {"sid": place.sid, "rids": made}
-            found = (
-                link.execute(self._records["stored"], values, binary=True).fetchall()
-                if place.grown
-                else []
-            )
-            place.taken.update({rid: seq for rid, seq, _ in found})
-            if not found:
-                place.taken.update(zip(made, (one.seq for one in batch), strict=True))
-                return made
+                while rid in seq_by_rid:
+                    rid = rid_of(record_id, seq_by_rid[rid])
+                seq_by_rid[rid] = line.seq
+                rids.append(rid)
+            values = {"sid": target.sid, "rids": rids}
+            existing: list[Any] = []
+            if target.is_append:
+                statement = self._record_sql["records_by_rid"]
+                existing = connection.execute(statement, values, binary=True).fetchall()
+            target.seq_by_rid.update({rid: seq for rid, seq, _ in existing})
+            if not existing:
+                target.seq_by_rid.update(zip(rids, (line.seq for line in batch), strict=True))
+                return rids
 
 
-def _batches(lines: Iterable[Line]) -> Iterator[list[Line]]:
-    batch: list[Line] = []
+def _batches(lines: Iterable[RawLine]) -> Iterator[list[RawLine]]:
+    batch: list[RawLine] = []
     size = 0
     for line in lines:
         batch.append(line)
         size += len(line.body)
-        if len(batch) == _LINES or size >= _BYTES:
+        if len(batch) == _BATCH_LINES or size >= _BATCH_BYTES:
             yield batch
             batch, size = [], 0
     if batch:

@@ -1,4 +1,4 @@
-"""What a process knows of the sessions it writes to; the database says whether that still holds."""
+"""Cache of the sessions a process writes to; the database decides whether it is still valid."""
 
 from __future__ import annotations
 
@@ -8,31 +8,31 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from everlog.errors import SessionBusyError
-from everlog.log.fold import Tally
+from everlog.log.fold import MetadataFold
 from everlog.model import AnyRecord, Metadata
 
-_MOST = 10_000  # sessions
-_FRESH = 64  # records
-_PATIENCE = 0.1  # seconds; then the database is asked instead
+_MAX_SESSIONS = 10_000
+_MAX_UNFOLDED = 64
+_LOCK_SECONDS = 0.1  # then the database is asked instead
 
 
-class Known:
-    """The end of one session's log, as this process saw it last.
+class CachedSession:
+    """The end of one session's log, as this process read it last.
 
-    Every append says which head it stands on; if that is not the head any more, nothing is
-    written and this is read again. So it may be old, but never leads to anything wrong.
+    Every append names the head it is based on; if the head has changed, nothing is written and the
+    cache is refreshed. So it may be outdated, but never leads to a wrong result.
     """
 
     __slots__ = (
-        "_fresh", "_holder", "_tally", "bytes", "epoch", "head", "lock", "marked", "marker",
-        "owner", "part", "part_bytes", "part_first", "seen", "session",
+        "_fold", "_lock_thread", "_unfolded", "bytes", "epoch", "head", "is_current", "lock",
+        "marked", "marker", "owner", "part", "part_bytes", "part_first", "session",
     )  # fmt: skip
 
     def __init__(self, session: str) -> None:
         self.session = session
-        self.lock = threading.RLock()  # the appends of one process stand in line here
-        self._holder = 0  # the thread that has it
-        self.seen = False  # whether the rest says anything
+        self.lock = threading.RLock()  # serializes the appends of this process
+        self._lock_thread = 0  # the thread that holds the lock
+        self.is_current = False  # whether the fields below are loaded and not known to be outdated
         self.head = 0
         self.marker = 0
         self.bytes = 0
@@ -42,127 +42,124 @@ class Known:
         self.marked = False
         self.epoch = 0
         self.owner = ""
-        self._tally: Tally | None = None
-        self._fresh: list[AnyRecord] = []  # to be folded, many at once: that is quicker by far
+        self._fold: MetadataFold | None = None
+        self._unfolded: list[AnyRecord] = []  # folded in batches, which is much faster
 
     @property
-    def tally(self) -> Tally | None:
-        """None, or one that has folded every record up to `head`."""
-        if self._fresh:
-            fresh, self._fresh = self._fresh, []
-            if self._tally is not None:
-                for record in fresh:
-                    self._tally.add(record)
-        return self._tally
+    def fold(self) -> MetadataFold | None:
+        """Return the fold of every record up to `head`, or None."""
+        if self._unfolded:
+            unfolded, self._unfolded = self._unfolded, []
+            if self._fold is not None:
+                for record in unfolded:
+                    self._fold.add(record)
+        return self._fold
 
-    @tally.setter
-    def tally(self, tally: Tally | None) -> None:
-        self._tally = tally
-        self._fresh = []
+    @fold.setter
+    def fold(self, fold: MetadataFold | None) -> None:
+        self._fold = fold
+        self._unfolded = []
 
     def add(self, record: AnyRecord) -> None:
-        """The next record of the log, behind those that the tally has."""
-        if self._tally is not None:
-            self._fresh.append(record)
-            if len(self._fresh) >= _FRESH:
-                _ = self.tally
+        """Add the next record of the log to the fold."""
+        if self._fold is not None:
+            self._unfolded.append(record)
+            if len(self._unfolded) >= _MAX_UNFOLDED:
+                _ = self.fold
 
     @property
     def metadata(self) -> Metadata | None:
-        """The metadata at the head, if the records up to there were all seen."""
-        return None if self.tally is None or not self.seen else self.folded()
+        """Return the metadata at the head; None without a complete fold, or if outdated."""
+        return None if self.fold is None or not self.is_current else self.folded_metadata()
 
-    def folded(self) -> Metadata:
-        """The same where the tally is known to be there, whoever else says that it may be old."""
-        tally = self.tally
-        assert tally is not None
-        return tally.metadata(self.part, self.part_bytes)
+    def folded_metadata(self) -> Metadata:
+        """Return the metadata of the fold, which must exist, even if it may be outdated."""
+        fold = self.fold
+        assert fold is not None
+        return fold.metadata(self.part, self.part_bytes)
 
-    def saved(self) -> tuple[object, ...]:
-        """All of it, for when a transaction that it went on with does not come about."""
-        metadata = None if self.tally is None else self.folded()
-        return (*(getattr(self, name) for name in _RUNNING), metadata)
+    def snapshot(self) -> tuple[object, ...]:
+        """Return the current values, to restore them if a transaction is rolled back."""
+        metadata = None if self.fold is None else self.folded_metadata()
+        return (*(getattr(self, name) for name in _SNAPSHOT_FIELDS), metadata)
 
-    def restore(self, saved: tuple[object, ...]) -> None:
-        """As it was."""
-        *values, metadata = saved
-        for name, value in zip(_RUNNING, values, strict=True):
+    def restore(self, snapshot: tuple[object, ...]) -> None:
+        """Restore the values of a snapshot."""
+        *values, metadata = snapshot
+        for name, value in zip(_SNAPSHOT_FIELDS, values, strict=True):
             setattr(self, name, value)
-        self.tally = Tally(metadata) if isinstance(metadata, Metadata) else None
+        self.fold = MetadataFold(metadata) if isinstance(metadata, Metadata) else None
 
     @contextmanager
-    def hold(self, seconds: float) -> Iterator[Known]:
-        """Hold the lock of this process, waited for so long at most, or SessionBusyError.
+    def hold_lock(self, seconds: float) -> Iterator[CachedSession]:
+        """Hold the lock of this process; SessionBusyError if it is not free within `seconds`.
 
-        An interrupt (Ctrl-C) may come behind any call, also behind the one that takes the lock. So
-        a thread takes it once, and gives it back without asking whether it got so far. One that
-        comes while this is entered or left ends it when nobody refers to it any more.
+        An interrupt (Ctrl-C) may arrive after any call, even the one that acquires the lock. So a
+        thread acquires it once, and releases it without checking how far it got. An interrupt
+        during entry or exit releases it when the generator is garbage-collected.
         """
-        me = threading.get_ident()
-        if self._holder == me:  # further out
+        thread = threading.get_ident()
+        if self._lock_thread == thread:  # already held by this thread
             yield self
             return
         try:
             if not self.lock.acquire(timeout=seconds):
-                raise SessionBusyError(
-                    f"session {self.session} is being written to by another thread",
-                    session=self.session,
-                )
-            self._holder = me
+                raise SessionBusyError(f"another thread is writing to session {self.session}", session=self.session)
+            self._lock_thread = thread
             yield self
-        finally:  # nothing is called before the lock is given back
-            if self._holder == me:
-                self._holder = 0
+        finally:  # nothing is called before the lock is released
+            if self._lock_thread == thread:
+                self._lock_thread = 0
             try:
                 self.lock.release()
             except RuntimeError:
-                pass  # not ours
+                pass  # not held by this thread
 
 
-_RUNNING = ("head", "marker", "bytes", "part", "part_bytes", "part_first", "marked", "seen")
+_SNAPSHOT_FIELDS = ("head", "marker", "bytes", "part", "part_bytes", "part_first", "marked", "is_current")
 
 
-class Memory:
-    """The sessions that were used last."""
+class SessionCache:
+    """The most recently used sessions."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._known: OrderedDict[str, Known] = OrderedDict()
+        self._sessions: OrderedDict[str, CachedSession] = OrderedDict()
 
-    def of(self, session: str) -> Known:
-        """What is known of a session, perhaps nothing."""
+    def get(self, session: str) -> CachedSession:
+        """Return the cached session, creating an empty one."""
         with self._lock:
-            known = self._known.get(session)
-            if known is None:
-                known = self._known[session] = Known(session)
-                if len(self._known) > _MOST:
-                    self._known.popitem(last=False)
+            cached = self._sessions.get(session)
+            if cached is None:
+                cached = self._sessions[session] = CachedSession(session)
+                if len(self._sessions) > _MAX_SESSIONS:
+                    self._sessions.popitem(last=False)
             else:
-                self._known.move_to_end(session)
-            return known
+                self._sessions.move_to_end(session)
+            return cached
 
-    def look(self, session: str) -> Known | None:
-        """The same, without beginning to know one."""
+    def peek(self, session: str) -> CachedSession | None:
+        """Return the cached session, if there is one."""
         with self._lock:
-            return self._known.get(session)
+            return self._sessions.get(session)
 
     def metadata(self, session: str) -> Metadata | None:
-        """The metadata of a session, unless somebody is just appending to it."""
-        known = self.look(session)
-        if known is None:
+        """Return a session's metadata; None if it is not cached or an append is running."""
+        cached = self.peek(session)
+        if cached is None:
             return None
         try:
-            with known.hold(_PATIENCE):
-                return known.metadata
+            with cached.hold_lock(_LOCK_SECONDS):
+                return cached.metadata
         except SessionBusyError:
             return None
 
     def forget(self, session: str) -> None:
-        """A session is gone."""
+        """Drop a session."""
         with self._lock:
-            self._known.pop(session, None)
+            self._sessions.pop(session, None)
 
     def clear(self) -> None:
-        """Know nothing, as after a fork."""
+        """Drop everything, as after a fork."""
         self._lock = threading.Lock()
-        self._known = OrderedDict()
+        self._sessions = OrderedDict()

@@ -1,4 +1,4 @@
-"""What processes that run turns on one database share beside its sessions."""
+"""State shared by the processes on one database, apart from its sessions."""
 
 from __future__ import annotations
 
@@ -7,97 +7,95 @@ from socket import gethostname
 from uuid import uuid4
 
 from everlog.errors import ConflictError
-from everlog.stores.postgres.connections import Database, Link
+from everlog.stores.postgres.connections import Connection, Database
 from everlog.stores.postgres.id_columns import session_of, sid_of
-from everlog.stores.postgres.metadata_rows import one, text
-from everlog.stores.postgres.notifications import Heard, Listening, News
-from everlog.stores.postgres.statements import load
+from everlog.stores.postgres.metadata_rows import fetch_value, storable_text
+from everlog.stores.postgres.notifications import Listener, Notifications, OnChange
+from everlog.stores.postgres.statements import load_statements
 
-SLACK = 60_000  # milliseconds by which clocks may differ
+MAX_CLOCK_SKEW = 60_000  # milliseconds
 
 
-class Sharing:
-    """The port of the same name on PostgreSQL."""
+class SharedState:
+    """The `Sharing` port on PostgreSQL."""
 
-    def __init__(self, database: Database, news: News) -> None:
+    def __init__(self, database: Database, notifications: Notifications) -> None:
         self._database = database
-        self._news = news
-        self._sql = load("sharing", database.settings.schema)
+        self._notifications = notifications
+        self._sql = load_statements("sharing", database.settings.schema)
 
     @property
     def address(self) -> str:
-        """Where the database is, without a password."""
+        """Return the address of the database, without a password."""
         return str(self._database.address)
 
     @property
     def lease_seconds(self) -> float:
-        """How long a turn stays taken whose process is silent."""
+        """Return how long a lease lasts whose process does not renew it."""
         return self._database.settings.lease_seconds
 
     # --- sessions
 
     def unowned(self, limit: int) -> list[str]:
-        """Sessions that may be unfinished and whose turn nobody has, in any order."""
-        rows = self._database.reading(
-            lambda link: link.execute(
-                self._sql["unowned"], {"limit": limit}, binary=True
-            ).fetchall()
+        """Return sessions that may be unfinished and whose turn nobody holds, in any order."""
+        rows = self._database.run_idempotent(
+            lambda connection: connection.execute(self._sql["unowned"], {"limit": limit}, binary=True).fetchall()
         )
         return [session_of(row[0]) for row in rows]
 
     def heads(self, sessions: Collection[str]) -> dict[str, int]:
-        """The last seq of each session that is there."""
+        """Return the last seq of each session that exists."""
         values = {"sids": [sid_of(session) for session in sessions]}
-        rows = self._database.reading(
-            lambda link: link.execute(self._sql["heads"], values, binary=True).fetchall()
+        rows = self._database.run_idempotent(
+            lambda connection: connection.execute(self._sql["heads"], values, binary=True).fetchall()
         )
         return {session_of(sid): head for sid, head in rows}
 
-    def listen(self, heard: Heard) -> Listening:
-        """Hear which sessions have gone on elsewhere, and tell others of those here."""
-        return self._news.listen(heard)
+    def listen(self, on_change: OnChange) -> Listener:
+        """Report sessions that grow in other processes, and notify those of sessions here."""
+        return self._notifications.listen(on_change)
 
     # --- jobs
 
     def take_due(self, job: str, due: int) -> bytes | None:
-        """Be the one to run a job for a time: how it fared, or None if another is.
+        """Claim the run of a job for a time; return its state, or None if another process has it.
 
-        ConflictError for a time that is not near by the server's clock: nobody else could run the job
-        until then.
+        ConflictError if the time is too far ahead of the server's clock: no other process could run
+        the job until then.
         """
-        values = {"name": text(job), "due": due, "taker": uuid4()}
+        values = {"name": storable_text(job), "due": due, "taker": uuid4()}
 
-        def work(link: Link) -> bytes | None:
-            now = one(link, self._sql["clock"])
-            if due > now + SLACK:
+        def work(connection: Connection) -> bytes | None:
+            now = fetch_value(connection, self._sql["server_clock"])
+            if due > now + MAX_CLOCK_SKEW:
                 raise ConflictError(
                     f"job {job!r} is not due: the clock of {gethostname()} is"
                     f" {(due - now) / 86_400_000:.1f} days ahead of that of {self.address}",
-                    hint="set the clock of the machine that is wrong, by NTP; until then the others"
-                    " run the jobs",
+                    hint="correct the clock of that machine, for example by NTP; until then other"
+                    " machines run the jobs",
                 )
-            latest = {"latest": now + SLACK}
-            row = link.execute(self._sql["take_due"], values | latest, binary=True).fetchone()
-            return None if row is None else bytes(row[0])
+            latest = {"latest": now + MAX_CLOCK_SKEW}
+            claim = connection.execute(self._sql["claim_job"], values | latest, binary=True)
+            return None if (row := claim.fetchone()) is None else bytes(row[0])
 
-        return self._database.reading(work)
+        return self._database.run_idempotent(work)
 
     def jobs(self) -> dict[str, bytes]:
-        """How each job fared."""
-        rows = self._database.reading(
-            lambda link: link.execute(self._sql["jobs"], binary=True).fetchall()
+        """Return the state of each job."""
+        rows = self._database.run_idempotent(
+            lambda connection: connection.execute(self._sql["list_jobs"], binary=True).fetchall()
         )
-        return {name: bytes(fared) for name, fared in rows}
+        return {name: bytes(state) for name, state in rows}
 
     def change_job(self, job: str, change: Callable[[bytes], bytes]) -> bytes:
-        """Change how a job fared, by what it is; nobody else does so meanwhile."""
+        """Change the state of a job atomically; return the new state."""
 
-        def work(link: Link) -> bytes:
-            name = {"name": text(job)}
-            link.execute(self._sql["know_job"], name)
-            row = link.execute(self._sql["lock_job"], name, binary=True).fetchone()
-            fared = change(bytes(row[0]) if row else b"")
-            link.execute(self._sql["put_job"], {**name, "fared": fared})
-            return fared
+        def work(connection: Connection) -> bytes:
+            name = {"name": storable_text(job)}
+            connection.execute(self._sql["insert_job"], name)
+            row = connection.execute(self._sql["lock_job"], name, binary=True).fetchone()
+            state = change(bytes(row[0]) if row else b"")
+            connection.execute(self._sql["update_job"], {**name, "fared": state})
+            return state
 
-        return self._database.changing(work)
+        return self._database.run_transaction(work)

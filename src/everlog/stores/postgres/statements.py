@@ -1,6 +1,6 @@
-"""The statements, which stand in `sql/*.sql` under their names.
+"""The SQL statements in `sql/*.sql`, by label.
 
--- name: what it is for
+-- label: What the statement does
 SELECT …
 """
 
@@ -12,22 +12,22 @@ from functools import cache
 from pathlib import Path
 
 FOLDER = Path(__file__).parent / "sql"
-SCHEMA = "everlog"  # as the files have it
-_HEAD = re.compile(r"^-- (\w+):.*$", re.MULTILINE)
+SCHEMA = "everlog"  # the name used in the files
+_LABEL = re.compile(r"^-- (\w+):.*$", re.MULTILINE)
 
 
-def load(file: str, schema: str = SCHEMA) -> Mapping[str, str]:
-    """The statements of a file by name, for the tables of a schema."""
-    return {name: in_schema(text, schema) for name, text in _parts(file).items()}
+def load_statements(file: str, schema: str = SCHEMA) -> Mapping[str, str]:
+    """Return the statements of a file by label, for the tables of a schema."""
+    return {name: in_schema(text, schema) for name, text in _read_file(file).items()}
 
 
 def in_schema(text: str, schema: str) -> str:
-    """SQL for the tables of another schema than the files name."""
+    """Return SQL with the schema of the files replaced by another one."""
     return text if schema == SCHEMA else re.sub(rf"\b{SCHEMA}\.", f'"{schema}".', text)
 
 
 @cache
-def _parts(file: str) -> dict[str, str]:
+def _read_file(file: str) -> dict[str, str]:
     text = (FOLDER / f"{file}.sql").read_text(encoding="utf-8")
-    pieces = _HEAD.split(text)
-    return {name: body.strip() for name, body in zip(pieces[1::2], pieces[2::2], strict=True)}
+    sections = _LABEL.split(text)
+    return {name: body.strip() for name, body in zip(sections[1::2], sections[2::2], strict=True)}

@@ -1,36 +1,37 @@
-"""What the database keeps, and how much room its tables and indexes take."""
+"""Disk usage of the database: sessions, tables and indexes."""
 
 from __future__ import annotations
 
 from psycopg import errors
 
-from everlog.stores.disk_usage import Big, Holdings, Room
+from everlog.stores.disk_usage import DiskUsage, LargeSession, StorageArea
 from everlog.stores.postgres import schema
-from everlog.stores.postgres.connections import Link
+from everlog.stores.postgres.connections import Connection
 from everlog.stores.postgres.id_columns import session_of
-from everlog.stores.postgres.metadata_rows import decoded
-from everlog.stores.postgres.statements import load
+from everlog.stores.postgres.metadata_rows import decode_metadata
+from everlog.stores.postgres.statements import load_statements
 
 
-def holdings(link: Link, name: str, biggest: int) -> Holdings:
-    """Those of one schema; reads the rows of all sessions, but no record."""
-    sql = load("carrying", name)
-    counted = link.execute(sql["counted"]).fetchone()
-    assert counted is not None
-    most = link.execute(sql["biggest"], {"limit": max(biggest, 0)}, binary=True).fetchall()
+def query_disk_usage(connection: Connection, name: str, biggest: int) -> DiskUsage:
+    """Return the disk usage of one schema; reads the rows of all sessions, but no records."""
+    sql = load_statements("transfer", name)
+    totals = connection.execute(sql["totals"]).fetchone()
+    assert totals is not None
+    limit = {"limit": max(biggest, 0)}
+    largest = connection.execute(sql["largest_sessions"], limit, binary=True).fetchall()
     try:
-        tables = link.execute(sql["tables"], {"schema": name}).fetchall()
-    except errors.UndefinedFunction:  # an engine that speaks like PostgreSQL and measures otherwise
+        tables = connection.execute(sql["table_sizes"], {"schema": name}).fetchall()
+    except errors.UndefinedFunction:  # a compatible database without these functions
         tables = []
-    sessions, records, size = counted
-    return Holdings(
+    sessions, records, size = totals
+    return DiskUsage(
         sessions=sessions,
         records=records,
         bytes=size,
-        version=schema.version(link, name) or 0,
-        rooms=tuple(Room(*row) for row in tables),
+        version=schema.version(connection, name) or 0,
+        rooms=tuple(StorageArea(*row) for row in tables),
         biggest=tuple(
-            Big(session_of(sid), known.title if (known := decoded(data)) else "", size, head)
-            for sid, size, head, data in most
+            LargeSession(session_of(sid), m.display_title if (m := decode_metadata(data)) else "", size, head)
+            for sid, size, head, data in largest
         ),
     )

@@ -1,8 +1,8 @@
-"""A connection that gives up on a server which has gone silent.
+"""A connection that gives up on a server that does not answer.
 
-The server itself ends a statement that takes too long, but not a commit that waits for a standby
-which is gone, and a server that is stopped ends nothing at all. Whether what was asked for was done
-is then not known, as with any other connection that is lost.
+The server itself cancels a statement that takes too long, but not a commit that waits for a standby
+that is gone, and a stopped server cancels nothing. The outcome is then unknown, as with every other
+lost connection.
 """
 
 from __future__ import annotations
@@ -17,36 +17,32 @@ from psycopg.pq import TransactionStatus
 T = TypeVar("T")
 
 
-class Patient(Connection[tuple[Any, ...]]):
-    """A connection whose every question must be answered within a time."""
+class TimedConnection(Connection[tuple[Any, ...]]):
+    """A connection on which every request must be answered within a time."""
 
-    patience: float | None = None  # seconds; None: for ever
-    warning = ""  # that came with what is just being run
-    era = 0  # see `Links`
-    since = 0.0  # when it was last given back
-    _often: RawCursor[tuple[Any, ...]] | None = None
+    answer_timeout: float | None = None  # seconds; None: no limit
+    warning = ""  # received with the running statement
+    pool_generation = 0  # see `ConnectionPool`
+    idle_since = 0.0  # when it was last released
+    _repeat_cursor: RawCursor[tuple[Any, ...]] | None = None
 
-    def repeat(self, statement: str, values: Sequence[Any]) -> int:
-        """Run a statement that is run very often, with $1 and so on; how many rows it changed.
+    def execute_repeated(self, statement: str, values: Sequence[Any]) -> int:
+        """Run a frequent statement with $1 parameters; return how many rows it changed.
 
-        The cursor is kept, with all it has found out about the statement and its values.
+        The cursor is kept, with what it has cached about the statement and its values.
         """
-        if self._often is None:
-            self._often = RawCursor(self)
-        return self._often.execute(statement, values).rowcount
+        if self._repeat_cursor is None:
+            self._repeat_cursor = RawCursor(self)
+        return self._repeat_cursor.execute(statement, values).rowcount
 
     def wait(self, gen: PQGen[T], interval: float = 0.1, timeout: float | None = None) -> T:
-        """Every question and its answer comes through here, commits included."""
-        limit = self.patience if timeout is None else timeout
+        """Wait for an answer, with a time limit; every request passes here, commits included."""
+        limit = self.answer_timeout if timeout is None else timeout
         try:
             return super().wait(gen, interval, limit)
         except OperationalError as error:
-            told = error.sqlstate is not None  # by the server, so it is not silent
-            if (
-                timeout is None
-                and not told
-                and self.pgconn.transaction_status == TransactionStatus.ACTIVE
-            ):
-                self.pgconn.finish()  # an answer that still comes is not that to the next question
+            from_server = error.sqlstate is not None  # so it is not silent
+            if timeout is None and not from_server and self.pgconn.transaction_status == TransactionStatus.ACTIVE:
+                self.pgconn.finish()  # a late answer must not pass for that to the next request
                 raise OperationalError(f"no answer in {limit:g} seconds") from None
             raise

@@ -1,28 +1,28 @@
-"""What sessions spent, from the rows that are written with their listing."""
+"""Usage of sessions, from the rows that are written with their listing."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from everlog.log.usage_fold import WEIGHTS
+from everlog.log.usage_fold import TOKEN_WEIGHTS
 from everlog.model import Metadata, UsageRow
 from everlog.ports import Filter, Spender, UsageReport
-from everlog.stores.postgres.connections import Link
+from everlog.stores.postgres.connections import Connection
 from everlog.stores.postgres.id_columns import session_of
-from everlog.stores.postgres.metadata_rows import conditions_of, decoded, where
+from everlog.stores.postgres.metadata_rows import decode_metadata, filter_conditions, where_clause
 
-_NUMBERS = UsageRow.__struct_fields__[2:-1]
-_LARGEST = (1 << 63) - 1  # a sum may be larger than a column holds, and files hold anything
-_SUMS = ", ".join(f"least(sum(spent.{name}), {_LARGEST})::bigint" for name in _NUMBERS)
+_COUNT_COLUMNS = UsageRow.__struct_fields__[2:-1]
+_MAX_BIGINT = (1 << 63) - 1  # a sum may exceed it
+_SUMS = ", ".join(f"least(sum(spent.{name}), {_MAX_BIGINT})::bigint" for name in _COUNT_COLUMNS)
 _SUMS += ", sum(spent.cost)"
-_WEIGHT = " + ".join(f"{each} * sum(spent.{name})" for name, each in WEIGHTS.items())
+_WEIGHT = " + ".join(f"{weight} * sum(spent.{name})" for name, weight in TOKEN_WEIGHTS.items())
 
 
-def used(
-    link: Link, schema: str, which: Filter, days: tuple[str, str], spenders: int
+def query_usage(
+    connection: Connection, schema: str, criteria: Filter, days: tuple[str, str], spenders: int
 ) -> UsageReport:
-    """What was spent in some days by the sessions that meet a filter."""
-    conditions, values = conditions_of(which, "listing.")
+    """Return the usage of some days, of the sessions that match a filter."""
+    conditions, values = filter_conditions(criteria, "listing.")
     source = f'"{schema}".spent'
     if conditions:
         source += f' JOIN "{schema}".listing ON listing.sid = spent.sid'
@@ -32,21 +32,21 @@ def used(
     if last:
         conditions.append("day <= %(last)s")
     values |= {"first": first, "last": last, "spenders": max(spenders, 0)}
-    those = f"FROM {source} {where(conditions)}"
-    # Behind the rows with a stated cost stand those that can be estimated.
-    rows = _all(
-        link,
-        f"""SELECT day, model, {_SUMS} {those}
+    selection = f"FROM {source} {where_clause(conditions)}"
+    # Rows with a stated cost come before those whose cost can be estimated.
+    rows = _fetch_all(
+        connection,
+        f"""SELECT day, model, {_SUMS} {selection}
         GROUP BY day, model, spent.cost > 0 ORDER BY day, model, spent.cost > 0 DESC""",
         values,
     )
-    count = _all(link, f"SELECT count(DISTINCT spent.sid) {those}", values)[0][0]
-    # Prices are not known here: what costs most is among the first by tokens, or by stated costs.
-    largest = _all(
-        link,
+    count = _fetch_all(connection, f"SELECT count(DISTINCT spent.sid) {selection}", values)[0][0]
+    # Prices are unknown here: the costliest are among the first by tokens or by stated cost.
+    largest = _fetch_all(
+        connection,
         f"""WITH sums AS MATERIALIZED (
             SELECT spent.sid AS sid, {_WEIGHT} AS weight, sum(spent.cost) AS stated
-            {those} GROUP BY spent.sid)
+            {selection} GROUP BY spent.sid)
         SELECT sid FROM (
             (SELECT * FROM sums ORDER BY weight DESC, stated DESC, sid LIMIT %(spenders)s)
             UNION
@@ -55,25 +55,25 @@ def used(
         ORDER BY weight DESC, stated DESC, sid""",
         values,
     )
-    found = [_spender(link, schema, sid, those, values) for (sid,) in largest]
-    return UsageReport(tuple(UsageRow(*row) for row in rows), tuple(found), count)
+    top_spenders = [_spender(connection, schema, sid, selection, values) for (sid,) in largest]
+    return UsageReport(tuple(UsageRow(*row) for row in rows), tuple(top_spenders), count)
 
 
-def _spender(link: Link, schema: str, sid: Any, those: str, values: dict[str, Any]) -> Spender:
-    more = "AND" if "WHERE" in those else "WHERE"
-    given = {**values, "sid": sid}
-    rows = _all(
-        link,
-        f"""SELECT max(day), model, {_SUMS} {those} {more} spent.sid = %(sid)s
+def _spender(connection: Connection, schema: str, sid: Any, selection: str, values: dict[str, Any]) -> Spender:
+    keyword = "AND" if "WHERE" in selection else "WHERE"
+    with_sid = {**values, "sid": sid}
+    rows = _fetch_all(
+        connection,
+        f"""SELECT max(day), model, {_SUMS} {selection} {keyword} spent.sid = %(sid)s
         GROUP BY model, spent.cost > 0 ORDER BY model, spent.cost > 0 DESC""",
-        given,
+        with_sid,
     )
-    known = _all(link, f'SELECT metadata FROM "{schema}".listing WHERE sid = %(sid)s', given)
-    data = (decoded(known[0][0]) if known else None) or Metadata(id=session_of(sid))
-    return Spender(
-        data.id, data.title, data.agent, data.sender, tuple(UsageRow(*row) for row in rows)
-    )
+    select = f'SELECT metadata FROM "{schema}".listing WHERE sid = %(sid)s'
+    listing = _fetch_all(connection, select, with_sid)
+    metadata = (decode_metadata(listing[0][0]) if listing else None) or Metadata(id=session_of(sid))
+    usage = tuple(UsageRow(*row) for row in rows)
+    return Spender(metadata.id, metadata.display_title, metadata.agent, metadata.sender, usage)
 
 
-def _all(link: Link, statement: str, values: dict[str, Any]) -> list[Any]:
-    return link.execute(statement, values, binary=True).fetchall()
+def _fetch_all(connection: Connection, statement: str, values: dict[str, Any]) -> list[Any]:
+    return connection.execute(statement, values, binary=True).fetchall()

@@ -1,21 +1,19 @@
-"""What every store must do, as a suite that any test runner can collect.
+"""The conformance suite for stores, which any test runner can collect.
 
     class TestMyStore(StoreConformance):
         def open(self, settings):
             return MyStore(settings)
 
-A store passes when all methods whose name begins with `test_` return. Nothing here needs pytest.
-Stores that can be closed and opened again override `reopen`, stores whose last bytes can be torn
-by a crash override `tear`.
+A store passes if all methods whose name begins with `test_` return. pytest is not required.
+Override `reopen` if the store can be closed and opened again, and `tear` if a crash can leave a
+half-written record.
 """
 
-from everlog.testing.stores.append_suite import AppendingConformance
+from everlog.testing.stores.append_suite import AppendConformance
 from everlog.testing.stores.naming_suite import NamingConformance
-from everlog.testing.stores.read_suite import ReadingConformance
-from everlog.testing.stores.usage_suite import SpendingConformance
+from everlog.testing.stores.read_suite import ReadConformance
+from everlog.testing.stores.usage_suite import UsageConformance
 
 
-class StoreConformance(
-    AppendingConformance, ReadingConformance, NamingConformance, SpendingConformance
-):
+class StoreConformance(AppendConformance, ReadConformance, NamingConformance, UsageConformance):
     """The contract of the store port, clause by clause."""

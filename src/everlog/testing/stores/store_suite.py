@@ -1,4 +1,4 @@
-"""What the suites of a store share: the store, and how a test goes on with it."""
+"""The base of the store suites: opening, reopening and tearing a store."""
 
 from __future__ import annotations
 
@@ -13,30 +13,30 @@ from everlog.settings import SessionSettings, Settings
 SMALL = Settings(session=SessionSettings(part_bytes=2000, total_bytes=20_000, line_bytes=5000))
 
 
-class Suite:
-    """What a store gives to be tested."""
+class StoreSuite:
+    """The methods that a store under test provides."""
 
     def open(self, settings: Settings) -> Port:
-        """A new, empty store."""
+        """Open a new, empty store."""
         raise NotImplementedError
 
     def reopen(self, port: Port) -> Port:
-        """The same store as another process would find it."""
+        """Open a store again, as another process would."""
         return port
 
     def tear(self, port: Port, session: str) -> None:
-        """Leave half a record at the end of a log, as a crash would; nothing where none can."""
+        """Append half a record to a log, as a crash would; do nothing if that is impossible."""
 
-    def _store(self, settings: Settings | None = None) -> Store:
+    def _open_store(self, settings: Settings | None = None) -> Store:
         return Store(self.open(settings or Settings()))
 
-    def _again(self, store: Store, session: Session) -> Session:
+    def _reopen_session(self, store: Store, session: Session) -> Session:
         return Store(self.reopen(store.port)).session(session.id)
 
 
 @contextmanager
 def raises(kind: type[EverlogError]) -> Iterator[None]:
-    """Exactly this kind of error must come out of the block."""
+    """Fail unless the block raises an error of this kind."""
     try:
         yield
     except kind:

@@ -1,4 +1,4 @@
-"""The content of Cersei's messages: as blocks of ours, and back."""
+"""Conversion of Cersei's message content to our blocks, and back."""
 
 from __future__ import annotations
 
@@ -9,53 +9,53 @@ from everlog.model import AnyBlock, File, Image, Message, OtherBlock, Text, Thin
 
 NAME = "cersei"
 
-# What the content was: a string, a list, or one result with a string or a list in it.
+# The original content: a string, a list, or one result that contains a string or a list.
 Shape = Literal["text", "blocks", "result-text", "result-blocks"]
-Piece = dict[str, Any]  # fields of a message of ours
+MessageFields = dict[str, Any]  # fields of one of our messages
 
 
-def read_content(role: str, content: Any) -> tuple[list[Piece], Shape] | None:
-    """The messages that a content makes: results are messages of their own. None: not content."""
+def read_content(role: str, content: Any) -> tuple[list[MessageFields], Shape] | None:
+    """Return the messages in some content, one for each result. None: not content."""
     if isinstance(content, str):
         return [{"role": role, "content": [{"type": "text", "text": content}]}], "text"
-    if not isinstance(content, list) or not all(isinstance(one, dict) for one in content):
+    if not isinstance(content, list) or not all(isinstance(item, dict) for item in content):
         return None
     shape: Shape = "blocks"
-    pieces: list[Piece] = []
-    rest: list[dict[str, Any]] = []
+    messages: list[MessageFields] = []
+    blocks: list[dict[str, Any]] = []
     for block in content:
         if role == "user" and block.get("type") == "tool_result":
             inner = block.get("content")
             is_text = not isinstance(inner, list) or not all(isinstance(x, dict) for x in inner)
             shape = "result-text" if is_text else "result-blocks"
-            pieces.append(_result(block))
+            messages.append(_read_result(block))
         else:
-            rest.append(read_block(block))
-    if rest or not pieces:
-        pieces.append({"role": role, "content": rest})
-    return pieces, shape
+            blocks.append(read_block(block))
+    if blocks or not messages:
+        messages.append({"role": role, "content": blocks})
+    return messages, shape
 
 
-def _result(block: Mapping[str, Any]) -> Piece:
+def _read_result(block: Mapping[str, Any]) -> MessageFields:
     inner = block.get("content")
     content: list[dict[str, Any]]
-    if isinstance(inner, list) and all(isinstance(one, dict) for one in inner):
-        content = [read_block(one) for one in inner]
+    if isinstance(inner, list) and all(isinstance(item, dict) for item in inner):
+        content = [read_block(item) for item in inner]
     else:
         content = [{"type": "text", "text": inner}] if isinstance(inner, str) else []
-    name = block.get("tool_use_id")
-    piece: Piece = {
+    call_id = block.get("tool_use_id")
+    fields: MessageFields = {
         "role": "toolResult",
-        "toolCallId": name if isinstance(name, str) else "",
+        "toolCallId": call_id if isinstance(call_id, str) else "",
         "content": content,
     }
     if isinstance(block.get("is_error"), bool):
-        piece["isError"] = block["is_error"]
-    return piece
+        fields["isError"] = block["is_error"]
+    return fields
 
 
 def read_block(block: dict[str, Any]) -> dict[str, Any]:
-    """One of their blocks; what we have no kind for stays as it is."""
+    """Return a Cersei block as ours; an unknown type stays as it is."""
     kind = block.get("type")
     if kind == "tool_use" and isinstance(block.get("input"), dict):
         call = {"id": block.get("id"), "name": block.get("name"), "arguments": block["input"]}
@@ -66,15 +66,15 @@ def read_block(block: dict[str, Any]) -> dict[str, Any]:
         data, url = source.get("data"), source.get("url")
         if isinstance(data, str) and data:
             mime = source.get("media_type")
-            made = {"type": "image", "mimeType": mime if isinstance(mime, str) else ""}
-            return {**made, "data": data}
+            image = {"type": "image", "mimeType": mime if isinstance(mime, str) else ""}
+            return {**image, "data": data}
         if isinstance(url, str) and url:
             return {"type": "image", "url": url}
     return block
 
 
-def rebuilt(message: Message, shape: str) -> Any:
-    """The content that a message came from, as far as its fields say it."""
+def rebuild_content(message: Message, shape: str) -> Any:
+    """Return the original content of a message, as far as its fields contain it."""
     if shape == "text":
         return message.text
     blocks = [write_block(block) for block in message.content]
@@ -88,7 +88,7 @@ def rebuilt(message: Message, shape: str) -> Any:
 
 
 def write_block(block: AnyBlock) -> dict[str, Any]:
-    """A block of ours as one of theirs."""
+    """Return one of our blocks as a Cersei block."""
     if isinstance(block, Text):
         return {"type": "text", "text": block.text}
     if isinstance(block, ToolCall):
@@ -98,11 +98,11 @@ def write_block(block: AnyBlock) -> dict[str, Any]:
         return {"type": "thinking", "thinking": block.thinking, "signature": signature}
     if isinstance(block, OtherBlock):
         return block.data
-    made: dict[str, Any] = {"type": "image" if isinstance(block, Image) else "document"}
-    made["source"] = _source(block)
+    media: dict[str, Any] = {"type": "image" if isinstance(block, Image) else "document"}
+    media["source"] = _source(block)
     if isinstance(block, File) and block.name:
-        made["title"] = block.name
-    return made
+        media["title"] = block.name
+    return media
 
 
 def _source(block: Image | File) -> dict[str, Any]:
@@ -112,34 +112,34 @@ def _source(block: Image | File) -> dict[str, Any]:
 
 
 def content_of(message: Message) -> Any:
-    """The content of a message that came from elsewhere."""
-    plain = len(message.content) == 1 and isinstance(message.content[0], Text)
+    """Return the content for a message that came from elsewhere."""
+    is_plain_text = len(message.content) == 1 and isinstance(message.content[0], Text)
     if message.role == "toolResult":
-        return rebuilt(message, "result-text" if plain else "result-blocks")
-    return rebuilt(message, "text" if plain else "blocks")
+        return rebuild_content(message, "result-text" if is_plain_text else "result-blocks")
+    return rebuild_content(message, "text" if is_plain_text else "blocks")
 
 
-def message_of(message: Message) -> dict[str, Any]:
-    """A message that came from elsewhere as their `message` object."""
+def write_message(message: Message) -> dict[str, Any]:
+    """Return a message that came from elsewhere as a `message` object."""
     role = "assistant" if message.role == "assistant" else "user"
-    made: dict[str, Any] = {"role": role, "content": content_of(message)}
-    given: dict[str, Any] = {}
+    fields: dict[str, Any] = {"role": role, "content": content_of(message)}
+    metadata: dict[str, Any] = {}
     if message.model:
-        given["model"] = message.model
+        metadata["model"] = message.model
     if message.usage is not None:
         usage = message.usage
-        given["usage"] = {
+        metadata["usage"] = {
             "input_tokens": usage.input_tokens,
             "output_tokens": usage.output_tokens,
             "total_tokens": usage.total_tokens,
         }
         if usage.cost:
-            given["usage"]["cost_usd"] = usage.cost
-    if message.stop_reason in _STOPS:
-        given["stop_reason"] = message.stop_reason
-    if given:
-        made["metadata"] = given
-    return made
+            metadata["usage"]["cost_usd"] = usage.cost
+    if message.stop_reason in _STOP_REASONS:
+        metadata["stop_reason"] = message.stop_reason
+    if metadata:
+        fields["metadata"] = metadata
+    return fields
 
 
-_STOPS = ("end_turn", "max_tokens", "tool_use", "stop_sequence", "content_filter")
+_STOP_REASONS = ("end_turn", "max_tokens", "tool_use", "stop_sequence", "content_filter")

@@ -1,8 +1,8 @@
-"""Records of ours as lines of a Cersei transcript that goes on.
+"""Encoding of our records as lines of an existing Cersei transcript.
 
-Its summary stands for everything before it. So what a compaction keeps is deleted, and said again
-behind the summary: nothing is there twice, whoever reads it. An entry is deleted as a whole, with
-all the messages that it holds.
+A Cersei summary replaces everything before it. So the messages that a compaction keeps are deleted
+and repeated after the summary: no reader sees them twice. An entry is deleted as a whole, with all
+its messages.
 """
 
 from __future__ import annotations
@@ -15,158 +15,144 @@ from uuid import UUID
 import msgspec
 
 from everlog.errors import UnsupportedError
-from everlog.interop.formats.cersei.blocks import message_of
-from everlog.interop.formats.cersei.entries import (
-    member_id,
-    message_entry,
-    summary_entry,
-    tombstone_entry,
-)
-from everlog.interop.formats.cersei.tail_reader import IMPORT, change
-from everlog.interop.formats.format_types import made_id
-from everlog.interop.formats.live_format import Added, Log, Notes
+from everlog.interop.formats.cersei.blocks import write_message
+from everlog.interop.formats.cersei.entries import member_id, message_entry, summary_entry, tombstone_entry
+from everlog.interop.formats.cersei.tail_reader import IMPORT_HINT, encode_metadata
+from everlog.interop.formats.format_types import derive_id
+from everlog.interop.formats.live_format import FileEdit, MirrorLog, TailState
 from everlog.log.fold import fold
-from everlog.model import (
-    AnyRecord,
-    Compaction,
-    Event,
-    Message,
-    Meta,
-    OtherBlock,
-    Rewind,
-    Tombstone,
-)
+from everlog.model import AnyRecord, Compaction, Event, Message, Meta, OtherBlock, Rewind, Tombstone
 
-_KINDS = ("redacted_thinking", "document")  # blocks of theirs that ours have no kind for
+_KNOWN_OTHER_TYPES = ("redacted_thinking", "document")  # Cersei's blocks without a type of ours
 _UUID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-4[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}\Z")
 _encoder = msgspec.json.Encoder()
 
 
-def extend(notes: Notes, log: Log, record: AnyRecord) -> Added:
-    """The lines for a record."""
+def encode_record(state: TailState, log: MirrorLog, record: AnyRecord) -> FileEdit:
+    """Return the edit that appends a record."""
     if isinstance(record, Event):
-        return Added()
+        return FileEdit()
     if isinstance(record, Meta):
-        return change(notes, log, record.set)
+        return encode_metadata(state, log, record.set)
     if isinstance(record, Message):
-        _check(record)
-    if notes.get("bare"):
-        return Added(lines=(_bare(record),))
-    adding = _Adding(notes, log, record)
-    return Added(lines=tuple(_encoder.encode(one) for one in adding.entries()))
+        _check_blocks(record)
+    if state.get("bare"):
+        return FileEdit(lines=(_encode_bare(record),))
+    encoder = _RecordEncoder(state, log, record)
+    return FileEdit(lines=tuple(_encoder.encode(entry) for entry in encoder.entries()))
 
 
-def _check(message: Message) -> None:
+def _check_blocks(message: Message) -> None:
     for block in message.content:
-        if isinstance(block, OtherBlock) and block.type not in _KINDS:
-            what = f"a block of the kind {block.type!r}"
-            raise UnsupportedError(f"a transcript of Cersei's has no place for {what}", hint=IMPORT)
+        if isinstance(block, OtherBlock) and block.type not in _KNOWN_OTHER_TYPES:
+            description = f"a block of type {block.type!r}"
+            raise UnsupportedError(f"Cersei transcripts cannot store {description}", hint=IMPORT_HINT)
 
 
-def _bare(record: AnyRecord) -> bytes:
+def _encode_bare(record: AnyRecord) -> bytes:
     if not isinstance(record, Message):
-        what = f"a {record.record_type}"
-        raise UnsupportedError(f"a file of bare messages has no place for {what}", hint=IMPORT)
-    return _encoder.encode(message_of(record))
+        description = f"a {record.record_type}"
+        raise UnsupportedError(f"a file of bare messages cannot store {description}", hint=IMPORT_HINT)
+    return _encoder.encode(write_message(record))
 
 
-class _Adding:
-    def __init__(self, notes: Notes, log: Log, record: AnyRecord) -> None:
-        self.notes, self.log, self.record = notes, log, record
-        self.session: str = notes.get("session") or log.where.name
-        self.user: str | None = notes.get("user")
-        self.place = record.id or f"line {notes.get('lines', 0)}"
+class _RecordEncoder:
+    def __init__(self, state: TailState, log: MirrorLog, record: AnyRecord) -> None:
+        self.state, self.log, self.record = state, log, record
+        self.session_id: str = state.get("session") or log.transcript.session_id
+        self.user_uuid: str | None = state.get("user")
+        self.position = record.id or f"line {state.get('lines', 0)}"
 
     def entries(self) -> Iterator[dict[str, Any]]:
         record = self.record
         if isinstance(record, Message):
-            uuid = record.id if _UUID.match(record.id) else self._uuid("message")
-            yield self._message(record, uuid)
+            uuid = record.id if _UUID.match(record.id) else self._derive_uuid("message")
+            yield self._message_entry(record, uuid)
         elif isinstance(record, Compaction):
-            yield from self._compaction(record)
+            yield from self._compaction_entries(record)
         elif isinstance(record, Tombstone):
-            yield from self._tombstone(record)
+            yield from self._tombstone_entries(record)
         elif isinstance(record, Rewind):
-            yield from self._rewind(record)
+            yield from self._rewind_entries(record)
         else:
-            what = f"a record {record.record_type!r}"
-            raise UnsupportedError(f"a transcript of Cersei's has no place for {what}", hint=IMPORT)
+            description = f"a record of type {record.record_type!r}"
+            raise UnsupportedError(f"Cersei transcripts cannot store {description}", hint=IMPORT_HINT)
 
-    def _uuid(self, word: str) -> str:
-        """A uuid that follows from the record; the same when it is tried again."""
-        return str(UUID(made_id(self.session, f"{self.place} {word}"), version=4))
+    def _derive_uuid(self, purpose: str) -> str:
+        """Return a uuid derived from the record, so that a retry yields the same one."""
+        return str(UUID(derive_id(self.session_id, f"{self.position} {purpose}"), version=4))
 
-    def _message(self, message: Message, uuid: str) -> dict[str, Any]:
-        cwd = self.notes.get("cwd", "")
-        entry = message_entry(message, uuid, self.user, self.session, cwd)
+    def _message_entry(self, message: Message, uuid: str) -> dict[str, Any]:
+        cwd = self.state.get("cwd", "")
+        entry = message_entry(message, uuid, self.user_uuid, self.session_id, cwd)
         if message.role != "assistant":
-            self.user = uuid
+            self.user_uuid = uuid
         return entry
 
-    def _again(self, messages: Iterable[Message]) -> Iterator[dict[str, Any]]:
-        for one in messages:
-            yield self._message(one, self._uuid(f"again {self.log.theirs(one)}"))
+    def _repeat(self, messages: Iterable[Message]) -> Iterator[dict[str, Any]]:
+        for message in messages:
+            yield self._message_entry(message, self._derive_uuid(f"again {self.log.foreign_id(message)}"))
 
-    def _compaction(self, record: Compaction) -> Iterator[dict[str, Any]]:
+    def _compaction_entries(self, record: Compaction) -> Iterator[dict[str, Any]]:
         if not record.summary:
-            raise UnsupportedError("an empty summary is none to Cersei", hint=IMPORT)
-        first = record.first_kept_seq
-        groups, live = self._grouped(first)
-        kept: list[Message] = []
-        rest: list[Message] = []  # in one entry with something that is kept, and not kept itself
+            raise UnsupportedError("Cersei ignores an empty summary", hint=IMPORT_HINT)
+        first_kept = record.first_kept_seq
+        groups, live_seqs = self._group_by_entry(first_kept)
+        kept_messages: list[Message] = []
+        not_kept: list[Message] = []  # that share an entry with a kept message
         for group in groups:
-            shown = [one for one in group if one.seq in live]
-            if shown and shown[-1].seq >= first:
-                yield tombstone_entry(self.log.theirs(group[0]), record.timestamp)
-                kept += (one for one in shown if one.seq >= first)
-                rest += (one for one in shown if one.seq < first)
-        yield from self._again(rest)
-        uuid = record.id if _UUID.match(record.id) else self._uuid("summary")
-        count = max(self.notes.get("messages", 0) - len(kept), 0)
-        yield summary_entry(uuid, record.timestamp, self.session, record.summary, count)
-        yield from self._again(kept)
+            live_messages = [message for message in group if message.seq in live_seqs]
+            if live_messages and live_messages[-1].seq >= first_kept:
+                yield tombstone_entry(self.log.foreign_id(group[0]), record.timestamp)
+                kept_messages += (message for message in live_messages if message.seq >= first_kept)
+                not_kept += (message for message in live_messages if message.seq < first_kept)
+        yield from self._repeat(not_kept)
+        uuid = record.id if _UUID.match(record.id) else self._derive_uuid("summary")
+        count = max(self.state.get("messages", 0) - len(kept_messages), 0)
+        yield summary_entry(uuid, record.timestamp, self.session_id, record.summary, count)
+        yield from self._repeat(kept_messages)
 
-    def _tombstone(self, record: Tombstone) -> Iterator[dict[str, Any]]:
+    def _tombstone_entries(self, record: Tombstone) -> Iterator[dict[str, Any]]:
         if record.restores:
-            raise UnsupportedError("Cersei does not show again what was deleted", hint=IMPORT)
+            raise UnsupportedError("Cersei cannot restore deleted messages", hint=IMPORT_HINT)
         if record.deletes:
-            groups, live = self._grouped(min(record.deletes))
-            yield from self._delete(groups, live, set(record.deletes))
+            groups, live_seqs = self._group_by_entry(min(record.deletes))
+            yield from self._delete_entries(groups, live_seqs, set(record.deletes))
 
-    def _rewind(self, record: Rewind) -> Iterator[dict[str, Any]]:
-        after = record.to_seq + 1
-        groups, live = self._grouped(after)
-        yield from self._delete(groups, live, {seq for seq in live if seq >= after})
-        for one in self.log.since(after):
-            if isinstance(one, Compaction) and one.first_kept_seq > after:
-                yield tombstone_entry(self.log.theirs(one), record.timestamp)
+    def _rewind_entries(self, record: Rewind) -> Iterator[dict[str, Any]]:
+        first_removed = record.to_seq + 1
+        groups, live_seqs = self._group_by_entry(first_removed)
+        yield from self._delete_entries(groups, live_seqs, {seq for seq in live_seqs if seq >= first_removed})
+        for marker in self.log.records_from(first_removed):
+            if isinstance(marker, Compaction) and marker.first_kept_seq > first_removed:
+                yield tombstone_entry(self.log.foreign_id(marker), record.timestamp)
 
-    def _delete(
-        self, groups: Sequence[Sequence[Message]], live: set[int], seqs: set[int]
+    def _delete_entries(
+        self, groups: Sequence[Sequence[Message]], live_seqs: set[int], seqs: set[int]
     ) -> Iterator[dict[str, Any]]:
         for group in groups:
-            if seqs.isdisjoint(one.seq for one in group):
+            if seqs.isdisjoint(message.seq for message in group):
                 continue
-            if any(one.seq in live and one.seq not in seqs for one in group):
-                told = "only some of the messages that one entry of Cersei's holds"
-                raise UnsupportedError(f"this would delete {told}", hint=f"delete all, or {IMPORT}")
-            yield tombstone_entry(self.log.theirs(group[0]), self.record.timestamp)
+            if any(message.seq in live_seqs and message.seq not in seqs for message in group):
+                description = "only some of the messages in one Cersei entry"
+                raise UnsupportedError(f"this would delete {description}", hint=f"delete all, or {IMPORT_HINT}")
+            yield tombstone_entry(self.log.foreign_id(group[0]), self.record.timestamp)
 
-    def _grouped(self, first: int) -> tuple[list[list[Message]], set[int]]:
-        """The messages from a number on, those of one entry together, and which are shown.
+    def _group_by_entry(self, first_seq: int) -> tuple[list[list[Message]], set[int]]:
+        """Return the messages from a seq on, grouped by entry, and the seqs of the live ones.
 
-        An entry may begin before that number: its messages stand directly behind each other.
+        An entry may start before that seq: its messages are adjacent.
         """
-        begin = max(first - self.notes.get("widest", 1) + 1, 1)
-        records = self.log.since(begin)
+        start = max(first_seq - self.state.get("widest", 1) + 1, 1)
+        records = self.log.records_from(start)
         groups: list[list[Message]] = []
-        for one in records:
-            if not isinstance(one, Message):
+        for record in records:
+            if not isinstance(record, Message):
                 continue
             last = groups[-1] if groups else []
-            if last and self.log.theirs(one) == member_id(self.log.theirs(last[0]), len(last)):
-                last.append(one)
+            if last and self.log.foreign_id(record) == member_id(self.log.foreign_id(last[0]), len(last)):
+                last.append(record)
             else:
-                groups.append([one])
-        live = {one.seq for one in fold(records).messages}
-        return [group for group in groups if group[-1].seq >= first], live
+                groups.append([record])
+        live_seqs = {message.seq for message in fold(records).messages}
+        return [group for group in groups if group[-1].seq >= first_seq], live_seqs

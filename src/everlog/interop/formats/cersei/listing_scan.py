@@ -1,7 +1,7 @@
-"""What a listing shows of a Cersei session.
+"""Scan of a Cersei session for what a listing shows.
 
-Of most lines only what it asks for is decoded, and the rest passed over; a line that is not as
-Cersei writes it is read as when it is followed.
+Only the relevant keys of most lines are decoded; a line that is not as Cersei writes it is parsed
+as a whole.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ from typing import Any, Literal
 import msgspec
 
 from everlog.ids import epoch_ms
-from everlog.interop.formats.cersei.entries import messages_in
+from everlog.interop.formats.cersei.entries import read_messages
 from everlog.interop.formats.format_types import Line
-from everlog.interop.formats.jsonl import parse, text_of
-from everlog.interop.formats.live_format import Glance
+from everlog.interop.formats.jsonl import parse_object, text_of
+from everlog.interop.formats.live_format import ListingScan
 
-_TITLE = 80  # characters
+_MAX_TITLE = 80  # characters
 
 
 class _Block(msgspec.Struct, gc=False):
@@ -28,14 +28,14 @@ class _Metadata(msgspec.Struct, gc=False):
     model: str = ""
 
 
-class _Said(msgspec.Struct, gc=False):
+class _Message(msgspec.Struct, gc=False):
     role: Literal["user", "assistant"]
     content: str | list[_Block]
     metadata: _Metadata | None = None
 
     @property
     def messages(self) -> int:
-        """How many it makes: each result is one."""
+        """Return how many of our messages it makes: one for each result."""
         if self.role == "assistant" or isinstance(self.content, str):
             return 1
         results = sum(block.type == "tool_result" for block in self.content)
@@ -44,7 +44,7 @@ class _Said(msgspec.Struct, gc=False):
 
 class _Entry(msgspec.Struct, gc=False):
     type: Literal["user", "assistant"]
-    message: _Said
+    message: _Message
     timestamp: str = ""
     cwd: str = ""
 
@@ -52,26 +52,26 @@ class _Entry(msgspec.Struct, gc=False):
 _decode = msgspec.json.Decoder(_Entry).decode
 
 
-def glance(seen: Glance, lines: Iterable[Line], beside: bytes | None) -> Glance:
-    """What a listing shows, after some further lines."""
-    look = _Look(seen)
+def scan_listing(scan: ListingScan, lines: Iterable[Line], meta_bytes: bytes | None) -> ListingScan:
+    """Continue a listing scan over further lines."""
+    scanner = _ListingScanner(scan)
     for line in lines:
-        look.add(line.data)
-    return look.glance()
+        scanner.add(line.data)
+    return scanner.result()
 
 
-class _Look:
-    def __init__(self, seen: Glance) -> None:
-        self.messages, self.title, self.model = seen.messages, seen.title, seen.model
-        self.created, self.cwd = seen.created, seen.cwd
-        self.times = [seen.last]  # of messages
+class _ListingScanner:
+    def __init__(self, previous: ListingScan) -> None:
+        self.messages, self.title, self.model = previous.messages, previous.title, previous.model
+        self.created, self.cwd = previous.created, previous.cwd
+        self.message_times = [previous.last]
 
-    def glance(self) -> Glance:
-        return Glance(
+    def result(self) -> ListingScan:
+        return ListingScan(
             messages=self.messages,
             title=self.title,
             created=self.created,
-            last=next((one for one in reversed(self.times) if epoch_ms(one) is not None), ""),
+            last=next((time for time in reversed(self.message_times) if epoch_ms(time) is not None), ""),
             model=self.model,
             cwd=self.cwd,
         )
@@ -80,32 +80,32 @@ class _Look:
         try:
             entry = _decode(data)
         except (ValueError, RecursionError):
-            self._read(parse(data)[0] or {})
+            self._add_object(parse_object(data)[0] or {})
             return
-        said = entry.message
-        if said.role != entry.type or (said.role == "user" and not self.title):
-            self._read(parse(data)[0] or {})
+        message = entry.message
+        if message.role != entry.type or (message.role == "user" and not self.title):
+            self._add_object(parse_object(data)[0] or {})
             return
-        self._began(entry.timestamp, entry.cwd)
-        model = said.metadata.model if said.metadata is not None else ""
-        self._said(said.messages, entry.timestamp, model)
+        self._note_start(entry.timestamp, entry.cwd)
+        model = message.metadata.model if message.metadata is not None else ""
+        self._count(message.messages, entry.timestamp, model)
 
-    def _read(self, value: Mapping[str, Any]) -> None:
-        when = text_of(value, "timestamp")
-        self._began(when, text_of(value, "cwd"))
-        made = messages_in(value, "", when)
-        if made:
-            self._said(len(made), when, made[0].model or "")
-        for one in made:
-            if one.role == "user" and not self.title:
-                self.title = one.text.strip().partition("\n")[0][:_TITLE]
+    def _add_object(self, value: Mapping[str, Any]) -> None:
+        timestamp = text_of(value, "timestamp")
+        self._note_start(timestamp, text_of(value, "cwd"))
+        messages = read_messages(value, "", timestamp)
+        if messages:
+            self._count(len(messages), timestamp, messages[0].model or "")
+        for message in messages:
+            if message.role == "user" and not self.title:
+                self.title = message.text.strip().partition("\n")[0][:_MAX_TITLE]
 
-    def _began(self, when: str, cwd: str) -> None:
-        if not self.created and epoch_ms(when) is not None:
-            self.created = when
+    def _note_start(self, timestamp: str, cwd: str) -> None:
+        if not self.created and epoch_ms(timestamp) is not None:
+            self.created = timestamp
         self.cwd = self.cwd or cwd
 
-    def _said(self, count: int, when: str, model: str) -> None:
+    def _count(self, count: int, timestamp: str, model: str) -> None:
         self.messages += count
         self.model = model or self.model
-        self.times.append(when)
+        self.message_times.append(timestamp)

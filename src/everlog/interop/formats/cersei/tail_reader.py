@@ -1,8 +1,8 @@
-"""Cersei's transcripts where they lie: what new lines say, and how a session begins.
+"""Incremental reading of Cersei's transcripts in place, and creation of sessions.
 
-A tombstone counts wherever it stands, also before what it deletes. So the newest of those whose
-entry was not among the same lines are noted, by a short hash: whoever follows a file from its
-beginning needs none of them. An entry is known by its uuid; one that comes twice is the same.
+A tombstone counts wherever it is, even before the entry it deletes. So short hashes of the latest
+tombstones whose entry was not among the same lines are kept in the state: reading a file from its
+beginning needs none of them. An entry is identified by its uuid; a repeated uuid is the same entry.
 """
 
 from __future__ import annotations
@@ -15,183 +15,187 @@ from typing import Any
 from uuid import uuid4
 
 from everlog.errors import ConflictError, UnsupportedError
-from everlog.interop.formats.cersei.entries import member_id, messages_in
-from everlog.interop.formats.format_types import Hidden, Line, Summary, made_id
-from everlog.interop.formats.jsonl import parse, text_of
+from everlog.interop.formats.cersei.entries import member_id, read_messages
+from everlog.interop.formats.format_types import HiddenMessages, Line, Summary, derive_id
+from everlog.interop.formats.jsonl import parse_object, text_of
 from everlog.interop.formats.live_format import (
-    Added,
-    Begun,
-    Beside,
-    Followed,
-    Log,
-    Notes,
-    Said,
-    Where,
+    ConversationItem,
+    FileEdit,
+    MetadataLocation,
+    MirrorLog,
+    NewSession,
+    TailResult,
+    TailState,
+    TranscriptInfo,
 )
 
-BESIDE: Beside = ""
+METADATA_LOCATION: MetadataLocation = ""
 TOTAL_BYTES = 200_000_000
 LINE_BYTES = 0
-IMPORT = "import the session (everlog sessions import) and go on in a store of ours"
+IMPORT_HINT = "import the session (everlog sessions import) and continue there"
 
-_PENDING = 200  # tombstones that are noted; the entry of an older one has long been there
-_MARK = 8  # characters of one
-_NOTED = 1024  # characters of a noted text
-_STEM = 255 - len("_part2.jsonl")  # bytes
-_PART = re.compile(r"_part[0-9]+\Z")
-_LEFT = frozenset(("key", "model", "source", "cwd", "chat", "current", "generations"))
+_MAX_PENDING = 200  # tombstones in the state; entries of older ones have been read
+_HASH_LENGTH = 8  # characters
+_MAX_TEXT = 1024  # characters of a text in the state
+_MAX_STEM_BYTES = 255 - len("_part2.jsonl")
+_PART_SUFFIX = re.compile(r"_part[0-9]+\Z")
+_ACCEPTED_KEYS = frozenset(("key", "model", "source", "cwd", "chat", "current", "generations"))
 
 
 def is_id(text: str) -> bool:
-    """Whether a text can be the name of a transcript without its ending."""
+    """Return whether a text can be the file name of a transcript, without its extension."""
     return (
-        0 < len(text.encode("utf-8", "surrogatepass")) <= _STEM
+        0 < len(text.encode("utf-8", "surrogatepass")) <= _MAX_STEM_BYTES
         and not text.startswith(".")
-        and not any(one in text for one in "/\\\0")
-        and _PART.search(text) is None
+        and not any(character in text for character in "/\\\0")
+        and _PART_SUFFIX.search(text) is None
     )
 
 
-def name_of(stem: str, beside: bytes | None) -> str:
-    """A session is called like its file."""
+def session_id_of(stem: str, meta_bytes: bytes | None) -> str:
+    """Return the id of a session, which is the name of its file."""
     return stem
 
 
-# --- following ------------------------------------------------------------------------------
+# --- reading --------------------------------------------------------------------------------
 
 
-def follow(notes: Notes, lines: Iterable[Line], where: Where) -> Followed:
-    """The items of new lines."""
-    fold = _Fold(notes, where.name)
+def read_tail(state: TailState, lines: Iterable[Line], transcript: TranscriptInfo) -> TailResult:
+    """Return the items of new lines."""
+    fold = _TailFold(state, transcript.session_id)
     for line in lines:
         fold.add(line.data)
-    return fold.followed()
+    return fold.result()
 
 
-def whole(lines: Iterable[Line], where: Where) -> Followed:
-    """The items of a whole session."""
-    return follow({}, lines, where)
+def read_all(lines: Iterable[Line], transcript: TranscriptInfo) -> TailResult:
+    """Return the items of a whole session."""
+    return read_tail({}, lines, transcript)
 
 
-class _Fold:
-    """What is known of a file while its lines pass.
+class _TailFold:
+    """A fold over the lines of a file. Keys of its state:
 
-    lines, messages   how many there were
-    widest            messages of the entry that had most
-    session, cwd      of the first entry that says so, and of the last
+    lines, messages   their counts so far
+    widest            largest number of messages in one entry
+    session, cwd      of the first entry that has it; of the last
     user              uuid of the last user entry
     bare              whether the first message was a bare one
-    gone              marks of uuids that were deleted and perhaps not there yet
+    gone              hashes of deleted uuids whose entry may not have been read yet
     """
 
-    def __init__(self, notes: Notes, name: str) -> None:
-        self.name = name
-        self.notes = dict(notes)
-        self.items: list[Said] = []
-        marks = text_of(notes, "gone")
-        starts = range(0, len(marks), _MARK)
-        self.gone = {marks[at : at + _MARK]: None for at in starts}  # a set, in order
-        self.seen: set[str] = set()  # uuids in these lines
-        self.deleted: set[str] = set()  # likewise, by a tombstone
+    def __init__(self, state: TailState, session_id: str) -> None:
+        self.session_id = session_id
+        self.state = dict(state)
+        self.items: list[ConversationItem] = []
+        hashes = text_of(state, "gone")
+        starts = range(0, len(hashes), _HASH_LENGTH)
+        # An ordered set.
+        self.pending = {hashes[start : start + _HASH_LENGTH]: None for start in starts}
+        self.seen_uuids: set[str] = set()  # of entries in these lines
+        self.deleted_uuids: set[str] = set()  # by tombstones in these lines
 
     def add(self, data: bytes) -> None:
-        self.notes["lines"] = self.notes.get("lines", 0) + 1
-        value = parse(data)[0]
+        self.state["lines"] = self.state.get("lines", 0) + 1
+        value = parse_object(data)[0]
         if value is None:
             return
-        when, kind = text_of(value, "timestamp"), value.get("type")
-        self._note("session", text_of(value, "session_id"), first=True)
-        self._note("cwd", text_of(value, "cwd"))
+        timestamp, kind = text_of(value, "timestamp"), value.get("type")
+        self._set_text("session", text_of(value, "session_id"), first=True)
+        self._set_text("cwd", text_of(value, "cwd"))
         if kind == "tombstone":
-            self._delete(text_of(value, "deleted_uuid"), when)
+            self._delete(text_of(value, "deleted_uuid"), timestamp)
         elif kind == "summary":
-            self._summarise(value, when)
+            self._add_summary(value, timestamp)
         else:
-            self._say(value, when)
+            self._add_messages(value, timestamp)
 
-    def followed(self) -> Followed:
-        items = [
-            one for one in self.items if not (isinstance(one, Summary) and one.id in self.deleted)
-        ]
-        notes = {key: one for key, one in self.notes.items() if key != "gone"}
-        if self.gone:
-            notes["gone"] = "".join(list(self.gone)[-_PENDING:])
-        return Followed(items, notes)
+    def result(self) -> TailResult:
+        items = [item for item in self.items if not (isinstance(item, Summary) and item.id in self.deleted_uuids)]
+        state = {key: value for key, value in self.state.items() if key != "gone"}
+        if self.pending:
+            state["gone"] = "".join(list(self.pending)[-_MAX_PENDING:])
+        return TailResult(items, state)
 
-    def _note(self, key: str, text: str, *, first: bool = False) -> None:
-        if text and len(text) <= _NOTED and not (first and key in self.notes):
-            self.notes[key] = text
+    def _set_text(self, key: str, text: str, *, first: bool = False) -> None:
+        if text and len(text) <= _MAX_TEXT and not (first and key in self.state):
+            self.state[key] = text
 
-    def _id(self, value: Mapping[str, Any]) -> str:
-        return text_of(value, "uuid") or made_id(self.name, self.notes["lines"])
+    def _entry_id(self, value: Mapping[str, Any]) -> str:
+        return text_of(value, "uuid") or derive_id(self.session_id, self.state["lines"])
 
-    def _delete(self, uuid: str, when: str) -> None:
+    def _delete(self, uuid: str, timestamp: str) -> None:
         if not uuid:
             return
-        if uuid not in self.seen:
-            self.gone[_mark(uuid)] = None
-        self.deleted.add(uuid)
-        # How many messages it had is not known; none has had more than the widest.
-        self._hide("tombstone", uuid, self.notes.get("widest", 1), when)
+        if uuid not in self.seen_uuids:
+            self.pending[_short_hash(uuid)] = None
+        self.deleted_uuids.add(uuid)
+        # Its number of messages is unknown, but at most that of the widest entry.
+        self._hide("tombstone", uuid, self.state.get("widest", 1), timestamp)
 
-    def _hide(self, word: str, uuid: str, count: int, when: str) -> None:
+    def _hide(self, cause: str, uuid: str, count: int, timestamp: str) -> None:
         ids = tuple(member_id(uuid, number) for number in range(count))
-        name = made_id(self.name, f"{word} {uuid}")
-        self.items.append(Hidden(id=name, ids=ids, timestamp=when, extra={"target": uuid}))
+        marker_id = derive_id(self.session_id, f"{cause} {uuid}")
+        self.items.append(HiddenMessages(id=marker_id, ids=ids, timestamp=timestamp, extra={"target": uuid}))
 
-    def _summarise(self, value: Mapping[str, Any], when: str) -> None:
-        name, text = self._id(value), text_of(value, "summary")
-        if text and _mark(name) not in self.gone:
-            self.items.append(Summary(id=name, text=text, timestamp=when))
-            self.seen.add(name)
+    def _add_summary(self, value: Mapping[str, Any], timestamp: str) -> None:
+        entry_id, text = self._entry_id(value), text_of(value, "summary")
+        if text and _short_hash(entry_id) not in self.pending:
+            self.items.append(Summary(id=entry_id, text=text, timestamp=timestamp))
+            self.seen_uuids.add(entry_id)
 
-    def _say(self, value: Mapping[str, Any], when: str) -> None:
+    def _add_messages(self, value: Mapping[str, Any], timestamp: str) -> None:
         uuid = text_of(value, "uuid")
-        made = messages_in(value, self._id(value), when)
-        if not made:
+        messages = read_messages(value, self._entry_id(value), timestamp)
+        if not messages:
             return
-        self.items += made
-        notes, count = self.notes, len(made)
-        notes.setdefault("bare", "type" not in value)
-        notes["messages"] = notes.get("messages", 0) + count
-        if count > notes.get("widest", 1):
-            notes["widest"] = count
-        if made[0].role != "assistant":
-            self._note("user", uuid)
-        if self.gone and uuid and (mark := _mark(uuid)) in self.gone:
-            del self.gone[mark]
-            self._hide("late", uuid, count, when)
-        self.seen.add(uuid)
+        self.items += messages
+        state, count = self.state, len(messages)
+        state.setdefault("bare", "type" not in value)
+        state["messages"] = state.get("messages", 0) + count
+        if count > state.get("widest", 1):
+            state["widest"] = count
+        if messages[0].role != "assistant":
+            self._set_text("user", uuid)
+        if self.pending and uuid and (short_hash := _short_hash(uuid)) in self.pending:
+            del self.pending[short_hash]
+            self._hide("late", uuid, count, timestamp)
+        self.seen_uuids.add(uuid)
 
 
-def _mark(uuid: str) -> str:
-    return b64encode(sha256(uuid.encode()).digest()[: _MARK * 3 // 4]).decode()
+def _short_hash(uuid: str) -> str:
+    return b64encode(sha256(uuid.encode()).digest()[: _HASH_LENGTH * 3 // 4]).decode()
 
 
 # --- metadata -------------------------------------------------------------------------------
 
 
-def change(notes: Notes, log: Log, changes: Mapping[str, Any]) -> Added:
-    """Nothing can be changed: the format has no place for it."""
+def encode_metadata(state: TailState, log: MirrorLog, changes: Mapping[str, Any]) -> FileEdit:
+    """Raise UnsupportedError for any change: the format cannot store metadata."""
     for key in changes:
-        raise UnsupportedError(f"a transcript of Cersei's has no place for {key!r}", hint=IMPORT)
-    return Added()
+        raise UnsupportedError(f"Cersei transcripts cannot store {key!r}", hint=IMPORT_HINT)
+    return FileEdit()
 
 
-def begin(facts: Mapping[str, Any], now: str, taken: Callable[[str], bool]) -> Begun:
-    """A new session, whose file is empty; the key is its id if it can be."""
-    for key, value in facts.items():
-        usual = {"agent": "main", "sender": "user"}.get(key)
-        if key not in _LEFT and value not in (None, "", (), [], {}, usual):
-            raise UnsupportedError(
-                f"a transcript of Cersei's has no place for {key!r}", hint=IMPORT
-            )
-    wanted = facts.get("key")
-    if isinstance(wanted, str) and is_id(wanted):
-        if taken(wanted):
-            raise ConflictError(f"there is a session {wanted!r} already")
-        return Begun(wanted, wanted, Added())
+def name_fields(name: str) -> dict[str, str]:
+    """Return the id of a session that a caller names: the name of its file."""
+    if not is_id(name):
+        raise UnsupportedError(f"not usable as a file name: {name[:60]!r}", hint="choose another")
+    return {"key": name}
+
+
+def build_session(metadata: Mapping[str, Any], now: str, is_taken: Callable[[str], bool]) -> NewSession:
+    """Return a new session with an empty file; its id is the key, if that is possible."""
+    for key, value in metadata.items():
+        default = {"agent": "main", "sender": "user"}.get(key)
+        if key not in _ACCEPTED_KEYS and value not in (None, "", (), [], {}, default):
+            raise UnsupportedError(f"Cersei transcripts cannot store {key!r}", hint=IMPORT_HINT)
+    key_id = metadata.get("key")
+    if isinstance(key_id, str) and is_id(key_id):
+        if is_taken(key_id):
+            raise ConflictError(f"session {key_id!r} already exists")
+        return NewSession(key_id, key_id, FileEdit())
     stem = str(uuid4())
-    while taken(stem):
+    while is_taken(stem):
         stem = str(uuid4())
-    return Begun(stem, stem, Added())
+    return NewSession(stem, stem, FileEdit())

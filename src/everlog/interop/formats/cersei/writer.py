@@ -1,4 +1,4 @@
-"""Sessions as Cersei's files: what came from there as it was, the rest as Cersei writes it."""
+"""Writer of sessions as Cersei's files: foreign lines unchanged, the rest as Cersei writes it."""
 
 from __future__ import annotations
 
@@ -8,38 +8,29 @@ from typing import Any
 
 import msgspec
 
-from everlog.interop.formats.cersei.blocks import NAME, message_of, rebuilt
+from everlog.interop.formats.cersei.blocks import NAME, rebuild_content, write_message
 from everlog.interop.formats.cersei.entries import message_entry, summary_entry, tombstone_entry
-from everlog.interop.formats.format_types import Written, made_id
-from everlog.interop.formats.jsonl import as_bytes, parse, text_of
+from everlog.interop.formats.format_types import ExportedFiles, derive_id
+from everlog.interop.formats.jsonl import as_bytes, parse_object, text_of
 from everlog.interop.formats.writer import (
+    FileBuilder,
     Losses,
-    Sheet,
-    came_from,
-    dropped,
-    is_ended,
-    origin,
-    original,
-    placed,
+    has_newline,
+    is_from_format,
+    read_preserved,
+    read_preserved_line,
+    removed_seqs,
+    reposition_compactions,
 )
-from everlog.model import (
-    AnyRecord,
-    Compaction,
-    Event,
-    Message,
-    Metadata,
-    Rewind,
-    Tombstone,
-    ToolCall,
-)
+from everlog.model import AnyRecord, Compaction, Event, Message, Metadata, Rewind, Tombstone, ToolCall
 
 PART_BYTES = 50_000_000
 
 _encoder = msgspec.json.Encoder()
 
 
-def write(metadata: Metadata, records: Sequence[AnyRecord]) -> Written:
-    """A session as Cersei's files."""
+def write(metadata: Metadata, records: Sequence[AnyRecord]) -> ExportedFiles:
+    """Return a session as Cersei's files."""
     return _Writer(metadata, records).write()
 
 
@@ -47,136 +38,133 @@ class _Writer:
     def __init__(self, metadata: Metadata, records: Sequence[AnyRecord]) -> None:
         self.metadata, self.records = metadata, records
         self.losses = Losses()
-        self.gone = dropped(records, NAME)
-        # One that was imported is named by what it was read from.
-        name = (metadata.key or "").partition(f"{NAME}:")
-        self.session = name[2] if not name[0] and name[2] else metadata.id
-        self.cwd, self.bare = "", False
+        self.removed_seqs = removed_seqs(records, NAME)
+        # An imported session is named like its original file.
+        key_parts = (metadata.key or "").partition(f"{NAME}:")
+        self.session_id = key_parts[2] if not key_parts[0] and key_parts[2] else metadata.id
+        self.cwd, self.is_bare = "", False
         self.uuids: dict[int, str] = {}  # seq → uuid of its entry
-        self.members: dict[str, list[int]] = {}  # and back
-        self._look()
+        self.members: dict[str, list[int]] = {}  # uuid → seqs
+        self._survey()
         for seq, uuid in self.uuids.items():
             self.members.setdefault(uuid, []).append(seq)
-        self.parts = [Sheet()]
-        self.size = 0  # of the last part
-        self.user: str | None = None  # uuid of the user entry that is being answered
-        self.count = 0  # messages that are written
+        self.parts = [FileBuilder()]
+        self.part_size = 0  # of the last part
+        self.user_uuid: str | None = None  # of the user entry being answered
+        self.message_count = 0
 
-    def _look(self) -> None:
-        """What the file that the records came from was like, and the uuids of all messages."""
-        found = False
-        own = came_from(self.records, NAME)
+    def _survey(self) -> None:
+        """Collect properties of the original file, and the uuids of all messages."""
+        has_session_id = False
+        is_native_file = is_from_format(self.records, NAME)
         for record in self.records:
-            keep = origin(record, NAME) or {} if own else {}
-            entry = _entry(record, keep)
-            if text_of(entry, "session_id") and not found:
-                self.session, found = entry["session_id"], True
+            preserved = read_preserved(record, NAME) or {} if is_native_file else {}
+            entry = _preserved_entry(record, preserved)
+            if text_of(entry, "session_id") and not has_session_id:
+                self.session_id, has_session_id = entry["session_id"], True
             self.cwd = text_of(entry, "cwd") or self.cwd
             if isinstance(record, Message):
-                self.bare = self.bare or bool(entry and "type" not in entry)
-                name = text_of(keep, "of") or text_of(entry, "uuid") or record.id
-                self.uuids[record.seq] = name or made_id(self.metadata.id, record.seq)
-        if not found and isinstance(self.metadata.extra.get("cwd"), str):
+                self.is_bare = self.is_bare or bool(entry and "type" not in entry)
+                uuid = text_of(preserved, "of") or text_of(entry, "uuid") or record.id
+                self.uuids[record.seq] = uuid or derive_id(self.metadata.id, record.seq)
+        if not has_session_id and isinstance(self.metadata.extra.get("cwd"), str):
             self.cwd = self.metadata.extra["cwd"]
 
-    def write(self) -> Written:
-        for record in placed(self.records):
-            self._add(record)
-        name = re.sub(r"[/\\\0]", "_", self.session)
+    def write(self) -> ExportedFiles:
+        for record in reposition_compactions(self.records):
+            self._add_record(record)
+        name = re.sub(r"[/\\\0]", "_", self.session_id)
         files = {
             f"{name}.jsonl" if not number else f"{name}_part{number + 1}.jsonl": part.content()
             for number, part in enumerate(self.parts)
         }
-        return Written(files, self.losses.words())
+        return ExportedFiles(files, self.losses.describe())
 
-    def _add(self, record: AnyRecord) -> None:
-        keep = origin(record, NAME)
-        raw = original(record, NAME)
-        ended = is_ended(record, NAME)
-        if keep is not None and "of" in keep:
+    def _add_record(self, record: AnyRecord) -> None:
+        preserved = read_preserved(record, NAME)
+        raw_line = read_preserved_line(record, NAME)
+        ended = has_newline(record, NAME)
+        if preserved is not None and "of" in preserved:
             return  # written with the first message of its entry
-        if isinstance(record, Message) and self.bare and record.seq in self.gone:
+        if isinstance(record, Message) and self.is_bare and record.seq in self.removed_seqs:
             self.losses.add("message that is hidden or was rewound")
-        elif raw is not None:
-            self._line(raw.data, ended=raw.ended)
+        elif raw_line is not None:
+            self._add_line(raw_line.data, ended=raw_line.ended)
             if isinstance(record, Message):
-                self._said(record, self.uuids[record.seq])
-        elif keep is not None and "entry" in keep:
-            entry = _entry(record, keep)
-            self._line(_encoder.encode(entry), ended=ended)
+                self._count_message(record, self.uuids[record.seq])
+        elif preserved is not None and "entry" in preserved:
+            entry = _preserved_entry(record, preserved)
+            self._add_line(_encoder.encode(entry), ended=ended)
             if isinstance(record, Message):
-                self._said(record, self.uuids[record.seq])
+                self._count_message(record, self.uuids[record.seq])
         elif isinstance(record, Event) and record.kind.startswith(f"{NAME}."):
-            self._line(_encoder.encode(record.data), ended=ended)
+            self._add_line(_encoder.encode(record.data), ended=ended)
         elif isinstance(record, Message):
-            self._message(record)
-        elif self.bare:
-            self.losses.record(record)
+            self._add_message(record)
+        elif self.is_bare:
+            self.losses.count_record(record)
         elif isinstance(record, Compaction):
-            uuid = record.id or made_id(self.metadata.id, record.seq)
-            when, text = record.timestamp, record.summary
-            self._line(_encoder.encode(summary_entry(uuid, when, self.session, text, self.count)))
+            uuid = record.id or derive_id(self.metadata.id, record.seq)
+            timestamp, text = record.timestamp, record.summary
+            self._add_line(_encoder.encode(summary_entry(uuid, timestamp, self.session_id, text, self.message_count)))
         elif isinstance(record, Tombstone | Rewind):
-            self._hide(record)
+            self._add_tombstones(record)
         else:
-            self.losses.record(record)
+            self.losses.count_record(record)
 
-    def _line(self, data: bytes, *, ended: bool = True) -> None:
-        if self.size and self.size + len(data) + 1 > PART_BYTES:
-            self.parts.append(Sheet())
-            self.size = 0
-        self.parts[-1].add(data, ended=ended)
-        self.size += len(data) + 1
+    def _add_line(self, data: bytes, *, ended: bool = True) -> None:
+        if self.part_size and self.part_size + len(data) + 1 > PART_BYTES:
+            self.parts.append(FileBuilder())
+            self.part_size = 0
+        self.parts[-1].add_line(data, ended=ended)
+        self.part_size += len(data) + 1
 
-    def _said(self, message: Message, uuid: str) -> None:
-        self.count += 1
+    def _count_message(self, message: Message, uuid: str) -> None:
+        self.message_count += 1
         if message.role != "assistant":
-            self.user = uuid
+            self.user_uuid = uuid
 
-    def _message(self, message: Message) -> None:
-        self.losses.blocks(message, (ToolCall,))
-        if self.bare:
-            self._line(_encoder.encode(message_of(message)))
+    def _add_message(self, message: Message) -> None:
+        self.losses.count_blocks(message, (ToolCall,))
+        if self.is_bare:
+            self._add_line(_encoder.encode(write_message(message)))
             return
         uuid = self.uuids[message.seq]
-        entry = message_entry(message, uuid, self.user, self.session, self.cwd)
-        self._line(_encoder.encode(entry))
-        self._said(message, uuid)
+        entry = message_entry(message, uuid, self.user_uuid, self.session_id, self.cwd)
+        self._add_line(_encoder.encode(entry))
+        self._count_message(message, uuid)
 
-    def _hide(self, record: Tombstone | Rewind) -> None:
-        """Tombstones for what a marker of ours takes out, and what nothing shows again."""
+    def _add_tombstones(self, record: Tombstone | Rewind) -> None:
+        """Add tombstones for messages that a marker of ours removed and nothing restored."""
         if isinstance(record, Tombstone):
-            seqs = [seq for seq in record.deletes if seq in self.gone]
+            seqs = [seq for seq in record.deletes if seq in self.removed_seqs]
         else:
-            seqs = [seq for seq in sorted(self.gone) if record.to_seq < seq < record.seq]
+            seqs = [seq for seq in sorted(self.removed_seqs) if record.to_seq < seq < record.seq]
         for uuid in dict.fromkeys(self.uuids[seq] for seq in seqs):
-            whole = self.members[uuid]
-            if not self.gone.issuperset(whole):
-                self.losses.add("hidden message whose entry has others that are shown")
+            member_seqs = self.members[uuid]
+            if not self.removed_seqs.issuperset(member_seqs):
+                self.losses.add("hidden message in an entry with visible messages")
                 continue
-            self.gone.difference_update(whole)
-            self._line(_encoder.encode(tombstone_entry(uuid, record.timestamp)))
+            self.removed_seqs.difference_update(member_seqs)
+            self._add_line(_encoder.encode(tombstone_entry(uuid, record.timestamp)))
 
 
-def _entry(record: AnyRecord, keep: Mapping[str, Any]) -> dict[str, Any]:
-    """The entry that a record came from; empty if it is not kept."""
+def _preserved_entry(record: AnyRecord, preserved: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the original entry of a record; empty if it is not preserved."""
     if isinstance(record, Event) and record.kind.startswith(f"{NAME}."):
         return record.data
-    line = as_bytes(keep, "line")
+    line = as_bytes(preserved, "line")
     if line is not None:
-        return parse(line)[0] or {}
-    entry = keep.get("entry")
+        return parse_object(line)[0] or {}
+    entry = preserved.get("entry")
     if not isinstance(entry, dict):
         return {}
     if isinstance(record, Compaction):
         return {**entry, "summary": record.summary}
     if isinstance(record, Message):
-        content = rebuilt(record, keep.get("shape", "blocks"))
+        content = rebuild_content(record, preserved.get("shape", "blocks"))
         if "type" not in entry:
             return {**entry, "content": content}
-        said = entry.get("message")
-        return {
-            **entry,
-            "message": {**(said if isinstance(said, dict) else {}), "content": content},
-        }
+        message = entry.get("message")
+        return {**entry, "message": {**(message if isinstance(message, dict) else {}), "content": content}}
     return entry

@@ -1,15 +1,15 @@
 """Claude Code's transcripts.
 
-    <session>.jsonl                               the conversation, and records beside it
-    <session>/subagents/**/agent-<id>.jsonl       the transcripts of agents that it asked
+    <session>.jsonl                               the conversation, and auxiliary records
+    <session>/subagents/**/agent-<id>.jsonl       the transcripts of its subagents
     <session>/tool-results/*.txt                  the full text of large results
 
-Every line becomes an item, in the order of the file: what was said becomes messages, a compaction
-a summary, everything else an event. Which messages are the conversation is `chain`'s to
-say; the others are hidden, not left out.
+Every line becomes an item, in file order: user and assistant records become messages, a compaction
+a summary, everything else an event. `chain` determines which messages are the conversation; the
+others are hidden, not dropped.
 
-A transcript that is used where it lies is followed (`live`) and added to (`extending`); what a
-listing shows of it is `glancing`'s.
+A transcript used in place is read by `tail_reader` and extended by `append`; `listing_scan` finds
+what a listing shows of it.
 """
 
 from __future__ import annotations
@@ -19,43 +19,50 @@ from typing import Any
 
 import msgspec
 
-from everlog.interop.formats.claude.append import begin, change, extend, is_id, name_of
-from everlog.interop.formats.claude.chain import is_chain
-from everlog.interop.formats.claude.listing_scan import glance
+from everlog.interop.formats.claude.append import (
+    build_session,
+    encode_metadata,
+    encode_record,
+    is_id,
+    name_fields,
+    session_id_of,
+)
+from everlog.interop.formats.claude.chain import is_chain_record
+from everlog.interop.formats.claude.listing_scan import scan_listing
 from everlog.interop.formats.claude.projects import project_directory
 from everlog.interop.formats.claude.reader import NAME, Transcript
-from everlog.interop.formats.claude.tail_reader import follow, whole
+from everlog.interop.formats.claude.tail_reader import read_all, read_tail
 from everlog.interop.formats.claude.writer import write
-from everlog.interop.formats.format_types import Read, Source, split
-from everlog.interop.formats.jsonl import records
-from everlog.interop.formats.live_format import Beside
+from everlog.interop.formats.format_types import ForeignSession, Source, split_lines
+from everlog.interop.formats.jsonl import parse_records
+from everlog.interop.formats.live_format import MetadataLocation
 
 __all__ = [
-    "BESIDE",
     "LINE_BYTES",
+    "METADATA_LOCATION",
     "NAME",
     "PART_BYTES",
     "TOTAL_BYTES",
-    "begin",
-    "change",
-    "extend",
-    "follow",
-    "glance",
+    "build_session",
+    "encode_metadata",
+    "encode_record",
     "is_id",
-    "name_of",
+    "name_fields",
     "project_directory",
     "read",
+    "read_all",
+    "read_tail",
     "recognises",
-    "whole",
+    "scan_listing",
+    "session_id_of",
     "write",
 ]
 
-BESIDE: Beside = ""
+METADATA_LOCATION: MetadataLocation = ""
 PART_BYTES = TOTAL_BYTES = LINE_BYTES = 0
 
-# Types of records without a place in the chain, by which a file is recognised; the others are
-# kept all the same.
-_BESIDE = frozenset(
+# Types of records outside the chain by which a file is recognised; other types are kept too.
+_AUXILIARY_TYPES = frozenset(
     {
         "queue-operation",
         "last-prompt",
@@ -87,61 +94,61 @@ _BESIDE = frozenset(
 
 
 def recognises(path: str, head: bytes) -> bool:
-    """Whether a file is a transcript of Claude Code (Cersei's lie in the same folder)."""
+    """Return whether a file is a Claude Code transcript (Cersei's are in the same folder)."""
     if not path.endswith(".jsonl"):
         return False
-    for row in records(split(head)):
+    for row in parse_records(split_lines(head)):
         value = row.value
         if value is None:
-            # A first line may be longer than what we see of it.
+            # The first line may be longer than the head.
             if row.end == len(head) and b'"sessionId":' in head:
-                first = head.removeprefix(b'{"type":"').split(b'"')[0].decode("utf-8", "replace")
-                return b'"parentUuid":' in head or first in _BESIDE
+                first_type = head.removeprefix(b'{"type":"').split(b'"')[0].decode("utf-8", "replace")
+                return b'"parentUuid":' in head or first_type in _AUXILIARY_TYPES
             continue
         kind = value.get("type")
         if not isinstance(kind, str) or "session_id" in value:
             return False
-        if is_chain(value) and "parentUuid" in value and "sessionId" in value:
+        if is_chain_record(value) and "parentUuid" in value and "sessionId" in value:
             return True
-        if kind in _BESIDE and ("sessionId" in value or "messageId" in value):
+        if kind in _AUXILIARY_TYPES and ("sessionId" in value or "messageId" in value):
             return True
         if kind == "summary" and "leafUuid" in value:
             return True
     return False
 
 
-def read(source: Source) -> Read:
-    """A session with those of its agents."""
-    main, *others = source.paths()
-    saved = {path.rpartition("/")[2]: path for path in others if "tool-results" in path.split("/")}
+def read(source: Source) -> ForeignSession:
+    """Read a session with the sessions of its subagents."""
+    transcript_path, *other_paths = source.paths()
+    saved_results = {path.rpartition("/")[2]: path for path in other_paths if "tool-results" in path.split("/")}
 
-    def texts(name: str) -> str | None:
-        return source.read(saved[name]).decode("utf-8", "replace") if name in saved else None
+    def load_text(name: str) -> str | None:
+        path = saved_results.get(name)
+        return None if path is None else source.read(path).decode("utf-8", "replace")
 
-    own = Transcript(source, main, source.name, texts)
+    transcript = Transcript(source, transcript_path, source.name, load_text)
     children = []
-    for path in others:
+    for path in other_paths:
         folder, _, name = path.rpartition("/")
         if "subagents" in folder.split("/") and name.endswith(".jsonl"):
-            inner = path[path.index("subagents/") : -len(".jsonl")]
-            child = Transcript(source, path, f"{source.name}/{inner}", texts)
-            parent = _parent(source, path, others, own.agents) | {"session": source.name}
-            children.append(child.read({"parent": parent}, outside=own.records))
-    return own.read(children=tuple(children))
+            inner_path = path[path.index("subagents/") : -len(".jsonl")]
+            child = Transcript(source, path, f"{source.name}/{inner_path}", load_text)
+            parent = _parent_call(source, path, other_paths, transcript.agent_calls)
+            metadata = {"parent": parent | {"session": source.name}}
+            children.append(child.read(metadata, external_records=transcript.records_by_uuid))
+    return transcript.read(children=tuple(children))
 
 
-def _parent(
-    source: Source, path: str, paths: Sequence[str], agents: Mapping[str, str]
-) -> dict[str, Any]:
-    """What is known of the call that an agent was asked by."""
-    facts: dict[str, Any] = {}
-    beside = path.removesuffix(".jsonl") + ".meta.json"
-    if beside in paths:
+def _parent_call(source: Source, path: str, paths: Sequence[str], agent_calls: Mapping[str, str]) -> dict[str, Any]:
+    """Return what is known of the tool call that started a subagent."""
+    metadata: dict[str, Any] = {}
+    meta_path = path.removesuffix(".jsonl") + ".meta.json"
+    if meta_path in paths:
         try:
-            told = msgspec.json.decode(source.read(beside))
+            decoded = msgspec.json.decode(source.read(meta_path))
         except (ValueError, RecursionError):
-            told = None
-        facts = dict(told) if isinstance(told, dict) else {}
-    agent = path.rpartition("/agent-")[2].removesuffix(".jsonl")
-    call = facts.pop("toolUseId", None) or agents.get(agent)
-    return {**facts, "toolCallId": call} if isinstance(call, str) else facts
+            decoded = None
+        metadata = dict(decoded) if isinstance(decoded, dict) else {}
+    agent_id = path.rpartition("/agent-")[2].removesuffix(".jsonl")
+    call_id = metadata.pop("toolUseId", None) or agent_calls.get(agent_id)
+    return {**metadata, "toolCallId": call_id} if isinstance(call_id, str) else metadata

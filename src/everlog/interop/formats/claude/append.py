@@ -1,7 +1,7 @@
-"""Records of ours, as lines at the end of a transcript that Claude Code resumes.
+"""Encoding of our records as lines at the end of a transcript that Claude Code can resume.
 
-They hang from the end of the conversation. Calls that nobody answered are answered before it goes
-on, as an error: it could not go on behind them otherwise.
+New entries are linked to the end of the conversation. Open tool calls are answered with an error
+first: the conversation could not continue after them otherwise.
 """
 
 from __future__ import annotations
@@ -15,187 +15,174 @@ from uuid import uuid4
 import msgspec
 
 from everlog.errors import UnsupportedError
-from everlog.interop.formats.claude.entry_builder import (
-    UNSIGNED,
-    NewRecords,
-    Start,
-    call_id,
-    is_uuid,
-)
-from everlog.interop.formats.claude.tail_state import Tip
-from everlog.interop.formats.live_format import Added, Begun, Log, Notes
+from everlog.interop.formats.claude.entry_builder import UNSIGNED, ChainStart, EntryBuilder, is_uuid, safe_call_id
+from everlog.interop.formats.claude.tail_state import ConversationTail
+from everlog.interop.formats.format_types import derive_id
+from everlog.interop.formats.live_format import FileEdit, MirrorLog, NewSession, TailState
 from everlog.log.fold import fold
-from everlog.log.line_codec import clean
-from everlog.log.tool_pairs import closing
+from everlog.log.line_codec import replace_surrogates
+from everlog.log.tool_pairs import make_missing_result
 from everlog.model import AnyRecord, Compaction, Event, Message, Rewind, Tombstone, ToolCall
 
-_AGENT = re.compile(r"[A-Za-z0-9_-]+")
-_INNER = ":agent-"
-_IMPORT = "import the session, and do it there"
+_AGENT_ID = re.compile(r"[A-Za-z0-9_-]+")
+_SUBAGENT_INFIX = ":agent-"
+_IMPORT_HINT = "import the session (everlog sessions import) and change it there"
 _DEFAULTS = {"agent": "main", "sender": "user"}
-# Facts of a new session that are written, found again in its records, or the store's own count.
-_PASSED = frozenset({"name", "model", "source", "cwd", "chat", "current", "generations"})
+# Metadata of a new session that is written, found in its records, or counted by the store.
+_ACCEPTED_KEYS = frozenset({"id", "name", "model", "source", "cwd", "chat", "current", "generations"})
 
 
 def is_id(text: str) -> bool:
-    """Whether a text can be the id of a session, or of that of an agent that it asked."""
-    session, inner, agent = text.partition(_INNER)
-    return is_uuid(session) and (not inner or _AGENT.fullmatch(agent) is not None)
+    """Return whether a text can be the id of a session or of a subagent session."""
+    session_id, infix, agent_id = text.partition(_SUBAGENT_INFIX)
+    return is_uuid(session_id) and (not infix or _AGENT_ID.fullmatch(agent_id) is not None)
 
 
-def name_of(stem: str, beside: bytes | None) -> str:
-    """The id of the session in a file of this name."""
+def session_id_of(stem: str, meta_bytes: bytes | None) -> str:
+    """Return the id of the session in a file with this name."""
     return stem
 
 
-def begin(facts: Mapping[str, Any], now: str, taken: Callable[[str], bool]) -> Begun:
-    """A new session: a file without lines, but for a title."""
-    for key, value in facts.items():
-        if value and key not in _PASSED and value != _DEFAULTS.get(key):
-            raise UnsupportedError(
-                f"a session of Claude Code has no {key}", hint=f"begin it without {key}"
-            )
-    name = str(uuid4())
-    while taken(name):
-        name = str(uuid4())
-    title = facts.get("name")
-    return Begun(name, name, _titled(name, title) if title else Added())
+def name_fields(name: str) -> dict[str, str]:
+    """Return the id of a session that a caller names: a UUID, derived if the name is none."""
+    return {"id": name if is_uuid(name) else derive_id("session", name)}
 
 
-def change(notes: Notes, log: Log, changes: Mapping[str, Any]) -> Added:
-    """A new title; nothing else can be changed."""
+def build_session(metadata: Mapping[str, Any], now: str, is_taken: Callable[[str], bool]) -> NewSession:
+    """Return a new session: an empty file, or one with only a title."""
+    for key, value in metadata.items():
+        if value and key not in _ACCEPTED_KEYS and value != _DEFAULTS.get(key):
+            raise UnsupportedError(f"Claude Code sessions cannot store {key}", hint=f"create the session without {key}")
+    session_id = metadata.get("id") or str(uuid4())
+    while is_taken(session_id):
+        session_id = str(uuid4())
+    title = metadata.get("name")
+    return NewSession(session_id, session_id, _title_edit(session_id, title) if title else FileEdit())
+
+
+def encode_metadata(state: TailState, log: MirrorLog, changes: Mapping[str, Any]) -> FileEdit:
+    """Return the edit for a new title. Raises UnsupportedError for any other key."""
     for key in changes:
         if key != "name":
-            raise UnsupportedError(f"{key} has no place in a session of Claude Code", hint=_IMPORT)
-    return _titled(_session(log), changes["name"]) if changes else Added()
+            raise UnsupportedError(f"Claude Code sessions cannot store {key}", hint=_IMPORT_HINT)
+    return _title_edit(_session_id(log), changes["name"]) if changes else FileEdit()
 
 
-def _titled(session: str, title: object) -> Added:
+def _title_edit(session_id: str, title: object) -> FileEdit:
     name = title.strip() if isinstance(title, str) else ""
     if not name:
-        raise UnsupportedError(
-            "a title of Claude Code cannot be empty or taken back", hint="give it a name"
-        )
-    line = {"type": "custom-title", "customTitle": name, "sessionId": session}
-    return Added(lines=(_encode(line),))
+        raise UnsupportedError("a Claude Code title cannot be empty or removed", hint="set a non-empty name")
+    line = {"type": "custom-title", "customTitle": name, "sessionId": session_id}
+    return FileEdit(lines=(_encode(line),))
 
 
-def extend(notes: Notes, log: Log, record: AnyRecord) -> Added:
-    """The lines of a record."""
+def encode_record(state: TailState, log: MirrorLog, record: AnyRecord) -> FileEdit:
+    """Return the edit that appends a record."""
     if isinstance(record, Event):
-        return Added()
+        return FileEdit()
     if isinstance(record, Message):
-        return Added(lines=tuple(map(_encode, _Extending(notes, log).message(record))))
+        return FileEdit(lines=tuple(map(_encode, _RecordEncoder(state, log).encode_message(record))))
     if isinstance(record, Compaction):
-        return Added(lines=tuple(map(_encode, _Extending(notes, log).compaction(record))))
+        return FileEdit(lines=tuple(map(_encode, _RecordEncoder(state, log).encode_compaction(record))))
     if isinstance(record, Rewind):
         hint = "import the session (everlog sessions import) and rewind it there"
-        raise UnsupportedError(
-            "a transcript of Claude Code only grows: nothing is rewound", hint=hint
-        )
+        raise UnsupportedError("Claude Code transcripts are append-only: they cannot be rewound", hint=hint)
     if isinstance(record, Tombstone):
-        hint = "import the session and delete the message there"
-        raise UnsupportedError(
-            "a transcript of Claude Code only grows: nothing is deleted", hint=hint
-        )
-    what = f"a record of the kind {record.record_type}"
-    raise UnsupportedError(f"{what} has no place in a session of Claude Code", hint=_IMPORT)
+        hint = "import the session (everlog sessions import) and delete the message there"
+        raise UnsupportedError("Claude Code transcripts are append-only: messages cannot be deleted", hint=hint)
+    description = f"a record of type {record.record_type}"
+    raise UnsupportedError(f"Claude Code sessions cannot store {description}", hint=_IMPORT_HINT)
 
 
-def _session(log: Log) -> str:
-    return log.where.name.partition(_INNER)[0]
+def _session_id(log: MirrorLog) -> str:
+    return log.transcript.session_id.partition(_SUBAGENT_INFIX)[0]
 
 
 def _encode(value: dict[str, Any]) -> bytes:
     try:
         return msgspec.json.encode(value)
     except UnicodeEncodeError:
-        return msgspec.json.encode(clean(value))
+        return msgspec.json.encode(replace_surrogates(value))
 
 
-class _Extending:
-    """One record that is added, with what must stand before it."""
+class _RecordEncoder:
+    """Encoder of one record and of the entries that must precede it."""
 
-    def __init__(self, notes: Notes, log: Log) -> None:
+    def __init__(self, state: TailState, log: MirrorLog) -> None:
         self.log = log
-        self.tip = msgspec.convert(notes, Tip)
-        self.new = NewRecords(log.metadata, self._start())
+        self.tail = msgspec.convert(state, ConversationTail)
+        self.builder = EntryBuilder(log.metadata, self._chain_start())
         self.lines: list[dict[str, Any]] = []
 
-    def _start(self) -> Start:
-        tip, agent = self.tip, self.log.where.name.partition(_INNER)[2]
+    def _chain_start(self) -> ChainStart:
+        tail, agent_id = self.tail, self.log.transcript.session_id.partition(_SUBAGENT_INFIX)[2]
         cwd = self.log.metadata.extra.get("cwd")
-        return Start(
-            session=_session(self.log),
-            leaf=tip.leaf or None,
-            used=frozenset([*tip.near, *tip.aside]),
-            at=tip.at,
-            cwd=tip.cwd or (cwd if isinstance(cwd, str) else ""),
-            version=tip.version,
-            branch=tip.branch,
-            inner=bool(agent) or tip.inner is True,
-            agent=agent or (tip.agent if tip.inner else ""),
+        return ChainStart(
+            session_id=_session_id(self.log),
+            leaf=tail.leaf or None,
+            used_uuids=frozenset([*tail.recent, *tail.auxiliary]),
+            timestamp=tail.timestamp,
+            cwd=tail.cwd or (cwd if isinstance(cwd, str) else ""),
+            version=tail.version,
+            git_branch=tail.git_branch,
+            is_subagent=bool(agent_id) or tail.is_subagent is True,
+            agent_id=agent_id or (tail.agent_id if tail.is_subagent else ""),
         )
 
-    def message(self, message: Message) -> Sequence[dict[str, Any]]:
-        """What was said."""
-        caller = None
+    def encode_message(self, message: Message) -> Sequence[dict[str, Any]]:
+        """Return the entries for a message."""
+        caller_uuid = None
         if message.role == "toolResult":
-            call = self.tip.calls.get(call_id(message.tool_call_id or ""))
+            call = self.tail.open_calls.get(safe_call_id(message.tool_call_id or ""))
             if call is None:
-                raise UnsupportedError(
-                    f"no call {message.tool_call_id} waits for a result", hint=_IMPORT
-                )
-            caller = call[1]
+                raise UnsupportedError(f"no open tool call {message.tool_call_id} for this result", hint=_IMPORT_HINT)
+            caller_uuid = call[1]
         else:
-            self._close_calls()
-        self._add(message, caller)
+            self._answer_open_calls()
+        self._add_message(message, caller_uuid)
         return self.lines
 
-    def compaction(self, record: Compaction) -> Sequence[dict[str, Any]]:
-        """A boundary, and the summary behind it."""
+    def encode_compaction(self, record: Compaction) -> Sequence[dict[str, Any]]:
+        """Return a boundary and its summary."""
         if not record.summary.strip():
-            raise UnsupportedError(
-                "a summary without text cannot be written", hint="give it a text"
-            )
-        kept = self._kept(record)
-        closed = self._close_calls()
-        kept += [uuid for caller, uuid in closed if caller in kept]
-        self.lines += self.new.compaction(record, kept, self._place(record.id))
+            raise UnsupportedError("a compaction summary cannot be empty", hint="provide a summary text")
+        kept_uuids = self._kept_uuids(record)
+        answers = self._answer_open_calls()
+        kept_uuids += [uuid for caller, uuid in answers if caller in kept_uuids]
+        self.lines += self.builder.build_compaction(record, kept_uuids, self._position(record.id))
         return self.lines
 
-    def _kept(self, record: Compaction) -> list[str]:
-        """The uuids of the messages that a compaction leaves in the context."""
-        view = fold(self.log.since(record.first_kept_seq))
+    def _kept_uuids(self, record: Compaction) -> list[str]:
+        """Return the uuids of the messages that a compaction keeps in the context."""
+        view = fold(self.log.records_from(record.first_kept_seq))
         ids = [
-            self.log.theirs(one)
-            for one in view.messages
-            if record.first_kept_seq <= one.seq and not 0 < record.seq <= one.seq
+            self.log.foreign_id(message)
+            for message in view.messages
+            if record.first_kept_seq <= message.seq and not 0 < record.seq <= message.seq
         ]
-        return list(dict.fromkeys(one.partition(":")[0] for one in ids))
+        return list(dict.fromkeys(foreign_id.partition(":")[0] for foreign_id in ids))
 
-    def _close_calls(self) -> list[tuple[str, str]]:
-        """Answer what waits for a result: the uuids of the calls' records and of the answers."""
-        closed: list[tuple[str, str]] = []
-        for name, (tool, caller) in self.tip.calls.items():
-            uuid = self._add(closing(ToolCall(name, tool, {})), caller)
-            closed.append((caller, uuid))
-        return closed
+    def _answer_open_calls(self) -> list[tuple[str, str]]:
+        """Answer open calls; return pairs of the uuids of caller and answer."""
+        answers: list[tuple[str, str]] = []
+        for call_id, (tool, caller_uuid) in self.tail.open_calls.items():
+            uuid = self._add_message(make_missing_result(ToolCall(call_id, tool, {})), caller_uuid)
+            answers.append((caller_uuid, uuid))
+        return answers
 
-    def _add(self, message: Message, caller: str | None) -> str:
-        lost: Counter[str] = Counter()
-        made = self.new.message(message, caller, self._place(message.id), lost)
-        del lost[UNSIGNED]  # nobody needs it again, and the API would refuse it
-        if lost or made is None:
-            what = ", ".join(lost) or "a message without content"
+    def _add_message(self, message: Message, caller_uuid: str | None) -> str:
+        losses: Counter[str] = Counter()
+        entry = self.builder.build_message(message, caller_uuid, self._position(message.id), losses)
+        del losses[UNSIGNED]  # not needed again, and the API would reject it
+        if losses or entry is None:
+            description = ", ".join(losses) or "a message without content"
             raise UnsupportedError(
-                f"a session of Claude Code cannot hold {what}",
-                hint="leave it out, or import the session",
+                f"Claude Code sessions cannot store {description}", hint="omit it, or import the session"
             )
-        self.lines.append(made)
-        uuid: str = made["uuid"]
+        self.lines.append(entry)
+        uuid: str = entry["uuid"]
         return uuid
 
-    def _place(self, name: str) -> str:
-        """What the uuid of a record is made of if its id is none: the same each time, if it can."""
-        return name or f"{self.new.leaf}"  # there is one behind each leaf
+    def _position(self, record_id: str) -> str:
+        """Return the seed for the uuid of a record whose id is not a UUID; stable if possible."""
+        return record_id or f"{self.builder.leaf}"  # one record follows each leaf

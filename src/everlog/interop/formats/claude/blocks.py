@@ -1,7 +1,7 @@
-"""The content of Claude Code's messages, which is that of Anthropic's API, and ours.
+"""Conversion between our blocks and Claude Code's message content (that of Anthropic's API).
 
-`take` also says whether what it gives is all there is: then `give` makes an equal content again,
-and only otherwise the original has to be kept.
+`read_content` also returns whether its blocks are exact: then `write_content` rebuilds equal
+content, and only otherwise the original has to be preserved.
 """
 
 from __future__ import annotations
@@ -13,202 +13,200 @@ from typing import Any, NamedTuple
 
 from everlog.model import AnyBlock, File, Image, OtherBlock, Text, Thinking, ToolCall
 
-PERSISTED = "<persisted-output>"
-_SAVED = re.compile(r"tool-results[/\\]+([^/\\\n<>\"]+?\.(?:txt|json))")
-_OURS = frozenset({"text", "toolCall", "thinking", "image", "file"})
-Given = tuple[AnyBlock, bool]  # a block, and whether it says all
-Texts = Callable[[str], str | None]  # the full text of a large result, by the name of its file
+PERSISTED_TAG = "<persisted-output>"
+_SAVED_PATH = re.compile(r"tool-results[/\\]+([^/\\\n<>\"]+?\.(?:txt|json))")
+_NATIVE_TYPES = frozenset({"text", "toolCall", "thinking", "image", "file"})
+ParsedBlock = tuple[AnyBlock, bool]  # a block, and whether it is exact
+LoadText = Callable[[str], str | None]  # reads a large result by file name
 
 
-class Result(NamedTuple):
-    """What a tool answered."""
+class ToolResult(NamedTuple):
+    """The result of one tool call."""
 
-    call: str
+    call_id: str
     content: tuple[AnyBlock, ...]
-    error: bool | None
+    is_error: bool | None
 
 
 class Content(NamedTuple):
     """The content of one message."""
 
-    results: list[Result]
+    results: list[ToolResult]
     blocks: list[AnyBlock]
     exact: bool
 
 
-def saved_as(text: str) -> str | None:
-    """The name of the file that holds the full text of a large result."""
-    found = _SAVED.search(text) if PERSISTED in text else None
-    return found[1] if found else None
+def saved_file_name(text: str) -> str | None:
+    """Return the name of the file with the full text of a large result."""
+    match = _SAVED_PATH.search(text) if PERSISTED_TAG in text else None
+    return match[1] if match else None
 
 
-# --- theirs to ours -------------------------------------------------------------------------
+# --- reading --------------------------------------------------------------------------------
 
 
-def take(content: str | Sequence[Any], texts: Texts) -> Content:
-    """The blocks of a content."""
+def read_content(content: str | Sequence[Any], load_text: LoadText) -> Content:
+    """Return the blocks of message content."""
     if isinstance(content, str):
         return Content([], [Text(content)], True)
-    results: list[Result] = []
+    results: list[ToolResult] = []
     blocks: list[AnyBlock] = []
     exact = True
     for data in content:
         if isinstance(data, dict) and data.get("type") == "tool_result":
-            result, same = _result(data, texts)
+            result, is_exact = _read_result(data, load_text)
             results.append(result)
-            exact = exact and same and not blocks
+            exact = exact and is_exact and not blocks
         else:
-            block, same = _block(data)
+            block, is_exact = _read_block(data)
             blocks.append(block)
-            exact = exact and same
+            exact = exact and is_exact
     return Content(results, blocks, exact)
 
 
-def _result(data: Mapping[str, Any], texts: Texts) -> tuple[Result, bool]:
-    call, content, error = data.get("tool_use_id"), data.get("content"), data.get("is_error")
-    exact = isinstance(call, str) and len(data) == 3 + (type(error) is bool)
+def _read_result(data: Mapping[str, Any], load_text: LoadText) -> tuple[ToolResult, bool]:
+    call_id, content, is_error = data.get("tool_use_id"), data.get("content"), data.get("is_error")
+    exact = isinstance(call_id, str) and len(data) == 3 + (type(is_error) is bool)
     blocks: list[AnyBlock] = []
     if isinstance(content, str):
         blocks.append(Text(content))
     elif isinstance(content, list):
         exact = exact and not (len(content) == 1 and _is_text(content[0]))
-        for one in content:
-            block, same = _block(one)
+        for inner in content:
+            block, block_exact = _read_block(inner)
             blocks.append(block)
-            exact = exact and same
+            exact = exact and block_exact
     else:
         exact = False
-    for place, block in enumerate(blocks):
-        name = saved_as(block.text) if isinstance(block, Text) else None
-        full = texts(name) if name else None
+    for index, block in enumerate(blocks):
+        name = saved_file_name(block.text) if isinstance(block, Text) else None
+        full = load_text(name) if name else None
         if full is not None:
-            blocks[place] = Text(full)
+            blocks[index] = Text(full)
             exact = False
-    made = Result(
-        call if isinstance(call, str) else "",
-        tuple(blocks),
-        error if isinstance(error, bool) else None,
+    result = ToolResult(
+        call_id if isinstance(call_id, str) else "", tuple(blocks), is_error if isinstance(is_error, bool) else None
     )
-    return made, exact
+    return result, exact
 
 
 def _is_text(data: Any) -> bool:
     return isinstance(data, dict) and data.get("type") == "text"
 
 
-def _block(data: Any) -> Given:
+def _read_block(data: Any) -> ParsedBlock:
     if not isinstance(data, dict):
         return OtherBlock({"type": "unknown", "value": data}), False
     kind = data.get("type")
     reader = _READERS.get(kind) if isinstance(kind, str) else None
-    made = reader(data) if reader else None
-    return made or (OtherBlock(data), not isinstance(kind, str) or kind not in _OURS)
+    parsed = reader(data) if reader else None
+    return parsed or (OtherBlock(data), not isinstance(kind, str) or kind not in _NATIVE_TYPES)
 
 
-def _text(data: dict[str, Any]) -> Given | None:
+def _read_text(data: dict[str, Any]) -> ParsedBlock | None:
     text = data.get("text")
     return (Text(text), len(data) == 2) if isinstance(text, str) else None
 
 
-def _thinking(data: dict[str, Any]) -> Given | None:
+def _read_thinking(data: dict[str, Any]) -> ParsedBlock | None:
     thinking, signature = data.get("thinking"), data.get("signature")
     if not isinstance(thinking, str):
         return None
-    signed = isinstance(signature, str)
-    return Thinking(thinking, signature if signed else None), len(data) == 2 + signed
+    is_signed = isinstance(signature, str)
+    return Thinking(thinking, signature if is_signed else None), len(data) == 2 + is_signed
 
 
-def _tool_use(data: dict[str, Any]) -> Given | None:
-    name, call, given = data.get("name"), data.get("id"), data.get("input")
-    if not isinstance(name, str) or not isinstance(call, str):
+def _read_tool_use(data: dict[str, Any]) -> ParsedBlock | None:
+    name, call_id, arguments = data.get("name"), data.get("id"), data.get("input")
+    if not isinstance(name, str) or not isinstance(call_id, str):
         return None
-    if not isinstance(given, dict):
-        return ToolCall(call, name, {"input": given}), False
-    return ToolCall(call, name, given), len(data) == 4
+    if not isinstance(arguments, dict):
+        return ToolCall(call_id, name, {"input": arguments}), False
+    return ToolCall(call_id, name, arguments), len(data) == 4
 
 
-def _image(data: dict[str, Any]) -> Given | None:
-    mime, coded, url = _source(data)
+def _read_image(data: dict[str, Any]) -> ParsedBlock | None:
+    mime, encoded, url = _read_source(data)
     if url is not None:
-        return Image(url=url), _same(data, _write_image(Image(url=url)))
-    if coded is None:
+        return Image(url=url), _is_same(data, _write_image(Image(url=url)))
+    if encoded is None:
         return None
-    image = Image(mime, coded)
-    return image, _same(data, _write_image(image))
+    image = Image(mime, encoded)
+    return image, _is_same(data, _write_image(image))
 
 
-def _document(data: dict[str, Any]) -> Given | None:
+def _read_document(data: dict[str, Any]) -> ParsedBlock | None:
     title = data.get("title") if isinstance(data.get("title"), str) else ""
-    mime, coded, url = _source(data)
+    mime, encoded, url = _read_source(data)
     if url is not None:
         file = File(title or "", url=url)
-    elif coded is None:
+    elif encoded is None:
         return None
     elif data["source"].get("type") == "text":
-        file = File(title or "", mime, b64encode(coded.encode("utf-8", "replace")).decode())
+        file = File(title or "", mime, b64encode(encoded.encode("utf-8", "replace")).decode())
     else:
-        file = File(title or "", mime, coded)
-    return file, _same(data, _write_file(file))
+        file = File(title or "", mime, encoded)
+    return file, _is_same(data, _write_file(file))
 
 
-def _source(data: dict[str, Any]) -> tuple[str, str | None, str | None]:
-    """Media type, data and URL of a block, as far as they are there."""
+def _read_source(data: dict[str, Any]) -> tuple[str, str | None, str | None]:
+    """Return media type, data and URL of a block, as far as present."""
     source = data.get("source")
     if not isinstance(source, dict):
         return "", None, None
-    mime, coded, url = source.get("media_type"), source.get("data"), source.get("url")
+    mime, encoded, url = source.get("media_type"), source.get("data"), source.get("url")
     return (
         mime if isinstance(mime, str) else "",
-        coded if isinstance(coded, str) else None,
+        encoded if isinstance(encoded, str) else None,
         url if isinstance(url, str) else None,
     )
 
 
-def _same(data: dict[str, Any], made: dict[str, Any] | None) -> bool:
-    return data == made
+def _is_same(data: dict[str, Any], rebuilt: dict[str, Any] | None) -> bool:
+    return data == rebuilt
 
 
-_READERS: dict[str, Callable[[dict[str, Any]], Given | None]] = {
-    "text": _text,
-    "thinking": _thinking,
-    "tool_use": _tool_use,
-    "image": _image,
-    "document": _document,
+_READERS: dict[str, Callable[[dict[str, Any]], ParsedBlock | None]] = {
+    "text": _read_text,
+    "thinking": _read_thinking,
+    "tool_use": _read_tool_use,
+    "image": _read_image,
+    "document": _read_document,
 }
 
 
-# --- ours to theirs -------------------------------------------------------------------------
+# --- writing --------------------------------------------------------------------------------
 
 
-def give(results: Sequence[Result], blocks: Sequence[AnyBlock]) -> list[dict[str, Any]]:
-    """The content that `take` was given, if it was exact."""
-    return [*map(give_result, results), *_give_blocks(blocks)]
+def write_content(results: Sequence[ToolResult], blocks: Sequence[AnyBlock]) -> list[dict[str, Any]]:
+    """Return the content from which `read_content` made these, if it was exact."""
+    return [*map(write_result, results), *_write_blocks(blocks)]
 
 
-def _give_blocks(blocks: Sequence[AnyBlock]) -> list[dict[str, Any]]:
-    return [made for made in map(give_block, blocks) if made is not None]
+def _write_blocks(blocks: Sequence[AnyBlock]) -> list[dict[str, Any]]:
+    return [written for written in map(write_block, blocks) if written is not None]
 
 
-def give_result(result: Result) -> dict[str, Any]:
-    """A result as a block of theirs."""
+def write_result(result: ToolResult) -> dict[str, Any]:
+    """Return a result as a Claude Code block."""
     content: str | list[dict[str, Any]]
     if len(result.content) == 1 and isinstance(result.content[0], Text):
         content = result.content[0].text
     else:
-        content = _give_blocks(result.content)
-    made = {"type": "tool_result", "tool_use_id": result.call, "content": content}
-    return made if result.error is None else {**made, "is_error": result.error}
+        content = _write_blocks(result.content)
+    block = {"type": "tool_result", "tool_use_id": result.call_id, "content": content}
+    return block if result.is_error is None else {**block, "is_error": result.is_error}
 
 
-def give_block(block: AnyBlock) -> dict[str, Any] | None:
-    """A block as theirs; None if they have none such."""
+def write_block(block: AnyBlock) -> dict[str, Any] | None:
+    """Return a block as a Claude Code block; None if there is no equivalent."""
     if isinstance(block, Text):
         return {"type": "text", "text": block.text}
     if isinstance(block, ToolCall):
         return {"type": "tool_use", "id": block.id, "name": block.name, "input": block.arguments}
     if isinstance(block, Thinking):
-        made = {"type": "thinking", "thinking": block.thinking}
-        return made if block.signature is None else {**made, "signature": block.signature}
+        thinking = {"type": "thinking", "thinking": block.thinking}
+        return thinking if block.signature is None else {**thinking, "signature": block.signature}
     if isinstance(block, Image):
         return _write_image(block)
     if isinstance(block, File):
@@ -237,5 +235,5 @@ def _write_file(file: File) -> dict[str, Any] | None:
         source = {"type": "text", "media_type": "text/plain", "data": text}
     else:
         return None
-    made: dict[str, Any] = {"type": "document", "source": source}
-    return {**made, "title": file.name} if file.name else made
+    document: dict[str, Any] = {"type": "document", "source": source}
+    return {**document, "title": file.name} if file.name else document

@@ -1,9 +1,9 @@
-"""Which records of a Claude Code transcript are the conversation.
+"""Selection of the records of a Claude Code transcript that form the conversation.
 
-Every record names its parent, and the conversation is the way from the newest end to the root.
-Three things are added to that walk, because without them history disappears: it crosses
-compaction boundaries, it goes on where a parent is missing (with the record before, in the file),
-and it takes in the parallel tool calls of a response, of which a walk meets only one.
+Every record names its parent, and the conversation is the path from the newest end to the root.
+Three things are added to that walk, because history would disappear without them: it crosses
+compaction boundaries, it continues with the previous record in the file where a parent is missing,
+and it includes the parallel tool calls of a response, of which a walk meets only one.
 """
 
 from __future__ import annotations
@@ -11,13 +11,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-CHAIN = frozenset({"user", "assistant", "system", "attachment", "progress"})
-SAID = frozenset({"user", "assistant"})
-Object = Mapping[str, Any]
+CHAIN_TYPES = frozenset({"user", "assistant", "system", "attachment", "progress"})
+MESSAGE_TYPES = frozenset({"user", "assistant"})
+JsonObject = Mapping[str, Any]
 
 
 class Gap(NamedTuple):
-    """A record whose parent cannot be gone to."""
+    """A record whose parent cannot be followed."""
 
     uuid: str
     parent: str
@@ -25,291 +25,283 @@ class Gap(NamedTuple):
 
 
 class Conversation(NamedTuple):
-    """The outcome: uuids of chain records that are shown, and the end of the conversation."""
+    """The uuids of visible chain records, and the end of the conversation."""
 
-    shown: frozenset[str]
+    visible: frozenset[str]
     leaf: str | None
     gaps: tuple[Gap, ...]
-    inner: bool  # a subagent's transcript: all of it is a side chain, and is shown
+    is_subagent: bool  # a subagent's transcript: all of it is a visible side chain
 
 
-def is_chain(value: Object) -> bool:
-    """Whether a record has a place in the chain."""
+def is_chain_record(value: JsonObject) -> bool:
+    """Return whether a record is part of the chain."""
     kind = value.get("type")
-    return isinstance(kind, str) and kind in CHAIN and isinstance(value.get("uuid"), str)
+    return isinstance(kind, str) and kind in CHAIN_TYPES and isinstance(value.get("uuid"), str)
 
 
-def is_aside(value: Object, *, inner: bool) -> bool:
-    """Whether a record is kept and not displayed."""
-    return bool(
-        value.get("isMeta") or value.get("teamName") or (value.get("isSidechain") and not inner)
-    )
+def is_auxiliary(value: JsonObject, *, is_subagent: bool) -> bool:
+    """Return whether a record is kept but not displayed."""
+    return bool(value.get("isMeta") or value.get("teamName") or (value.get("isSidechain") and not is_subagent))
 
 
-def _is_own(value: Object) -> bool:
-    """Whether a record of a main transcript was said there."""
-    return value["type"] in SAID and not (value.get("isSidechain") or value.get("teamName"))
+def _is_main_message(value: JsonObject) -> bool:
+    """Return whether a record is a message of the main transcript."""
+    return value["type"] in MESSAGE_TYPES and not (value.get("isSidechain") or value.get("teamName"))
 
 
-def _is_displayed(value: Object) -> bool:
-    return value["type"] in SAID and not is_aside(value, inner=False)
+def _is_displayed(value: JsonObject) -> bool:
+    return value["type"] in MESSAGE_TYPES and not is_auxiliary(value, is_subagent=False)
 
 
-def content_blocks(value: Object) -> Sequence[Object]:
-    """The blocks of a record's message that are objects."""
+def content_blocks(value: JsonObject) -> Sequence[JsonObject]:
+    """Return the blocks of a record's message that are objects."""
     message = value.get("message")
     content = message.get("content") if isinstance(message, dict) else None
-    return [one for one in content if isinstance(one, dict)] if isinstance(content, list) else ()
+    return [item for item in content if isinstance(item, dict)] if isinstance(content, list) else ()
 
 
-def converse(objects: Iterable[Object]) -> Conversation:
-    """Find the conversation in the chain records of a file, in their order."""
-    records: dict[str, Object] = {}
-    for value in objects:
-        records.pop(value["uuid"], None)  # the last occurrence wins, at its own place
+def find_conversation(chain: Iterable[JsonObject]) -> Conversation:
+    """Return the conversation in the chain records of a file, given in file order."""
+    records: dict[str, JsonObject] = {}
+    for value in chain:
+        records.pop(value["uuid"], None)  # the last occurrence wins, at its own position
         records[value["uuid"]] = value
-    said = [value for value in records.values() if value["type"] in SAID]
-    inner = bool(said) and all(value.get("isSidechain") for value in said)
-    walk = _Walk(records, inner)
-    leaf = walk.leaf()
+    messages = [value for value in records.values() if value["type"] in MESSAGE_TYPES]
+    is_subagent = bool(messages) and all(value.get("isSidechain") for value in messages)
+    walk = _ChainWalk(records, is_subagent)
+    leaf = walk.find_leaf()
     if leaf is None:
-        return Conversation(frozenset(), None, (), inner)
-    shown, gaps = walk.up_from(leaf)
-    _add_parallel(records, shown)
-    gaps += walk.broken_off(shown)
-    _add_summaries(records, shown, leaf)
-    return Conversation(frozenset(shown), leaf, tuple(gaps), inner)
+        return Conversation(frozenset(), None, (), is_subagent)
+    visible, gaps = walk.walk_up(leaf)
+    _add_parallel_calls(records, visible)
+    gaps += walk.add_orphans(visible)
+    _add_summaries(records, visible, leaf)
+    return Conversation(frozenset(visible), leaf, tuple(gaps), is_subagent)
 
 
-class _Walk:
-    def __init__(self, records: dict[str, Object], inner: bool) -> None:
+class _ChainWalk:
+    def __init__(self, records: dict[str, JsonObject], is_subagent: bool) -> None:
         self.records = records
-        self.inner = inner
+        self.is_subagent = is_subagent
         self.order = list(records)
-        self.place = {uuid: place for place, uuid in enumerate(self.order)}
-        # For each record the nearest one before it that is not aside; shortened as it is used.
-        self._back = [-1] * len(self.order)
-        last = -1
-        for place, value in enumerate(records.values()):
-            self._back[place] = last
-            if inner or not (value.get("isSidechain") or value.get("teamName")):
-                last = place
-        self._above = {uuid: self._link(uuid, value) for uuid, value in records.items()}
+        self.positions = {uuid: position for position, uuid in enumerate(self.order)}
+        # Position of the previous main record, for each record; paths are compressed on use.
+        self._previous = [-1] * len(self.order)
+        nearest = -1
+        for index, value in enumerate(records.values()):
+            self._previous[index] = nearest
+            if is_subagent or not (value.get("isSidechain") or value.get("teamName")):
+                nearest = index
+        self._parents = {uuid: self._parent_link(uuid, value) for uuid, value in records.items()}
 
-    def leaf(self) -> str | None:
-        """The newest end of the conversation."""
-        said = [uuid for uuid in self.order if self.records[uuid]["type"] in SAID]
-        if not said:
+    def find_leaf(self) -> str | None:
+        """Return the newest end of the conversation."""
+        messages = [uuid for uuid in self.order if self.records[uuid]["type"] in MESSAGE_TYPES]
+        if not messages:
             return None
-        if self.inner:
-            return said[-1]
-        # Of the ends the one with the newest message; what is not displayed behind it (a note to
-        # the model) is part of it.
+        if self.is_subagent:
+            return messages[-1]
+        # The end with the newest message wins; records after that message that are not displayed
+        # (a note to the model) are part of it.
         displayed: dict[str, str | None] = {}
         nearest: dict[str, str | None] = {}
         ends: list[tuple[int, int]] = []
-        for uuid in self._ends():
+        for uuid in self._find_ends():
             message = self._nearest(uuid, displayed, _is_displayed)
-            last = self._nearest(uuid, nearest, _is_own)
-            if last is not None:
-                ends.append((-1 if message is None else self.place[message], self.place[last]))
-        return self.order[max(ends)[1]] if ends else said[-1]
+            end = self._nearest(uuid, nearest, _is_main_message)
+            if end is not None:
+                ends.append((-1 if message is None else self.positions[message], self.positions[end]))
+        return self.order[max(ends)[1]] if ends else messages[-1]
 
-    def _ends(self) -> list[str]:
-        """The records that are nobody's parent, and the last one of each circle of parents."""
-        parents = (
-            value.get(key)
-            for value in self.records.values()
-            for key in ("parentUuid", "logicalParentUuid")
-        )
-        named = {parent for parent in parents if isinstance(parent, str)}
-        ends = [uuid for uuid in self.order if uuid not in named]
+    def _find_ends(self) -> list[str]:
+        """Return the records without children, and the last record of each cycle."""
+        parents = (value.get(key) for value in self.records.values() for key in ("parentUuid", "logicalParentUuid"))
+        parent_uuids = {parent for parent in parents if isinstance(parent, str)}
+        ends = [uuid for uuid in self.order if uuid not in parent_uuids]
         reached: set[str] = set()
         for uuid in [*ends, *reversed(self.order)]:
-            if uuid not in reached and uuid in named:
+            if uuid not in reached and uuid in parent_uuids:
                 ends.append(uuid)
-            here: str | None = uuid
-            while here is not None and here not in reached:
-                reached.add(here)
-                here = self._above[here][0]
+            current: str | None = uuid
+            while current is not None and current not in reached:
+                reached.add(current)
+                current = self._parents[current][0]
         return ends
 
-    def _nearest(
-        self, uuid: str, known: dict[str, str | None], wanted: Callable[[Object], bool]
-    ) -> str | None:
-        """The record, or the first one above it, that is wanted."""
-        way: list[str] = []
-        here: str | None = uuid
-        while here is not None and here not in known:
-            known[here] = None  # it may be a circle
-            way.append(here)
-            if wanted(self.records[here]):
-                known[here] = here
+    def _nearest(self, uuid: str, cache: dict[str, str | None], predicate: Callable[[JsonObject], bool]) -> str | None:
+        """Return the first record, from this one upward, that satisfies the predicate."""
+        path: list[str] = []
+        current: str | None = uuid
+        while current is not None and current not in cache:
+            cache[current] = None  # there may be a cycle
+            path.append(current)
+            if predicate(self.records[current]):
+                cache[current] = current
                 break
-            here = self._above[here][0]
-        found = known[here] if here is not None else None
-        known.update(dict.fromkeys(way, found))
-        return found
+            current = self._parents[current][0]
+        nearest = cache[current] if current is not None else None
+        cache.update(dict.fromkeys(path, nearest))
+        return nearest
 
-    def _link(self, uuid: str, value: Object) -> tuple[str | None, str]:
-        """The record above, and the uuid of the one that should be there if it is missing."""
-        parent = own = value.get("parentUuid", ...)  # null is a root, nothing at all is damage
-        if own is None or own is ...:
-            parent = value.get("logicalParentUuid")  # before a compaction
+    def _parent_link(self, uuid: str, value: JsonObject) -> tuple[str | None, str]:
+        """Return the parent, and the uuid of the declared parent if that is missing."""
+        parent = declared = value.get("parentUuid", ...)  # null: a root; absent: damage
+        if declared is None or declared is ...:
+            parent = value.get("logicalParentUuid")  # the record before a compaction
         if isinstance(parent, str):
             if parent in self.records:
                 return parent, ""
-            return self._before(uuid, ()), parent
+            return self._previous_record(uuid, ()), parent
         if value.get("subtype") == "compact_boundary":
-            return self._before(uuid, ()), ""
-        return (None, "") if own is None else (self._before(uuid, ()), "of no name")
+            return self._previous_record(uuid, ()), ""
+        return (None, "") if declared is None else (self._previous_record(uuid, ()), "(unnamed)")
 
-    def _before(self, uuid: str, seen: Iterable[str]) -> str | None:
-        """The nearest record before, in the file, that was not seen."""
-        place = self._back[self.place[uuid]]
-        passed = []
-        while place >= 0 and self.order[place] in seen:
-            passed.append(place)
-            place = self._back[place]
-        for one in passed:
-            self._back[one] = place
-        return self.order[place] if place >= 0 else None
+    def _previous_record(self, uuid: str, seen: Iterable[str]) -> str | None:
+        """Return the nearest previous record in the file that was not seen."""
+        position = self._previous[self.positions[uuid]]
+        skipped = []
+        while position >= 0 and self.order[position] in seen:
+            skipped.append(position)
+            position = self._previous[position]
+        for skipped_position in skipped:
+            self._previous[skipped_position] = position
+        return self.order[position] if position >= 0 else None
 
-    def up_from(self, leaf: str) -> tuple[set[str], list[Gap]]:
-        """The records from an end to the root."""
+    def walk_up(self, leaf: str) -> tuple[set[str], list[Gap]]:
+        """Return the records from an end to the root, and the gaps between them."""
         seen: set[str] = set()
         gaps: list[Gap] = []
-        here: str | None = leaf
-        while here is not None:
-            seen.add(here)
-            above, missing = self._above[here]
+        current: str | None = leaf
+        while current is not None:
+            seen.add(current)
+            parent, missing = self._parents[current]
             if missing:
-                gaps.append(_missing(here, missing))
-            elif above in seen:
-                gaps.append(Gap(here, above or "", f"parent {(above or '')[:80]} closes a circle"))
-            if above in seen:
-                above = self._before(here, seen)
-            here = above
+                gaps.append(_missing_parent(current, missing))
+            elif parent in seen:
+                gaps.append(Gap(current, parent or "", f"parent {(parent or '')[:80]} forms a cycle"))
+            if parent in seen:
+                parent = self._previous_record(current, seen)
+            current = parent
         return seen, gaps
 
-    def broken_off(self, shown: set[str]) -> list[Gap]:
-        """Show what hangs from a parent that is missing: nobody can say that it was left."""
-        broken: dict[str, bool] = dict.fromkeys(shown, False)
+    def add_orphans(self, visible: set[str]) -> list[Gap]:
+        """Add descendants of missing parents: they may not have been abandoned. Return the gaps."""
+        is_orphan: dict[str, bool] = dict.fromkeys(visible, False)
         gaps: list[Gap] = []
         for uuid in self.order:
-            way: list[str] = []
-            here: str | None = uuid
-            verdict = False
-            while here is not None:
-                if here in broken:
-                    verdict = broken[here]
+            path: list[str] = []
+            current: str | None = uuid
+            orphaned = False
+            while current is not None:
+                if current in is_orphan:
+                    orphaned = is_orphan[current]
                     break
-                broken[here] = False
-                way.append(here)
-                above, missing = self._above[here]
+                is_orphan[current] = False
+                path.append(current)
+                parent, missing = self._parents[current]
                 if missing:
-                    verdict = True
-                    if not is_aside(self.records[here], inner=self.inner):
-                        gaps.append(_missing(here, missing))
+                    orphaned = True
+                    if not is_auxiliary(self.records[current], is_subagent=self.is_subagent):
+                        gaps.append(_missing_parent(current, missing))
                     break
-                here = above
-            if verdict:
-                broken.update(dict.fromkeys(way, True))
-        shown.update(uuid for uuid, verdict in broken.items() if verdict)
+                current = parent
+            if orphaned:
+                is_orphan.update(dict.fromkeys(path, True))
+        visible.update(uuid for uuid, verdict in is_orphan.items() if verdict)
         return gaps
 
 
-def _missing(uuid: str, parent: str) -> Gap:
+def _missing_parent(uuid: str, parent: str) -> Gap:
     return Gap(uuid, parent, f"parent {parent[:80]} is missing")
 
 
 # --- parallel tools -------------------------------------------------------------------------
 
 
-def _add_parallel(records: dict[str, Object], shown: set[str]) -> None:
-    """Add the rest of each response that is shown, and the results of its calls."""
-    parts: dict[str, list[str]] = {}  # response → its records
+def _add_parallel_calls(records: dict[str, JsonObject], visible: set[str]) -> None:
+    """Add the other records of each visible response, and the results of its calls."""
+    response_records: dict[str, list[str]] = {}  # response → uuids
     callers: dict[str, set[str]] = {}  # call → the responses that claim it
-    caller_of: dict[str, Object] = {}
+    caller_of: dict[str, JsonObject] = {}
     for uuid, value in records.items():
         if value["type"] == "assistant":
-            response = response_of(value)
-            parts.setdefault(response, []).append(uuid)
-            for call in block_ids(value, "tool_use", "id"):
-                callers.setdefault(call, set()).add(response)
-                caller_of[call] = value
-    on = {response for response, uuids in parts.items() if not shown.isdisjoint(uuids)}
-    for response in on:
-        shown.update(parts[response])
-    answered = {
+            response_id = response_id_of(value)
+            response_records.setdefault(response_id, []).append(uuid)
+            for call_id in block_values(value, "tool_use", "id"):
+                callers.setdefault(call_id, set()).add(response_id)
+                caller_of[call_id] = value
+    visible_responses = {response for response, uuids in response_records.items() if not visible.isdisjoint(uuids)}
+    for response_id in visible_responses:
+        visible.update(response_records[response_id])
+    answered_calls = {
         call
-        for uuid in shown
+        for uuid in visible
         if records[uuid]["type"] == "user"
-        for call in block_ids(records[uuid], "tool_result", "tool_use_id")
+        for call in block_values(records[uuid], "tool_result", "tool_use_id")
     }
     for uuid, value in records.items():
-        if uuid in shown or value["type"] != "user":
+        if uuid in visible or value["type"] != "user":
             continue
-        for call in block_ids(value, "tool_result", "tool_use_id"):
-            claims = callers.get(call, set())
-            if call in answered or len(claims) != 1 or not claims <= on:
-                continue  # of two that claim a call nobody knows which made it
-            if _same_agent(value, caller_of[call]):
-                shown.add(uuid)
-                answered.add(call)
+        for call_id in block_values(value, "tool_result", "tool_use_id"):
+            claimants = callers.get(call_id, set())
+            if call_id in answered_calls or len(claimants) != 1 or not claimants <= visible_responses:
+                continue  # with two claimants, the caller is unknown
+            if _is_same_agent(value, caller_of[call_id]):
+                visible.add(uuid)
+                answered_calls.add(call_id)
 
 
-def response_of(value: Object) -> str:
-    """The response that an assistant's record is of; of its own if it names none."""
+def response_id_of(value: JsonObject) -> str:
+    """Return the id of an assistant record's response; a unique one if it names none."""
     message = value.get("message")
-    name = message.get("id") if isinstance(message, dict) else None
-    return name if isinstance(name, str) else f"\0{value['uuid']}"
+    message_id = message.get("id") if isinstance(message, dict) else None
+    return message_id if isinstance(message_id, str) else f"\0{value['uuid']}"
 
 
-def block_ids(value: Object, kind: str, key: str) -> Iterator[str]:
-    """What the blocks of a kind in a record have under a key."""
+def block_values(value: JsonObject, kind: str, key: str) -> Iterator[str]:
+    """Yield the strings under a key in the blocks of one type."""
     for block in content_blocks(value):
         if block.get("type") == kind and isinstance(block.get(key), str):
             yield block[key]
 
 
-def _same_agent(one: Object, other: Object) -> bool:
-    return one.get("agentId") == other.get("agentId") and bool(one.get("isSidechain")) == bool(
-        other.get("isSidechain")
+def _is_same_agent(first: JsonObject, second: JsonObject) -> bool:
+    return first.get("agentId") == second.get("agentId") and bool(first.get("isSidechain")) == bool(
+        second.get("isSidechain")
     )
 
 
 # --- compaction -----------------------------------------------------------------------------
 
 
-def _add_summaries(records: dict[str, Object], shown: set[str], leaf: str) -> None:
-    """Add the summaries whose preserved records lead on: the walk went past them."""
-    later = {uuid: place for place, uuid in enumerate(records)}
+def _add_summaries(records: dict[str, JsonObject], visible: set[str], leaf: str) -> None:
+    """Add summaries that the walk bypassed because it entered their preserved records."""
+    positions = {uuid: position for position, uuid in enumerate(records)}
     for uuid, value in records.items():
-        if value.get("isCompactSummary") and uuid not in shown and later[uuid] < later[leaf]:
-            tail = _segment(boundary_of(value, records)).get("tailUuid")
-            if isinstance(tail, str) and tail in shown:
-                shown.add(uuid)
+        if value.get("isCompactSummary") and uuid not in visible and positions[uuid] < positions[leaf]:
+            tail = _preserved_segment(find_boundary(value, records)).get("tailUuid")
+            if isinstance(tail, str) and tail in visible:
+                visible.add(uuid)
 
 
-def boundary_of(summary: Object, records: Mapping[str, Object]) -> Object:
-    """The boundary that a summary belongs to; empty if it is not there."""
+def find_boundary(summary: JsonObject, records: Mapping[str, JsonObject]) -> JsonObject:
+    """Return the boundary of a summary; an empty object if it is missing."""
     parent = summary.get("parentUuid")
-    found = records.get(parent) if isinstance(parent, str) else None
-    return found if found is not None and found.get("subtype") == "compact_boundary" else {}
+    boundary = records.get(parent) if isinstance(parent, str) else None
+    return boundary if boundary is not None and boundary.get("subtype") == "compact_boundary" else {}
 
 
-def _segment(boundary: Object) -> Object:
+def _preserved_segment(boundary: JsonObject) -> JsonObject:
     details = boundary.get("compactMetadata")
     segment = details.get("preservedSegment") if isinstance(details, dict) else None
     return segment if isinstance(segment, dict) else {}
 
 
-def preserved(boundary: Object) -> Sequence[str]:
-    """The uuids of records before a boundary that stay in the context, as far as it names them."""
+def preserved_uuids(boundary: JsonObject) -> Sequence[str]:
+    """Return the uuids that a boundary names as kept in the context."""
     details = boundary.get("compactMetadata")
     messages = details.get("preservedMessages") if isinstance(details, dict) else None
-    listed = messages.get("uuids") if isinstance(messages, dict) else None
-    named = [one for one in listed if isinstance(one, str)] if isinstance(listed, list) else []
-    head = _segment(boundary).get("headUuid")
-    return [*([head] if isinstance(head, str) else []), *named]
+    uuids = messages.get("uuids") if isinstance(messages, dict) else None
+    texts = [uuid for uuid in uuids if isinstance(uuid, str)] if isinstance(uuids, list) else []
+    head = _preserved_segment(boundary).get("headUuid")
+    return [*([head] if isinstance(head, str) else []), *texts]

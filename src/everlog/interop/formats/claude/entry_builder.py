@@ -1,8 +1,8 @@
-"""New records of a Claude Code transcript, for what was said elsewhere.
+"""Construction of new records for a Claude Code transcript.
 
-They hang from the end of the conversation, one behind the other, and have nothing in them that
-Claude Code or the model's API would refuse: no thinking without its signature, no empty text, no
-call id in other letters than theirs.
+They continue the end of the conversation, one after the other, and contain nothing that Claude Code
+or the model's API would reject: no thinking without its signature, no empty text, no call id with
+characters that are not allowed.
 """
 
 from __future__ import annotations
@@ -15,156 +15,140 @@ from typing import Any, NamedTuple
 from uuid import UUID
 
 from everlog.ids import epoch_ms, timestamp
-from everlog.interop.formats.claude.blocks import Result, give_block, give_result
-from everlog.interop.formats.claude.chain import is_chain
-from everlog.interop.formats.format_types import made_id
-from everlog.model import (
-    AnyBlock,
-    Compaction,
-    File,
-    Image,
-    Message,
-    Metadata,
-    OtherBlock,
-    Text,
-    Thinking,
-    ToolCall,
-)
+from everlog.interop.formats.claude.blocks import ToolResult, write_block, write_result
+from everlog.interop.formats.claude.chain import is_chain_record
+from everlog.interop.formats.format_types import derive_id
+from everlog.model import AnyBlock, Compaction, File, Image, Message, Metadata, OtherBlock, Text, Thinking, ToolCall
 
-VERSION = "2.1.325"  # of the Claude Code whose form this is, where no record names another
-UNSIGNED = "thoughts without a signature"  # which is what the API knows them by
+VERSION = "2.1.325"  # of Claude Code, unless an earlier record names another
+UNSIGNED = "thinking blocks without a signature"  # the API rejects these
 _UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
-_STAMP = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z")
-_CALL = re.compile(r"[A-Za-z0-9_-]{1,64}")
-_STOPS = frozenset({"end_turn", "tool_use", "max_tokens", "stop_sequence", "refusal", "pause_turn"})
+_TIMESTAMP = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z")
+_CALL_ID = re.compile(r"[A-Za-z0-9_-]{1,64}")
+_STOP_REASONS = frozenset({"end_turn", "tool_use", "max_tokens", "stop_sequence", "refusal", "pause_turn"})
 
 
 def is_uuid(text: str) -> bool:
-    """Whether a text is a UUID as Claude Code writes them."""
+    """Return whether a text is a UUID as Claude Code writes them."""
     return _UUID.fullmatch(text) is not None
 
 
 def boundary_uuid(summary: str) -> str:
-    """The uuid of the boundary that we write before a summary."""
-    return _made("claude boundary", summary)
+    """Return the uuid of the boundary that we write before a summary."""
+    return _derive_uuid("claude boundary", summary)
 
 
-def _made(name: str, place: str) -> str:
-    return str(UUID(bytes=UUID(made_id(name, place)).bytes, version=4))
+def _derive_uuid(name: str, position: str) -> str:
+    return str(UUID(bytes=UUID(derive_id(name, position)).bytes, version=4))
 
 
-class Start(NamedTuple):
-    """Where new records begin, and what they share with those before them."""
+class ChainStart(NamedTuple):
+    """The position where new records start, and what they share with earlier ones."""
 
-    session: str
+    session_id: str
     leaf: str | None = None  # of the conversation so far
-    used: frozenset[str] = frozenset()  # uuids
-    at: str = ""
+    used_uuids: frozenset[str] = frozenset()
+    timestamp: str = ""
     cwd: str = ""
     version: str = ""
-    branch: str = ""
-    inner: bool = False  # in a subagent's transcript
-    agent: str = ""  # that subagent
+    git_branch: str = ""
+    is_subagent: bool = False  # in a subagent's transcript
+    agent_id: str = ""  # of that subagent
 
 
-def start_after(metadata: Metadata, values: Sequence[Mapping[str, Any]], session: str) -> Start:
-    """Where they begin behind all records of a transcript; its leaf is not looked for."""
-    last = [value for value in values if is_chain(value)]
-    agent = last[-1].get("agentId") if last else None
+def start_after(metadata: Metadata, values: Sequence[Mapping[str, Any]], session_id: str) -> ChainStart:
+    """Return the start after all records of a transcript; does not determine the leaf."""
+    chain = [value for value in values if is_chain_record(value)]
+    agent_id = chain[-1].get("agentId") if chain else None
     cwd = metadata.extra.get("cwd")
-    inner = isinstance(agent, str) and all(value.get("isSidechain") for value in last)
-    return Start(
-        session=session,
-        used=frozenset(value["uuid"] for value in last),
-        at=next((_stamp(value.get("timestamp")) for value in reversed(last)), ""),
-        cwd=_latest(last, "cwd") or (cwd if isinstance(cwd, str) else ""),
-        version=_latest(last, "version"),
-        branch=_latest(last, "gitBranch"),
-        inner=inner,
-        agent=agent if inner and isinstance(agent, str) else "",
+    is_subagent = isinstance(agent_id, str) and all(value.get("isSidechain") for value in chain)
+    return ChainStart(
+        session_id=session_id,
+        used_uuids=frozenset(value["uuid"] for value in chain),
+        timestamp=next((_format_time(value.get("timestamp")) for value in reversed(chain)), ""),
+        cwd=_last_text(chain, "cwd") or (cwd if isinstance(cwd, str) else ""),
+        version=_last_text(chain, "version"),
+        git_branch=_last_text(chain, "gitBranch"),
+        is_subagent=is_subagent,
+        agent_id=agent_id if is_subagent and isinstance(agent_id, str) else "",
     )
 
 
-class NewRecords:
-    """Makes records, each the child of the one before."""
+class EntryBuilder:
+    """Builder of records, each the child of the one before."""
 
-    def __init__(self, metadata: Metadata, start: Start) -> None:
+    def __init__(self, metadata: Metadata, start: ChainStart) -> None:
         self._metadata = metadata
-        self.session = start.session
+        self.session_id = start.session_id
         self.leaf = start.leaf
-        self._used = set(start.used)
-        self._at = _stamp(start.at)
-        inner = f"{start.session}/subagents/agent-{start.agent}.jsonl"
-        self.path = inner if start.inner else f"{start.session}.jsonl"
-        self._common: dict[str, Any] = {
-            "isSidechain": start.inner,
+        self._used_uuids = set(start.used_uuids)
+        self._timestamp = _format_time(start.timestamp)
+        inner = f"{start.session_id}/subagents/agent-{start.agent_id}.jsonl"
+        self.path = inner if start.is_subagent else f"{start.session_id}.jsonl"
+        self._common_fields: dict[str, Any] = {
+            "isSidechain": start.is_subagent,
             "userType": "external",
             "cwd": start.cwd or "/",
-            "sessionId": start.session,
+            "sessionId": start.session_id,
             "version": start.version or VERSION,
-            "gitBranch": start.branch,
+            "gitBranch": start.git_branch,
         }
-        if start.agent:
-            self._common["agentId"] = start.agent
+        if start.agent_id:
+            self._common_fields["agentId"] = start.agent_id
 
-    def _record(self, name: str, place: object, at: str, rest: dict[str, Any]) -> dict[str, Any]:
-        """A record behind the last one, which becomes the last itself."""
-        uuid = self._free(name, f"{place} {rest['type']}")
-        self._used.add(uuid)
-        self._at = _stamp(at) or self._at or _stamp(self._metadata.created_at) or timestamp(0)
-        head = {"parentUuid": self.leaf, **self._common}
+    def _build_record(self, record_id: str, position: object, at: str, fields: dict[str, Any]) -> dict[str, Any]:
+        """Return a record that follows the last one, and make it the last."""
+        uuid = self._free_uuid(record_id, f"{position} {fields['type']}")
+        self._used_uuids.add(uuid)
+        self._timestamp = _format_time(at) or self._timestamp or _format_time(self._metadata.created_at) or timestamp(0)
+        head = {"parentUuid": self.leaf, **self._common_fields}
         self.leaf = uuid
-        return {**head, **rest, "uuid": uuid, "timestamp": self._at}
+        return {**head, **fields, "uuid": uuid, "timestamp": self._timestamp}
 
-    def _free(self, name: str, place: str) -> str:
-        """The uuid that a record is named, if it is one and free; else one for its place."""
-        if is_uuid(name) and name not in self._used:
-            return name
-        return _made(f"claude {self._metadata.id}", place)
+    def _free_uuid(self, record_id: str, position: str) -> str:
+        """Return the id of a record if it is an unused UUID; else derive one."""
+        if is_uuid(record_id) and record_id not in self._used_uuids:
+            return record_id
+        return _derive_uuid(f"claude {self._metadata.id}", position)
 
-    def message(
-        self, message: Message, caller: str | None, place: object, lost: Counter[str]
+    def build_message(
+        self, message: Message, caller_uuid: str | None, position: object, losses: Counter[str]
     ) -> dict[str, Any] | None:
-        """The record of a message; None if nothing of it can be written."""
+        """Return the record of a message; None if none of it can be written."""
         if message.cwd:
-            self._common["cwd"] = message.cwd
+            self._common_fields["cwd"] = message.cwd
         if message.role == "toolResult":
-            blocks = _allowed(message.content, "user", lost)
-            result = Result(call_id(message.tool_call_id or ""), blocks, message.is_error or None)
-            rest: dict[str, Any] = {
-                "type": "user",
-                "message": {"role": "user", "content": [give_result(result)]},
-            }
-            if caller:
-                rest["sourceToolAssistantUUID"] = caller
-            return self._record(message.id, place, message.timestamp, rest)
-        content = _allowed(message.content, message.role, lost)
+            blocks = _writable_blocks(message.content, "user", losses)
+            result = ToolResult(safe_call_id(message.tool_call_id or ""), blocks, message.is_error or None)
+            fields: dict[str, Any] = {"type": "user", "message": {"role": "user", "content": [write_result(result)]}}
+            if caller_uuid:
+                fields["sourceToolAssistantUUID"] = caller_uuid
+            return self._build_record(message.id, position, message.timestamp, fields)
+        content = _writable_blocks(message.content, message.role, losses)
         if not content:
-            lost["messages without anything that can be written"] += 1
+            losses["messages without any writable content"] += 1
             return None
         if message.role == "user":
-            only = content[0].text if len(content) == 1 and isinstance(content[0], Text) else None
-            said = [give_block(block) for block in content] if only is None else only
-            rest = {"type": "user", "message": {"role": "user", "content": said}}
-            return self._record(message.id, place, message.timestamp, rest)
-        rest = {"type": "assistant", "message": self._answer(message, content, place)}
-        return self._record(message.id, place, message.timestamp, rest)
+            single_text = content[0].text if len(content) == 1 and isinstance(content[0], Text) else None
+            user_content = [write_block(block) for block in content] if single_text is None else single_text
+            fields = {"type": "user", "message": {"role": "user", "content": user_content}}
+            return self._build_record(message.id, position, message.timestamp, fields)
+        fields = {"type": "assistant", "message": self._assistant_message(message, content, position)}
+        return self._build_record(message.id, position, message.timestamp, fields)
 
-    def _answer(
-        self, message: Message, content: Sequence[AnyBlock], place: object
-    ) -> dict[str, Any]:
-        """An answer as the API gives it."""
-        usage, stop = message.usage, message.stop_reason
-        if stop not in _STOPS:
-            stop = "tool_use" if message.tool_calls else "end_turn"
-        name = made_id(f"claude {self._metadata.id}", f"{place} message")
+    def _assistant_message(self, message: Message, content: Sequence[AnyBlock], position: object) -> dict[str, Any]:
+        """Return an assistant message as the API returns it."""
+        usage, stop_reason = message.usage, message.stop_reason
+        if stop_reason not in _STOP_REASONS:
+            stop_reason = "tool_use" if message.tool_calls else "end_turn"
+        message_id = derive_id(f"claude {self._metadata.id}", f"{position} message")
         return {
-            "id": f"msg_{name.replace('-', '')}",
+            "id": f"msg_{message_id.replace('-', '')}",
             "type": "message",
             "role": "assistant",
             "model": message.model or self._metadata.model or "unknown",
-            "content": [give_block(block) for block in content],
-            "stop_reason": stop,
+            "content": [write_block(block) for block in content],
+            "stop_reason": stop_reason,
             "stop_sequence": None,
             "usage": {
                 "input_tokens": usage.input_tokens if usage else 0,
@@ -174,15 +158,13 @@ class NewRecords:
             },
         }
 
-    def compaction(
-        self, record: Compaction, kept: Sequence[str], place: object
-    ) -> list[dict[str, Any]]:
-        """A boundary and its summary; `kept` are the uuids that stay in the context."""
-        before = self.leaf
+    def build_compaction(self, record: Compaction, kept_uuids: Sequence[str], position: object) -> list[dict[str, Any]]:
+        """Return a boundary and its summary; `kept_uuids` stay in the context."""
+        previous_leaf = self.leaf
         self.leaf = None
         details: dict[str, Any] = {"trigger": "auto", "preTokens": record.tokens_before}
-        rest = {
-            "logicalParentUuid": before,
+        boundary_fields = {
+            "logicalParentUuid": previous_leaf,
             "type": "system",
             "subtype": "compact_boundary",
             "content": "Conversation compacted",
@@ -190,82 +172,78 @@ class NewRecords:
             "level": "info",
             "compactMetadata": details,
         }
-        name = self._free(record.id, f"{place} user")
-        boundary = self._record(boundary_uuid(name), place, record.timestamp, rest)
-        said = {
+        summary_uuid = self._free_uuid(record.id, f"{position} user")
+        boundary = self._build_record(boundary_uuid(summary_uuid), position, record.timestamp, boundary_fields)
+        summary_fields = {
             "type": "user",
             "message": {"role": "user", "content": record.summary},
             "isVisibleInTranscriptOnly": True,
             "isCompactSummary": True,
         }
-        summary = self._record(name, place, record.timestamp, said)
-        if kept:
+        summary = self._build_record(summary_uuid, position, record.timestamp, summary_fields)
+        if kept_uuids:
             anchor = summary["uuid"]
-            details["preservedSegment"] = {
-                "headUuid": kept[0],
-                "anchorUuid": anchor,
-                "tailUuid": kept[-1],
-            }
+            details["preservedSegment"] = {"headUuid": kept_uuids[0], "anchorUuid": anchor, "tailUuid": kept_uuids[-1]}
             details["preservedMessages"] = {
                 "anchorUuid": anchor,
-                "uuids": list(kept),
-                "allUuids": list(kept),
+                "uuids": list(kept_uuids),
+                "allUuids": list(kept_uuids),
             }
         return [boundary, summary]
 
-    def title(self, name: str) -> dict[str, Any]:
-        """The record of a title."""
-        return {"type": "custom-title", "customTitle": name, "sessionId": self.session}
+    def build_title(self, name: str) -> dict[str, Any]:
+        """Return the record of a title."""
+        return {"type": "custom-title", "customTitle": name, "sessionId": self.session_id}
 
 
-def _allowed(content: Sequence[AnyBlock], role: str, lost: Counter[str]) -> tuple[AnyBlock, ...]:
-    """The blocks that the API takes in a message of this role."""
-    made: list[AnyBlock] = []
+def _writable_blocks(content: Sequence[AnyBlock], role: str, losses: Counter[str]) -> tuple[AnyBlock, ...]:
+    """Return the blocks that the API accepts in a message with this role."""
+    blocks: list[AnyBlock] = []
     for block in content:
         if isinstance(block, Text):
             if block.text:
-                made.append(block)
+                blocks.append(block)
         elif _is_signed(block) and role == "assistant":
-            made.append(block)
+            blocks.append(block)
         elif isinstance(block, ToolCall) and role == "assistant":
-            made.append(ToolCall(call_id(block.id), block.name, block.arguments))
-        elif isinstance(block, Image | File) and role == "user" and give_block(block):
-            made.append(block)
+            blocks.append(ToolCall(safe_call_id(block.id), block.name, block.arguments))
+        elif isinstance(block, Image | File) and role == "user" and write_block(block):
+            blocks.append(block)
         else:
-            lost[_WORDS.get(type(block), "blocks of an unknown kind")] += 1
-    return tuple(made)
+            losses[_BLOCK_NAMES.get(type(block), "blocks of an unknown type")] += 1
+    return tuple(blocks)
 
 
 def _is_signed(block: AnyBlock) -> bool:
-    """Whether a thought is one that the API knows again."""
+    """Return whether the API can verify a thinking block."""
     if isinstance(block, OtherBlock):
         return block.type == "redacted_thinking"
     return isinstance(block, Thinking) and bool(block.signature)
 
 
-_WORDS: dict[type, str] = {
+_BLOCK_NAMES: dict[type, str] = {
     Thinking: UNSIGNED,
-    Image: "images of the model",
-    File: "files of a kind that Claude Code cannot hold",
+    Image: "images from the model",
+    File: "files of a type that Claude Code cannot store",
 }
 
 
-def call_id(name: str) -> str:
-    """A call's id in the letters that the API takes; the same for the call and its result."""
-    if _CALL.fullmatch(name):
-        return name
-    letters = re.sub(r"[^A-Za-z0-9_-]", "_", name)[:40]
-    return f"{letters}_{sha256(name.encode('utf-8', 'replace')).hexdigest()[:16]}"
+def safe_call_id(text: str) -> str:
+    """Return a call id in characters that the API accepts; stable, so results still match."""
+    if _CALL_ID.fullmatch(text):
+        return text
+    letters = re.sub(r"[^A-Za-z0-9_-]", "_", text)[:40]
+    return f"{letters}_{sha256(text.encode('utf-8', 'replace')).hexdigest()[:16]}"
 
 
-def _stamp(text: object) -> str:
-    """A time as Claude Code writes it; empty if it is none."""
-    if not isinstance(text, str) or _STAMP.fullmatch(text):
+def _format_time(text: object) -> str:
+    """Return a time as Claude Code writes it; empty if it is not a time."""
+    if not isinstance(text, str) or _TIMESTAMP.fullmatch(text):
         return text if isinstance(text, str) else ""
-    moment = epoch_ms(text)
-    return "" if moment is None else timestamp(moment / 1000)
+    time_ms = epoch_ms(text)
+    return "" if time_ms is None else timestamp(time_ms / 1000)
 
 
-def _latest(values: Sequence[Mapping[str, Any]], key: str) -> str:
-    found = (value.get(key) for value in reversed(values))
-    return next((one for one in found if isinstance(one, str)), "")
+def _last_text(values: Sequence[Mapping[str, Any]], key: str) -> str:
+    candidates = (value.get(key) for value in reversed(values))
+    return next((candidate for candidate in candidates if isinstance(candidate, str)), "")

@@ -1,8 +1,7 @@
-"""The chain records of some lines, with no more of each than a conversation needs.
+"""Fast decoding of the chain records in some lines, with only the keys a conversation needs.
 
-The decoder passes over the other keys as fast as a search for bytes would, so the bulk of a
-transcript (snapshots, requests, results in the form of their tool) costs nothing else, and no line
-is judged by how it begins.
+The decoder skips the other keys as fast as a byte search would, so the bulk of a transcript
+(snapshots, requests, raw tool results) costs nothing more, and no line is judged by its start.
 """
 
 from __future__ import annotations
@@ -12,13 +11,13 @@ from typing import Any, TypedDict, cast
 
 import msgspec
 
-from everlog.interop.formats.claude.chain import SAID, is_chain
-from everlog.interop.formats.format_types import LONGEST, Line
-from everlog.interop.formats.jsonl import records, too_deep
+from everlog.interop.formats.claude.chain import MESSAGE_TYPES, is_chain_record
+from everlog.interop.formats.format_types import MAX_LINE_BYTES, Line
+from everlog.interop.formats.jsonl import is_too_deep, parse_records
 
 
-class _Light(TypedDict, total=False):
-    """The keys that are read. Of any type: what is wrong with one must not cost the record."""
+class _ChainRecord(TypedDict, total=False):
+    """The keys that are read. Of any type: a wrong type in one must not cost the record."""
 
     type: Any
     uuid: Any
@@ -39,31 +38,31 @@ class _Light(TypedDict, total=False):
     message: Any
 
 
-_KEYS = frozenset(_Light.__annotations__)
-_decode = cast("Callable[[bytes], dict[str, Any]]", msgspec.json.Decoder(_Light).decode)
+_KEYS = frozenset(_ChainRecord.__annotations__)
+_decode = cast("Callable[[bytes], dict[str, Any]]", msgspec.json.Decoder(_ChainRecord).decode)
 
 
-def chain_records(lines: Iterable[Line]) -> Iterator[dict[str, Any]]:
-    """The chain records in some lines; what is damaged or none is passed over."""
+def iter_chain_records(lines: Iterable[Line]) -> Iterator[dict[str, Any]]:
+    """Yield the chain records in some lines; skip damaged and other lines."""
     for line in lines:
         data = line.data
         try:
             value = _decode(data)
         except (ValueError, RecursionError):
-            yield from _slowly(line)
+            yield from _parse_leniently(line)
             continue
-        if is_chain(value) and not (value["type"] in SAID and _is_unfit(data, value)):
+        if is_chain_record(value) and not (value["type"] in MESSAGE_TYPES and _is_unstorable(data, value)):
             yield value
 
 
-def _slowly(line: Line) -> Iterator[dict[str, Any]]:
-    """The same for a line that is no strict JSON, or several records in one line."""
-    for row in records([line]):
+def _parse_leniently(line: Line) -> Iterator[dict[str, Any]]:
+    """Yield the chain records of a line that is not strict JSON or has several records."""
+    for row in parse_records([line]):
         value = row.value
-        if value is not None and is_chain(value):
+        if value is not None and is_chain_record(value):
             yield {key: value[key] for key in value.keys() & _KEYS}
 
 
-def _is_unfit(data: bytes, value: dict[str, Any]) -> bool:
-    """Whether no record of ours could hold what it says."""
-    return len(data) > LONGEST or too_deep(data, value)
+def _is_unstorable(data: bytes, value: dict[str, Any]) -> bool:
+    """Return whether our records cannot hold the value."""
+    return len(data) > MAX_LINE_BYTES or is_too_deep(data, value)

@@ -1,8 +1,8 @@
-"""What a listing shows of a transcript.
+"""Scan of a transcript for what a listing shows.
 
-Of each line only what counts is decoded; the rest is passed over. The messages are as many as
-`follow` gives, but for records of which only the last with their uuid counts, and for summaries
-on a branch that was left, which are messages there.
+Only the relevant keys of each line are decoded. The message count equals the number of messages
+that `read_tail` returns, except for records of which only the last with their uuid counts, and for
+summaries on an abandoned branch, which are messages there.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ from typing import Any
 
 import msgspec
 
-from everlog.interop.formats.claude.chain import CHAIN, SAID
-from everlog.interop.formats.claude.session_titles import GIVEN, Titles
-from everlog.interop.formats.format_types import LONGEST, Line
-from everlog.interop.formats.jsonl import parse, records
-from everlog.interop.formats.live_format import Glance
+from everlog.interop.formats.claude.chain import CHAIN_TYPES, MESSAGE_TYPES
+from everlog.interop.formats.claude.session_titles import TITLE_KEYS, Titles
+from everlog.interop.formats.format_types import MAX_LINE_BYTES, Line
+from everlog.interop.formats.jsonl import parse_object, parse_records
+from everlog.interop.formats.live_format import ListingScan
 
 
 class _Block(msgspec.Struct, gc=False):
@@ -28,8 +28,8 @@ class _Message(msgspec.Struct, gc=False):
     model: Any = None
 
 
-class _Seen(msgspec.Struct, gc=False):
-    """What is looked at in a record."""
+class _ScannedRecord(msgspec.Struct, gc=False):
+    """The keys of a record that are read."""
 
     type: Any = None
     uuid: Any = None
@@ -42,105 +42,105 @@ class _Seen(msgspec.Struct, gc=False):
     message: _Message | None = None
 
 
-class _Notes(msgspec.Struct, omit_defaults=True):
+class _ScanState(msgspec.Struct, omit_defaults=True, rename={"is_subagent": "inner"}):
     titles: Titles = msgspec.field(default_factory=Titles)
-    inner: bool | None = None  # whether the first chain record is of a side chain
+    is_subagent: bool | None = None  # whether the first chain record is on a side chain
 
 
-_decode = msgspec.json.Decoder(_Seen).decode
+_decode = msgspec.json.Decoder(_ScannedRecord).decode
 
 
-def glance(seen: Glance, lines: Iterable[Line], beside: bytes | None) -> Glance:
-    """What a listing shows, after some further lines."""
-    return _Glancing(seen).over(lines)
+def scan_listing(scan: ListingScan, lines: Iterable[Line], meta_bytes: bytes | None) -> ListingScan:
+    """Continue a listing scan over further lines."""
+    return _ListingScanner(scan).scan(lines)
 
 
-class _Glancing:
-    def __init__(self, seen: Glance) -> None:
-        self.seen = seen
-        self.notes = msgspec.convert(seen.notes, _Notes)
-        self.messages = seen.messages
-        self.created = seen.created
-        self.last = seen.last
-        self.model = seen.model
-        self.cwd = seen.cwd
+class _ListingScanner:
+    def __init__(self, previous: ListingScan) -> None:
+        self.previous = previous
+        self.state = msgspec.convert(previous.state, _ScanState)
+        self.messages = previous.messages
+        self.created = previous.created
+        self.last = previous.last
+        self.model = previous.model
+        self.cwd = previous.cwd
 
-    def over(self, lines: Iterable[Line]) -> Glance:
+    def scan(self, lines: Iterable[Line]) -> ListingScan:
         for line in lines:
             try:
-                one = _decode(line.data)
+                record = _decode(line.data)
             except (ValueError, RecursionError):
-                for value in _slowly(line):
-                    self._add(_seen(value), value)
+                for value in _parse_leniently(line):
+                    self._add(_to_scanned(value), value)
                 continue
-            if len(line.data) <= LONGEST:
-                self._add(one, line.data)
-        title = self.notes.titles.best()
+            if len(line.data) <= MAX_LINE_BYTES:
+                self._add(record, line.data)
+        title = self.state.titles.best()
         return msgspec.structs.replace(
-            self.seen,
+            self.previous,
             messages=self.messages,
             title=title,
             created=self.created,
             last=self.last,
             model=self.model,
             cwd=self.cwd,
-            skip=self.notes.inner is True,
-            notes=msgspec.to_builtins(self.notes),
+            skip=self.state.is_subagent is True,
+            state=msgspec.to_builtins(self.state),
         )
 
-    def _add(self, one: _Seen, whole: bytes | Mapping[str, Any]) -> None:
-        if not self.created and isinstance(one.timestamp, str):
-            self.created = one.timestamp
-        if not self.cwd and isinstance(one.cwd, str):
-            self.cwd = one.cwd
-        kind = one.type
+    def _add(self, record: _ScannedRecord, source: bytes | Mapping[str, Any]) -> None:
+        if not self.created and isinstance(record.timestamp, str):
+            self.created = record.timestamp
+        if not self.cwd and isinstance(record.cwd, str):
+            self.cwd = record.cwd
+        kind = record.type
         if not isinstance(kind, str):
             return
-        notes = self.notes
-        chain = kind in CHAIN and isinstance(one.uuid, str)
-        if chain and notes.inner is None:
-            notes.inner = bool(one.isSidechain)
-        if kind in GIVEN or (kind == "user" and not notes.titles.prompt):
-            value = parse(whole)[0] if isinstance(whole, bytes) else whole
-            notes.titles.add(value or {}, inner=notes.inner is True)
-        if chain and kind in SAID:
-            self._add_said(one)
+        state = self.state
+        is_chain = kind in CHAIN_TYPES and isinstance(record.uuid, str)
+        if is_chain and state.is_subagent is None:
+            state.is_subagent = bool(record.isSidechain)
+        if kind in TITLE_KEYS or (kind == "user" and not state.titles.prompt):
+            value = parse_object(source)[0] if isinstance(source, bytes) else source
+            state.titles.add(value or {}, is_subagent=state.is_subagent is True)
+        if is_chain and kind in MESSAGE_TYPES:
+            self._add_message(record)
 
-    def _add_said(self, one: _Seen) -> None:
-        message = one.message
-        if message is None or message.content is None or one.isMeta or one.teamName:
+    def _add_message(self, record: _ScannedRecord) -> None:
+        message = record.message
+        if message is None or message.content is None or record.isMeta or record.teamName:
             return
-        if (one.isSidechain and not self.notes.inner) or one.isCompactSummary:
+        if (record.isSidechain and not self.state.is_subagent) or record.isCompactSummary:
             return
-        self.messages += _count(message.content)
-        if isinstance(one.timestamp, str):
-            self.last = one.timestamp
+        self.messages += _count_messages(message.content)
+        if isinstance(record.timestamp, str):
+            self.last = record.timestamp
         model = message.model
-        if one.type == "assistant" and isinstance(model, str) and model != "<synthetic>":
+        if record.type == "assistant" and isinstance(model, str) and model != "<synthetic>":
             self.model = model or self.model
 
 
-def _count(content: str | list[_Block]) -> int:
-    """How many messages a record becomes: one for each result, and one for the rest."""
+def _count_messages(content: str | list[_Block]) -> int:
+    """Return how many messages a record makes: one per result, and one for the remainder."""
     if isinstance(content, str):
         return 1
     results = [block for block in content if block.type == "tool_result"]
     return len(results) + (len(results) < len(content) or not content)
 
 
-def _slowly(line: Line) -> Iterator[Mapping[str, Any]]:
-    """The records of a line that is no strict JSON, or has other types than are expected."""
-    return (row.value for row in records([line]) if row.value is not None)
+def _parse_leniently(line: Line) -> Iterator[Mapping[str, Any]]:
+    """Yield the records of a line that is not strict JSON or has unexpected types."""
+    return (row.value for row in parse_records([line]) if row.value is not None)
 
 
-def _seen(value: Mapping[str, Any]) -> _Seen:
+def _to_scanned(value: Mapping[str, Any]) -> _ScannedRecord:
     message = value.get("message")
-    told = None
+    scanned_message = None
     if isinstance(message, dict):
         content = message.get("content")
         if isinstance(content, list):
-            kinds = [one.get("type") if isinstance(one, dict) else None for one in content]
+            kinds = [block.get("type") if isinstance(block, dict) else None for block in content]
             content = [_Block(kind) for kind in kinds]
-        told = _Message(content if isinstance(content, str | list) else None, message.get("model"))
-    fields = {key: value.get(key) for key in _Seen.__struct_fields__}
-    return _Seen(**{**fields, "message": told})
+        scanned_message = _Message(content if isinstance(content, str | list) else None, message.get("model"))
+    fields = {key: value.get(key) for key in _ScannedRecord.__struct_fields__}
+    return _ScannedRecord(**{**fields, "message": scanned_message})

@@ -1,7 +1,7 @@
-"""What Claude Code calls a session: the first of these that there is.
+"""The title of a session, by Claude Code's rule: the first of these that exists.
 
-The last title that a person gave, the last one that the model gave, the last prompt, the last
-summary, the first prompt that is more than a command.
+The last title set by the user, the last one set by the model, the last prompt, the last summary,
+the first prompt that is more than a command.
 """
 
 from __future__ import annotations
@@ -12,15 +12,10 @@ from typing import Any
 
 import msgspec
 
-from everlog.interop.formats.claude.chain import content_blocks, is_aside
+from everlog.interop.formats.claude.chain import content_blocks, is_auxiliary
 
-LONGEST = 200  # characters
-GIVEN = {
-    "custom-title": "customTitle",
-    "ai-title": "aiTitle",
-    "last-prompt": "lastPrompt",
-    "summary": "summary",
-}
+MAX_LENGTH = 200  # characters
+TITLE_KEYS = {"custom-title": "customTitle", "ai-title": "aiTitle", "last-prompt": "lastPrompt", "summary": "summary"}
 _JUNK = re.compile(
     r"\s*(<local-command-stdout>|<session-start-hook>|<tick>|<goal>|\[Request interrupted by user)"
     r"|\s*(<ide_(opened_file|selection)>.*?</ide_\3>\s*)+\Z",
@@ -29,43 +24,43 @@ _JUNK = re.compile(
 _COMMAND = re.compile(r"<command-name>(.*?)</command-name>", re.DOTALL)
 
 
-class Titles(msgspec.Struct, omit_defaults=True):
-    """What a session may be called, as far as its records were seen. It stays small."""
+class Titles(msgspec.Struct, omit_defaults=True, rename={"by_kind": "found"}):
+    """Candidates for the title of a session, collected from its records. Stays small."""
 
-    found: dict[str, str] = {}  # type of record → the last title of that kind
+    by_kind: dict[str, str] = {}  # record type → its last title
     prompt: str = ""
     command: str = ""
 
-    def add(self, value: Mapping[str, Any], *, inner: bool) -> None:
-        """Take in the next record."""
+    def add(self, value: Mapping[str, Any], *, is_subagent: bool) -> None:
+        """Add the next record."""
         kind = value.get("type")
         if kind == "user":
             if not self.prompt:
-                prompt, command = _prompt(value, inner)
-                self.prompt = _short(prompt)
-                self.command = self.command or _short(command)
-        elif isinstance(kind, str) and kind in GIVEN:
-            text = value.get(GIVEN[kind])
+                prompt, command = _find_prompt(value, is_subagent)
+                self.prompt = _shorten(prompt)
+                self.command = self.command or _shorten(command)
+        elif isinstance(kind, str) and kind in TITLE_KEYS:
+            text = value.get(TITLE_KEYS[kind])
             if isinstance(text, str) and text.strip():
-                self.found[kind] = _short(text)
+                self.by_kind[kind] = _shorten(text)
 
     def best(self) -> str:
-        """The title; empty if there is none."""
-        given = (self.found[kind] for kind in GIVEN if kind in self.found)
-        return next(given, self.prompt or self.command)
+        """Return the title; empty if there is none."""
+        titles = (self.by_kind[kind] for kind in TITLE_KEYS if kind in self.by_kind)
+        return next(titles, self.prompt or self.command)
 
 
-def title(values: Iterable[Mapping[str, Any]], *, inner: bool) -> str:
-    """The title in the records of a file; empty if there is none."""
+def find_title(values: Iterable[Mapping[str, Any]], *, is_subagent: bool) -> str:
+    """Return the title in the records of a file; empty if there is none."""
     titles = Titles()
     for value in values:
-        titles.add(value, inner=inner)
+        titles.add(value, is_subagent=is_subagent)
     return titles.best()
 
 
-def _prompt(value: Mapping[str, Any], inner: bool) -> tuple[str, str]:
-    """What a person said in a record, and which command was given instead."""
-    if is_aside(value, inner=inner) or value.get("isCompactSummary"):
+def _find_prompt(value: Mapping[str, Any], is_subagent: bool) -> tuple[str, str]:
+    """Return the user's prompt in a record, or else its command."""
+    if is_auxiliary(value, is_subagent=is_subagent) or value.get("isCompactSummary"):
         return "", ""
     message = value.get("message")
     content = message.get("content") if isinstance(message, dict) else None
@@ -84,6 +79,6 @@ def _prompt(value: Mapping[str, Any], inner: bool) -> tuple[str, str]:
     return "", ""
 
 
-def _short(text: str) -> str:
+def _shorten(text: str) -> str:
     text = " ".join(text.split())
-    return text if len(text) <= LONGEST else text[:LONGEST].rstrip() + "…"
+    return text if len(text) <= MAX_LENGTH else text[:MAX_LENGTH].rstrip() + "…"

@@ -1,11 +1,12 @@
-"""A transcript that is followed as it grows.
+"""Incremental reader of a growing transcript.
 
-`follow` goes on from the end of the conversation (`tip`) with the new lines alone. `whole` finds
-the conversation in all of them (`chain`), and where it ends. Both give a record the same messages
-under the same ids; its line stays in the file and is not kept with them.
+`read_tail` continues from the end of the conversation (`tail_state`) with only the new lines.
+`read_all` finds the conversation in all lines (`chain`), and its end. Both produce the same
+messages with the same ids for a record; its line stays in the file and is not stored with them.
 
-Every record of a response repeats its usage, and a later one may say more. Here the first has it,
-and a later one what it says beyond that: so nothing is counted twice however the lines come.
+Every record of a response repeats its usage, and a later one may report more. Here the first
+message has it, and later ones only the difference, so nothing is counted twice however the lines
+arrive.
 """
 
 from __future__ import annotations
@@ -16,83 +17,85 @@ from typing import Any
 
 import msgspec
 
-from everlog.interop.formats.claude.blocks import Texts, take
+from everlog.interop.formats.claude.blocks import LoadText, read_content
 from everlog.interop.formats.claude.chain import (
-    SAID,
+    MESSAGE_TYPES,
     Conversation,
-    Object,
-    block_ids,
-    boundary_of,
-    converse,
-    is_aside,
-    response_of,
+    JsonObject,
+    block_values,
+    find_boundary,
+    find_conversation,
+    is_auxiliary,
+    response_id_of,
 )
-from everlog.interop.formats.claude.fast_scan import chain_records
+from everlog.interop.formats.claude.fast_scan import iter_chain_records
 from everlog.interop.formats.claude.messages import (
-    Counted,
+    UsageCounts,
     content_of,
-    count,
-    first_kept,
+    count_usage,
+    find_first_kept,
+    iter_tool_calls,
     messages_of,
+    read_tokens_before,
     summary_of,
-    tokens_before,
-    tools_of,
 )
-from everlog.interop.formats.claude.tail_state import Tip
-from everlog.interop.formats.format_types import Hidden, Line, made_id
-from everlog.interop.formats.live_format import Followed, Notes, Said, Where
+from everlog.interop.formats.claude.tail_state import ConversationTail
+from everlog.interop.formats.format_types import HiddenMessages, Line, derive_id
+from everlog.interop.formats.live_format import ConversationItem, TailResult, TailState, TranscriptInfo
 from everlog.model import Message, Usage
 
 
-def follow(notes: Notes, lines: Iterable[Line], where: Where) -> Followed | None:
-    """The items of new lines; None if they do not simply go on."""
+def read_tail(state: TailState, lines: Iterable[Line], transcript: TranscriptInfo) -> TailResult | None:
+    """Return the items of new lines; None if they do not simply continue the conversation."""
     try:
-        tip = msgspec.convert(notes, Tip)
+        tail = msgspec.convert(state, ConversationTail)
     except msgspec.ValidationError:
         return None
-    texts = partial(_text, where)
-    items: list[Said] = []
-    for value in chain_records(lines):
-        calls, boundary = dict(tip.calls), tip.boundary
-        shown = tip.add(value)
-        if shown is None:
+    load_text = partial(_load_text, transcript)
+    items: list[ConversationItem] = []
+    for value in iter_chain_records(lines):
+        calls, boundary = dict(tail.open_calls), tail.boundary
+        is_visible = tail.add(value)
+        if is_visible is None:
             return None
-        if shown and value.get("isCompactSummary"):
-            known = boundary if boundary and value.get("parentUuid") == boundary.uuid else None
-            before, kept = (known.before, known.kept) if known else (0, None)
-            made = summary_of(value, texts, at=tip.at, before=before, kept=kept)
-            items += [made] if made else []
-        elif shown:
-            tools = {call: tool for call, (tool, _) in calls.items()}
-            items += messages_in(value, texts, tip.at, tools, tip.count(value))
-    return Followed(items, notes_of(tip))
+        if is_visible and value.get("isCompactSummary"):
+            summarized = boundary if boundary and value.get("parentUuid") == boundary.uuid else None
+            tokens_before, first_kept = (summarized.tokens_before, summarized.first_kept) if summarized else (0, None)
+            summary = summary_of(
+                value, load_text, timestamp=tail.timestamp, tokens_before=tokens_before, first_kept=first_kept
+            )
+            items += [summary] if summary else []
+        elif is_visible:
+            tool_names = {call: tool for call, (tool, _) in calls.items()}
+            items += read_messages(value, load_text, tail.timestamp, tool_names, tail.count_usage(value))
+    return TailResult(items, encode_tail(tail))
 
 
-def notes_of(tip: Tip) -> Notes:
-    """What is noted of the end of a conversation, as JSON has it."""
-    notes: Notes = msgspec.json.decode(msgspec.json.encode(tip))
-    return notes
+def encode_tail(tail: ConversationTail) -> TailState:
+    """Return the end of a conversation as JSON values."""
+    state: TailState = msgspec.json.decode(msgspec.json.encode(tail))
+    return state
 
 
-def _text(where: Where, name: str) -> str | None:
-    data = where.read(f"tool-results/{name}")
+def _load_text(transcript: TranscriptInfo, name: str) -> str | None:
+    data = transcript.read_file(f"tool-results/{name}")
     return None if data is None else data.decode("utf-8", "replace")
 
 
-def messages_in(
-    value: Object, texts: Texts, at: str, tools: Mapping[str, str], usage: Usage | None
+def read_messages(
+    value: JsonObject, load_text: LoadText, timestamp: str, tool_names: Mapping[str, str], usage: Usage | None
 ) -> Sequence[Message]:
-    """What was said in a record; nothing if it cannot be read."""
+    """Return the messages of a record; none if it is unreadable."""
     content = content_of(value)
     if content is None:
         return []
     uuid = value["uuid"]
     return messages_of(
         value,
-        take(content, texts),
+        read_content(content, load_text),
         lambda number: f"{uuid}:{number}" if number else uuid,
-        at=at,
-        tools=tools,
+        timestamp=timestamp,
+        tool_names=tool_names,
         usage=usage,
     )
 
@@ -100,109 +103,115 @@ def messages_in(
 # --- the whole file -------------------------------------------------------------------------
 
 
-def whole(lines: Iterable[Line], where: Where) -> Followed:
-    """The items of a whole transcript, and which of them are no part of the conversation."""
-    return _Whole(list(chain_records(lines)), where).followed()
+def read_all(lines: Iterable[Line], transcript: TranscriptInfo) -> TailResult:
+    """Return the items of a whole transcript, and hide those outside the conversation."""
+    return _TranscriptReader(list(iter_chain_records(lines)), transcript).read()
 
 
-class _Whole:
-    def __init__(self, values: list[dict[str, Any]], where: Where) -> None:
+class _TranscriptReader:
+    def __init__(self, values: list[dict[str, Any]], transcript: TranscriptInfo) -> None:
         self.values = values
-        self.where = where
-        self.texts = partial(_text, where)
-        self.talk: Conversation = converse(values)
-        self.places = {value["uuid"]: place for place, value in enumerate(values)}
-        self.records = {uuid: values[place] for uuid, place in self.places.items()}
-        self.tools: dict[str, str] = {}  # call → name of the tool
+        self.transcript = transcript
+        self.load_text = partial(_load_text, transcript)
+        self.conversation: Conversation = find_conversation(values)
+        self.positions = {value["uuid"]: position for position, value in enumerate(values)}
+        self.records_by_uuid = {uuid: values[position] for uuid, position in self.positions.items()}
+        self.tool_names: dict[str, str] = {}  # call → tool name
         self.callers: dict[str, str] = {}  # call → the response that made it
-        self.begins: dict[str, int] = {}  # response → place of its first record
+        self.response_starts: dict[str, int] = {}  # response → position of its first record
         self._survey()
-        self.counted: dict[str, Counted] = {}
-        self.messages: dict[str, str] = {}  # uuid → id of its first message
-        self.hidden: list[str] = []
-        self.newest = 0  # place of the last record that is shown
-        self.at = ""
+        self.usage_counts: dict[str, UsageCounts] = {}
+        self.message_ids: dict[str, str] = {}  # uuid → id of its first message
+        self.hidden_ids: list[str] = []
+        self.last_visible = 0  # position of the last visible record
+        self.timestamp = ""
 
     def _survey(self) -> None:
-        for place, value in enumerate(self.values):
+        for position, value in enumerate(self.values):
             if value["type"] == "assistant":
-                response = response_of(value)
-                if self._is_on(place):
-                    self.begins.setdefault(response, place)
-                for call, tool in tools_of(value):
-                    self.tools[call] = tool
-                    self.callers[call] = response
+                response_id = response_id_of(value)
+                if self._is_in_conversation(position):
+                    self.response_starts.setdefault(response_id, position)
+                for call_id, tool in iter_tool_calls(value):
+                    self.tool_names[call_id] = tool
+                    self.callers[call_id] = response_id
 
-    def _is_on(self, place: int) -> bool:
-        """Whether a record is part of the conversation, as far as it was said."""
-        value = self.values[place]
-        if self.places[value["uuid"]] != place:
-            return False  # the last of a uuid counts
-        return value["type"] not in SAID or value["uuid"] in self.talk.shown
+    def _is_in_conversation(self, position: int) -> bool:
+        """Return whether a record is in the conversation; non-messages always are."""
+        value = self.values[position]
+        if self.positions[value["uuid"]] != position:
+            return False  # the last record of a uuid counts
+        return value["type"] not in MESSAGE_TYPES or value["uuid"] in self.conversation.visible
 
-    def followed(self) -> Followed:
-        items: list[Said] = []
-        for place, value in enumerate(self.values):
+    def read(self) -> TailResult:
+        items: list[ConversationItem] = []
+        for position, value in enumerate(self.values):
             if isinstance(value.get("timestamp"), str):
-                self.at = value["timestamp"]
-            aside = value["type"] not in SAID or is_aside(value, inner=self.talk.inner)
-            if not aside and self.places[value["uuid"]] == place:
-                items += self._items(value, place)
-        if self.hidden:
-            ids = tuple(self.hidden)
-            made = made_id(self.where.name, f"hidden {' '.join(ids)}")
-            items.append(Hidden(id=made, ids=ids, timestamp=self.at))
-        return Followed(items, notes_of(self._tip()))
+                self.timestamp = value["timestamp"]
+            is_skipped = value["type"] not in MESSAGE_TYPES or is_auxiliary(
+                value, is_subagent=self.conversation.is_subagent
+            )
+            if not is_skipped and self.positions[value["uuid"]] == position:
+                items += self._items(value, position)
+        if self.hidden_ids:
+            ids = tuple(self.hidden_ids)
+            marker_id = derive_id(self.transcript.session_id, f"hidden {' '.join(ids)}")
+            items.append(HiddenMessages(id=marker_id, ids=ids, timestamp=self.timestamp))
+        return TailResult(items, encode_tail(self._find_tail()))
 
-    def _items(self, value: Object, place: int) -> Sequence[Said]:
-        shown = value["uuid"] in self.talk.shown
-        if shown:
-            self.newest = place
-        if shown and value.get("isCompactSummary"):
-            boundary = boundary_of(value, self.records)
-            kept = first_kept(boundary, self.places, self.messages)
-            before = tokens_before(boundary)
-            made = summary_of(value, self.texts, at=self.at, before=before, kept=kept)
-            return [made] if made else []
-        usage = count(value, self.counted)
-        messages = messages_in(value, self.texts, self.at, self.tools, usage)
+    def _items(self, value: JsonObject, position: int) -> Sequence[ConversationItem]:
+        is_visible = value["uuid"] in self.conversation.visible
+        if is_visible:
+            self.last_visible = position
+        if is_visible and value.get("isCompactSummary"):
+            boundary = find_boundary(value, self.records_by_uuid)
+            first_kept = find_first_kept(boundary, self.positions, self.message_ids)
+            tokens_before = read_tokens_before(boundary)
+            summary = summary_of(
+                value, self.load_text, timestamp=self.timestamp, tokens_before=tokens_before, first_kept=first_kept
+            )
+            return [summary] if summary else []
+        usage = count_usage(value, self.usage_counts)
+        messages = read_messages(value, self.load_text, self.timestamp, self.tool_names, usage)
         if messages:
-            self.messages[value["uuid"]] = messages[0].id
-        if not shown:
-            self.hidden += [message.id for message in messages]
+            self.message_ids[value["uuid"]] = messages[0].id
+        if not is_visible:
+            self.hidden_ids += [message.id for message in messages]
         return messages
 
     # --- its end ----------------------------------------------------------------------------
 
-    def _tip(self) -> Tip:
-        """The end of the conversation: its last response is gone through once more."""
-        leaf = self.talk.leaf
+    def _find_tail(self) -> ConversationTail:
+        """Return the end of the conversation, by replaying its last response."""
+        leaf = self.conversation.leaf
         if leaf is None:
-            return self._gone_through(0)
-        for first in (self._last_response(), self.places[leaf]):
-            tip = self._gone_through(first)
-            if tip.has(leaf):
-                return tip
-        return Tip(leaf=leaf, near=[leaf], inner=self.talk.inner, at=self.at)
+            return self._replay_from(0)
+        for first in (self._last_response_start(), self.positions[leaf]):
+            tail = self._replay_from(first)
+            if tail.has(leaf):
+                return tail
+        return ConversationTail(
+            leaf=leaf, recent=[leaf], is_subagent=self.conversation.is_subagent, timestamp=self.timestamp
+        )
 
-    def _gone_through(self, first: int) -> Tip:
-        tip = Tip()
-        for place in range(first, len(self.values)):
-            value = self.values[place]
-            if place == first and value["type"] in SAID:
-                value = {**value, "parentUuid": None}  # what it hangs from does not matter here
-            if self._is_on(place) and tip.add(value):
-                tip.count(value)
-        if self.talk.leaf is not None:
-            tip.inner = self.talk.inner
-        tip.at = self.at
-        return tip
+    def _replay_from(self, first: int) -> ConversationTail:
+        tail = ConversationTail()
+        for position in range(first, len(self.values)):
+            value = self.values[position]
+            if position == first and value["type"] in MESSAGE_TYPES:
+                value = {**value, "parentUuid": None}  # its parent does not matter here
+            if self._is_in_conversation(position) and tail.add(value):
+                tail.count_usage(value)
+        if self.conversation.leaf is not None:
+            tail.is_subagent = self.conversation.is_subagent
+        tail.timestamp = self.timestamp
+        return tail
 
-    def _last_response(self) -> int:
-        """Where the last response begins, or the last message stands if it is of none."""
-        value = self.values[self.newest]
+    def _last_response_start(self) -> int:
+        """Return the position of the last response, or else of the last message."""
+        value = self.values[self.last_visible]
         if value["type"] == "assistant":
-            return self.begins.get(response_of(value), self.newest)
-        calls = block_ids(value, "tool_result", "tool_use_id")
-        response = next((self.callers[call] for call in calls if call in self.callers), "")
-        return self.begins.get(response, self.newest)
+            return self.response_starts.get(response_id_of(value), self.last_visible)
+        call_ids = block_values(value, "tool_result", "tool_use_id")
+        response_id = next((self.callers[call_id] for call_id in call_ids if call_id in self.callers), "")
+        return self.response_starts.get(response_id, self.last_visible)

@@ -1,162 +1,181 @@
-"""The end of a conversation: as much of it as must be known for the conversation to go on.
+"""The end of a conversation: as much state as is needed to continue it.
 
-A record continues it if it hangs from the last response: from one of its records, from a result
-of its calls, or from what stands beside these and is not displayed. Then everything before stays
-as it is, and whatever was said is shown. Of any other nobody can tell without the whole file.
+A record continues the conversation if its parent is in the last response: one of its records, a
+result of its calls, or an auxiliary record next to these. Then everything before stays as it is,
+and every message is visible. For any other record the whole file is needed.
 """
 
 from __future__ import annotations
 
 import msgspec
 
-from everlog.interop.formats.claude.chain import SAID, Object, block_ids, preserved, response_of
+from everlog.interop.formats.claude.chain import (
+    MESSAGE_TYPES,
+    JsonObject,
+    block_values,
+    preserved_uuids,
+    response_id_of,
+)
 from everlog.interop.formats.claude.entry_builder import boundary_uuid
-from everlog.interop.formats.claude.messages import Counted, count, tokens_before, tools_of
+from everlog.interop.formats.claude.messages import UsageCounts, count_usage, iter_tool_calls, read_tokens_before
 from everlog.model import Usage
 
-# Notes are written often. From older records than these hardly anything hangs.
-_MOST = 128
-_MOST_ASIDE = 32
+# The state is written often. Older records hardly ever get children.
+_MAX_RECENT = 128
+_MAX_AUXILIARY = 32
+_ENCODED_NAMES = {
+    "tokens_before": "before",
+    "first_kept": "kept",
+    "recent": "near",
+    "auxiliary": "aside",
+    "response_id": "response",
+    "open_calls": "calls",
+    "usage_counts": "counted",
+    "is_subagent": "inner",
+    "agent_id": "agent",
+    "timestamp": "at",
+    "git_branch": "branch",
+}
 
 
-class Boundary(msgspec.Struct, frozen=True):
-    """A compaction whose summary is still to come."""
+class Boundary(msgspec.Struct, frozen=True, rename=_ENCODED_NAMES):
+    """A compaction whose summary has not been read yet."""
 
     uuid: str
-    before: int  # tokens
-    kept: str | None  # the first message that stays in the context
+    tokens_before: int
+    first_kept: str | None  # the first message that stays in the context
 
 
-class Tip(msgspec.Struct, omit_defaults=True):
-    """What is noted of a conversation. It is small, whatever the conversation is."""
+class ConversationTail(msgspec.Struct, omit_defaults=True, rename=_ENCODED_NAMES):
+    """State at the end of a conversation. Small, however long the conversation is."""
 
-    leaf: str = ""  # the record that new ones of ours hang from
-    near: list[str] = []  # the last response and its results, or the last message
-    aside: list[str] = []  # records that hang from these and are not displayed
-    response: str = ""
-    calls: dict[str, tuple[str, str]] = {}  # that wait: id → name of the tool, uuid of the record
-    counted: dict[str, Counted] = {}  # the last response → its usage so far
+    leaf: str = ""  # the parent of the next record
+    recent: list[str] = []  # the last response and its results, or the last message
+    auxiliary: list[str] = []  # their children that are not displayed
+    response_id: str = ""
+    open_calls: dict[str, tuple[str, str]] = {}  # call id → tool name, uuid of the record
+    usage_counts: dict[str, UsageCounts] = {}  # of the last response so far
     boundary: Boundary | None = None
-    inner: bool | None = None  # a subagent's transcript; None: nothing was said yet
-    agent: str = ""
-    at: str = ""  # the last time that was seen
+    is_subagent: bool | None = None  # None: no message yet
+    agent_id: str = ""
+    timestamp: str = ""  # the latest one read
     cwd: str = ""
     version: str = ""
-    branch: str = ""
+    git_branch: str = ""
 
-    def add(self, value: Object) -> bool | None:
-        """Take in the next chain record: whether it is displayed. None: it may be a branch."""
+    def add(self, value: JsonObject) -> bool | None:
+        """Add the next chain record; return whether it is displayed. None: it may be a branch."""
         uuid, parent = value["uuid"], value.get("parentUuid")
         if self.has(uuid):
             return None
-        self._learn(value, "timestamp", "at")
-        if value["type"] not in SAID:
-            return self._add_unsaid(value)
-        side = bool(value.get("isSidechain"))
-        begun = self.inner is not None
-        if self.inner is None:
-            self.inner = side
-        if self.inner and not side:
+        self._set_text(value, "timestamp", "timestamp")
+        if value["type"] not in MESSAGE_TYPES:
+            return self._add_non_message(value)
+        is_sidechain = bool(value.get("isSidechain"))
+        has_begun = self.is_subagent is not None
+        if self.is_subagent is None:
+            self.is_subagent = is_sidechain
+        if self.is_subagent and not is_sidechain:
             return None
-        if value.get("teamName") or (side and not self.inner):
+        if value.get("teamName") or (is_sidechain and not self.is_subagent):
             return False
-        if not self.has(parent) and (begun or parent is not None):
+        if not self.has(parent) and (has_begun or parent is not None):
             return None
         if value.get("isMeta"):
-            self._add_aside(uuid)
-        elif not self._add_said(value):
+            self._add_auxiliary(uuid)
+        elif not self._add_message(value):
             return None
         self.leaf = uuid
-        for key, field in _COMMON.items():
-            self._learn(value, key, field)
+        for key, field in _TEXT_FIELDS.items():
+            self._set_text(value, key, field)
         return not value.get("isMeta")
 
     def has(self, uuid: object) -> bool:
-        """Whether a record that hangs from it goes on with the conversation."""
-        return uuid == self.leaf or uuid in self.near or uuid in self.aside
+        """Return whether a child of this record continues the conversation."""
+        return uuid == self.leaf or uuid in self.recent or uuid in self.auxiliary
 
-    def _learn(self, value: Object, key: str, field: str) -> None:
-        found = value.get(key)
-        if isinstance(found, str):
-            setattr(self, field, found)
+    def _set_text(self, value: JsonObject, key: str, field: str) -> None:
+        text = value.get(key)
+        if isinstance(text, str):
+            setattr(self, field, text)
 
-    def _add_unsaid(self, value: Object) -> bool | None:
+    def _add_non_message(self, value: JsonObject) -> bool | None:
         uuid, parent = value["uuid"], value.get("parentUuid")
         if value.get("subtype") == "compact_boundary":
             return self._add_boundary(value)
-        if self.inner is not None and not self.has(parent):
-            return False  # elsewhere it hides nothing, and what hangs from it will be asked about
-        self._add_aside(uuid)
+        if self.is_subagent is not None and not self.has(parent):
+            return False  # hides nothing there; its children are checked when they come
+        self._add_auxiliary(uuid)
         if value["type"] != "progress" and parent == (self.leaf or None):
             self.leaf = uuid
         return False
 
-    def _add_aside(self, uuid: str) -> None:
-        self.aside = [*self.aside[1 - _MOST_ASIDE :], uuid]
+    def _add_auxiliary(self, uuid: str) -> None:
+        self.auxiliary = [*self.auxiliary[1 - _MAX_AUXILIARY :], uuid]
 
-    def _add_near(self, uuid: str) -> None:
-        self.near = [*self.near[1 - _MOST :], uuid]
+    def _add_recent(self, uuid: str) -> None:
+        self.recent = [*self.recent[1 - _MAX_RECENT :], uuid]
 
-    def _add_boundary(self, value: Object) -> bool | None:
-        if value.get("isSidechain") and self.inner is False:
+    def _add_boundary(self, value: JsonObject) -> bool | None:
+        if value.get("isSidechain") and self.is_subagent is False:
             return False
-        goes_on = value.get("parentUuid") is None and self.has(value.get("logicalParentUuid"))
-        if self.inner is not None and not goes_on:
+        continues = value.get("parentUuid") is None and self.has(value.get("logicalParentUuid"))
+        if self.is_subagent is not None and not continues:
             return None
-        kept = preserved(value)
-        if kept and value["uuid"] != boundary_uuid(_anchor(value)):
-            return None  # what they preserve need not begin with a message
-        self._begin(value["uuid"])
-        self.leaf = value["uuid"]
-        self.boundary = Boundary(value["uuid"], tokens_before(value), kept[0] if kept else None)
+        uuid, preserved = value["uuid"], preserved_uuids(value)
+        if preserved and uuid != boundary_uuid(_anchor_uuid(value)):
+            return None  # what Claude Code preserves need not start with a message
+        self._restart(uuid)
+        self.leaf, first_kept = uuid, preserved[0] if preserved else None
+        self.boundary = Boundary(uuid, read_tokens_before(value), first_kept)
         return False
 
-    def _begin(self, uuid: str) -> None:
-        self.near, self.aside = [uuid], []
-        self.calls, self.counted = {}, {}
-        self.response, self.boundary = "", None
+    def _restart(self, uuid: str) -> None:
+        self.recent, self.auxiliary = [uuid], []
+        self.open_calls, self.usage_counts = {}, {}
+        self.response_id, self.boundary = "", None
 
-    def _add_said(self, value: Object) -> bool:
+    def _add_message(self, value: JsonObject) -> bool:
         uuid = value["uuid"]
-        results = set(block_ids(value, "tool_result", "tool_use_id"))
-        if not results <= self.calls.keys():
+        result_ids = set(block_values(value, "tool_result", "tool_use_id"))
+        if not result_ids <= self.open_calls.keys():
             return False
         if value["type"] == "assistant":
-            response = response_of(value)
-            if response == self.response:
-                self._add_near(uuid)
+            response_id = response_id_of(value)
+            if response_id == self.response_id:
+                self._add_recent(uuid)
             else:
-                self._begin(uuid)
-                self.response = response
-            for name, tool in tools_of(value):
-                self.calls[name] = (tool, uuid)
-                if len(self.calls) > _MOST:
-                    del self.calls[next(iter(self.calls))]
-        elif results and self._is_answer(value, len(results)):
-            self._add_near(uuid)
-            for name in results:
-                del self.calls[name]
+                self._restart(uuid)
+                self.response_id = response_id
+            for call_id, tool in iter_tool_calls(value):
+                self.open_calls[call_id] = (tool, uuid)
+                if len(self.open_calls) > _MAX_RECENT:
+                    del self.open_calls[next(iter(self.open_calls))]
+        elif result_ids and self._is_answer(value, len(result_ids)):
+            self._add_recent(uuid)
+            for call_id in result_ids:
+                del self.open_calls[call_id]
         else:
-            self._begin(uuid)
+            self._restart(uuid)
         return True
 
-    def _is_answer(self, value: Object, results: int) -> bool:
-        """Whether a record is nothing but so many results, of calls that were made here."""
+    def _is_answer(self, value: JsonObject, result_count: int) -> bool:
+        """Return whether a record has only so many results, of calls of this agent."""
         content = value["message"]["content"]
-        return len(content) == results and (value.get("agentId") or "") == self.agent
+        return len(content) == result_count and (value.get("agentId") or "") == self.agent_id
 
-    def count(self, value: Object) -> Usage | None:
-        """What a record adds to the usage of its response."""
-        added = count(value, self.counted)
-        if len(self.counted) > 1:
-            del self.counted[next(iter(self.counted))]  # of a response that has ended
-        return added
-
-
-_COMMON = {"cwd": "cwd", "version": "version", "gitBranch": "branch", "agentId": "agent"}
+    def count_usage(self, value: JsonObject) -> Usage | None:
+        """Return what a record adds to the usage of its response."""
+        increment = count_usage(value, self.usage_counts)
+        if len(self.usage_counts) > 1:
+            del self.usage_counts[next(iter(self.usage_counts))]  # of an earlier response
+        return increment
 
 
-def _anchor(boundary: Object) -> str:
+_TEXT_FIELDS = {"cwd": "cwd", "version": "version", "gitBranch": "git_branch", "agentId": "agent_id"}
+
+
+def _anchor_uuid(boundary: JsonObject) -> str:
     details = boundary.get("compactMetadata")
     messages = details.get("preservedMessages") if isinstance(details, dict) else None
     anchor = messages.get("anchorUuid") if isinstance(messages, dict) else None

@@ -1,8 +1,7 @@
-"""A session as a transcript that Claude Code resumes.
+"""Writer of a session as a transcript that Claude Code can resume.
 
-What came from such a transcript goes back as it was, line for line. What was said since becomes
-new records at the end of the chain, and what was taken back since is left out, with the links
-that led over it drawn together.
+Lines that came from such a transcript are written back unchanged. Later messages become new records
+at the end of the chain. Messages removed since are omitted, and the links across them are joined.
 """
 
 from __future__ import annotations
@@ -13,14 +12,14 @@ from typing import Any
 
 import msgspec
 
-from everlog.interop.formats.claude.blocks import Result, give, saved_as, take
-from everlog.interop.formats.claude.chain import SAID, Conversation, converse, is_chain
-from everlog.interop.formats.claude.entry_builder import NewRecords, is_uuid, start_after
-from everlog.interop.formats.claude.session_titles import title
-from everlog.interop.formats.format_types import Written, kept, made_id
-from everlog.interop.formats.jsonl import as_bytes, parse
+from everlog.interop.formats.claude.blocks import ToolResult, read_content, saved_file_name, write_content
+from everlog.interop.formats.claude.chain import MESSAGE_TYPES, Conversation, find_conversation, is_chain_record
+from everlog.interop.formats.claude.entry_builder import EntryBuilder, is_uuid, start_after
+from everlog.interop.formats.claude.session_titles import find_title
+from everlog.interop.formats.format_types import ExportedFiles, derive_id, extra_field
+from everlog.interop.formats.jsonl import as_bytes, parse_object
 from everlog.log.fold import fold
-from everlog.log.tool_pairs import Pairs, closing, pair
+from everlog.log.tool_pairs import ToolPairs, make_missing_result, pair_results
 from everlog.model import AnyRecord, Compaction, Event, Message, Metadata, Rewind, ToolCall
 
 NAME = "claude"
@@ -28,265 +27,265 @@ _decode = msgspec.json.Decoder().decode
 _encode = msgspec.json.Encoder().encode
 
 
-def write(metadata: Metadata, records: Sequence[AnyRecord]) -> Written:
-    """The transcript of a session; not those of the agents that it asked."""
-    return _Writing(metadata, records).written()
+def write(metadata: Metadata, records: Sequence[AnyRecord]) -> ExportedFiles:
+    """Return the transcript of a session, without those of its subagents."""
+    return _TranscriptWriter(metadata, records).write()
 
 
-class _Origin:
+class _ForeignLine:
     """A line that a record came from."""
 
     def __init__(self, value: dict[str, Any] | None, raw: bytes | None = None) -> None:
         self.value = value
         self.raw = raw
-        self.items: list[Message] = []  # what was read from it
+        self.items: list[Message] = []  # the messages read from it
 
     @property
     def uuid(self) -> str | None:
-        return self.value["uuid"] if self.value is not None and is_chain(self.value) else None
+        return self.value["uuid"] if self.value is not None and is_chain_record(self.value) else None
 
 
-class _Writing:
+class _TranscriptWriter:
     def __init__(self, metadata: Metadata, records: Sequence[AnyRecord]) -> None:
         self.metadata = metadata
         self.records = records
-        self.origins: dict[int, _Origin] = {}  # place in `records` → the line it stands for
-        self.parts: set[int] = set()  # places of records whose line another one stands for
-        self._find_origins()
-        self.values = [one.value for one in self.origins.values() if one.value is not None]
-        self.talk: Conversation = converse(value for value in self.values if is_chain(value))
-        self.live = fold(records).messages
-        self.seqs = {message.seq for message in self.live}
-        self.theirs = {item.seq for one in self.origins.values() for item in one.items}
-        self.pairs: Pairs = pair(self.live)
-        self.results: dict[int, list[int]] = {}  # place of a message → those of its results
+        self.foreign_lines: dict[int, _ForeignLine] = {}  # index in `records` → its line
+        self.part_indexes: set[int] = set()  # of records that share the line of an earlier one
+        self._find_foreign_lines()
+        self.values = [line.value for line in self.foreign_lines.values() if line.value is not None]
+        self.conversation: Conversation = find_conversation(value for value in self.values if is_chain_record(value))
+        self.live_messages = fold(records).messages
+        self.live_seqs = {message.seq for message in self.live_messages}
+        self.foreign_seqs = {item.seq for line in self.foreign_lines.values() for item in line.items}
+        self.pairs: ToolPairs = pair_results(self.live_messages)
+        self.results: dict[int, list[int]] = {}  # position of a message → those of its results
         for result in sorted(self.pairs.caller):
             self.results.setdefault(self.pairs.caller[result], []).append(result)
-        self.unanswered: dict[int, list[ToolCall]] = {}
-        for at, call in self.pairs.open:
-            self.unanswered.setdefault(at, []).append(call)
-        self.places = {message.seq: place for place, message in enumerate(self.live)}
-        self.standing = _standing(records)
-        self.fallen = self._find_fallen()
-        self.gone: dict[str, str | None] = {}  # uuid that is left out → its parent
+        self.unanswered_calls: dict[int, list[ToolCall]] = {}
+        for position, call in self.pairs.open_calls:
+            self.unanswered_calls.setdefault(position, []).append(call)
+        self.positions = {message.seq: index for index, message in enumerate(self.live_messages)}
+        self.active_compactions = _active_compactions(records)
+        self.dropped_boundaries = self._find_dropped_boundaries()
+        self.removed_parents: dict[str, str | None] = {}  # removed uuid → its parent
         self.uuids: dict[int, str] = {}  # seq → uuid of its record
-        session = _session(metadata, self.values)
-        self.new = NewRecords(metadata, start_after(metadata, self.values, session))
+        session_id = _session_id(metadata, self.values)
+        self.builder = EntryBuilder(metadata, start_after(metadata, self.values, session_id))
         self.lines: list[bytes] = []
         self.files: dict[str, bytes] = {}
-        self.lost: Counter[str] = Counter()
-        self.written_behind: set[int] = set()  # seqs of results that stand behind their call
-        self.open: list[tuple[Message, ToolCall]] = []  # calls that wait for a result
-        self.response: object = None  # of theirs, the one that they are of
+        self.losses: Counter[str] = Counter()
+        self.early_results: set[int] = set()  # seqs of results moved up to their call
+        self.open_calls: list[tuple[Message, ToolCall]] = []
+        self.open_response_id: object = None  # the response of these calls
 
-    # --- what came from there ---------------------------------------------------------------
+    # --- foreign lines ----------------------------------------------------------------------
 
-    def _find_origins(self) -> None:
-        firsts: dict[str, _Origin] = {}
-        for place, record in enumerate(self.records):
-            origin = _origin(record)
-            if origin is not None:
-                self.origins[place] = origin
+    def _find_foreign_lines(self) -> None:
+        first_lines: dict[str, _ForeignLine] = {}
+        for index, record in enumerate(self.records):
+            line = _foreign_line(record)
+            if line is not None:
+                self.foreign_lines[index] = line
                 if isinstance(record, Message):
-                    origin.items.append(record)
-                    firsts[record.id] = origin
+                    line.items.append(record)
+                    first_lines[record.id] = line
             elif isinstance(record, Message) and b'"claude":{"of":' in record.line:
-                first = firsts.get(kept(record, NAME)["of"])
-                if first is not None:
-                    first.items.append(record)
-                    self.parts.add(place)
-        for origin in self.origins.values():
-            if origin.items and origin.value is not None:
-                _fill(origin.value, origin.items)
+                first_line = first_lines.get(extra_field(record, NAME)["of"])
+                if first_line is not None:
+                    first_line.items.append(record)
+                    self.part_indexes.add(index)
+        for line in self.foreign_lines.values():
+            if line.items and line.value is not None:
+                _restore_content(line.value, line.items)
 
-    def _write_origin(self, origin: _Origin, record: AnyRecord) -> None:
-        value, uuid = origin.value, origin.uuid
+    def _write_foreign_line(self, line: _ForeignLine, record: AnyRecord) -> None:
+        value, uuid = line.value, line.uuid
         if value is None:
-            self.lines.append(origin.raw or b"")
+            self.lines.append(line.raw or b"")
             return
-        if self._is_left_out(origin, record) and uuid is not None:
-            above = value.get("parentUuid") or value.get("logicalParentUuid")
-            self.gone[uuid] = above if isinstance(above, str) else None
+        if self._is_removed(line, record) and uuid is not None:
+            parent = value.get("parentUuid") or value.get("logicalParentUuid")
+            self.removed_parents[uuid] = parent if isinstance(parent, str) else None
             return
-        changed = self._without_dead(self._relinked(value), origin)
-        same = changed is value and origin.raw is not None
-        self.lines.append(origin.raw or b"" if same else _encode(changed))
-        for item in origin.items:
+        changed = self._without_removed(self._relink(value), line)
+        is_unchanged = changed is value and line.raw is not None
+        self.lines.append(line.raw or b"" if is_unchanged else _encode(changed))
+        for item in line.items:
             self.uuids[item.seq] = uuid or ""
-            self._save_text(value, item)
-        if uuid is not None and value["type"] in SAID and uuid in self.talk.shown:
-            self.new.leaf = uuid
-            self._note_open(value, origin.items)
-        elif any(item.seq in self.seqs for item in origin.items):
-            self.lost["messages of a branch that was left, which are shown again here"] += 1
+            self._save_result_text(value, item)
+        if uuid is not None and value["type"] in MESSAGE_TYPES and uuid in self.conversation.visible:
+            self.builder.leaf = uuid
+            self._note_open_calls(value, line.items)
+        elif any(item.seq in self.live_seqs for item in line.items):
+            self.losses["messages of an abandoned branch that are live here"] += 1
 
-    def _note_open(self, value: Mapping[str, Any], items: Sequence[Message]) -> None:
-        """Remember the calls of the last response that nobody answered."""
+    def _note_open_calls(self, value: Mapping[str, Any], items: Sequence[Message]) -> None:
+        """Note the calls of the last response that have no result."""
         if all(item.role == "toolResult" for item in items):
             return
-        response = value["message"].get("id") if value["type"] == "assistant" else None
-        if response is None or response != self.response:
-            self.open = []
-        self.response = response
+        response_id = value["message"].get("id") if value["type"] == "assistant" else None
+        if response_id is None or response_id != self.open_response_id:
+            self.open_calls = []
+        self.open_response_id = response_id
         for item in items:
-            calls = self.unanswered.get(self.places.get(item.seq, -1), ())
-            self.open += [(item, call) for call in calls]
+            calls = self.unanswered_calls.get(self.positions.get(item.seq, -1), ())
+            self.open_calls += [(item, call) for call in calls]
 
-    def _is_left_out(self, origin: _Origin, record: AnyRecord) -> bool:
-        """Whether we took it out of the conversation. What they left themselves is kept."""
+    def _is_removed(self, line: _ForeignLine, record: AnyRecord) -> bool:
+        """Return whether we removed it; branches abandoned in the file are kept."""
         if isinstance(record, Compaction):
-            return record.seq not in self.standing
-        if origin.uuid in self.fallen:
+            return record.seq not in self.active_compactions
+        if line.uuid in self.dropped_boundaries:
             return True
-        if not origin.items or origin.uuid not in self.talk.shown:
+        if not line.items or line.uuid not in self.conversation.visible:
             return False
-        return not any(item.seq in self.seqs for item in origin.items)
+        return not any(item.seq in self.live_seqs for item in line.items)
 
-    def _find_fallen(self) -> set[str]:
-        """The boundaries of summaries that a rewind went behind."""
-        fallen: set[str] = set()
-        for place, origin in self.origins.items():
-            record, above = self.records[place], (origin.value or {}).get("parentUuid")
-            if isinstance(record, Compaction) and record.seq not in self.standing:
-                fallen |= {above} if isinstance(above, str) else set()
-        return fallen
+    def _find_dropped_boundaries(self) -> set[str]:
+        """Return the boundaries of summaries that a rewind removed."""
+        boundaries: set[str] = set()
+        for index, line in self.foreign_lines.items():
+            record, parent = self.records[index], (line.value or {}).get("parentUuid")
+            if isinstance(record, Compaction) and record.seq not in self.active_compactions:
+                boundaries |= {parent} if isinstance(parent, str) else set()
+        return boundaries
 
-    def _relinked(self, value: dict[str, Any]) -> dict[str, Any]:
-        """A record whose links lead to no record that is left out."""
+    def _relink(self, value: dict[str, Any]) -> dict[str, Any]:
+        """Return a record whose links skip removed records."""
         for key in ("parentUuid", "logicalParentUuid"):
-            above = value.get(key)
-            if isinstance(above, str) and above in self.gone:
-                value = {**value, key: self._above(above)}
+            parent = value.get(key)
+            if isinstance(parent, str) and parent in self.removed_parents:
+                value = {**value, key: self._remaining_ancestor(parent)}
         return value
 
-    def _above(self, uuid: str) -> str | None:
+    def _remaining_ancestor(self, uuid: str) -> str | None:
         seen: set[str] = set()
-        here: str | None = uuid
-        while here is not None and here in self.gone and here not in seen:
-            seen.add(here)
-            here = self.gone[here]
-        return here
+        current: str | None = uuid
+        while current is not None and current in self.removed_parents and current not in seen:
+            seen.add(current)
+            current = self.removed_parents[current]
+        return current
 
-    def _without_dead(self, value: dict[str, Any], origin: _Origin) -> dict[str, Any]:
-        """A record of several results without those that were taken out."""
-        dead = [item for item in origin.items if item.seq not in self.seqs]
-        if not dead or origin.uuid not in self.talk.shown:
+    def _without_removed(self, value: dict[str, Any], line: _ForeignLine) -> dict[str, Any]:
+        """Return a record with several results without the removed ones."""
+        removed = [item for item in line.items if item.seq not in self.live_seqs]
+        if not removed or line.uuid not in self.conversation.visible:
             return value
-        calls = {item.tool_call_id for item in dead if item.role == "toolResult"}
-        said = any(item.role != "toolResult" for item in dead)
+        call_ids = {item.tool_call_id for item in removed if item.role == "toolResult"}
+        removes_text = any(item.role != "toolResult" for item in removed)
         content = value["message"]["content"]
-        left = [
+        remaining = [
             block
             for block in content
             if not (
-                block.get("tool_use_id") in calls
+                block.get("tool_use_id") in call_ids
                 if isinstance(block, dict) and block.get("type") == "tool_result"
-                else said
+                else removes_text
             )
         ]
-        return {**value, "message": {**value["message"], "content": left}}
+        return {**value, "message": {**value["message"], "content": remaining}}
 
-    def _save_text(self, value: Mapping[str, Any], item: Message) -> None:
-        """The file of a large result, if we have its text."""
+    def _save_result_text(self, value: Mapping[str, Any], item: Message) -> None:
+        """Add the file of a large result, if we have its text."""
         content = value["message"]["content"]
         if item.role != "toolResult" or isinstance(content, str):
             return
-        for result in take(content, lambda _: None).results:
+        for result in read_content(content, lambda _: None).results:
             preview = "\n".join(getattr(block, "text", "") for block in result.content)
-            name = saved_as(preview) if result.call == item.tool_call_id else None
+            name = saved_file_name(preview) if result.call_id == item.tool_call_id else None
             if name and item.text != preview:
-                path = f"{self.new.session}/tool-results/{name}"
+                path = f"{self.builder.session_id}/tool-results/{name}"
                 self.files[path] = item.text.encode("utf-8", "replace")
 
-    # --- what was said since ----------------------------------------------------------------
+    # --- new records ------------------------------------------------------------------------
 
-    def _write_new(self, message: Message) -> None:
-        if message.seq not in self.seqs or message.seq in self.written_behind:
+    def _write_new_message(self, message: Message) -> None:
+        if message.seq not in self.live_seqs or message.seq in self.early_results:
             return
-        place = self.places[message.seq]
+        position = self.positions[message.seq]
         if message.role == "toolResult":
-            if place not in self.pairs.caller:
-                self.lost["results of calls that were never logged"] += 1
+            if position not in self.pairs.caller:
+                self.losses["results of calls that are not in the log"] += 1
                 return
-            caller = self.live[self.pairs.caller[place]]
-            self._add(message, self.uuids.get(caller.seq))
+            caller = self.live_messages[self.pairs.caller[position]]
+            self._add_entry(message, self.uuids.get(caller.seq))
             return
-        self._close_open()
-        self._add(message, None)
-        for result in self.results.get(place, ()):
-            if self.live[result].seq not in self.theirs:
-                self.written_behind.add(self.live[result].seq)
-                self._add(self.live[result], self.uuids.get(message.seq))
-        self.open = [(message, call) for call in self.unanswered.get(place, ())]
-        self._close_open()
+        self._answer_open_calls()
+        self._add_entry(message, None)
+        for result in self.results.get(position, ()):
+            if self.live_messages[result].seq not in self.foreign_seqs:
+                self.early_results.add(self.live_messages[result].seq)
+                self._add_entry(self.live_messages[result], self.uuids.get(message.seq))
+        self.open_calls = [(message, call) for call in self.unanswered_calls.get(position, ())]
+        self._answer_open_calls()
 
-    def _close_open(self) -> None:
-        """Answer the calls that nobody answered: a conversation cannot go on behind them."""
-        for message, call in self.open:
-            self._add(closing(call), self.uuids.get(message.seq), f"{message.id} {call.id}")
-        self.open = []
+    def _answer_open_calls(self) -> None:
+        """Answer open calls: a conversation cannot continue after them."""
+        for message, call in self.open_calls:
+            self._add_entry(make_missing_result(call), self.uuids.get(message.seq), f"{message.id} {call.id}")
+        self.open_calls = []
 
-    def _add(self, message: Message, caller: str | None, place: str | None = None) -> None:
-        made = self.new.message(message, caller, place or message.seq, self.lost)
-        if made is not None:
-            self.lines.append(_encode(made))
+    def _add_entry(self, message: Message, caller_uuid: str | None, position: str | None = None) -> None:
+        entry = self.builder.build_message(message, caller_uuid, position or message.seq, self.losses)
+        if entry is not None:
+            self.lines.append(_encode(entry))
             if message.seq:
-                self.uuids[message.seq] = made["uuid"]
+                self.uuids[message.seq] = entry["uuid"]
 
     def _write_compaction(self, record: Compaction) -> None:
-        if record.seq not in self.standing:
+        if record.seq not in self.active_compactions:
             return
-        self._close_open()
-        kept_seqs = [m.seq for m in self.live if record.first_kept_seq <= m.seq < record.seq]
+        self._answer_open_calls()
+        kept_seqs = [m.seq for m in self.live_messages if record.first_kept_seq <= m.seq < record.seq]
         uuids = [self.uuids[seq] for seq in kept_seqs if self.uuids.get(seq)]
-        for made in self.new.compaction(record, list(dict.fromkeys(uuids)), record.seq):
-            self.lines.append(_encode(made))
+        for entry in self.builder.build_compaction(record, list(dict.fromkeys(uuids)), record.seq):
+            self.lines.append(_encode(entry))
 
-    # --- all of it --------------------------------------------------------------------------
+    # --- all files --------------------------------------------------------------------------
 
-    def written(self) -> Written:
-        """The files, and what they cannot hold."""
-        for place, record in enumerate(self.records):
-            if place in self.origins:
-                self._write_origin(self.origins[place], record)
-            elif place in self.parts:
+    def write(self) -> ExportedFiles:
+        """Return the files, and what they cannot hold."""
+        for index, record in enumerate(self.records):
+            if index in self.foreign_lines:
+                self._write_foreign_line(self.foreign_lines[index], record)
+            elif index in self.part_indexes:
                 continue
             elif isinstance(record, Message):
-                self._write_new(record)
+                self._write_new_message(record)
             elif isinstance(record, Compaction):
                 self._write_compaction(record)
             elif isinstance(record, Event):
-                self.lost[f"events of the kind {record.kind}"] += 1
+                self.losses[f"events of kind {record.kind}"] += 1
             elif record.record_type not in ("meta", "tombstone", "rewind"):
-                self.lost[f"records of the kind {record.record_type}"] += 1
-        name = (self.metadata.name or "").strip()
-        if name and name != title(self.values, inner=self.talk.inner):
-            self.lines.append(_encode(self.new.title(name)))
-        files = {self.new.path: b"".join(line + b"\n" for line in self.lines), **self.files}
-        lost = tuple(f"{count} {what}" for what, count in sorted(self.lost.items()))
-        return Written(files, lost)
+                self.losses[f"records of type {record.record_type}"] += 1
+        session_title = (self.metadata.title or "").strip()
+        if session_title and session_title != find_title(self.values, is_subagent=self.conversation.is_subagent):
+            self.lines.append(_encode(self.builder.build_title(session_title)))
+        files = {self.builder.path: b"".join(line + b"\n" for line in self.lines), **self.files}
+        losses = tuple(f"{count} {description}" for description, count in sorted(self.losses.items()))
+        return ExportedFiles(files, losses)
 
 
-def _origin(record: AnyRecord) -> _Origin | None:
-    """The line that a record stands for; None if it came from elsewhere."""
-    keep = kept(record, NAME) if b'"claude":{' in record.line else None
+def _foreign_line(record: AnyRecord) -> _ForeignLine | None:
+    """Return the line of a record; None if it came from elsewhere."""
+    preserved = extra_field(record, NAME) if b'"claude":{' in record.line else None
     if isinstance(record, Event):
         if not record.kind.startswith("claude."):
             return None
-        if isinstance(keep, dict) and keep.get("damaged") is True:
-            return _Origin(None, as_bytes(record.data))
-        raw = keep.get("raw") if isinstance(keep, dict) else None
-        return _Origin(record.data, as_bytes(raw) if isinstance(raw, dict) else None)
-    if not isinstance(keep, dict) or not isinstance(record, Message | Compaction):
+        if isinstance(preserved, dict) and preserved.get("damaged") is True:
+            return _ForeignLine(None, as_bytes(record.data))
+        raw = preserved.get("raw") if isinstance(preserved, dict) else None
+        return _ForeignLine(record.data, as_bytes(raw) if isinstance(raw, dict) else None)
+    if not isinstance(preserved, dict) or not isinstance(record, Message | Compaction):
         return None
-    if isinstance(keep.get("raw"), dict) and "type" not in keep:
-        raw = as_bytes(keep["raw"]) or b""
-        return _Origin(parse(raw)[0], raw)
-    return _Origin(keep) if "of" not in keep or "type" in keep else None
+    if isinstance(preserved.get("raw"), dict) and "type" not in preserved:
+        raw = as_bytes(preserved["raw"]) or b""
+        return _ForeignLine(parse_object(raw)[0], raw)
+    return _ForeignLine(preserved) if "of" not in preserved or "type" in preserved else None
 
 
-def _fill(value: dict[str, Any], items: Sequence[Message]) -> None:
-    """Put the content back that was left out because our blocks say the same."""
+def _restore_content(value: dict[str, Any], items: Sequence[Message]) -> None:
+    """Restore the content that was omitted because our blocks are exact."""
     message = value.get("message")
     if not isinstance(message, dict):
         return
@@ -294,30 +293,30 @@ def _fill(value: dict[str, Any], items: Sequence[Message]) -> None:
         message["content"] = items[-1].text
     elif message.get("content", "") is None:
         results = [
-            Result(item.tool_call_id or "", item.content, item.is_error)
+            ToolResult(item.tool_call_id or "", item.content, item.is_error)
             for item in items
             if item.role == "toolResult"
         ]
-        said = [block for item in items if item.role != "toolResult" for block in item.content]
-        message["content"] = give(results, said)
+        blocks = [block for item in items if item.role != "toolResult" for block in item.content]
+        message["content"] = write_content(results, blocks)
 
 
-def _standing(records: Sequence[AnyRecord]) -> set[int]:
-    """The seqs of compactions that no rewind went behind."""
-    standing: list[Compaction] = []
+def _active_compactions(records: Sequence[AnyRecord]) -> set[int]:
+    """Return the seqs of compactions that no rewind removed."""
+    active: list[Compaction] = []
     for record in records:
         if isinstance(record, Compaction):
-            standing.append(record)
+            active.append(record)
         elif isinstance(record, Rewind):
-            standing = [one for one in standing if record.to_seq >= one.first_kept_seq - 1]
-    return {one.seq for one in standing}
+            active = [compaction for compaction in active if record.to_seq >= compaction.first_kept_seq - 1]
+    return {compaction.seq for compaction in active}
 
 
-def _session(metadata: Metadata, values: Sequence[Mapping[str, Any]]) -> str:
-    """The id of the session there: the one it had, else ours if it is a UUID, else made of it."""
-    named = [name.removeprefix("claude:") for name in metadata.names if name.startswith("claude:")]
-    told = [value.get("sessionId") for value in reversed(values)]
-    for one in (*named, *told, metadata.id):
-        if isinstance(one, str) and is_uuid(one):
-            return one
-    return made_id(NAME, metadata.id)
+def _session_id(metadata: Metadata, values: Sequence[Mapping[str, Any]]) -> str:
+    """Return the session's Claude id: its former one, else ours if a UUID, else a derived one."""
+    aliases = [name.removeprefix("claude:") for name in metadata.names if name.startswith("claude:")]
+    session_ids = [value.get("sessionId") for value in reversed(values)]
+    for candidate in (*aliases, *session_ids, metadata.id):
+        if isinstance(candidate, str) and is_uuid(candidate):
+            return candidate
+    return derive_id(NAME, metadata.id)

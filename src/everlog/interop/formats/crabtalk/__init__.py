@@ -1,11 +1,11 @@
-"""CrabTalk's session files: a line about the session, then messages and compact markers.
+"""CrabTalk's session format: a metadata line, then messages and compaction markers.
 
     {"agent":"crab","created_by":"user","created_at":"…","title":"","uptime_secs":42}
     {"role":"user","content":"hello"}
     {"compact":"Summary of the conversation so far…"}
 
-Lines have no ids and no times: an item's id follows from the number of its line. A line as
-CrabTalk writes it is made again from the record; any other one is kept with it.
+Lines have no ids and no times: an item's id is derived from the number of its line. A line in
+CrabTalk's own form is rebuilt from the record; any other line is preserved with it.
 """
 
 from __future__ import annotations
@@ -18,222 +18,224 @@ from msgspec.structs import replace
 
 from everlog.errors import FormatError
 from everlog.ids import epoch_ms, timestamp
-from everlog.interop.formats.crabtalk.entry_builder import begin, change, extend
+from everlog.interop.formats.crabtalk.entry_builder import build_session, encode_metadata, encode_record, name_fields
 from everlog.interop.formats.crabtalk.lines import (
     NAME,
     ROLES,
-    created,
-    dump,
+    created_time,
+    encode_json,
     is_meta,
     read_call,
     read_message,
     write_call,
     write_message,
 )
-from everlog.interop.formats.crabtalk.names import Name, file_name, parse_name, slug, untitled
+from everlog.interop.formats.crabtalk.names import FileName, file_name, parse_name, slug, without_title
 from everlog.interop.formats.crabtalk.tail_reader import (
-    BESIDE,
+    HAS_UPTIME,
     LINE_BYTES,
+    METADATA_LOCATION,
     PART_BYTES,
     TOTAL_BYTES,
-    UPTIME,
     chat_of,
-    follow,
-    glance,
     is_id,
-    name_of,
-    whole,
+    read_all,
+    read_tail,
+    scan_listing,
+    session_id_of,
 )
-from everlog.interop.formats.format_types import Item, Read, Source, Summary, Written, made_id
+from everlog.interop.formats.format_types import ExportedFiles, ForeignSession, Item, Source, Summary, derive_id
 from everlog.interop.formats.jsonl import (
     Row,
-    aside,
-    event,
+    attach_preserved,
     head_objects,
-    keeping,
-    lost,
-    place,
-    remains,
-    rows,
+    line_position,
+    parse_lines,
+    preserved_data,
+    record_event,
+    report_damage,
     text_of,
+    unreadable_event,
 )
-from everlog.interop.formats.writer import Losses, Sheet, dropped, is_ended, original, placed
-from everlog.model import (
-    AnyRecord,
-    Compaction,
-    Event,
-    File,
-    Image,
-    Message,
-    Metadata,
-    OtherBlock,
-    Thinking,
-    ToolCall,
+from everlog.interop.formats.writer import (
+    FileBuilder,
+    Losses,
+    has_newline,
+    read_preserved_line,
+    removed_seqs,
+    reposition_compactions,
 )
+from everlog.model import AnyRecord, Compaction, Event, File, Image, Message, Metadata, OtherBlock, Thinking, ToolCall
 
 __all__ = [
-    "BESIDE",
+    "HAS_UPTIME",
     "LINE_BYTES",
-    "META",
+    "METADATA_LOCATION",
+    "META_EVENT",
     "NAME",
     "PART_BYTES",
     "TOTAL_BYTES",
-    "UPTIME",
-    "Name",
-    "begin",
-    "change",
+    "FileName",
+    "build_session",
     "chat_of",
-    "extend",
+    "encode_metadata",
+    "encode_record",
     "file_name",
-    "follow",
-    "glance",
     "is_id",
-    "name_of",
+    "name_fields",
     "parse_name",
     "read",
+    "read_all",
     "read_call",
     "read_message",
+    "read_tail",
     "recognises",
+    "scan_listing",
+    "session_id_of",
     "slug",
-    "whole",
     "write",
     "write_call",
     "write_message",
 ]
 
-META = f"{NAME}.meta"
+META_EVENT = f"{NAME}.meta"
 
 
 def recognises(path: str, head: bytes) -> bool:
-    """Whether a file begins with the line about the session."""
+    """Return whether a file begins with a metadata line."""
     return path.endswith(".jsonl") and is_meta(next(head_objects(head), {}))
 
 
 # --- reading --------------------------------------------------------------------------------
 
 
-def read(source: Source) -> Read:
-    """A session from its file."""
+def read(source: Source) -> ForeignSession:
+    """Read a session from its file."""
     path = source.paths()[0]
     items: list[Item] = []
-    found = list(rows(source.lines(path), path))
-    first = next((row for row in found if not row.blank), None)
+    rows = list(parse_lines(source.lines(path), path))
+    first = next((row for row in rows if not row.is_blank), None)
     meta = first.value if first and first.value and is_meta(first.value) else {}
-    named = parse_name(source.name, text_of(meta, "agent"), text_of(meta, "created_by") or "user")
-    name = untitled(source.name, named)
-    at = created(meta) or timestamp(source.modified / 1000)
-    for row in found:
+    sender = text_of(meta, "created_by") or "user"
+    name_parts = parse_name(source.name, text_of(meta, "agent"), sender)
+    session_id = without_title(source.name, name_parts)
+    default_time = created_time(meta) or timestamp(source.modified_ms / 1000)
+    for row in rows:
         if row.value is None:
-            items.append(aside(NAME, name, row, path, at))
+            items.append(unreadable_event(NAME, session_id, row, path, default_time))
         elif row is first and meta:
-            # It is written anew with each turn: another one is another event.
-            own = made_id(name, sha256(row.data).hexdigest())
-            items.append(event(row, META, own, at, dump(meta)))
+            # It is rewritten with each turn: another content is another event.
+            event_id = derive_id(session_id, sha256(row.data).hexdigest())
+            items.append(record_event(row, META_EVENT, event_id, default_time, encode_json(meta)))
         else:
-            items.append(_item(row, made_id(name, place(row, path)), at))
-    _date_last(items, source.modified)
-    facts: dict[str, Any] = {
-        "agent": text_of(meta, "agent") or named.agent,
-        "sender": text_of(meta, "created_by") or named.sender or "user",
-        "name": text_of(meta, "title") or ("" if meta else named.title),
-        "chat": named.chat,
+            item_id = derive_id(session_id, line_position(row, path))
+            items.append(_read_item(row, item_id, default_time))
+    _date_last(items, source.modified_ms)
+    metadata: dict[str, Any] = {
+        "agent": text_of(meta, "agent") or name_parts.agent,
+        "sender": text_of(meta, "created_by") or name_parts.sender or "user",
+        "name": text_of(meta, "title") or ("" if meta else name_parts.title),
+        "chat": name_parts.chat,
     }
-    return Read(
-        name=name,
-        facts={key: value for key, value in facts.items() if value not in ("", None)},
-        created=max(epoch_ms(text_of(meta, "created_at")) or source.modified, 0),
+    return ForeignSession(
+        session_id=session_id,
+        metadata={key: value for key, value in metadata.items() if value not in ("", None)},
+        created_ms=max(epoch_ms(text_of(meta, "created_at")) or source.modified_ms, 0),
         items=tuple(items),
-        lines=sum(not row.blank for row in found),
-        lost=lost(found),
+        line_count=sum(not row.is_blank for row in rows),
+        damage=report_damage(rows),
     )
 
 
-def _date_last(items: list[Item], modified: int) -> None:
-    """Give the last message the time of the file: that is when it was written."""
+def _date_last(items: list[Item], modified_ms: int) -> None:
+    """Give the last message the mtime of the file, which is when it was written."""
     for index in range(len(items) - 1, -1, -1):
         item = items[index]
-        if isinstance(item, Message) and modified > 0:
-            items[index] = replace(item, timestamp=timestamp(modified / 1000))
+        if isinstance(item, Message) and modified_ms > 0:
+            items[index] = replace(item, timestamp=timestamp(modified_ms / 1000))
             return
 
 
-def _item(row: Row, name: str, at: str) -> Item:
+def _read_item(row: Row, item_id: str, default_time: str) -> Item:
     value = row.value or {}
     if isinstance(value.get("compact"), str):
-        keep = remains(row, whole=dump({"compact": value["compact"]}) == row.data)
-        extra = {NAME: keep} if keep else {}
-        return Summary(id=name, text=value["compact"], timestamp=at, extra=extra)
+        is_lossless = encode_json({"compact": value["compact"]}) == row.data
+        preserved = preserved_data(row, is_lossless=is_lossless)
+        extra = {NAME: preserved} if preserved else {}
+        return Summary(id=item_id, text=value["compact"], timestamp=default_time, extra=extra)
     role = value.get("role")
     if isinstance(role, str) and role in ROLES:
         try:
-            message = read_message(value, name, at)
+            message = read_message(value, item_id, default_time)
         except FormatError:
-            return event(row, f"{NAME}.record", name, at, dump(value))
-        keep = remains(row, whole=dump(write_message(message)) == row.data)
-        return keeping(message, NAME, keep) if keep else message
+            return record_event(row, f"{NAME}.record", item_id, default_time, encode_json(value))
+        preserved = preserved_data(row, is_lossless=encode_json(write_message(message)) == row.data)
+        return attach_preserved(message, NAME, preserved) if preserved else message
     kind = "system" if role == "system" else "record"
-    return event(row, f"{NAME}.{kind}", name, at, dump(value))
+    return record_event(row, f"{NAME}.{kind}", item_id, default_time, encode_json(value))
 
 
 # --- writing --------------------------------------------------------------------------------
 
 
-def write(metadata: Metadata, records: Sequence[AnyRecord]) -> Written:
-    """A session as CrabTalk's file."""
-    sheet, losses = Sheet(), Losses()
-    gone = dropped(records, NAME)
-    metas = [one for one in records if isinstance(one, Event) and one.kind == META]
-    own = metas[-1] if metas else None  # the newest, in the place of the first
-    meta = _meta(metadata, own)
-    if own is None:
-        sheet.add(dump(meta))
-    for record in placed(records):
-        if own is not None and isinstance(record, Event) and record.kind == META:
-            if record is not metas[0]:
+def write(metadata: Metadata, records: Sequence[AnyRecord]) -> ExportedFiles:
+    """Write a session as CrabTalk's file."""
+    file, losses = FileBuilder(), Losses()
+    removed = removed_seqs(records, NAME)
+    events = (record for record in records if isinstance(record, Event))
+    meta_events = [event for event in events if event.kind == META_EVENT]
+    # The newest is written in the place of the first.
+    meta_event = meta_events[-1] if meta_events else None
+    meta = _build_meta(metadata, meta_event)
+    if meta_event is None:
+        file.add_line(encode_json(meta))
+    for record in reposition_compactions(records):
+        if meta_event is not None and isinstance(record, Event) and record.kind == META_EVENT:
+            if record is not meta_events[0]:
                 continue
-            record = own
-        raw = original(record, NAME)
-        if record.seq in gone and isinstance(record, Message):
+            record = meta_event
+        raw = read_preserved_line(record, NAME)
+        if record.seq in removed and isinstance(record, Message):
             losses.add("message that is hidden or was rewound")
-        elif own is not None and record is own and meta != own.data:
-            sheet.add(dump(meta))
+        elif meta_event is not None and record is meta_event and meta != meta_event.data:
+            file.add_line(encode_json(meta))
         elif raw is not None:
-            sheet.add(raw.data, ended=raw.ended)
+            file.add_line(raw.data, ended=raw.ended)
         elif isinstance(record, Message):
-            losses.blocks(record, (Image, File, OtherBlock, Thinking, ToolCall))
+            losses.count_blocks(record, (Image, File, OtherBlock, Thinking, ToolCall))
             losses.add("mark of a failed tool", bool(record.is_error))
-            sheet.add(dump(write_message(record)), ended=is_ended(record, NAME))
+            file.add_line(encode_json(write_message(record)), ended=has_newline(record, NAME))
         elif isinstance(record, Compaction):
-            sheet.add(dump({"compact": record.summary}), ended=is_ended(record, NAME))
+            file.add_line(encode_json({"compact": record.summary}), ended=has_newline(record, NAME))
         elif isinstance(record, Event) and record.kind.startswith(f"{NAME}."):
-            sheet.add(dump(record.data), ended=is_ended(record, NAME))
+            file.add_line(encode_json(record.data), ended=has_newline(record, NAME))
         else:
-            losses.record(record)
+            losses.count_record(record)
     chat = metadata.chat if metadata.chat is not None else 1
     agent, sender = text_of(meta, "agent"), text_of(meta, "created_by")
     path = file_name(agent, sender, chat, text_of(meta, "title"))
-    prefix, found, stem = (metadata.key or "").partition(f"{NAME}:")  # as it was imported
-    if found and not prefix and own is not None and meta == own.data:
-        named = parse_name(stem, agent, sender)
-        path = f"{stem}.jsonl" if named.chat is None else path  # it came without a number
-    return Written({path: sheet.content()}, losses.words())
+    prefix, separator, stem = (metadata.key or "").partition(f"{NAME}:")  # as it was imported
+    if separator and not prefix and meta_event is not None and meta == meta_event.data:
+        name_parts = parse_name(stem, agent, sender)
+        path = f"{stem}.jsonl" if name_parts.chat is None else path  # the imported name had no number
+    return ExportedFiles({path: file.content()}, losses.describe())
 
 
-def _meta(metadata: Metadata, own: Event | None) -> dict[str, Any]:
-    """The line about the session: the file's own, with what changed since."""
-    if own is None:
-        made = metadata.created_at
+def _build_meta(metadata: Metadata, meta_event: Event | None) -> dict[str, Any]:
+    """Return the metadata line: the original one, with the changes since."""
+    if meta_event is None:
+        created = metadata.created_at
         return {
             "agent": metadata.agent,
             "created_by": metadata.sender,
-            "created_at": made[:-1] + "+00:00" if made.endswith("Z") else made,
-            "title": metadata.name or "",
+            "created_at": created[:-1] + "+00:00" if created.endswith("Z") else created,
+            "title": metadata.title or "",
             "uptime_secs": metadata.uptime_secs,
         }
-    meta = dict(own.data)
-    if metadata.name and metadata.name != meta.get("title"):
-        meta["title"] = metadata.name
-    if metadata.uptime_secs:  # of the turns since then
-        before = meta.get("uptime_secs")
-        meta["uptime_secs"] = metadata.uptime_secs + (before if isinstance(before, int) else 0)
+    meta = dict(meta_event.data)
+    if metadata.title and metadata.title != meta.get("title"):
+        meta["title"] = metadata.title
+    if metadata.uptime_secs:  # of the turns since the import
+        uptime = meta.get("uptime_secs")
+        meta["uptime_secs"] = metadata.uptime_secs + (uptime if isinstance(uptime, int) else 0)
     return meta

@@ -1,8 +1,7 @@
-"""What is added to CrabTalk's sessions where they lie.
+"""Encoding of records for CrabTalk's sessions.
 
-Lines are only ever added. The first one, about the session, is written anew for a title or the
-time that turns took; that copies the whole file, so it is not done with each message, as CrabTalk
-does it.
+Lines are only appended. The metadata line is rewritten for a title or the duration of turns; that
+copies the whole file, so it is not done with each message, as CrabTalk does.
 """
 
 from __future__ import annotations
@@ -11,126 +10,124 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from everlog.errors import FormatError, UnsupportedError
-from everlog.interop.formats.crabtalk.lines import dump, write_message
+from everlog.interop.formats.crabtalk.lines import encode_json, write_message
 from everlog.interop.formats.crabtalk.names import parse_name, slug, with_title
-from everlog.interop.formats.crabtalk.tail_reader import SENDER, is_id, meta_of
+from everlog.interop.formats.crabtalk.tail_reader import DEFAULT_SENDER, is_id, parse_meta
 from everlog.interop.formats.jsonl import text_of
-from everlog.interop.formats.live_format import Added, Begun, Log, Notes
-from everlog.log.line_codec import clean
+from everlog.interop.formats.live_format import FileEdit, MirrorLog, NewSession, TailState
+from everlog.log.line_codec import replace_surrogates
 from everlog.model import AnyRecord, Compaction, Event, File, Image, Message, OtherBlock
 
-_IMPORT = "import it (everlog sessions import) and go on in a store of ours"
-_AGENT = "crab"  # where nobody says another
-_META = {"agent": "", "created_by": "", "created_at": "", "title": "", "uptime_secs": 0}
-_PASSED = ("source", "model", "chat", "cwd")  # facts that nobody misses in its files
+IMPORT_HINT = "import the session (everlog sessions import) and continue it there"
+_DEFAULT_AGENT = "crab"
+_META_DEFAULTS = {"agent": "", "created_by": "", "created_at": "", "title": "", "uptime_secs": 0}
+_IGNORED_KEYS = ("source", "model", "chat", "cwd")  # that the files do not need to hold
 
 
-def extend(notes: Notes, log: Log, record: AnyRecord) -> Added:
-    """The lines for a record of ours."""
+def encode_record(state: TailState, log: MirrorLog, record: AnyRecord) -> FileEdit:
+    """Return the edit that appends the lines for a record."""
     if isinstance(record, Event):
-        return Added()
+        return FileEdit()
     if isinstance(record, Message):
-        return Added(lines=(_line(record),))
+        return FileEdit(lines=(_encode_line(record),))
     if isinstance(record, Compaction):
-        # For CrabTalk only what stands behind a marker is in the context: what is kept is said
-        # again there. So `follow` gives a summary that keeps nothing before it, and then new
-        # messages, which are the same ones: that is what the file says.
-        marker = dump({"compact": clean(record.summary)})
-        return Added(lines=(marker, *map(_line, _kept(log, record.first_kept_seq))))
-    raise UnsupportedError(
-        f"CrabTalk has no way to say that messages are gone ({record.record_type})", hint=_IMPORT
-    )
+        # For CrabTalk only lines after a marker are in the context, so kept messages are repeated
+        # there. `read_tail` then returns a summary that keeps nothing before it, and the repeated
+        # messages as new ones.
+        marker = encode_json({"compact": replace_surrogates(record.summary)})
+        return FileEdit(lines=(marker, *map(_encode_line, _kept_messages(log, record.first_kept_seq))))
+    raise UnsupportedError(f"CrabTalk cannot mark messages as removed ({record.record_type})", hint=IMPORT_HINT)
 
 
-def _kept(log: Log, first: int) -> list[Message]:
-    """The messages from a number on, as far as no other marker stands behind them."""
-    kept: list[Message] = []
-    for one in log.since(first):
-        if isinstance(one, Message):
-            kept.append(one)
-        elif isinstance(one, Compaction):
-            kept = []
-    return kept
+def _kept_messages(log: MirrorLog, first_kept_seq: int) -> list[Message]:
+    """Return the messages from a seq on that are after the last compaction."""
+    messages: list[Message] = []
+    for record in log.records_from(first_kept_seq):
+        if isinstance(record, Message):
+            messages.append(record)
+        elif isinstance(record, Compaction):
+            messages = []
+    return messages
 
 
-def _line(message: Message) -> bytes:
+def _encode_line(message: Message) -> bytes:
     for block in message.content:
         if isinstance(block, Image | File | OtherBlock):
             raise UnsupportedError(
-                f"CrabTalk's messages are text, thoughts and calls; a block of kind"
-                f" {_kind(block)!r} has no place in them",
-                hint=_IMPORT,
+                f"CrabTalk's messages hold text, thinking and tool calls, not a block of type {_block_type(block)!r}",
+                hint=IMPORT_HINT,
             )
     try:
-        return dump(write_message(message))
+        return encode_json(write_message(message))
     except UnicodeEncodeError:
-        return dump(write_message(clean(message)))
+        return encode_json(write_message(replace_surrogates(message)))
 
 
-def _kind(block: Image | File | OtherBlock) -> str:
+def _block_type(block: Image | File | OtherBlock) -> str:
     return block.type if isinstance(block, OtherBlock) else type(block).__name__.lower()
 
 
-def change(notes: Notes, log: Log, changes: Mapping[str, Any]) -> Added:
-    """Another title (`name`), or how many more seconds turns took (`uptimeSecs`)."""
-    meta = meta_of(log.where.beside)
+def encode_metadata(state: TailState, log: MirrorLog, changes: Mapping[str, Any]) -> FileEdit:
+    """Return the edit that sets the title (`name`) or adds to the uptime (`uptimeSecs`)."""
+    meta = parse_meta(log.transcript.meta_bytes)
     if not meta:
-        raise FormatError("the file does not begin with a line about the session", hint=_IMPORT)
-    if not meta.keys() >= _META.keys():
-        meta = {**_META, **meta}
+        raise FormatError("the file does not begin with a metadata line", hint=IMPORT_HINT)
+    if not meta.keys() >= _META_DEFAULTS.keys():
+        meta = {**_META_DEFAULTS, **meta}
     stem = None
     for key, value in changes.items():
         if key == "name" and isinstance(value, str | None):
-            meta["title"] = clean(value or "")
-            stem = _renamed(log.where.name, meta)
+            meta["title"] = replace_surrogates(value or "")
+            stem = _new_stem(log.transcript.session_id, meta)
         elif key == "uptimeSecs" and type(value) is int and value >= 0:
-            before = meta["uptime_secs"]
-            meta["uptime_secs"] = value + (before if type(before) is int else 0)
+            old_uptime = meta["uptime_secs"]
+            meta["uptime_secs"] = value + (old_uptime if type(old_uptime) is int else 0)
         else:
-            raise UnsupportedError(f"CrabTalk's files have no place for {key}", hint=_IMPORT)
-    return Added(head=dump(meta), stem=stem)
+            raise UnsupportedError(f"CrabTalk's files cannot hold {key}", hint=IMPORT_HINT)
+    return FileEdit(head=encode_json(meta), stem=stem)
 
 
-def _renamed(name: str, meta: Mapping[str, Any]) -> str | None:
-    """The name of the file with its new title; None: it stays as it is.
+def _new_stem(session_id: str, meta: Mapping[str, Any]) -> str | None:
+    """Return the stem with the new title; None if it stays as it is.
 
-    It is the number that tells where a title begins: without one, another name would be another
-    session.
+    The number shows where a title begins: without one, another file name would be another session.
     """
-    agent, sender = text_of(meta, "agent"), text_of(meta, "created_by") or SENDER
-    if parse_name(name, agent, sender).chat is None or not name.startswith(f"{agent}_"):
+    agent, sender = text_of(meta, "agent"), text_of(meta, "created_by") or DEFAULT_SENDER
+    if parse_name(session_id, agent, sender).chat is None or not session_id.startswith(f"{agent}_"):
         return None
-    stem = with_title(name, meta["title"])
-    return stem if stem != name else None
+    stem = with_title(session_id, meta["title"])
+    return stem if stem != session_id else None
 
 
-def begin(facts: Mapping[str, Any], now: str, taken: Callable[[str], bool]) -> Begun:
-    """A new session of an agent and a sender.
+def name_fields(name: str) -> dict[str, str]:
+    """Refuse a caller's id: CrabTalk numbers the sessions of an agent and a sender."""
+    raise UnsupportedError("CrabTalk names its sessions by numbers", hint="create one for an agent and a sender")
 
-    `taken` also says so of a name that only has a title behind it; `chat` is the first number
-    that may be free.
+
+def build_session(metadata: Mapping[str, Any], now: str, is_taken: Callable[[str], bool]) -> NewSession:
+    """Return a new session of an agent and a sender.
+
+    `is_taken` is also True for a stem that exists with a title; `chat` is the first number to try.
     """
-    for key, value in facts.items():
-        if value and key not in ("agent", "sender", "name", *_PASSED):
-            raise UnsupportedError(f"CrabTalk's files have no place for {key}", hint="leave it out")
-    agent, sender = facts.get("agent") or _AGENT, facts.get("sender") or SENDER
-    # A sender of nothing but punctuation leaves nothing, as with CrabTalk: another word here
-    # would give its session to somebody else.
+    for key, value in metadata.items():
+        if value and key not in ("agent", "sender", "name", *_IGNORED_KEYS):
+            raise UnsupportedError(f"CrabTalk's files cannot hold {key}", hint="leave it out")
+    agent, sender = (metadata.get("agent") or _DEFAULT_AGENT, metadata.get("sender") or DEFAULT_SENDER)
+    # The slug of a sender of only punctuation is empty, as in CrabTalk: a default here would give
+    # its session to somebody else.
     prefix = f"{agent}_{slug(sender)}_"
     if not is_id(f"{prefix}{2**32}"):
-        raise UnsupportedError(
-            f"no file can be named by agent {agent[:60]!r}", hint="choose another"
-        )
-    number = max(facts.get("chat") or 1, 1)
-    while taken(f"{prefix}{number}"):
+        raise UnsupportedError(f"not usable as a file name: agent {agent[:60]!r}", hint="choose another")
+    number = max(metadata.get("chat") or 1, 1)
+    while is_taken(f"{prefix}{number}"):
         number += 1
-    title = clean(facts.get("name") or "")
-    meta = dict(zip(_META, (agent, clean(sender), _time(now), title, 0), strict=True))
-    name = f"{prefix}{number}"
-    return Begun(name, with_title(name, title), Added(head=dump(meta)))
+    title = replace_surrogates(metadata.get("name") or "")
+    meta = dict(zip(_META_DEFAULTS, (agent, replace_surrogates(sender), _format_time(now), title, 0), strict=True))
+    session_id = f"{prefix}{number}"
+    return NewSession(session_id, with_title(session_id, title), FileEdit(head=encode_json(meta)))
 
 
-def _time(text: str) -> str:
-    """A time as CrabTalk writes it: no fraction that is zero, and UTC as an offset."""
+def _format_time(text: str) -> str:
+    """Format a time as CrabTalk does: without a zero fraction, and UTC as an offset."""
     text = text.removesuffix("Z") + "+00:00" if text.endswith("Z") else text
     return text.replace(".000+", "+")

@@ -1,4 +1,4 @@
-"""CrabTalk's lines: the one about the session, and messages, as ours and back."""
+"""CrabTalk's lines: the metadata line, and conversion of messages to ours and back."""
 
 from __future__ import annotations
 
@@ -9,67 +9,67 @@ import msgspec
 
 from everlog.errors import FormatError
 from everlog.ids import epoch_ms, timestamp
-from everlog.interop.formats.jsonl import parse, text_of
+from everlog.interop.formats.jsonl import parse_object, text_of
 from everlog.model import AnyBlock, Message, Role, Text, Thinking, ToolCall
 
 NAME = "crabtalk"
 ROLES: dict[str, Role] = {"user": "user", "assistant": "assistant", "tool": "toolResult"}
 
-_BACK = {ours: theirs for theirs, ours in ROLES.items()}
-_REQUIRED = ("agent", "created_by", "created_at")
+_CRABTALK_ROLES = {native: foreign for foreign, native in ROLES.items()}
+_REQUIRED_KEYS = ("agent", "created_by", "created_at")
 
 
 def is_meta(value: Mapping[str, Any]) -> bool:
-    """Whether an object is the line about the session."""
-    return all(isinstance(value.get(key), str) for key in _REQUIRED) and "role" not in value
+    """Return whether an object is the metadata line."""
+    return all(isinstance(value.get(key), str) for key in _REQUIRED_KEYS) and "role" not in value
 
 
-def created(meta: Mapping[str, Any]) -> str:
-    """When a session was made; empty if its line does not say it."""
-    made = epoch_ms(text_of(meta, "created_at"))
-    return timestamp(made / 1000) if made is not None and made > 0 else ""
+def created_time(meta: Mapping[str, Any]) -> str:
+    """Return the creation time in the metadata line; empty if it has none."""
+    created_ms = epoch_ms(text_of(meta, "created_at"))
+    return timestamp(created_ms / 1000) if created_ms is not None and created_ms > 0 else ""
 
 
-def dump(value: Any) -> bytes:
-    """Compact JSON as serde_json writes it."""
+def encode_json(value: Any) -> bytes:
+    """Encode a value as compact JSON as serde_json writes it."""
     return msgspec.json.encode(value)
 
 
 # --- reading --------------------------------------------------------------------------------
 
 
-def read_message(value: Mapping[str, Any], name: str, at: str) -> Message:
-    """One of their messages; FormatError if it is not of their form."""
-    content, thought = value.get("content") or "", value.get("reasoning_content") or ""
+def read_message(value: Mapping[str, Any], message_id: str, timestamp: str) -> Message:
+    """Return a message of CrabTalk's as ours; FormatError if it is malformed."""
+    content, thinking = value.get("content") or "", value.get("reasoning_content") or ""
     calls = value.get("tool_calls") or []
-    if not isinstance(content, str) or not isinstance(thought, str) or not isinstance(calls, list):
-        raise FormatError("not a message: its fields have other types")
+    if not isinstance(content, str) or not isinstance(thinking, str) or not isinstance(calls, list):
+        raise FormatError("not a message: fields have wrong types")
     blocks: list[AnyBlock] = []
-    if thought:
-        blocks.append(Thinking(thought))
+    if thinking:
+        blocks.append(Thinking(thinking))
     if content:
         blocks.append(Text(content))
     blocks += [read_call(call) for call in calls]
     is_result = value["role"] == "tool"
     return Message(
-        id=name,
+        id=message_id,
         role=ROLES[value["role"]],
         content=tuple(blocks),
         tool_call_id=text_of(value, "tool_call_id") if is_result else None,
         tool_name=text_of(value, "name") or None if is_result else None,
-        timestamp=at,
+        timestamp=timestamp,
     )
 
 
 def read_call(call: Any) -> ToolCall:
-    """A tool call in the form that OpenAI gave it: its arguments are JSON in a string."""
+    """Return a tool call from OpenAI's form, in which the arguments are JSON in a string."""
     function = call.get("function") if isinstance(call, Mapping) else None
     if not isinstance(function, Mapping):
         raise FormatError("tool_calls: not objects with a function")
     text = function.get("arguments") or "{}"
-    arguments = parse(text.encode())[0] if isinstance(text, str) else None
+    arguments = parse_object(text.encode())[0] if isinstance(text, str) else None
     if arguments is None:
-        arguments = {"arguments": text}  # what the model wrote is no JSON object: kept as it is
+        arguments = {"arguments": text}  # not a JSON object: kept as the model wrote it
     return ToolCall(text_of(call, "id"), text_of(function, "name"), arguments)
 
 
@@ -77,8 +77,8 @@ def read_call(call: Any) -> ToolCall:
 
 
 def write_message(message: Message) -> dict[str, Any]:
-    """A message in their keys and their order; what they have no key for is left out."""
-    made: dict[str, Any] = {"role": _BACK[message.role]}
+    """Return a message with CrabTalk's keys, in its order; the rest is left out."""
+    encoded: dict[str, Any] = {"role": _CRABTALK_ROLES[message.role]}
     thoughts = [block.thinking for block in message.content if isinstance(block, Thinking)]
     for key, value in (
         ("content", message.text),
@@ -88,15 +88,11 @@ def write_message(message: Message) -> dict[str, Any]:
         ("tool_calls", [write_call(call) for call in message.tool_calls]),
     ):
         if value:
-            made[key] = value
-    return made
+            encoded[key] = value
+    return encoded
 
 
 def write_call(call: ToolCall) -> dict[str, Any]:
-    """A tool call. Arguments are always there: CrabTalk drops a line that has none."""
-    arguments = dump(call.arguments).decode()
-    return {
-        "id": call.id,
-        "type": "function",
-        "function": {"name": call.name, "arguments": arguments},
-    }
+    """Return a tool call, always with arguments: CrabTalk drops a line without them."""
+    arguments = encode_json(call.arguments).decode()
+    return {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": arguments}}

@@ -6,24 +6,24 @@ from typing import NamedTuple
 
 from everlog.interop.formats.rust_alphanumeric import is_alphanumeric
 
-ROOM = 255 - len(".jsonl")  # bytes of a name without its ending
-_OWN = 255 - len("_part2.jsonl")  # of one that is made here: what is looked for beside it fits too
+MAX_STEM_BYTES = 255 - len(".jsonl")
+_MAX_NEW_STEM = 255 - len("_part2.jsonl")  # shorter, so that names derived from it fit too
 
 
 def slug(text: str) -> str:
-    """A sender or a title as part of a file's name.
+    """Return a sender or a title as part of a file name.
 
-    Kept are `-` and what Rust's `char::is_alphanumeric` accepts: the property Alphabetic, or a
-    category Nd, Nl or No. Only ASCII is lower-cased. Everything else is `-`, and no two of those
-    stand together or at an edge.
+    It keeps `-` and what Rust's `char::is_alphanumeric` accepts: the property Alphabetic, or a
+    category Nd, Nl or No. Only ASCII is lower-cased. Everything else becomes `-`, without repeated,
+    leading or trailing ones.
     """
-    made = "".join(one if one == "-" or is_alphanumeric(one) else "-" for one in text)
-    lowered = "".join(one.lower() if one.isascii() else one for one in made)
-    return "-".join(piece for piece in lowered.split("-") if piece)
+    replaced = "".join(char if char == "-" or is_alphanumeric(char) else "-" for char in text)
+    lowered = "".join(char.lower() if char.isascii() else char for char in replaced)
+    return "-".join(part for part in lowered.split("-") if part)
 
 
-class Name(NamedTuple):
-    """What the name of a file says."""
+class FileName(NamedTuple):
+    """The parts of a file name."""
 
     agent: str = ""
     sender: str = ""
@@ -31,49 +31,51 @@ class Name(NamedTuple):
     title: str = ""
 
 
-def parse_name(stem: str, agent: str = "", sender: str = "") -> Name:
-    """The parts of `{agent}_{sender}_{number}[_{title}]`.
+def parse_name(stem: str, agent: str = "", sender: str = "") -> FileName:
+    """Parse `{agent}_{sender}_{number}[_{title}]`.
 
-    An agent's name may have `_` in it: where the agent and sender are known, they are the prefix.
-    A name without a number has everything behind the sender as its title.
+    An agent's name may contain `_`; if agent and sender are given, they are the prefix. In a name
+    without a number, everything after the sender is the title.
     """
     prefix = f"{agent}_{slug(sender)}_"
     if agent and stem.startswith(prefix):
         digits, _, title = stem[len(prefix) :].partition("_")
         if _is_number(digits):
-            return Name(agent, slug(sender), int(digits), title)
-        return Name(agent, slug(sender), None, stem[len(prefix) :])
+            return FileName(agent, slug(sender), int(digits), title)
+        return FileName(agent, slug(sender), None, stem[len(prefix) :])
     parts = stem.split("_")
     for index in range(2, len(parts)):
         if _is_number(parts[index]):
-            between, behind = "_".join(parts[1:index]), "_".join(parts[index + 1 :])
-            return Name(parts[0], between, int(parts[index]), behind)
-    return Name(parts[0], "_".join(parts[1:2]), None, "_".join(parts[2:]))
+            parsed_sender, title = "_".join(parts[1:index]), "_".join(parts[index + 1 :])
+            return FileName(parts[0], parsed_sender, int(parts[index]), title)
+    return FileName(parts[0], "_".join(parts[1:2]), None, "_".join(parts[2:]))
 
 
 def _is_number(text: str) -> bool:
     return text.isascii() and text.isdigit() and len(text) <= 10
 
 
-def untitled(stem: str, named: Name) -> str:
-    """A name without its title: a file is renamed when it gets one, the session is the same."""
-    titled = named.chat is not None and named.title
-    return stem.removesuffix(f"_{named.title}") if titled else stem
+def without_title(stem: str, name: FileName) -> str:
+    """Return a stem without its title: a new title renames the file, not the session."""
+    has_title = name.chat is not None and name.title
+    return stem.removesuffix(f"_{name.title}") if has_title else stem
 
 
 def with_title(stem: str, title: str) -> str:
-    """A name without a title as that of a session with one; the same if nothing is left of it."""
-    words = _cut(slug(title), _OWN - len(stem.encode("utf-8", "replace")) - 1).rstrip("-")
+    """Add a title to a stem; unchanged if nothing of the title can be in a file name."""
+    max_bytes = _MAX_NEW_STEM - len(stem.encode("utf-8", "replace")) - 1
+    words = _truncate_bytes(slug(title), max_bytes).rstrip("-")
     return f"{stem}_{words}" if words else stem
 
 
 def file_name(agent: str, sender: str, chat: int, title: str) -> str:
-    """The name of a session's file, which a file system takes."""
-    first = _cut(agent.replace("/", "-").replace("\0", "-"), _OWN - 40)
+    """Return the name of a session's file, valid in any file system."""
+    agent_part = _truncate_bytes(agent.replace("/", "-").replace("\0", "-"), _MAX_NEW_STEM - 40)
     number = f"_{chat}"
-    stem = _cut(f"{first}_{slug(sender) or 'user'}", _OWN - len(number)) + number
+    stem = f"{agent_part}_{slug(sender) or 'user'}"
+    stem = _truncate_bytes(stem, _MAX_NEW_STEM - len(number)) + number
     return f"{with_title(stem, title)}.jsonl"
 
 
-def _cut(text: str, room: int) -> str:
-    return text.encode("utf-8", "replace")[: max(room, 0)].decode("utf-8", "ignore")
+def _truncate_bytes(text: str, max_bytes: int) -> str:
+    return text.encode("utf-8", "replace")[: max(max_bytes, 0)].decode("utf-8", "ignore")

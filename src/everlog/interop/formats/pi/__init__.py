@@ -1,57 +1,59 @@
-"""pi's sessions: a tree of entries in one file, versions 1 to 3.
+"""pi's session format: a tree of entries in one file, versions 1 to 3.
 
     {"type":"session","version":3,"id":"…","timestamp":"…","cwd":"…"}
     {"type":"message","id":"0a1b2c3d","parentId":null,"timestamp":"…","message":{…}}
 
-The last entry is the leaf, and the way from it to the root is the conversation; messages on other
-branches are hidden. A parent always stands before its children, as it must in a file that only
-grows: one that does not, or that is missing, is replaced by the entry before. So no cycle can be
-walked, and a damaged line does not take what was said before it along. An entry stays with its
-record under `pi`, without the content that the record has itself.
+The last entry is the leaf, and the path from it to the root is the conversation; messages on other
+branches are hidden. A parent always precedes its children, as it must in a file that only grows; a
+parent that does not, or that is missing, is replaced by the previous entry. So there are no cycles,
+and a damaged line does not detach the messages before it. An entry is preserved with its record
+under `pi`, without the content that the record has itself.
 """
 
 from __future__ import annotations
 
 from everlog.interop.formats.jsonl import head_objects
 from everlog.interop.formats.pi.entries import NAME
-from everlog.interop.formats.pi.entry_builder import change, extend
-from everlog.interop.formats.pi.listing_scan import glance
+from everlog.interop.formats.pi.entry_builder import encode_metadata, encode_record
+from everlog.interop.formats.pi.listing_scan import scan_listing
 from everlog.interop.formats.pi.reader import read
 from everlog.interop.formats.pi.tail_reader import (
-    BESIDE,
     LINE_BYTES,
+    METADATA_LOCATION,
     PART_BYTES,
     TOTAL_BYTES,
-    begin,
-    follow,
+    build_session,
     is_id,
-    name_of,
-    whole,
+    name_fields,
+    read_all,
+    read_tail,
+    session_id_of,
 )
 from everlog.interop.formats.pi.writer import write
 
 __all__ = [
-    "BESIDE",
     "LINE_BYTES",
+    "METADATA_LOCATION",
     "NAME",
     "PART_BYTES",
     "TOTAL_BYTES",
-    "begin",
-    "change",
-    "extend",
-    "follow",
-    "glance",
+    "build_session",
+    "encode_metadata",
+    "encode_record",
     "is_id",
-    "name_of",
+    "name_fields",
     "read",
+    "read_all",
+    "read_tail",
     "recognises",
-    "whole",
+    "scan_listing",
+    "session_id_of",
     "write",
 ]
 
 
 def recognises(path: str, head: bytes) -> bool:
-    """Whether a file begins with pi's header."""
+    """Return whether a file begins with pi's header."""
     first = next(head_objects(head), {})
     return (
         path.endswith(".jsonl")

@@ -1,4 +1,4 @@
-"""One entry of pi's as a message or a summary of ours, and back."""
+"""Conversion of pi's entries to our messages and summaries, and back."""
 
 from __future__ import annotations
 
@@ -10,202 +10,199 @@ from msgspec.structs import replace
 
 from everlog.errors import FormatError
 from everlog.interop.formats.format_types import Summary
-from everlog.interop.formats.jsonl import Row, built, remains, text_of
+from everlog.interop.formats.jsonl import Row, build_record, preserved_data, text_of
 from everlog.model import Message
 
 NAME = "pi"
-SESSION = f"{NAME}.session"
-BRANCH = "The following is a summary of a branch that this conversation came back from:"
+SESSION_EVENT = f"{NAME}.session"
+BRANCH_INTRO = "The following is a summary of a branch that this conversation came back from:"
 
-ROLES = ("user", "assistant", "toolResult")  # those that are said as they stand
-# Their names of what goes back to a model's provider; ours is `signature`.
-_SIGNATURES = {"thinking": "thinkingSignature", "toolCall": "thoughtSignature"}
+MESSAGE_ROLES = ("user", "assistant", "toolResult")  # whose messages are used as they are
+# pi's keys for what goes back to the model's provider; ours is `signature`.
+_SIGNATURE_KEYS = {"thinking": "thinkingSignature", "toolCall": "thoughtSignature"}
 _encoder = msgspec.json.Encoder()
-_sorted = msgspec.json.Encoder(order="sorted")
+_sorted_encoder = msgspec.json.Encoder(order="sorted")
 
 
-def compact(value: Any) -> bytes:
-    """Compact JSON."""
+def encode_json(value: Any) -> bytes:
+    """Encode a value as compact JSON."""
     return _encoder.encode(value)
 
 
 # --- reading --------------------------------------------------------------------------------
 
 
-def read_message(row: Row, name: str, at: str, *, light: bool = False) -> Message | None:
-    """The message that an entry puts into the conversation; None if it puts none there.
+def read_message(row: Row, message_id: str, timestamp: str, *, without_line: bool = False) -> Message | None:
+    """Return the message that an entry adds to the conversation; None if it adds none.
 
-    A light one keeps nothing of the line.
+    With `without_line`, the message does not preserve the entry.
     """
     value = row.value or {}
-    fields = _spoken(value)
+    fields = _message_fields(value)
     if fields is None:
         return None
-    data = {"recordType": "message", "id": name, "timestamp": at, **fields}
-    if not light:
-        data[NAME] = _kept(row, value, fields["content"])
+    data = {"recordType": "message", "id": message_id, "timestamp": timestamp, **fields}
+    if not without_line:
+        data[NAME] = _preserved_entry(row, value, fields["content"])
     try:
-        record = built(data)
+        record = build_record(data)
     except FormatError:
-        return None  # kept as an event
+        return None  # imported as an event
     if not isinstance(record, Message):
         return None
-    return replace(record, line=b"") if light else record
+    return replace(record, line=b"") if without_line else record
 
 
-def _spoken(value: Mapping[str, Any]) -> dict[str, Any] | None:
-    """The fields of the message in an entry."""
-    said, kind = value.get("message"), value.get("type")
+def _message_fields(value: Mapping[str, Any]) -> dict[str, Any] | None:
+    """Return the fields of the message in an entry; None if it has none."""
+    message, kind = value.get("message"), value.get("type")
     content: Any = None
-    if kind == "message" and isinstance(said, dict):
-        if said.get("role") in ROLES:
-            content = said.get("content")
+    if kind == "message" and isinstance(message, dict):
+        if message.get("role") in MESSAGE_ROLES:
+            content = message.get("content")
             if content is not None and not isinstance(content, str | list):
                 return None
-            return {"role": said["role"], "content": _blocks(content), **_fields(said)}
-        content = _text_for(said)
+            blocks = _read_blocks(content)
+            return {"role": message["role"], "content": blocks, **_read_fields(message)}
+        content = _context_text(message)
     elif kind == "branch_summary" and text_of(value, "summary"):
-        content = f"{BRANCH}\n\n<summary>\n{value['summary']}</summary>"
+        content = f"{BRANCH_INTRO}\n\n<summary>\n{value['summary']}</summary>"
     elif kind == "custom_message":
         content = value.get("content")
     if not isinstance(content, str | list):
         return None
-    return {"role": "user", "content": _blocks(content)}  # the entry only stands for it
+    return {"role": "user", "content": _read_blocks(content)}  # derived from the entry
 
 
-def _kept(row: Row, value: Mapping[str, Any], blocks: list[Any]) -> dict[str, Any]:
-    """What must be kept of an entry to write it again."""
-    said = value.get("message")
-    if (
-        value.get("type") != "message"
-        or not isinstance(said, dict)
-        or said.get("role") not in ROLES
-    ):
-        return remains(row, whole=False)
-    content = said.get("content")
-    rest = dict(said)
+def _preserved_entry(row: Row, value: Mapping[str, Any], blocks: list[Any]) -> dict[str, Any]:
+    """Return what must be preserved of an entry to write it again."""
+    message = value.get("message")
+    if value.get("type") != "message" or not isinstance(message, dict) or message.get("role") not in MESSAGE_ROLES:
+        return preserved_data(row, is_lossless=False)
+    content = message.get("content")
+    stripped = dict(message)
     if content:
-        rest["content"] = "" if isinstance(content, str) else []  # its shape; the rest is ours
-    whole = _same(_content_back(blocks, content), content)
-    return remains(row, whole=whole, entry={**value, "message": rest})
+        stripped["content"] = "" if isinstance(content, str) else []  # only its type; the record has the content
+    is_lossless = _is_equal_json(_restore_content(blocks, content), content)
+    return preserved_data(row, is_lossless=is_lossless, entry={**value, "message": stripped})
 
 
-def _text_for(said: Mapping[str, Any]) -> Any:
-    """What a model is told of a message of another role."""
-    if said.get("role") in ("custom", "hookMessage"):  # its name in version 2
-        return said.get("content")
-    if said.get("role") != "bashExecution" or said.get("excludeFromContext"):
+def _context_text(message: Mapping[str, Any]) -> Any:
+    """Return what a model is sent for a message of another role; None if nothing."""
+    if message.get("role") in ("custom", "hookMessage"):  # its name in version 2
+        return message.get("content")
+    if message.get("role") != "bashExecution" or message.get("excludeFromContext"):
         return None
-    text, code = f"Ran `{text_of(said, 'command')}`\n", said.get("exitCode")
-    output = text_of(said, "output")
+    text, code = f"Ran `{text_of(message, 'command')}`\n", message.get("exitCode")
+    output = text_of(message, "output")
     text += f"```\n{output}\n```" if output else "(no output)"
-    if said.get("cancelled"):
+    if message.get("cancelled"):
         text += "\n\n(command cancelled)"
     elif type(code) is int and code != 0:
         text += f"\n\nCommand exited with code {code}"
-    if said.get("truncated") and text_of(said, "fullOutputPath"):
-        text += f"\n\n[Output truncated. Full output: {said['fullOutputPath']}]"
+    if message.get("truncated") and text_of(message, "fullOutputPath"):
+        text += f"\n\n[Output truncated. Full output: {message['fullOutputPath']}]"
     return text
 
 
-def _blocks(content: str | list[Any] | None) -> list[Any]:
+def _read_blocks(content: str | list[Any] | None) -> list[Any]:
     if isinstance(content, str):
         return [{"type": "text", "text": content}]
-    return [_block(one) if isinstance(one, dict) else one for one in content or []]
+    return [_read_block(block) if isinstance(block, dict) else block for block in content or []]
 
 
-def _block(block: dict[str, Any]) -> dict[str, Any]:
-    theirs = _SIGNATURES.get(str(block.get("type")))
-    if theirs is None or not isinstance(block.get(theirs), str) or "signature" in block:
+def _read_block(block: dict[str, Any]) -> dict[str, Any]:
+    foreign_key = _SIGNATURE_KEYS.get(str(block.get("type")))
+    if foreign_key is None or not isinstance(block.get(foreign_key), str) or "signature" in block:
         return block
-    return {("signature" if key == theirs else key): value for key, value in block.items()}
+    return {("signature" if key == foreign_key else key): value for key, value in block.items()}
 
 
-def _fields(said: Mapping[str, Any]) -> dict[str, Any]:
+def _read_fields(message: Mapping[str, Any]) -> dict[str, Any]:
     fields: dict[str, Any] = {}
-    if said["role"] == "toolResult":
-        fields["toolCallId"] = text_of(said, "toolCallId")
-        if isinstance(said.get("isError"), bool):
-            fields["isError"] = said["isError"]
-        if text_of(said, "toolName"):
-            fields["toolName"] = said["toolName"]
-    if said["role"] == "assistant":
-        if text_of(said, "model"):
-            fields["model"] = said["model"]
-        if text_of(said, "stopReason"):
-            fields["stopReason"] = said["stopReason"]
-        if isinstance(said.get("usage"), dict):
-            fields["usage"] = _usage(said["usage"])
+    if message["role"] == "toolResult":
+        fields["toolCallId"] = text_of(message, "toolCallId")
+        if isinstance(message.get("isError"), bool):
+            fields["isError"] = message["isError"]
+        if text_of(message, "toolName"):
+            fields["toolName"] = message["toolName"]
+    if message["role"] == "assistant":
+        if text_of(message, "model"):
+            fields["model"] = message["model"]
+        if text_of(message, "stopReason"):
+            fields["stopReason"] = message["stopReason"]
+        if isinstance(message.get("usage"), dict):
+            fields["usage"] = _read_usage(message["usage"])
     return fields
 
 
-def _usage(usage: Mapping[str, Any]) -> dict[str, Any]:
+def _read_usage(usage: Mapping[str, Any]) -> dict[str, Any]:
     cost = usage.get("cost")
     total = cost.get("total") if isinstance(cost, dict) else cost
     return {
-        "inputTokens": _whole(usage.get("input")),
-        "outputTokens": _whole(usage.get("output")),
-        "totalTokens": _whole(usage.get("totalTokens")),
-        "cacheReadTokens": _whole(usage.get("cacheRead")),
-        "cacheWriteTokens": _whole(usage.get("cacheWrite")),
+        "inputTokens": _count_of(usage.get("input")),
+        "outputTokens": _count_of(usage.get("output")),
+        "totalTokens": _count_of(usage.get("totalTokens")),
+        "cacheReadTokens": _count_of(usage.get("cacheRead")),
+        "cacheWriteTokens": _count_of(usage.get("cacheWrite")),
         "cost": total if isinstance(total, int | float) and not isinstance(total, bool) else 0.0,
     }
 
 
-def _whole(value: object) -> int:
+def _count_of(value: object) -> int:
     return value if type(value) is int and 0 <= value < 1 << 62 else 0
 
 
 def read_summary(
-    value: Mapping[str, Any], name: str, at: str, first_kept: str | None, extra: dict[str, Any]
+    value: Mapping[str, Any], summary_id: str, timestamp: str, first_kept: str | None, extra: dict[str, Any]
 ) -> Summary:
-    """The summary in an entry of a compaction."""
+    """Return the summary in a compaction entry."""
     details = value.get("details")
     details = details if isinstance(details, dict) else {}
     return Summary(
-        id=name,
+        id=summary_id,
         text=value["summary"],
         first_kept=first_kept,
         strategy="structured",
-        tokens_before=_whole(value.get("tokensBefore")),
-        read_files=_texts(details.get("readFiles")),
-        modified_files=_texts(details.get("modifiedFiles")),
-        timestamp=at,
+        tokens_before=_count_of(value.get("tokensBefore")),
+        read_files=_texts_of(details.get("readFiles")),
+        modified_files=_texts_of(details.get("modifiedFiles")),
+        timestamp=timestamp,
         extra=extra,
     )
 
 
-def _texts(value: object) -> tuple[str, ...]:
-    return tuple(one for one in value if isinstance(one, str)) if isinstance(value, list) else ()
+def _texts_of(value: object) -> tuple[str, ...]:
+    return tuple(text for text in value if isinstance(text, str)) if isinstance(value, list) else ()
 
 
-# --- back -----------------------------------------------------------------------------------
+# --- writing -----------------------------------------------------------------------------------
 
 
-def entry_of(record: Message, keep: Mapping[str, Any]) -> dict[str, Any]:
-    """The entry that a message came from: what was kept, with the content of its line."""
-    entry = dict(keep["entry"])
-    said = dict(entry.get("message") or {})
-    if "content" in said:
+def restore_entry(record: Message, preserved: Mapping[str, Any]) -> dict[str, Any]:
+    """Restore the entry that a message came from, with the content of its line."""
+    entry = dict(preserved["entry"])
+    message = dict(entry.get("message") or {})
+    if "content" in message:
         blocks = msgspec.json.decode(record.line).get("content") or []
-        said["content"] = _content_back(blocks, said["content"])
-    return {**entry, "message": said}
+        message["content"] = _restore_content(blocks, message["content"])
+    return {**entry, "message": message}
 
 
-def _content_back(blocks: list[Any], shape: object) -> Any:
+def _restore_content(blocks: list[Any], shape: object) -> Any:
     if shape is None:
         return None
     if isinstance(shape, str):
         return blocks[0].get("text") if len(blocks) == 1 and isinstance(blocks[0], dict) else None
-    return [_block_back(one) if isinstance(one, dict) else one for one in blocks]
+    return [_restore_block(block) if isinstance(block, dict) else block for block in blocks]
 
 
-def _block_back(block: dict[str, Any]) -> dict[str, Any]:
-    theirs = _SIGNATURES.get(str(block.get("type")))
-    if theirs is None or not isinstance(block.get("signature"), str):
+def _restore_block(block: dict[str, Any]) -> dict[str, Any]:
+    foreign_key = _SIGNATURE_KEYS.get(str(block.get("type")))
+    if foreign_key is None or not isinstance(block.get("signature"), str):
         return block
-    return {(theirs if key == "signature" else key): value for key, value in block.items()}
+    return {(foreign_key if key == "signature" else key): value for key, value in block.items()}
 
 
-def _same(one: Any, other: Any) -> bool:
-    return _sorted.encode(one) == _sorted.encode(other)
+def _is_equal_json(left: Any, right: Any) -> bool:
+    return _sorted_encoder.encode(left) == _sorted_encoder.encode(right)

@@ -1,7 +1,7 @@
-"""Records of ours as entries at the tip of a pi session.
+"""Encoding of our records as entries at the tip of a pi session.
 
-Their ids are whole UUIDs, as pi's are when its short ones run out: that no other entry has one is
-certain without knowing them all.
+Their ids are full UUIDs, as pi's are when its short ids run out: they are unique without knowing
+all other entries.
 """
 
 from __future__ import annotations
@@ -10,96 +10,94 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from everlog.errors import UnsupportedError
-from everlog.interop.formats.format_types import made_id
-from everlog.interop.formats.live_format import Added, Log, Notes
-from everlog.interop.formats.pi.entries import compact
+from everlog.interop.formats.format_types import derive_id
+from everlog.interop.formats.live_format import FileEdit, MirrorLog, TailState
+from everlog.interop.formats.pi.entries import encode_json
 from everlog.interop.formats.pi.new_entries import (
-    FIRST_KEPT,
-    block_of,
-    compaction_of,
-    head_of,
-    said_of,
+    FIRST_KEPT_KEY,
+    compaction_fields,
+    encode_block,
+    encode_message,
+    entry_head,
 )
-from everlog.interop.formats.pi.tail_reader import IMPORT, VERSION
+from everlog.interop.formats.pi.tail_reader import IMPORT_HINT, VERSION
 from everlog.log.fold import fold
 from everlog.model import AnyRecord, Compaction, Event, Message, Meta, Tombstone
 
-_UUID = 36  # characters
-_Fresh = Iterator[tuple[str, dict[str, Any]]]  # type and fields of entries
+_UUID_LENGTH = 36  # characters
+_NewEntries = Iterator[tuple[str, dict[str, Any]]]  # type and fields of entries
 
 
-def extend(notes: Notes, log: Log, record: AnyRecord) -> Added:
-    """The entries for a record."""
+def encode_record(state: TailState, log: MirrorLog, record: AnyRecord) -> FileEdit:
+    """Return the edit that adds the entries for a record."""
     if isinstance(record, Event):
-        return Added()
+        return FileEdit()
     if isinstance(record, Meta):
-        return change(notes, log, record.set)
-    return _chained(notes, log, record.id, record.timestamp, _entries(log, record))
+        return encode_metadata(state, log, record.set)
+    return _chain_entries(state, log, record.id, record.timestamp, _encode_entries(log, record))
 
 
-def change(notes: Notes, log: Log, changes: Mapping[str, Any]) -> Added:
-    """A title; nothing else has a place."""
+def encode_metadata(state: TailState, log: MirrorLog, changes: Mapping[str, Any]) -> FileEdit:
+    """Return the edit that sets a title; UnsupportedError for anything else."""
     for key, value in changes.items():
         if key != "name" or not isinstance(value, str) or not value:
-            raise UnsupportedError(
-                f"a session of pi's has no place for {key!r}: {value!r}", hint=IMPORT
-            )
-    known = log.metadata
-    when = known.last_message_at or known.created_at
-    named: _Fresh = (("session_info", {"name": changes[key]}) for key in changes)
-    return _chained(notes, log, "", when, named)
+            problem = f"pi's sessions cannot hold {key!r}: {value!r}"
+            raise UnsupportedError(problem, hint=IMPORT_HINT)
+    metadata = log.metadata
+    timestamp = metadata.last_message_at or metadata.created_at
+    entries: _NewEntries = (("session_info", {"name": changes[key]}) for key in changes)
+    return _chain_entries(state, log, "", timestamp, entries)
 
 
-def _chained(notes: Notes, log: Log, name: str, when: str, fresh: _Fresh) -> Added:
-    """Entries, each the child of the one before; the first of a record has its id."""
-    parent, place = _tip(notes), name or f"line {notes.get('lines', 0)}"
+def _chain_entries(state: TailState, log: MirrorLog, record_id: str, timestamp: str, entries: _NewEntries) -> FileEdit:
+    """Encode entries, each the child of the previous one; the first has the record's id."""
+    parent, seed = _parent_of_next(state), record_id or f"line {state.get('lines', 0)}"
     lines: list[bytes] = []
-    for number, (kind, fields) in enumerate(fresh):
-        own = name if len(name) == _UUID and not number else ""
-        own = own or made_id(log.where.name, f"{place} {number}")
-        lines.append(compact({**head_of(kind, own, parent, when), **fields}))
-        parent = own
-    return Added(lines=tuple(lines))
+    for number, (kind, fields) in enumerate(entries):
+        entry_id = record_id if len(record_id) == _UUID_LENGTH and not number else ""
+        entry_id = entry_id or derive_id(log.transcript.session_id, f"{seed} {number}")
+        lines.append(encode_json({**entry_head(kind, entry_id, parent, timestamp), **fields}))
+        parent = entry_id
+    return FileEdit(lines=tuple(lines))
 
 
-def _tip(notes: Notes) -> str | None:
-    """The entry to go on from; None if there is none yet."""
-    if notes.get("version") != VERSION:
-        hint = f"{IMPORT}; exported as pi it is of version {VERSION}"
-        raise UnsupportedError(f"this file is not of version {VERSION}", hint=hint)
-    tip: str | None = notes.get("tip")
+def _parent_of_next(state: TailState) -> str | None:
+    """Return the id of the last entry; None if there is none yet."""
+    if state.get("version") != VERSION:
+        hint = f"{IMPORT_HINT}; an export to pi has version {VERSION}"
+        raise UnsupportedError(f"the file does not have version {VERSION}", hint=hint)
+    tip: str | None = state.get("tip")
     if tip == "":
-        raise UnsupportedError("the last entry has no id to go on from", hint=IMPORT)
+        raise UnsupportedError("the last entry has no id to continue from", hint=IMPORT_HINT)
     return tip
 
 
-def _entries(log: Log, record: AnyRecord) -> _Fresh:
+def _encode_entries(log: MirrorLog, record: AnyRecord) -> _NewEntries:
     if isinstance(record, Message):
         for block in record.content:
-            if block_of(block) is None:
-                what = f"a block like this ({type(block).__name__})"
-                raise UnsupportedError(f"a session of pi's has no place for {what}", hint=IMPORT)
-        yield "message", {"message": said_of(record)}
+            if encode_block(block) is None:
+                problem = f"pi's sessions cannot hold blocks of type {type(block).__name__}"
+                raise UnsupportedError(problem, hint=IMPORT_HINT)
+        yield "message", {"message": encode_message(record)}
     elif isinstance(record, Compaction):
-        yield "compaction", _compaction(log, record)
+        yield "compaction", _encode_compaction(log, record)
     elif isinstance(record, Tombstone):
         if record.restores:
-            raise UnsupportedError("pi does not show again what was left out", hint=IMPORT)
+            raise UnsupportedError("pi cannot restore messages that were left out", hint=IMPORT_HINT)
         for seq in record.deletes:
             if isinstance(message := log.record(seq), Message):
-                yield "context_edit", {"targetId": log.theirs(message), "replacement": None}
+                yield "context_edit", {"targetId": log.foreign_id(message), "replacement": None}
     else:
-        hint = f"go back in pi itself (/tree, /fork), or {IMPORT}"
-        what = f"a {record.record_type}"
-        raise UnsupportedError(f"a session of pi's has no place for {what}", hint=hint)
+        hint = f"rewind in pi itself (/tree, /fork), or {IMPORT_HINT}"
+        raise UnsupportedError(f"pi's sessions cannot hold a {record.record_type}", hint=hint)
 
 
-def _compaction(log: Log, record: Compaction) -> dict[str, Any]:
+def _encode_compaction(log: MirrorLog, record: Compaction) -> dict[str, Any]:
     if not record.summary:
-        raise UnsupportedError("an empty summary is none to pi", hint=IMPORT)
-    kept = fold(log.since(max(record.first_kept_seq, 1))).messages
-    first = log.theirs(kept[0]) if kept else ""
-    made = compaction_of(record, first)
-    if first:
-        made["details"][FIRST_KEPT] = first
-    return made
+        raise UnsupportedError("pi ignores an empty summary", hint=IMPORT_HINT)
+    kept = fold(log.records_from(max(record.first_kept_seq, 1))).messages
+    first_kept_id = log.foreign_id(kept[0]) if kept else ""
+    fields = compaction_fields(record, first_kept_id)
+    if first_kept_id:
+        fields["details"][FIRST_KEPT_KEY] = first_kept_id
+    return fields

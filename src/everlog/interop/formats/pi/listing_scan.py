@@ -1,7 +1,6 @@
-"""What a listing shows of a pi session.
+"""The listing scan of pi's sessions.
 
-Of most lines only what it asks for is decoded, and the rest passed over; all others are read as
-when they are followed.
+Of most lines only the few fields that a listing shows are decoded; the others are read in full.
 """
 
 from __future__ import annotations
@@ -13,18 +12,18 @@ import msgspec
 
 from everlog.ids import epoch_ms
 from everlog.interop.formats.format_types import Line
-from everlog.interop.formats.jsonl import Row, parse, text_of
-from everlog.interop.formats.live_format import Glance
+from everlog.interop.formats.jsonl import Row, parse_object, text_of
+from everlog.interop.formats.live_format import ListingScan
 from everlog.interop.formats.pi.entries import read_message
 
-_TITLE = 80  # characters
+_MAX_TITLE = 80  # characters
 
 
 class _Block(msgspec.Struct, gc=False):
     pass
 
 
-class _Said(msgspec.Struct, gc=False):
+class _Message(msgspec.Struct, gc=False):
     role: Literal["user", "assistant", "toolResult"]
     content: str | list[_Block] | None = None
     model: str = ""
@@ -32,77 +31,77 @@ class _Said(msgspec.Struct, gc=False):
 
 class _Entry(msgspec.Struct, gc=False):
     type: Literal["message"]
-    message: _Said
+    message: _Message
     timestamp: str = ""
 
 
 _decode = msgspec.json.Decoder(_Entry).decode
 
 
-def glance(seen: Glance, lines: Iterable[Line], beside: bytes | None) -> Glance:
-    """What a listing shows, after some further lines."""
-    look = _Look(seen)
+def scan_listing(scan: ListingScan, lines: Iterable[Line], meta_bytes: bytes | None) -> ListingScan:
+    """Continue a listing scan over further lines."""
+    listing = _ListingFold(scan)
     for line in lines:
-        look.add(line.data)
-    return look.glance()
+        listing.add(line.data)
+    return listing.result()
 
 
-class _Look:
-    def __init__(self, seen: Glance) -> None:
-        self.messages, self.title, self.model = seen.messages, seen.title, seen.model
-        self.created, self.cwd = seen.created, seen.cwd
-        self.times = [seen.last]  # of messages
-        self.header = bool(seen.notes.get("header"))  # whether it was seen
-        self.named = bool(seen.notes.get("named"))  # whether the title was given
+class _ListingFold:
+    def __init__(self, scan: ListingScan) -> None:
+        self.messages, self.title, self.model = scan.messages, scan.title, scan.model
+        self.created, self.cwd = scan.created, scan.cwd
+        self.times = [scan.last]  # of messages
+        self.has_header = bool(scan.state.get("header"))
+        self.is_named = bool(scan.state.get("named"))  # whether the title was set explicitly
 
-    def glance(self) -> Glance:
-        noted = {"header": self.header, "named": self.named}
-        return Glance(
+    def result(self) -> ListingScan:
+        flags = {"header": self.has_header, "named": self.is_named}
+        return ListingScan(
             messages=self.messages,
             title=self.title,
             created=self.created,
-            last=next((one for one in reversed(self.times) if epoch_ms(one) is not None), ""),
+            last=next((time for time in reversed(self.times) if epoch_ms(time) is not None), ""),
             model=self.model,
             cwd=self.cwd,
-            notes={key: True for key, value in noted.items() if value},
+            state={key: True for key, value in flags.items() if value},
         )
 
     def add(self, data: bytes) -> None:
         try:
             entry = _decode(data)
         except (ValueError, RecursionError):
-            self._read(parse(data)[0] or {}, data)
+            self._add_entry(parse_object(data)[0] or {}, data)
             return
-        said = entry.message
-        if said.role == "user" and not self.title:
-            self._read(parse(data)[0] or {}, data)
+        message = entry.message
+        if message.role == "user" and not self.title:
+            self._add_entry(parse_object(data)[0] or {}, data)
             return
-        self._said(entry.timestamp, said.model if said.role == "assistant" else "")
+        self._count_message(entry.timestamp, message.model if message.role == "assistant" else "")
 
-    def _read(self, value: dict[str, Any], data: bytes) -> None:
+    def _add_entry(self, value: dict[str, Any], data: bytes) -> None:
         kind = value.get("type")
-        if kind == "session" and not self.header:
-            self._began(value)
+        if kind == "session" and not self.has_header:
+            self._add_header(value)
             return
         if kind == "session_info" and text_of(value, "name"):
-            self.title, self.named = value["name"], True
+            self.title, self.is_named = value["name"], True
         elif kind == "model_change":
             self.model = text_of(value, "modelId") or self.model
-        when = text_of(value, "timestamp")
-        message = read_message(Row("", 0, 0, data, True, value), "", when, light=True)
+        timestamp = text_of(value, "timestamp")
+        message = read_message(Row("", 0, 0, data, True, value), "", timestamp, without_line=True)
         if message is None:
             return
-        self._said(when, message.model or "")
-        said = value.get("message")
-        if not self.title and isinstance(said, dict) and said.get("role") == "user":
-            self.title = message.text.strip().partition("\n")[0][:_TITLE]
+        self._count_message(timestamp, message.model or "")
+        raw_message = value.get("message")
+        if not self.title and isinstance(raw_message, dict) and raw_message.get("role") == "user":
+            self.title = message.text.strip().partition("\n")[0][:_MAX_TITLE]
 
-    def _began(self, header: Mapping[str, Any]) -> None:
-        self.header, self.cwd = True, text_of(header, "cwd")
+    def _add_header(self, header: Mapping[str, Any]) -> None:
+        self.has_header, self.cwd = True, text_of(header, "cwd")
         if epoch_ms(text_of(header, "timestamp")) is not None:
             self.created = header["timestamp"]
 
-    def _said(self, when: str, model: str) -> None:
+    def _count_message(self, timestamp: str, model: str) -> None:
         self.messages += 1
         self.model = model or self.model
-        self.times.append(when)
+        self.times.append(timestamp)

@@ -1,4 +1,4 @@
-"""Whole sessions from pi's files. An entry stays with its record under `pi`."""
+"""Reading whole sessions of pi. An entry is preserved with its record under `pi`."""
 
 from __future__ import annotations
 
@@ -6,60 +6,66 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from everlog.ids import epoch_ms
-from everlog.interop.formats.format_types import Item, Read, Source
-from everlog.interop.formats.jsonl import Row, aside, event, event_kind, lost, rows, text_of
-from everlog.interop.formats.pi.entries import NAME, SESSION, compact
+from everlog.interop.formats.format_types import ForeignSession, Item, Source
+from everlog.interop.formats.jsonl import (
+    Row,
+    event_kind,
+    parse_lines,
+    record_event,
+    report_damage,
+    text_of,
+    unreadable_event,
+)
+from everlog.interop.formats.pi.entries import NAME, SESSION_EVENT, encode_json
 from everlog.interop.formats.pi.tree import Tree
 from everlog.model import Event, Message
 
 
-def read(source: Source) -> Read:
-    """A session from its file."""
+def read(source: Source) -> ForeignSession:
+    """Read a session from its file."""
     path = source.paths()[0]
-    found = list(rows(source.lines(path), path))
-    tree = Tree(source.name, found, path, modified=source.modified)
+    rows = list(parse_lines(source.lines(path), path))
+    tree = Tree(source.name, rows, path, modified_ms=source.modified_ms)
     items: list[Item] = []
-    for row in found:
+    for row in rows:
         if row.value is None:
-            items.append(aside(NAME, source.name, row, path, tree.now))
+            items.append(unreadable_event(NAME, source.name, row, path, tree.default_time))
         else:
-            items.append(tree.item(row) or _event(tree, row, row.value))
-    left = tree.left()
-    if left is not None:
-        items.append(left)
-    return Read(
-        name=source.name,
-        facts=_facts(tree.header, items),
-        created=max(epoch_ms(text_of(tree.header, "timestamp")) or source.modified, 0),
+            items.append(tree.item(row) or _read_event(tree, row, row.value))
+    hidden = tree.hidden_branches()
+    if hidden is not None:
+        items.append(hidden)
+    return ForeignSession(
+        session_id=source.name,
+        metadata=_read_metadata(tree.header, items),
+        created_ms=max(epoch_ms(text_of(tree.header, "timestamp")) or source.modified_ms, 0),
         items=tuple(items),
-        lines=sum(not row.blank for row in found),
-        lost=lost(found),
+        line_count=sum(not row.is_blank for row in rows),
+        damage=report_damage(rows),
     )
 
 
-def _event(tree: Tree, row: Row, value: dict[str, Any]) -> Event:
+def _read_event(tree: Tree, row: Row, value: dict[str, Any]) -> Event:
     kind = value.get("type")
-    word = event_kind(NAME, kind if kind != "message" else "record")
+    event_name = event_kind(NAME, kind if kind != "message" else "record")
     if value is tree.header:
-        word = SESSION
-    elif word == SESSION:
-        word = f"{NAME}.record"
-    return event(row, word, tree.ids[row.number], tree.time(value), compact(value))
+        event_name = SESSION_EVENT
+    elif event_name == SESSION_EVENT:
+        event_name = f"{NAME}.record"
+    event_id, timestamp = tree.ids[row.number], tree.timestamp(value)
+    return record_event(row, event_name, event_id, timestamp, encode_json(value))
 
 
-def _facts(header: Mapping[str, Any], items: Iterable[Item]) -> dict[str, Any]:
-    facts: dict[str, Any] = {}
+def _read_metadata(header: Mapping[str, Any], items: Iterable[Item]) -> dict[str, Any]:
+    metadata: dict[str, Any] = {}
     for key in ("cwd", "parentSession"):
         if text_of(header, key):
-            facts[key] = header[key]
+            metadata[key] = header[key]
     for item in items:
         if isinstance(item, Message) and item.model:
-            facts["model"] = item.model
+            metadata["model"] = item.model
         elif isinstance(item, Event):
-            for kind, key, fact in (
-                ("session_info", "name", "name"),
-                ("model_change", "modelId", "model"),
-            ):
+            for kind, key, field in (("session_info", "name", "name"), ("model_change", "modelId", "model")):
                 if item.kind == f"{NAME}.{kind}" and text_of(item.data, key):
-                    facts[fact] = item.data[key]
-    return facts
+                    metadata[field] = item.data[key]
+    return metadata

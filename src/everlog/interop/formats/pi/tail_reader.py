@@ -1,7 +1,7 @@
-"""pi's sessions where they lie: what new lines say, and how a session begins.
+"""Reading new lines of pi's sessions, and starting a session.
 
-A file that only grows at its tip is followed line by line. Where an entry goes back to another
-one (a branch), or speaks of entries that are not noted, the whole file says what is shown.
+A file that only grows at its tip is read line by line. Where an entry starts a branch, or refers to
+entries that the state does not have, the whole file must be read.
 """
 
 from __future__ import annotations
@@ -12,117 +12,127 @@ from typing import Any
 from uuid import uuid4
 
 from everlog.errors import UnsupportedError
-from everlog.interop.formats.format_types import Hidden, Line, made_id
-from everlog.interop.formats.jsonl import Row, parse, rows, text_of
-from everlog.interop.formats.live_format import Added, Begun, Beside, Followed, Notes, Said, Where
-from everlog.interop.formats.pi.entries import compact, read_message, read_summary
-from everlog.interop.formats.pi.new_entries import FIRST_KEPT, head_of
+from everlog.interop.formats.format_types import HiddenMessages, Line, derive_id
+from everlog.interop.formats.jsonl import Row, parse_lines, parse_object, text_of
+from everlog.interop.formats.live_format import (
+    ConversationItem,
+    FileEdit,
+    MetadataLocation,
+    NewSession,
+    TailResult,
+    TailState,
+    TranscriptInfo,
+)
+from everlog.interop.formats.pi.entries import encode_json, read_message, read_summary
+from everlog.interop.formats.pi.new_entries import FIRST_KEPT_KEY, entry_head
 from everlog.interop.formats.pi.tree import Tree
 
-BESIDE: Beside = ""
+METADATA_LOCATION: MetadataLocation = ""
 PART_BYTES = 0
 TOTAL_BYTES = 0
 LINE_BYTES = 0
 VERSION = 3
-IMPORT = "import the session (everlog sessions import) and go on in a store of ours"
+IMPORT_HINT = "import the session (everlog sessions import) and continue it there"
 
-_TIP = 64  # characters of an id that is noted
-_STEM = 255 - len("_part2.jsonl")  # bytes
-_PART = re.compile(r"_part[0-9]+\Z")
-_LEFT = frozenset(("cwd", "name", "model", "source", "chat", "current", "generations"))
-_USUAL = {"agent": "main", "sender": "user"}
+_MAX_TIP = 64  # characters of an id in the state
+_MAX_STEM_BYTES = 255 - len("_part2.jsonl")  # bytes
+_PART_SUFFIX = re.compile(r"_part[0-9]+\Z")
+_ACCEPTED_KEYS = frozenset(("id", "cwd", "name", "model", "source", "chat", "current", "generations"))
+_DEFAULTS = {"agent": "main", "sender": "user"}
 
 
 def is_id(text: str) -> bool:
-    """Whether a text can be the name of a file without its ending."""
+    """Return whether a text can be the stem of a file name."""
     return (
-        0 < len(text.encode("utf-8", "surrogatepass")) <= _STEM
+        0 < len(text.encode("utf-8", "surrogatepass")) <= _MAX_STEM_BYTES
         and not text.startswith(".")
-        and not any(one in text for one in "/\\\0")
-        and _PART.search(text) is None
+        and not any(character in text for character in "/\\\0")
+        and _PART_SUFFIX.search(text) is None
     )
 
 
-def name_of(stem: str, beside: bytes | None) -> str:
-    """A session is called like its file."""
+def session_id_of(stem: str, meta_bytes: bytes | None) -> str:
+    """Return the session id, which is the stem of the file name."""
     return stem
 
 
-# --- following ------------------------------------------------------------------------------
+# --- reading ------------------------------------------------------------------------------
 
 
-def follow(notes: Notes, lines: Iterable[Line], where: Where) -> Followed | None:
-    """The items of new lines; None if they do not just go on from the tip."""
-    fold = _Fold(notes, where.name)
+def read_tail(state: TailState, lines: Iterable[Line], transcript: TranscriptInfo) -> TailResult | None:
+    """Return the items of new lines; None if they do not simply extend the tip."""
+    fold = _TailFold(state, transcript.session_id)
     for line in lines:
         if not fold.add(line.data):
             return None
-    return Followed(fold.items, fold.notes)
+    return TailResult(fold.items, fold.state)
 
 
-class _Fold:
-    """What is known of a file while its lines pass.
+class _TailFold:
+    """The fold over a file's lines; its state has these keys:
 
-    lines     how many there were
-    version   of the header, once there was one; 1 if it does not say
-    tip       id of the entry to go on from, empty if that has none; not there before the first
+    lines     number of lines so far
+    version   of the header, once it was read; 1 if it has none
+    tip       id of the last entry, empty if it has none; missing before the first entry
     omits     whether an entry was left out of the context
     """
 
-    def __init__(self, notes: Notes, name: str) -> None:
-        self.name = name
-        self.notes = dict(notes)
-        self.items: list[Said] = []
+    def __init__(self, state: TailState, session_id: str) -> None:
+        self.session_id = session_id
+        self.state = dict(state)
+        self.items: list[ConversationItem] = []
 
     def add(self, data: bytes) -> bool:
-        """Take in a line; False if it cannot be told what it says."""
-        self.notes["lines"] = self.notes.get("lines", 0) + 1
-        value = parse(data)[0]
+        """Add a line; return False if its meaning depends on the whole file."""
+        self.state["lines"] = self.state.get("lines", 0) + 1
+        value = parse_object(data)[0]
         if value is None:
             return True
-        if value.get("type") == "session" and "version" not in self.notes:
-            self.notes["version"] = _version(value)
+        if value.get("type") == "session" and "version" not in self.state:
+            self.state["version"] = _version(value)
             return True
-        own, said = text_of(value, "id"), len(self.items)
-        if not self._grows(value, own):
+        entry_id, item_count = text_of(value, "id"), len(self.items)
+        if not self._extends_tip(value, entry_id):
             return False
-        told = self._say(value, own or made_id(self.name, self.notes["lines"]), data)
-        if own or len(self.items) > said or "parentId" in value:
-            self.notes["tip"] = _noted(own)
-        return told
+        item_id = entry_id or derive_id(self.session_id, self.state["lines"])
+        is_certain = self._add_item(value, item_id, data)
+        if entry_id or len(self.items) > item_count or "parentId" in value:
+            self.state["tip"] = _tip_text(entry_id)
+        return is_certain
 
-    def _grows(self, value: Mapping[str, Any], own: str) -> bool:
-        """Whether an entry is the child of the one before it."""
-        tip = self.notes.get("tip")
-        wanted = value.get("parentId", ...)
+    def _extends_tip(self, value: Mapping[str, Any], entry_id: str) -> bool:
+        """Return whether an entry is the child of the previous one."""
+        tip = self.state.get("tip")
+        parent = value.get("parentId", ...)
         if tip is None:
             return True
-        if wanted is None or (own and own == tip):
+        if parent is None or (entry_id and entry_id == tip):
             return False
-        return not isinstance(wanted, str) or not wanted or wanted == tip
+        return not isinstance(parent, str) or not parent or parent == tip
 
-    def _say(self, value: dict[str, Any], name: str, data: bytes) -> bool:
-        kind, when = value.get("type"), text_of(value, "timestamp")
+    def _add_item(self, value: dict[str, Any], item_id: str, data: bytes) -> bool:
+        kind, timestamp = value.get("type"), text_of(value, "timestamp")
         if kind == "context_edit":
-            return self._edit(value, name, when)
+            return self._add_context_edit(value, item_id, timestamp)
         if kind == "compaction" and text_of(value, "summary"):
             first = _first_kept(value)
             if first is not None:
-                self.items.append(read_summary(value, name, when, first or None, {}))
+                self.items.append(read_summary(value, item_id, timestamp, first or None, {}))
             return first is not None
-        message = read_message(Row("", 0, 0, data, True, value), name, when, light=True)
+        row = Row("", 0, 0, data, True, value)
+        message = read_message(row, item_id, timestamp, without_line=True)
         if message is not None:
             self.items.append(message)
         return True
 
-    def _edit(self, value: Mapping[str, Any], name: str, when: str) -> bool:
+    def _add_context_edit(self, value: Mapping[str, Any], item_id: str, timestamp: str) -> bool:
         target = text_of(value, "targetId")
         if value.get("replacement", ...) is not None:
-            return not self.notes.get("omits")  # it may show again what was left out
+            return not self.state.get("omits")  # it may restore an entry that was left out
         if target:
-            self.notes["omits"] = True
-            extra = {"target": target}
-            self.items.append(Hidden(id=name, ids=(target,), timestamp=when, extra=extra))
+            self.state["omits"] = True
+            ids, extra = (target,), {"target": target}
+            self.items.append(HiddenMessages(id=item_id, ids=ids, timestamp=timestamp, extra=extra))
         return True
 
 
@@ -131,69 +141,74 @@ def _version(header: Mapping[str, Any]) -> int:
     return version if type(version) is int else 1
 
 
-def _noted(own: str) -> str:
-    return own if len(own) <= _TIP else ""
+def _tip_text(entry_id: str) -> str:
+    return entry_id if len(entry_id) <= _MAX_TIP else ""
 
 
 def _first_kept(value: Mapping[str, Any]) -> str | None:
-    """The first message that a compaction keeps; empty if it keeps none, None if it is not known.
+    """Return the first message that a compaction keeps; empty if it keeps none, None if unknown.
 
-    Those of pi's own may name an entry that is no message: only the whole file tells what follows.
+    pi's own compactions may name an entry that is not a message: then the whole file is needed.
     """
-    wanted = value.get("firstKeptEntryId")
-    if wanted is None and type(value.get("firstKeptEntryIndex")) is int:
+    first_kept = value.get("firstKeptEntryId")
+    if first_kept is None and type(value.get("firstKeptEntryIndex")) is int:
         return None
-    if not isinstance(wanted, str) or not wanted:
+    if not isinstance(first_kept, str) or not first_kept:
         return ""
     details = value.get("details")
-    is_message = isinstance(details, dict) and details.get(FIRST_KEPT) == wanted
-    return wanted if is_message else None
+    is_message = isinstance(details, dict) and details.get(FIRST_KEPT_KEY) == first_kept
+    return first_kept if is_message else None
 
 
-def whole(lines: Iterable[Line], where: Where) -> Followed:
-    """The items of a whole session; what is on no way to the leaf is hidden."""
-    given = list(lines)
-    tree = Tree(where.name, list(rows(given)))
-    items: list[Said] = [item for row in tree.parsed if (item := tree.item(row)) is not None]
-    left = tree.left()
-    if left is not None:
-        items.append(left)
-    notes: Notes = {"lines": len(given)}
+def read_all(lines: Iterable[Line], transcript: TranscriptInfo) -> TailResult:
+    """Return the items of a whole session; messages on abandoned branches are hidden."""
+    all_lines = list(lines)
+    tree = Tree(transcript.session_id, list(parse_lines(all_lines)))
+    items: list[ConversationItem] = [item for row in tree.parsed if (item := tree.item(row)) is not None]
+    hidden = tree.hidden_branches()
+    if hidden is not None:
+        items.append(hidden)
+    state: TailState = {"lines": len(all_lines)}
     if tree.header:
-        notes["version"] = _version(tree.header)
-    tip = _tip(tree, {item.id for item in items})
+        state["version"] = _version(tree.header)
+    tip = _find_tip(tree, {item.id for item in items})
     if tip is not None:
-        notes["tip"] = tip
-    if any(isinstance(item, Hidden) and item.extra for item in items):
-        notes["omits"] = True
-    return Followed(items, notes)
+        state["tip"] = tip
+    if any(isinstance(item, HiddenMessages) and item.extra for item in items):
+        state["omits"] = True
+    return TailResult(items, state)
 
 
-def _tip(tree: Tree, said: set[str]) -> str | None:
-    """The id of the last entry; one without any that says nothing may be gone on beside."""
+def _find_tip(tree: Tree, item_ids: set[str]) -> str | None:
+    """Return the id of the last entry, without trailing entries that have no id, item or parent."""
     for row in reversed(tree.entries):
         value = row.value or {}
-        own = text_of(value, "id")
-        if own or tree.ids[row.number] in said or "parentId" in value:
-            return _noted(own)
+        entry_id = text_of(value, "id")
+        if entry_id or tree.ids[row.number] in item_ids or "parentId" in value:
+            return _tip_text(entry_id)
     return None
 
 
-# --- beginning ------------------------------------------------------------------------------
+# --- new sessions ------------------------------------------------------------------------------
 
 
-def begin(facts: Mapping[str, Any], now: str, taken: Callable[[str], bool]) -> Begun:
-    """A new session: its header, and its title if it has one."""
-    for key, value in facts.items():
-        if key not in _LEFT and value not in (None, "", (), [], {}, _USUAL.get(key)):
-            raise UnsupportedError(f"a session of pi's has no place for {key!r}", hint=IMPORT)
-    name = stem = ""
-    while not stem or taken(stem):
-        name = str(uuid4())
-        stem = f"{re.sub('[:.]', '-', now)}_{name}"
-    header = {"type": "session", "version": VERSION, "id": name, "timestamp": now}
-    lines = [compact(header | {"cwd": facts.get("cwd") or "/"})]
-    if facts.get("name"):
-        title = head_of("session_info", str(uuid4()), None, now) | {"name": facts["name"]}
-        lines.append(compact(title))
-    return Begun(stem, stem, Added(lines=tuple(lines)))
+def name_fields(name: str) -> dict[str, str]:
+    """Return the id of a session that a caller names, which ends the name of its file."""
+    return {"id": derive_id("session", name)}
+
+
+def build_session(metadata: Mapping[str, Any], now: str, is_taken: Callable[[str], bool]) -> NewSession:
+    """Return a new session: its header, and its title if it has one."""
+    for key, value in metadata.items():
+        if key not in _ACCEPTED_KEYS and value not in (None, "", (), [], {}, _DEFAULTS.get(key)):
+            raise UnsupportedError(f"pi's sessions cannot hold {key!r}", hint=IMPORT_HINT)
+    session_id = stem = ""
+    while not stem or is_taken(stem):
+        session_id = metadata.get("id") or str(uuid4())
+        stem = f"{re.sub('[:.]', '-', now)}_{session_id}"
+    header = {"type": "session", "version": VERSION, "id": session_id, "timestamp": now}
+    lines = [encode_json(header | {"cwd": metadata.get("cwd") or "/"})]
+    if metadata.get("name"):
+        title = entry_head("session_info", str(uuid4()), None, now) | {"name": metadata["name"]}
+        lines.append(encode_json(title))
+    return NewSession(stem, stem, FileEdit(lines=tuple(lines)))

@@ -1,8 +1,8 @@
-"""Sessions as pi's files.
+"""Writing sessions as pi's files.
 
-Entries that came from pi go back as they were. What is new is chained to the leaf as entries of
-version 3; for that a file of version 1, whose entries have no ids, is first brought to version 3
-as pi itself would do it.
+Entries that came from pi are written as they were. New ones are chained to the leaf as entries of
+version 3; for that, a file of version 1, whose entries have no ids, is upgraded to version 3 as pi
+itself would do it.
 """
 
 from __future__ import annotations
@@ -10,240 +10,228 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from everlog.interop.formats.format_types import Written, made_id
-from everlog.interop.formats.jsonl import parse, text_of
-from everlog.interop.formats.pi.entries import NAME, compact, entry_of
-from everlog.interop.formats.pi.new_entries import block_of, compaction_of, head_of, said_of
+from everlog.interop.formats.format_types import ExportedFiles, derive_id
+from everlog.interop.formats.jsonl import parse_object, text_of
+from everlog.interop.formats.pi.entries import NAME, encode_json, restore_entry
+from everlog.interop.formats.pi.new_entries import compaction_fields, encode_block, encode_message, entry_head
 from everlog.interop.formats.writer import (
+    FileBuilder,
     Losses,
-    Raw,
-    Sheet,
-    came_from,
-    dropped,
-    is_ended,
-    origin,
-    original,
+    RawLine,
+    has_newline,
+    is_from_format,
+    read_preserved,
+    read_preserved_line,
+    removed_seqs,
 )
-from everlog.model import (
-    AnyRecord,
-    Compaction,
-    Event,
-    File,
-    Image,
-    Message,
-    Metadata,
-    OtherBlock,
-    Rewind,
-    Tombstone,
-)
+from everlog.model import AnyRecord, Compaction, Event, File, Image, Message, Metadata, OtherBlock, Rewind, Tombstone
 
-_WORDS: dict[type, str] = {
-    Image: "image at an address",
-    File: "file",
-    OtherBlock: "block of another kind",
-}
+_BLOCK_NAMES: dict[type, str] = {Image: "image at an address", File: "file", OtherBlock: "block of another kind"}
 
 
-def write(metadata: Metadata, records: Sequence[AnyRecord]) -> Written:
-    """A session as pi's file."""
+def write(metadata: Metadata, records: Sequence[AnyRecord]) -> ExportedFiles:
+    """Write a session as pi's file."""
     return _Writer(metadata, records).write()
 
 
 class _Writer:
     def __init__(self, metadata: Metadata, records: Sequence[AnyRecord]) -> None:
         self.metadata, self.records = metadata, records
-        self.losses, self.sheet = Losses(), Sheet()
-        self.gone = dropped(records, NAME)
-        self.used: set[str] = set()
+        self.losses, self.file = Losses(), FileBuilder()
+        self.removed = removed_seqs(records, NAME)
+        self.used_ids: set[str] = set()
         self.ids: dict[int, str] = {}  # seq → id of its entry
-        self.live: list[int] = []  # seqs of the messages on the way to the leaf
-        self.standing: list[Compaction] = []
+        self.branch: list[int] = []  # seqs of the messages on the path to the leaf
+        self.compactions: list[Compaction] = []
         self.leaf: str | None = None
         self.header: dict[str, Any] = {}
         self.title = ""
-        self.entries: list[str] = []  # ids in the order of the file, as version 1 counts
-        own = came_from(records, NAME)
-        self.olds = {one.seq: old for one in records if own and (old := _old(one)) is not None}
-        for old in self.olds.values():
-            value = old if isinstance(old, dict) else {}
+        self.entry_ids: list[str] = []  # in file order, as version 1 numbers them
+        is_from_pi = is_from_format(records, NAME)
+        self.originals = {
+            record.seq: original
+            for record in records
+            if is_from_pi and (original := _original_entry(record)) is not None
+        }
+        for original in self.originals.values():
+            value = original if isinstance(original, dict) else {}
             if value.get("type") == "session" and not self.header:
                 self.header = value
             if text_of(value, "id"):
-                self.used.add(value["id"])
-        news = (Message, Compaction, Tombstone, Rewind)
-        self.derived = self._derived()
-        self.grows = any(
-            isinstance(one, news) and one.seq not in self.olds and one.seq not in self.derived
-            for one in records
+                self.used_ids.add(value["id"])
+        written_types = (Message, Compaction, Tombstone, Rewind)
+        self.derived = self._find_derived()
+        self.has_new_entries = any(
+            isinstance(record, written_types) and record.seq not in self.originals and record.seq not in self.derived
+            for record in records
         )
-        # Version 1 has no ids: nothing could be chained to its entries.
-        first = not isinstance(self.header.get("version"), int) or self.header["version"] < 2
-        self.upgrades = bool(self.header) and self.grows and first
+        # Version 1 has no ids: no entry can be chained to another.
+        is_version_1 = not isinstance(self.header.get("version"), int) or self.header["version"] < 2
+        self.is_upgraded = bool(self.header) and self.has_new_entries and is_version_1
 
-    def _derived(self) -> set[int]:
-        if not self.olds:
+    def _find_derived(self) -> set[int]:
+        if not self.originals:
             return set()
-        return {
-            one.seq
-            for one in self.records
-            if isinstance(one, Tombstone) and b'"derived"' in one.line
-        }
+        return {record.seq for record in self.records if isinstance(record, Tombstone) and b'"derived"' in record.line}
 
-    def write(self) -> Written:
+    def write(self) -> ExportedFiles:
         if not self.header:
-            self._header()
+            self._write_header()
         for record in self.records:
-            if record.seq in self.olds:
-                self._again(record)
+            if record.seq in self.originals:
+                self._write_original(record)
             elif record.seq in self.derived:
-                continue  # it follows from the tree
+                continue  # implied by the tree
             elif isinstance(record, Message):
-                self._message(record)
+                self._write_message(record)
             elif isinstance(record, Compaction):
-                self._compaction(record)
+                self._write_compaction(record)
             elif isinstance(record, Tombstone):
-                self._hide(record)
+                self._write_context_edits(record)
             elif isinstance(record, Rewind):
-                self._rewind(record)
+                self._go_back(record)
             else:
-                self.losses.record(record)
-        name = self.metadata.name
-        if name and name != self.title:
-            when = self.metadata.last_message_at or self.metadata.created_at
-            self._entry("session_info", f"name {name}", when, name=name)
+                self.losses.count_record(record)
+        title = self.metadata.title
+        if title and title != self.title:
+            timestamp = self.metadata.last_message_at or self.metadata.created_at
+            self._write_entry("session_info", f"name {title}", timestamp, name=title)
         started = text_of(self.header, "timestamp").replace(":", "-").replace(".", "-")
         path = f"{started}_{text_of(self.header, 'id')}.jsonl".replace("/", "-").replace("\0", "-")
-        return Written({path: self.sheet.content()}, self.losses.words())
+        return ExportedFiles({path: self.file.content()}, self.losses.describe())
 
-    def _header(self) -> None:
-        cwds = (one.cwd for one in self.records if isinstance(one, Message) and one.cwd)
-        given = self.metadata.extra.get("cwd")
+    def _write_header(self) -> None:
+        cwds = (record.cwd for record in self.records if isinstance(record, Message) and record.cwd)
+        cwd = self.metadata.extra.get("cwd")
         self.header = {
             "type": "session",
             "version": 3,
             "id": self.metadata.id,
             "timestamp": self.metadata.created_at,
-            "cwd": given if isinstance(given, str) else next(cwds, ""),
+            "cwd": cwd if isinstance(cwd, str) else next(cwds, ""),
         }
-        self.entries.append(self.metadata.id)
-        self.sheet.add(compact(self.header))
+        self.entry_ids.append(self.metadata.id)
+        self.file.add_line(encode_json(self.header))
 
-    # --- what came from pi
+    # --- entries from pi
 
-    def _again(self, record: AnyRecord) -> None:
-        old = self.olds[record.seq]
-        if isinstance(old, Raw):
-            self.sheet.add(old.data, ended=old.ended)
+    def _write_original(self, record: AnyRecord) -> None:
+        original = self.originals[record.seq]
+        if isinstance(original, RawLine):
+            self.file.add_line(original.data, ended=original.ended)
             return
-        raw = original(record, NAME)
-        if text_of(old, "name") and old.get("type") == "session_info":
-            self.title = old["name"]
-        if self.upgrades:
-            old = self._upgraded(record, old)
+        raw = read_preserved_line(record, NAME)
+        if text_of(original, "name") and original.get("type") == "session_info":
+            self.title = original["name"]
+        if self.is_upgraded:
+            original = self._upgrade_entry(record, original)
             raw = None
         if raw is not None:
-            self.sheet.add(raw.data, ended=raw.ended)
+            self.file.add_line(raw.data, ended=raw.ended)
         else:
-            self.sheet.add(compact(old), ended=is_ended(record, NAME))
-        if old.get("type") == "session":
-            self.entries.append(text_of(old, "id"))
+            self.file.add_line(encode_json(original), ended=has_newline(record, NAME))
+        if original.get("type") == "session":
+            self.entry_ids.append(text_of(original, "id"))
             return
-        name = text_of(old, "id")
-        self.entries.append(name)
-        if name:
-            self.leaf = name
+        entry_id = text_of(original, "id")
+        self.entry_ids.append(entry_id)
+        if entry_id:
+            self.leaf = entry_id
             if isinstance(record, Message):
-                self._said(record, name)
+                self._note_message(record, entry_id)
             elif isinstance(record, Compaction):
-                self.standing.append(record)
+                self.compactions.append(record)
 
-    def _upgraded(self, record: AnyRecord, old: dict[str, Any]) -> dict[str, Any]:
-        if old.get("type") == "session":
-            return {**old, "version": 3}
-        name = text_of(old, "id") or self._new_id(record.id or f"{record.seq}")
-        made = {"type": old.get("type"), "id": name, "parentId": self.leaf, **old}
-        index = made.pop("firstKeptEntryIndex", None)
-        if type(index) is int and 0 <= index < len(self.entries):
-            made["firstKeptEntryId"] = self.entries[index]
-        said = made.get("message")
-        if isinstance(said, dict) and said.get("role") == "hookMessage":
-            made["message"] = {**said, "role": "custom"}
-        return made
+    def _upgrade_entry(self, record: AnyRecord, original: dict[str, Any]) -> dict[str, Any]:
+        if original.get("type") == "session":
+            return {**original, "version": 3}
+        entry_id = text_of(original, "id") or self._new_id(record.id or f"{record.seq}")
+        entry = {"type": original.get("type"), "id": entry_id, "parentId": self.leaf, **original}
+        index = entry.pop("firstKeptEntryIndex", None)
+        if type(index) is int and 0 <= index < len(self.entry_ids):
+            entry["firstKeptEntryId"] = self.entry_ids[index]
+        message = entry.get("message")
+        if isinstance(message, dict) and message.get("role") == "hookMessage":
+            entry["message"] = {**message, "role": "custom"}
+        return entry
 
-    # --- what is new
+    # --- new entries
 
-    def _new_id(self, place: str) -> str:
+    def _new_id(self, seed: str) -> str:
         number = 0
         while True:
-            name = made_id(self.metadata.id, f"{place} {number}")[:8]
-            if name not in self.used:
-                self.used.add(name)
-                return name
+            entry_id = derive_id(self.metadata.id, f"{seed} {number}")[:8]
+            if entry_id not in self.used_ids:
+                self.used_ids.add(entry_id)
+                return entry_id
             number += 1
 
-    def _entry(self, kind: str, place: str, when: str, **fields: Any) -> str:
-        name = self._new_id(place)
-        self.sheet.add(compact({**head_of(kind, name, self.leaf, when), **fields}))
-        self.leaf = name
-        self.entries.append(name)
-        return name
+    def _write_entry(self, kind: str, seed: str, timestamp: str, **fields: Any) -> str:
+        entry_id = self._new_id(seed)
+        head = entry_head(kind, entry_id, self.leaf, timestamp)
+        self.file.add_line(encode_json({**head, **fields}))
+        self.leaf = entry_id
+        self.entry_ids.append(entry_id)
+        return entry_id
 
-    def _message(self, message: Message) -> None:
+    def _write_message(self, message: Message) -> None:
         for block in message.content:
-            if block_of(block) is None:
-                self.losses.add(_WORDS[type(block)])
-        place = message.id or f"{message.seq}"
-        name = self._entry("message", place, message.timestamp, message=said_of(message))
-        self._said(message, name)
+            if encode_block(block) is None:
+                self.losses.add(_BLOCK_NAMES[type(block)])
+        seed = message.id or f"{message.seq}"
+        fields = encode_message(message)
+        entry_id = self._write_entry("message", seed, message.timestamp, message=fields)
+        self._note_message(message, entry_id)
 
-    def _said(self, message: Message, name: str) -> None:
-        self.ids[message.seq] = name
-        self.live.append(message.seq)
+    def _note_message(self, message: Message, entry_id: str) -> None:
+        self.ids[message.seq] = entry_id
+        self.branch.append(message.seq)
 
-    def _rewind(self, record: Rewind) -> None:
-        """Go back to an entry; what is dropped stays, as a branch that was left."""
-        to = record.to_seq
-        self.live = [seq for seq in self.live if seq <= to]
-        self.leaf = self.ids[self.live[-1]] if self.live else None
-        self.standing = [one for one in self.standing if to >= one.first_kept_seq - 1]
-        if self.standing and self.standing[-1].seq > to:
-            self._compaction(self.standing.pop(), f"again {record.seq}")
+    def _go_back(self, record: Rewind) -> None:
+        """Continue from an earlier entry; rewound entries stay as an abandoned branch."""
+        to_seq = record.to_seq
+        self.branch = [seq for seq in self.branch if seq <= to_seq]
+        self.leaf = self.ids[self.branch[-1]] if self.branch else None
+        kept = (record for record in self.compactions if to_seq >= record.first_kept_seq - 1)
+        self.compactions = list(kept)
+        if self.compactions and self.compactions[-1].seq > to_seq:
+            self._write_compaction(self.compactions.pop(), f"again {record.seq}")
 
-    def _compaction(self, record: Compaction, again: str = "") -> None:
-        kept = [seq for seq in self.live if seq >= record.first_kept_seq]
-        self.standing.append(record)
-        self._entry(
+    def _write_compaction(self, record: Compaction, seed_suffix: str = "") -> None:
+        kept = [seq for seq in self.branch if seq >= record.first_kept_seq]
+        self.compactions.append(record)
+        self._write_entry(
             "compaction",
-            f"{record.id or record.seq}{again}",
+            f"{record.id or record.seq}{seed_suffix}",
             record.timestamp,
-            **compaction_of(record, self.ids[kept[0]] if kept else ""),
+            **compaction_fields(record, self.ids[kept[0]] if kept else ""),
         )
 
-    def _hide(self, record: Tombstone) -> None:
-        """What came from pi stays in the file: an edit leaves it out of the context."""
+    def _write_context_edits(self, record: Tombstone) -> None:
+        """Leave deleted messages out of the context by edits; their entries stay in the file."""
         for seq in record.deletes:
-            if seq in self.gone and seq in self.ids:
-                place = f"{record.id or record.seq} {seq}"
+            if seq in self.removed and seq in self.ids:
+                seed = f"{record.id or record.seq} {seq}"
                 target = self.ids[seq]
                 fields = {"targetId": target, "replacement": None}
-                self._entry("context_edit", place, record.timestamp, **fields)
+                self._write_entry("context_edit", seed, record.timestamp, **fields)
 
 
-def _old(record: AnyRecord) -> dict[str, Any] | Raw | None:
-    """The entry that a record came from, or the bytes that are none."""
-    raw = original(record, NAME)
+def _original_entry(record: AnyRecord) -> dict[str, Any] | RawLine | None:
+    """Return the entry that a record came from, or the bytes of a line that has none."""
+    raw = read_preserved_line(record, NAME)
     if isinstance(record, Event):
         if not record.kind.startswith(f"{NAME}."):
             return None
-        damaged = record.kind in (f"{NAME}.damaged", f"{NAME}.blank")
-        return raw if damaged else record.data
+        is_raw = record.kind in (f"{NAME}.damaged", f"{NAME}.blank")
+        return raw if is_raw else record.data
     if raw is not None:
-        return parse(raw.data)[0] or raw
-    keep = origin(record, NAME)
-    if keep is None or not isinstance(keep.get("entry"), dict):
+        return parse_object(raw.data)[0] or raw
+    preserved = read_preserved(record, NAME)
+    if preserved is None or not isinstance(preserved.get("entry"), dict):
         return None
     if isinstance(record, Message):
-        return entry_of(record, keep)
+        return restore_entry(record, preserved)
     if isinstance(record, Compaction):
-        return {**keep["entry"], "summary": record.summary}
-    return dict(keep["entry"])
+        return {**preserved["entry"], "summary": record.summary}
+    return dict(preserved["entry"])

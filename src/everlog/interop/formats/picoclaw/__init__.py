@@ -1,79 +1,87 @@
-"""PicoClaw's session files: `.jsonl` with one message per line, and `.meta.json` beside it.
+"""PicoClaw's session format: `.jsonl` with one message per line, and a `.meta.json` file.
 
     {"role":"user","content":"hello","created_at":"2026-06-13T08:00:00.123456789Z"}
 
     {"key": …, "summary": …, "skip": 2, "count": 5, "created_at": …, "updated_at": …,
      "scope": …, "aliases": […]}                    (indented, no final newline)
 
-The first `skip` lines are no part of the conversation any more: the summary stands for them, or,
-if there is none, they are hidden. PicoClaw may take them out of the file, so ids of a session that
-is read as a whole follow from what a line says and not from its number; who follows a file begins
-again then, and numbers do. Bytes are those of Go's `encoding/json`; times are text, for they have
-nanoseconds.
+The first `skip` lines are no longer part of the conversation: the summary stands for them, or, if
+there is none, they are hidden. PicoClaw may remove them from the file, so ids in a session that is
+read whole are derived from a line's content, not from its number. A mirror starts over when that
+happens, so there ids are derived from numbers. Bytes are those of Go's `encoding/json`; times are
+kept as text, because they have nanoseconds.
 """
 
 from __future__ import annotations
 
 from everlog.interop.formats.jsonl import head_objects
-from everlog.interop.formats.picoclaw.entry_builder import begin, change, extend
-from everlog.interop.formats.picoclaw.history_edits import history_set, reclaimed, truncate
-from everlog.interop.formats.picoclaw.lines import NAME, READABLE, THEIRS, lowered, message_line
-from everlog.interop.formats.picoclaw.meta_file import stem
-from everlog.interop.formats.picoclaw.reader import META, read
+from everlog.interop.formats.picoclaw.entry_builder import build_session, encode_metadata, encode_record, name_fields
+from everlog.interop.formats.picoclaw.history_edits import encode_history, reclaim_lines, truncate
+from everlog.interop.formats.picoclaw.lines import (
+    MAX_READABLE_BYTES,
+    NAME,
+    PICOCLAW_KEYS,
+    encode_message_line,
+    lowercase_keys,
+)
+from everlog.interop.formats.picoclaw.meta_file import file_stem
+from everlog.interop.formats.picoclaw.reader import META_EVENT, read
 from everlog.interop.formats.picoclaw.tail_reader import (
-    BESIDE,
     LINE_BYTES,
+    METADATA_LOCATION,
     PART_BYTES,
     TOTAL_BYTES,
-    follow,
-    glance,
     is_id,
-    name_of,
-    whole,
+    read_all,
+    read_tail,
+    scan_listing,
+    session_id_of,
 )
 from everlog.interop.formats.picoclaw.writer import write
 
 __all__ = [
-    "BESIDE",
     "LINE_BYTES",
-    "META",
+    "MAX_READABLE_BYTES",
+    "METADATA_LOCATION",
+    "META_EVENT",
     "NAME",
     "PART_BYTES",
-    "READABLE",
     "TOTAL_BYTES",
-    "begin",
-    "change",
-    "extend",
-    "follow",
-    "glance",
-    "history_set",
+    "build_session",
+    "encode_history",
+    "encode_message_line",
+    "encode_metadata",
+    "encode_record",
+    "file_stem",
     "is_id",
-    "message_line",
-    "name_of",
+    "name_fields",
     "read",
-    "reclaimed",
+    "read_all",
+    "read_tail",
+    "reclaim_lines",
     "recognises",
-    "stem",
+    "scan_listing",
+    "session_id_of",
     "truncate",
-    "whole",
     "write",
 ]
 
 
 def recognises(path: str, head: bytes) -> bool:
-    """Whether a file has messages in it that only PicoClaw writes, or is named by a key of its."""
+    """Return whether a file has messages that only PicoClaw writes, or is named like its keys."""
     if not path.endswith(".jsonl"):
         return False
-    named = path.rpartition("/")[2].startswith(("sk_v1_", "agent_"))
-    found = False
-    for value in map(lowered, head_objects(head)):
+    has_key_name = path.rpartition("/")[2].startswith(("sk_v1_", "agent_"))
+    is_match = False
+    for value in map(lowercase_keys, head_objects(head)):
         if "type" in value or "created_by" in value:
-            # An entry of the others, or CrabTalk's first line: all of theirs begin so. Behind a
-            # message of PicoClaw's it is something that we do not know.
-            return found
+            # The first line of another format. After a message of PicoClaw's it is only an
+            # unknown line.
+            return is_match
         if not isinstance(value.get("role"), str):
             continue
         if not isinstance(value.get("content") or "", str):
             return False
-        found = found or named or any(key in value for key in (*THEIRS, "tool_calls"))
-    return found
+        has_keys = any(key in value for key in (*PICOCLAW_KEYS, "tool_calls"))
+        is_match = is_match or has_key_name or has_keys
+    return is_match

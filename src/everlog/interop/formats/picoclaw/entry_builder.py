@@ -1,4 +1,4 @@
-"""What is added to PicoClaw's sessions where they lie: a line, and the second file anew."""
+"""Encoding of records for PicoClaw's sessions: a line, and a new metadata file."""
 
 from __future__ import annotations
 
@@ -6,167 +6,163 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from everlog.errors import ConflictError, FormatError, StoreFullError, UnsupportedError
-from everlog.interop.formats.live_format import Added, Begun, Log, Notes
-from everlog.interop.formats.picoclaw.go_json import go_time
-from everlog.interop.formats.picoclaw.line_numbers import State, number_of
-from everlog.interop.formats.picoclaw.lines import READABLE, is_thought, message_line
+from everlog.interop.formats.live_format import FileEdit, MirrorLog, NewSession, TailState
+from everlog.interop.formats.picoclaw.go_json import format_go_time
+from everlog.interop.formats.picoclaw.line_numbers import LineState, line_number
+from everlog.interop.formats.picoclaw.lines import MAX_READABLE_BYTES, encode_message_line, is_only_thinking
 from everlog.interop.formats.picoclaw.messages import write_message
 from everlog.interop.formats.picoclaw.meta_file import (
     ENDING,
-    about,
-    anew,
-    dated,
+    change_times,
+    encode_meta,
+    file_stem,
     is_stem,
-    skip_of,
-    stem,
+    parse_meta,
+    skip_count,
 )
-from everlog.log.line_codec import clean
-from everlog.model import (
-    AnyBlock,
-    AnyRecord,
-    Compaction,
-    Event,
-    File,
-    Image,
-    Message,
-    OtherBlock,
-)
+from everlog.log.line_codec import replace_surrogates
+from everlog.model import AnyBlock, AnyRecord, Compaction, Event, File, Image, Message, OtherBlock
 
-_IMPORT = "import it (everlog sessions import) and go on in a store of ours"
-# Facts that its files do not hold; agent and sender are in the key and the scope.
-# Facts that nobody misses in its files; whose session it is, is in the key.
-_PASSED = ("agent", "sender", "source", "model", "chat", "cwd")
+IMPORT_HINT = "import the session (everlog sessions import) and continue it there"
+# Metadata that the files do not need to hold; agent and sender are in the key and the scope.
+_IGNORED_KEYS = ("agent", "sender", "source", "model", "chat", "cwd")
 
 
-def extend(notes: Notes, log: Log, record: AnyRecord) -> Added:
-    """A record of ours in the session's files."""
+def encode_record(tail_state: TailState, log: MirrorLog, record: AnyRecord) -> FileEdit:
+    """Return the edit that writes a record into the session's files."""
     if isinstance(record, Event):
-        return Added()
-    state = State.of(notes)
+        return FileEdit()
+    state = LineState.from_tail_state(tail_state)
     if isinstance(record, Message):
-        line = line_of(record)
-        old = present(state, log)
-        # A line that is still to be skipped would never be seen.
-        skip = min(skip_of(old), state.raw)
-        times = dated(old, go_time(record.timestamp))
-        second = anew(old, skip=skip, count=state.raw + 1, **times)
-        return Added(lines=(line,), files={ENDING: second})
+        line = encode_line(record)
+        meta = current_meta(state, log)
+        # With a higher value the new line would be skipped.
+        skip = min(skip_count(meta), state.line_count)
+        times = change_times(meta, format_go_time(record.timestamp))
+        new_meta = encode_meta(meta, skip=skip, count=state.line_count + 1, **times)
+        return FileEdit(lines=(line,), files={ENDING: new_meta})
     if isinstance(record, Compaction):
         if not record.summary:
-            raise UnsupportedError("PicoClaw has no empty summary", hint="say something in it")
-        old = present(state, log)
-        said = {"summary": clean(record.summary), "skip": _skip(state, log, record)}
-        times = dated(old, go_time(record.timestamp))
-        return Added(files={ENDING: anew(old, **said, count=state.raw, **times)})
+            raise UnsupportedError("PicoClaw cannot hold an empty summary", hint="write some text")
+        meta = current_meta(state, log)
+        changes: dict[str, Any] = change_times(meta, format_go_time(record.timestamp))
+        changes["summary"] = replace_surrogates(record.summary)
+        changes["skip"], changes["count"] = _skip_before(state, log, record), state.line_count
+        return FileEdit(files={ENDING: encode_meta(meta, **changes)})
     raise UnsupportedError(
-        f"PicoClaw has no way to say that some messages are gone ({record.record_type})",
-        hint=f"truncate the history, or {_IMPORT}",
+        f"PicoClaw cannot mark messages as removed ({record.record_type})",
+        hint=f"truncate the history, or {IMPORT_HINT}",
     )
 
 
-def line_of(message: Message) -> bytes:
-    """The line of a message; UnsupportedError for what it cannot hold."""
+def encode_line(message: Message) -> bytes:
+    """Encode a message as a line; UnsupportedError for content that PicoClaw cannot hold."""
     for block in message.content:
-        kind = _no_place(block)
-        if kind:
+        part = _unsupported_part(block)
+        if part:
             raise UnsupportedError(
-                f"PicoClaw's messages have no place for {kind}",
-                hint=f"say where it lies instead, or {_IMPORT}",
+                f"PicoClaw's messages cannot hold {part}", hint=f"refer to its location instead, or {IMPORT_HINT}"
             )
-    if is_thought(write_message(message)):
-        raise UnsupportedError(
-            "PicoClaw passes over messages that are nothing but a thought", hint="leave it out"
-        )
+    if is_only_thinking(write_message(message)):
+        raise UnsupportedError("PicoClaw ignores messages with only thinking", hint="leave it out")
     try:
-        line = message_line(message)
+        line = encode_message_line(message)
     except UnicodeEncodeError:
-        line = message_line(clean(message))
-    if len(line) + 1 > READABLE:
+        line = encode_message_line(replace_surrogates(message))
+    if len(line) + 1 > MAX_READABLE_BYTES:
         raise StoreFullError(
-            f"a line of {len(line)} bytes is more than PicoClaw can read ({READABLE})",
-            hint="keep it in a file and say where it is",
+            f"a line of {len(line)} bytes exceeds PicoClaw's limit ({MAX_READABLE_BYTES})",
+            hint="store the content in a file and refer to it",
         )
     return line
 
 
-def _no_place(block: AnyBlock) -> str:
-    """What of a block cannot be held, in words; pictures and files are held by their address."""
+def _unsupported_part(block: AnyBlock) -> str:
+    """Describe what of a block cannot be held; images and files are held by their URL."""
     if isinstance(block, OtherBlock):
-        return f"a block of kind {block.type!r}"
+        return f"a block of type {block.type!r}"
     if isinstance(block, Image) and not block.url:
-        return "the data of a picture"
+        return "the data of an image"
     return "the data of a file" if isinstance(block, File) and block.data else ""
 
 
-def present(state: State, log: Log) -> dict[str, Any]:
-    """What the second file says; if it is missing or damaged, what is known of the session."""
-    found = about(log.where.beside)
-    if found is not None:
-        return found
-    name, metadata = log.where.name, log.metadata
-    key = metadata.key or name
-    known = {"scope": metadata.scope, "aliases": [one for one in metadata.aliases if one != key]}
+def current_meta(state: LineState, log: MirrorLog) -> dict[str, Any]:
+    """Return the metadata file's content, rebuilt from the log if it is missing or damaged."""
+    meta = parse_meta(log.transcript.meta_bytes)
+    if meta is not None:
+        return meta
+    session_id, metadata = log.transcript.session_id, log.metadata
+    key = metadata.key or session_id
+    aliases = [alias for alias in metadata.aliases if alias != key]
+    optional = {"scope": metadata.scope, "aliases": aliases}
     return {
-        "key": key if stem(key) == name else name,
-        "summary": _summary(log) if state.summary else "",
-        "skip": state.skip if state.summary is not None else state.hidden,
-        "count": state.raw,
-        **dated({}, go_time(metadata.created_at)),
-        **{one: value for one, value in known.items() if value},
+        "key": key if file_stem(key) == session_id else session_id,
+        "summary": _newest_summary(log) if state.summary_digest else "",
+        "skip": state.skip if state.summary_digest is not None else state.hidden,
+        "count": state.line_count,
+        **change_times({}, format_go_time(metadata.created_at)),
+        **{name: value for name, value in optional.items() if value},
     }
 
 
-def _summary(log: Log) -> str:
-    found = (one for one in reversed(log.since(1)) if isinstance(one, Compaction))
-    newest = next(found, None)
+def _newest_summary(log: MirrorLog) -> str:
+    records = reversed(log.records_from(1))
+    newest = next((record for record in records if isinstance(record, Compaction)), None)
     return "" if newest is None else newest.summary
 
 
-def _skip(state: State, log: Log, record: Compaction) -> int:
-    """How many lines stand before the first message that a compaction keeps."""
-    kept = [one for one in log.since(record.first_kept_seq) if isinstance(one, Message)]
-    if not kept:
-        return state.raw
-    number = number_of(log.where.name, log.theirs(kept[0]))
-    if number is None:  # under another id, but every message is one line
-        number = state.from_end(len(kept), state.odd) or 1
+def _skip_before(state: LineState, log: MirrorLog, record: Compaction) -> int:
+    """Return how many lines precede the first message that a compaction keeps."""
+    records = log.records_from(record.first_kept_seq)
+    kept_messages = [message for message in records if isinstance(message, Message)]
+    if not kept_messages:
+        return state.line_count
+    number = line_number(log.transcript.session_id, log.foreign_id(kept_messages[0]))
+    if number is None:  # its id has no number, but every message is one line
+        number = state.number_from_end(len(kept_messages), state.non_messages) or 1
     return max(number - 1, state.hidden)
 
 
-def change(notes: Notes, log: Log, changes: Mapping[str, Any]) -> Added:
-    """Other aliases or another scope; another key only if the files are named the same by it."""
-    made: dict[str, Any] = {}
+def encode_metadata(state: TailState, log: MirrorLog, changes: Mapping[str, Any]) -> FileEdit:
+    """Return the edit that sets aliases, a scope, or a key that gives the same file names."""
+    session_id = log.transcript.session_id
+    meta_changes: dict[str, Any] = {}
     for key, value in changes.items():
-        held = (
-            (key == "aliases" and _is_names(value))
+        is_supported = (
+            (key == "aliases" and _is_text_list(value))
             or (key == "scope" and isinstance(value, Mapping | None))
-            or (key == "key" and isinstance(value, str) and stem(value) == log.where.name)
+            or (key == "key" and isinstance(value, str) and file_stem(value) == session_id)
         )
-        if not held:
-            raise UnsupportedError(f"PicoClaw's files have no place for this {key}", hint=_IMPORT)
-        made[key] = list(value) if key == "aliases" else value
-    return Added(files={ENDING: anew(present(State.of(notes), log), **clean(made))})
+        if not is_supported:
+            raise UnsupportedError(f"PicoClaw's files cannot hold this {key}", hint=IMPORT_HINT)
+        meta_changes[key] = list(value) if key == "aliases" else value
+    meta = current_meta(LineState.from_tail_state(state), log)
+    return FileEdit(files={ENDING: encode_meta(meta, **replace_surrogates(meta_changes))})
 
 
-def _is_names(value: object) -> bool:
-    return isinstance(value, list | tuple) and all(isinstance(one, str) for one in value)
+def _is_text_list(value: object) -> bool:
+    return isinstance(value, list | tuple) and all(isinstance(name, str) for name in value)
 
 
-def begin(facts: Mapping[str, Any], now: str, taken: Callable[[str], bool]) -> Begun:
-    """A new session under a key."""
-    for name, value in facts.items():
-        if value and name not in ("key", "aliases", "scope", *_PASSED):
-            raise UnsupportedError(
-                f"PicoClaw's files have no place for {name}", hint="leave it out"
-            )
-    key = facts.get("key")
+def name_fields(name: str) -> dict[str, str]:
+    """Return the key of a session that a caller names."""
+    return {"key": name}
+
+
+def build_session(metadata: Mapping[str, Any], now: str, is_taken: Callable[[str], bool]) -> NewSession:
+    """Return a new session with a key; ConflictError if its files exist already."""
+    for field, value in metadata.items():
+        if value and field not in ("key", "aliases", "scope", *_IGNORED_KEYS):
+            raise UnsupportedError(f"PicoClaw's files cannot hold {field}", hint="leave it out")
+    key = metadata.get("key")
     if not isinstance(key, str) or not key:
-        raise UnsupportedError("PicoClaw's sessions are found by their key", hint="give it a key")
-    name = stem(key)
-    if not is_stem(name):
-        raise FormatError(f"no file can be named by the key {key[:60]!r}", hint="choose another")
-    if taken(name):
-        raise ConflictError(f"there are files of session {name} already", hint="choose another key")
-    aliases = [one for one in facts.get("aliases") or () if one != key]
-    held = {"key": key, "scope": facts.get("scope"), "aliases": aliases}
-    return Begun(name, name, Added(files={ENDING: anew({}, **held, **dated({}, go_time(now)))}))
+        raise UnsupportedError("a PicoClaw session needs a key", hint="give it a key")
+    stem = file_stem(key)
+    if not is_stem(stem):
+        raise FormatError(f"not usable as a file name: {key[:60]!r}", hint="choose another key")
+    if is_taken(stem):
+        raise ConflictError(f"files of session {stem} already exist", hint="choose another key")
+    aliases = [alias for alias in metadata.get("aliases") or () if alias != key]
+    fields = {"key": key, "scope": metadata.get("scope"), "aliases": aliases}
+    meta = encode_meta({}, **fields, **change_times({}, format_go_time(now)))
+    return NewSession(stem, stem, FileEdit(files={ENDING: meta}))

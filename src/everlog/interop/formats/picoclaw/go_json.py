@@ -10,13 +10,13 @@ import msgspec
 
 from everlog.ids import epoch_ms, timestamp
 
-TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?(Z|[+-]\d\d:\d\d)")
-# None of these bytes can be part of another character, or stand outside a string.
-_ESCAPES = [(one.encode(), b"\\u%04x" % ord(one)) for one in ("<", ">", "&", "\u2028", "\u2029")]
+TIME_PATTERN = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?(Z|[+-]\d\d:\d\d)")
+# None of these bytes can be part of another character, or occur outside a string.
+_ESCAPES = [(char.encode(), b"\\u%04x" % ord(char)) for char in ("<", ">", "&", "\u2028", "\u2029")]
 
 
-def dump(value: Any, indent: int | None = None) -> bytes:
-    """JSON as Go writes it."""
+def encode_go_json(value: Any, indent: int | None = None) -> bytes:
+    """Encode a value as JSON as Go writes it."""
     if indent is None:
         data = msgspec.json.encode(value)
     else:
@@ -28,15 +28,15 @@ def dump(value: Any, indent: int | None = None) -> bytes:
     return data
 
 
-def go_time(text: str) -> str:
-    """A time as Go writes it: no zeros at the end of its fraction. Empty if it is none."""
-    if not TIME.fullmatch(text):
-        moment = epoch_ms(text)
-        text = timestamp(moment / 1000) if moment is not None and moment >= 0 else ""
-    whole, dot, rest = text.partition(".")
+def format_go_time(text: str) -> str:
+    """Format a time as Go does, without trailing zeros; empty if it is not a time."""
+    if not TIME_PATTERN.fullmatch(text):
+        time_ms = epoch_ms(text)
+        text = timestamp(time_ms / 1000) if time_ms is not None and time_ms >= 0 else ""
+    whole, dot, fraction = text.partition(".")
     if not dot:
         return text.replace("+00:00", "Z")
-    digits = rest.rstrip("Z") if rest.endswith("Z") else rest[:-6]
-    zone = rest[len(digits) :].replace("+00:00", "Z")
+    digits = fraction.rstrip("Z") if fraction.endswith("Z") else fraction[:-6]
+    zone = fraction[len(digits) :].replace("+00:00", "Z")
     digits = digits.rstrip("0")
     return f"{whole}.{digits}{zone}" if digits else f"{whole}{zone}"

@@ -1,7 +1,7 @@
-"""What PicoClaw does to a history as a whole: cut it, put another in its place, reclaim its space.
+"""PicoClaw's edits of a whole history: truncate it, replace it, reclaim its space.
 
-The two that write the transcript anew give both files: PicoClaw writes the second one first, so
-that a crash between the two shows too much rather than nothing.
+The last two rewrite the transcript and return both files. PicoClaw writes the metadata file first,
+so that a crash between the two shows too much rather than nothing.
 """
 
 from __future__ import annotations
@@ -10,61 +10,64 @@ from collections.abc import Sequence
 
 from msgspec.structs import replace
 
-from everlog.interop.formats.format_types import split
-from everlog.interop.formats.live_format import Added, Log, Notes
-from everlog.interop.formats.picoclaw.entry_builder import line_of, present
-from everlog.interop.formats.picoclaw.go_json import go_time
-from everlog.interop.formats.picoclaw.line_numbers import State
-from everlog.interop.formats.picoclaw.lines import is_shown, is_thought
+from everlog.interop.formats.format_types import split_lines
+from everlog.interop.formats.live_format import FileEdit, MirrorLog, TailState
+from everlog.interop.formats.picoclaw.entry_builder import current_meta, encode_line
+from everlog.interop.formats.picoclaw.go_json import format_go_time
+from everlog.interop.formats.picoclaw.line_numbers import LineState
+from everlog.interop.formats.picoclaw.lines import is_in_history, is_only_thinking
 from everlog.interop.formats.picoclaw.messages import write_message
-from everlog.interop.formats.picoclaw.meta_file import ENDING, about, anew, dated, skip_of
+from everlog.interop.formats.picoclaw.meta_file import ENDING, change_times, encode_meta, parse_meta, skip_count
 from everlog.model import Message
 
 
-def truncate(notes: Notes, log: Log, keep_last: int, now: str = "") -> Added:
-    """TruncateHistory: only the last messages are shown from now on."""
-    state = State.of(notes)
-    old = present(state, log)
-    skip = min(skip_of(old), state.raw)
-    if keep_last <= 0 or state.from_end(1, state.dead) <= skip:
-        skip = state.raw
+def truncate(tail_state: TailState, log: MirrorLog, keep_last: int, now: str = "") -> FileEdit:
+    """Return the edit for TruncateHistory: show only the last messages from now on."""
+    state = LineState.from_tail_state(tail_state)
+    meta = current_meta(state, log)
+    skip = min(skip_count(meta), state.line_count)
+    if keep_last <= 0 or state.number_from_end(1, state.ignored_lines) <= skip:
+        skip = state.line_count
     else:
-        skip = max(state.from_end(keep_last + 1, state.dead), skip)
-    return Added(files={ENDING: anew(old, skip=skip, count=state.raw, **dated(old, go_time(now)))})
+        skip = max(state.number_from_end(keep_last + 1, state.ignored_lines), skip)
+    times = change_times(meta, format_go_time(now))
+    new_meta = encode_meta(meta, skip=skip, count=state.line_count, **times)
+    return FileEdit(files={ENDING: new_meta})
 
 
-def reclaimed(data: bytes, beside: bytes | None, now: str = "") -> tuple[bytes, bytes, bytes]:
-    """Save: the transcript without the lines that are not shown any more.
+def reclaim_lines(data: bytes, meta_bytes: bytes | None, now: str = "") -> tuple[bytes, bytes, bytes]:
+    """Remove the lines that are no longer shown, as PicoClaw's Save does.
 
-    The new transcript, the new second file, and the lines that were taken out. Lines that stay are
-    as they were: PicoClaw would drop keys in them that it does not know.
+    Return the new transcript, the new metadata file, and the removed lines. The other lines stay as
+    they are: PicoClaw itself would drop unknown keys in them.
     """
-    old = about(beside)
-    if old is None or not skip_of(old):
-        return data, beside or b"", b""
-    stay: list[bytes] = []
-    gone: list[bytes] = []
+    meta = parse_meta(meta_bytes)
+    if meta is None or not skip_count(meta):
+        return data, meta_bytes or b"", b""
+    kept: list[bytes] = []
+    removed: list[bytes] = []
     number = 0
-    for line in split(data):
+    for line in split_lines(data):
         if not line.data.removesuffix(b"\r"):
             continue
         number += 1
-        shown = number > skip_of(old) and is_shown(line.data)
-        (stay if shown else gone).append(line.data + b"\n")
-    second = anew(old, skip=0, count=len(stay), **dated(old, go_time(now)))
-    return b"".join(stay), second, b"".join(gone)
+        is_kept = number > skip_count(meta) and is_in_history(line.data)
+        (kept if is_kept else removed).append(line.data + b"\n")
+    new_meta = encode_meta(meta, skip=0, count=len(kept), **change_times(meta, format_go_time(now)))
+    return b"".join(kept), new_meta, b"".join(removed)
 
 
-def history_set(
-    messages: Sequence[Message], beside: bytes | None, now: str, key: str = ""
+def encode_history(
+    messages: Sequence[Message], meta_bytes: bytes | None, now: str, key: str = ""
 ) -> tuple[bytes, bytes]:
-    """SetHistory: the transcript with these messages and no others, and the second file.
+    """Return the transcript with exactly these messages and its metadata file, for SetHistory.
 
-    The summary stays. `key`: of a session that has no second file yet.
+    The summary stays. `key` is for a session that has no metadata file yet.
     """
-    old = about(beside) or {"key": key}
-    said = [one for one in messages if not is_thought(write_message(one))]
-    dates = (go_time(one.timestamp) or now for one in said)
-    lines = [line_of(replace(one, timestamp=at)) for one, at in zip(said, dates, strict=True)]
-    second = anew(old, skip=0, count=len(lines), **dated(old, go_time(now)))
-    return b"".join(line + b"\n" for line in lines), second
+    meta = parse_meta(meta_bytes) or {"key": key}
+    storable = [message for message in messages if not is_only_thinking(write_message(message))]
+    times = (format_go_time(message.timestamp) or now for message in storable)
+    lines = [encode_line(replace(message, timestamp=time)) for message, time in zip(storable, times, strict=True)]
+    changed = change_times(meta, format_go_time(now))
+    new_meta = encode_meta(meta, skip=0, count=len(lines), **changed)
+    return b"".join(line + b"\n" for line in lines), new_meta

@@ -1,4 +1,4 @@
-"""PicoClaw's lines: which of them it counts, which it can read, and their messages as ours."""
+"""PicoClaw's lines: which it counts, which it can read, and the messages in them."""
 
 from __future__ import annotations
 
@@ -8,91 +8,93 @@ from typing import Any
 from msgspec.structs import replace
 
 from everlog.errors import FormatError
-from everlog.interop.formats.jsonl import parse
-from everlog.interop.formats.picoclaw.go_json import TIME, dump, go_time
+from everlog.interop.formats.jsonl import parse_object
+from everlog.interop.formats.picoclaw.go_json import TIME_PATTERN, encode_go_json, format_go_time
 from everlog.interop.formats.picoclaw.messages import read_message, write_message
 from everlog.model import Message
 
 NAME = "picoclaw"
-READABLE = 10 * 1024 * 1024  # bytes of a line that PicoClaw itself can read
+MAX_READABLE_BYTES = 10 * 1024 * 1024  # in a line, by PicoClaw itself
 ROLES = ("user", "assistant", "tool")
-THEIRS = ("created_at", "model_name", "media", "attachments", "system_parts", "tool_call_id")
+PICOCLAW_KEYS = ("created_at", "model_name", "media", "attachments", "system_parts", "tool_call_id")
 
-_KEYS = ("role", "content", "reasoning_content", "tool_calls", *THEIRS)
+_KEYS = ("role", "content", "reasoning_content", "tool_calls", *PICOCLAW_KEYS)
 
 
-def counted(data: bytes) -> int:
-    """How many lines PicoClaw counts: all but empty ones."""
+def count_lines(data: bytes) -> int:
+    """Return how many lines PicoClaw counts: all but empty ones."""
     return sum(line.removesuffix(b"\r") != b"" for line in data.split(b"\n"))
 
 
-def lowered(value: dict[str, Any]) -> dict[str, Any]:
-    """Go takes the names of fields in any case."""
+def lowercase_keys(value: dict[str, Any]) -> dict[str, Any]:
+    """Add known keys in lower case, because Go accepts field names in any case."""
     if all(key in _KEYS for key in value):
         return value
-    found = {key.lower(): item for key, item in value.items() if key.lower() in _KEYS}
-    return {**found, **value}
+    lowercase = {key.lower(): item for key, item in value.items() if key.lower() in _KEYS}
+    return {**lowercase, **value}
 
 
-def is_thought(value: Mapping[str, Any]) -> bool:
-    """Whether a message is nothing but a thought, which PicoClaw passes over and never writes."""
+def is_only_thinking(value: Mapping[str, Any]) -> bool:
+    """Return whether a message has only thinking, which PicoClaw ignores and never writes."""
     content, thought = value.get("content") or "", value.get("reasoning_content") or ""
-    others = ("tool_calls", "media", "attachments", "tool_call_id")
+    other_keys = ("tool_calls", "media", "attachments", "tool_call_id")
     return bool(
         value.get("role") == "assistant"
         and isinstance(content, str)
         and isinstance(thought, str)
         and not content.strip()
         and thought.strip()
-        and not any(value.get(key) for key in others)
+        and not any(value.get(key) for key in other_keys)
     )
 
 
-def message_in(value: Mapping[str, Any], name: str, at: str) -> Message | None:
-    """The message in an object; None for one that PicoClaw, too, cannot read."""
+def parse_message(value: Mapping[str, Any], message_id: str, default_time: str) -> Message | None:
+    """Return the message in an object; None if PicoClaw could not read it either."""
     created = value.get("created_at")
-    if created is not None and not (isinstance(created, str) and TIME.fullmatch(created)):
+    if created is not None and not (isinstance(created, str) and TIME_PATTERN.fullmatch(created)):
         return None
     calls = value.get("tool_calls") or []
     try:
         for call in calls:
             if not isinstance(call["function"].get("arguments", ""), str | None):
                 return None
-        record = read_message(value, at)
+        record = read_message(value, default_time)
     except (FormatError, TypeError, AttributeError, KeyError):
         return None
-    return replace(record, id=name) if isinstance(record, Message) else None
+    return replace(record, id=message_id) if isinstance(record, Message) else None
 
 
-def message_of(data: bytes, name: str, at: str) -> Message | None:
-    """The message in a line, with nothing kept of the line; None if it is none."""
-    value = parse(data)[0]
+def parse_message_line(data: bytes, message_id: str, default_time: str) -> Message | None:
+    """Return the message in a line, without preserving the line; None if it has none."""
+    value = parse_object(data)[0]
     if value is None:
         return None
-    value = lowered(value)
-    if value.get("role") not in ROLES or is_thought(value):
+    value = lowercase_keys(value)
+    if value.get("role") not in ROLES or is_only_thinking(value):
         return None
-    message = message_in(value, name, at)
+    message = parse_message(value, message_id, default_time)
     return None if message is None else replace(message, line=b"")
 
 
-def is_shown(data: bytes) -> bool:
-    """Whether a line is part of the history for PicoClaw, such as a system prompt, which for us
-    is no message."""
-    value = parse(data)[0]
+def is_in_history(data: bytes) -> bool:
+    """Return whether a line is part of the history for PicoClaw.
+
+    Such as a system prompt, which is not a message here.
+    """
+    value = parse_object(data)[0]
     if value is None:
         return False
-    value = lowered(value)
-    if not isinstance(value.get("role") or "", str) or is_thought(value):
+    value = lowercase_keys(value)
+    if not isinstance(value.get("role") or "", str) or is_only_thinking(value):
         return False
-    return message_in({**value, "role": "user"}, "", "") is not None
+    return parse_message({**value, "role": "user"}, "", "") is not None
 
 
-def message_line(message: Message) -> bytes:
-    """A message as PicoClaw would write it."""
-    made = write_message(message)
-    if "created_at" in made:
-        made["created_at"] = go_time(message.timestamp)
-        if not made["created_at"]:
-            del made["created_at"]
-    return dump(made)
+def encode_message_line(message: Message) -> bytes:
+    """Encode a message as PicoClaw would write it."""
+    value = write_message(message)
+    if "created_at" in value:
+        value["created_at"] = format_go_time(message.timestamp)
+        if not value["created_at"]:
+            del value["created_at"]
+    return encode_go_json(value)

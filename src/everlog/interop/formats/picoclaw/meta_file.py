@@ -1,4 +1,4 @@
-"""PicoClaw's second file, `<stem>.meta.json`: what it says, and how it is written anew."""
+"""PicoClaw's metadata file, `<stem>.meta.json`: parsing and encoding it."""
 
 from __future__ import annotations
 
@@ -7,40 +7,40 @@ from collections.abc import Mapping
 from typing import Any
 
 from everlog.ids import epoch_ms
-from everlog.interop.formats.jsonl import parse, text_of
-from everlog.interop.formats.picoclaw.go_json import TIME, dump
+from everlog.interop.formats.jsonl import parse_object, text_of
+from everlog.interop.formats.picoclaw.go_json import TIME_PATTERN, encode_go_json
 
 ENDING = ".meta.json"
-NEVER = "0001-01-01T00:00:00Z"
+ZERO_TIME = "0001-01-01T00:00:00Z"
 
-_ORDER: dict[str, Any] = {
+_DEFAULTS: dict[str, Any] = {
     "key": "",
     "summary": "",
     "skip": 0,
     "count": 0,
-    "created_at": NEVER,
-    "updated_at": NEVER,
+    "created_at": ZERO_TIME,
+    "updated_at": ZERO_TIME,
 }
-_LAST = ("scope", "aliases")  # only if they say something
+_OPTIONAL_KEYS = ("scope", "aliases")  # omitted if they are empty
 
 
-def stem(key: str) -> str:
-    """The name of the files of a session, without their endings."""
+def file_stem(key: str) -> str:
+    """Return the name of a session's files, without their endings."""
     return re.sub(r"[:/\\]", "_", key)
 
 
 def is_stem(text: str) -> bool:
-    """Whether both files can be named so."""
+    """Return whether both files can have this name."""
     try:
         size = len(text.encode())
     except UnicodeEncodeError:
         return False
-    plain = not text.startswith(".") and not any(one in text for one in "/\\:\0")
-    return bool(text) and plain and size <= 255 - len(ENDING)
+    is_plain = not text.startswith(".") and not any(character in text for character in "/\\:\0")
+    return bool(text) and is_plain and size <= 255 - len(ENDING)
 
 
-def fault(value: Mapping[str, Any]) -> str:
-    """What PicoClaw could not read in it; empty if there is nothing."""
+def find_fault(value: Mapping[str, Any]) -> str:
+    """Describe what PicoClaw could not read in the file; empty if there is nothing."""
     for key, kind in (
         ("key", str),
         ("summary", str),
@@ -51,65 +51,65 @@ def fault(value: Mapping[str, Any]) -> str:
         ("scope", dict),
         ("aliases", list),
     ):
-        found = value.get(key)
-        if found is not None and (not isinstance(found, kind) or isinstance(found, bool)):
-            return f"{key} is not of its type"
+        item = value.get(key)
+        if item is not None and (not isinstance(item, kind) or isinstance(item, bool)):
+            return f"{key} has the wrong type"
     for key in ("created_at", "updated_at"):
-        if value.get(key) is not None and not TIME.fullmatch(value[key]):
+        if value.get(key) is not None and not TIME_PATTERN.fullmatch(value[key]):
             return f"{key} is not a time"
-    if not all(isinstance(one, str) for one in value.get("aliases") or []):
+    if not all(isinstance(alias, str) for alias in value.get("aliases") or []):
         return "aliases are not all text"
     return ""
 
 
-def about(data: bytes | None) -> dict[str, Any] | None:
-    """What it says; None if it is missing or damaged."""
-    value = parse(data)[0] if data else None
-    return None if value is None or fault(value) else value
+def parse_meta(data: bytes | None) -> dict[str, Any] | None:
+    """Parse the file; None if it is missing or damaged."""
+    value = parse_object(data)[0] if data else None
+    return None if value is None or find_fault(value) else value
 
 
-def skip_of(value: Mapping[str, Any]) -> int:
-    """How many lines are no part of the conversation any more."""
+def skip_count(value: Mapping[str, Any]) -> int:
+    """Return how many lines are no longer part of the conversation."""
     return max(value.get("skip") or 0, 0)
 
 
-def stamp(text: str) -> str:
-    """A time, if it is one after 1970."""
+def valid_time(text: str) -> str:
+    """Return a time, or an empty string if it is not one after 1970."""
     return text if (epoch_ms(text) or 0) > 0 else ""
 
 
-def facts(meta: Mapping[str, Any], name: str) -> dict[str, Any]:
-    """What it says of the session, in our names."""
-    made: dict[str, Any] = {"key": text_of(meta, "key") or name}
+def session_metadata(meta: Mapping[str, Any], default_key: str) -> dict[str, Any]:
+    """Return the session's metadata in the file, keyed like ours."""
+    metadata: dict[str, Any] = {"key": text_of(meta, "key") or default_key}
     scope = meta.get("scope")
     if scope:
-        made["scope"] = scope
+        metadata["scope"] = scope
         if text_of(scope, "agent_id"):
-            made["agent"] = scope["agent_id"]
+            metadata["agent"] = scope["agent_id"]
     if meta.get("aliases"):
-        made["aliases"] = list(meta["aliases"])
-    return made
+        metadata["aliases"] = list(meta["aliases"])
+    return metadata
 
 
-def anew(old: Mapping[str, Any], **changes: Any) -> bytes:
-    """It with some values changed; keys that we do not know stay, and each in its place.
+def encode_meta(old: Mapping[str, Any], **changes: Any) -> bytes:
+    """Encode the file with some values changed; unknown keys stay, and the order is kept.
 
-    A key that is new gets the place that PicoClaw gives it.
+    With a new key, PicoClaw's own order is used.
     """
-    value = {**_ORDER, **old, **changes}
-    for key in _LAST:
+    value = {**_DEFAULTS, **old, **changes}
+    for key in _OPTIONAL_KEYS:
         if key in changes and not changes[key]:
             del value[key]
     if not value.keys() <= old.keys():
-        known = (*_ORDER, *_LAST)
-        rest = [key for key in value if key not in known]
-        return dump({key: value[key] for key in (*known, *rest) if key in value}, 2)
-    return dump({key: value[key] for key in old if key in value}, 2)
+        ordered = (*_DEFAULTS, *_OPTIONAL_KEYS)
+        extra = [key for key in value if key not in ordered]
+        return encode_go_json({key: value[key] for key in (*ordered, *extra) if key in value}, 2)
+    return encode_go_json({key: value[key] for key in old if key in value}, 2)
 
 
-def dated(old: Mapping[str, Any], now: str) -> dict[str, str]:
-    """The times of a change; a session without a beginning begins with it."""
+def change_times(old: Mapping[str, Any], now: str) -> dict[str, str]:
+    """Return the times after a change; a session without a creation time gets `now`."""
     if not now:
         return {}
-    began = text_of(old, "created_at") or NEVER
-    return {"created_at": now if began == NEVER else began, "updated_at": now}
+    created = text_of(old, "created_at") or ZERO_TIME
+    return {"created_at": now if created == ZERO_TIME else created, "updated_at": now}

@@ -1,13 +1,13 @@
-"""PicoClaw's sessions read where they lie.
+"""Reading new lines of PicoClaw's sessions.
 
-Lines are messages; what the second file says stands beside them and changes by itself:
+Lines are messages; the metadata file changes independently of them:
 
     a summary              stands for the first `skip` lines
-    `skip` without one     hides them; said as all that are hidden now, which takes the place of
-                           what was said before, so that lines may also be shown again
-    a summary taken back   is another one that says so: no marker of ours undoes a compaction
+    `skip` without one     hides them; an item lists all hidden messages and replaces the previous
+                           list, so that lines may also be shown again
+    a removed summary      becomes a summary that says so: no native marker undoes a compaction
 
-While the second file is missing or cannot be read, what it said before stands.
+While the metadata file is missing or damaged, its last content stays in effect.
 """
 
 from __future__ import annotations
@@ -19,109 +19,120 @@ from typing import Any
 import msgspec
 from msgspec.structs import replace
 
-from everlog.interop.formats.format_types import Hidden, Line, Summary, made_id
+from everlog.interop.formats.format_types import HiddenMessages, Line, Summary, derive_id
 from everlog.interop.formats.jsonl import text_of
-from everlog.interop.formats.live_format import Beside, Followed, Glance, Notes, Said, Where
-from everlog.interop.formats.picoclaw.go_json import TIME
-from everlog.interop.formats.picoclaw.line_numbers import State, item_id, prefix_of
-from everlog.interop.formats.picoclaw.lines import READABLE, ROLES, is_shown, message_of
-from everlog.interop.formats.picoclaw.meta_file import about, facts, is_stem, skip_of, stamp
+from everlog.interop.formats.live_format import (
+    ConversationItem,
+    ListingScan,
+    MetadataLocation,
+    TailResult,
+    TailState,
+    TranscriptInfo,
+)
+from everlog.interop.formats.picoclaw.go_json import TIME_PATTERN
+from everlog.interop.formats.picoclaw.line_numbers import LineState, id_prefix, item_id
+from everlog.interop.formats.picoclaw.lines import MAX_READABLE_BYTES, ROLES, is_in_history, parse_message_line
+from everlog.interop.formats.picoclaw.meta_file import is_stem, parse_meta, session_metadata, skip_count, valid_time
 from everlog.model import Image, Message
 
-BESIDE: Beside = "file"
+METADATA_LOCATION: MetadataLocation = "file"
 PART_BYTES = 0
 TOTAL_BYTES = 0
-LINE_BYTES = READABLE
+LINE_BYTES = MAX_READABLE_BYTES
 
-TAKEN_BACK = "(There is no summary of what was said before.)"
-_TITLE = 60  # characters
+NO_SUMMARY_TEXT = "(There is no summary of what was said before.)"
+_MAX_TITLE = 60  # characters
 
 
 def is_id(text: str) -> bool:
-    """Whether a text can be the id of a session: the name of its files."""
+    """Return whether a text can be a session id, which is the name of its files."""
     return is_stem(text)
 
 
-def name_of(stem: str, beside: bytes | None) -> str:
-    """The id of the session in files of this name."""
+def session_id_of(stem: str, meta_bytes: bytes | None) -> str:
+    """Return the session id, which is the stem of the file name."""
     return stem
 
 
-# --- following ------------------------------------------------------------------------------
+# --- reading ------------------------------------------------------------------------------
 
 
-def follow(notes: Notes, lines: Iterable[Line], where: Where) -> Followed | None:
-    """The items of new lines, and what the second file says that it did not before."""
-    state = State.of(notes)
-    meta = about(where.beside)
-    items = _said(state, lines, where.name, meta or {})
+def read_tail(tail_state: TailState, lines: Iterable[Line], transcript: TranscriptInfo) -> TailResult | None:
+    """Return the items of new lines and of changes in the metadata file."""
+    state = LineState.from_tail_state(tail_state)
+    meta = parse_meta(transcript.meta_bytes)
+    items = _read_lines(state, lines, transcript.session_id, meta or {})
     if meta is not None:
-        told = _told(state, meta, where.name)
-        if told is None:
+        meta_items = _read_meta_changes(state, meta, transcript.session_id)
+        if meta_items is None:
             return None
-        items += told
-    return Followed(items, state.notes())
+        items += meta_items
+    return TailResult(items, state.to_tail_state())
 
 
-def whole(lines: Iterable[Line], where: Where) -> Followed:
-    """The items of a whole session. What is hidden is always among them, even if it is nothing."""
-    state = State()
-    meta = about(where.beside) or {}
-    items = _said(state, lines, where.name, meta)
-    items += _told(state, meta, where.name, always=True) or []
-    return Followed(items, state.notes())
+def read_all(lines: Iterable[Line], transcript: TranscriptInfo) -> TailResult:
+    """Return the items of a whole session, always with an item for hidden messages."""
+    state = LineState()
+    meta = parse_meta(transcript.meta_bytes) or {}
+    items = _read_lines(state, lines, transcript.session_id, meta)
+    items += _read_meta_changes(state, meta, transcript.session_id, always_hidden=True) or []
+    return TailResult(items, state.to_tail_state())
 
 
-def _said(state: State, lines: Iterable[Line], name: str, meta: Mapping[str, Any]) -> list[Said]:
-    prefix, at = prefix_of(name), stamp(text_of(meta, "created_at"))
-    items: list[Said] = []
+def _read_lines(
+    state: LineState, lines: Iterable[Line], session_id: str, meta: Mapping[str, Any]
+) -> list[ConversationItem]:
+    prefix, default_time = id_prefix(session_id), valid_time(text_of(meta, "created_at"))
+    items: list[ConversationItem] = []
     for line in lines:
         data = line.data.removesuffix(b"\r")
         if not data:
             continue
-        state.raw += 1
-        message = message_of(data, item_id(prefix, state.raw), at)
+        state.line_count += 1
+        message = parse_message_line(data, item_id(prefix, state.line_count), default_time)
         if message is not None:
             items.append(message)
         else:
-            (state.mute if is_shown(data) else state.dead).append(state.raw)
+            numbers = state.other_lines if is_in_history(data) else state.ignored_lines
+            numbers.append(state.line_count)
     return items
 
 
-def _told(
-    state: State, meta: Mapping[str, Any], name: str, *, always: bool = False
-) -> list[Said] | None:
-    """What the second file says that is new; None if it speaks of lines that are forgotten."""
-    at, text = stamp(text_of(meta, "updated_at")), text_of(meta, "summary")
-    skip = min(skip_of(meta), state.raw)  # lines that are still to come may be hidden as well
-    covered = bool(text) or state.summary is not None
-    hidden = 0 if covered else skip
+def _read_meta_changes(
+    state: LineState, meta: Mapping[str, Any], session_id: str, *, always_hidden: bool = False
+) -> list[ConversationItem] | None:
+    """Return items for changed metadata; None if they need lines that the state does not have."""
+    time, text = valid_time(text_of(meta, "updated_at")), text_of(meta, "summary")
+    skip = min(skip_count(meta), state.line_count)  # `skip` may include lines still to come
+    has_summary = bool(text) or state.summary_digest is not None
+    hidden = 0 if has_summary else skip
     digest = sha256(text.encode()).hexdigest()[:32] if text else ""
-    prefix = prefix_of(name)
-    items: list[Said] = []
+    prefix, non_messages = id_prefix(session_id), state.non_messages
+    items: list[ConversationItem] = []
 
-    def mark(what: str) -> str:
-        state.marks += 1
-        return made_id(name, f"{what} {skip} {state.marks} {text_of(meta, 'updated_at')}")
+    def next_id(seed: str) -> str:
+        state.mark_count += 1
+        updated = text_of(meta, "updated_at")
+        return derive_id(session_id, f"{seed} {skip} {state.mark_count} {updated}")
 
-    if hidden != state.hidden or always:
-        odd = state.odd
-        ids = (item_id(prefix, one) for one in range(1, hidden + 1) if one not in odd)
-        items.append(Hidden(id=mark("hidden"), ids=tuple(ids), timestamp=at))
+    if hidden != state.hidden or always_hidden:
+        numbers = (n for n in range(1, hidden + 1) if n not in non_messages)
+        ids = tuple(item_id(prefix, number) for number in numbers)
+        items.append(HiddenMessages(id=next_id("hidden"), ids=ids, timestamp=time))
         state.hidden = hidden
-    if covered and (state.summary, state.skip) != (digest, skip):
-        if skip < state.known:
+    if has_summary and (state.summary_digest, state.skip) != (digest, skip):
+        if skip < state.complete_after:
             return None
-        first = state.first_behind(skip)
+        first = state.first_message_after(skip)
         items.append(
             Summary(
-                id=mark(f"summary {digest}"),
-                text=text or TAKEN_BACK,
+                id=next_id(f"summary {digest}"),
+                text=text or NO_SUMMARY_TEXT,
                 first_kept=None if first is None else item_id(prefix, first),
-                timestamp=at,
+                timestamp=time,
             )
         )
-        state.summary, state.skip = digest, skip
+        state.summary_digest, state.skip = digest, skip
     return items
 
 
@@ -140,7 +151,7 @@ class _Call(msgspec.Struct, forbid_unknown_fields=True, gc=False):
 
 
 class _Plain(msgspec.Struct, forbid_unknown_fields=True, gc=False):
-    """A line as PicoClaw writes most of its messages. `follow` takes what is of this form."""
+    """A line as PicoClaw writes most messages; `read_tail` always accepts this form."""
 
     role: str
     content: str
@@ -154,43 +165,44 @@ class _Plain(msgspec.Struct, forbid_unknown_fields=True, gc=False):
 _plain = msgspec.json.Decoder(_Plain)
 
 
-def glance(seen: Glance, lines: Iterable[Line], beside: bytes | None) -> Glance:
-    """What a listing shows; its title is the first thing the user said, as in PicoClaw's own."""
-    messages, title, model = seen.messages, seen.title, seen.model
+def scan_listing(scan: ListingScan, lines: Iterable[Line], meta_bytes: bytes | None) -> ListingScan:
+    """Continue a listing scan; the title is the first user message, as in PicoClaw's own list."""
+    messages, title, model = scan.messages, scan.title, scan.model
     for line in lines:
-        found = _message(line.data)
-        if found is None:
+        message = _scan_message(line.data)
+        if message is None:
             continue
         messages += 1
-        role, text, name = found
-        title = title or (_shortened(text) if role == "user" else "")
-        model = name or model
-    meta = about(beside)
-    made = replace(seen, messages=messages, title=title, model=model)
+        role, text, message_model = message
+        title = title or (_shorten(text) if role == "user" else "")
+        model = message_model or model
+    meta = parse_meta(meta_bytes)
+    result = replace(scan, messages=messages, title=title, model=model)
     if meta is None:
-        return made
-    said = facts(meta, "")
+        return result
+    metadata = session_metadata(meta, "")
     return replace(
-        made,
-        created=stamp(text_of(meta, "created_at")),
-        last=stamp(text_of(meta, "updated_at")),
-        key=said["key"],
-        agent=said.get("agent", ""),
-        aliases=tuple(said.get("aliases", ())),
-        scope=said.get("scope"),
+        result,
+        created=valid_time(text_of(meta, "created_at")),
+        last=valid_time(text_of(meta, "updated_at")),
+        key=metadata["key"],
+        agent=metadata.get("agent", ""),
+        aliases=tuple(metadata.get("aliases", ())),
+        scope=metadata.get("scope"),
     )
 
 
-def _message(data: bytes) -> tuple[str, str, str] | None:
-    """Role, text and model of the message in a line; None if it is none."""
+def _scan_message(data: bytes) -> tuple[str, str, str] | None:
+    """Return role, text and model of the message in a line; None if it has none."""
     try:
-        one = _plain.decode(data)
-        # Without a text it may be nothing but a thought: that takes a closer look.
-        if one.content.strip() and one.role in ROLES and TIME.fullmatch(one.created_at):
-            return one.role, one.content, one.model_name
+        plain = _plain.decode(data)
+        # A message without text may have only thinking: it needs the full parse.
+        has_time = TIME_PATTERN.fullmatch(plain.created_at)
+        if has_time and plain.content.strip() and plain.role in ROLES:
+            return plain.role, plain.content, plain.model_name
     except (ValueError, RecursionError):
         pass
-    message = message_of(data.removesuffix(b"\r"), "", "")
+    message = parse_message_line(data.removesuffix(b"\r"), "", "")
     return None if message is None else (message.role, _preview(message), message.model or "")
 
 
@@ -199,6 +211,6 @@ def _preview(message: Message) -> str:
     return message.text if message.text.strip() or not has_image else "[image]"
 
 
-def _shortened(text: str) -> str:
+def _shorten(text: str) -> str:
     text = text.strip()
-    return text if len(text) <= _TITLE else f"{text[:_TITLE]}..."
+    return text if len(text) <= _MAX_TITLE else f"{text[:_MAX_TITLE]}..."

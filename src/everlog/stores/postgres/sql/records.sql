@@ -1,4 +1,4 @@
--- one: append a record to a session that is marked; 0 rows mean that what we know of it is old
+-- append_one: Append one record to a marked session; 0 rows mean that the cached state of the session is outdated
 WITH s AS (
     UPDATE everlog.session
     SET head = head + 1, marker = $4, bytes = bytes + $5, part_bytes = part_bytes + $5
@@ -9,7 +9,7 @@ WITH s AS (
 INSERT INTO everlog.rec (sid, seq, rid, epoch, part, kind, body)
 SELECT s.sid, s.head, $7, s.epoch, s.part, $8, $9 FROM s
 
--- many: append records, fill parts, put the mark: all of it or nothing
+-- append_many: Append records, record the parts they fill, and set the mark: all or nothing
 WITH s AS (
     UPDATE everlog.session
     SET head = %(head)s, marker = %(marker)s, bytes = %(bytes)s, part_bytes = %(part_bytes)s,
@@ -30,8 +30,8 @@ SELECT s.sid, s.epoch, u.* FROM s, unnest(
     %(seqs)s::bigint[], %(rids)s::uuid[], %(parts)s::integer[], %(kinds)s::smallint[], %(bodies)b::bytea[]
 ) AS u (seq, rid, part, kind, body)
 
--- state: what an append must know of a session, with those records that are there already: at one moment, since what is
--- not there may still come, but only behind the head that was seen with it
+-- session_state: Read what an append needs to know of a session, and those of its records that are already stored.
+-- One snapshot: a record that is missing in it can still arrive, but only behind the head read with it
 SELECT s.head, s.marker, s.bytes, s.part, s.part_bytes, s.part_first, s.newest, s.marked, s.epoch, s.owner,
     CASE WHEN s.bytes = 0 THEN l.metadata END, r.rid, r.seq, r.body
 FROM everlog.session s
@@ -39,16 +39,16 @@ LEFT JOIN everlog.listing l ON l.sid = s.sid
 LEFT JOIN everlog.rec r ON r.sid = s.sid AND r.rid = ANY(%(rids)s::uuid[])
 WHERE s.sid = %(sid)s AND s.deleted_at IS NULL
 
--- stored: records by what makes them unique
+-- records_by_rid: Find records by their unique rid
 SELECT rid, seq, body FROM everlog.rec WHERE sid = %(sid)s AND rid = ANY(%(rids)s)
 
--- barrier: a commit behind another one, so that both are where they must be when this one is acknowledged; 0 rows mean
--- that this server does not have what another one had
+-- confirm_stored: Commit after an earlier commit, so that both are replicated once this one is acknowledged; 0 rows
+-- mean that this server lacks what another one had
 UPDATE everlog.session SET head = head WHERE sid = %(sid)s AND deleted_at IS NULL AND (
     SELECT count(*) FROM everlog.rec WHERE sid = %(sid)s AND rid = ANY(%(rids)s::uuid[])
 ) = %(count)s
 
--- opened: the head of a session and its first records above a seq
+-- first_page: Read the head of a session and its first records above a seq
 SELECT s.head, s.bytes, r.seq, r.part, r.body
 FROM everlog.session s LEFT JOIN LATERAL (
     SELECT seq, part, body FROM everlog.rec
@@ -56,7 +56,7 @@ FROM everlog.session s LEFT JOIN LATERAL (
 ) r ON true
 WHERE s.sid = %(sid)s AND s.deleted_at IS NULL ORDER BY r.seq
 
--- above: further records in order; no row means that the session is gone, since its records go behind it
+-- page_above: Read the next records in order; no row means that the session is deleted: its records go after it
 SELECT r.seq, r.part, r.body
 FROM everlog.session s LEFT JOIN LATERAL (
     SELECT seq, part, body FROM everlog.rec
@@ -64,14 +64,14 @@ FROM everlog.session s LEFT JOIN LATERAL (
 ) r ON true
 WHERE s.sid = %(sid)s AND s.deleted_at IS NULL ORDER BY r.seq
 
--- ended: the head of a session and its last records
+-- last_page: Read the head of a session and its last records
 SELECT s.head, s.bytes, r.seq, r.part, r.body
 FROM everlog.session s LEFT JOIN LATERAL (
     SELECT seq, part, body FROM everlog.rec WHERE sid = s.sid ORDER BY seq DESC LIMIT %(limit)s
 ) r ON true
 WHERE s.sid = %(sid)s AND s.deleted_at IS NULL ORDER BY r.seq DESC
 
--- below: further records, newest first; no row means that the session is gone
+-- page_below: Read the preceding records, newest first; no row means that the session is deleted
 SELECT r.seq, r.part, r.body
 FROM everlog.session s LEFT JOIN LATERAL (
     SELECT seq, part, body FROM everlog.rec
@@ -79,55 +79,55 @@ FROM everlog.session s LEFT JOIN LATERAL (
 ) r ON true
 WHERE s.sid = %(sid)s AND s.deleted_at IS NULL ORDER BY r.seq DESC
 
--- offset: where in its part a record begins
+-- record_offset: Compute where in its part a record begins
 SELECT coalesce(sum(octet_length(body) + 1), 0)::bigint FROM everlog.rec
 WHERE sid = %(sid)s AND part = %(part)s AND seq < %(seq)s
 
--- full_parts: those that are full
+-- full_parts: List the full parts
 SELECT part, bytes, first_seq, last_seq FROM everlog.part WHERE sid = %(sid)s ORDER BY part
 
--- current_part: the one that is written to
+-- current_part: Read the part that is being written
 SELECT part, part_bytes, part_first, head, bytes FROM everlog.session
 WHERE sid = %(sid)s AND deleted_at IS NULL
 
--- epochs: where the epoch goes back
+-- epoch_decreases: Find records whose epoch is lower than that of the record before
 SELECT seq, part FROM (
     SELECT seq, part, epoch, lag(epoch) OVER (ORDER BY seq) AS before FROM everlog.rec WHERE sid = %(sid)s
 ) e WHERE epoch < before ORDER BY seq
 
--- hold: nobody appends to a session until the transaction ends
+-- lock_session: Block appends to a session until the transaction ends
 SELECT head, epoch FROM everlog.session WHERE sid = %(sid)s AND deleted_at IS NULL FOR UPDATE
 
--- measured: the parts as the records are
+-- measured_parts: Compute the parts from the records
 SELECT part, sum(octet_length(body) + 1)::bigint, coalesce(min(nullif(seq, 0)), 0), max(seq),
     coalesce(max(CASE WHEN kind BETWEEN 2 AND 4 THEN seq END), 0)
 FROM everlog.rec WHERE sid = %(sid)s GROUP BY part ORDER BY part
 
--- drop_parts: before they are written anew
+-- delete_parts: Delete all part rows
 DELETE FROM everlog.part WHERE sid = %(sid)s
 
--- put_part: one that is full
+-- insert_part: Insert a full part
 INSERT INTO everlog.part (sid, part, bytes, first_seq, last_seq)
 VALUES (%(sid)s, %(part)s, %(bytes)s, %(first)s, %(last)s)
 
--- correct: what a session's row says of its log, counted anew
+-- update_counts: Correct the counts in a session's row
 UPDATE everlog.session SET head = %(head)s, marker = %(marker)s, bytes = %(bytes)s, part = %(part)s,
     part_bytes = %(part_bytes)s, part_first = %(part_first)s
 WHERE sid = %(sid)s AND head = %(before)s AND deleted_at IS NULL
 
--- copy: the records of a session up to one, for another; none if it is deleted, when some of them may be gone
+-- copy_records: Copy records up to a seq into another session; none if the source is deleted and may be incomplete
 INSERT INTO everlog.rec (sid, seq, rid, epoch, part, kind, body)
 SELECT %(copy)s, r.seq, r.rid, 0, r.part, r.kind, r.body
 FROM everlog.session s JOIN everlog.rec r ON r.sid = s.sid
 WHERE s.sid = %(sid)s AND s.deleted_at IS NULL AND r.seq <= %(at)s
 
--- has: whether there is a record
+-- record_exists: Check that a record exists
 SELECT 1 FROM everlog.rec WHERE sid = %(sid)s AND seq = %(at)s
 
--- birth: what a session was made with, as a record; a log from elsewhere may have none
+-- birth_record: Read the record that holds the fields a session was created with; an adopted log may have none
 SELECT body FROM everlog.rec WHERE sid = %(sid)s AND seq = 0
 
--- drop_some: remove records of a session that is deleted, some at a time; under `hold_deleted`
+-- delete_batch: Delete a batch of records of a deleted session; call under `lock_deleted`
 DELETE FROM everlog.rec WHERE sid = %(sid)s AND seq <= (
     SELECT max(seq) FROM (SELECT seq FROM everlog.rec WHERE sid = %(sid)s ORDER BY seq LIMIT 5000) few
 )

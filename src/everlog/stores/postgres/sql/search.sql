@@ -1,8 +1,8 @@
--- await: a session has something to be taken in
+-- mark_pending: Mark a session as having records to index
 INSERT INTO everlog.pending (sid, seq) VALUES (%(sid)s, %(seq)s)
 ON CONFLICT (sid) DO UPDATE SET seq = greatest(pending.seq, excluded.seq)
 
--- behind: sessions that have gone on since they were taken in, the oldest first
+-- stale_sessions: List sessions that have grown since they were indexed, oldest first
 SELECT p.sid, coalesce(t.seq, 0), l.bytes, l.metadata
 FROM (
     SELECT sid, max(seq) AS seq FROM (
@@ -16,60 +16,60 @@ LEFT JOIN everlog.taken t ON t.sid = p.sid
 WHERE coalesce(t.seq, -1) < p.seq
 ORDER BY l.active, p.sid LIMIT %(limit)s
 
--- first: a session is taken in for the first time
+-- insert_indexed: Start indexing a session
 INSERT INTO everlog.taken (sid, seq) VALUES (%(sid)s, 0) ON CONFLICT (sid) DO NOTHING
 
--- taken: how far, unless another process was here
+-- advance_indexed: Record how far a session is indexed; 0 rows mean that another process was faster
 UPDATE everlog.taken SET seq = %(through)s WHERE sid = %(sid)s AND seq = %(seq)s
 
--- hold: a session is not deleted until the transaction ends
+-- lock_session: Block the deletion of a session until the transaction ends
 SELECT 1 FROM everlog.session WHERE sid = %(sid)s AND deleted_at IS NULL FOR SHARE
 
--- done: nothing is left to be taken in
+-- delete_pending_through: Delete the pending row, unless the session has grown since
 DELETE FROM everlog.pending WHERE sid = %(sid)s AND seq <= %(through)s
 
--- drop_range: what a rewind took back
+-- delete_range: Delete the passages of a rewound range
 DELETE FROM everlog.passage
 WHERE sid = %(sid)s AND seq BETWEEN %(first)s AND %(last)s AND kind <> 'summary'
 
--- drop_these: what is not found any more
+-- delete_seqs: Delete the passages of some records
 DELETE FROM everlog.passage WHERE sid = %(sid)s AND seq = ANY(%(seqs)s)
 
--- put: something that was said
+-- upsert_passage: Write a passage
 INSERT INTO everlog.passage (sid, seq, at, kind, text, words, inside)
 VALUES (%(sid)s, %(seq)s, %(at)s, %(kind)s, %(text)s, to_tsvector('english', %(words)s),
     CASE WHEN %(inside)s = '' THEN NULL ELSE to_tsvector('simple', %(inside)s) END)
 ON CONFLICT (sid, seq) DO UPDATE SET at = excluded.at, kind = excluded.kind, text = excluded.text,
     words = excluded.words, inside = excluded.inside
 
--- count: more passages, or fewer
+-- add_passages: Add to the passage count, or subtract from it
 UPDATE everlog.stripe SET passages = passages + %(more)s WHERE number = %(stripe)s
 
--- total: all passages
+-- count_passages: Count all passages
 SELECT coalesce(sum(passages), 0)::bigint FROM everlog.stripe
 
--- drop_passages: of a session
+-- delete_passages: Delete all passages of a session
 DELETE FROM everlog.passage WHERE sid = %(sid)s
 
--- drop_taken: likewise
+-- delete_indexed: Forget how far a session is indexed
 DELETE FROM everlog.taken WHERE sid = %(sid)s
 
--- drop_pending: likewise
+-- delete_pending: Delete the pending row of a session
 DELETE FROM everlog.pending WHERE sid = %(sid)s
 
--- stems: words as the index has them
+-- stems: Return the lexeme of each word
 SELECT w, to_tsvector('english', w)::text FROM unnest(%(words)s::text[]) AS u (w)
 
--- number: how many passages have something, as far as it matters
+-- count_matches: Count matching passages, up to a limit
 SELECT count(*) FROM (
     SELECT 1 FROM everlog.passage WHERE words @@ %(match)s::tsquery LIMIT %(limit)s
 ) few
 
--- places: the newest passages that have something
+-- newest_matches: Find the newest matching passages
 SELECT sid, seq FROM everlog.passage WHERE words @@ %(match)s::tsquery
 ORDER BY sid DESC, seq DESC LIMIT %(limit)s
 
--- shown: passages to be shown, as far as they are searched
+-- passage_texts: Read the searchable text of some passages
 SELECT p.sid, p.seq, p.kind, p.at, left(p.text, 300000)
 FROM unnest(%(sids)s::uuid[], %(seqs)s::bigint[]) AS u (sid, seq)
 JOIN everlog.passage p ON p.sid = u.sid AND p.seq = u.seq

@@ -1,5 +1,5 @@
--- unowned: sessions whose turn nobody has, though something may be left to do; in any order, so that two who look at
--- once begin with different ones
+-- unowned: List sessions that may be unfinished and whose turn nobody holds; in random order, so that two processes
+-- that look at once begin with different sessions
 SELECT sid FROM (
     SELECT l.sid FROM everlog.listing l JOIN everlog.session s ON s.sid = l.sid
     WHERE l.unfinished AND s.lease_until < clock_timestamp() AND s.deleted_at IS NULL
@@ -10,30 +10,30 @@ SELECT sid FROM (
     WHERE s.head > l.seq AND s.lease_until < clock_timestamp() AND s.deleted_at IS NULL
 ) found ORDER BY random() LIMIT %(limit)s
 
--- heads: how far some logs are
+-- heads: Read how far some logs are
 SELECT sid, head FROM everlog.session WHERE sid = ANY(%(sids)s) AND deleted_at IS NULL
 
--- tell: some sessions have gone on; for those who listen
+-- notify: Notify listeners that sessions have grown
 SELECT pg_notify(u.channel, u.payload) FROM unnest(%(channels)s::text[], %(payloads)s::text[]) AS u (channel, payload)
 
--- clock: the server's, in milliseconds
+-- server_clock: Read the server's clock, in ms
 SELECT (extract(epoch FROM clock_timestamp()) * 1000)::bigint
 
--- take_due: run a job for a time, unless somebody has done so or will; the same attempt may ask again. What was taken for
--- later than the latest was taken by a clock that is wrong
+-- claim_job: Claim the run of a job for a time, unless another process has claimed that or a later one; the same
+-- attempt may repeat it. A claim later than the latest plausible time came from a wrong clock and is replaced
 INSERT INTO everlog.job (name, due, taker) VALUES (%(name)s, %(due)s, %(taker)s)
 ON CONFLICT (name) DO UPDATE SET due = excluded.due, taker = excluded.taker
     WHERE job.due < excluded.due OR job.taker = excluded.taker OR job.due > %(latest)s
 RETURNING fared
 
--- jobs: all of them
+-- list_jobs: List all jobs
 SELECT name, fared FROM everlog.job
 
--- know_job: before it is changed for the first time
+-- insert_job: Insert a job before its first change
 INSERT INTO everlog.job (name) VALUES (%(name)s) ON CONFLICT (name) DO NOTHING
 
--- lock_job: nobody else changes it until the transaction ends
+-- lock_job: Lock a job until the transaction ends
 SELECT fared FROM everlog.job WHERE name = %(name)s FOR UPDATE
 
--- put_job: how it fared
+-- update_job: Update the state of a job
 UPDATE everlog.job SET fared = %(fared)b WHERE name = %(name)s

@@ -1,0 +1,118 @@
+"""Several stores as one: what is listed, what is found, and what one that is broken does."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator
+from pathlib import Path
+from typing import cast
+
+import pytest
+
+import everlog
+from everlog.app import open_store
+from everlog.errors import NotFoundError, SettingsError, StoreFailedError
+from everlog.ports import Order
+from everlog.session import Store
+from everlog.settings import Settings, StoreSettings
+from tests.foreign.foreign_directories import cersei_file, crabtalk_file, made
+
+ULID = "01ARZ3NDEKTSV4RRFFQ69G5FAV"
+
+
+def numbered(hour: int) -> dict[str, bytes]:
+    """Sessions that were made on five days, at an hour."""
+    made = crabtalk_file().replace(b"T08", b"T%02d" % hour)
+    return {f"crab_{hour}_{day}.jsonl": made.replace(b"2026-03-01", b"2026-03-0%d" % day) for day in range(1, 6)}
+
+
+@pytest.fixture
+def stores(tmp_path: Path) -> Iterator[Store]:
+    """A root with three sessions, and two directories of five."""
+    places = [made(tmp_path / f"at-{hour}", numbered(hour)) for hour in (8, 9)]
+    with joined(tmp_path, *places) as store:
+        for number in range(3):
+            store.create(title=f"ours {number}").append(everlog.user("hi"))
+        yield store
+
+
+def joined(tmp_path: Path, *places: Path) -> Store:
+    settings = Settings(stores=tuple(StoreSettings(str(one)) for one in places))
+    return open_store(tmp_path / "root", dialect="native", settings=settings)
+
+
+@pytest.mark.parametrize("limit", [1, 2, 3, 5, 50])
+@pytest.mark.parametrize("order", ["active", "created"])
+def test_pages_have_every_session_once(stores: Store, order: str, limit: int) -> None:
+    rows: list[everlog.SessionRow] = []
+    cursor = None
+    for _ in range(20):
+        page = stores.port.list(limit=limit, cursor=cursor, order=cast(Order, order))
+        rows += page
+        cursor = page.next
+        if cursor is None:
+            break
+    assert cursor is None
+    assert len(rows) == len({row.id for row in rows}) == page.total == 13
+    if order == "created":
+        times = [row.metadata.created_at for row in rows]
+        assert times == sorted(times, reverse=True)
+
+
+def test_a_directory_that_is_not_there_does_not_hide_the_others(tmp_path: Path) -> None:
+    place = made(tmp_path / "crab", {"crab_user_1.jsonl": crabtalk_file()})
+    with joined(tmp_path, tmp_path / "nowhere", place) as store:
+        own = store.create(title="ours")
+        assert {row.id for row in store.list()} == {own.id, "crab_user_1"}
+        assert any("nowhere cannot be read" in one for one in store.port.reports)  # type: ignore[attr-defined]
+        assert store.session("crab_user_1").messages()
+        with pytest.raises(NotFoundError):
+            store.session("crab_user_9")
+        place.rename(tmp_path / "away")
+        assert [row.id for row in store.list()] == [own.id]
+        with pytest.raises(StoreFailedError):
+            store.session("crab_user_9")
+        made(tmp_path / "nowhere", {"crab_user_2.jsonl": crabtalk_file()})  # its program came
+        assert {row.id for row in store.list()} == {own.id, "crab_user_2"}
+
+
+def test_an_id_that_two_directories_have_is_that_of_the_first(tmp_path: Path) -> None:
+    files = {"crab_user_1.jsonl": crabtalk_file()}
+    first = made(tmp_path / "first", files)
+    second = made(tmp_path / "second", {**files, "crab_user_2.jsonl": crabtalk_file()})
+    with joined(tmp_path, first, second) as store:
+        assert sorted(row.id for row in store.list()) == ["crab_user_1", "crab_user_2"]
+        store.session("crab_user_1").append(everlog.user("here"))
+    assert (second / "crab_user_1.jsonl").read_bytes() == crabtalk_file()
+
+
+def test_a_foreign_session_may_have_an_id_like_ours(tmp_path: Path) -> None:
+    place = made(tmp_path / "cersei", {f"{ULID}.jsonl": cersei_file(ULID)})
+    with joined(tmp_path, place) as store:
+        assert [row.id for row in store.list()] == [ULID]
+        assert store.session(ULID).messages()
+
+
+def test_a_copy_can_be_asked_for_what_it_does_not_have(stores: Store) -> None:
+    assert copy.copy(stores.port) is not stores.port
+    with pytest.raises(AttributeError):
+        _ = stores.port._nothing  # type: ignore[attr-defined]
+
+
+def test_nothing_of_ours_goes_into_the_directory_of_another_program(tmp_path: Path) -> None:
+    place = made(tmp_path / "crab", {"crab_user_1.jsonl": crabtalk_file()})
+    for home in (place, place / "inside", tmp_path / "crab" / ".." / "crab"):
+        with pytest.raises(SettingsError, match="inside the foreign directory"):
+            open_store(place, dialect="crabtalk", home=home)
+    assert [one.name for one in place.iterdir()] == ["crab_user_1.jsonl"]
+
+
+def test_a_search_has_every_session_once_and_counts_those_in_question(stores: Store) -> None:
+    every = [one.session for one in stores.search("hi OR hello", limit=50).results]
+    pages = [stores.search("hi OR hello", limit=4, offset=offset) for offset in range(0, 17, 4)]
+    assert [one.session for page in pages for one in page.results] == every
+    assert len(every) == len(set(every)) == 13
+    assert {page.total for page in pages} == {13}
+    for limit in (1, 50):  # of more sessions than are shown, and of all of them
+        found = stores.search("hi OR hello", limit=limit, title="ours")
+        assert (len(found.results), found.total) == (min(limit, 3), 3)

@@ -1,0 +1,262 @@
+"""Importing: found by content, brought in whole, once, and written out again."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+import everlog
+from everlog.app import load_formats
+from everlog.interop.formats.format_types import (
+    MAX_LINE_BYTES,
+    ForeignSession,
+    HiddenMessages,
+    InMemorySource,
+    Summary,
+    split_lines,
+)
+from everlog.interop.importer import FileSource, detect_format, find_files, import_files, import_session
+from everlog.model import Event, Tombstone, assistant, user
+from everlog.settings import SessionSettings, Settings
+
+CRAB = (
+    b'{"agent":"crab","created_by":"user","created_at":"2026-03-01T10:00:00+00:00","title":"",'
+    b'"uptime_secs":3}\n'
+    b'{"role":"user","content":"hello"}\n'
+    b'{"role":"assistant","content":"hi"}\n'
+)
+CORPUS = Path(__file__).parents[3] / "shared" / "corpus"
+
+
+def _read(*items: everlog.Message | Event | Summary | HiddenMessages, name: str = "a") -> ForeignSession:
+    return ForeignSession(session_id=name, items=items, line_count=len(items), created_ms=1_770_000_000_000)
+
+
+# --- finding
+
+
+def test_transcripts_are_found_and_what_belongs_to_them_is_not(tmp_path: Path) -> None:
+    for name in (
+        "a.jsonl",
+        "a_part2.jsonl",
+        "a_part3.jsonl",
+        "lonely_part2.jsonl",
+        "b.json",
+        "b.meta.json",
+        "notes.txt",
+        "deep/er/c.jsonl",
+        "a/subagents/agent-1.jsonl",
+        "a/tool-results/x.txt",
+    ):
+        file = tmp_path / name
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_bytes(b"{}\n")
+    (tmp_path / "link.jsonl").symlink_to(tmp_path / "a.jsonl")
+    found = [one.relative_to(tmp_path).as_posix() for one in find_files([tmp_path])]
+    assert found == ["a.jsonl", "b.json", "lonely_part2.jsonl", "deep/er/c.jsonl"]
+    assert FileSource(tmp_path / "a.jsonl").paths() == [
+        "a.jsonl",
+        "a_part2.jsonl",
+        "a_part3.jsonl",
+        "a/subagents/agent-1.jsonl",
+        "a/tool-results/x.txt",
+    ]
+
+
+def test_a_name_with_wildcards_stands_for_itself(tmp_path: Path) -> None:
+    for name in ("[x]*.jsonl", "[x]*_part2.jsonl", "xyz_part2.jsonl"):
+        (tmp_path / name).write_bytes(b"{}\n")
+    assert FileSource(tmp_path / "[x]*.jsonl").paths() == ["[x]*.jsonl", "[x]*_part2.jsonl"]
+
+
+@pytest.mark.parametrize(
+    "data", [b"", b"\n", b"a", b"a\nb", b"a\nb\n", b"\n\na\r\n", b"x" * 3_000_000 + b"\ny", b"\xe2\x80\xa8\n"]
+)
+def test_lines_on_the_disk_are_those_in_memory(tmp_path: Path, data: bytes) -> None:
+    (tmp_path / "a.jsonl").write_bytes(data)
+    assert list(FileSource(tmp_path / "a.jsonl").lines("a.jsonl")) == list(split_lines(data))
+
+
+def test_of_a_line_that_is_far_too_long_only_the_beginning_is_held(tmp_path: Path) -> None:
+    file = tmp_path / "a.jsonl"
+    with file.open("wb") as opened:
+        opened.write(b"first\n")
+        opened.truncate(MAX_LINE_BYTES * 2)
+        opened.seek(0, os.SEEK_END)
+        opened.write(b"\nlast\n")
+    first, long, last = FileSource(file).lines("a.jsonl")
+    assert first.data == b"first" and last.data == b"last" and last.start == MAX_LINE_BYTES * 2 + 1
+    assert MAX_LINE_BYTES < len(long.data) < MAX_LINE_BYTES + 3_000_000
+
+
+# --- bringing in
+
+
+def test_a_summary_keeps_what_it_names_and_hides_nothing() -> None:
+    with everlog.open_store("memory:") as store:
+        read = _read(
+            user("one", id="m1"),
+            assistant("two", id="m2"),
+            user("three", id="m3"),
+            Summary(id="s1", text="so far", first_kept="m3"),
+            assistant("four", id="m4"),
+        )
+        session = store.session(import_session(store.port, "test", read).id or "")
+        assert [one.text for one in session.messages()] == ["one", "two", "three", "four"]
+        assert [one.text for one in session.context().messages] == ["so far", "three", "four"]
+
+
+def test_a_summary_that_keeps_nothing_stands_for_all_before_it() -> None:
+    with everlog.open_store("memory:") as store:
+        read = _read(user("one", id="m1"), Summary(id="s1", text="so far"), user("two", id="m2"))
+        session = store.session(import_session(store.port, "test", read).id or "")
+        assert [one.text for one in session.context().messages] == ["so far", "two"]
+
+
+def test_a_branch_that_was_left_is_hidden_and_shown_when_it_is_taken_up_again() -> None:
+    first, left, taken = user("a", id="m1"), assistant("b", id="m2"), assistant("c", id="m3")
+    with everlog.open_store("memory:") as store:
+        done = import_session(store.port, "test", _read(first, left, taken, HiddenMessages(id="h1", ids=("m2",))))
+        session = store.session(done.id or "")
+        assert [one.text for one in session.messages()] == ["a", "c"]
+        import_session(store.port, "test", _read(first, left, taken, HiddenMessages(id="h2", ids=("m3",))))
+        assert [one.text for one in session.messages()] == ["a", "b"]
+        session.tombstone(1)  # by a person: no import brings it back
+        import_session(store.port, "test", _read(first, left, taken, HiddenMessages(id="h3", ids=("m2",))))
+        assert [one.text for one in session.messages()] == ["c"]
+        assert sum(isinstance(one, Tombstone) for one in session.records()) == 4
+
+
+def test_a_branch_that_was_left_before_a_summary_does_not_make_it_stale() -> None:
+    items = (
+        user("a", id="m1"),
+        assistant("left", id="m2"),
+        assistant("taken", id="m3"),
+        Summary(id="s1", text="so far"),
+        user("b", id="m4"),
+        assistant("left too", id="m5"),
+        assistant("c", id="m6"),
+    )
+    with everlog.open_store("memory:") as store:
+        read = _read(*items, HiddenMessages(id="h1", ids=("m2", "m5")))
+        session = store.session(import_session(store.port, "test", read).id or "")
+        assert [one.text for one in session.messages()] == ["a", "taken", "b", "c"]
+        context = session.context()
+        assert [one.text for one in context.messages] == ["so far", "b", "c"]
+        assert context.stale == ()
+        assert import_session(store.port, "test", read).added == 0
+
+
+def test_what_was_skipped_and_is_no_more_is_shown_again() -> None:
+    first, second = user("a", id="m1"), user("b", id="m2")
+    with everlog.open_store("memory:") as store:
+        done = import_session(store.port, "test", _read(first, second, HiddenMessages(id="h1", ids=("m1",))))
+        session = store.session(done.id or "")
+        assert [one.text for one in session.messages()] == ["b"]
+        import_session(store.port, "test", _read(first, second))
+        assert [one.text for one in session.messages()] == ["a", "b"]
+        assert import_session(store.port, "test", _read(first, second)).added == 0
+
+
+def test_a_run_that_was_cut_short_is_taken_up(tmp_path: Path) -> None:
+    items = [user(f"message {at}", id=f"m{at}") for at in range(1200)]
+    with everlog.open_store(tmp_path) as store:
+        append, calls = store.port.append, 0
+
+        def failing(*arguments: object, **named: object) -> object:
+            nonlocal calls
+            calls += 1
+            if calls == 2:
+                raise everlog.StoreFailedError("power")
+            return append(*arguments, **named)  # type: ignore[arg-type]
+
+        store.port.append = failing  # type: ignore[method-assign, assignment]
+        with pytest.raises(everlog.StoreFailedError):
+            import_session(store.port, "test", _read(*items))
+        store.port.append = append  # type: ignore[method-assign]
+        done = import_session(store.port, "test", _read(*items))
+        assert done.added == 700
+        texts = [one.text for one in store.session(done.id or "").messages()]
+        assert texts == [f"message {at}" for at in range(1200)]
+
+
+def test_a_record_that_is_too_long_for_us_is_named_and_the_others_are_there() -> None:
+    settings = Settings(session=SessionSettings(line_bytes=2_000))
+    with everlog.open_store("memory:", settings=settings) as store:
+        read = _read(user("one", id="m1"), user("x" * 5_000, id="m2"), user("three", id="m3"))
+        done = import_session(store.port, "test", read)
+        assert len(done.lost) == 1 and "m2" in done.lost[0]
+        assert [one.text for one in store.session(done.id or "").messages()] == ["one", "three"]
+        assert import_session(store.port, "test", read).added == 0
+
+
+def test_facts_become_metadata_and_agents_that_were_asked_sessions_of_their_own() -> None:
+    child = ForeignSession(session_id="a/sub", items=(user("dig", id="c1"),), metadata={"parent": {"toolCallId": "t"}})
+    read = ForeignSession(
+        session_id="a",
+        metadata={"name": "Title", "agent": "crab", "sender": "tg:1", "cwd": "/srv", "model": "m"},
+        created_ms=1_770_000_000_000,
+        items=(user("hello", id="m1"),),
+        children=(child,),
+    )
+    with everlog.open_store("memory:") as store:
+        done = import_session(store.port, "test", read)
+        known = store.session("test:a").metadata
+        assert (known.title, known.agent, known.sender, known.source) == ("Title", "crab", "tg:1", "test")
+        assert known.created_at.startswith("2026-02-02") and not known.model_chosen
+        assert known.extra["cwd"] == "/srv"
+        other = store.session("test:a/sub").metadata
+        assert other.extra["parent"] == {"toolCallId": "t", "id": done.id}
+        assert store.current("crab", "tg:1") is None, "nobody's current chat changes"
+
+
+# --- files
+
+
+def test_files_are_imported_by_their_content_and_others_are_named(tmp_path: Path) -> None:
+    (tmp_path / "crab_user_1.jsonl").write_bytes(CRAB)
+    (tmp_path / "what.jsonl").write_bytes(b"no session\n")
+    (tmp_path / "gone.jsonl").write_bytes(CRAB)
+    files = find_files([tmp_path])
+    (tmp_path / "gone.jsonl").unlink()
+    with everlog.open_store("memory:") as store:
+        told: list[tuple[int, int]] = []
+        done = list(import_files(store.port, files, load_formats(), progress=lambda *one: told.append(one)))
+        assert [(one.format, one.problem) for one in done] == [
+            ("crabtalk", ""),
+            ("", "No such file or directory"),
+            ("", "not a session in a known format"),
+        ]
+        assert told == [(1, 3), (2, 3), (3, 3)]
+        session = store.session(done[0].id or "")
+        assert [one.text for one in session.messages()] == ["hello", "hi"]
+        assert session.metadata.created_at == "2026-03-01T10:00:00.000Z"
+
+
+def test_every_real_session_comes_in_whole_and_goes_back_out_equal() -> None:
+    if not CORPUS.is_dir():
+        pytest.skip("no corpus")
+    from everlog.interop.exporter import export
+
+    files = find_files([CORPUS / "claude-code", CORPUS / "pi"])
+    with everlog.open_store("memory:") as store:
+        for file in files:
+            dialect = detect_format(file, load_formats())
+            assert dialect is not None
+            read = dialect.read(FileSource(file))
+            done = import_session(store.port, dialect.NAME, read)
+            assert (done.lost, done.records_out) == ((), len(read.items))
+            written = export(store.session(done.id or ""), dialect)
+            name = next(iter(written.files))
+            ours = [json.loads(line) for line in written.files[name].split(b"\n") if line]
+            theirs = [json.loads(line) for line in file.read_bytes().split(b"\n") if line]
+            assert ours == theirs, file.name
+
+
+def test_given_sources_are_what_they_say() -> None:
+    source = InMemorySource("a", {"a.jsonl": b"1\n2"}, 5)
+    assert source.paths() == ("a.jsonl",) and source.read("a.jsonl") == b"1\n2"
+    assert [line.ended for line in source.lines("a.jsonl")] == [True, False]

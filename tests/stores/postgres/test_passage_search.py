@@ -1,0 +1,160 @@
+"""The engine's full text finds what the index of files finds: the same examples, the same answers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from everlog.index import ranking
+from everlog.index.query import parse_query
+from everlog.model import assistant, user
+from everlog.ports import Query
+from everlog.stores.postgres import text_search_words
+from everlog.stores.postgres.passage_search import PassageSearch
+from everlog.stores.postgres.postgres_store import PostgresStore
+from everlog.stores.postgres.snippets import make_snippet
+from tests.examples import examples
+from tests.index import test_query as queries
+from tests.stores.postgres.open_stores import Stores, shared_server
+from tests.stores.postgres.server import Server
+
+WEIGHTS = list(ranking.WEIGHTS.values())
+
+
+def _given(test: Any) -> list[tuple[str, list[int]]]:
+    (mark,) = test.pytestmark
+    return list(mark.args[1])
+
+
+EXAMPLES = [
+    *_given(queries.test_a_query_finds_what_it_says),
+    *_given(queries.test_what_makes_no_sense_is_searched_as_words),
+]
+
+
+@pytest.fixture(scope="module")
+def store() -> Iterator[PostgresStore]:
+    with Stores(shared_server()) as stores:
+        made = stores.new()
+        session = made.create().id
+        made.append(session, [user(text) for text in queries.TEXTS])
+        made.catch_up()
+        yield made
+
+
+@pytest.fixture(scope="module")
+def texts(store: PostgresStore) -> PassageSearch:
+    return store.passages
+
+
+def matching(texts: PassageSearch, match: str) -> list[int]:
+    hits = texts.find_best(match, WEIGHTS, Query(text=""), 100) if match else []
+    return sorted(hit.seq for hit in hits)
+
+
+@pytest.mark.parametrize(("query", "found"), EXAMPLES)
+def test_a_query_finds_what_it_finds_in_files(texts: PassageSearch, query: str, found: list[int]) -> None:
+    assert matching(texts, parse_query(query).match) == found
+
+
+def test_when_nothing_matches_any_of_the_words_may(texts: PassageSearch) -> None:
+    assert matching(texts, parse_query("the fox and the conversation -dog").match_any) == [7]
+    assert matching(texts, parse_query("xyz conversat*").match_any) == [7]
+
+
+def test_a_piece_of_an_identifier_is_found_inside(texts: PassageSearch) -> None:
+    for piece, found in (("serNam", [3]), ("user_na", [4]), ("rNaX", [])):
+        hits = texts.find_substrings(parse_query(piece).match_substring, Query(text=""), 10)
+        assert [hit.seq for hit in hits] == found
+
+
+@settings(max_examples=examples(150), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.text())
+def test_every_text_can_be_asked_for_and_taken_in(texts: PassageSearch, text: str) -> None:
+    parsed = parse_query(text)
+    for match in filter(None, (parsed.match, parsed.match_any)):
+        matching(texts, match)
+        texts.count_matches(match)
+        texts.matching_rows(match, 5)
+    if parsed.match_substring:
+        texts.find_substrings(parsed.match_substring, Query(text=""), 5)
+    text_search_words.encode_document(text, text)
+
+
+def test_long_strange_and_repetitive_messages_are_taken_in(stores: Stores) -> None:
+    store = stores.new()
+    session = store.create().id
+    store.append(
+        session,
+        [
+            user("needle " + "x" * 2_000_000),
+            assistant(" ".join(f"w{n}" for n in range(300_000)) + " haystack"),
+            user("same " * 300_000 + "end"),
+            user("".join(map(chr, range(0x4E00, 0x9F00))) * 20),
+            user("nul \0 here, and \ud800 half a character"),
+        ],
+    )
+    assert store.catch_up() == 1
+    for word, seq in (("needle", 1), ("w5", 2), ("same", 3), ("\u4e10\u4e11", 4), ("character", 5)):
+        (found,) = store.search(Query(text=word)).results
+        assert found.hits[0].seq == seq
+        assert len(found.hits[0].snippet) < 400
+
+
+def test_catching_up_twice_takes_nothing_in_and_two_processes_take_it_in_once(stores: Stores) -> None:
+    store = stores.new()
+    for number in range(5):
+        session = store.create({"name": f"title {number}"}).id
+        store.append(session, [user("apples"), assistant("pears")])
+    other = stores.again(store)
+    assert store.catch_up() == 5
+    assert store.catch_up() == other.catch_up() == 0
+    assert store.passages.count_passages() == 15
+    store.delete(session)
+    assert store.passages.count_passages() == 12
+    assert other.search(Query(text="apples")).total == 4
+
+
+def test_a_title_is_found_before_anything_was_said(stores: Stores) -> None:
+    store = stores.new()
+    session = store.create({"name": "About quinces"}).id
+    (found,) = store.search(Query(text="quince")).results
+    assert (found.session, found.hits[0].seq) == (session, 0)
+
+
+@pytest.mark.parametrize("locale", ["LC_CTYPE 'C'", "LOCALE_PROVIDER builtin BUILTIN_LOCALE 'C'"])
+def test_words_are_the_same_in_any_locale(server: Server, locale: str) -> None:
+    with server.connect() as admin:
+        admin.execute(f"CREATE DATABASE other ENCODING 'UTF8' LC_COLLATE 'C' {locale} TEMPLATE template0")
+        try:
+            store = PostgresStore(server.url.removesuffix("postgres") + "other")
+            session = store.create().id
+            store.append(session, [user(text) for text in queries.TEXTS])
+            store.catch_up()
+            for query, found in EXAMPLES:
+                assert matching(store.passages, parse_query(query).match) == found, query
+            assert matching(store.passages, parse_query("x*").match) == []
+            store.close()
+        finally:
+            admin.execute("DROP DATABASE other WITH (FORCE)")
+
+
+@pytest.mark.parametrize(
+    ("text", "piece"),
+    [
+        ("the cat sat", "the «cat» sat"),
+        ("nothing here", ""),
+        ("a b c d cat e f g h", "…d «cat» e f g h"),
+        ("a b c d cat e f g h i", "…d «cat» e f g h…"),
+        (f"{'x' * 500} cat {'y' * 500} d", f"…{'x' * 150} «cat» {'y' * 150}…"),
+        ("cat x y z cat cat", "…z «cat» «cat»"),
+        ("(cat)", "(«cat»)"),
+    ],
+)
+def test_a_snippet_is_cut_around_what_was_found(text: str, piece: str) -> None:
+    size = 6 if "d" in text else 3
+    assert make_snippet(text, lambda word: word == "cat", ("«", "»"), size) == piece
