@@ -32,9 +32,13 @@ run: setup ## the daemon with its page, on the offline model, in ~/.everlog (ROO
 demo: setup ## on a temporary root: create, append, kill a writer, recover, list, show, compact
 	@$(PY) -m everlog.cli.demo $(ARGS)
 
-quick: setup ## under a minute: no daemon, browser, terminal or database, few examples (ARGS="-k torn")
-	@EVERLOG_TEST_QUICK=1 $(PY) -m pytest -q -n auto --dist worksteal -m 'not slow and not crash' \
-	  $(foreach lane,browser crash daemon llm stores/postgres terminal,--ignore tests/$(lane)) $(ARGS)
+# What needs a daemon, a browser, a terminal, a database or a provider's library, or processes by the dozen.
+SLOW := archive browser crash daemon foreign llm providers stores/postgres terminal wheel cli/test_cli_serve.py \
+  cli/test_cli_store.py cli/test_picker.py formats/test_broken_files.py formats/test_defects_of_others.py \
+  runtime/test_queue_stress.py runtime/test_shared_jobs.py test_docs.py
+quick: setup ## under a minute: no daemon, browser, terminal or database, few examples (ARGS="-x")
+	@EVERLOG_TEST_QUICK=1 $(PY) -m pytest -q -n $$(nproc 2>/dev/null || echo 2) --dist worksteal -m 'not slow and not crash' -k 'not postgres' \
+	  $(addprefix --ignore tests/,$(SLOW)) $(ARGS)
 
 test: setup $(VENV)/.strace $(VENV)/.chromium ## all tests, a few minutes' worth (ARGS="-k torn -x")
 	$(PY) -m pytest -n auto --dist worksteal $(ARGS)

@@ -187,6 +187,7 @@ def _promote(root: Path, channel: str) -> None:
 
 
 @pytest.mark.parametrize("channels", [("telegram",), ("telegram", "discord", "slack", "irc")])
+@pytest.mark.slow
 def test_sixteen_processes_promote_once(tmp_path: Path, channels: tuple[str, ...]) -> None:
     old = _old(everlog.open_store(tmp_path), LEGACY, *[f"line {n}" for n in range(40)])
     context = multiprocessing.get_context("spawn")

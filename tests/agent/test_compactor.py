@@ -348,6 +348,7 @@ def test_the_breaker_survives_compactions_and_forks(session: everlog.Session) ->
 # --- many writers
 
 
+@pytest.mark.slow
 def test_eight_threads_append_while_compactions_run(tmp_path: Path) -> None:
     """The full thousand, with times, is in the benchmarks."""
     store = everlog.open_store(tmp_path)

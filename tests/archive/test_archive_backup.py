@@ -86,6 +86,7 @@ def test_a_large_log_that_grew_by_a_line_writes_about_a_line(root: Path, source:
     assert 0 < object_bytes(root) - before == done.bytes_written < 1_000
 
 
+@pytest.mark.slow
 def test_a_log_that_grows_a_hundred_times_is_written_a_few_times(root: Path, source: Path, tmp_path: Path) -> None:
     file = source / "growing.jsonl"
     data = b""

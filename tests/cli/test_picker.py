@@ -123,6 +123,7 @@ def crowd(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Store]:
         yield store
 
 
+@pytest.mark.slow
 def test_the_first_paint_of_ten_thousand_sessions_reads_one_page_and_one_preview(crowd: Store) -> None:
     async def look() -> str | None:
         with picking(crowd) as (keys, paper, counted):

@@ -110,6 +110,7 @@ def test_a_session_in_parts_is_one_row_with_the_right_count(manager: MemoryManag
     assert session.messages()[-2].text == "3"
 
 
+@pytest.mark.slow
 def test_a_session_rolls_over_and_is_refused_before_it_cannot_be_loaded(manager: MemoryManager) -> None:
     def fill(name: str) -> None:
         """Make a part as long as it may be, with nothing in it."""

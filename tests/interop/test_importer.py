@@ -80,6 +80,7 @@ def test_lines_on_the_disk_are_those_in_memory(tmp_path: Path, data: bytes) -> N
     assert list(FileSource(tmp_path / "a.jsonl").lines("a.jsonl")) == list(split_lines(data))
 
 
+@pytest.mark.slow
 def test_of_a_line_that_is_far_too_long_only_the_beginning_is_held(tmp_path: Path) -> None:
     file = tmp_path / "a.jsonl"
     with file.open("wb") as opened:

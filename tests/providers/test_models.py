@@ -77,6 +77,7 @@ def test_offline_is_the_model_that_needs_nothing() -> None:
         ("own:m", {"base_url": "localhost:11434/v1"}, "http://"),
     ],
 )
+@pytest.mark.slow
 def test_a_model_that_cannot_be_connected_says_what_to_set(model: str, table: dict[str, object], words: str) -> None:
     with pytest.raises(SettingsError) as raised:
         connect(model, settings("own", **table), {})

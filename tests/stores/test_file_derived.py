@@ -52,6 +52,7 @@ def _state(store: everlog.Store) -> tuple[list[SessionRow], dict[str, list[int]]
     return rows, live, names
 
 
+@pytest.mark.slow
 def test_deleting_all_derived_files_of_1000_sessions_loses_nothing(tmp_path: Path) -> None:
     root = tmp_path / "root"
     with _store(root) as store:
