@@ -132,7 +132,7 @@ def test_looking_at_the_listing_goes_on(port: Breaking, capsys: pytest.CaptureFi
         port.breaks = True
         board.start()
         board.watch(watching)
-        await until(lambda: "looking_failed" in capsys.readouterr().err)
+        await until(lambda: "refresh_failed" in capsys.readouterr().err)
         port.breaks = False
         async with asyncio.timeout(60):
             await anext(aiter(watching))

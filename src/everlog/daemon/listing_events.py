@@ -130,9 +130,9 @@ class ListingWatcher:
                     await self._compare_listing()
                 await self._emit_remote_events()
             except EverlogError as error:  # of the store; requests report it to their clients
-                log_event("looking_failed", level="warning", error=error.message)
+                log_event("refresh_failed", level="warning", error=error.message)
             except Exception as error:  # a bug must not end the polling
-                log_event("looking_failed", level="error", error=f"{type(error).__name__}: {error}")
+                log_event("refresh_failed", level="error", error=f"{type(error).__name__}: {error}")
 
     # --- the listing
 

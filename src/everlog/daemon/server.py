@@ -145,7 +145,7 @@ def _log_recovery(recovered: RecoveredSession) -> None:
 
 
 def _log_takeover_failure(error: EverlogError) -> None:
-    log_event("rescue_failed", level="warning", error=error.message)
+    log_event("takeover_failed", level="warning", error=error.message)
 
 
 def _handle_signals(stop: Callable[[], None]) -> None:

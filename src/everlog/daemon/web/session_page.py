@@ -102,7 +102,7 @@ async def show_older(
         session_id,
         lambda read_span, markers: window_before(read_span, markers, _clamp_seq(before, markers)),
     )
-    return await _render_page("session_leaf.html", request, runtime, page)
+    return await _render_page("session_window.html", request, runtime, page)
 
 
 @get("/sessions/{session_id:str}/newer", include_in_schema=False)
@@ -116,7 +116,7 @@ async def show_newer(
         session_id,
         lambda read_span, markers: window_after(read_span, markers, _clamp_seq(after, markers)),
     )
-    return await _render_page("session_leaf.html", request, runtime, page)
+    return await _render_page("session_window.html", request, runtime, page)
 
 
 @get("/sessions/{session_id:str}/rows", include_in_schema=False)
