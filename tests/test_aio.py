@@ -7,12 +7,14 @@ import inspect
 import threading
 from collections.abc import Awaitable, Callable
 from pathlib import Path
+from types import FrameType
 
 import anyio
 import anyio.to_thread
 import pytest
 
 import everlog
+from everlog import aio
 from everlog.model import AnyRecord
 from everlog.stores.in_memory import InMemoryStore
 
@@ -168,6 +170,35 @@ def test_an_append_whose_task_is_cancelled_is_awaited_to_its_end() -> None:
             assert len(await session.records()) == 1  # it was there when the task ended
 
     asyncio.run(work())
+
+
+def test_a_call_that_is_cancelled_before_its_thread_begins_it_never_runs() -> None:
+    """A thread was chosen for it and is held back: what it did later, nobody would ever learn."""
+    chosen, may_begin = threading.Event(), threading.Event()
+
+    def hold_back(frame: FrameType, event: str, _: object) -> None:
+        if event == "call" and frame.f_code.co_name == "run" and frame.f_code.co_filename == aio.__file__:
+            chosen.set()
+            assert may_begin.wait(60)
+
+    async def work() -> None:
+        ran: list[str] = []
+        async with everlog.open_async_store("memory:") as store:
+            task = asyncio.create_task(store.call(ran.append, "late"))
+            while not chosen.is_set():
+                await asyncio.sleep(0.001)
+            task.cancel()
+            await asyncio.wait([task])
+            assert task.cancelled()
+            may_begin.set()
+            await asyncio.gather(*(store.call(int) for _ in range(32)))  # every thread has had its turn
+        assert ran == []
+
+    threading.setprofile(hold_back)
+    try:
+        asyncio.run(work())
+    finally:
+        threading.setprofile(None)
 
 
 @pytest.mark.parametrize("times", [1, 3])

@@ -116,7 +116,8 @@ class AsyncStore:
         ended: Future[T] = Future()
 
         def run() -> None:
-            ended.set_running_or_notify_cancel()
+            if not ended.set_running_or_notify_cancel():
+                return  # cancelled before it was started
             try:
                 ended.set_result(verb(*args, **kwargs))
             except BaseException as error:
@@ -129,8 +130,8 @@ class AsyncStore:
                 await to_thread.run_sync(wait, limiter=self._threads())
             except anyio.get_cancelled_exc_class() as error:
                 # asyncio's own cancel() does not respect anyio's shield: wait for the thread.
-                if not ended.running() and not ended.done():
-                    raise  # no thread was free yet, so nothing was started
+                if ended.cancel():
+                    raise  # no thread has started it yet, and none will
                 cancelled, wait = error, partial(ended.exception, None)
         if cancelled is not None:
             raise cancelled
