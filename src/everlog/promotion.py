@@ -67,7 +67,7 @@ def _claim(port: Store, session: str, aliases: Sequence[str]) -> None:
 
 
 def _is_superseded_by(other: Metadata, target: Metadata) -> bool:
-    """Whether `other` is an earlier chat of the same key, or was promoted to `target`."""
+    """Return whether `other` is an earlier chat of the same key, or was promoted to `target`."""
     return _promoted_to(other) == target.id or (other.key is not None and other.key == target.key)
 
 
@@ -83,7 +83,7 @@ def _holder(port: Store, name: str) -> Metadata | None:
 
 
 def _is_open(target: Metadata) -> bool:
-    """Whether history may be copied: an empty first chat of its key, or an incomplete copy."""
+    """Return whether history may be copied: an empty first chat of its key, or an incomplete copy."""
     if target.promoted_from is not None:
         return target.message_count < int(target.promoted_from.get("messages", 0))
     return target.message_count == 0 and target.chat == 1
@@ -119,7 +119,7 @@ def _copy_first(port: Store, session: str, aliases: Sequence[str]) -> None:
 
 
 def _is_source(old: Metadata, target: Metadata) -> bool:
-    """Whether `old` is a legacy session with messages, promoted to no other session."""
+    """Return whether `old` is a legacy session with messages, promoted to no other session."""
     if old.id == target.id or old.message_count == 0 or (old.key or "").startswith(KEY_PREFIX):
         return False
     return _promoted_to(old) in (None, target.id)

@@ -337,7 +337,7 @@ class Compactor:
         )
 
     def _is_worthwhile(self, draft: Draft, freed: int) -> bool:
-        """Whether the context shrinks; a summary of deleted messages is replaced anyway."""
+        """Return whether the context shrinks; a summary of deleted messages is replaced anyway."""
         return freed > 0 or bool(draft.live.stale_seqs)
 
     def _fail(self, session: AsyncSession, reason: str, state: Breaker = _NO_FAILURES) -> Outcome:

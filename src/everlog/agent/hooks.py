@@ -112,7 +112,7 @@ _METHODS = tuple(name for name in vars(Hook) if name.startswith("on_"))
 
 
 def _has(hook: object, name: str) -> bool:
-    """Whether a hook implements a method, rather than inheriting it from `Hook`."""
+    """Return whether a hook implements a method, rather than inheriting it from `Hook`."""
     return getattr(type(hook), name, None) is not getattr(Hook, name) and hasattr(hook, name)
 
 

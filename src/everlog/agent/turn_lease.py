@@ -13,7 +13,7 @@ from everlog.ports import ExpiringLease, Lease
 
 
 def is_lost(lease: Lease) -> bool:
-    """Whether the lease has expired, so that another process may hold it."""
+    """Return whether the lease has expired, so that another process may hold it."""
     return isinstance(lease, ExpiringLease) and lease.lost
 
 

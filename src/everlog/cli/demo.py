@@ -142,7 +142,7 @@ def _size(directory: Path) -> int:
 
 
 def _is_torn(directory: Path) -> bool:
-    """Whether the log ends in the middle of a line."""
+    """Return whether the log ends in the middle of a line."""
     with open(_parts(directory)[-1], "rb") as log:
         return log.seek(0, os.SEEK_END) > 0 and os.pread(log.fileno(), 1, log.tell() - 1) != b"\n"
 

@@ -90,7 +90,7 @@ def escape_unencodable_text() -> None:
 
 
 def is_terminal(stream: TextIO | None) -> bool:
-    """Whether the stream is a terminal."""
+    """Return whether the stream is a terminal."""
     return stream is not None and stream.isatty()
 
 

@@ -186,7 +186,7 @@ def prune(older_than: float, yes: bool, as_json: bool) -> int:
 
 
 def _is_idle(last: str, before: float) -> bool:
-    """Whether the last activity was before a time; False if it cannot be parsed."""
+    """Return whether the last activity was before a time; False if it cannot be parsed."""
     from everlog.ids import epoch_ms
 
     last_ms = epoch_ms(last)

@@ -135,7 +135,7 @@ def _bar_width(titles: Sequence[str], rows: Sequence[Sequence[str]]) -> int:
 
 
 def _can_draw() -> bool:
-    """Whether the terminal's encoding has block characters."""
+    """Return whether the terminal's encoding has block characters."""
     try:
         _EIGHTHS.encode(sys.stdout.encoding or "ascii")
     except (LookupError, UnicodeEncodeError):

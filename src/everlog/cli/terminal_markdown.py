@@ -53,7 +53,7 @@ class RenderedMarkdown:
 
 
 def is_plain(text: str) -> bool:
-    """Whether a text is certain to render unchanged: one line without markup characters."""
+    """Return whether a text is certain to render unchanged: one line without markup characters."""
     return _MARKUP.search(text) is None
 
 

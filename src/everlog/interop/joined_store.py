@@ -191,7 +191,7 @@ class JoinedStore:
         return Page(rows, next_cursor, sum(page.total for _, page in pages))
 
     def _is_shadowed(self, session: str, store: Store) -> bool:
-        """Whether an earlier store has a session with the same id."""
+        """Return whether an earlier store has a session with the same id."""
         if store is self.native:
             return False
         earlier = takewhile(lambda foreign: foreign is not store, self._foreign)

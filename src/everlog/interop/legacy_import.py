@@ -103,7 +103,7 @@ def _find_or_create(store: Store, document: Document) -> str:
 
 
 def _is_prefix(entries: Sequence[Any], expected: Sequence[AnyRecord]) -> bool:
-    """Whether a log begins with these records, or has only the first of them."""
+    """Return whether a log begins with these records, or has only the first of them."""
     return all(
         not isinstance(entry, Damaged) and entry.id == record.id and is_same_record(record, entry)
         for entry, record in zip(entries, expected, strict=False)

@@ -84,7 +84,7 @@ class Queue:
         return queue.current if queue is not None else None
 
     def is_busy(self, session: str) -> bool:
-        """Whether this process runs a turn of a session, or is about to."""
+        """Return whether this process runs a turn of a session, or is about to."""
         queue = self._queues.get(session)
         return queue is not None and (queue.current is not None or queue.lock.locked())
 

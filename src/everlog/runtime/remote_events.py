@@ -32,7 +32,7 @@ class RemoteEvents:
             self._reported.add(key)
 
     def has_seen(self, seq: int) -> bool:
-        """Whether a record was read here, or reported by its run."""
+        """Return whether a record was read here, or reported by its run."""
         return seq <= self.seq or seq in self._reported
 
     def read(self) -> list[Entry]:

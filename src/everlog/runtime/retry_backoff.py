@@ -17,7 +17,7 @@ class RetryBackoff:
         self._failures: dict[str, tuple[float, float, str]] = {}  # next attempt, pause, problem
 
     def is_due(self, session: str) -> bool:
-        """Whether a session may be tried now."""
+        """Return whether a session may be tried now."""
         failure = self._failures.get(session)
         return failure is None or failure[0] <= self._clock()
 

@@ -359,7 +359,7 @@ class Runtime:
         return self.queue.current(session)
 
     def is_busy(self, session: str) -> bool:
-        """Whether this process runs a turn of a session, or is about to."""
+        """Return whether this process runs a turn of a session, or is about to."""
         return self.queue.is_busy(session)
 
     def open_sessions(self) -> list[str]:

@@ -50,7 +50,7 @@ class SharedJobs:
         return None if await self._is_running(job, state) else state
 
     async def _is_running(self, job: CronJob, state: JobState) -> bool:
-        """Whether the session of the last run is busy, in whatever process.
+        """Return whether the session of the last run is busy, in whatever process.
 
         The main session of an agent tells nothing about a job: it gets other messages too.
         """

@@ -294,5 +294,5 @@ class LineTerminal:
 
 
 def is_dumb() -> bool:
-    """Whether the terminal cannot move its cursor."""
+    """Return whether the terminal cannot move its cursor."""
     return os.environ.get("TERM", "").lower() in ("", "dumb", "unknown")

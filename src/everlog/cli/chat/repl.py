@@ -262,7 +262,7 @@ class Chat:
 
 
 def _changes_status(item: StreamItem) -> bool:
-    """Whether the status line may change; of a turn's events, only its end counts."""
+    """Return whether the status line may change; of a turn's events, only its end counts."""
     match item:
         case SessionChanged():
             return item.change != "deleted"  # the status before the deletion stays

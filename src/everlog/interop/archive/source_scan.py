@@ -47,7 +47,7 @@ class ScanResult(Struct):
         self.problems.append(Problem(display_path(path), error.strerror or str(error)))
 
     def covers(self, path: bytes) -> bool:
-        """Whether the scan would have found the path if it existed."""
+        """Return whether the scan would have found the path if it existed."""
         return not any(path == top or path.startswith(top + b"/") for top in self.unread)
 
 

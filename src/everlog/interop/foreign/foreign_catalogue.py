@@ -145,7 +145,7 @@ class ForeignCatalogue:
             return refreshed or row
 
     def has_seen(self, session: str) -> bool:
-        """Whether the last scan found this session."""
+        """Return whether the last scan found this session."""
         return session in self._sessions
 
     def files(self, row: TranscriptRow) -> ForeignFiles:
@@ -333,7 +333,7 @@ def _walk(root: Path) -> Iterator[tuple[str, str, Signature]]:
 
 
 def _is_text(name: str) -> bool:
-    """Whether a name is UTF-8; other names cannot be session ids."""
+    """Return whether a name is UTF-8; other names cannot be session ids."""
     try:
         name.encode()
     except UnicodeEncodeError:

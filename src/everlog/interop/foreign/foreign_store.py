@@ -245,7 +245,7 @@ class ForeignStore(SessionOpener):
         return page(rows, limit, cursor, order)
 
     def was_listed(self, session: str) -> bool:
-        """Whether the last listing had a session with this id."""
+        """Return whether the last listing had a session with this id."""
         return self._catalogue.has_seen(session)
 
     def _unfinished(self, criteria: Filter, limit: int, cursor: str | None, order: Order) -> Page:

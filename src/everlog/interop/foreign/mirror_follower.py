@@ -153,7 +153,7 @@ class MirrorFollower:
         return queued
 
     def _needs_whole_file(self, item: ConversationItem) -> bool:
-        """Whether an item replaces all that is hidden, or removes the summary."""
+        """Return whether an item replaces all that is hidden, or removes the summary."""
         return isinstance(item, HiddenMessages) and (not item.extra or self._summary_id in item.ids)
 
     def _refresh(self) -> None:

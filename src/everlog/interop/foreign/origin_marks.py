@@ -55,7 +55,7 @@ def id_in_file(record: AnyRecord) -> str:
 
 
 def has_same_content(record: AnyRecord, stored: AnyRecord) -> bool:
-    """Whether two messages have the same content, as far as foreign formats can hold it."""
+    """Return whether two messages have the same content, as far as foreign formats can hold it."""
     if not isinstance(record, Message) or not isinstance(stored, Message):
         return False
     content, stored_content = (

@@ -187,7 +187,7 @@ class Transcript:
     # --- new lines
 
     def is_unchanged_before(self, position: ReadPosition) -> bool:
-        """Whether the last line before a position is still there unchanged."""
+        """Return whether the last line before a position is still there unchanged."""
         if not position.length:
             return position == ReadPosition()
         try:
