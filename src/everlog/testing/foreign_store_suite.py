@@ -24,6 +24,7 @@ from everlog.model import Compaction, Message, ToolCall, assistant, tool_result,
 from everlog.session import Session, Store
 from everlog.stores.file.file_store import FileStore
 
+_UUID = "3f1c7f0e-5c1a-4d0b-9a52-0c8f6a3b1dff"
 HOSTILE_IDS = ("", ".", "..", "../x", "/etc/passwd", "a/b", "a\0b", "x" * 300, "..\\x", "\n")
 
 
@@ -253,6 +254,8 @@ class ForeignStoreConformance:
             assert store.session("support-42") == session
             assert store.session("support-42", create=True) == session
             assert store.session("support-4", create=True) != session
+            named_by_uuid = store.session(_UUID, create=True)
+            assert store.session(_UUID) == named_by_uuid != session
             with self._open_store(_files(root)) as (copy, _):
                 assert copy.session("support-42").id == session.id
 

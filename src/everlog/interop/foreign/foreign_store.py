@@ -376,12 +376,10 @@ class ForeignStore(SessionOpener):
         sessions = self._catalogue.sessions()
         for format in self._formats if name else ():
             with suppress(UnsupportedError):
-                derived = format.name_fields(name).get("id", "")
-                if derived in sessions:
-                    return derived
-                if derived:  # pi puts the time before it
-                    endings = (session for session in sessions if session.endswith(f"_{derived}"))
-                    return next(endings, None)
+                if derived := format.name_fields(name).get("id"):  # pi puts the time before it
+                    names = (session for session in sessions if session == derived or session.endswith(f"_{derived}"))
+                    if (session := next(names, None)) is not None:
+                        return session
         return None
 
     def _find_holder(self, name: str) -> str | None:
