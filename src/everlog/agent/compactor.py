@@ -281,7 +281,7 @@ class Compactor:
             except Exception as error:  # a provider may raise anything
                 is_own_error = isinstance(error, EverlogError)
                 raise _SummaryError(str(error) if is_own_error else repr(error)) from error
-            text = strip_tags(clean_answer(reply.text))
+            text = clean_answer(reply.text)
             if prompts.is_accepted(strategy, text):
                 return text
             messages = (*messages, reply, user(prompts.RETRY))

@@ -18,6 +18,7 @@ from datetime import date
 from pathlib import Path
 
 from everlog.agent.hooks import Hook
+from everlog.context.fence import Origin, block, fence
 from everlog.model import Message, user
 from everlog.session import Session
 
@@ -42,19 +43,19 @@ class EnvironmentHook(Hook):
         recalled = self._recall(agent, session, messages) if self._recall else ""
         blocks = [
             agents_block(self._members),
-            f"<recall>\n{recalled}\n</recall>" if recalled else "",
+            block("recall", fence(recalled, Origin.RECALL)) if recalled else "",
             environment_block(cwd),
             instructions_block(cwd),
         ]
-        return [user(block) for block in blocks if block]
+        return [user(text) for text in blocks if text]
 
 
 def agents_block(members: Mapping[str, str]) -> str:
     """Return the list of subagents, or an empty string."""
     if not members:
         return ""
-    lines = [f"- {name}: {text or 'no description'}" for name, text in members.items()]
-    return "\n".join(("<agents>", *lines, "</agents>"))
+    lines = (f"- {name}: {text or 'no description'}" for name, text in members.items())
+    return block("agents", *(fence(line, Origin.SUBAGENT) for line in lines))
 
 
 def environment_block(cwd: str | None) -> str:
@@ -62,7 +63,7 @@ def environment_block(cwd: str | None) -> str:
     lines = [f"system: {platform.system()} {platform.machine()}", f"date: {date.today()}"]
     if cwd:
         lines.append(f"working_directory: {cwd}")
-    return "\n".join(("<environment>", *lines, "</environment>"))
+    return block("environment", *(fence(line, Origin.DIRECTORY) for line in lines))
 
 
 def instructions_block(cwd: str | None) -> str:
@@ -70,8 +71,10 @@ def instructions_block(cwd: str | None) -> str:
     files = list(_read_instruction_files(Path(cwd))) if cwd and cwd.startswith("/") else []
     if not files:
         return ""
-    parts = [f'<file path="{path}">\n{text}\n</file>' for path, text in files]
-    return "\n".join(("<instructions>", *parts, "</instructions>"))
+    parts = (
+        block("file", fence(text, Origin.INSTRUCTIONS), path=fence(str(path), Origin.DIRECTORY)) for path, text in files
+    )
+    return block("instructions", *parts)
 
 
 def _read_instruction_files(cwd: Path) -> Iterator[tuple[Path, str]]:

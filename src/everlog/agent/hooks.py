@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING, Any
 from msgspec.structs import replace
 
 from everlog.agent.worker_threads import run_external, run_in_thread
-from everlog.model import Message, ToolCall
+from everlog.context.fence import fence_injection
+from everlog.model import AnyBlock, Message, Text, ToolCall
 from everlog.session import Session
 from everlog.wire.events import HookFailed, Sink
 
@@ -121,7 +122,11 @@ def _check_injections(injections: Iterable[Message]) -> list[Message]:
     for message in messages:
         if not isinstance(message, Message) or message.role == "toolResult" or message.tool_calls:
             raise TypeError("a hook may only inject messages without tool calls and tool results")
-    return messages
+    return [replace(message, content=tuple(map(_fence_block, message.content))) for message in messages]
+
+
+def _fence_block(block: AnyBlock) -> AnyBlock:
+    return Text(str(fence_injection(block.text))) if isinstance(block, Text) else block
 
 
 def _copy(message: Message) -> Message:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from everlog.agent.worker_threads import run_external
 from everlog.aio import AsyncSession
+from everlog.context.fence import Origin, block, fence
 from everlog.errors import ConflictError, EverlogError
 from everlog.log.fold import fold
 from everlog.model import Message, Meta, user
@@ -25,18 +26,10 @@ MAX_CHARACTERS = 60
 MAX_WORDS = 6
 TIMEOUT_SECONDS = 60.0
 _FIRST_RECORDS = 50  # of a log, among which the first exchange is found
-_EXCERPT = 200  # characters of each message that the model sees
 
 _SYSTEM = "You name conversations. Answer with the title alone."
-_PROMPT = """Give this conversation a title of 3 to 6 words, in its own language, without quotation
-marks and without a full stop.
-
-<user>
-{question}
-</user>
-<assistant>
-{answer}
-</assistant>"""
+_ASK = """Give this conversation a title of 3 to 6 words, in its own language, without quotation
+marks and without a full stop."""
 
 
 def first_words(text: str) -> str:
@@ -75,7 +68,8 @@ async def set_title(agent: Agent, session: AsyncSession, emit: Sink) -> None:
 
 
 async def _ask_model(agent: Agent, question: str, answer: str) -> str:
-    prompt = _PROMPT.format(question=question[:_EXCERPT], answer=answer[:_EXCERPT])
+    messages = (fence(f"[User]: {question}", Origin.TITLE), fence(f"[Assistant]: {answer}", Origin.TITLE))
+    prompt = f"{_ASK}\n\n{block('conversation', *messages)}"
     request = Request(
         messages=(user(prompt),), system=_SYSTEM, model=agent.model, max_tokens=64, temperature=0.0, purpose="title"
     )

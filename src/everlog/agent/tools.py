@@ -16,8 +16,10 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Any, NamedTuple, TypeVar, overload
 
 import msgspec
+from msgspec.structs import replace
 
 from everlog.agent.worker_threads import run_in_thread
+from everlog.context.fence import Origin, fence
 from everlog.errors import SettingsError
 from everlog.model import Block, OtherBlock, blocks
 from everlog.ports import ToolOutput, Toolset, ToolSpec
@@ -78,7 +80,8 @@ async def load_toolset(toolset: Toolset) -> dict[str, RunnableTool]:
     def caller(name: str) -> Callable[[dict[str, Any]], Awaitable[ToolOutput]]:
         return lambda arguments: toolset.call(name, arguments)
 
-    return {spec.name: RunnableTool(spec, caller(spec.name)) for spec in await toolset.tools()}
+    specs = [replace(spec, description=str(fence(spec.description, Origin.TOOL))) for spec in await toolset.tools()]
+    return {spec.name: RunnableTool(spec, caller(spec.name)) for spec in specs}
 
 
 def from_function(function: Function, name: str = "") -> RunnableTool:

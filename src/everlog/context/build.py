@@ -16,6 +16,9 @@ from collections.abc import Iterable, Sequence
 import msgspec
 from msgspec.structs import replace
 
+from everlog.context.compaction.file_operations import TAGS
+from everlog.context.compaction.summary import NEXT_BLOCK
+from everlog.context.fence import Origin, block, fence, restore_blocks
 from everlog.context.fit import TOOL_RESULT_BUDGET, leave_out_rounds, shorten_results
 from everlog.context.inject import insert_injections, mark_injections, select_within_budget
 from everlog.context.tokens import DEFAULT_WINDOW, TokenCounter, estimate, estimate_text, usage_tokens
@@ -144,11 +147,10 @@ def _plausible_tokens(
 
 def summary_message(compaction: Compaction) -> Message:
     """Return a compaction as the model reads it: each strategy has its own wrapper."""
-    summary = compaction.summary
-    if compaction.strategy == "prose":
-        text = summary
-    elif compaction.strategy == "rounds":
-        text = f"<context_summary>\n{summary}\n</context_summary>"
+    if compaction.strategy == "rounds":
+        parts = (fence(part, Origin.SUMMARY) for part in compaction.summary.split(NEXT_BLOCK))
+        text = "\n".join(block("context_summary", part) for part in parts)
     else:
-        text = f"{SUMMARY_SENTENCE}\n<summary>\n{summary}\n</summary>"
-    return user(text, timestamp=compaction.timestamp)
+        summary = restore_blocks(fence(compaction.summary, Origin.SUMMARY), TAGS)
+        text = summary if compaction.strategy == "prose" else f"{SUMMARY_SENTENCE}\n{block('summary', summary)}"
+    return user(str(text), timestamp=compaction.timestamp)

@@ -15,6 +15,7 @@ from typing import Annotated
 
 import msgspec
 
+from everlog.context.fence import Fenced, Origin, block
 from everlog.memory import note_text
 from everlog.memory.dream_plan import DreamDraft, SessionSummary
 from everlog.memory.extracted_file import EXTRACTED_FILE
@@ -26,7 +27,6 @@ from everlog.redaction import redact
 
 MAX_CHANGES = 60
 _MAX_BODY = 4_000  # characters
-_MAX_SHOWN = 60_000  # characters of each section
 _PATH = re.compile(r"(?:[\w\-][\w\-. ]*/){0,3}[\w\-][\w\-. ]*\.md")
 
 SYSTEM = (
@@ -78,32 +78,32 @@ class _Answer(msgspec.Struct, forbid_unknown_fields=True):
 
 def build_request(files: Sequence[MemoryFile], summaries: Sequence[SessionSummary], today: date) -> str:
     """Return the one user message of a consolidation call."""
-    notes: list[str] = []
+    notes: list[Fenced] = []
     for file in sorted(files, key=lambda file: file.modified, reverse=True):
         if is_note(file.path):
             author = "" if file.generated else " (written by a person)"
-            notes.append(f"[{file.path}{author}]\n{quote_as_data(file.text.strip())}")
+            notes.append(quote_as_data(f"[{file.path}{author}]\n{file.text.strip()}", Origin.MEMORY_FILE))
     lines = next((file.text for file in files if file.path == EXTRACTED_FILE), "")
-    recent = [f"[{s.session} {s.day.isoformat()}]\n{quote_as_data(s.text)}" for s in summaries]
+    recent = [quote_as_data(f"[{s.session} {s.day.isoformat()}]\n{s.text}", Origin.MEMORY_FILE) for s in summaries]
     return "\n\n".join(
         (
-            f"<notes>\n{_join_within_limit(notes)}\n</notes>",
-            f"<memory>\n{quote_as_data(lines)[:_MAX_SHOWN]}\n</memory>",
-            f"<summaries>\n{_join_within_limit(recent)}\n</summaries>",
+            block("notes", _join_within_limit(notes)),
+            block("memory", quote_as_data(lines, Origin.MEMORY_FILE)),
+            block("summaries", _join_within_limit(recent)),
             _ASK.format(today=today.isoformat()),
         )
     )
 
 
-def _join_within_limit(sections: Sequence[str]) -> str:
-    fitting: list[str] = []
-    room = _MAX_SHOWN
+def _join_within_limit(sections: Sequence[Fenced]) -> Fenced:
+    fitting: list[Fenced] = []
+    room = Origin.MEMORY_FILE.limit
     for section in sections:
         room -= len(section) + 2
         if room < 0:
             break
         fitting.append(section)
-    return "\n\n".join(fitting)
+    return Fenced("\n\n".join(fitting))
 
 
 def apply_answer(draft: DreamDraft, answer: str, today: date) -> str:

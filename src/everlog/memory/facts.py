@@ -16,6 +16,7 @@ from typing import Literal, get_args
 
 import msgspec
 
+from everlog.context.fence import strip_invisible
 from everlog.redaction import redact
 
 Category = Literal["preference", "project", "pattern", "decision", "constraint"]
@@ -39,13 +40,6 @@ class Fact(msgspec.Struct, frozen=True):
     source: Source | None = None
 
 
-# Control and bidirectional characters: invisible, or they change how the text is displayed.
-_INVISIBLE: dict[int, str | None] = {
-    **dict.fromkeys((*range(9), *range(0x0E, 0x20), *range(0x7F, 0x85), *range(0x86, 0xA0)), " "),
-    **dict.fromkeys((0x200B, 0x200E, 0x200F, 0xFEFF)),
-    **dict.fromkeys((*range(0x202A, 0x202F), *range(0x2060, 0x206A))),
-    **dict.fromkeys(range(0xD800, 0xE000), "\ufffd"),
-}
 _MARKS = (("<!--", "‹!--"), ("-->", "--›"), ("~~", "~"))  # syntax of provenance comments and former facts
 _LEAD = re.compile(r"^(?:[#>]+\s+|[-*+•]\s+|\d{1,3}[.)]\s+|---+\s*)+")
 
@@ -66,7 +60,7 @@ _COMMAND = re.compile(
 
 def sanitize_line(text: str, width: int = MAX_LENGTH) -> str:
     """Return the text on one line, redacted and without the syntax of memory files."""
-    text = " ".join(text[: 8 * width].translate(_INVISIBLE).split())
+    text = " ".join(strip_invisible(text[: 8 * width]).split())
     text = redact(_LEAD.sub("", text))[0]
     for mark, replacement in _MARKS:
         while mark in text:  # a replacement may produce the mark again

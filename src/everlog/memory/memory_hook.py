@@ -22,6 +22,7 @@ from everlog.agent.hooks import Hook
 from everlog.agent.tools import Function, tool
 from everlog.agent.worker_threads import run_external
 from everlog.aio import AsyncSession, AsyncStore
+from everlog.context.fence import Origin
 from everlog.errors import EverlogError, InvalidIdError, SessionBusyError, SettingsError
 from everlog.memory import note_edits
 from everlog.memory.dream_plan import DreamPlan
@@ -106,7 +107,7 @@ class MemoryHook(Hook):
         indexes: list[str] = []
         for directory in self._readable_directories(agent, _cwd(session)):
             try:
-                text = quote_as_data(directory.truncated_index().strip())
+                text = quote_as_data(directory.truncated_index().strip(), Origin.MEMORY_INDEX)
             except EverlogError as error:
                 self._emit_status(session.id, f"cannot read the memory: {error.message}")
                 continue

@@ -28,7 +28,8 @@ from everlog.context.compaction.failure_signs import (
 from everlog.context.compaction.file_operations import MODIFYING, format_path, path_argument
 from everlog.context.compaction.outline import COMMAND, EDITS, ERRORS, FACTS, OUTPUT, TESTS, UNANSWERED, Item
 from everlog.context.compaction.prompts import BLOCKED, DONE, IN_PROGRESS
-from everlog.context.compaction.quoting import content_lines, one_line, strip_invisible, truncate, verbatim
+from everlog.context.compaction.quoting import content_lines, one_line, truncate, verbatim
+from everlog.context.fence import strip_invisible
 from everlog.model import Message
 
 MAX_ERRORS = 30

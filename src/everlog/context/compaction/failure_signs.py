@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from typing import NamedTuple
 
-from everlog.context.compaction.quoting import strip_invisible
+from everlog.context.fence import strip_invisible
 
 SCANNED_CHARACTERS = 20_000  # characters at each end of a tool result
 

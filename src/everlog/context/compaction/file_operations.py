@@ -13,13 +13,14 @@ from typing import Any
 import msgspec
 
 from everlog.context.compaction.quoting import escape_markup
+from everlog.context.fence import Origin, block, fence
 from everlog.model import Message
 
 READING = frozenset({"read", "read_file"})
 MODIFYING = frozenset({"write", "write_file", "edit", "multiedit", "notebookedit"})
 PATH_KEYS = ("path", "file_path", "filePath", "notebook_path")
 MAX_LISTED_READS = 100
-_TAGS = ("read-files", "modified-files")
+TAGS = ("read-files", "modified-files")
 
 
 class FileOps(msgspec.Struct, frozen=True):
@@ -61,7 +62,7 @@ def format_tags(ops: FileOps, *, reads: int = MAX_LISTED_READS, modified: int | 
     All changed files are listed unless `modified` limits them; of files only read, `reads`.
     """
     changed = len(ops.modified) if modified is None else modified
-    tags = (_format_tag(_TAGS[0], sorted(ops.read), reads), _format_tag(_TAGS[1], sorted(ops.modified), changed))
+    tags = (_format_tag(TAGS[0], sorted(ops.read), reads), _format_tag(TAGS[1], sorted(ops.modified), changed))
     return "\n\n".join(part for part in tags if part)
 
 
@@ -75,7 +76,7 @@ def format_path(path: str) -> str:
 
 def strip_tags(summary: str) -> str:
     """Return a summary without its file tags; an unclosed tag removes nothing else."""
-    for tag in _TAGS:
+    for tag in TAGS:
         opening, closing = f"<{tag}>", f"</{tag}>"
         parts: list[str] = []
         position = 0
@@ -99,4 +100,4 @@ def _format_tag(name: str, paths: list[str], limit: int) -> str:
     rows = [format_path(path) for path in paths[:limit]]
     if len(paths) > limit:
         rows.append(f"(and {len(paths) - limit} more)")
-    return "\n".join([f"<{name}>", *rows, f"</{name}>"])
+    return block(name, *(fence(row, Origin.PATH) for row in rows))

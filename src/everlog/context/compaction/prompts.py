@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 
+from everlog.context.fence import Origin, block, fence
 from everlog.settings import Strategy
 
 GOAL = "Goal"
@@ -134,24 +135,16 @@ _SPLIT = (
 )
 
 
-_WRAPPER = re.compile(r"<(?=/?(?:summary|context_summary|previous-summary|conversation)>)")
-
-
-def escape_wrappers(text: str) -> str:
-    """Return a text that can stand inside our tags: those in it are escaped."""
-    return _WRAPPER.sub("‹", text)
-
-
 def build_request(strategy: Strategy, conversation: str, *, previous: str = "", focus: str = "", split: bool) -> str:
     """Return the one user message of a summary call."""
-    parts = [f"<conversation>\n{escape_wrappers(conversation)}\n</conversation>"]
+    parts: list[str] = [block("conversation", fence(conversation, Origin.CONVERSATION))]
     if previous:
-        parts.append(f"<previous-summary>\n{escape_wrappers(previous)}\n</previous-summary>")
+        parts.append(block("previous-summary", fence(previous, Origin.PREVIOUS_SUMMARY)))
     parts.append((_UPDATE if previous else _ASK)[strategy])
     if split:
         parts.append(_SPLIT)
     if focus:
-        parts.append(f"The user asks to keep this in particular: {focus}")
+        parts.append(f"The user asks to keep this in particular: {fence(focus, Origin.FOCUS)}")
     return "\n\n".join(parts)
 
 

@@ -11,25 +11,11 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
+from everlog.context.fence import escape_tags, strip_invisible
+
 OPEN, CLOSE = "“", "”"
-_ANSI = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|[@-Z\\-_])")
-# Control and bidirectional characters: invisible, or they change how the text is displayed.
-_INVISIBLE: dict[int, str | None] = {
-    **dict.fromkeys((*range(9), *range(0x0E, 0x1C), *range(0x7F, 0x85), *range(0x86, 0xA0))),
-    **dict.fromkeys((0x200B, 0x200E, 0x200F, 0xFEFF)),
-    **dict.fromkeys((*range(0x202A, 0x202F), *range(0x2060, 0x206A))),
-    **dict.fromkeys(range(0xD800, 0xE000), "\ufffd"),
-}
-_TAG = re.compile(r"<(?=\s*/?\s*[\w-]{0,40}(?:summary|files|conversation|reminder|context)\b)", re.IGNORECASE)
 _HEADING = re.compile(r"#{2,}(?:\s+|$)")
 _LEAD = re.compile(r"^(?:\s*(?:#{1,6}(?=\s|$)|>|[-*+•](?=\s)|\[[ xX]\](?=\s)|\d{1,3}[.)](?=\s)))+\s*")
-
-
-def strip_invisible(text: str) -> str:
-    """Remove escape sequences, invisible characters and broken code points."""
-    if "\x1b" in text:
-        text = _ANSI.sub("", text)
-    return text.translate(_INVISIBLE)
 
 
 def content_lines(text: str) -> Iterator[str]:
@@ -42,7 +28,7 @@ def content_lines(text: str) -> Iterator[str]:
 
 def escape_markup(line: str) -> str:
     """Return the line with our tags escaped and without headings."""
-    return _TAG.sub("‹", _HEADING.sub("", line)).strip()
+    return escape_tags(_HEADING.sub("", line)).strip()
 
 
 def one_line(text: str, width: int) -> str:

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from everlog.context.compaction.prompts import escape_wrappers
+from everlog.context.compaction.file_operations import strip_tags
+from everlog.context.fence import Origin, fence
 from everlog.context.tokens import TokenCounter
 from everlog.log.plain_text import render_plain_text
 from everlog.log.tool_pairs import split_rounds
@@ -46,12 +47,9 @@ def _omit_middle(text: str, share: float) -> str:
 
 
 def clean_answer(answer: str) -> str:
-    """Return a model's answer without a surrounding fence or tags.
-
-    The result cannot close the tags that a context or a later request puts around it.
-    """
+    """Return a model's answer, fenced, without surrounding marks and without lists of files."""
     text = answer.strip()
     for first, last in (("```markdown", "```"), ("```", "```"), ("<summary>", "</summary>")):
         if text.startswith(first) and text.endswith(last) and len(text) > len(first) + len(last):
             text = text[len(first) : -len(last)].strip()
-    return escape_wrappers(text)
+    return str(fence(strip_tags(text), Origin.SUMMARY))

@@ -8,6 +8,8 @@ from typing import Any
 import msgspec
 from msgspec.structs import replace
 
+from everlog.context.compaction.file_operations import TAGS as FILE_TAGS
+from everlog.context.fence import Origin, fence, restore_blocks
 from everlog.errors import FormatError
 from everlog.interop.formats.format_types import Summary
 from everlog.interop.formats.jsonl import Row, build_record, preserved_data, text_of
@@ -66,7 +68,8 @@ def _message_fields(value: Mapping[str, Any]) -> dict[str, Any] | None:
             return {"role": message["role"], "content": blocks, **_read_fields(message)}
         content = _context_text(message)
     elif kind == "branch_summary" and text_of(value, "summary"):
-        content = f"{BRANCH_INTRO}\n\n<summary>\n{value['summary']}</summary>"
+        summary = restore_blocks(fence(value["summary"], Origin.BRANCH_SUMMARY), FILE_TAGS)
+        content = f"{BRANCH_INTRO}\n\n<summary>\n{summary}</summary>"
     elif kind == "custom_message":
         content = value.get("content")
     if not isinstance(content, str | list):

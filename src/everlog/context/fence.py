@@ -1,0 +1,151 @@
+"""The fence: the one way in which text of a user, a tool, a file or a model enters a prompt.
+
+A prompt separates data from instructions by blocks such as `<memory>` … `</memory>`. Text inside a
+block must not end it or begin another one, must not contain characters that nobody sees, and must
+not fill the window. `fence` makes a text safe in these three ways and leaves its words alone;
+`block` accepts only fenced text, and no other module writes the tag of a block. Every place where
+stored or foreign text enters a prompt has a member of `Origin`, which says whose words they are
+and how many of them are shown.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from enum import Enum
+
+
+class Origin(Enum):
+    """Where a text in a prompt comes from, and the most characters that are shown of it."""
+
+    SUMMARY = "a summary in a session's log", 400_000
+    BRANCH_SUMMARY = "a summary in a session of pi", 400_000
+    CONVERSATION = "messages to be summarised", 4_000_000  # and at most a window of tokens
+    PREVIOUS_SUMMARY = "the summary to be updated", 400_000
+    FOCUS = "what a person asks a summary to keep", 2_000
+    QUOTATION = "messages and tool results quoted by the built-in summary", 20_000
+    PATH = "the path of a file that was read or changed", 4_096
+    TITLE = "a message of a session to be named", 240
+    SYSTEM_DATA = "what a hook adds to a system prompt", 100_000
+    INJECTION = "a message of a hook", 400_000
+    SUBAGENT = "the name and description of a subagent", 2_000
+    DIRECTORY = "the client's working directory", 4_096
+    INSTRUCTIONS = "AGENTS.md and CLAUDE.md", 50_000
+    TOOL = "the description of a tool", 20_000
+    RECALL = "notes and passages that fit a message", 100_000
+    EXTRACTION = "messages in which facts are looked for", 100_000
+    KNOWN_FACT = "a fact that is known already", 400
+    MEMORY_FILE = "a note, extracted facts or a summary shown to a dream", 60_000
+    MEMORY_INDEX = "MEMORY.md in a system prompt", 50_000
+
+    def __init__(self, description: str, limit: int) -> None:
+        self.description = description
+        self.limit = limit
+
+
+class Fenced(str):
+    """Text that is safe inside a block: fenced, or written by this program."""
+
+    __slots__ = ()
+
+
+# Names of blocks in our prompts, and those that other programs give authority to.
+_NAMES = (
+    r"(?:[\w-]{0,40}[-_])?(?:summary|summaries|files|conversation|reminder|context)"
+    r"|memory|notes|known-facts|recall|environment|instructions|agents"
+)
+# `<file>` is left alone: it stands in the usage line of many a command. The end of a text counts as
+# a tag that begins, since the next text may go on with it.
+_TAG = re.compile(
+    rf"[<＜﹤](?=\s*+/?\s*+(?:(?:{_NAMES})(?![\w.-])|\Z)|\s*+file\s+path\b|\s*+/\s*+file\b)", re.IGNORECASE
+)
+_OWN_BLOCK = re.compile(r"(<(recall|environment)>)(.*)(</\2>)", re.DOTALL)  # that a hook may write itself
+_EMPTY_BLOCK = re.compile(r"<(?:recall|environment)/>")
+
+_ESCAPE = re.compile(
+    r"\x1b\][^\x07\x1b\n]{0,500}(?:\x07|\x1b\\)"  # titles and links of a terminal
+    r"|(?:\x1b\[|\x9b)[0-?]*+[ -/]*+[@-~]"  # colours, cursor
+    r"|\x1b[@-Z\\-_]"
+)
+# Characters that are not seen, or that change how others are displayed …
+_INVISIBLE = re.compile(
+    "[\x00-\x08\x0e-\x1b\x7f-\x84\x86-\x9f\xad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b\u200e\u200f"
+    "\u202a-\u202e\u2060-\u206f\u3164\ufe00-\ufe0d\ufeff\uffa0\ufff9-\ufffb\U0001d173-\U0001d17a\U000e0000-\U000e01ff]+"
+)
+_LINE_END = re.compile("\r\n?|[\x0b\x0c\x1c-\x1f\x85\u2028\u2029]")
+_SURROGATE = re.compile("[\ud800-\udfff]")
+# … and those that are needed between letters of some scripts and in emoji.
+_JOINERS = re.compile("[\u200c\u200d\ufe0e\ufe0f]+")
+
+
+def fence(text: str, origin: Origin, *, limit: int | None = None, keep_end: bool = False) -> Fenced:
+    """Return a text that is safe in a prompt: no tag of a block, no invisible character, not too long.
+
+    `limit` replaces the number of characters of the origin; a cut is marked. `keep_end` cuts the
+    beginning instead of the end. Fencing a fenced text changes nothing.
+    """
+    text = str(text)
+    limit = origin.limit if limit is None else limit
+    if len(text) > limit:
+        mark = f"[… {len(text)} characters, of which {limit} are shown]"
+        room = max(limit - len(mark) - 1, 0)
+        text = f"{mark}\n{text[-room:] if room else ''}" if keep_end else f"{text[:room]}\n{mark}"
+    return Fenced(escape_tags(strip_invisible(text)))
+
+
+def block(tag: str, *parts: Fenced, **attributes: Fenced) -> Fenced:
+    """Return a block of a prompt: fenced texts, each on lines of its own, between tags."""
+    values = "".join(f' {name}="{_attribute(value)}"' for name, value in attributes.items())
+    return Fenced("\n".join((f"<{tag}{values}>", *parts, f"</{tag}>")))
+
+
+def restore_blocks(text: Fenced, tags: Sequence[str]) -> Fenced:
+    """Return fenced text in which blocks with these tags are blocks again.
+
+    Each tag must be a line of its own, and only a complete block is restored.
+    """
+    rows = text.split("\n")
+    opened: tuple[str, int] | None = None
+    for number, row in enumerate(rows):
+        tag = row.strip("‹/>")
+        if row == f"‹{tag}>" and tag in tags:
+            opened = tag, number
+        elif opened is not None and row == f"‹/{opened[0]}>":
+            rows[opened[1]], rows[number] = f"<{tag}>", f"</{tag}>"
+            opened = None
+    return Fenced("\n".join(rows))
+
+
+def _attribute(value: str) -> str:
+    return " ".join(value.split("\n")).replace('"', "'").replace(">", "›")
+
+
+def fence_injection(text: str) -> Fenced:
+    """Return the text of a message from a hook; the block that a hook writes around it stays."""
+    if isinstance(text, Fenced) or _EMPTY_BLOCK.fullmatch(text):
+        return Fenced(text)
+    if own := _OWN_BLOCK.fullmatch(text):
+        return Fenced(f"{own[1]}{fence(own[3], Origin.INJECTION)}{own[4]}")
+    return fence(text, Origin.INJECTION)
+
+
+def strip_invisible(text: str) -> str:
+    """Remove escape sequences and invisible characters; replace broken code points.
+
+    Lines end with `\\n` afterwards, whatever ended them before.
+    """
+    if "\x1b" in text or "\x9b" in text:
+        text = _ESCAPE.sub("", text)
+    text = _INVISIBLE.sub("", _LINE_END.sub("\n", text))
+    return text if text.isascii() else _JOINERS.sub(_keep_joiner, _SURROGATE.sub("\ufffd", text))
+
+
+def _keep_joiner(match: re.Match[str]) -> str:
+    """Keep what joins characters beyond ASCII; elsewhere it only hides a word."""
+    start = match.start()
+    return match[0][:2] if start and not match.string[start - 1].isascii() else ""
+
+
+def escape_tags(text: str) -> str:
+    """Return the text with `‹` in place of the `<` of every tag of a block."""
+    return _TAG.sub("‹", text)
