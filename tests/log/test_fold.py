@@ -24,7 +24,7 @@ steps = st.lists(
 )
 
 
-def _log(choices: list[tuple[str, int, int]]) -> list[AnyRecord]:
+def make_log(choices: list[tuple[str, int, int]]) -> list[AnyRecord]:
     made: list[AnyRecord] = []
     for seq, (kind, first, second) in enumerate(choices, 1):
         low, high = first % seq, second % seq
@@ -59,7 +59,7 @@ def _forward_context(view: View) -> list[Message]:
 @given(steps)
 @settings(max_examples=examples(3000), deadline=None)
 def test_reading_backwards_gives_what_folding_forwards_gives(choices: list[tuple[str, int, int]]) -> None:
-    log = _log(choices)
+    log = make_log(choices)
     view = fold(log)
     assert list(build(read_live(reversed(log))).messages) == _forward_context(view)
 
@@ -67,7 +67,7 @@ def test_reading_backwards_gives_what_folding_forwards_gives(choices: list[tuple
 @given(steps)
 @settings(max_examples=examples(500), deadline=None)
 def test_nothing_older_than_the_context_is_read(choices: list[tuple[str, int, int]]) -> None:
-    log = _log(choices)
+    log = make_log(choices)
     standing = fold(log).compaction
     seen: list[int] = []
 
@@ -82,7 +82,7 @@ def test_nothing_older_than_the_context_is_read(choices: list[tuple[str, int, in
 
 
 def test_a_tombstone_on_what_a_summary_covers_makes_it_stale() -> None:
-    log = _log([("user", 0, 0), ("user", 0, 0), ("user", 0, 0)])
+    log = make_log([("user", 0, 0), ("user", 0, 0), ("user", 0, 0)])
     log.append(Compaction(first_kept_seq=3, summary="s", seq=4))
     assert build(read_live(reversed(log))).stale == ()
     log.append(Tombstone(deletes=(1, 3), seq=5))
@@ -94,7 +94,7 @@ def test_a_tombstone_on_what_a_summary_covers_makes_it_stale() -> None:
 
 
 def test_a_damaged_compaction_is_skipped_and_named() -> None:
-    log = _log([("user", 0, 0), ("user", 0, 0)])
+    log = make_log([("user", 0, 0), ("user", 0, 0)])
     damaged = Damaged(file="session.jsonl", start=1, end=2, seq=3, problem="crc does not match")
     context = build(read_live([replace(user("later"), seq=4), damaged, *reversed(log)]))
     assert [message.text for message in context.messages] == ["u1", "u2", "later"]

@@ -18,10 +18,10 @@ import msgspec
 
 from everlog.cli import output
 from everlog.cli.message_lines import MARKDOWN, FoldedMessages, Line
-from everlog.log.backward_read import is_standing
 from everlog.log.fold import View, fold, to_builtins
 from everlog.log.line_codec import has_crc
-from everlog.model import SCHEMA_VERSION, Compaction, Damaged, Entry, Message, Metadata, Rewind, Unknown
+from everlog.log.markers import Markers, read_since_summary
+from everlog.model import SCHEMA_VERSION, Compaction, Damaged, Entry, Message, Metadata, Unknown
 from everlog.session import Session
 
 if TYPE_CHECKING:
@@ -46,17 +46,7 @@ def entries_since_summary(session: Session) -> list[Entry]:
 
     Reads from the end of the log, and nothing before these entries.
     """
-    entries: list[Entry] = []
-    floor: int | None = None  # the smallest seq that a rewind went back to
-    summary: Compaction | None = None
-    for entry in session.store.port.tail(session.id):
-        if summary is not None and entry.seq is not None and entry.seq < summary.first_kept_seq:
-            break
-        entries.append(entry)
-        if isinstance(entry, Rewind):
-            floor = entry.to_seq if floor is None else min(floor, entry.to_seq)
-        elif isinstance(entry, Compaction) and summary is None and is_standing(entry, floor):
-            summary = entry
+    entries = list(read_since_summary(session.store.port.tail(session.id), Markers()))
     entries.reverse()
     return entries
 

@@ -14,7 +14,8 @@ from msgspec import UNSET, UnsetType
 
 from everlog.ids import epoch_ms
 from everlog.index.words import grams
-from everlog.model import AnyRecord, Compaction, Damaged, Entry, Message, Meta, Rewind, Tombstone
+from everlog.log.markers import Markers
+from everlog.model import MARKERS, AnyRecord, Compaction, Damaged, Entry, Message, Meta
 from everlog.redaction import redact
 
 # In the order of their weight; the `grams` column follows them.
@@ -38,7 +39,7 @@ class PassageChanges(msgspec.Struct):
     new: dict[int, Passage] = {}
     removed: set[int] = set()  # seqs whose passages are not found any more
     removed_ranges: list[tuple[int, int]] = []  # all messages between two seqs, both included
-    restored: set[int] = set()  # seqs found again, whose records are earlier in the log
+    restored: set[int] = set()  # seqs of earlier records, found again unless an earlier rewind removed them
     last_seq: int = 0
     name: str | UnsetType | None = UNSET  # the title, if the records set it
 
@@ -46,35 +47,26 @@ class PassageChanges(msgspec.Struct):
 def collect_changes(entries: Iterable[Entry], *, include_tools: bool = False) -> PassageChanges:
     """Collect the changes that records make, in order."""
     changes = PassageChanges()
+    markers = Markers()
     for entry in entries:
         changes.last_seq = max(changes.last_seq, entry.seq or 0)
         if isinstance(entry, Damaged):
             continue
-        if isinstance(entry, Tombstone):
-            _remove_passages(changes, set(entry.deletes))
-            # A seq that is still to come was not removed.
-            earlier = {seq for seq in entry.restores if seq < entry.seq}
-            changes.restored |= earlier - changes.new.keys()
-            changes.removed -= set(entry.restores)
-        elif isinstance(entry, Rewind):
-            changes.removed_ranges.append((entry.to_seq + 1, entry.seq))
-            messages = {seq for seq, passage in changes.new.items() if passage.kind != "summary"}
-            visible = messages | changes.restored
-            _remove_passages(changes, {seq for seq in visible if seq > entry.to_seq})
+        if isinstance(entry, MARKERS):
+            markers.append(entry)
         elif isinstance(entry, Meta):
             name = entry.set.get("name", UNSET)
             changes.name = name if isinstance(name, str | None) else changes.name
-        elif (passage := make_passage(entry, include_tools=include_tools)) is not None:
+        if (passage := make_passage(entry, include_tools=include_tools)) is not None:
             changes.new[entry.seq] = passage
-            changes.restored.discard(entry.seq)  # a damaged log may have a seq twice
+    changes.removed = markers.hidden_seqs()
+    changes.removed_ranges = markers.rewound_ranges()
+    changes.restored = markers.restored_seqs() - changes.new.keys()
+    for seq, passage in list(changes.new.items()):
+        # The summary of a rewound compaction is still found.
+        if seq in changes.removed or (passage.kind != "summary" and not markers.is_live(seq)):
+            del changes.new[seq]
     return changes
-
-
-def _remove_passages(changes: PassageChanges, seqs: set[int]) -> None:
-    changes.removed |= seqs
-    changes.restored -= seqs
-    for seq in seqs & changes.new.keys():
-        del changes.new[seq]
 
 
 def make_passage(record: AnyRecord, *, include_tools: bool = False) -> Passage | None:

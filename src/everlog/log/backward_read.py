@@ -1,8 +1,7 @@
 """A backward read of a log for its live messages, the input of contexts and compactions.
 
-It goes back, tracking tombstones and the smallest `toSeq` of any rewind, to the newest compaction
-that still stands and on to the first message it kept. Nothing older is read, so the cost depends
-on the context and not on the history.
+It goes back to the newest compaction that still stands and on to the first message it kept. Nothing
+older is read, so the cost depends on the context and not on the history.
 """
 
 from __future__ import annotations
@@ -13,19 +12,9 @@ from typing import NamedTuple
 import msgspec
 from msgspec.structs import replace
 
+from everlog.log.markers import Markers, read_since_summary
 from everlog.log.tool_pairs import arrange_results, make_missing_result, pair_results
-from everlog.model import (
-    MARKERS,
-    SCHEMA_VERSION,
-    Compaction,
-    Damaged,
-    Entry,
-    Event,
-    Message,
-    Rewind,
-    Tombstone,
-    Unknown,
-)
+from everlog.model import MARKERS, SCHEMA_VERSION, Compaction, Damaged, Entry, Event, Message, Rewind, Unknown
 
 BREAKER = "breaker"  # event: failed summary calls in a row, and compactions without progress
 TRIMMED = "trimmed"  # event: a call was sent without the oldest rounds
@@ -61,64 +50,44 @@ def read_live(newest_first: Iterable[Entry], *, accept_stale: bool = True) -> Li
     """
     messages: list[Message] = []
     unreadable: list[LeftOut] = []
-    visible: dict[int, bool] = {}  # by the newest tombstone on each seq
-    visible_before: dict[int, bool] = {}  # as it was before the oldest tombstone seen on each seq
-    summary: Compaction | None = None
-    stale_seqs: tuple[int, ...] = ()
-    floor: int | None = None  # the smallest toSeq of the rewinds seen
-    last_seq = last_marker = last_edit = first_trimmed = 0
+    markers = Markers()
+    last_seq = last_marker = last_edit = 0
+    trimmed_seqs: list[int] = []
     breaker: dict[str, int] | None = None
-    for entry in newest_first:
-        seq = entry.seq
-        if seq is not None:
-            if summary is not None and seq < summary.first_kept_seq:
-                break
-            last_seq = max(last_seq, seq)
+    for entry in read_since_summary(newest_first, markers, accept_stale=accept_stale):
+        last_seq = max(last_seq, entry.seq or 0)
         if isinstance(entry, Message):
-            if (floor is None or entry.seq <= floor) and visible.get(entry.seq, True):
+            if markers.is_live(entry.seq):
                 if entry.auto_injected:  # not written by a native store
                     unreadable.append(LeftOut(entry.seq, "injected into an earlier run"))
                 else:
                     messages.append(entry)
         elif isinstance(entry, MARKERS):
             last_marker = max(last_marker, entry.seq)
-            if isinstance(entry, Rewind):
-                floor = entry.to_seq if floor is None else min(floor, entry.to_seq)
-                continue
-            last_edit = max(last_edit, entry.seq)
-            if isinstance(entry, Tombstone):
-                for target in entry.restores:
-                    visible.setdefault(target, True)
-                    visible_before[target] = False
-                for target in entry.deletes:
-                    visible.setdefault(target, False)
-                    visible_before[target] = True
-            elif summary is None and is_standing(entry, floor):
-                first = entry.first_kept_seq
-                edits = (s for s in visible if s < first and visible[s] != visible_before[s])
-                stale_seqs = tuple(sorted(edits))
-                if accept_stale or not stale_seqs:
-                    summary = entry
+            if not isinstance(entry, Rewind):
+                last_edit = max(last_edit, entry.seq)
         elif isinstance(entry, Event):
             if entry.kind == BREAKER and breaker is None:
                 breaker = parse_counts(entry.data)
-            elif entry.kind == TRIMMED and summary is None:
-                first_trimmed = entry.seq
+            elif entry.kind == TRIMMED:
+                trimmed_seqs.append(entry.seq)
         elif isinstance(entry, Damaged):
             unreadable.append(LeftOut(entry.seq, f"damaged: {entry.problem}"))
         elif isinstance(entry, Unknown) and entry.schema_version > SCHEMA_VERSION:
             unreadable.append(LeftOut(entry.seq, f"schema version {entry.schema_version}"))
     messages.reverse()
     unreadable.reverse()
+    summary = markers.summary(accept_stale=accept_stale)
+    since = 0 if summary is None else summary.seq
     return LiveMessages(
         messages=tuple(messages),
         summary=summary,
         unreadable=tuple(unreadable),
-        stale_seqs=stale_seqs if summary is not None else (),
+        stale_seqs=() if summary is None else markers.stale_seqs(summary),
         last_seq=last_seq,
         last_marker_seq=last_marker,
         last_edit_seq=last_edit,
-        first_trimmed_seq=first_trimmed,
+        first_trimmed_seq=min((seq for seq in trimmed_seqs if seq > since), default=0),
         breaker=breaker or {},
     )
 
@@ -168,11 +137,6 @@ def apply_compaction(live: LiveMessages, record: Compaction) -> LiveMessages:
         last_edit_seq=next_seq,
         first_trimmed_seq=0,
     )
-
-
-def is_standing(compaction: Compaction, floor: int | None) -> bool:
-    """Return whether no later rewind undid it; `floor` is the smallest `toSeq` of them."""
-    return floor is None or floor >= compaction.first_kept_seq - 1
 
 
 def parse_counts(data: dict[str, object]) -> dict[str, int]:

@@ -1,11 +1,9 @@
 """The fold: the view and the metadata that a log stands for.
 
-    message     is live
-    tombstone   hides messages (no rewind brings them back; a later `restores` does)
-    rewind      drops the live messages after its `toSeq`, for good
-    compaction  stands until a later rewind goes back before the messages it kept
-    meta        changes metadata
-    event       counts (`turn_end`), keeps the queue (`queued`), never shown
+    message                          is live, unless a marker removed it
+    tombstone, rewind, compaction    change how others are read: `log.markers`
+    meta                             changes metadata
+    event                            counts (`turn_end`), keeps the queue (`queued`), never shown
 
 `fold` reads forward and returns the view; `MetadataFold` updates the metadata record by record.
 The context for a model is read backward by `context.build` and equals this fold.
@@ -21,8 +19,10 @@ import msgspec
 from msgspec.structs import replace
 
 from everlog.ids import LAST, milliseconds, timestamp
+from everlog.log.markers import Markers
 from everlog.log.usage_fold import UsageFold, parse_cost, parse_count
 from everlog.model import (
+    MARKERS,
     QUEUED,
     REREAD,
     SCHEMA_VERSION,
@@ -40,10 +40,8 @@ from everlog.model import (
     Meta,
     Metadata,
     Metrics,
-    Rewind,
     Through,
     Tokens,
-    Tombstone,
     Unknown,
 )
 
@@ -60,31 +58,23 @@ class View(msgspec.Struct, frozen=True):
 
 def fold(entries: Iterable[Entry]) -> View:
     """Return the view of a whole log."""
-    live: list[Message] = []
-    hidden: set[int] = set()
-    compactions: list[Compaction] = []
+    messages: list[Message] = []
+    markers = Markers()
     damage: list[Damaged] = []
     newer: list[Unknown] = []
     for entry in entries:
         if isinstance(entry, Message):
-            live.append(entry)
-        elif isinstance(entry, Tombstone):
-            hidden.update(entry.deletes)
-            hidden.difference_update(entry.restores)
-        elif isinstance(entry, Rewind):
-            to_seq = entry.to_seq
-            live = [message for message in live if message.seq <= to_seq]
-            compactions = [c for c in compactions if to_seq >= c.first_kept_seq - 1]
-        elif isinstance(entry, Compaction):
-            compactions.append(entry)
+            messages.append(entry)
+        elif isinstance(entry, MARKERS):
+            markers.append(entry)
         elif isinstance(entry, Damaged):
             damage.append(entry)
         elif isinstance(entry, Unknown) and entry.schema_version > SCHEMA_VERSION:
             newer.append(entry)
     return View(
-        messages=tuple(message for message in live if message.seq not in hidden),
-        compaction=compactions[-1] if compactions else None,
-        hidden=frozenset(hidden),
+        messages=tuple(message for message in messages if markers.is_live(message.seq)),
+        compaction=markers.summary(),
+        hidden=frozenset(markers.hidden_seqs()),
         damage=tuple(damage),
         newer=tuple(newer),
     )

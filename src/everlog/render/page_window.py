@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 import msgspec
 
+from everlog.log.markers import Fate
 from everlog.log.tool_pairs import ToolPairs, pair_results
 from everlog.model import (
     SCHEMA_VERSION,
@@ -27,7 +28,7 @@ from everlog.model import (
     ToolCall,
     Unknown,
 )
-from everlog.render.marker_index import Fate, MarkerIndex
+from everlog.render.marker_index import MarkerIndex
 from everlog.render.transcript_items import CallWithResult, MessageItem
 
 WINDOW_SIZE = 60  # messages in a window, not counting tool results

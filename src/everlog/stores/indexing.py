@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Any, Protocol
+from typing import Protocol
 
 from msgspec import UNSET
 
@@ -16,7 +16,7 @@ from everlog.index.fulltext import FullText, PassageText, SessionUpdate, StaleSe
 from everlog.index.listing_rows import SessionIndex
 from everlog.index.query import parse_query
 from everlog.log.line_codec import replace_surrogates
-from everlog.model import AnyRecord, Entry, Metadata
+from everlog.model import Entry, Message, Metadata
 from everlog.ports import Filter, Hit, Progress, Query, Results, SessionHit
 from everlog.stores.file.log_tail import Report
 
@@ -168,13 +168,11 @@ class SearchIndex:
         return SessionUpdate(stale, changes, new if title is None else [*new, title])
 
     def _read_restored(self, session: str, seqs: set[int]) -> list[passages.Passage]:
-        """Return the passages of restored messages."""
-        restored = []
-        for seq in sorted(seqs):
-            record: Any = next(self._read(session, seq - 1), None)
-            if isinstance(record, AnyRecord) and record.seq == seq:
-                restored.append(passages.make_passage(record, include_tools=self._include_tools))
-        return [passage for passage in restored if passage is not None]
+        """Return the passages of restored messages that are live."""
+        entries = self._read(session, min(seqs) - 1)  # with the rewinds since, which a restore does not undo
+        relevant = (entry for entry in entries if not isinstance(entry, Message) or entry.seq in seqs)
+        changes = passages.collect_changes(relevant, include_tools=self._include_tools)
+        return [passage for seq, passage in changes.new.items() if seq in seqs]
 
     # --- queries
 
