@@ -17,10 +17,10 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from everlog.agent.agent import Agent, PreparedCall
+    from everlog.agent.answer import Answer
     from everlog.agent.compactor import Outcome
     from everlog.agent.hooks import Hook
     from everlog.agent.tools import tool
-    from everlog.agent.turn import Answer
     from everlog.aio import AsyncSession, AsyncStore
     from everlog.app import load_settings, open_async_store, open_runtime, open_store
     from everlog.context.build import Context
@@ -205,7 +205,7 @@ _HOMES = (  # where the names are defined; the modules that load fastest first
     "agent.compactor",
     "agent.hooks",
     "agent.tools",
-    "agent.turn",
+    "agent.answer",
     "providers.mcp_tools",
     "runtime.run",
     "runtime.runtime",

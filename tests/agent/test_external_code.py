@@ -343,13 +343,12 @@ def test_a_stop_of_the_one_who_asks_stops_who_was_asked_and_leaves_nothing(sessi
                 stopped.append(True)
             return ""
 
-        child = Agent(session.store, ScriptedModel(assistant([ToolCall("s", "slow", {})])), tools=[slow])
+        child = Agent(session.store, ScriptedModel(*[assistant([ToolCall("s", "slow", {})])] * 3), tools=[slow])
 
         async def ask(n: int) -> ToolOutput:
             return await run_subagent(child, session.store, f"task {n}")
 
         asked = [ToolCall(f"c{at}", "ask", {"n": at}) for at in range(3)]
-        child.provider = ScriptedModel(*[assistant([ToolCall("s", "slow", {})])] * 3)
         parent = Agent(session.store, ScriptedModel(assistant(asked)), tools=[ask])
         before = asyncio.all_tasks()
         task = asyncio.create_task(parent.run("go", session=session))

@@ -62,4 +62,4 @@ def test_its_tokens_count_the_system_prompt_and_the_tools(tmp_path: Path) -> Non
         return await tokens(plain), await tokens(more)
 
     without, with_them = asyncio.run(both())
-    assert with_them - without == more.overhead(more.system, [more.tools["brew"].spec])
+    assert with_them - without == more.spec.overhead(more.spec.system, [more.spec.tools["brew"].spec])

@@ -17,7 +17,7 @@ from msgspec.structs import replace
 
 import everlog
 from everlog import ports
-from everlog.agent.turn import Answer
+from everlog.agent.answer import Answer
 from everlog.aio import AsyncSession, AsyncStore
 from everlog.app import open_runtime
 from everlog.errors import (

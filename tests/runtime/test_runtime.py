@@ -112,8 +112,8 @@ def test_an_agent_of_the_settings_may_ask_its_members_and_is_told_of_them(tmp_pa
         injected = [one.text for one in context.messages if one.auto_injected]
         assert injected[0] == "<agents>\n- digger: digs\n</agents>"
         assert injected[1].startswith("<environment>")
-        assert runtime.agents.by_name("main").system == "You are main."
-        assert "ask_agent" not in runtime.agents.by_name("digger").tools
+        assert runtime.agents.by_name("main").spec.system == "You are main."
+        assert "ask_agent" not in runtime.agents.by_name("digger").spec.tools
         await _closed(runtime)
 
     _run(scenario())
@@ -124,13 +124,13 @@ def test_other_settings_count_from_the_next_turn_and_wrong_ones_not_at_all(tmp_p
         runtime = open_runtime(tmp_path, settings=parse(CONFIG, {}))
         await runtime.start()
         session = await runtime.create()
-        assert runtime.agents.by_name("main").system == "You are main."
+        assert runtime.agents.by_name("main").spec.system == "You are main."
         wrong = parse('[[cron.jobs]]\nid = "a"\nschedule = "x"\nprompt = "p"\n', {})
         with pytest.raises(everlog.SettingsError):
             await runtime.reload(wrong)
-        assert runtime.agents.by_name("main").system == "You are main."
+        assert runtime.agents.by_name("main").spec.system == "You are main."
         await runtime.reload(Settings(agents={"main": AgentSettings(system_prompt="Other.")}))
-        assert (await runtime.agents.for_session(session)).system == "Other."
+        assert (await runtime.agents.for_session(session)).spec.system == "Other."
         await _closed(runtime)
 
     _run(scenario())

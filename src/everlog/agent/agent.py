@@ -6,26 +6,25 @@ import asyncio
 from collections.abc import AsyncIterator, Coroutine, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from copy import copy
+from dataclasses import replace
 from typing import Any, NamedTuple
 
-from everlog.agent.compactor import SUMMARY_SECONDS, Compactor, Outcome, window_of
+from everlog.agent.answer import Answer
+from everlog.agent.compactor import SUMMARY_SECONDS, Outcome, window_of
 from everlog.agent.hooks import HOOK_SECONDS, Hooks
-from everlog.agent.tools import Function, RunnableTool, build_tools, load_toolset
-from everlog.agent.turn import Answer, Turn, new_run_id, repair
+from everlog.agent.titles import set_title
+from everlog.agent.tools import Function, build_tools
+from everlog.agent.turn import Turn, new_run_id, repair
 from everlog.agent.turn_lease import acquire_lease
-from everlog.agent.worker_threads import run_external
+from everlog.agent.turn_spec import TurnSpec
 from everlog.aio import AsyncSession, AsyncStore
-from everlog.context.build import Context, assemble, fit
-from everlog.context.inject import wrap_stored_text
+from everlog.context.build import Context, fit
 from everlog.errors import ConflictError
-from everlog.log.backward_read import LiveMessages
-from everlog.model import Content, Message, Metadata, user
+from everlog.model import Content, Message, user
 from everlog.ports import Lease, Provider, Toolset, ToolSpec
 from everlog.session import Session, Store
 from everlog.settings import CompactionSettings, TurnSettings
-from everlog.wire.events import RunEvent, Sink, Status, TokenWarning, ignore_event
-
-WARN_PERCENT = (95, 80)  # percent of the window
+from everlog.wire.events import RunEvent, Sink, ignore_event
 
 
 class PreparedCall(NamedTuple):
@@ -64,25 +63,33 @@ class Agent:
     ) -> None:
         self.store = store if isinstance(store, AsyncStore) else AsyncStore(store)
         store_settings = self.store.sync.settings
+        turn = turn or store_settings.turn
+        compaction = settings or store_settings.compaction_of(name)
         self.name = name
-        self.turn = turn or store_settings.turn
-        self.settings = settings or store_settings.compaction_of(name)
         self.model = model or (store_settings.model_of(name) if provider is None else "")
         self.provider = provider or self.store.sync.provider(self.model)
-        self._summariser: Provider | None = self.provider
+        summariser: Provider | None = self.provider
         if getattr(self.provider, "offline", False):
-            self._summariser = None  # the offline model cannot summarise; use the built-in summary
-        elif provider is None and self.settings.model:
-            self._summariser = self.store.sync.provider(self.settings.model)
-        self.system = system
-        self.tools = build_tools(tools)
-        self.toolsets = tuple(toolsets)
-        self.hooks = Hooks(hooks, name, hook_seconds)
+            summariser = None  # the offline model cannot summarise; use the built-in summary
+        elif provider is None and compaction.model:
+            summariser = self.store.sync.provider(compaction.model)
+        self.spec = TurnSpec(
+            agent=name,
+            model=self.model,
+            provider=self.provider,
+            summariser=summariser,
+            system=system,
+            tools=build_tools(tools),
+            toolsets=tuple(toolsets),
+            hooks=Hooks(hooks, name, hook_seconds),
+            settings=turn,
+            compaction=compaction,
+            summary_seconds=summary_seconds,
+            window=window_of(compaction, self.provider, self.model),
+            count=self.store.sync.count,
+            max_steps=max_steps or turn.max_steps,
+        )
         self.emit = emit
-        self.summary_seconds = summary_seconds
-        self.max_steps = max_steps or self.turn.max_steps
-        self.count = self.store.sync.count
-        self.window = window_of(self.settings, self.provider, self.model)
         self._warned_percentages: dict[str, int] = {}  # session → last warning
         self._background: set[asyncio.Task[None]] = set()
         self._active_work: set[object] = set()  # turns and compactions, of clones too
@@ -130,8 +137,32 @@ class Agent:
                 await repair(async_session, lease)
                 if message is None:
                     await _check_resumable(async_session)
-                turn = Turn(self, async_session, lease, message, history=history, emit=emit)
-                return (await turn.run()).reply
+                answer = await self._run_turn(self.spec, async_session, lease, message, history=history, emit=emit)
+                return answer.reply
+
+    async def _run_turn(
+        self,
+        spec: TurnSpec,
+        session: AsyncSession,
+        lease: Lease,
+        message: Message | None,
+        *,
+        history: Sequence[Message] | None = None,
+        emit: Sink,
+    ) -> Answer:
+        turn = Turn(
+            spec,
+            session,
+            lease,
+            message,
+            warned_percentages=self._warned_percentages,
+            history=history,
+            emit=combine_sinks(self.emit, emit),
+        )
+        answer = await turn.run()
+        if turn.needs_title:
+            self._run_in_background(set_title(self.provider, self.model, session, turn.state.emit))
+        return answer
 
     async def stream(
         self, prompt: Content, *, session: Session | AsyncSession | str, cwd: str | None = None
@@ -169,18 +200,14 @@ class Agent:
         The message must carry its run id. `allowed` limits the turn to these tools by name;
         `reads_only` limits it to tools that change nothing.
         """
-        turn = Turn(
-            self,
-            session,
-            lease,
-            message,
-            emit=emit,
-            max_steps=max_steps,
+        spec = replace(
+            self.spec,
+            max_steps=max_steps or self.spec.max_steps,
             allowed=None if allowed is None else frozenset(allowed),
             reads_only=reads_only,
         )
         with self.busy():
-            return await turn.run()
+            return await self._run_turn(spec, session, lease, message, emit=emit)
 
     @property
     def is_idle(self) -> bool:
@@ -208,9 +235,9 @@ class Agent:
         with self.busy():
             async with acquire_lease(async_session) as lease:
                 await async_session.close_calls(lease=lease)
-                compactor = self.compactor(sink)
+                compactor = self.spec.compactor(sink)
                 outcome = await compactor.run(async_session, lease, manual=True, focus=focus)
-                await self.hooks.notify("on_compact", async_session.sync, sink, outcome)
+                await self.spec.hooks.notify("on_compact", async_session.sync, sink, outcome)
                 return outcome
 
     def with_store(self, store: AsyncStore) -> Agent:
@@ -232,61 +259,18 @@ class Agent:
     async def close(self, seconds: float | None = None) -> None:
         """Wait for background work as `settle` does, then close the connections to the model."""
         await self.settle(seconds)
-        for provider in {id(p): p for p in (self.provider, self._summariser)}.values():
+        for provider in {id(p): p for p in (self.provider, self.spec.summariser)}.values():
             close_provider = getattr(provider, "close", None)
             if close_provider is not None:
                 await close_provider()
 
-    # --- used by turns
-
-    def run_in_background(self, work: Coroutine[Any, Any, None]) -> None:
+    def _run_in_background(self, work: Coroutine[Any, Any, None]) -> None:
         """Start work that no answer waits for; it must report its own failures."""
         task = asyncio.create_task(work)
         self._background.add(task)
         task.add_done_callback(self._background.discard)
 
-    def compactor(self, emit: Sink) -> Compactor:
-        """Return a compactor with this agent's settings that reports to `emit`."""
-        return Compactor(
-            self.settings,
-            provider=self._summariser,
-            model=self.model,
-            window=self.window,
-            emit=emit,
-            count=self.count,
-            seconds=self.summary_seconds,
-        )
-
-    async def collect_tools(self, emit: Sink, session: str) -> dict[str, RunnableTool]:
-        """Return its tools and those of its toolsets; report and skip a toolset that fails."""
-        tools = dict(self.tools)
-        for toolset in self.toolsets:
-            try:
-                tools = await run_external(load_toolset(toolset)) | tools  # the first name wins
-            except Exception as error:  # third-party code may raise anything
-                emit(Status(session_id=session, message=f"{toolset.name}: {error}"))
-        return tools
-
-    def warn(self, session: str, context: Context, emit: Sink) -> None:
-        """Emit a warning, once each, when the context reaches 80 and 95 percent of the window."""
-        percent = next((p for p in WARN_PERCENT if context.tokens * 100 >= p * self.window), 0)
-        if percent > self._warned_percentages.get(session, 0):
-            emit(TokenWarning(session_id=session, percent=percent, tokens=context.tokens, window=self.window))
-        if percent:
-            self._warned_percentages[session] = percent
-        else:
-            self._warned_percentages.pop(session, None)
-
-    def assemble(self, live: LiveMessages, inject: Sequence[Message], overhead: int) -> Context:
-        """Build the context of a step, before it is made to fit the window."""
-        return assemble(
-            live,
-            window=self.window,
-            overhead=overhead,
-            inject=inject,
-            tool_result_budget=self.settings.tool_result_budget,
-            count=self.count,
-        )
+    # --- the next model call
 
     async def preview(self, session: AsyncSession, emit: Sink = ignore_event) -> Context:
         """Return the context that the next model call would be sent; nothing is sent."""
@@ -298,30 +282,17 @@ class Agent:
         No toolset is contacted, so their tools are not included.
         """
         sink = combine_sinks(self.emit, emit)
-        system = await self.system_prompt(session, await session.metadata(), sink)
-        tools = tuple(runnable.spec for runnable in self.tools.values())
-        context = await self._preview(session, self.overhead(system, tools), sink)
-        return PreparedCall(context, system, tools, tuple(t.name for t in self.toolsets))
+        spec = self.spec
+        system = await spec.system_prompt(session, await session.metadata(), sink)
+        tools = tuple(tool.spec for tool in spec.tools.values())
+        context = await self._preview(session, spec.overhead(system, tools), sink)
+        return PreparedCall(context, system, tools, tuple(toolset.name for toolset in spec.toolsets))
 
     async def _preview(self, session: AsyncSession, overhead: int, sink: Sink) -> Context:
         live = await session.live()
-        context = self.assemble(live, (), overhead)
-        inject = await self.hooks.injections(session.sync, context.messages, sink)
-        return fit(self.assemble(live, inject, overhead), live, self.window, self.count)
-
-    async def system_prompt(self, session: AsyncSession, metadata: Metadata, emit: Sink) -> str:
-        """Join the agent's system prompt, the hooks' texts and the session's override."""
-        data = await self.hooks.system_texts(session.sync, emit)
-        parts = (self.system, *map(wrap_stored_text, data), metadata.system_prompt_override or "")
-        return "\n\n".join(text for text in parts if text)
-
-    def overhead(self, system: str, tools: Iterable[ToolSpec]) -> int:
-        """Estimate the tokens of the system prompt and the tools."""
-        return self.count(system) + sum(map(self.tool_tokens, tools))
-
-    def tool_tokens(self, tool: ToolSpec) -> int:
-        """Estimate the tokens of one tool."""
-        return self.count(tool.name) + self.count(tool.description) + 10
+        context = self.spec.assemble(live, (), overhead)
+        inject = await self.spec.hooks.injections(session.sync, context.messages, sink)
+        return fit(self.spec.assemble(live, inject, overhead), live, self.spec.window, self.spec.count)
 
     async def _open_session(self, session: Session | AsyncSession | str, *, create: bool) -> AsyncSession:
         if isinstance(session, str):

@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from contextvars import ContextVar
 from datetime import datetime
-from typing import TYPE_CHECKING
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
+from everlog.agent.agent import Agent
 from everlog.agent.tools import Function, tool
 from everlog.agent.worker_threads import run_in_thread
 from everlog.aio import AsyncStore
@@ -20,9 +20,6 @@ from everlog.model import Usage
 from everlog.ports import ToolOutput
 from everlog.session import Store
 from everlog.wire.events import MessageComplete, RunEvent
-
-if TYPE_CHECKING:
-    from everlog.agent.agent import Agent
 
 MAX_DEPTH = 3  # levels of nested subagents
 

@@ -11,19 +11,17 @@ import asyncio
 import inspect
 from collections.abc import Awaitable, Iterable, Sequence
 from copy import deepcopy
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from msgspec.structs import replace
 
+from everlog.agent.answer import Answer
+from everlog.agent.compactor import Outcome
 from everlog.agent.worker_threads import run_external, run_in_thread
 from everlog.context.fence import fence_injection
 from everlog.model import AnyBlock, Message, Text, ToolCall
 from everlog.session import Session
 from everlog.wire.events import HookFailed, Sink
-
-if TYPE_CHECKING:
-    from everlog.agent.compactor import Outcome
-    from everlog.agent.turn import Answer
 
 HOOK_SECONDS = 10.0
 
@@ -62,9 +60,6 @@ class Hooks:
         self.seconds = seconds
         hooks = tuple(hooks)
         self._by_method = {name: [hook for hook in hooks if _has(hook, name)] for name in _METHODS}
-
-    def __contains__(self, name: str) -> bool:
-        return bool(self._by_method[name])
 
     async def system_texts(self, session: Session, emit: Sink) -> list[str]:
         """Return the texts that hooks add to the system prompt."""

@@ -11,11 +11,11 @@ import asyncio
 import random
 from collections.abc import Sequence
 
-import msgspec
 from msgspec.structs import replace
 
 from everlog.agent.compactor import Outcome
 from everlog.agent.telemetry import span
+from everlog.agent.turn_spec import TurnSpec
 from everlog.agent.turn_state import TurnState
 from everlog.agent.worker_threads import run_external
 from everlog.context.build import Context, fit
@@ -24,28 +24,29 @@ from everlog.context.tokens import estimate, usage_tokens
 from everlog.errors import ContextOverflowError, EverlogError, ProviderError, ProviderUnavailableError
 from everlog.log.backward_read import TRIMMED, LiveMessages
 from everlog.log.tool_pairs import pair_results
-from everlog.model import Event, Message, Usage
+from everlog.model import Event, Message
 from everlog.ports import Delta, Request, ToolSpec
-from everlog.wire.events import CompactFailed, Status, StreamDelta, ThinkingDelta
+from everlog.wire.events import CompactFailed, Status, StreamDelta, ThinkingDelta, TokenWarning
 
 REFUSED_SHARE = 0.75  # size of the second attempt, relative to the context that was refused
 MAX_WAIT = 30.0  # seconds between two attempts
 MAX_RETRY_AFTER = 300.0  # seconds; if the provider asks for more, the call fails
+WARN_PERCENT = (95, 80)  # percent of the window
 
 
 class ModelStep:
     """The model calls of one turn."""
 
-    def __init__(self, state: TurnState) -> None:
-        self.usage = Usage()
+    def __init__(self, spec: TurnSpec, state: TurnState, warned_percentages: dict[str, int]) -> None:
         self.system = ""
         self.tools: tuple[ToolSpec, ...] = ()
         self.injections: list[Message] = []
         self.partial_text: list[str] = []  # deltas of the answer that is streaming in
+        self._spec = spec
         self._state = state
-        self._agent = state.agent
         self._session = state.session
-        self._compactor = state.agent.compactor(state.emit)
+        self._warned_percentages = warned_percentages  # session → last warning, kept between turns
+        self._compactor = spec.compactor(state.emit)
         self._overhead = 0  # tokens of the system prompt and the tools
         self._initial_live: LiveMessages | None = None  # as read when the turn began
         self._last_context: Context | None = None
@@ -54,7 +55,7 @@ class ModelStep:
     async def begin(self, system: str, tools: Sequence[ToolSpec]) -> Sequence[Message]:
         """Close tool calls that a crash left open, and return the messages of the context."""
         self.system, self.tools = system, tuple(tools)
-        self._overhead = self._agent.overhead(system, tools)
+        self._overhead = self._spec.overhead(system, tools)
         context, live = await self._read()
         if self._state.history is None and pair_results(live.messages).open_calls:
             await self._state.close_calls()
@@ -64,16 +65,16 @@ class ModelStep:
 
     async def step(self) -> Message:
         """Return one answer of the model; retry once with less if the context is refused."""
-        agent, history = self._agent, self._state.history
+        spec = self._spec
         # Messages below the trigger of compaction must be sent, even if they exceed the budget.
-        limit = max(token_budget(agent.settings, agent.window), self._compactor.trigger)
+        limit = max(token_budget(spec.compaction, spec.window), self._compactor.trigger)
         context, live = await self._read_compacted()
-        agent.warn(self._session.id, context, self._state.emit)
+        self._warn(context.tokens)
         fitted = await self._fit(context, live, limit)
         try:
             reply = await self._complete(fitted)
         except ContextOverflowError:
-            if history is None and agent.settings.enabled:
+            if self._state.history is None and spec.compaction.enabled:
                 await self._compact(squeeze=True)
             context, live = await self._read()
             limit = min(limit, int(fitted.tokens * REFUSED_SHARE))
@@ -81,10 +82,9 @@ class ModelStep:
             reply = await self._complete(fitted)
         if reply.role != "assistant":
             raise ProviderError(f"the model replied with role {reply.role!r}")
-        if reply.usage is not None:
-            self.usage = add_usage(self.usage, reply.usage)
+        self._state.add_usage(reply.usage)
         self._last_context = fitted
-        return replace(reply, model=reply.model or agent.model or None)
+        return replace(reply, model=reply.model or spec.model or None)
 
     async def compact_if_needed(self, reply: Message) -> None:
         """Compact if `reply` has made the context too large.
@@ -92,7 +92,7 @@ class ModelStep:
         A failure is only reported: the answer is stored already and must be returned.
         """
         if self._last_context is not None:
-            size = self._last_context.tokens + estimate(reply, self._agent.count)
+            size = self._last_context.tokens + estimate(reply, self._spec.count)
             if reply.usage is not None:
                 size = max(size, usage_tokens(reply.usage))
             if not reply.tool_calls and size <= self._compactor.trigger:
@@ -102,12 +102,23 @@ class ModelStep:
         except EverlogError as error:
             self._state.emit(CompactFailed(session_id=self._session.id, error=error.message))
 
+    def _warn(self, tokens: int) -> None:
+        """Emit a warning, once each, when the context reaches 80 and 95 percent of the window."""
+        session, window = self._session.id, self._spec.window
+        percent = next((p for p in WARN_PERCENT if tokens * 100 >= p * window), 0)
+        if percent > self._warned_percentages.get(session, 0):
+            self._state.emit(TokenWarning(session_id=session, percent=percent, tokens=tokens, window=window))
+        if percent:
+            self._warned_percentages[session] = percent
+        else:
+            self._warned_percentages.pop(session, None)
+
     # --- the model call
 
     async def _complete(self, context: Context) -> Message:
         """Call the model, with retries while it is unavailable."""
-        settings = self._agent.turn
-        request = Request(messages=context.messages, system=self.system, model=self._agent.model, tools=self.tools)
+        settings = self._spec.settings
+        request = Request(messages=context.messages, system=self.system, model=self._spec.model, tools=self.tools)
         for attempt in range(settings.retries + 1):
             self.partial_text.clear()
             try:
@@ -131,7 +142,7 @@ class ModelStep:
         raise AssertionError  # the last attempt returns or raises
 
     async def _call(self, request: Request) -> Message:
-        seconds = self._agent.turn.model_seconds
+        seconds = self._spec.settings.model_seconds
         in_progress = True
 
         def on_delta(delta: Delta) -> None:
@@ -143,7 +154,7 @@ class ModelStep:
         ) as active_span:
             try:
                 async with asyncio.timeout(seconds):
-                    reply = await run_external(self._agent.provider.complete(request, on_delta))
+                    reply = await run_external(self._spec.provider.complete(request, on_delta))
             except TimeoutError as error:
                 raise ProviderUnavailableError(f"the model gave no answer within {seconds:g} s") from error
             finally:
@@ -167,7 +178,7 @@ class ModelStep:
         for _ in range(2):
             if (
                 self._state.history is not None
-                or not self._agent.settings.enabled
+                or not self._spec.compaction.enabled
                 or self._compaction_failed
                 or context.tokens <= self._compactor.trigger
             ):
@@ -195,7 +206,7 @@ class ModelStep:
                 live = initial  # nothing was appended since: do not read it twice
             else:
                 live = self._session.sync.live()
-            return self._agent.assemble(live, self.injections, self._overhead), live
+            return self._spec.assemble(live, self.injections, self._overhead), live
 
         return await self._session.store.call(read)
 
@@ -204,15 +215,9 @@ class ModelStep:
 
         From then on the provider's token count is not the size of all live messages.
         """
-        fitted = fit(context, live, limit, self._agent.count)
+        fitted = fit(context, live, limit, self._spec.count)
         dropped = len(fitted.left_out) - len(context.left_out)
         if dropped and self._state.history is None and not live.first_trimmed_seq:
             event = Event(kind=TRIMMED, data={"messages": dropped})
             await self._session.append(event, lease=self._state.lease)
         return fitted
-
-
-def add_usage(first: Usage, second: Usage) -> Usage:
-    """Return the sum of two usages."""
-    a, b = msgspec.structs.asdict(first), msgspec.structs.asdict(second)
-    return Usage(**{key: a[key] + b[key] for key in a})

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import re
-from typing import TYPE_CHECKING
 
 from everlog.agent.worker_threads import run_external
 from everlog.aio import AsyncSession
@@ -16,11 +15,8 @@ from everlog.context.fence import Origin, block, fence
 from everlog.errors import ConflictError, EverlogError
 from everlog.log.fold import fold
 from everlog.model import Message, Meta, user
-from everlog.ports import Request
+from everlog.ports import Provider, Request
 from everlog.wire.events import SessionRenamed, Sink, Status
-
-if TYPE_CHECKING:
-    from everlog.agent.agent import Agent
 
 MAX_CHARACTERS = 60
 MAX_WORDS = 6
@@ -50,15 +46,15 @@ def clean_title(answer: str) -> str:
     return first_words(" ".join(line.strip("\"'`*#“”‘’«» ").rstrip(".").split()[:MAX_WORDS]))
 
 
-async def set_title(agent: Agent, session: AsyncSession, emit: Sink) -> None:
+async def set_title(provider: Provider, model: str, session: AsyncSession, emit: Sink) -> None:
     """Name a session after its first exchange, unless it has a title by now."""
     try:
         question, answer = await session.store.call(_first_exchange, session)
         if not question.strip() or not answer:
             return
         title = ""
-        if not getattr(agent.provider, "offline", False):
-            title = await _ask_model(agent, question, answer)
+        if not getattr(provider, "offline", False):
+            title = await _ask_model(provider, model, question, answer)
         title = title or first_words(question)
         renamed = await session.store.call(_set_if_unnamed, session, title)
         if renamed:
@@ -67,15 +63,15 @@ async def set_title(agent: Agent, session: AsyncSession, emit: Sink) -> None:
         emit(Status(session_id=session.id, message=f"could not set a title: {error.message}"))
 
 
-async def _ask_model(agent: Agent, question: str, answer: str) -> str:
+async def _ask_model(provider: Provider, model: str, question: str, answer: str) -> str:
     messages = (fence(f"[User]: {question}", Origin.TITLE), fence(f"[Assistant]: {answer}", Origin.TITLE))
     prompt = f"{_ASK}\n\n{block('conversation', *messages)}"
     request = Request(
-        messages=(user(prompt),), system=_SYSTEM, model=agent.model, max_tokens=64, temperature=0.0, purpose="title"
+        messages=(user(prompt),), system=_SYSTEM, model=model, max_tokens=64, temperature=0.0, purpose="title"
     )
     try:
         async with asyncio.timeout(TIMEOUT_SECONDS):
-            return clean_title((await run_external(agent.provider.complete(request))).text)
+            return clean_title((await run_external(provider.complete(request))).text)
     except Exception:  # a provider may raise anything; the first words serve as a title
         return ""
 

@@ -6,26 +6,25 @@ import asyncio
 import time
 from collections.abc import Sequence
 
-from everlog.agent.model_step import add_usage
 from everlog.agent.telemetry import span
 from everlog.agent.tools import RunnableTool
 from everlog.agent.turn_state import TurnState
 from everlog.agent.worker_threads import run_external, run_to_completion
 from everlog.errors import FormatError, StoreFullError
-from everlog.model import AnyBlock, Content, Message, Text, ToolCall, Usage, blocks, tool_result
+from everlog.model import AnyBlock, Content, Message, Text, ToolCall, blocks, tool_result
 from everlog.ports import ToolOutput
+from everlog.settings import TurnSettings
 from everlog.wire.events import ToolResult, ToolStart
 
 
 class ToolStep:
     """The tool calls of one turn."""
 
-    def __init__(self, state: TurnState) -> None:
+    def __init__(self, settings: TurnSettings, state: TurnState) -> None:
         self.tools: dict[str, RunnableTool] = {}
         self.call_count = 0
-        self.usage = Usage()  # of subagents
+        self._settings = settings
         self._state = state
-        self._settings = state.agent.turn
 
     async def run_all(self, calls: Sequence[ToolCall]) -> None:
         """Run the calls of one message; store each result as soon as it arrives."""
@@ -50,8 +49,7 @@ class ToolStep:
         started = time.monotonic()
         with span(f"execute_tool {call.name}", operation="execute_tool", conversation=state.session.id, tool=call.name):
             output = await self._call(call)
-        if output.usage is not None:
-            self.usage = add_usage(self.usage, output.usage)
+        state.add_usage(output.usage)  # of a subagent
         stored = await self._store(call, output)
         state.emit(
             ToolResult(

@@ -2,7 +2,7 @@
 
     append the input → close open tool calls → system prompt, tools, hooks
     step:  check the size, compact if needed → call the model → append → run tools → append
-    last:  check the size again → record the end of the turn → title
+    last:  check the size again → record the end of the turn
 
 Whatever ends a turn early, its tool calls are closed and its end is recorded, so that the session
 can be continued.
@@ -14,41 +14,23 @@ import asyncio
 import os
 import time
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
-import msgspec
 from msgspec.structs import replace
 
-from everlog.agent.model_step import ModelStep, add_usage
+from everlog.agent.answer import Answer
+from everlog.agent.model_step import ModelStep
 from everlog.agent.telemetry import span
-from everlog.agent.titles import set_title
 from everlog.agent.tool_step import ToolStep
 from everlog.agent.turn_lease import is_lost, lost_lease_error
-from everlog.agent.turn_state import TurnState
+from everlog.agent.turn_spec import TurnSpec
+from everlog.agent.turn_state import TurnState, stored_event
 from everlog.agent.worker_threads import cancel_count, run_to_completion
 from everlog.aio import AsyncSession
-from everlog.context.inject import strip_injections
 from everlog.errors import EverlogError, RunCancelledError
 from everlog.ids import timestamp, ulid_at
-from everlog.model import TURN_INTERRUPTED, TURN_RESUMED, Event, Message, Metadata, Usage, assistant
+from everlog.model import TURN_INTERRUPTED, TURN_RESUMED, Event, Message, Metadata, assistant
 from everlog.ports import Lease
-from everlog.wire.events import Error, MessageComplete, MessageStored, RunStart, Sink, Status, ignore_event
-
-if TYPE_CHECKING:
-    from everlog.agent.agent import Agent
-
-
-class Answer(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """The result of a turn."""
-
-    run_id: str
-    session_id: str
-    reply: Message
-    messages: tuple[Message, ...]  # all that it stored, the input first if it had one
-    usage: Usage
-    duration_ms: int
-    tool_calls: int
-    stop: str  # "end", or "max_steps" if the model wanted to continue
+from everlog.wire.events import Error, RunStart, Sink, Status, ignore_event
 
 
 def new_run_id() -> str:
@@ -70,63 +52,56 @@ async def repair(session: AsyncSession, lease: Lease, emit: Sink = ignore_event)
     if metadata.run is None:
         return metadata
     for result in await session.close_calls(lease=lease):
-        message = replace(result, line=b"")
-        emit(MessageStored(session_id=session.id, seq=result.seq, message=message))
+        emit(stored_event(session.id, result))
     event = Event(kind=TURN_INTERRUPTED, data={"runId": metadata.run})
     await session.append(event, lease=lease)
     return replace(metadata, run=None)
 
 
 class Turn:
-    """One turn of an agent in a session, under a lease that the caller holds.
+    """One turn in a session, under a lease that the caller holds.
 
     Without a message it goes on where the session's last turn stopped.
     """
 
     def __init__(
         self,
-        agent: Agent,
+        spec: TurnSpec,
         session: AsyncSession,
         lease: Lease,
         message: Message | None,
         *,
+        warned_percentages: dict[str, int],
         history: Sequence[Message] | None = None,
         emit: Sink = ignore_event,
-        max_steps: int | None = None,
-        allowed: frozenset[str] | None = None,
-        reads_only: bool = False,
     ) -> None:
-        self.agent = agent
+        """Prepare a turn. `history` replaces the session's own as context.
+
+        `warned_percentages` are the last token warnings by session, kept between turns.
+        """
+        self.spec = spec
         self.session = session
         self.message = message
-        self.max_steps = max_steps or agent.max_steps
-        clean_history = None if history is None else strip_injections(history)
         run_id = new_run_id() if message is None else message.run_id or ""
-        self.state = TurnState(agent, session, lease, run_id, history=clean_history, emit=emit)
-        self.model_step = ModelStep(self.state)
-        self.tool_step = ToolStep(self.state)
-        self._allowed_tools = allowed
-        self._reads_only = reads_only
+        self.state = TurnState(spec.hooks, session, lease, run_id, history=history, emit=emit)
+        self.model_step = ModelStep(spec, self.state, warned_percentages)
+        self.tool_step = ToolStep(spec.settings, self.state)
+        self.needs_title = False  # known when it has begun
         self._started = time.monotonic()
         self._duration = 0  # milliseconds, set at the end
 
-    @property
-    def _usage(self) -> Usage:
-        """The usage of its model calls and of its subagents."""
-        return add_usage(self.model_step.usage, self.tool_step.usage)
-
     async def run(self) -> Answer:
         """Run the turn and return its answer; its end is recorded however it ends."""
-        agent = self.agent
+        spec = self.spec
         with span(
-            f"invoke_agent {agent.name}",
+            f"invoke_agent {spec.agent}",
             operation="invoke_agent",
             conversation=self.session.id,
-            agent=agent.name,
-            model=agent.model,
+            agent=spec.agent,
+            model=spec.model,
         ) as active_span:
             try:
-                metadata = await self._begin()
+                await self._begin()
                 reply, stop = await self._run_steps()
                 await self.model_step.compact_if_needed(reply)
                 answer = await self._finish(reply, stop)
@@ -142,13 +117,11 @@ class Turn:
             await self.state.notify_hooks("on_turn_end", answer)
         except asyncio.CancelledError:
             pass  # too late: the turn has ended, and its answer was emitted
-        if metadata.title is None and agent.turn.titles and self.state.history is None:
-            agent.run_in_background(set_title(agent, self.session, self.state.emit))
         return answer
 
-    async def _begin(self) -> Metadata:
+    async def _begin(self) -> None:
         """Store the input; collect the tools, the system prompt and the injections of the turn."""
-        agent, state, session = self.agent, self.state, self.session
+        spec, state, session = self.spec, self.state, self.session
         if self.message is None:
             event = Event(kind=TURN_RESUMED, data={"runId": state.run_id})
             await session.append(event, lease=state.lease)
@@ -158,25 +131,18 @@ class Turn:
         else:
             await state.append(self.message)
         now = timestamp(time.time())
-        state.emit(RunStart(session_id=session.id, model=agent.model, started_at=now))
+        state.emit(RunStart(session_id=session.id, model=spec.model, started_at=now))
         metadata = await session.metadata()
-        self.tool_step.tools = {
-            name: runnable
-            for name, runnable in (await agent.collect_tools(state.emit, session.id)).items()
-            if (self._allowed_tools is None or name in self._allowed_tools)
-            and (not self._reads_only or runnable.spec.reads)
-        }
-        system = await agent.system_prompt(session, metadata, state.emit)
-        specs = [runnable.spec for runnable in self.tool_step.tools.values()]
-        messages = await self.model_step.begin(system, specs)
-        injections = await agent.hooks.injections(session.sync, messages, state.emit)
-        self.model_step.injections = injections
-        return metadata
+        self.needs_title = metadata.title is None and spec.settings.titles and state.history is None
+        self.tool_step.tools = await spec.collect_tools(session.id, state.emit)
+        system = await spec.system_prompt(session, metadata, state.emit)
+        messages = await self.model_step.begin(system, [tool.spec for tool in self.tool_step.tools.values()])
+        self.model_step.injections = await spec.hooks.injections(session.sync, messages, state.emit)
 
     async def _run_steps(self) -> tuple[Message, str]:
         """Call the model and run its tools until it rests; return last answer and stop reason."""
         cancels_before = cancel_count()
-        for _ in range(self.max_steps):
+        for _ in range(self.spec.max_steps):
             completion = await self.model_step.step()
             self.model_step.partial_text.clear()
             reply = await self.state.append(completion)
@@ -185,7 +151,7 @@ class Turn:
             await self.tool_step.run_all(reply.tool_calls)
             if cancel_count() > cancels_before:  # a tool swallowed the cancellation
                 raise asyncio.CancelledError
-        text = f"stopped after {self.max_steps} steps"
+        text = f"stopped after {self.spec.max_steps} steps"
         self.state.emit(Status(session_id=self.session.id, message=text))
         return reply, "max_steps"
 
@@ -194,29 +160,18 @@ class Turn:
             await run_to_completion(self._record_end(stop))
         except asyncio.CancelledError:
             pass  # too late: the end is recorded, and a turn ends only once
-        usage, call_count = self._usage, self.tool_step.call_count
-        self.state.emit(
-            MessageComplete(
-                session_id=self.session.id,
-                seq=reply.seq,
-                content=reply.text,
-                model=reply.model or "",
-                usage=usage,
-                duration_ms=self._duration,
-                tool_calls=call_count,
-                stop=stop,
-            )
-        )
-        return Answer(
+        answer = Answer(
             run_id=self.state.run_id,
             session_id=self.session.id,
             reply=reply,
             messages=tuple(self.state.stored),
-            usage=usage,
+            usage=self.state.usage,
             duration_ms=self._duration,
-            tool_calls=call_count,
+            tool_calls=self.tool_step.call_count,
             stop=stop,
         )
+        self.state.emit(answer.event())
+        return answer
 
     async def _abort(self, stop: str, error: Exception) -> None:
         """Leave a session that can be continued: keep partial text, close every tool call.
@@ -235,20 +190,20 @@ class Turn:
 
     async def _record_abort(self, stop: str, error: Exception) -> None:
         if stop == "cancelled" and (text := "".join(self.model_step.partial_text)).strip():
-            model = self.agent.model or None
+            model = self.spec.model or None
             await self.state.append(assistant(text, stop_reason=stop, model=model))
         await self.state.close_calls()
         await self._record_end(stop, error)
 
     async def _record_end(self, stop: str, error: Exception | None = None) -> None:
         self._duration = int((time.monotonic() - self._started) * 1000)
-        fields = {"run_id": self.state.run_id, "model": self.agent.model, "stop": stop}
+        fields = {"run_id": self.state.run_id, "model": self.spec.model, "stop": stop}
         if error is not None:
             fields["error"] = f"{type(error).__name__}: {error}"[:500]
         await self.session.end_turn(
             duration_ms=self._duration,
-            usage=self._usage,
-            cost=self._usage.cost,
+            usage=self.state.usage,
+            cost=self.state.usage.cost,
             tool_calls=self.tool_step.call_count,
             lease=self.state.lease,
             **{key: value for key, value in fields.items() if value},

@@ -2,47 +2,51 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
 
+import msgspec
 from msgspec.structs import replace
 
+from everlog.agent.hooks import Hooks
 from everlog.agent.worker_threads import run_to_completion
 from everlog.aio import AsyncSession
-from everlog.model import Message
+from everlog.context.inject import strip_injections
+from everlog.model import Message, Usage
 from everlog.ports import Lease
 from everlog.wire.events import MessageStored, RunEvent, Sink
 
-if TYPE_CHECKING:
-    from everlog.agent.agent import Agent
-
 
 class TurnState:
-    """The agent, session and lease of a turn, and the messages stored so far."""
+    """The session and lease of a turn, the messages stored and the tokens used so far."""
 
     def __init__(
         self,
-        agent: Agent,
+        hooks: Hooks,
         session: AsyncSession,
         lease: Lease,
         run_id: str,
         *,
-        history: list[Message] | None,
+        history: Sequence[Message] | None,
         emit: Sink,
     ) -> None:
-        self.agent = agent
         self.session = session
         self.lease = lease
         self.run_id = run_id
-        self.history = history  # replaces the session's own history
+        self.history = None if history is None else strip_injections(history)  # replaces the session's own
         self.stored: list[Message] = []
+        self.usage = Usage()  # of model calls and of subagents
+        self._hooks = hooks
         self._sink = emit
 
     def emit(self, event: RunEvent) -> None:
-        """Emit an event to the agent's sink and to the turn's."""
-        event = replace(event, run_id=self.run_id)
-        self.agent.emit(event)
-        if self._sink is not self.agent.emit:
-            self._sink(event)
+        """Emit an event of this run."""
+        self._sink(replace(event, run_id=self.run_id))
+
+    def add_usage(self, usage: Usage | None) -> None:
+        """Add the usage of a model call or a subagent to that of the turn."""
+        if usage is not None:
+            total, added = msgspec.structs.asdict(self.usage), msgspec.structs.asdict(usage)
+            self.usage = Usage(**{key: total[key] + added[key] for key in total})
 
     async def append(self, message: Message) -> Message:
         """Store and report a message, even if the turn is being cancelled; durable on return."""
@@ -55,22 +59,24 @@ class TurnState:
         self.note_stored(stored)
         return stored
 
-    async def close_calls(self) -> bool:
-        """Append an error result for every open tool call; return whether there was any."""
-        closed = await self.session.close_calls(lease=self.lease)
-        for result in closed:
+    async def close_calls(self) -> None:
+        """Append an error result for every open tool call."""
+        for result in await self.session.close_calls(lease=self.lease):
             self.note_stored(result)
             await self.notify_hooks("on_message", result)
-        return bool(closed)
 
     def note_stored(self, stored: Message) -> None:
         """Add a stored message to the turn, and emit it."""
         self.stored.append(stored)
         if self.history is not None:
             self.history.append(stored)
-        message = replace(stored, line=b"")
-        self.emit(MessageStored(session_id=self.session.id, seq=stored.seq, message=message))
+        self.emit(stored_event(self.session.id, stored))
 
     async def notify_hooks(self, method: str, *arguments: object) -> None:
         """Call an observer method of the agent's hooks."""
-        await self.agent.hooks.notify(method, self.session.sync, self.emit, *arguments)
+        await self._hooks.notify(method, self.session.sync, self.emit, *arguments)
+
+
+def stored_event(session: str, stored: Message) -> MessageStored:
+    """Return the event that reports a stored message."""
+    return MessageStored(session_id=session, seq=stored.seq, message=replace(stored, line=b""))

@@ -16,7 +16,8 @@ from uuid import uuid4
 
 from msgspec.structs import replace
 
-from everlog.agent.turn import Answer, error_event, new_run_id, repair
+from everlog.agent.answer import Answer
+from everlog.agent.turn import error_event, new_run_id, repair
 from everlog.agent.turn_lease import is_lost, lost_lease_error, release_lease
 from everlog.aio import AsyncSession, AsyncStore
 from everlog.errors import (

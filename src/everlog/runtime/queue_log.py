@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from everlog.agent.turn import Answer
+from everlog.agent.answer import Answer
 from everlog.agent.turn_lease import is_lost
 from everlog.aio import AsyncSession
 from everlog.errors import ConflictError, EverlogError, ProviderError, RunCancelledError, SessionBusyError

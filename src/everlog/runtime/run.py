@@ -6,7 +6,7 @@ import asyncio
 
 import msgspec
 
-from everlog.agent.turn import Answer
+from everlog.agent.answer import Answer
 from everlog.runtime.queue_log import TurnOptions
 
 

@@ -21,10 +21,10 @@ import msgspec
 from msgspec.structs import replace
 
 from everlog.agent.agent import PreparedCall
+from everlog.agent.answer import Answer
 from everlog.agent.compactor import Outcome
 from everlog.agent.environment import Recall
 from everlog.agent.tools import Function
-from everlog.agent.turn import Answer
 from everlog.aio import AsyncSession, AsyncStore
 from everlog.context.build import Context
 from everlog.errors import EverlogError, StoreFailedError
@@ -389,7 +389,7 @@ class Runtime:
     async def plan_compaction(self, session: AsyncSession, *, focus: str = "") -> Outcome:
         """Return what a compaction would record with the built-in summary; write nothing."""
         agent = await self.agents.for_session(session)
-        preview = agent.compactor(self.emit).preview
+        preview = agent.spec.compactor(self.emit).preview
         return await self.store.call(preview, session.sync, focus)
 
     async def context(self, session: AsyncSession) -> Context:

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 from weakref import WeakSet, WeakValueDictionary
 
-from everlog.agent.turn import Answer
+from everlog.agent.answer import Answer
 from everlog.aio import AsyncSession
 from everlog.daemon.api.requests import open_session
 from everlog.daemon.crabtalk.event_messages import MAX_U32, EventTranslator, day_label, split_model, token_usage

@@ -126,12 +126,12 @@ def _context_items(prepared: PreparedCall, agent: Agent, address: str) -> Iterat
 
     if prepared.system:
         text, cut = _truncate(prepared.system)
-        tokens = agent.count(prepared.system)
+        tokens = agent.spec.count(prepared.system)
         yield ContextItem("system", "System prompt", [], text, cut, bar("system", "System prompt", tokens))
     if prepared.tools:
         descriptions = "\n\n".join(f"{tool.name}\n{tool.description}".strip() for tool in prepared.tools)
         text, cut = _truncate(descriptions)
-        tokens = sum(map(agent.tool_tokens, prepared.tools))
+        tokens = sum(map(agent.spec.tool_tokens, prepared.tools))
         count = len(prepared.tools)
         speaker = "1 tool" if count == 1 else f"{count} tools"
         yield ContextItem("tools", speaker, [], text, cut, bar("tools", "Tools", tokens))
@@ -144,7 +144,7 @@ def _context_items(prepared: PreparedCall, agent: Agent, address: str) -> Iterat
             marks,
             text,
             cut,
-            bar(kind, _KIND_LABELS[kind], estimate(message, agent.count)),
+            bar(kind, _KIND_LABELS[kind], estimate(message, agent.spec.count)),
             seq=message.seq,
             address=f"{address}?at={message.seq}#m{message.seq}" if message.seq else "",
         )
