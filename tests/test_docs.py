@@ -400,11 +400,16 @@ def test_every_event_and_every_method_of_a_hook_is_documented() -> None:
         name: set(re.findall(r"`(\w+)`", fields))
         for name, fields in re.findall(r"^\| `(\w+)` \| (.*?) \|", sections["Events"], re.MULTILINE)
     }
+    bases = (events.RunEvent, events.StreamNotice)
     kinds = {
         kind.__struct_config__.tag: kind
         for kind in vars(events).values()
-        if isinstance(kind, type) and issubclass(kind, events.RunEvent) and kind is not events.RunEvent
+        if isinstance(kind, type) and issubclass(kind, events.RunEvent) and kind not in bases
     }
+    websocket = (DOCS / "daemon.md").read_text(encoding="utf-8")
+    for tag in [tag for tag, kind in kinds.items() if issubclass(kind, events.StreamNotice)]:
+        del kinds[tag]
+        assert f"`{tag}`" in websocket
     common = set(events.RunEvent.__struct_encode_fields__)
     made = {tag: set(kind.__struct_encode_fields__) - common for tag, kind in kinds.items()}
     assert told == made

@@ -90,11 +90,12 @@ if TYPE_CHECKING:
     )
     from everlog.providers.mcp_tools import McpServer
     from everlog.runtime.run import RecoveredSession, Run
-    from everlog.runtime.runtime import Health, InboundResult, Runtime
+    from everlog.runtime.runtime import InboundResult, Runtime
     from everlog.session import Session, Store
     from everlog.settings import Settings
     from everlog.wire import events
     from everlog.wire.events import RunEvent
+    from everlog.wire.responses import Health
 
 __version__ = "0.1.0"
 

@@ -18,6 +18,8 @@ LINE_KEY = "\x7fline"
 Seq = Annotated[int, msgspec.Meta(ge=0)]
 Number = Annotated[int, msgspec.Meta(ge=-(1 << 62), le=1 << 62)]  # one that any index can hold
 Role = Literal["user", "assistant", "toolResult"]
+Category = Literal["preference", "project", "pattern", "decision", "constraint"]  # of a fact
+MAX_NOTE_LENGTH = 20_000  # characters of a note in a memory
 
 
 # --- blocks ---------------------------------------------------------------------------------

@@ -13,12 +13,13 @@ from websockets.exceptions import ConnectionClosed
 
 from everlog import errors
 from everlog.client import Client
-from everlog.client.error_decoding import decode_error
-from everlog.client.websocket import decode_event, subscribe
-from everlog.daemon.error_responses import STATUS, to_http_error
+from everlog.client.websocket import subscribe
+from everlog.daemon.error_responses import to_http_error
 from everlog.errors import ProviderUnavailableError, StoreFailedError
 from everlog.model import OtherBlock
 from everlog.wire import events as wire_events
+from everlog.wire.error_table import STATUS, decode_error
+from everlog.wire.events import decode_event
 from tests.daemon.running_daemon import REPOSITORY, Daemon
 
 

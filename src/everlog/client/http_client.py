@@ -12,13 +12,13 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from everlog.client import websocket
-from everlog.client.error_decoding import decode_error
 from everlog.errors import InvalidIdError, NotFoundError, SettingsError, StoreFailedError
 from everlog.log.line_codec import replace_surrogates
 from everlog.log.usage_report import UsageSummary
 from everlog.model import AnyBlock
 from everlog.ports import Results
-from everlog.wire import responses
+from everlog.wire import requests, responses
+from everlog.wire.error_table import decode_error
 from everlog.wire.events import Error, MessageComplete, RunEvent
 
 if TYPE_CHECKING:
@@ -83,9 +83,8 @@ class Client:
         cursor: str | None = None,
     ) -> responses.Listing:
         """List sessions, last active first."""
-        criteria = {"agent": agent, "sender": sender, "source": source, "since": since}
-        query = {"limit": limit, "cursor": cursor, "title": title, **criteria}
-        response = self._request("GET", "/api/sessions", query=query)
+        criteria = {"agent": agent, "sender": sender, "source": source, "since": since, "title": title}
+        response = self._request("GET", "/api/sessions", query={"limit": limit, "cursor": cursor, **criteria})
         next_query = parse_qs(urlsplit(response.links.get("next", {}).get("url", "")).query)
         return responses.Listing(
             sessions=msgspec.json.decode(response.content, type=list[responses.SessionSummary]),
@@ -107,10 +106,9 @@ class Client:
 
         With `check`, a model that the daemon cannot use is refused now; otherwise turns fail later.
         """
-        fields = {"name": title, "agent": agent, "sender": sender, "model": model, "systemPrompt": system_prompt}
-        body = {name: value for name, value in fields.items() if value is not None}
-        query = {"check": check or None}
-        return self._call("POST", "/api/sessions", responses.CreatedSession, body, query=query)
+        fields = {"name": title, "agent": agent, "sender": sender, "model": model, "system_prompt": system_prompt}
+        body = requests.NewSession(**{name: value for name, value in fields.items() if value is not None})
+        return self._call("POST", "/api/sessions", responses.CreatedSession, body, check=check or None)
 
     def session(self, session_id: str) -> responses.SessionDetail:
         """Return the live messages and the metadata of a session."""
@@ -126,10 +124,9 @@ class Client:
         check: bool = False,
     ) -> responses.SessionSummary:
         """Change the metadata of a session; None removes a value. `check` as in `create`."""
-        fields = {"name": title, "model": model, "systemPrompt": system_prompt}
-        changes = {name: value for name, value in fields.items() if value is not UNSET}
-        query = {"check": check or None}
-        return self._call("PATCH", _session_path(session_id), responses.SessionSummary, changes, query=query)
+        body = requests.SessionUpdate(name=title, model=model, system_prompt=system_prompt)  # type: ignore[arg-type]
+        path = _session_path(session_id)
+        return self._call("PATCH", path, responses.SessionSummary, body, check=check or None)
 
     def delete(self, session_id: str) -> None:
         """Delete a session permanently."""
@@ -139,8 +136,8 @@ class Client:
         self, session_id: str, *, after: int = 0, limit: int = 100, everything: bool = False
     ) -> responses.History:
         """Return a page of a session's live messages, or with `everything` of its log."""
-        query = {"after": after, "limit": limit, "all": everything or None}
-        return self._call("GET", _session_path(session_id, "messages"), responses.History, query=query)
+        path = _session_path(session_id, "messages")
+        return self._call("GET", path, responses.History, after=after, limit=limit, all=everything or None)
 
     def context(self, session_id: str) -> responses.PreparedContext:
         """Return the context of the next model call."""
@@ -148,11 +145,14 @@ class Client:
 
     def fork(self, session_id: str, at: int | None = None) -> responses.CreatedSession:
         """Create a session that shares everything up to the record `at`."""
-        return self._call("POST", _session_path(session_id, "fork"), responses.CreatedSession, {"at": at})
+        return self._call(
+            "POST", _session_path(session_id, "fork"), responses.CreatedSession, requests.ForkRequest(at=at)
+        )
 
     def rewind(self, session_id: str, to_seq: int) -> responses.RewindResult:
         """Rewind a session to a message."""
-        return self._call("POST", _session_path(session_id, "rewind"), responses.RewindResult, {"toSeq": to_seq})
+        body = requests.RewindRequest(to_seq=to_seq)
+        return self._call("POST", _session_path(session_id, "rewind"), responses.RewindResult, body)
 
     def delete_message(self, session_id: str, seq: int) -> responses.DeleteResult:
         """Delete a message; `restore_message` brings it back."""
@@ -169,16 +169,15 @@ class Client:
         self, session_id: str, content: Content, *, id: str = "", cwd: str | None = None, timeout: float = TURN_SECONDS
     ) -> responses.RunResult:
         """Send a message and wait for the end of the turn; sent again with its id, only once."""
-        body = {"content": content, "id": id, "cwd": cwd}
-        return self._call("POST", _session_path(session_id, "messages"), responses.RunResult, body, timeout=timeout)
+        path, body = _session_path(session_id, "messages"), _new_message(content, id, cwd)
+        return self._call("POST", path, responses.RunResult, body, timeout=timeout)
 
     def submit(
         self, session_id: str, content: Content, *, id: str = "", cwd: str | None = None
     ) -> responses.AcceptedMessage:
         """Queue a message. It is durable on return; the turn runs in the daemon."""
-        body = {"content": content, "id": id, "cwd": cwd}
-        path = _session_path(session_id, "messages")
-        return self._call("POST", path, responses.AcceptedMessage, body, query={"wait": False})
+        path, body = _session_path(session_id, "messages"), _new_message(content, id, cwd)
+        return self._call("POST", path, responses.AcceptedMessage, body, wait=False)
 
     def stream(self, session_id: str, content: Content, *, cwd: str | None = None) -> Iterator[RunEvent]:
         """Send a message and yield the events of its turn until it ends."""
@@ -203,13 +202,13 @@ class Client:
 
     def cancel(self, session_id: str, run_id: str = "") -> bool:
         """Cancel a turn or a queued message. Return whether there was one."""
-        path = _session_path(session_id, "cancel")
-        return self._call("POST", path, responses.CancelResult, {"runId": run_id}).cancelled
+        path, body = _session_path(session_id, "cancel"), requests.CancelRequest(run_id=run_id)
+        return self._call("POST", path, responses.CancelResult, body).cancelled
 
     def compact(self, session_id: str, *, focus: str = "") -> responses.CompactionResult:
         """Summarise the older part of a session."""
-        path = _session_path(session_id, "compact")
-        return self._call("POST", path, responses.CompactionResult, {"focus": focus}, timeout=TURN_SECONDS)
+        path, body = _session_path(session_id, "compact"), requests.CompactRequest(focus=focus)
+        return self._call("POST", path, responses.CompactionResult, body, timeout=TURN_SECONDS)
 
     def inbound(
         self,
@@ -224,17 +223,16 @@ class Client:
         wait: bool = True,
     ) -> responses.InboundResult:
         """Submit a channel's message; delivered again with its id, it is answered once."""
-        body = {
-            "context": dict(context),
-            "text": text,
-            "id": id,
-            "session_key": session_key,
-            "new_chat": new_chat,
-            "cwd": cwd,
-            "system": system,
-        }
-        query = {"wait": wait}
-        return self._call("POST", "/api/inbound", responses.InboundResult, body, query=query, timeout=TURN_SECONDS)
+        body = requests.InboundMessage(
+            context=dict(context),  # type: ignore[arg-type]  # checked by the daemon
+            text=text,
+            id=id,
+            session_key=session_key,
+            new_chat=new_chat,
+            cwd=cwd,
+            system=system,
+        )
+        return self._call("POST", "/api/inbound", responses.InboundResult, body, timeout=TURN_SECONDS, wait=wait)
 
     # --- the daemon
 
@@ -244,16 +242,15 @@ class Client:
 
     def pause(self, job: str) -> None:
         """Pause a cron job."""
-        self._call("POST", f"/api/cron/{quote(job, safe='')}/pause", responses.ActionResult)
+        self._call("POST", _path("cron", job, "pause"), responses.ActionResult)
 
     def resume(self, job: str) -> None:
         """Resume a paused cron job."""
-        self._call("POST", f"/api/cron/{quote(job, safe='')}/resume", responses.ActionResult)
+        self._call("POST", _path("cron", job, "resume"), responses.ActionResult)
 
     def run(self, job: str) -> str:
         """Run a cron job now. Return the id of its session."""
-        result = self._call("POST", f"/api/cron/{quote(job, safe='')}/run", responses.ActionResult)
-        return result.session_id or ""
+        return self._call("POST", _path("cron", job, "run"), responses.ActionResult).session_id or ""
 
     # --- search, usage, memory
 
@@ -272,10 +269,9 @@ class Client:
         offset: int = 0,
     ) -> Results:
         """Search all sessions, best match first; `offset` skips so many of them."""
-        criteria = {"agent": agent, "sender": sender, "source": source, "title": title}
-        bounds = {"role": role, "since": since, "until": until, "limit": limit, "offset": offset}
-        query = {"q": text, **criteria, **bounds}
-        return self._call("GET", "/api/search", Results, query=query)
+        criteria: dict[str, Any] = {"agent": agent, "sender": sender, "source": source, "title": title}
+        bounds: dict[str, Any] = {"role": role, "since": since, "until": until, "limit": limit, "offset": offset}
+        return self._call("GET", "/api/search", Results, q=text, **criteria, **bounds)
 
     def usage(
         self,
@@ -293,13 +289,12 @@ class Client:
         `agent`, `sender` and `source` choose among all sessions.
         """
         path = "/api/usage" if session_id is None else _session_path(session_id, "usage")
-        criteria = {"agent": agent, "sender": sender, "source": source}
-        query = {"by": by, "since": since, "until": until, **criteria}
-        return self._call("GET", path, UsageSummary, query=query)
+        criteria: dict[str, Any] = {"agent": agent, "sender": sender, "source": source}
+        return self._call("GET", path, UsageSummary, by=by, since=since, until=until, **criteria)
 
     def memory(self, agent: str | None = None) -> responses.AgentMemory:
         """Return the index and the notes of an agent's memory."""
-        return self._call("GET", "/api/memory", responses.AgentMemory, query={"agent": agent})
+        return self._call("GET", "/api/memory", responses.AgentMemory, agent=agent)
 
     def remember(
         self,
@@ -311,13 +306,17 @@ class Client:
         description: str | None = None,
     ) -> responses.SavedNote:
         """Write a note as a person, so that no dream changes it."""
-        body = _note_body(text, category, name, description)
-        return self._call("POST", "/api/memory", responses.SavedNote, body, query={"agent": agent})
+        body = requests.NewNote(
+            text=text,
+            category=category,  # type: ignore[arg-type]  # checked by the daemon
+            name=name or "",
+            description=description or "",
+        )
+        return self._call("POST", "/api/memory", responses.SavedNote, body, agent=agent)
 
     def forget(self, note: str, *, agent: str | None = None) -> None:
         """Delete a note by its file or its exact name."""
-        path = f"/api/memory/{quote(note, safe='')}"
-        self._call("DELETE", path, None, query={"agent": agent})
+        self._call("DELETE", _path("memory", note), None, agent=agent)
 
     def revise(
         self,
@@ -331,24 +330,27 @@ class Client:
         version: str | None = None,
     ) -> responses.SavedNote:
         """Replace the text of a note, if it is still of this `version`."""
-        path = f"/api/memory/{quote(note, safe='')}"
-        body = _note_body(text, category, name, description, version)
-        return self._call("PUT", path, responses.SavedNote, body, query={"agent": agent})
+        body = requests.NoteRevision(
+            text=text,
+            category=category,  # type: ignore[arg-type]  # checked by the daemon
+            name=name or "",
+            description=description or "",
+            version=version or "",
+        )
+        return self._call("PUT", _path("memory", note), responses.SavedNote, body, agent=agent)
 
     def memory_changes(self, agent: str | None = None) -> list[responses.MemoryChange]:
         """List the changes to a memory, newest first."""
-        response_type = list[responses.MemoryChange]
-        return self._call("GET", "/api/memory/changes", response_type, query={"agent": agent})
+        return self._call("GET", "/api/memory/changes", list[responses.MemoryChange], agent=agent)
 
     def dream(self, *, agent: str | None = None, force: bool = False, dry_run: bool = False) -> responses.DreamResult:
         """Consolidate a memory if a dream is due or `force`; `dry_run` only reports changes."""
-        body, query = {"force": force, "dryRun": dry_run}, {"agent": agent}
-        path = "/api/memory/dream"
-        return self._call("POST", path, responses.DreamResult, body, query=query, timeout=TURN_SECONDS)
+        path, body = "/api/memory/dream", requests.DreamRequest(force=force, dry_run=dry_run)
+        return self._call("POST", path, responses.DreamResult, body, timeout=TURN_SECONDS, agent=agent)
 
     def undo(self, agent: str | None = None) -> responses.UndoResult:
         """Undo the last change to a memory."""
-        return self._call("POST", "/api/memory/undo", responses.UndoResult, query={"agent": agent})
+        return self._call("POST", "/api/memory/undo", responses.UndoResult, agent=agent)
 
     # --- health
 
@@ -392,11 +394,12 @@ class Client:
         method: str,
         path: str,
         response_type: type[T] | None,
-        body: Mapping[str, Any] | None = None,
+        body: msgspec.Struct | None = None,
         *,
-        query: Mapping[str, Any] | None = None,
         timeout: float | None = None,
+        **query: object,
     ) -> T:
+        """Call a route; the keywords are the parameters of its query, without those that are None."""
         response = self._request(method, path, body, query=query, timeout=timeout)
         return msgspec.json.decode(response.content, type=response_type) if response_type else None  # type: ignore[return-value]
 
@@ -404,16 +407,16 @@ class Client:
         self,
         method: str,
         path: str,
-        data: Mapping[str, Any] | None = None,
+        data: msgspec.Struct | None = None,
         *,
-        query: Mapping[str, Any] | None = None,
+        query: Mapping[str, object],
         timeout: float | None = None,
     ) -> httpx2.Response:
         headers, body = {}, None
         if data is not None:
             headers["Content-Type"] = "application/json"
             body = _encode_body(data)
-        params = {key: _query_value(value) for key, value in (query or {}).items() if value is not None}
+        params = {key: _query_value(value) for key, value in query.items() if value is not None}
         # The daemon may have closed a pooled connection, which shows only on its next use. A read
         # is then retried once, on another connection.
         for may_retry in (method == "GET", False):
@@ -435,21 +438,22 @@ class Client:
 def _session_path(session_id: str, *segments: str) -> str:
     if not session_id:
         raise InvalidIdError("the session id is empty")
-    return "/".join(("/api/sessions", quote(session_id, safe="", errors="replace"), *segments))
+    return _path("sessions", session_id, *segments)
 
 
-def _encode_body(body: Mapping[str, Any]) -> bytes:
+def _path(*segments: str) -> str:
+    return "/".join(("/api", *(quote(segment, safe="", errors="replace") for segment in segments)))
+
+
+def _new_message(content: Content, id: str, cwd: str | None) -> requests.NewMessage:
+    return requests.NewMessage(content=content, id=id, cwd=cwd)  # type: ignore[arg-type]  # checked by the daemon
+
+
+def _encode_body(body: msgspec.Struct) -> bytes:
     try:
         return msgspec.json.encode(body)
     except UnicodeEncodeError:  # a lone surrogate, from bad bytes in a terminal or a file
-        return msgspec.json.encode(replace_surrogates(body))
-
-
-def _note_body(
-    text: str, category: str | None, name: str | None, description: str | None, version: str | None = None
-) -> dict[str, str]:
-    fields = {"category": category, "name": name, "description": description, "version": version}
-    return {"text": text} | {key: value for key, value in fields.items() if value is not None}
+        return msgspec.json.encode(replace_surrogates(msgspec.to_builtins(body)))
 
 
 def _query_value(value: object) -> str:

@@ -1,6 +1,6 @@
 """Errors as responses: a status and `{error, details, hint, code}`.
 
-This is the only table of statuses. Unexpected errors are logged, and nothing of them is sent.
+Unexpected errors are logged, and nothing of them is sent.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from litestar.types import ExceptionHandler
 from everlog import errors
 from everlog.daemon.json_log import log_event
 from everlog.errors import EverlogError
+from everlog.wire.error_table import ERROR_STATUSES, status_of
 from everlog.wire.responses import ErrorBody
 
 JSON = "application/json"
@@ -36,45 +37,9 @@ SECURITY_HEADERS = (
     (b"cache-control", b"no-store"),
 )
 
-STATUS: dict[type[EverlogError], int] = {
-    errors.InvalidIdError: 400,
-    errors.FormatError: 400,
-    errors.UnsupportedError: 400,
-    errors.NotFoundError: 404,
-    errors.ConflictError: 409,
-    errors.SessionBusyError: 409,
-    errors.RunCancelledError: 409,
-    errors.ContextOverflowError: 413,
-    errors.ProviderRefusedError: 422,
-    errors.QueueFullError: 429,
-    errors.ProviderError: 502,
-    errors.ProviderDeniedError: 502,
-    errors.ProviderUnavailableError: 503,
-    errors.LogDamagedError: 503,
-    errors.StoreFullError: 503,
-    errors.StoreFailedError: 503,
-    errors.SettingsError: 503,
-    EverlogError: 500,
-}
-
-STATUS_DESCRIPTIONS = {
-    400: "The request is invalid.",
-    401: "The token is missing or wrong.",
-    403: "The page or cookie may not do this.",
-    404: "Not found.",
-    405: "Method not allowed.",
-    408: "The body did not arrive in time.",
-    409: "Conflict: a turn is running, or the session has changed.",
-    413: "The request is too large.",
-    415: "The body is not JSON.",
-    422: "The model's provider refused the request.",
-    429: "Too many requests, or the queue is full.",
-    502: "The model's provider failed.",
-    503: "The store, the configuration or the provider is unavailable.",
-}
 ERROR_RESPONSES: dict[int, ResponseSpec] = {
-    status: ResponseSpec(ErrorBody, generate_examples=False, description=text)
-    for status, text in STATUS_DESCRIPTIONS.items()
+    status: ResponseSpec(ErrorBody, generate_examples=False, description=row.description)
+    for status, row in ERROR_STATUSES.items()
 }
 
 
@@ -95,11 +60,6 @@ class HttpError(Exception):
         self.status = status
         self.body = ErrorBody(error=error, details=details, hint=hint, code=code)
         self.headers = dict(headers or {})
-
-
-def status_of(error: EverlogError) -> int:
-    """Return the status of an error: that of its class or of the nearest base class."""
-    return next(STATUS[kind] for kind in type(error).__mro__ if kind in STATUS)
 
 
 def to_http_error(error: EverlogError) -> HttpError:

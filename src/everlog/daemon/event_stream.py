@@ -21,7 +21,7 @@ from msgspec import UNSET
 from msgspec.structs import replace
 
 from everlog.aio import AsyncSession
-from everlog.daemon.api.requests import INVALID_SESSION_ID, SESSION_NOT_FOUND, MessageContent, Seq, open_session
+from everlog.daemon.api.session_lookup import INVALID_SESSION_ID, SESSION_NOT_FOUND, open_session
 from everlog.daemon.error_responses import INTERNAL
 from everlog.daemon.json_log import log_event
 from everlog.daemon.listing_events import ListingWatcher
@@ -32,7 +32,16 @@ from everlog.model import Message
 from everlog.runtime.feed import Notice
 from everlog.runtime.runtime import Runtime
 from everlog.session import Session
-from everlog.wire.events import Error, MessageStored, RunEvent
+from everlog.wire.events import Error, MessageStored, RunEvent, Subscribed, Unsubscribed
+from everlog.wire.requests import (
+    STREAM_REQUESTS,
+    Cancel,
+    SendMessage,
+    SessionRequest,
+    StreamRequest,
+    Subscribe,
+    Unsubscribe,
+)
 
 MAX_SUBSCRIPTIONS = 1_000  # of one client
 REPLAY_PAGE = 200  # messages read from the log at a time
@@ -40,46 +49,6 @@ SEND_SECONDS = 30.0  # for one event; after that the client counts as disconnect
 TOO_SLOW = (1013, "too slow: subscribe again with after")
 GOING_AWAY = (1001, "the daemon is stopping")
 TOKEN_CHANGED = (1008, "the token has changed: connect with the new one")
-
-
-class Subscribed(RunEvent, frozen=True, kw_only=True):
-    """The client gets the session's events from now on; `run_id` is the run in progress."""
-
-    seq: int  # of the last record in the log
-
-
-class Unsubscribed(RunEvent, frozen=True, kw_only=True):
-    """The client gets no more events of the session."""
-
-
-class _ClientMessage(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    session_id: str
-
-
-class _SendMessage(_ClientMessage, frozen=True, kw_only=True):
-    content: MessageContent
-    id: str = ""
-    cwd: str | None = None
-
-
-class _Cancel(_ClientMessage, frozen=True, kw_only=True):
-    run_id: str
-
-
-class _Subscribe(_ClientMessage, frozen=True, kw_only=True):
-    after: Seq | None = None  # also replay the messages after this seq
-
-
-class _Unsubscribe(_ClientMessage, frozen=True, kw_only=True):
-    pass
-
-
-_MESSAGE_TYPES: dict[str, type[_ClientMessage]] = {
-    "send_message": _SendMessage,
-    "cancel": _Cancel,
-    "subscribe": _Subscribe,
-    "unsubscribe": _Unsubscribe,
-}
 
 
 class _TokenChangedError(Exception):
@@ -146,11 +115,11 @@ class StreamClient:
         self._is_token_valid: Callable[[], bool] = socket.scope["state"].get(TOKEN_CHECK, lambda: True)
         self._subscription = stream.runtime.feed.subscribe()
         self._replayed_seqs: dict[str, int] = {}  # session → last seq replayed
-        self._handlers: dict[type[_ClientMessage], Callable[[Any, AsyncSession], Awaitable[None]]] = {
-            _SendMessage: self._send_message,
-            _Cancel: self._cancel,
-            _Subscribe: self._subscribe,
-            _Unsubscribe: self._unsubscribe,
+        self._handlers: dict[type[SessionRequest], Callable[[Any, AsyncSession], Awaitable[None]]] = {
+            SendMessage: self._send_message,
+            Cancel: self._cancel,
+            Subscribe: self._subscribe,
+            Unsubscribe: self._unsubscribe,
         }
 
     async def run(self) -> None:
@@ -241,7 +210,7 @@ class StreamClient:
         session_id = ""
         try:
             request = _parse_message(data)
-            if request is None:
+            if not isinstance(request, SessionRequest):
                 self._watcher.watch(self._subscription)
                 return
             session_id = request.session_id[:100]  # echoed to the client
@@ -255,18 +224,18 @@ class StreamClient:
             log_event("request_failed", level="error", path="/ws", problem=repr(error)[:1000])
             self._emit(Error(session_id=session_id, message=INTERNAL))
 
-    async def _send_message(self, request: _SendMessage, session: AsyncSession) -> None:
+    async def _send_message(self, request: SendMessage, session: AsyncSession) -> None:
         if session.id not in self._subscription.sessions:
             # Report what other processes append from here on.
             self._watcher.follow(session.id, (await session.metadata()).through.seq)
         self._follow(session)  # before submitting, so that no event of the run is missed
         await self._runtime.submit(session, request.content, id=request.id, cwd=request.cwd)
 
-    async def _cancel(self, request: _Cancel, session: AsyncSession) -> None:
+    async def _cancel(self, request: Cancel, session: AsyncSession) -> None:
         if not await self._runtime.cancel(session.id, request.run_id):
             raise NotFoundError("run not found", session=session.id, run=request.run_id)
 
-    async def _subscribe(self, request: _Subscribe, session: AsyncSession) -> None:
+    async def _subscribe(self, request: Subscribe, session: AsyncSession) -> None:
         metadata = await session.metadata()
         # No await from here on: every later event of the session is queued after this one.
         self._follow(session)
@@ -279,7 +248,7 @@ class StreamClient:
         else:
             self._subscription.offer(_ReplayNotice(event, session.sync, request.after))
 
-    async def _unsubscribe(self, request: _Unsubscribe, session: AsyncSession) -> None:
+    async def _unsubscribe(self, request: Unsubscribe, session: AsyncSession) -> None:
         self._subscription.unfollow(session.id)
         self._replayed_seqs.pop(session.id, None)
         self._emit(Unsubscribed(session_id=session.id))
@@ -291,8 +260,7 @@ class StreamClient:
             self._subscription.follow(session.id)
 
 
-def _parse_message(data: bytes) -> _ClientMessage | None:
-    """Parse a client's message; None for `watch`, which has no session."""
+def _parse_message(data: bytes) -> StreamRequest:
     try:
         if find_json_problem(data):
             raise ValueError
@@ -301,9 +269,7 @@ def _parse_message(data: bytes) -> _ClientMessage | None:
         raise _InvalidMessageError("Invalid JSON payload") from None
     if not isinstance(payload, dict) or not isinstance(payload.get("type"), str):
         raise _InvalidMessageError("Invalid message payload")
-    if payload["type"] == "watch":
-        return None
-    message_type = _MESSAGE_TYPES.get(payload["type"])
+    message_type = STREAM_REQUESTS.get(payload["type"])
     if message_type is None:
         raise _InvalidMessageError("Unsupported message type")
     try:

@@ -19,8 +19,8 @@ from everlog import __version__
 from everlog.daemon.api.health_routes import HealthRoutes
 from everlog.daemon.api.memory_routes import MemoryRoutes
 from everlog.daemon.api.message_routes import MessageRoutes
-from everlog.daemon.api.requests import unquote_segment
 from everlog.daemon.api.search_routes import search
+from everlog.daemon.api.session_lookup import unquote_segment
 from everlog.daemon.api.session_routes import SessionRoutes
 from everlog.daemon.api.usage_routes import session_usage, usage
 from everlog.daemon.error_responses import ERROR_RESPONSES, HANDLERS, JSON, HttpError
@@ -29,9 +29,8 @@ from everlog.daemon.request_guard import BY_COOKIE
 from everlog.daemon.web.page_routes import page
 from everlog.daemon.web.partial_answers import STATE_KEY, PartialAnswers
 from everlog.daemon.web.templating import page_not_found, render
-from everlog.runtime.cron import JobStatus
 from everlog.runtime.runtime import Runtime
-from everlog.wire.responses import ActionResult, PageLink
+from everlog.wire.responses import ActionResult, JobStatus, PageLink
 
 
 class CronRoutes(Controller):

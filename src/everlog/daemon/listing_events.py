@@ -24,18 +24,11 @@ from everlog.runtime.feed import Notice, Subscription
 from everlog.runtime.remote_events import RemoteEvents
 from everlog.runtime.runtime import Runtime
 from everlog.session import Session
-from everlog.wire.events import RunEvent, SessionChanged, StreamDelta, ThinkingDelta
+from everlog.wire.events import ListingChanged, RunEvent, SessionChanged, StreamDelta, ThinkingDelta
 
 POLL_SECONDS = 1.0
 DEBOUNCE_SECONDS = 0.1  # between a wake-up and the poll
 COMPARED_ROWS = 60  # newest sessions of the listing
-
-
-class ListingChanged(RunEvent, frozen=True, kw_only=True):
-    """Sessions were created, continued, renamed or deleted: a client reads the listing again."""
-
-    gone: tuple[str, ...] = ()  # deleted sessions
-    lost: bool = False  # unknown other sessions were deleted too: read the whole listing again
 
 
 RowState = tuple[object, ...]

@@ -12,14 +12,15 @@ import re
 import unicodedata
 from collections.abc import Iterable, Iterator
 from difflib import SequenceMatcher
-from typing import Literal, get_args
+from typing import get_args
 
 import msgspec
 
+from everlog import model
 from everlog.context.fence import strip_invisible
 from everlog.redaction import redact
 
-Category = Literal["preference", "project", "pattern", "decision", "constraint"]
+Category = model.Category
 CATEGORIES: tuple[Category, ...] = get_args(Category)
 MAX_LENGTH = 500  # characters of one fact
 

@@ -17,8 +17,8 @@ from everlog.memory.facts import Category, Source, is_command, is_same_fact, san
 from everlog.memory.memory_directory import MemoryDirectory
 from everlog.memory.note_files import MemoryFile, file_name, is_note
 from everlog.memory.note_text import INDEX_FILE
+from everlog.model import MAX_NOTE_LENGTH
 
-MAX_NOTE_LENGTH = 20_000  # characters
 _MAX_NAME, _MAX_DESCRIPTION = 60, 160  # characters
 _ATTEMPTS = 5
 

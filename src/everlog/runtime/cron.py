@@ -22,25 +22,10 @@ from msgspec.structs import replace
 from everlog.errors import EverlogError, NotFoundError, RunCancelledError, SessionBusyError, SettingsError
 from everlog.ids import timestamp
 from everlog.settings import CronJob
+from everlog.wire.responses import JobStatus
 
 SNIPPET_CHARACTERS = 200  # of an error message
 _MAX_SLEEP = 60.0  # seconds, so that a changed clock or a suspended machine is noticed
-
-
-class JobStatus(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """A job with its schedule and the result of its last run."""
-
-    id: str
-    schedule: str
-    enabled: bool
-    paused: bool = False
-    running: bool = False
-    last_run_at: str | None = None
-    last_status: str | None = None  # "success" or "error"; None: running or cancelled
-    last_error_snippet: str | None = None
-    last_session_id: str | None = None
-    consecutive_failures: int = 0
-    next_run_at: str | None = None
 
 
 class JobState(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):

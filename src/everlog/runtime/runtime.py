@@ -17,7 +17,6 @@ from datetime import datetime
 from pathlib import Path
 from typing import NamedTuple
 
-import msgspec
 from msgspec.structs import replace
 
 from everlog.agent.agent import PreparedCall
@@ -50,6 +49,7 @@ from everlog.runtime.takeover import Takeover
 from everlog.session import Session
 from everlog.settings import CronJob, Settings
 from everlog.wire.events import RunEvent, Sink
+from everlog.wire.responses import Health
 
 
 class InboundResult(NamedTuple):
@@ -58,26 +58,6 @@ class InboundResult(NamedTuple):
     session: AsyncSession
     key: str
     run: Run
-
-
-class Health(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """The health of the runtime and its counters."""
-
-    ok: bool
-    uptime_secs: int
-    sessions: int
-    running: int  # turns
-    waiting: int  # messages
-    watchers: int
-    turns: int  # since the start
-    failures: int  # turns that ended without an answer
-    recovered: int  # sessions that a crash had left unfinished
-    jobs: int
-    model: str  # of the default agent
-    store: str  # its kind: files, postgresql or memory
-    reachable: bool  # whether the store answers
-    problem: str = ""  # why not
-    hint: str = ""  # what to do about it
 
 
 class Runtime:

@@ -11,18 +11,17 @@ from typing import Any, Literal
 
 import msgspec
 from msgspec import UNSET, UnsetType
+from msgspec.structs import replace
 
-from everlog.model import Message, Usage
+from everlog.model import Message, Usage, blocks
 
 
-class RunEvent(
-    msgspec.Struct,
-    frozen=True,
-    kw_only=True,
-    rename="camel",
-    tag_field="type",
-    tag=lambda name: "".join(f"_{c.lower()}" if c.isupper() else c for c in name).lstrip("_"),
-):
+def snake_case(name: str) -> str:
+    """Return the wire name of a class: `RunStart` is `run_start`."""
+    return "".join(f"_{char.lower()}" if char.isupper() else char for char in name).lstrip("_")
+
+
+class RunEvent(msgspec.Struct, frozen=True, kw_only=True, rename="camel", tag_field="type", tag=snake_case):
     """Base of all events of a session."""
 
     session_id: str
@@ -176,9 +175,56 @@ class HookFailed(RunEvent, frozen=True, kw_only=True):
     problem: str
 
 
+class StreamNotice(RunEvent, frozen=True, kw_only=True):
+    """Base of what the event stream tells a client about itself or the listing, not about a run."""
+
+
+class Subscribed(StreamNotice, frozen=True, kw_only=True):
+    """The client gets the session's events from now on; `run_id` is the run in progress."""
+
+    seq: int  # of the last record in the log
+
+
+class Unsubscribed(StreamNotice, frozen=True, kw_only=True):
+    """The client gets no more events of the session."""
+
+
+class ListingChanged(StreamNotice, frozen=True, kw_only=True):
+    """Sessions were created, continued, renamed or deleted: a client reads the listing again."""
+
+    gone: tuple[str, ...] = ()  # deleted sessions
+    lost: bool = False  # unknown other sessions were deleted too: read the whole listing again
+
+
 # Called in the order of the events; must not block and must not raise.
 Sink = Callable[[RunEvent], None]
 
 
 def ignore_event(event: RunEvent) -> None:
     """Discard an event: the sink of a run without subscribers."""
+
+
+_EVENT_TYPES: dict[str, type[RunEvent]] = {
+    str(event_type.__struct_config__.tag): event_type for event_type in RunEvent.__subclasses__()
+}
+
+
+def decode_event(payload: dict[str, Any]) -> RunEvent | None:
+    """Decode an event from its JSON object; None if this version does not know its kind."""
+    event_type = _EVENT_TYPES.get(str(payload.get("type")))
+    if event_type is None:
+        return None
+    try:
+        if event_type is MessageStored:
+            return _decode_stored_message(payload)
+        return msgspec.convert(payload, event_type)
+    except (msgspec.ValidationError, KeyError, TypeError):
+        return None
+
+
+def _decode_stored_message(payload: dict[str, Any]) -> RunEvent:
+    """Decode a `message` event, whose blocks may be of kinds the typed decoder refuses."""
+    message = payload["message"]
+    without_content = msgspec.convert({**message, "content": ()}, Message)
+    event = msgspec.convert({**payload, "message": msgspec.to_builtins(without_content)}, MessageStored)
+    return replace(event, message=replace(without_content, content=blocks(message["content"])))

@@ -6,13 +6,35 @@ that keys and kinds unknown to this version are passed on.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import msgspec
 
-from everlog.model import Usage
+from everlog.log.line_codec import build_line, encode, has_crc
+from everlog.model import AnyRecord, Damaged, Unknown, Usage
 
 RecordObject = dict[str, Any]
+
+
+def record_object(record: AnyRecord) -> RecordObject:
+    """Return a record as in its line, without the crc; a record outside the log has no seq.
+
+    The result is raw JSON, which the encoder copies as it is.
+    """
+    line = record.line
+    if not line:  # created or shortened for a context
+        assert not isinstance(record, Unknown)
+        _, body = encode(record)
+        line = build_line(body, record.record_type, record.seq) if record.seq else body
+    if has_crc(line):
+        line = line[:-18] + b"}"
+    return msgspec.Raw(line)  # type: ignore[return-value]
+
+
+def record_objects(records: Iterable[AnyRecord]) -> list[RecordObject]:
+    """Return records as in their lines, without the crc."""
+    return [record_object(record) for record in records]
 
 
 class ResponseBody(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
@@ -248,6 +270,11 @@ class Damage(ResponseBody, frozen=True, kw_only=True):
     seq: int | None
     problem: str
 
+    @classmethod
+    def of(cls, session: str, damaged: Damaged) -> Damage:
+        """Return the damage of a session."""
+        return cls(session=session, **{name: getattr(damaged, name) for name in cls.__struct_fields__[1:]})
+
 
 class VerifyResult(ResponseBody, frozen=True, kw_only=True):
     """The result of the integrity check of one session."""
@@ -275,3 +302,39 @@ class RepairResult(ResponseBody, frozen=True, kw_only=True):
     id: str
     done: list[str]
     left: list[Damage]  # damage that cannot be repaired and stays as it is
+
+
+class Health(ResponseBody, frozen=True, kw_only=True):
+    """The health of the runtime and its counters."""
+
+    ok: bool
+    uptime_secs: int
+    sessions: int
+    running: int  # turns
+    waiting: int  # messages
+    watchers: int
+    turns: int  # since the start
+    failures: int  # turns that ended without an answer
+    recovered: int  # sessions that a crash had left unfinished
+    jobs: int
+    model: str  # of the default agent
+    store: str  # its kind: files, postgresql or memory
+    reachable: bool  # whether the store answers
+    problem: str = ""  # why not
+    hint: str = ""  # what to do about it
+
+
+class JobStatus(ResponseBody, frozen=True, kw_only=True):
+    """A job with its schedule and the result of its last run."""
+
+    id: str
+    schedule: str
+    enabled: bool
+    paused: bool = False
+    running: bool = False
+    last_run_at: str | None = None
+    last_status: str | None = None  # "success" or "error"; None: running or cancelled
+    last_error_snippet: str | None = None
+    last_session_id: str | None = None
+    consecutive_failures: int = 0
+    next_run_at: str | None = None

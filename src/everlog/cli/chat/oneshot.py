@@ -6,15 +6,13 @@ import asyncio
 import signal
 import sys
 
-import msgspec
-
-from everlog import errors
-from everlog.cli import output, transcript_output
+from everlog.cli import output
 from everlog.cli.chat.backend import Backend, Disconnected
-from everlog.errors import EverlogError, ProviderError, RunCancelledError, StoreFailedError
-from everlog.log.line_codec import build_line, encode
+from everlog.errors import ProviderError, RunCancelledError, StoreFailedError
 from everlog.model import Message
+from everlog.wire.error_table import decode_error_event
 from everlog.wire.events import Error, MessageComplete, MessageStored
+from everlog.wire.responses import record_objects
 
 
 async def ask(backend: Backend, session: str, prompt: str, *, as_json: bool) -> None:
@@ -41,7 +39,7 @@ async def ask(backend: Backend, session: str, prompt: str, *, as_json: bool) -> 
             "sessionId": session,
             "runId": run,
             "reply": end.content,
-            "messages": [_message_json(message) for message in stored],
+            "messages": record_objects(stored),
             "usage": end.usage,
         }
         output.print_json(answer)
@@ -71,18 +69,4 @@ async def _wait_for_end(backend: Backend, run: str) -> tuple[list[Message], Mess
         elif isinstance(event, MessageComplete):
             return stored, event
         elif isinstance(event, Error):
-            raise _to_exception(event)
-
-
-def _message_json(message: Message) -> msgspec.Raw:
-    """Return a message as it is in its log line, without the crc."""
-    _, body = encode(message)
-    return msgspec.Raw(transcript_output.without_crc(build_line(body, "message", message.seq)))
-
-
-def _to_exception(event: Error) -> EverlogError:
-    """Return the exception for an error event."""
-    kind = getattr(errors, event.code, None)
-    if not (isinstance(kind, type) and issubclass(kind, EverlogError)):
-        kind = ProviderError
-    return kind(event.message, hint=event.hint)
+            raise decode_error_event(event, ProviderError)

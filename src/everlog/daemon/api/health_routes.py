@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
 from litestar import Controller, get, post
 from litestar.di import NamedDependency
 from litestar.params import FromPath
+from msgspec.structs import asdict
 
-from everlog.daemon.api.requests import find_session
+from everlog.daemon.api.session_lookup import find_session
 from everlog.daemon.error_responses import ERROR_RESPONSES
-from everlog.model import Damaged
 from everlog.runtime.integrity_check import Progress
-from everlog.runtime.runtime import Health, Runtime
-from everlog.wire.responses import Damage, IntegrityStatus, RepairResult, VerifyResult
+from everlog.runtime.runtime import Runtime
+from everlog.wire.responses import Damage, Health, IntegrityStatus, RepairResult, VerifyResult
 
 
 class HealthRoutes(Controller):
@@ -42,7 +40,7 @@ class HealthRoutes(Controller):
         """Check the integrity of every byte of one session."""
         session = await find_session(runtime, session_id)
         damage = await runtime.integrity_check.verify(session.id)
-        return VerifyResult(ok=not damage, damage=_to_damage(session.id, damage))
+        return VerifyResult(ok=not damage, damage=[Damage.of(session.id, damaged) for damaged in damage])
 
     @post("/sessions/{session_id:str}/repair", status_code=200, responses=ERROR_RESPONSES)
     async def repair_session(self, runtime: NamedDependency[Runtime], session_id: FromPath[str]) -> RepairResult:
@@ -50,32 +48,12 @@ class HealthRoutes(Controller):
         session = await find_session(runtime, session_id)
         await runtime.wait_for_release(session.id)
         repair = await runtime.integrity_check.repair(session.id)
-        return RepairResult(id=session.id, done=list(repair.done), left=_to_damage(session.id, repair.left))
+        left = [Damage.of(session.id, damaged) for damaged in repair.left]
+        return RepairResult(id=session.id, done=list(repair.done), left=left)
 
 
 def to_integrity_status(progress: Progress) -> IntegrityStatus:
     """Convert the progress of the integrity check to a response."""
-    return IntegrityStatus(
-        running=progress.running,
-        started_at=progress.started_at,
-        ended_at=progress.ended_at,
-        done=progress.done,
-        of=progress.of,
-        ok=not progress.problems and not progress.failure,
-        damage=[damage for problem in progress.problems for damage in _to_damage(problem.session, [problem.damage])],
-        failure=progress.failure,
-    )
-
-
-def _to_damage(session: str, damaged: Iterable[Damaged]) -> list[Damage]:
-    return [
-        Damage(
-            session=session,
-            file=damage.file,
-            start=damage.start,
-            end=damage.end,
-            seq=damage.seq,
-            problem=damage.problem,
-        )
-        for damage in damaged
-    ]
+    fields = asdict(progress)
+    damage = [Damage.of(problem.session, problem.damage) for problem in fields.pop("problems")]
+    return IntegrityStatus(ok=not damage and not progress.failure, damage=damage, **fields)

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable
-from typing import Annotated
 
 from litestar import Controller, delete, get, post, put
 from litestar.di import NamedDependency
 from litestar.params import FromPath, FromQuery, JSONBody
-from msgspec import Meta
 
-from everlog.daemon.api.requests import RequestBody, unquote_segment
+from everlog.daemon.api.session_lookup import unquote_segment
 from everlog.daemon.error_responses import ERROR_RESPONSES
 from everlog.errors import NotFoundError
 from everlog.ids import timestamp
@@ -19,12 +17,12 @@ from everlog.log.line_codec import replace_surrogates
 from everlog.memory import note_edits
 from everlog.memory.dream_plan import DreamPlan
 from everlog.memory.extraction_run import today
-from everlog.memory.facts import Category
 from everlog.memory.memory_directory import MemoryDirectory
 from everlog.memory.note_files import MemoryFile
 from everlog.memory.note_text import parse
 from everlog.memory.transaction import HistoryEntry
 from everlog.runtime.runtime import Runtime
+from everlog.wire.requests import DreamRequest, NewNote, NoteRevision
 from everlog.wire.responses import (
     AgentMemory,
     DreamResult,
@@ -35,32 +33,6 @@ from everlog.wire.responses import (
     SavedNote,
     UndoResult,
 )
-
-
-class NewNote(RequestBody, frozen=True, kw_only=True):
-    """`POST /api/memory`."""
-
-    text: Annotated[str, Meta(min_length=1, max_length=note_edits.MAX_NOTE_LENGTH)]
-    category: Category | None = None
-    name: Annotated[str, Meta(max_length=200)] = ""
-    description: Annotated[str, Meta(max_length=1_000)] = ""
-
-
-class NoteRevision(RequestBody, frozen=True, kw_only=True):
-    """`PUT /api/memory/{file}`: the whole note; unset fields are derived from its text."""
-
-    text: Annotated[str, Meta(min_length=1, max_length=note_edits.MAX_NOTE_LENGTH)]
-    category: Category | None = None
-    name: Annotated[str, Meta(max_length=200)] = ""
-    description: Annotated[str, Meta(max_length=1_000)] = ""
-    version: str = ""  # as it was read; empty: overwrite any version
-
-
-class DreamRequest(RequestBody, frozen=True, kw_only=True):
-    """`POST /api/memory/dream`."""
-
-    force: bool = False  # even if no dream is due
-    dry_run: bool = False  # only report what would change
 
 
 class MemoryRoutes(Controller):

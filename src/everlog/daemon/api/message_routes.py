@@ -12,22 +12,14 @@ from litestar import Controller, Response, delete, get, post
 from litestar.di import NamedDependency
 from litestar.openapi import ResponseSpec
 from litestar.params import FromPath, FromQuery, JSONBody, QueryParameter
+from msgspec.structs import asdict
 
-from everlog.daemon.api.requests import (
-    MAX_INTEGER,
-    CancelRequest,
-    CompactRequest,
-    InboundMessage,
-    Limit,
-    NewMessage,
-    find_session,
-    record_object,
-    record_objects,
-)
+from everlog.daemon.api.session_lookup import Limit, Offset, find_session
 from everlog.daemon.error_responses import ERROR_RESPONSES, INVALID, HttpError
 from everlog.model import AnyRecord, Compaction, Message, Rewind, Tombstone
 from everlog.runtime.runtime import Runtime
 from everlog.session import Session
+from everlog.wire.requests import MAX_INTEGER, CancelRequest, CompactRequest, InboundMessage, NewMessage
 from everlog.wire.responses import (
     AcceptedMessage,
     CancelResult,
@@ -39,11 +31,11 @@ from everlog.wire.responses import (
     PreparedContext,
     RestoreResult,
     RunResult,
+    record_object,
+    record_objects,
 )
 
 _LISTED_TYPES = (Message, Compaction, Tombstone, Rewind)  # with `all=true`
-
-After = Annotated[int, QueryParameter(ge=0, le=MAX_INTEGER)]
 
 _MESSAGE_PATH = "/sessions/{session_id:str}/messages/{seq:int}"
 _ACCEPTED = {202: ResponseSpec(AcceptedMessage, generate_examples=False, description="Accepted.")}
@@ -85,7 +77,7 @@ class MessageRoutes(Controller):
         self,
         runtime: NamedDependency[Runtime],
         session_id: FromPath[str],
-        after: After = 0,
+        after: Offset = 0,
         limit: Limit = 100,
         everything: Annotated[bool, QueryParameter(name="all")] = False,
     ) -> History:
@@ -148,20 +140,10 @@ class MessageRoutes(Controller):
         """
         session = await find_session(runtime, session_id)
         options = data or CompactRequest()
-        if options.dry_run:
-            outcome = await runtime.plan_compaction(session, focus=options.focus)
-        else:
-            outcome = await runtime.compact(session, focus=options.focus)
-        return CompactionResult(
-            compacted=outcome.compacted,
-            reason=outcome.reason,
-            record=None if outcome.record is None else record_object(outcome.record),
-            messages=outcome.messages,
-            tokens=outcome.tokens,
-            tokens_freed=outcome.tokens_freed,
-            summariser=outcome.summariser,
-            problem=outcome.problem,
-        )
+        compact = runtime.plan_compaction if options.dry_run else runtime.compact
+        outcome = await compact(session, focus=options.focus)
+        record = None if outcome.record is None else record_object(outcome.record)
+        return CompactionResult(**(asdict(outcome) | {"record": record}))
 
     @post("/inbound", status_code=200, responses=ERROR_RESPONSES | _INBOUND_ACCEPTED)
     async def submit_inbound(

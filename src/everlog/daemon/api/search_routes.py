@@ -6,7 +6,7 @@ from litestar import get
 from litestar.di import NamedDependency
 from litestar.params import FromQuery
 
-from everlog.daemon.api.requests import Limit, Offset
+from everlog.daemon.api.session_lookup import Limit, Offset
 from everlog.daemon.error_responses import ERROR_RESPONSES
 from everlog.ports import Results
 from everlog.runtime.runtime import Runtime

@@ -9,24 +9,17 @@ from litestar import Controller, Response, delete, get, patch, post
 from litestar.di import NamedDependency
 from litestar.params import FromPath, FromQuery, JSONBody
 from msgspec import UNSET, UnsetType
+from msgspec.structs import asdict
 
-from everlog.daemon.api.requests import (
-    ForkRequest,
-    Limit,
-    NewSession,
-    RewindRequest,
-    SessionUpdate,
-    find_session,
-    record_objects,
-    set_fields,
-    summarize_session,
-)
+from everlog.daemon.api.session_lookup import Limit, find_session
 from everlog.daemon.error_responses import ERROR_RESPONSES, HttpError
 from everlog.errors import SettingsError
 from everlog.log.fold import to_builtins
+from everlog.model import Metadata
 from everlog.runtime.runtime import Runtime
 from everlog.session import Session
-from everlog.wire.responses import CreatedSession, RewindResult, SessionDetail, SessionSummary
+from everlog.wire.requests import ForkRequest, NewSession, RewindRequest, SessionUpdate
+from everlog.wire.responses import CreatedSession, RewindResult, SessionDetail, SessionSummary, record_objects
 
 
 class SessionRoutes(Controller):
@@ -56,7 +49,7 @@ class SessionRoutes(Controller):
             query = {name: value for name, value in criteria.items() if value is not None}
             next_query = urlencode({"limit": limit, "cursor": page.next, **query})
             headers["Link"] = f'</api/sessions?{next_query}>; rel="next"'
-        return Response([summarize_session(runtime, row.metadata) for row in page], headers=headers)
+        return Response([_summarize(runtime, row.metadata) for row in page], headers=headers)
 
     @post("/", status_code=200, responses=ERROR_RESPONSES)
     async def create_session(
@@ -65,8 +58,7 @@ class SessionRoutes(Controller):
         """Create a session; with `check`, refuse a model that cannot be used."""
         if check:
             await _check_model(runtime, data.model)
-        fields = set_fields(data, name="title", system_prompt="system_prompt_override")
-        session = await runtime.create(**fields)
+        session = await runtime.create(**_store_fields(data))
         return CreatedSession(id=session.id, name=(await session.metadata()).display_title)
 
     @get("/{session_id:str}", responses=ERROR_RESPONSES)
@@ -91,8 +83,7 @@ class SessionRoutes(Controller):
         session = await find_session(runtime, session_id)
         if check:
             await _check_model(runtime, data.model)
-        changes = set_fields(data, name="title", system_prompt="system_prompt_override")
-        return summarize_session(runtime, await runtime.edits.update(session, **changes))
+        return _summarize(runtime, await runtime.edits.update(session, **_store_fields(data)))
 
     @delete("/{session_id:str}", responses=ERROR_RESPONSES)
     async def delete_session(self, runtime: NamedDependency[Runtime], session_id: FromPath[str]) -> None:
@@ -115,6 +106,28 @@ class SessionRoutes(Controller):
         """Rewind a session to a message; not during a turn."""
         marker = await runtime.edits.rewind(await find_session(runtime, session_id), data.to_seq)
         return RewindResult(seq=marker.seq, to_seq=marker.to_seq)
+
+
+def _store_fields(body: NewSession | SessionUpdate) -> dict[str, Any]:
+    """Return the fields that a client set, under the store's names for them."""
+    names = {"name": "title", "system_prompt": "system_prompt_override"}
+    return {names.get(field, field): value for field, value in asdict(body).items() if value is not UNSET}
+
+
+def _summarize(runtime: Runtime, metadata: Metadata) -> SessionSummary:
+    """Return a session as a row of a listing."""
+    return SessionSummary(
+        id=metadata.id,
+        name=metadata.display_title,
+        last_message_at=metadata.last_message_at,
+        message_count=metadata.message_count,
+        source=metadata.source,
+        model=metadata.model,
+        agent=metadata.agent,
+        sender=metadata.sender,
+        running=runtime.current(metadata.id) is not None,
+        waiting=len(metadata.waiting),
+    )
 
 
 async def _check_model(runtime: Runtime, model: str | UnsetType) -> None:

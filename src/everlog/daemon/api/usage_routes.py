@@ -10,7 +10,7 @@ from litestar.di import NamedDependency
 from litestar.params import FromPath, FromQuery, QueryParameter
 
 from everlog.app import estimate_price
-from everlog.daemon.api.requests import find_session
+from everlog.daemon.api.session_lookup import find_session
 from everlog.daemon.error_responses import ERROR_RESPONSES
 from everlog.log.usage_report import Grouping, UsageSummary, summarize_usage
 from everlog.runtime.runtime import Runtime

@@ -23,7 +23,7 @@ from weakref import WeakSet, WeakValueDictionary
 
 from everlog.agent.answer import Answer
 from everlog.aio import AsyncSession
-from everlog.daemon.api.requests import open_session
+from everlog.daemon.api.session_lookup import open_session
 from everlog.daemon.crabtalk.event_messages import MAX_U32, EventTranslator, day_label, split_model, token_usage
 from everlog.daemon.crabtalk.frames import Connection, FrameServer, Limits, error_reply, valid_text
 from everlog.daemon.crabtalk.proto import crabtalk_pb2 as pb

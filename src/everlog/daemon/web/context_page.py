@@ -14,7 +14,7 @@ from litestar.params import FromPath
 
 from everlog.agent.agent import Agent, PreparedCall
 from everlog.context.tokens import estimate
-from everlog.daemon.api.requests import find_session
+from everlog.daemon.api.session_lookup import find_session
 from everlog.daemon.web.list_page import session_address
 from everlog.daemon.web.templating import render_response
 from everlog.log.backward_read import LeftOut

@@ -15,9 +15,9 @@ from everlog.daemon.web.list_page import session_address
 from everlog.daemon.web.templating import render_response
 from everlog.ids import epoch_ms
 from everlog.render.html_text import make_readable
-from everlog.runtime.cron import JobStatus
 from everlog.runtime.runtime import Runtime
 from everlog.settings import CronJob
+from everlog.wire.responses import JobStatus
 
 REFRESH_SECONDS = 3  # while a job runs, in browsers without JavaScript
 

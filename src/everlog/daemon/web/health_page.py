@@ -11,7 +11,7 @@ from litestar import Request, Response, get
 from litestar.di import NamedDependency
 from litestar.params import FromQuery
 
-from everlog.daemon.api.requests import open_session
+from everlog.daemon.api.session_lookup import open_session
 from everlog.daemon.web.list_page import session_address
 from everlog.daemon.web.templating import render_response
 from everlog.errors import EverlogError

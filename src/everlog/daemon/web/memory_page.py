@@ -26,9 +26,9 @@ from everlog.memory.facts import CATEGORIES, Fact
 from everlog.memory.index_file import truncate
 from everlog.memory.memory_directory import LISTING_LIMIT, MemoryDirectory
 from everlog.memory.memory_hook import MemoryHook
-from everlog.memory.note_edits import MAX_NOTE_LENGTH
 from everlog.memory.note_files import is_note
 from everlog.memory.note_text import INDEX_FILE
+from everlog.model import MAX_NOTE_LENGTH
 from everlog.render.html_text import make_readable, render_markdown
 from everlog.runtime.runtime import Runtime
 from everlog.wire.responses import FactSource, MemoryChange, NoteFile

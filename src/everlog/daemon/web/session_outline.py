@@ -17,7 +17,7 @@ from litestar.di import NamedDependency
 from litestar.params import FromPath, FromQuery
 from markupsafe import Markup
 
-from everlog.daemon.api.requests import find_session
+from everlog.daemon.api.session_lookup import find_session
 from everlog.daemon.web.list_page import session_address
 from everlog.daemon.web.marker_cache import MarkerCache, marker_cache_of
 from everlog.daemon.web.templating import render_response

@@ -15,7 +15,7 @@ from litestar import MediaType, Request, Response, get
 from litestar.di import NamedDependency
 from litestar.params import FromPath, FromQuery
 
-from everlog.daemon.api.requests import MAX_INTEGER, find_session
+from everlog.daemon.api.session_lookup import find_session
 from everlog.daemon.error_responses import HttpError
 from everlog.daemon.web.list_page import session_address
 from everlog.daemon.web.marker_cache import MarkerCache, marker_cache_of
@@ -41,6 +41,7 @@ from everlog.runtime.queue_log import find_queued
 from everlog.runtime.run import Run
 from everlog.runtime.runtime import Runtime
 from everlog.session import Session
+from everlog.wire.requests import MAX_INTEGER
 
 RECORDS_AFTER = 24  # shown after the message that a link leads to
 PageRequest = Request[Any, Any, Any]

@@ -20,11 +20,12 @@ from markupsafe import Markup, escape
 
 from everlog import __version__
 from everlog.daemon import error_responses
-from everlog.daemon.error_responses import HttpError, status_of
+from everlog.daemon.error_responses import HttpError
 from everlog.errors import EverlogError
 from everlog.render import humanize
 from everlog.render.html_text import make_readable
 from everlog.render.markdown_document import one_line
+from everlog.wire.error_table import status_of
 
 _TITLE_CHARACTERS = 80  # of the heading of an error page
 THEME = "everlog_theme"  # cookie: "light" or "dark"; without it the system's theme

@@ -13,7 +13,7 @@ from litestar.params import FromPath, FromQuery
 from markupsafe import Markup
 
 from everlog.app import estimate_price
-from everlog.daemon.api.requests import find_session
+from everlog.daemon.api.session_lookup import find_session
 from everlog.daemon.api.usage_routes import CANDIDATES
 from everlog.daemon.web.list_page import session_address
 from everlog.daemon.web.templating import render_response
