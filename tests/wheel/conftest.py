@@ -64,7 +64,7 @@ def install(wheel: Path, tmp_path: Path) -> Callable[[str], Environment]:
         subprocess.run([sys.executable, "-m", "venv", "--without-pip", directory], check=True, timeout=TIMEOUT)
         lock = ROOT / "requirements-dev.lock"
         requirement = f"everlog[{extra}] @ {wheel.as_uri()}" if extra else str(wheel)
-        _pip("--python", directory, "install", "--constraint", lock, requirement)
+        _pip("--python", directory, "install", "--no-compile", "--constraint", lock, requirement)
         return Environment(directory, home)
 
     return make
