@@ -11,7 +11,7 @@ and how many of them are shown.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from enum import Enum
 
 
@@ -31,11 +31,12 @@ class Origin(Enum):
     SUBAGENT = "the name and description of a subagent", 2_000
     DIRECTORY = "the client's working directory", 4_096
     INSTRUCTIONS = "AGENTS.md and CLAUDE.md", 50_000
+    ATTACHMENT = "a text file attached to a message", 1_000_000
     TOOL = "the description of a tool", 20_000
     RECALL = "notes and passages that fit a message", 100_000
     EXTRACTION = "messages in which facts are looked for", 100_000
     KNOWN_FACT = "a fact that is known already", 400
-    MEMORY_FILE = "a note, extracted facts or a summary shown to a dream", 60_000
+    MEMORY_FILE = "a note, extracted facts or a summary shown to a dream", 20_000
     MEMORY_INDEX = "MEMORY.md in a system prompt", 50_000
 
     def __init__(self, description: str, limit: int) -> None:
@@ -57,7 +58,7 @@ _NAMES = (
 # `<file>` is left alone: it stands in the usage line of many a command. The end of a text counts as
 # a tag that begins, since the next text may go on with it.
 _TAG = re.compile(
-    rf"[<＜﹤](?=\s*+/?\s*+(?:(?:{_NAMES})(?![\w.-])|\Z)|\s*+file\s+path\b|\s*+/\s*+file\b)", re.IGNORECASE
+    rf"[<＜﹤](?=\s*+/?\s*+(?:(?:{_NAMES})(?![\w.-])|\Z)|\s*+file\s+(?:path|name)\b|\s*+/\s*+file\b)", re.IGNORECASE
 )
 _OWN_BLOCK = re.compile(r"(<(recall|environment)>)(.*)(</\2>)", re.DOTALL)  # that a hook may write itself
 _EMPTY_BLOCK = re.compile(r"<(?:recall|environment)/>")
@@ -90,7 +91,12 @@ def fence(text: str, origin: Origin, *, limit: int | None = None, keep_end: bool
         mark = f"[… {len(text)} characters, of which {limit} are shown]"
         room = max(limit - len(mark) - 1, 0)
         text = f"{mark}\n{text[-room:] if room else ''}" if keep_end else f"{text[:room]}\n{mark}"
-    return Fenced(escape_tags(strip_invisible(text)))
+    return Fenced(_TAG.sub("‹", strip_invisible(text)))
+
+
+def join_fenced(parts: Iterable[Fenced], separator: str) -> Fenced:
+    """Return fenced texts as one, with a separator that this program wrote."""
+    return Fenced(separator.join(parts))
 
 
 def block(tag: str, *parts: Fenced, **attributes: Fenced) -> Fenced:
@@ -116,8 +122,11 @@ def restore_blocks(text: Fenced, tags: Sequence[str]) -> Fenced:
     return Fenced("\n".join(rows))
 
 
+_QUOTED = str.maketrans('"<>', "'‹›")
+
+
 def _attribute(value: str) -> str:
-    return " ".join(value.split("\n")).replace('"', "'").replace(">", "›")
+    return " ".join(value.split("\n")).translate(_QUOTED)
 
 
 def fence_injection(text: str) -> Fenced:
@@ -144,8 +153,3 @@ def _keep_joiner(match: re.Match[str]) -> str:
     """Keep what joins characters beyond ASCII; elsewhere it only hides a word."""
     start = match.start()
     return match[0][:2] if start and not match.string[start - 1].isascii() else ""
-
-
-def escape_tags(text: str) -> str:
-    """Return the text with `‹` in place of the `<` of every tag of a block."""
-    return _TAG.sub("‹", text)

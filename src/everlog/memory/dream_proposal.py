@@ -15,7 +15,7 @@ from typing import Annotated
 
 import msgspec
 
-from everlog.context.fence import Fenced, Origin, block
+from everlog.context.fence import Fenced, Origin, block, fence, join_fenced
 from everlog.memory import note_text
 from everlog.memory.dream_plan import DreamDraft, SessionSummary
 from everlog.memory.extracted_file import EXTRACTED_FILE
@@ -27,6 +27,7 @@ from everlog.redaction import redact
 
 MAX_CHANGES = 60
 _MAX_BODY = 4_000  # characters
+_MAX_SHOWN = 60_000  # characters of each section
 _PATH = re.compile(r"(?:[\w\-][\w\-. ]*/){0,3}[\w\-][\w\-. ]*\.md")
 
 SYSTEM = (
@@ -88,7 +89,7 @@ def build_request(files: Sequence[MemoryFile], summaries: Sequence[SessionSummar
     return "\n\n".join(
         (
             block("notes", _join_within_limit(notes)),
-            block("memory", quote_as_data(lines, Origin.MEMORY_FILE)),
+            block("memory", fence(redact(lines)[0], Origin.MEMORY_FILE, limit=_MAX_SHOWN)),
             block("summaries", _join_within_limit(recent)),
             _ASK.format(today=today.isoformat()),
         )
@@ -97,13 +98,13 @@ def build_request(files: Sequence[MemoryFile], summaries: Sequence[SessionSummar
 
 def _join_within_limit(sections: Sequence[Fenced]) -> Fenced:
     fitting: list[Fenced] = []
-    room = Origin.MEMORY_FILE.limit
+    room = _MAX_SHOWN
     for section in sections:
         room -= len(section) + 2
         if room < 0:
             break
         fitting.append(section)
-    return Fenced("\n\n".join(fitting))
+    return join_fenced(fitting, "\n\n")
 
 
 def apply_answer(draft: DreamDraft, answer: str, today: date) -> str:

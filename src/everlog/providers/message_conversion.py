@@ -44,6 +44,8 @@ from pydantic_ai.models import ModelRequestParameters
 from pydantic_ai.settings import ModelSettings
 from pydantic_ai.tools import ToolDefinition
 
+from everlog.context.fence import Origin, fence
+from everlog.context.fence import block as prompt_block
 from everlog.errors import ProviderError, ProviderRefusedError, ProviderUnavailableError
 from everlog.model import AnyBlock, File, Image, Message, Text, Thinking, ToolCall, Usage, assistant
 from everlog.ports import Delta, Request, ToolSpec
@@ -229,7 +231,8 @@ def _to_attachment(block: AnyBlock) -> str | _Attachment | None:
     if media_type in _SUPPORTED_TYPES:
         return BinaryContent(data, media_type=media_type, identifier=name or None)
     if media_type.startswith("text/") or media_type.endswith(_TEXT_SUFFIXES):
-        return f'<file name="{name}">\n{data.decode("utf-8", "replace")}\n</file>'
+        text = fence(data.decode("utf-8", "replace"), Origin.ATTACHMENT)
+        return str(prompt_block("file", text, name=fence(name, Origin.PATH)))
     return f"[{name or 'an attachment'}: {len(data)} bytes of {media_type}, which cannot be shown]"
 
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from everlog.context.fence import escape_tags, strip_invisible
+from everlog.context.fence import Origin, fence, strip_invisible
 
 OPEN, CLOSE = "“", "”"
 _HEADING = re.compile(r"#{2,}(?:\s+|$)")
@@ -28,7 +28,7 @@ def content_lines(text: str) -> Iterator[str]:
 
 def escape_markup(line: str) -> str:
     """Return the line with our tags escaped and without headings."""
-    return escape_tags(_HEADING.sub("", line)).strip()
+    return str(fence(_HEADING.sub("", line), Origin.QUOTATION)).strip()
 
 
 def one_line(text: str, width: int) -> str:
