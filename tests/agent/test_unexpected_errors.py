@@ -15,7 +15,7 @@ from everlog.daemon.listing_events import ListingWatcher
 from everlog.model import Metadata, user
 from everlog.ports import Page, Progress
 from everlog.runtime import index_worker
-from everlog.runtime.retry_backoff import FIRST_PAUSE, RetryBackoff
+from everlog.runtime.background_task import FIRST_PAUSE, RetryBackoff
 from everlog.runtime.runtime import Runtime
 from everlog.session import Store
 from everlog.stores.file.file_store import FileStore
@@ -71,15 +71,15 @@ def test_one_bad_session_does_not_keep_the_others_from_being_taken_over(port: Br
         told: list[RunEvent] = []
         runtime.listeners.append(told.append)
         now = 0.0
-        runtime.queue.backoff = RetryBackoff(lambda: now)
+        runtime.takeover.backoff = RetryBackoff(lambda: now)
         port.bad, *good = [unfinished(port) for _ in range(3)]
-        await runtime._takeover.run_once()
+        await runtime.takeover.run_once()
         assert sorted(one.session_id for one in runtime.recovered) == sorted(good)
         (status,) = [one for one in told if isinstance(one, Status)]
         assert status.session_id == port.bad and "too large" in status.message
         port.bad, bad = "", port.bad
         now = FIRST_PAUSE
-        await runtime._takeover.run_once()
+        await runtime.takeover.run_once()
         assert runtime.recovered[-1].session_id == bad
         await runtime.store.close()
 
@@ -90,16 +90,16 @@ def test_looking_for_what_others_left_goes_on(port: Breaking) -> None:
     async def scenario() -> None:
         runtime = Runtime(AsyncStore(Store(port)))
         told: list[everlog.EverlogError] = []
-        runtime.on_takeover_failed = told.append
+        runtime.takeover.on_failure = told.append
         unfinished(port)
         port.breaks = True
-        runtime._takeover._interval = 0.01
-        runtime._takeover.start()
+        runtime.takeover.task.interval = 0.01
+        runtime.takeover.task.start()
         await until(lambda: len(told) > 1)
         assert "OverflowError" in told[0].message
         port.breaks = False
         await until(lambda: runtime.recovered)
-        await runtime._takeover.stop()
+        await runtime.takeover.task.stop()
         await runtime.store.close()
 
     asyncio.run(scenario())
@@ -113,13 +113,13 @@ def test_taking_in_goes_on(port: Breaking, monkeypatch: pytest.MonkeyPatch) -> N
         asyncio.get_running_loop().set_exception_handler(lambda _, what: told.append(what))
         port.breaks = True
         taking = index_worker.IndexWorker(AsyncStore(Store(port)))
-        taking.start()
+        taking.task.start()
         await until(lambda: told)
         assert isinstance(told[0]["exception"], OverflowError)
         port.breaks = False
-        taking.wake()
+        taking.task.wake()
         await until(lambda: port.caught_up == 2)
-        await taking.stop()
+        await taking.task.stop()
 
     asyncio.run(scenario())
 

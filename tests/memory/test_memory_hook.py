@@ -582,10 +582,17 @@ def test_a_schedule_is_waited_for_and_its_work_done() -> None:
         async def work() -> None:
             done.set()
 
-        nights = DreamSchedule(lambda: "* * * * *", work, lambda seconds: asyncio.sleep(0))
-        nights.start()
+        clock = FakeClock()
+        nights = DreamSchedule(lambda: "* * * * *", work, clock)
+        nights.task.start()
+        nights.task.wake()
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        assert not done.is_set(), "woken before it is due"
+        clock.now += 60.0
+        nights.task.wake()
         await asyncio.wait_for(done.wait(), 10)
-        await nights.stop()
+        await nights.task.stop()
 
     run(scenario())
 

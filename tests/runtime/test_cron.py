@@ -53,7 +53,7 @@ class Runs:
 
 async def _pass(cron: Cron) -> None:
     """Let the cron look at its clock again."""
-    cron._changed.set()
+    cron.task.wake()
     for _ in range(5):
         await asyncio.sleep(0)
 
@@ -100,7 +100,7 @@ def test_a_job_runs_when_it_is_due_and_not_before() -> None:
     async def scenario() -> None:
         clock, runs = Clock("2026-01-01T08:59:59"), Runs()
         cron = Cron([DAILY], runs, clock=clock)
-        cron.start()
+        cron.task.start()
         await _pass(cron)
         assert runs.started == []
         clock.set("2026-01-01T09:00:00")
@@ -112,7 +112,7 @@ def test_a_job_runs_when_it_is_due_and_not_before() -> None:
         status = cron.statuses()[0]
         assert (status.running, status.last_status, status.last_session_id) == (False, "success", "session1")
         assert status.next_run_at == "2026-01-02T09:00:00.000Z"
-        await cron.stop()
+        await cron.task.stop()
 
     _run(scenario())
 
@@ -121,7 +121,7 @@ def test_runs_that_were_missed_or_overlap_do_not_pile_up() -> None:
     async def scenario() -> None:
         clock, runs = Clock("2026-01-01T08:00:00"), Runs()
         cron = Cron([DAILY], runs, clock=clock)
-        cron.start()
+        cron.task.start()
         clock.set("2026-01-05T12:00:00")  # the machine slept for days
         await _pass(cron)
         assert len(runs.started) == 1
@@ -135,7 +135,7 @@ def test_runs_that_were_missed_or_overlap_do_not_pile_up() -> None:
         clock.set("2026-01-07T09:00:00")
         await _pass(cron)
         assert len(runs.started) == 2
-        await cron.stop()
+        await cron.task.stop()
 
     _run(scenario())
 
@@ -144,10 +144,10 @@ def test_a_restart_does_not_run_what_was_due_before_it() -> None:
     async def scenario() -> None:
         runs = Runs()
         cron = Cron([DAILY], runs, clock=Clock("2026-01-01T09:00:30"))
-        cron.start()
+        cron.task.start()
         await _pass(cron)
         assert runs.started == []
-        await cron.stop()
+        await cron.task.stop()
 
     _run(scenario())
 
@@ -157,22 +157,22 @@ def test_a_paused_job_does_not_run_until_it_is_resumed_and_that_is_kept() -> Non
         clock, runs = Clock("2026-01-01T08:00:00"), Runs()
         saved: dict[str, JobState] = {}
         cron = Cron([DAILY], runs, clock=clock, save=saved.update)
-        cron.start()
+        cron.task.start()
         await cron.pause("daily")
         assert cron.statuses()[0].next_run_at is None
         clock.set("2026-01-01T09:00:00")
         await _pass(cron)
         assert runs.started == [] and saved["daily"].paused
-        await cron.stop()
+        await cron.task.stop()
 
         cron = Cron([DAILY], runs, clock=clock, states=saved)
         assert cron.statuses()[0].paused
-        cron.start()
+        cron.task.start()
         await cron.resume("daily")
         clock.set("2026-01-02T09:00:00")
         await _pass(cron)
         assert len(runs.started) == 1
-        await cron.stop()
+        await cron.task.stop()
         for verb in (cron.pause, cron.resume, cron.run):
             with pytest.raises(NotFoundError):
                 await verb("nothing")
@@ -217,12 +217,12 @@ def test_a_mistake_of_ours_in_one_job_does_not_stop_the_others() -> None:
 
         other = CronJob(id="other", schedule="0 9 * * *", prompt="p", timezone="UTC")
         cron = Cron([DAILY, other], start, clock=clock)
-        cron.start()
+        cron.task.start()
         clock.set("2026-01-01T09:00:00")
         await _pass(cron)
         assert started == ["daily", "other"]
         assert [one.last_error_snippet for one in cron.statuses()] == ["odd", "odd"]
-        await cron.stop()
+        await cron.task.stop()
 
     _run(scenario())
 
@@ -409,7 +409,7 @@ def test_a_job_whose_start_hangs_does_not_hold_up_the_others() -> None:
     async def scenario() -> None:
         clock, runs = Clock("2026-01-01T08:59:00"), Slow()
         cron = Cron([DAILY, OTHER], runs, clock=clock)
-        cron.start()
+        cron.task.start()
         clock.set("2026-01-01T09:00:00")
         await _pass(cron)
         assert [name for name, _ in runs.started] == ["other"]
@@ -417,7 +417,7 @@ def test_a_job_whose_start_hangs_does_not_hold_up_the_others() -> None:
         runs.may_start.set()
         await _pass(cron)
         assert [name for name, _ in runs.started] == ["other", "daily"]
-        await cron.stop()
+        await cron.task.stop()
 
     _run(scenario())
 
@@ -426,7 +426,7 @@ def test_a_job_that_is_just_being_started_is_not_started_once_more() -> None:
     async def scenario() -> None:
         clock, runs = Clock("2026-01-01T08:59:00"), Slow()
         cron = Cron([DAILY], runs, clock=clock)
-        cron.start()
+        cron.task.start()
         first = asyncio.create_task(cron.run("daily"))
         await asyncio.sleep(0)
         with pytest.raises(SessionBusyError):
@@ -437,7 +437,7 @@ def test_a_job_that_is_just_being_started_is_not_started_once_more() -> None:
         assert await first == "session1"
         await _pass(cron)
         assert len(runs.started) == 1
-        await cron.stop()
+        await cron.task.stop()
 
     _run(scenario())
 
@@ -463,9 +463,9 @@ def test_a_job_that_is_removed_while_another_starts_does_not_stop_the_rest() -> 
     async def scenario() -> None:
         clock, runs = Clock("2026-01-01T08:59:00"), Slow()
         cron = Cron([DAILY, OTHER, HOURLY], runs, clock=clock)
-        cron.start()
+        cron.task.start()
         clock.set("2026-01-01T09:00:00")
-        cron._changed.set()
+        cron.task.wake()
         await asyncio.sleep(0)
         await asyncio.sleep(0)
         cron.replace([HOURLY])
@@ -475,7 +475,7 @@ def test_a_job_that_is_removed_while_another_starts_does_not_stop_the_rest() -> 
         clock.set("2026-01-01T10:00:00")
         await _pass(cron)
         assert ("hourly", "2026-01-01 10:00") in runs.started
-        await cron.stop()
+        await cron.task.stop()
 
     _run(scenario())
 
@@ -489,7 +489,7 @@ def test_a_state_that_cannot_be_saved_stops_no_job() -> None:
             raise everlog.StoreFullError("no room")
 
         cron = Cron([HOURLY], runs, clock=clock, save=full)
-        cron.start()
+        cron.task.start()
         for hour in ("09", "10", "11"):
             runs.end = asyncio.get_running_loop().create_future()
             clock.set(f"2026-01-01T{hour}:00:00")
@@ -499,7 +499,7 @@ def test_a_state_that_cannot_be_saved_stops_no_job() -> None:
             assert not cron.statuses()[0].running
         assert len(runs.started) == 3
         assert cron.statuses()[0].last_status == "success"
-        await cron.stop()
+        await cron.task.stop()
 
     _run(scenario())
 
@@ -544,12 +544,12 @@ def test_settings_that_are_read_again_just_when_a_job_is_due_do_not_skip_it() ->
     async def scenario() -> None:
         clock, runs = Clock("2026-01-01T08:59:00"), Runs()
         cron = Cron([DAILY], runs, clock=clock)
-        cron.start()
+        cron.task.start()
         clock.set("2026-01-01T09:00:00")
         cron.replace([DAILY, OTHER])
         await _pass(cron)
         assert runs.started == [("daily", "2026-01-01 09:00")]
-        await cron.stop()
+        await cron.task.stop()
 
     _run(scenario())
 
@@ -558,7 +558,7 @@ def test_a_clock_that_is_set_back_far_does_not_silence_the_jobs() -> None:
     async def scenario() -> None:
         clock, runs = Clock("2030-01-01T08:30:00"), Runs()
         cron = Cron([HOURLY], runs, clock=clock)
-        cron.start()
+        cron.task.start()
         await _pass(cron)
         clock.set("2026-01-01T08:30:00")
         await _pass(cron)
@@ -570,7 +570,7 @@ def test_a_clock_that_is_set_back_far_does_not_silence_the_jobs() -> None:
         clock.set("2026-01-01T09:00:01")
         await _pass(cron)
         assert len(runs.started) == 1
-        await cron.stop()
+        await cron.task.stop()
 
     _run(scenario())
 
@@ -589,14 +589,14 @@ def test_days_with_a_changed_clock_have_each_run_once(monkeypatch: pytest.Monkey
         clock, runs = Clock(f"{day}T00:00:00"), Runs()
         runs.end.set_result(None)
         cron = Cron(jobs, runs, clock=clock)
-        cron.start()
+        cron.task.start()
         for minute in range(3 * 60):
             clock.now += 60
             before = len(runs.started)
             await _pass(cron)
             await _pass(cron)
             assert len(runs.started) - before <= 2, f"minute {minute}"
-        await cron.stop()
+        await cron.task.stop()
         return [name for name, _ in runs.started]
 
     try:

@@ -42,7 +42,7 @@ def on(root: Path, act: Callable[[IntegrityCheck], Awaitable[T]]) -> T:
             try:
                 return await act(checkup)
             finally:
-                await checkup.stop()
+                await checkup.task.stop()
 
     return asyncio.run(run())
 
@@ -86,7 +86,7 @@ def test_a_checkup_that_is_stopped_says_so(tmp_path: Path) -> None:
     async def look(checkup: IntegrityCheck) -> Progress:
         checkup.start()
         await asyncio.sleep(0)
-        await checkup.stop()
+        await checkup.task.stop()
         return checkup.progress
 
     stopped = on(tmp_path, look)

@@ -318,7 +318,7 @@ def test_a_queue_that_was_left_goes_on_in_order_at_the_next_start(tmp_path: Path
             assert calls == {one.tool_call_id for one in view.messages if one.tool_call_id}
             assert await _kinds(scene.session) == ["queued", "queued", "turn_interrupted", "turn_end", "turn_end"]
             assert [one.role for one in view.messages][-4:] == ["user", "assistant"] * 2
-            again = await scene.runtime.queue.recover()
+            again = await scene.runtime.takeover.recover_all()
             assert again == []
 
     running = _killed(tmp_path, "!wait 50", "!say a", "!say b")

@@ -36,7 +36,7 @@ from everlog.runtime.queue_log import TurnOptions, queued_event, read_outcome
 from everlog.runtime.run import Run
 from everlog.runtime.runtime import Runtime
 from everlog.settings import Settings, TurnSettings
-from everlog.wire.events import RunEvent, Status, ignore_event
+from everlog.wire.events import RunEvent, Sink, Status, ignore_event
 
 T = TypeVar("T")
 QUIET = Settings(turn=TurnSettings(titles=False, waiting=3))
@@ -261,19 +261,24 @@ def test_a_store_that_fails_once_anywhere_holds_up_nobody(verb: str, error: Ever
 # --- one at a time
 
 
-async def _answer(session: AsyncSession, message: Message, lease: Lease, emit: Any, how: TurnOptions) -> Answer:
-    reply = await session.append(assistant(f"re: {message.text}"), lease=lease)
-    await session.end_turn(duration_ms=0, run_id=message.run_id, stop="end")
-    return Answer(
-        run_id=message.run_id or "",
-        session_id=session.id,
-        reply=reply,
-        messages=(message, reply),
-        usage=everlog.Usage(),
-        duration_ms=0,
-        tool_calls=0,
-        stop="end",
-    )
+class Echo:
+    """Answers each message with its own text."""
+
+    async def answer(
+        self, session: AsyncSession, message: Message, lease: Lease, *, emit: Sink, options: TurnOptions
+    ) -> Answer:
+        reply = await session.append(assistant(f"re: {message.text}"), lease=lease)
+        await session.end_turn(duration_ms=0, run_id=message.run_id, stop="end")
+        return Answer(
+            run_id=message.run_id or "",
+            session_id=session.id,
+            reply=reply,
+            messages=(message, reply),
+            usage=everlog.Usage(),
+            duration_ms=0,
+            tool_calls=0,
+            stop="end",
+        )
 
 
 class Panic(BaseException):
@@ -285,15 +290,16 @@ def test_a_turn_that_raises_what_is_no_exception_leaves_nobody_waiting(error: Ba
     async def scenario() -> None:
         store = AsyncStore(everlog.open_store("memory:"))
 
-        async def breaking(
-            session: AsyncSession, message: Message, lease: Lease, emit: Any, how: TurnOptions
-        ) -> Answer:
-            if message.text == "odd":
-                await asyncio.sleep(0.02)
-                raise error
-            return await _answer(session, message, lease, emit, how)
+        class Breaking(Echo):
+            async def answer(
+                self, session: AsyncSession, message: Message, lease: Lease, *, emit: Sink, options: TurnOptions
+            ) -> Answer:
+                if message.text == "odd":
+                    await asyncio.sleep(0.02)
+                    raise error
+                return await super().answer(session, message, lease, emit=emit, options=options)
 
-        queue = Queue(store, breaking, max_waiting=3, emit=ignore_event)
+        queue = Queue(Breaking(), max_waiting=3, emit=ignore_event)
         session = await store.create()
         runs = [await queue.submit(session, user(text)) for text in ("odd", "next")]
         with pytest.raises(EverlogError):
@@ -316,11 +322,12 @@ def test_a_listener_that_raises_leaves_nobody_waiting() -> None:
         def raising(event: RunEvent) -> None:
             raise ValueError("a listener")
 
-        async def slow(*given: Any) -> Answer:
-            await asyncio.sleep(0.02)
-            raise everlog.ProviderError("no")
+        class Slow:
+            async def answer(self, *given: Any, **named: Any) -> Answer:
+                await asyncio.sleep(0.02)
+                raise everlog.ProviderError("no")
 
-        queue = Queue(store, slow, max_waiting=3, emit=raising)
+        queue = Queue(Slow(), max_waiting=3, emit=raising)
         session = await store.create()
         first = await queue.submit(session, user("a"))
         others = await asyncio.gather(*(queue.submit(session, user(text)) for text in "bc"), return_exceptions=True)

@@ -58,7 +58,7 @@ class Daemon:
 
     async def look(self) -> None:
         """Let it look at its clock, and do what is due."""
-        self.cron._changed.set()
+        self.cron.task.wake()
         for _ in range(20):
             await asyncio.sleep(0)
         while self.cron._running:
@@ -72,7 +72,7 @@ def test_a_time_is_one_daemons_and_one_that_comes_late_has_lost_it(stores: Store
         daemons = [Daemon(port, clock), Daemon(stores.again(port), clock)]
         slow = Daemon(stores.again(port), late)
         for one in (*daemons, slow):
-            one.cron.start()
+            one.cron.task.start()
         clock.set("2026-01-01T09:00:01")
         await asyncio.gather(*(one.look() for one in daemons))
         assert sorted(len(one.runs) for one in daemons) == [0, 1]
@@ -84,7 +84,7 @@ def test_a_time_is_one_daemons_and_one_that_comes_late_has_lost_it(stores: Store
             (status,) = one.cron.statuses()
             assert status.last_status == "success"
             assert [status.last_session_id] == [*daemons[0].runs, *daemons[1].runs]
-            await one.cron.stop()
+            await one.cron.task.stop()
 
     asyncio.run(scenario())
 
@@ -94,8 +94,8 @@ def test_a_run_is_left_out_while_the_last_one_goes_on_elsewhere(stores: Stores) 
         clock, other = Clock("2026-01-01T08:00"), Clock("2026-01-01T08:00")
         port = stores.new()
         first, second = Daemon(port, clock), Daemon(stores.again(port), other)
-        first.cron.start()
-        second.cron.start()
+        first.cron.task.start()
+        second.cron.task.start()
         clock.set("2026-01-01T09:00:01")
         await first.look()
         (session,) = first.runs
@@ -107,8 +107,8 @@ def test_a_run_is_left_out_while_the_last_one_goes_on_elsewhere(stores: Stores) 
         other.set("2026-01-03T09:00:01")
         await second.look()
         assert len(second.runs) == 1
-        await first.cron.stop()
-        await second.cron.stop()
+        await first.cron.task.stop()
+        await second.cron.task.stop()
 
     asyncio.run(scenario())
 
@@ -118,7 +118,7 @@ def test_a_job_that_is_paused_on_one_daemon_rests_on_all(stores: Stores) -> None
         clock = Clock("2026-01-01T08:00")
         port = stores.new()
         first, second = Daemon(port, clock), Daemon(stores.again(port), clock)
-        second.cron.start()
+        second.cron.task.start()
         await first.cron.pause("daily")
         clock.set("2026-01-01T09:00:01")
         await second.look()
@@ -127,7 +127,7 @@ def test_a_job_that_is_paused_on_one_daemon_rests_on_all(stores: Stores) -> None
         clock.set("2026-01-02T09:00:01")
         await second.look()
         assert len(second.runs) == 1
-        await second.cron.stop()
+        await second.cron.task.stop()
 
     asyncio.run(scenario())
 
@@ -153,8 +153,8 @@ def test_a_daemon_whose_clock_is_wrong_runs_no_job_and_says_so_once(
         ahead, right = Clock(f"{year}-01-01T08:00"), Clock("2026-01-01T08:00")
         port = stores.new()
         wrong, other = Daemon(port, ahead), Daemon(stores.again(port), right)
-        wrong.cron.start()
-        other.cron.start()
+        wrong.cron.task.start()
+        other.cron.task.start()
         for day in ("01", "02"):
             ahead.set(f"{year}-01-{day}T09:00:01")
             await wrong.look()
@@ -163,8 +163,8 @@ def test_a_daemon_whose_clock_is_wrong_runs_no_job_and_says_so_once(
         assert (len(wrong.runs), len(other.runs)) == (0, 1)
         await wrong.cron.refresh()
         assert [one.last_status for one in wrong.cron.statuses()] == ["success"]
-        await wrong.cron.stop()
-        await other.cron.stop()
+        await wrong.cron.task.stop()
+        await other.cron.task.stop()
 
     asyncio.run(scenario())
     assert [one.levelname for one in caplog.records if "clock" in one.message] == ["WARNING"]

@@ -14,7 +14,7 @@ import everlog
 from everlog.aio import AsyncStore
 from everlog.app import open_runtime
 from everlog.model import Event, user
-from everlog.runtime.retry_backoff import FIRST_PAUSE, MAX_PAUSE, MAX_SESSIONS, RetryBackoff
+from everlog.runtime.background_task import FIRST_PAUSE, MAX_ITEMS, MAX_PAUSE, RetryBackoff
 from everlog.runtime.run import RecoveredSession
 from everlog.runtime.runtime import Runtime
 from everlog.session import Store
@@ -46,19 +46,19 @@ def test_what_a_killed_process_left_is_taken_over_by_one_that_runs(tmp_path: Pat
     async def scenario() -> None:
         runtime = open_runtime(tmp_path, settings=QUIET)
         found: list[RecoveredSession] = []
-        runtime.on_takeover = found.append
+        runtime.takeover.on_takeover = found.append
         session = await runtime.create()
         other = subprocess.Popen([sys.executable, "-c", OTHER, str(tmp_path), session.id], stdout=subprocess.PIPE)
         assert other.stdout is not None
         await asyncio.to_thread(other.stdout.readline)
-        await runtime._takeover.run_once()
+        await runtime.takeover.run_once()
         assert found == [], "it lives"
         other.send_signal(signal.SIGKILL)
         other.wait()
         other.stdout.close()
         left = await session.metadata()
         assert left.run is not None and len(left.waiting) == 1, "so it would stay until a restart"
-        await runtime._takeover.run_once()
+        await runtime.takeover.run_once()
         assert [(one.session_id, one.waiting) for one in found] == [(session.id, 1)]
         assert runtime.health().recovered == 1
         async with asyncio.timeout(60):
@@ -68,7 +68,7 @@ def test_what_a_killed_process_left_is_taken_over_by_one_that_runs(tmp_path: Pat
         assert texts == ["!wait 50", "!say after it", "after it"]
         kinds = [one.kind for one in await session.records() if isinstance(one, Event)]
         assert kinds == ["queued", "turn_interrupted", "turn_end"]
-        await runtime._takeover.run_once()
+        await runtime.takeover.run_once()
         assert len(found) == 1, "once is enough"
         await runtime.drain(5)
         await runtime.store.close()
@@ -80,10 +80,10 @@ def test_a_turn_that_runs_here_is_left_alone(tmp_path: Path) -> None:
     async def scenario() -> None:
         runtime = open_runtime(tmp_path, settings=QUIET)
         found: list[RecoveredSession] = []
-        runtime.on_takeover = found.append
+        runtime.takeover.on_takeover = found.append
         session = await runtime.create()
         run = await runtime.submit(session, "!wait 0.2\n!say done")
-        await runtime._takeover.run_once()
+        await runtime.takeover.run_once()
         assert (await run.answer()).reply.text == "done" and found == []
         await runtime.drain(5)
         await runtime.store.close()
@@ -95,14 +95,14 @@ def test_a_store_that_fails_is_told_and_looked_at_again(tmp_path: Path) -> None:
     async def scenario() -> None:
         runtime = open_runtime(tmp_path, settings=QUIET)
         told: list[everlog.EverlogError] = []
-        runtime.on_takeover_failed = told.append
-        runtime._takeover._interval = 0.01
-        runtime._takeover.start()
+        runtime.takeover.on_failure = told.append
+        runtime.takeover.task.interval = 0.01
+        runtime.takeover.task.start()
         await runtime.store.close()
         async with asyncio.timeout(60):
             while len(told) < 2:
                 await asyncio.sleep(0.01)
-        await runtime._takeover.stop()
+        await runtime.takeover.task.stop()
         assert isinstance(told[0], everlog.StoreFailedError)
 
     asyncio.run(scenario())
@@ -132,13 +132,13 @@ def test_a_session_that_cannot_be_repaired_is_tried_ever_more_rarely_and_told_of
         events: list[RunEvent] = []
         runtime.listeners.append(events.append)
         now = 0.0
-        runtime.queue.backoff = RetryBackoff(lambda: now)
+        runtime.takeover.backoff = RetryBackoff(lambda: now)
         assert await runtime.start() == []
         tried = []
         for second in range(2000):
             now = float(second)
             before = port.taken
-            await runtime._takeover.run_once()
+            await runtime.takeover.run_once()
             if port.taken > before:
                 tried.append(second)
         assert tried == [5, 15, 35, 75, 155, 315, 635, 1235, 1835]
@@ -165,6 +165,6 @@ def test_setbacks_are_forgotten_with_their_cause_and_told_again_when_it_is_anoth
     setbacks.record_failure("a", "newer")
     setbacks.forget("a")
     assert setbacks.is_due("a") and setbacks.record_failure("a", "newer")
-    for number in range(MAX_SESSIONS):
+    for number in range(MAX_ITEMS):
         setbacks.record_failure(f"{number}", "x")
     assert setbacks.is_due("a"), "the oldest of very many is not kept"

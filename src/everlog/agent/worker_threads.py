@@ -37,11 +37,16 @@ async def run_in_thread(function: Callable[..., Any], *arguments: Any, **keyword
             result = context.run(function, *arguments, **keywords)
         except BaseException as exception:
             error = exception
-        with suppress(RuntimeError):  # the loop was closed meanwhile
-            loop.call_soon_threadsafe(settle, result, error)
+        call_in_loop(loop, settle, result, error)
 
     threading.Thread(target=work, daemon=True).start()
     return await future
+
+
+def call_in_loop(loop: asyncio.AbstractEventLoop, callback: Callable[..., object], *arguments: Any) -> None:
+    """Call back in an event loop from another thread; does nothing if the loop was closed meanwhile."""
+    with suppress(RuntimeError):
+        loop.call_soon_threadsafe(callback, *arguments)
 
 
 async def run_external(work: Awaitable[T]) -> T:

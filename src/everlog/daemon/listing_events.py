@@ -12,14 +12,14 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable
-from contextlib import suppress
 from functools import partial
 
+from everlog.agent.worker_threads import call_in_loop
 from everlog.daemon.json_log import log_event
 from everlog.errors import EverlogError, NotFoundError
 from everlog.model import Entry
 from everlog.ports import ChangeSubscription, shared_between_machines
+from everlog.runtime.background_task import BackgroundTask
 from everlog.runtime.feed import Notice, Subscription
 from everlog.runtime.remote_events import RemoteEvents
 from everlog.runtime.runtime import Runtime
@@ -45,34 +45,34 @@ class ListingWatcher:
         self._rows: dict[str, RowState] = {}
         self._total = 0
         self._changed_here: set[str] = set()  # sessions with events since the last comparison
-        self._task: asyncio.Task[None] | None = None
-        self._wakeup = asyncio.Event()
         self._compare_now = False  # something happened in this daemon: do not wait for the poll
+        self._compared_at = 0.0
+        self._task = BackgroundTask(
+            "listing", self._poll, interval=poll_seconds, debounce=DEBOUNCE_SECONDS, on_failure=_log_failure
+        )
         self._sharing = shared_between_machines(runtime.store.sync.port)
         self._listener: ChangeSubscription | None = None
 
     def start(self) -> None:
         """Start polling."""
         self._runtime.listeners.append(self._on_event)
-        self._task = asyncio.create_task(self._run())
+        self._task.start()
         if self._sharing is not None:
             loop = asyncio.get_running_loop()
-            self._listener = self._sharing.listen(partial(_call_in_loop, loop, self._on_remote_sessions))
+            self._listener = self._sharing.listen(partial(call_in_loop, loop, self._on_remote_sessions))
 
     async def stop(self) -> None:
         """Stop polling."""
         if self._listener is not None:
             await self._runtime.store.call(self._listener.stop)
             self._listener = None
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
+        await self._task.stop()
 
     def watch(self, subscriber: Subscription) -> None:
         """Notify a subscriber of changes to the listing, first at once: it may have changed."""
         self._subscribers[subscriber] = False
         self._compare_now = True
-        self._wakeup.set()
+        self._task.wake()
 
     def follow(self, session: str, seq: int) -> None:
         """Emit events for records after `seq` that other processes append to a session."""
@@ -98,34 +98,20 @@ class ListingWatcher:
         if isinstance(event, SessionChanged) and event.change == "deleted":
             self._remote_events.pop(event.session_id, None)  # already reported
         self._compare_now = True
-        self._wakeup.set()
+        self._task.wake()
 
     def _on_remote_sessions(self, sessions: frozenset[str]) -> None:
         """Note changes by other daemons: only those to followed sessions are urgent."""
         if not sessions or not sessions.isdisjoint(self._runtime.feed.followed_sessions):
-            self._wakeup.set()
+            self._task.wake()
 
-    async def _run(self) -> None:
-        compared_at = 0.0
-        while True:
-            try:
-                async with asyncio.timeout(self._poll_seconds):
-                    await self._wakeup.wait()
-                await asyncio.sleep(DEBOUNCE_SECONDS)
-            except TimeoutError:
-                pass
-            self._wakeup.clear()
-            self._update_listener()
-            now = time.monotonic()
-            try:
-                if self._compare_now or now - compared_at >= self._poll_seconds:
-                    self._compare_now, compared_at = False, now
-                    await self._compare_listing()
-                await self._emit_remote_events()
-            except EverlogError as error:  # of the store; requests report it to their clients
-                log_event("refresh_failed", level="warning", error=error.message)
-            except Exception as error:  # a bug must not end the polling
-                log_event("refresh_failed", level="error", error=f"{type(error).__name__}: {error}")
+    async def _poll(self) -> None:
+        self._update_listener()
+        now = time.monotonic()
+        if self._compare_now or now - self._compared_at >= self._poll_seconds:
+            self._compare_now, self._compared_at = False, now
+            await self._compare_listing()
+        await self._emit_remote_events()
 
     # --- the listing
 
@@ -210,9 +196,8 @@ class ListingWatcher:
             return None
 
 
-def _call_in_loop(
-    loop: asyncio.AbstractEventLoop, callback: Callable[[frozenset[str]], None], sessions: frozenset[str]
-) -> None:
-    """Call back in the event loop, from the listener's thread."""
-    with suppress(RuntimeError):  # the loop is closed
-        loop.call_soon_threadsafe(callback, sessions)
+def _log_failure(error: Exception) -> None:
+    if isinstance(error, EverlogError):  # of the store; requests report it to their clients
+        log_event("refresh_failed", level="warning", error=error.message)
+    else:
+        log_event("refresh_failed", level="error", error=f"{type(error).__name__}: {error}")

@@ -35,6 +35,7 @@ from everlog.daemon.request_guard import OPEN_PATH, Guard
 from everlog.daemon.request_limits import RateLimiter
 from everlog.daemon.run_directory import SOCKET, RunDirectory
 from everlog.errors import EverlogError, SettingsError
+from everlog.runtime.background_task import BackgroundTask
 from everlog.runtime.run import RecoveredSession
 from everlog.runtime.runtime import Runtime
 from everlog.settings import DaemonSettings, StoreSettings
@@ -87,8 +88,8 @@ async def serve(
         runtime = open_runtime(root, store=store, settings=settings)
         stack.push_async_callback(runtime.store.close)
         runtime.listeners.append(json_log.log_run_event)
-        runtime.on_takeover = _log_recovery
-        runtime.on_takeover_failed = _log_takeover_failure
+        runtime.takeover.on_takeover = _log_recovery
+        runtime.takeover.on_failure = _log_takeover_failure
         for recovered in await runtime.start():
             _log_recovery(recovered)
         watcher = ListingWatcher(runtime)
@@ -98,7 +99,8 @@ async def serve(
         application = _Application(runtime, Credentials(run_directory), address, watcher)
         server = _Server(_server_config(application.guard, daemon))
         server_task = asyncio.create_task(server.serve(sockets=[server_socket]))
-        watch_task = asyncio.create_task(_watch_config(root, runtime))
+        config_watcher = _watch_config(root, runtime)
+        config_watcher.start()
         try:
             if daemon.socket:
                 await _serve_crabtalk(runtime, run_directory.path / SOCKET, stack)
@@ -111,7 +113,7 @@ async def serve(
             on_start(RunningDaemon(address, root, application.make_link, runtime))
             await _wait_until_stopped(server_task, stop.wait())
         finally:
-            watch_task.cancel()
+            await config_watcher.stop()
             seconds = runtime.settings.daemon.drain_seconds
             log_event("daemon_drain", seconds=seconds)
             application.event_stream.stop()
@@ -268,21 +270,25 @@ async def _serve_crabtalk(runtime: Runtime, path: Path, stack: AsyncExitStack) -
     stack.push_async_callback(server.close)
 
 
-async def _watch_config(root: Path, runtime: Runtime) -> None:
-    """Reload config.toml when it changes; an invalid one changes nothing."""
+def _watch_config(root: Path, runtime: Runtime) -> BackgroundTask:
+    """Return the task that reloads config.toml when it changes; an invalid one changes nothing."""
     file = root / "config.toml"
     last_stamp = _stamp(file)
-    while True:
-        await asyncio.sleep(CONFIG_POLL_SECONDS)
+
+    async def reload_if_changed() -> None:
+        nonlocal last_stamp
         stamp = _stamp(file)
-        if stamp == last_stamp:
-            continue
-        last_stamp = stamp
-        try:
+        if stamp != last_stamp:
+            last_stamp = stamp
             await runtime.reload(load_settings(root))
             log_event("reload")
-        except Exception as error:  # any error: the next change must still be seen
-            log_event("reload_failed", level="error", error=str(error))
+
+    return BackgroundTask(
+        "config.toml",
+        reload_if_changed,
+        interval=CONFIG_POLL_SECONDS,
+        on_failure=lambda error: log_event("reload_failed", level="error", error=str(error)),
+    )
 
 
 def _stamp(file: Path) -> tuple[int, ...] | None:

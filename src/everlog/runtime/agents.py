@@ -8,15 +8,20 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import nullcontext
 
 from everlog.agent.agent import Agent
+from everlog.agent.answer import Answer
 from everlog.agent.builtin_tools import current_time, make_ask_agent
 from everlog.agent.environment import EnvironmentHook, Recall
 from everlog.agent.tools import Function, build_tools
 from everlog.aio import AsyncSession, AsyncStore
 from everlog.memory.memory_hook import MemoryHook
-from everlog.ports import Toolset
+from everlog.model import Message
+from everlog.ports import Lease, Toolset
+from everlog.runtime.queue_log import TurnOptions
 from everlog.settings import Settings
+from everlog.wire.events import Sink
 
 Toolsets = Callable[[Settings], Mapping[str, Toolset]]
 
@@ -41,12 +46,37 @@ class Agents:
         self._hooks = tuple(hooks)
         self._recall = recall
         self.memory: MemoryHook | None = None  # every agent gets its tools and notes
+        self.turns = self.failures = 0  # since the start; a failure is a turn without an answer
         self._current: dict[tuple[str, str], Agent] = {}
         self._retired: list[Agent] = []  # of earlier settings, with work under way
 
     @property
     def _settings(self) -> Settings:
         return self._store.sync.settings
+
+    async def answer(
+        self, session: AsyncSession, message: Message, lease: Lease, *, emit: Sink, options: TurnOptions
+    ) -> Answer:
+        """Run the turn that answers a stored message, under a lease that the caller holds."""
+        self.turns += 1
+        try:
+            agent = await self.for_session(session)
+            with self.memory.bind_session(session) if self.memory else nullcontext():
+                answer = await agent.answer(
+                    message,
+                    session,
+                    lease,
+                    emit=emit,
+                    max_steps=options.max_steps,
+                    allowed=options.allowed,
+                    reads_only=options.reads_only,
+                )
+        except BaseException:
+            self.failures += 1
+            raise
+        if self.memory is not None:
+            self.memory.after_turn(session)
+        return answer
 
     async def for_session(self, session: AsyncSession) -> Agent:
         """Return the agent of a session, with the session's own model if one was chosen."""

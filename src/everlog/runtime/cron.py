@@ -21,6 +21,7 @@ from msgspec.structs import replace
 
 from everlog.errors import EverlogError, NotFoundError, RunCancelledError, SessionBusyError, SettingsError
 from everlog.ids import timestamp
+from everlog.runtime.background_task import BackgroundTask
 from everlog.settings import CronJob
 from everlog.wire.responses import JobStatus
 
@@ -142,8 +143,8 @@ class Cron:
         self._jobs: dict[str, CronJob] = {}
         self._due: dict[str, datetime] = {}
         self._running: dict[str, asyncio.Task[None]] = {}
-        self._changed = asyncio.Event()
-        self._loop: asyncio.Task[None] | None = None
+        self._last_time = clock()
+        self.task = BackgroundTask("cron", self._run_due_jobs, interval=self._seconds_to_wait)
         self.replace(jobs)
 
     def replace(self, jobs: Iterable[CronJob]) -> None:
@@ -155,19 +156,7 @@ class Cron:
         self._jobs = {job.id: job for job in new_jobs}
         enabled = (job for job in new_jobs if job.enabled)
         self._due = {job.id: unchanged.get(job.id) or self._next(job) for job in enabled}
-        self._changed.set()
-
-    def start(self) -> None:
-        """Start running jobs as they become due; call it in a running event loop."""
-        if self._loop is None:
-            self._loop = asyncio.create_task(self._run_due_jobs())
-
-    async def stop(self) -> None:
-        """Start no more runs; those under way are ordinary turns and continue."""
-        if self._loop is not None:
-            self._loop.cancel()
-            await asyncio.wait([self._loop])
-            self._loop = None
+        self.task.wake()
 
     # --- public API
 
@@ -190,7 +179,7 @@ class Cron:
         if job.enabled:
             self._due[name] = self._next(job)
         await self._update(job, paused=False)
-        self._changed.set()
+        self.task.wake()
 
     async def run(self, name: str) -> str:
         """Start a run of a job now, paused or not; return the id of its session.
@@ -204,26 +193,22 @@ class Cron:
 
     # --- internal
 
+    def _seconds_to_wait(self) -> float:
+        waits = (due.timestamp() - self._clock() for due in self._due.values())
+        return max(min([*waits, _MAX_SLEEP]), 0)
+
     async def _run_due_jobs(self) -> None:
-        last_time = self._clock()
-        while True:
-            now = self._clock()
-            if now < last_time - _MAX_SLEEP:  # the clock was set back
-                self._due = {name: self._next(self._jobs[name]) for name in self._due}
-            last_time = now
-            for name, due in list(self._due.items()):
-                if due.timestamp() <= now:
-                    job = self._jobs[name]
-                    self._due[name] = self._next(job)
-                    if name not in self._running:
-                        self._begin_run(job, due)
-            waits = [due.timestamp() - self._clock() for due in self._due.values()]
-            self._changed.clear()
-            try:
-                async with asyncio.timeout(max(min([*waits, _MAX_SLEEP]), 0)):
-                    await self._changed.wait()
-            except TimeoutError:
-                pass
+        """Start the runs that are due; they are ordinary turns, which a stop of the task does not end."""
+        now = self._clock()
+        if now < self._last_time - _MAX_SLEEP:  # the clock was set back
+            self._due = {name: self._next(self._jobs[name]) for name in self._due}
+        self._last_time = now
+        for name, due in list(self._due.items()):
+            if due.timestamp() <= now:
+                job = self._jobs[name]
+                self._due[name] = self._next(job)
+                if name not in self._running:
+                    self._begin_run(job, due)
 
     def _begin_run(self, job: CronJob, due: datetime | None = None) -> asyncio.Future[str]:
         """Start a run without waiting for it; the future holds the id of its session.

@@ -19,6 +19,7 @@ from everlog.aio import AsyncStore
 from everlog.errors import EverlogError, NotFoundError
 from everlog.ids import timestamp
 from everlog.model import Damaged
+from everlog.runtime.background_task import BackgroundTask
 from everlog.wire.events import RunEvent, SessionChanged
 
 
@@ -56,7 +57,7 @@ class IntegrityCheck:
     def __init__(self, store: AsyncStore, clock: Callable[[], float] = time.time) -> None:
         self._store = store
         self._clock = clock
-        self._task: asyncio.Task[None] | None = None
+        self.task = BackgroundTask("integrity check", self._run)
         self.progress = Progress()
         self.repairs: dict[str, Repair] = {}  # by session, since the last check began
 
@@ -65,14 +66,9 @@ class IntegrityCheck:
         if not self.progress.running:
             self.progress = Progress(running=True, started_at=self._now())
             self.repairs = {}
-            self._task = asyncio.create_task(self._run())
+            self.task.start()
+            self.task.wake()
         return self.progress
-
-    async def stop(self) -> None:
-        """Cancel the running check, if there is one."""
-        if self._task is not None and not self._task.done():
-            self._task.cancel()
-            await asyncio.wait([self._task])
 
     async def verify(self, session_id: str) -> tuple[Damaged, ...]:
         """Check one session now, update its problems, and return its damage."""

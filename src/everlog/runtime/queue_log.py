@@ -63,6 +63,11 @@ async def compare_and_append(
     raise SessionBusyError("other processes keep writing to this session", session=session.id)
 
 
+def withdrawn_error(session: str, run_id: str) -> RunCancelledError:
+    """Return the error for a run whose message was withdrawn while it waited."""
+    return RunCancelledError("the message was withdrawn", session=session, run=run_id)
+
+
 def find_queued(session: Session, message_id: str) -> tuple[Message, TurnOptions] | None:
     """Return a waiting message and its options, or None if its event cannot be read."""
     for entry in session.store.port.tail(session.id):  # newest first: it was added recently
@@ -105,7 +110,7 @@ def read_outcome(session: Session, run_id: str, message_id: str) -> Answer | Eve
             break
         if isinstance(entry, Event) and entry.data.get("id") == message_id:
             if entry.kind == WITHDRAWN:
-                return RunCancelledError("the message was withdrawn", session=session.id, run=run_id)
+                return withdrawn_error(session.id, run_id)
             if entry.kind == QUEUED:
                 return SessionBusyError(MESSAGE_KEPT, session=session.id)
     messages: list[Message] = []

@@ -1,13 +1,28 @@
-"""A run: an accepted message, until the end of the turn that answers it."""
+"""A run: an accepted message, until the end of the turn that answers it, and who answers it."""
 
 from __future__ import annotations
 
 import asyncio
+from typing import Protocol
 
 import msgspec
 
 from everlog.agent.answer import Answer
+from everlog.aio import AsyncSession
+from everlog.model import Message
+from everlog.ports import Lease
 from everlog.runtime.queue_log import TurnOptions
+from everlog.wire.events import Sink
+
+
+class Answerer(Protocol):
+    """Answers messages: all that a queue knows of agents."""
+
+    async def answer(
+        self, session: AsyncSession, message: Message, lease: Lease, *, emit: Sink, options: TurnOptions
+    ) -> Answer:
+        """Run the turn that answers a stored message, under a lease that the caller holds."""
+        ...
 
 
 class Run:

@@ -10,9 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Mapping
-from contextlib import nullcontext
 from datetime import datetime
 from pathlib import Path
 from typing import NamedTuple
@@ -20,7 +18,6 @@ from typing import NamedTuple
 from msgspec.structs import replace
 
 from everlog.agent.agent import PreparedCall
-from everlog.agent.answer import Answer
 from everlog.agent.compactor import Outcome
 from everlog.agent.environment import Recall
 from everlog.agent.tools import Function
@@ -33,7 +30,7 @@ from everlog.identity.route import Router, Routing
 from everlog.identity.scope import Inbound
 from everlog.memory.memory_hook import MemoryHook
 from everlog.model import Content, Message, user
-from everlog.ports import Lease, Page, shared_between_machines
+from everlog.ports import Page, shared_between_machines
 from everlog.runtime.agents import Agents, Toolsets
 from everlog.runtime.cron import Cron, JobState, SaveStates
 from everlog.runtime.dream_schedule import DreamSchedule, seconds_until
@@ -91,8 +88,8 @@ class Runtime:
         self.agents = Agents(store, toolsets=toolsets, tools=tools, hooks=hooks, recall=recall)
         self.router = Router(Routing.of(self.settings))
         max_waiting = self.settings.turn.waiting
-        self.queue = Queue(store, self._answer, max_waiting=max_waiting, emit=self.emit)
-        self.edits = SessionEdits(self.emit, self.wait_for_release)
+        self.queue = Queue(self.agents, max_waiting=max_waiting, emit=self.emit)
+        self.edits = SessionEdits(self.emit, self.queue.wait_for_release)
         sharing = shared_between_machines(store.sync.port)
         self.cron = Cron(
             self.settings.cron.jobs,
@@ -101,15 +98,11 @@ class Runtime:
             save=save,
             shared=None if sharing is None else SharedJobs(store, sharing),
         )
-        self._takeover = Takeover(
-            store, self.queue, on_takeover=self._record_takeover, on_failure=self._takeover_failed
-        )
-        # Called with each session taken over after the start, and with the error if that fails.
-        self.on_takeover: Callable[[RecoveredSession], None] = lambda _: None
-        self.on_takeover_failed: Callable[[EverlogError], None] = lambda _: None
+        self.takeover = Takeover(store, self.queue, self.emit)
+        self.recovered = self.takeover.recovered
         self._index_worker = IndexWorker(store)
         self.integrity_check = IntegrityCheck(store)
-        self.listeners.append(self.integrity_check.on_event)
+        self.listeners += [self._index_worker.on_event, self.integrity_check.on_event]
         self.memory: MemoryHook | None = None
         if root is not None:
             self.memory = self.agents.memory = MemoryHook(
@@ -117,7 +110,7 @@ class Runtime:
                 store,
                 agent_of=self.agents.for_session,
                 find_agent=self.agents.by_name,
-                wait_idle=self.wait_for_release,
+                wait_idle=self.queue.wait_for_release,
                 count_running=lambda: self.queue.running,
                 emit=self.emit,
                 clock=clock,
@@ -127,9 +120,6 @@ class Runtime:
         self._started = time.monotonic()
         self._store_probe: asyncio.Future[Page] | None = None  # shared by concurrent callers
         self._opened_sessions: dict[str, None] = {}
-        self.recovered: deque[RecoveredSession] = deque(maxlen=1000)  # the most recent ones
-        self._recovered_count = 0
-        self._turns = self._failures = 0
 
     @property
     def settings(self) -> Settings:
@@ -148,14 +138,10 @@ class Runtime:
 
         Their waiting messages are processed now. Returns the repaired sessions.
         """
-        recovered = await self.queue.recover()
-        self.recovered.extend(recovered)
-        self._recovered_count += len(recovered)
+        recovered = await self.takeover.recover_all()
         await self.cron.refresh()
-        self._takeover.start()
-        self.cron.start()
-        self._index_worker.start()
-        self._dream_schedule.start()
+        for task in (self.takeover.task, self.cron.task, self._index_worker.task, self._dream_schedule.task):
+            task.start()
         return recovered
 
     async def reload(self, settings: Settings) -> None:
@@ -179,23 +165,14 @@ class Runtime:
         The end of every turn is recorded. Waiting messages continue after the next start.
         """
         deadline = time.monotonic() + seconds
-        await self.cron.stop()
-        await self._takeover.stop()
-        await self.integrity_check.stop()
+        for task in (self.cron.task, self.takeover.task, self.integrity_check.task):
+            await task.stop()
         await self.queue.drain(seconds)
-        await self._index_worker.stop()
-        await self._dream_schedule.stop()
+        for task in (self._index_worker.task, self._dream_schedule.task):
+            await task.stop()
         if self.memory is not None:
             await self.memory.finish_tasks(max(deadline - time.monotonic(), 0))
         await self.agents.close(deadline)
-
-    def _record_takeover(self, recovered: RecoveredSession) -> None:
-        self.recovered.append(recovered)
-        self._recovered_count += 1
-        self.on_takeover(recovered)
-
-    def _takeover_failed(self, error: EverlogError) -> None:
-        self.on_takeover_failed(error)
 
     async def check_health(self) -> Health:
         """Return the health of the runtime, including whether the store answers.
@@ -235,9 +212,9 @@ class Runtime:
             running=self.queue.running,
             waiting=self.queue.waiting,
             watchers=self.feed.watchers,
-            turns=self._turns,
-            failures=self._failures,
-            recovered=self._recovered_count,
+            turns=self.agents.turns,
+            failures=self.agents.failures,
+            recovered=self.takeover.recovered_count,
             jobs=len(self.cron.statuses()),
             model=self.settings.model_of(self.router.default_agent),
         )
@@ -351,7 +328,7 @@ class Runtime:
 
         Returns when the session is ready for another turn.
         """
-        return await self.queue.cancel(await self.store.session(session), run_id)
+        return await self.queue.cancel((await self.store.session(session)).id, run_id)
 
     async def wait_for_release(self, session: str) -> None:
         """Wait until a turn that has emitted its answer has released its lease.
@@ -390,31 +367,6 @@ class Runtime:
         run = await self.queue.submit(session, message, options)
         self._opened_sessions[session.id] = None
         return run
-
-    async def _answer(
-        self, session: AsyncSession, message: Message, lease: Lease, emit: Sink, options: TurnOptions
-    ) -> Answer:
-        self._turns += 1
-        try:
-            agent = await self.agents.for_session(session)
-            with self.memory.bind_session(session) if self.memory else nullcontext():
-                answer = await agent.answer(
-                    message,
-                    session,
-                    lease,
-                    emit=emit,
-                    max_steps=options.max_steps,
-                    allowed=options.allowed,
-                    reads_only=options.reads_only,
-                )
-        except BaseException:
-            self._failures += 1
-            raise
-        finally:
-            self._index_worker.wake()
-        if self.memory is not None:
-            self.memory.after_turn(session)
-        return answer
 
     async def _start_job(self, job: CronJob, started_at: datetime) -> tuple[str, Awaitable[object]]:
         agent = agent_id(job.agent) if job.agent else self.router.default_agent
