@@ -75,7 +75,7 @@ class BackgroundTask:
     def _seconds(self) -> float | None:
         if self.interval is None:
             return None
-        if callable(self.interval):
+        if not isinstance(self.interval, float | int):
             return self.interval()
         factor = min(2**self.failures, MAX_FACTOR)
         return self.interval * factor * random.uniform(1 - self._jitter, 1 + self._jitter)
