@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from everlog.runtime.background_task import MAX_FACTOR, BackgroundTask
+from everlog.runtime.background_task import BackgroundTask
 
 
 async def until(count: int, runs: list[float]) -> None:
@@ -76,7 +76,7 @@ def test_a_failure_is_reported_and_the_next_waits_are_longer() -> None:
         task = Waiting("test", work, interval=1.0, on_failure=reported.append)
         task.start()
         await until(5, waits)
-        assert waits[:5] == [1, 2, MAX_FACTOR, MAX_FACTOR, MAX_FACTOR]
+        assert waits[:5] == [1, 2, 4, 4, 4]
         assert task.failures >= 4 and task.problem == "OverflowError: too large"
         fails = False
         await until(len(waits) + 3, waits)

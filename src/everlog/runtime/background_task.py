@@ -7,7 +7,7 @@ import random
 import time
 from collections.abc import Awaitable, Callable
 
-MAX_FACTOR = 4  # of the interval after failures in a row: a store that is back is noticed soon
+MAX_DOUBLINGS = 2  # of the interval after failures: a store that is back is noticed soon
 FIRST_PAUSE, MAX_PAUSE = 5.0, 600.0  # seconds until the next attempt at one item, doubled each time
 MAX_ITEMS = 10_000  # remembered; one that is deleted elsewhere would never be removed
 
@@ -77,7 +77,7 @@ class BackgroundTask:
             return None
         if not isinstance(self.interval, float | int):
             return self.interval()
-        factor = min(2**self.failures, MAX_FACTOR)
+        factor = 2.0 ** min(self.failures, MAX_DOUBLINGS)
         return self.interval * factor * random.uniform(1 - self._jitter, 1 + self._jitter)
 
     async def _wait(self) -> None:
