@@ -24,7 +24,7 @@ def collect(records: list[AnyRecord]) -> Markers:
 
 def answers(markers: Markers, log: list[AnyRecord]) -> list[object]:
     fates = [markers.fate(record.seq) for record in log if isinstance(record, Message)]
-    standing = markers.standing()
+    standing = markers.compactions()
     stale = [markers.stale_seqs(record) for record in standing]
     summaries = [markers.summary(accept_stale=accept_stale) for accept_stale in (True, False)]
     return [fates, standing, stale, summaries, markers.hidden_seqs(), markers.restored_seqs()]

@@ -12,17 +12,8 @@ import everlog
 from everlog.log.fold import fold
 from everlog.model import Compaction, Damaged, Entry, Event, Message, Unknown
 from everlog.render.marker_index import MarkerIndex
-from everlog.render.page_window import (
-    NoteItem,
-    PageWindow,
-    ReadSpan,
-    RemovedItem,
-    SummaryItem,
-    window_after,
-    window_before,
-    window_between,
-)
-from everlog.render.transcript_items import MessageItem, build_items
+from everlog.render.page_window import PageWindow, ReadSpan, window_after, window_before, window_between
+from everlog.render.transcript_items import MessageItem, NoteItem, RemovedItem, SummaryItem, build_items
 from tests import histories
 
 
@@ -80,7 +71,7 @@ def test_pages_joined_are_what_the_fold_of_the_whole_log_shows(
     assert {seq for seq in everything if sketch.fate(seq) == "live"} == live
     gone = [one for leaf in leaves for one in leaf.items if isinstance(one, RemovedItem)]
     assert sum(one.rewound + one.hidden for one in gone) == len(everything) - len(live)
-    standing = sketch.active_compactions()
+    standing = sketch.compactions()
     assert view.compaction is None or view.compaction.seq in {one.seq for one in standing}
     folds = [one for leaf in leaves for one in leaf.items if isinstance(one, SummaryItem)]
     assert sorted(one.record.seq for one in folds) == sorted(one.seq for one in standing)

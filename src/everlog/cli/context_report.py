@@ -26,8 +26,6 @@ if TYPE_CHECKING:
 TEXT_LINES = 12  # shown of one text block
 MAX_FILES = 8  # listed per kind of access
 
-STYLES = {"user": "bold green", "assistant": "bold cyan"}
-
 
 # --- a context ------------------------------------------------------------------------------
 
@@ -94,14 +92,10 @@ def _transcript_lines(messages: Iterable[Message], count: TokenCounter, full: bo
 
 def _message_lines(message: Message, tokens: int, tools: dict[str, str], full: bool) -> Iterator[Line]:
     is_result = message.role == "toolResult"
-    speaker: str = "tool result" if is_result else message.role
-    if is_result and (name := message.tool_name or tools.get(message.tool_call_id or "")):
-        speaker += f" of {output.one_line(name)}"
-    if message.is_error:
-        speaker += " (failed)"
+    speaker = message_lines.describe_speaker(message, tools.get(message.tool_call_id or ""))
     yield "", ""
     head = f"{_label(message)} {speaker} · {output.plural(tokens, 'token')}"
-    yield STYLES.get(message.role, "yellow") if message.seq else "bold blue", head
+    yield message_lines.ROLE_STYLES[message.role] if message.seq else "bold blue", head
     limit = None if full else message_lines.RESULT_LINES if is_result else TEXT_LINES
     for block in message.content:
         for style, line in message_lines.block_lines(block, limit, full):

@@ -47,25 +47,7 @@ def one_line(text: str) -> str:
     return text.translate(_ONE_LINE)
 
 
-def shorten(text: str, width: int) -> str:
-    """Cut text to at most `width` columns, with an ellipsis."""
-    if display_width(text) <= width:
-        return text
-    head = text[: width - 1]
-    while display_width(head) > width - 1:
-        head = head[:-1]
-    return f"{head}…"
-
-
-def display_width(text: str) -> int:
-    """Return the number of terminal columns that a line takes."""
-    if text.isascii():
-        return len(text)
-    from unicodedata import combining, east_asian_width
-
-    return sum(0 if combining(char) else 2 if east_asian_width(char) in "WF" else 1 for char in text)
-
-
+shorten, display_width = humanize.shorten, humanize.display_width
 size, plural, duration = humanize.size, humanize.plural, humanize.duration
 
 

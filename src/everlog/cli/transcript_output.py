@@ -17,11 +17,12 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from everlog.cli import output
-from everlog.cli.message_lines import MARKDOWN, FoldedMessages, Line
+from everlog.cli.message_lines import MARKDOWN, Line, item_lines
 from everlog.log.fold import View, fold, to_builtins
 from everlog.log.line_codec import has_crc
 from everlog.log.markers import Markers, read_since_summary
-from everlog.model import SCHEMA_VERSION, Compaction, Damaged, Entry, Message, Metadata, Unknown
+from everlog.model import Damaged, Entry, Message, Metadata
+from everlog.render.transcript_items import SummaryItem, build_items, describe_damage, describe_newer
 from everlog.session import Session
 
 if TYPE_CHECKING:
@@ -72,17 +73,17 @@ def print_raw_lines(session: Session) -> None:
     """Print the lines as they are on disk; on a terminal, made safe."""
     sys.stdout.flush()
     is_terminal = output.is_terminal(sys.stdout)
-    damage: list[Damaged] = []
+    damage: list[str] = []
     for entry in session.entries(after=-1):
         if isinstance(entry, Damaged):
-            damage.append(entry)
+            damage.append(describe_damage(entry))
         elif is_terminal:
             print(output.safe(entry.line.decode("utf-8", "replace")))
         else:
             sys.stdout.buffer.write(entry.line + b"\n")
     sys.stdout.buffer.flush()
-    for item in damage:
-        output.warn(_describe_damage(item))
+    for warning in damage:
+        output.warn(warning)
 
 
 def without_crc(line: bytes) -> bytes:
@@ -90,22 +91,8 @@ def without_crc(line: bytes) -> bytes:
 
 
 def _warn_of_damage(view: View) -> None:
-    for damaged in view.damage:
-        output.warn(_describe_damage(damaged))
-    for newer in view.newer:
-        output.warn(_describe_newer(newer))
-
-
-def _describe_damage(damage: Damaged) -> str:
-    seq = "" if damage.seq is None else f" (seq {damage.seq})"
-    return f"damaged: {damage.file} bytes {damage.start} to {damage.end}{seq}: {damage.problem}"
-
-
-def _describe_newer(record: Unknown) -> str:
-    return (
-        f"record {record.seq} has schema version {record.schema_version}, "
-        "which this everlog cannot read: the session is read-only"
-    )
+    for warning in (*map(describe_damage, view.damage), *map(describe_newer, view.newer)):
+        output.warn(warning)
 
 
 # --- the transcript -------------------------------------------------------------------------
@@ -179,50 +166,23 @@ def _header_lines(metadata: Metadata, size: int) -> Iterator[Line]:
 
 
 def _transcript_lines(entries: list[Entry], count: int, everything: bool, full: bool) -> Iterator[Line]:
-    view = fold(entries)
-    live = {message.seq for message in view.messages}
-    recorded = [entry for entry in entries if isinstance(entry, Message)]
-    visible = recorded if everything else view.messages
-    folded = FoldedMessages(visible)
-    visible_seqs = {message.seq for message in visible}
-    compactions = _shown_compactions(entries, view, everything)
-    for entry in entries:
-        while compactions and entry.seq is not None and entry.seq >= compactions[0].first_kept_seq:
-            yield from _compaction_lines(compactions.pop(0), view, recorded, count, everything)
-        if isinstance(entry, Message) and entry.seq in visible_seqs:
-            hidden_reason = "" if entry.seq in live else _hidden_reason(entry, view)
-            yield from folded.lines(entry, hidden_reason=hidden_reason, full=full)
-        elif isinstance(entry, Damaged):
-            yield from (("", ""), ("red", f"! {output.one_line(_describe_damage(entry))}"))
-        elif isinstance(entry, Unknown) and entry.schema_version > SCHEMA_VERSION:
-            yield from (("", ""), ("red", f"! {_describe_newer(entry)}"))
-    for compaction in compactions:  # they kept no message, and none was added since
-        yield from _compaction_lines(compaction, view, recorded, count, everything)
+    seqs = [entry.seq for entry in entries if isinstance(entry, Message)]
+    for item in build_items(entries, everything=everything):
+        if isinstance(item, SummaryItem):
+            covered = max(count - len(seqs) + bisect_left(seqs, item.record.first_kept_seq), 0)
+            yield from _summary_lines(item, output.plural(covered, "message"), everything)
+        else:
+            yield from item_lines(item, full=full)
 
 
-def _hidden_reason(message: Message, view: View) -> str:
-    return "deleted" if message.seq in view.hidden else "rewound"
-
-
-def _shown_compactions(entries: Iterable[Entry], view: View, everything: bool) -> list[Compaction]:
-    """Return the compactions to show, ordered by the first message that each one kept."""
-    if not everything:
-        return [view.compaction] if view.compaction is not None else []
-    compactions = (entry for entry in entries if isinstance(entry, Compaction))
-    return sorted(compactions, key=lambda entry: (entry.first_kept_seq, entry.seq))
-
-
-def _compaction_lines(
-    compaction: Compaction, view: View, recorded: Sequence[Message], count: int, everything: bool
-) -> Iterator[Line]:
-    first_kept = bisect_left(recorded, compaction.first_kept_seq, key=lambda message: message.seq)
-    before = output.plural(max(count - (len(recorded) - first_kept), 0), "message")
-    label = f"── {before} before #{compaction.first_kept_seq}, compacted at {compaction.seq}"
-    if compaction is not view.compaction:
+def _summary_lines(item: SummaryItem, covered: str, everything: bool) -> Iterator[Line]:
+    record = item.record
+    label = f"── {covered} before #{record.first_kept_seq}, compacted at {record.seq}"
+    if not item.is_current:
         label += ", no longer in use"
     elif not everything:
         label += " (--all shows them)"
     yield "", ""
     yield "blue", f"{label} ".ljust(RULE_WIDTH, "─")
-    yield MARKDOWN, f"  {output.safe(compaction.summary)}"
+    yield MARKDOWN, f"  {output.safe(record.summary)}"
     yield "blue", "─" * RULE_WIDTH

@@ -101,9 +101,10 @@ class Markers:
             return False
         return accept_stale or not self.stale_seqs(compaction)
 
-    def standing(self) -> list[Compaction]:
-        """Return the compactions whose summaries stand, oldest first."""
-        return [compaction for compaction in self._compactions if self.is_standing(compaction)]
+    def compactions(self, *, everything: bool = False) -> list[Compaction]:
+        """Return the compactions that stand, or all, in the order of the first message each kept."""
+        records = (record for record in self._compactions if everything or self.is_standing(record))
+        return sorted(records, key=lambda record: (record.first_kept_seq, record.seq))
 
     def summary(self, *, accept_stale: bool = True) -> Compaction | None:
         """Return the newest compaction that stands; with `accept_stale=False`, that is not stale."""

@@ -6,23 +6,26 @@ opening the file makes no request. Tool calls and thinking are collapsed.
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from functools import cache
 from html import escape
 from importlib.resources import files
 
-import msgspec
+from everlog.model import Damaged, Entry, Metadata
+from everlog.render.html_blocks import HtmlBlocks
+from everlog.render.humanize import one_line
+from everlog.render.transcript_items import (
+    ROLE_LABELS,
+    MessageItem,
+    NoteItem,
+    Redact,
+    SummaryItem,
+    TranscriptItem,
+    build_items,
+    describe_damage,
+)
 
-from everlog.model import Compaction, Entry, File, Image, Metadata, OtherBlock, Text, Thinking, ToolCall
-from everlog.render.html_text import highlight_code, render_markdown, render_plain
-from everlog.render.markdown_document import one_line
-from everlog.render.transcript_items import CallWithResult, MessageItem, Redact, build_items
-
-IMAGE_TYPES = frozenset({"image/png", "image/jpeg", "image/gif", "image/webp"})
 CONTENT_SECURITY_POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:"
-_BASE64 = re.compile(r"[A-Za-z0-9+/=\s]*")
-_ROLE_LABELS = {"user": "You", "assistant": "Agent", "toolResult": "Tool"}
 _HEAD = """<!doctype html>
 <html lang="en">
 <head>
@@ -55,8 +58,9 @@ def build_html_document(metadata: Metadata, entries: Iterable[Entry], redact: Re
             [*(escape(one_line(label)) for label in labels if label), *(_render_time(time) for time in times if time)]
         ),
     )
-    body = (line for item in build_items(entries) for line in _render_item(item, redact))
-    return head + "\n".join(body) + "\n</main>\n</body>\n</html>\n"
+    blocks = HtmlBlocks(redact)
+    body = (_render_item(item, blocks, redact) for item in build_items(entries))
+    return head + "\n".join(filter(None, body)) + "\n</main>\n</body>\n</html>\n"
 
 
 @cache
@@ -70,67 +74,26 @@ def stylesheet() -> str:
     return f"{rules}\n{light}\n@media (prefers-color-scheme: dark) {{\n{dark}\n}}"
 
 
-def _render_item(item: MessageItem | Compaction, redact: Redact) -> Iterator[str]:
-    if isinstance(item, Compaction):
-        yield f'<section class="summary" id="m{item.seq}">'
-        yield "<details><summary>Summary for the model of all messages before"
-        yield f"{item.first_kept_seq}</summary>"
-        yield render_markdown(redact(item.summary))
-        yield "</details></section>"
-        return
-    message = item.message
-    kind = escape(message.role)
-    yield f'<article class="{kind}" id="m{message.seq}">'
-    yield f'<p class="who"><b>{_ROLE_LABELS[message.role]}</b> <a href="#m{message.seq}">'
-    yield f"{_render_time(message.timestamp)}</a></p>"
-    for block in item.blocks:
-        if isinstance(block, Text):
-            yield (
-                render_markdown(redact(block.text)) if message.role == "assistant" else render_plain(redact(block.text))
-            )
-        elif isinstance(block, Thinking):
-            text = render_plain(redact(block.thinking))
-            yield f"<details><summary>Thinking</summary>{text}</details>"
-        elif isinstance(block, CallWithResult):
-            yield from _render_call(block, redact)
-        elif isinstance(block, Image):
-            yield _render_image(block)
-        elif isinstance(block, File):
-            yield f"<p><i>{escape(one_line(block.name or 'File'))}</i></p>"
-        elif isinstance(block, OtherBlock):
-            yield f"<p><i>Block of kind {escape(one_line(block.type))}</i></p>"
-    yield "</article>"
-
-
-def _render_call(pair: CallWithResult, redact: Redact) -> Iterator[str]:
-    state = "failed" if pair.has_failed else "done"
-    brief = escape(first_argument(pair.call, redact))
-    yield f'<details class="call {state}"><summary><code>{escape(pair.call.name)}</code> {brief}'
-    yield f'<span class="state">{state}</span></summary>'
-    yield highlight_code(redact(format_arguments(pair.call)), "json")
-    if pair.result is not None:
-        yield render_plain(redact(pair.result.text), "result")
-        images = (block for block in pair.result.content if isinstance(block, Image))
-        yield from map(_render_image, images)
-    yield "</details>"
-
-
-def first_argument(call: ToolCall, redact: Redact = str) -> str:
-    """Return the first text argument, which usually says what a call does, shortened."""
-    first = next((value for value in call.arguments.values() if isinstance(value, str)), "")
-    text = one_line(redact(first[:400]))
-    return text if len(text) <= 80 else f"{text[:79]}…"
-
-
-def format_arguments(call: ToolCall) -> str:
-    """Format the arguments of a call as indented JSON."""
-    return msgspec.json.format(msgspec.json.encode(call.arguments), indent=2).decode()
-
-
-def _render_image(block: Image) -> str:
-    if block.mime_type in IMAGE_TYPES and block.data and _BASE64.fullmatch(block.data):
-        return f'<img alt="Image" src="data:{block.mime_type};base64,{block.data}">'
-    return f"<p><i>Image{': ' + escape(block.url) if block.url else ''}</i></p>"
+def _render_item(item: TranscriptItem, blocks: HtmlBlocks, redact: Redact) -> str:
+    if isinstance(item, MessageItem):
+        message = item.message
+        return (
+            f'<article class="{escape(message.role)}" id="m{message.seq}">\n'
+            f'<p class="who"><b>{ROLE_LABELS[message.role]}</b> '
+            f'<a href="#m{message.seq}">{_render_time(message.timestamp)}</a></p>\n{blocks.render(item)}\n</article>'
+        )
+    if isinstance(item, SummaryItem):
+        record = item.record
+        return (
+            f'<section class="summary" id="m{record.seq}">\n<details><summary>Summary for the model of all messages '
+            f"before {record.first_kept_seq}</summary>\n"
+            f"{blocks.render_text(record.summary, record.seq, is_markdown=True)}\n</details></section>"
+        )
+    if isinstance(item, Damaged):
+        return f'<p class="note">{escape(one_line(describe_damage(item)))}</p>'
+    if isinstance(item, NoteItem) and item.kind != "compacted":  # its summary is in the document
+        return f'<p class="note">{escape(one_line(redact(item.text)))} {_render_time(item.timestamp)}</p>'
+    return ""
 
 
 def _render_time(iso: str) -> str:

@@ -1,4 +1,4 @@
-"""Sizes, times and counts in a form for people to read."""
+"""Sizes, times, counts and the beginnings of texts in a form for people to read."""
 
 from __future__ import annotations
 
@@ -10,11 +10,16 @@ def size(count: int) -> str:
     """Format a number of bytes in a readable unit."""
     if count < 1000:
         return f"{count} B"
-    value, units = count / 1000, ["kB", "MB", "GB", "TB"]
+    value, unit = _scale(count)
+    return f"{value:.1f} {unit}B" if value < 9.95 else f"{value:.0f} {unit}B"
+
+
+def _scale(count: float) -> tuple[float, str]:
+    value, units = count / 1000, ["k", "M", "G", "T"]
     while value >= 999.5 and len(units) > 1:
         value /= 1000
         del units[0]
-    return f"{value:.1f} {units[0]}" if value < 9.95 else f"{value:.0f} {units[0]}"
+    return value, units[0]
 
 
 def ago(iso: str, now: float) -> str:
@@ -33,6 +38,7 @@ def ago(iso: str, now: float) -> str:
     return iso[:10]
 
 
+_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 _MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
 
 
@@ -76,11 +82,8 @@ def short_number(count: float) -> str:
     """Format a number in a few characters: 950, 12.3k, 4.5M."""
     if count < 1000:
         return f"{count:.0f}"
-    value, units = count / 1000, ["k", "M", "G", "T"]
-    while value >= 999.5 and len(units) > 1:
-        value /= 1000
-        del units[0]
-    return f"{value:.1f}{units[0]}" if value < 99.95 else f"{value:.0f}{units[0]}"
+    value, unit = _scale(count)
+    return f"{value:.1f}{unit}" if value < 99.95 else f"{value:.0f}{unit}"
 
 
 def money(dollars: float) -> str:
@@ -88,3 +91,35 @@ def money(dollars: float) -> str:
     if 0 < dollars < 0.01:
         return f"${dollars:.4f}"
     return f"${dollars:,.2f}"
+
+
+def one_line(text: str) -> str:
+    """Replace line breaks and control characters in a text with single spaces."""
+    return " ".join(_CONTROL.sub(" ", text).split())
+
+
+def first_line(text: str, width: int) -> str:
+    """Return the first non-blank line of a text, cut to a width; it ends in … if there is more."""
+    head = text[: 20 * width].strip()
+    line = shorten(one_line(head.partition("\n")[0]), width)
+    is_all = len(text) <= 20 * width and len(line) >= len(head)
+    return line if is_all or line.endswith("…") else f"{line} …"
+
+
+def shorten(text: str, width: int) -> str:
+    """Cut text to at most `width` columns, with an ellipsis."""
+    if display_width(text) <= width:
+        return text
+    head = text[: width - 1]
+    while display_width(head) > width - 1:
+        head = head[:-1]
+    return f"{head}…"
+
+
+def display_width(text: str) -> int:
+    """Return the number of terminal columns that a line takes."""
+    if text.isascii():
+        return len(text)
+    from unicodedata import combining, east_asian_width  # noqa: PLC0415 - few texts need it
+
+    return sum(0 if combining(char) else 2 if east_asian_width(char) in "WF" else 1 for char in text)

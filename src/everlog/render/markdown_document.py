@@ -6,8 +6,19 @@ import re
 from collections.abc import Iterable, Iterator
 
 from everlog.log.plain_text import format_call
-from everlog.model import Compaction, Entry, File, Image, Metadata, OtherBlock, Text, Thinking
-from everlog.render.transcript_items import CallWithResult, MessageItem, Redact, build_items
+from everlog.model import Damaged, Entry, File, Image, Metadata, Text, Thinking
+from everlog.render.humanize import one_line
+from everlog.render.transcript_items import (
+    MessageItem,
+    NoteItem,
+    Redact,
+    SummaryItem,
+    ToolExchange,
+    TranscriptItem,
+    build_items,
+    describe_block,
+    describe_damage,
+)
 
 _ROLE_LABELS = {"user": "User", "assistant": "Assistant", "toolResult": "Tool result"}
 
@@ -16,17 +27,9 @@ def build_markdown_document(metadata: Metadata, entries: Iterable[Entry], redact
     """Build the Markdown document of a session."""
     lines = [f"# {one_line(redact(metadata.display_title))}", "", _details(metadata)]
     for item in build_items(entries):
-        lines.append("")
-        if isinstance(item, Compaction):
-            lines += _summary_lines(item, redact)
-        else:
-            lines += _message_lines(item, redact)
+        if item_lines := list(_item_lines(item, redact)):
+            lines += ["", *item_lines]
     return "\n".join(lines) + "\n"
-
-
-def one_line(text: str) -> str:
-    """Replace line breaks and control characters in a text with single spaces."""
-    return " ".join(re.sub(r"[\x00-\x1f\x7f-\x9f]", " ", text).split())
 
 
 def fence_code(text: str, language: str = "") -> list[str]:
@@ -44,6 +47,18 @@ def _details(metadata: Metadata) -> str:
     return " · ".join(details)
 
 
+def _item_lines(item: TranscriptItem, redact: Redact) -> Iterator[str]:
+    if isinstance(item, MessageItem):
+        yield from _message_lines(item, redact)
+    elif isinstance(item, SummaryItem):
+        head = f"*Summary for the model of all messages before {item.record.first_kept_seq}:*"
+        yield from ("---", "", head, "", *_quote(redact(item.record.summary)), "", "---")
+    elif isinstance(item, Damaged):
+        yield f"*{one_line(describe_damage(item))}*"
+    elif isinstance(item, NoteItem) and item.kind != "compacted":  # its summary is in the document
+        yield f"*{one_line(redact(item.text))} · {item.timestamp}*"
+
+
 def _message_lines(item: MessageItem, redact: Redact) -> Iterator[str]:
     message = item.message
     yield f"## {_ROLE_LABELS[message.role]} · {message.timestamp}"
@@ -52,32 +67,16 @@ def _message_lines(item: MessageItem, redact: Redact) -> Iterator[str]:
         if isinstance(block, Text):
             yield redact(block.text)
         elif isinstance(block, Thinking):
-            yield from (f"> {line}" for line in redact(block.thinking).split("\n"))
-        elif isinstance(block, CallWithResult):
-            yield from _call_lines(block, redact)
-        elif isinstance(block, Image | File):
-            yield _attachment(block)
-        elif isinstance(block, OtherBlock):
-            yield f"*Block of kind {one_line(block.type)}*"
+            yield from _quote(redact(block.thinking))
+        elif isinstance(block, ToolExchange):
+            yield f"**{one_line(block.call.name)}**{'' if block.state == 'done' else ' (failed)'}"
+            yield from fence_code(redact(format_call(block.call)))
+            if block.result is not None and block.result.text:
+                yield from fence_code(redact(block.result.text))
+        else:
+            media_type = block.mime_type if isinstance(block, Image | File) else ""
+            yield f"*{describe_block(block)}{', ' + one_line(media_type) if media_type else ''}*"
 
 
-def _call_lines(pair: CallWithResult, redact: Redact) -> Iterator[str]:
-    yield f"**{one_line(pair.call.name)}**{' (failed)' if pair.has_failed else ''}"
-    yield from fence_code(redact(format_call(pair.call)))
-    if pair.result is not None and pair.result.text:
-        yield from fence_code(redact(pair.result.text))
-
-
-def _attachment(block: Image | File) -> str:
-    name = block.name if isinstance(block, File) else "image"
-    return f"*{one_line(name or 'file')}{', ' + one_line(block.mime_type) if block.mime_type else ''}*"
-
-
-def _summary_lines(record: Compaction, redact: Redact) -> Iterator[str]:
-    yield "---"
-    yield ""
-    yield f"*Summary for the model of all messages before {record.first_kept_seq}:*"
-    yield ""
-    yield from (f"> {line}" for line in redact(record.summary).split("\n"))
-    yield ""
-    yield "---"
+def _quote(text: str) -> list[str]:
+    return [f"> {line}" for line in text.split("\n")]

@@ -14,10 +14,10 @@ from collections.abc import Iterable, Sequence
 import msgspec
 from msgspec.structs import replace
 
-from everlog.log.markers import Fate, Markers
-from everlog.model import MARKERS, Compaction, Entry, Message
+from everlog.log.markers import Markers
+from everlog.model import MARKERS, Entry, Message
 from everlog.render.html_text import make_readable
-from everlog.render.markdown_document import one_line
+from everlog.render.humanize import one_line
 
 MAX_PROMPT = 120  # characters kept of a prompt
 _MAX_READ = 2_000  # characters read of a prompt to get them
@@ -31,13 +31,13 @@ class Prompt(msgspec.Struct, frozen=True, gc=False):
     timestamp: str
 
 
-class MarkerIndex:
-    """The markers of the records from `low` to `high`."""
+class MarkerIndex(Markers):
+    """The markers of the records from `low` to `high`, their prompts and their messages."""
 
     def __init__(self, head: int) -> None:
+        super().__init__()
         self.low = head + 1  # Invariant: every record from here to `high` was added once
         self.high = head
-        self._markers = Markers()
         self._older_prompts: list[Prompt] = []  # newest first: from extend_back
         self._newer_prompts: list[Prompt] = []  # oldest first: from extend
         self._older_messages = array("q")  # negated seqs, newest first: from extend_back
@@ -53,7 +53,7 @@ class MarkerIndex:
                 if entry.role == "user":
                     self._older_prompts.append(_prompt(entry))
             elif isinstance(entry, MARKERS):
-                self._markers.prepend(replace(entry, line=b""))
+                self.prepend(replace(entry, line=b""))
         self.low = min(self.low, low)
 
     def extend(self, entries: Iterable[Entry]) -> None:
@@ -65,21 +65,13 @@ class MarkerIndex:
                 if entry.role == "user":
                     self._newer_prompts.append(_prompt(entry))
             elif isinstance(entry, MARKERS):
-                self._markers.append(replace(entry, line=b""))
+                self.append(replace(entry, line=b""))
 
     # --- queries about the records between `low` and `high`
 
-    def fate(self, seq: int) -> Fate:
-        """Return whether a message is live, rewound or hidden (deleted)."""
-        return self._markers.fate(seq)
-
-    def active_compactions(self) -> list[Compaction]:
-        """Return the compactions that no rewind undid, sorted by the first message each kept."""
-        return sorted(self._markers.standing(), key=lambda record: (record.first_kept_seq, record.seq))
-
     def summary_end_before(self, seq: int) -> int:
         """Return the last seq below `seq` at which a summary's range ends; 0 if there is none."""
-        ends = (record.first_kept_seq for record in self.active_compactions())
+        ends = (record.first_kept_seq for record in self.compactions())
         return max((end for end in ends if end < seq), default=0)
 
     def count_messages_from(self, seq: int) -> int:
@@ -90,7 +82,7 @@ class MarkerIndex:
     def prompts(self) -> list[Prompt]:
         """Return the live messages of the user, oldest first."""
         all_prompts = (*reversed(self._older_prompts), *self._newer_prompts)
-        return [prompt for prompt in all_prompts if self.fate(prompt.seq) == "live"]
+        return [prompt for prompt in all_prompts if self.is_live(prompt.seq)]
 
 
 def _prompt(message: Message) -> Prompt:

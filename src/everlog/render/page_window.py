@@ -10,26 +10,15 @@ little further for the other: the window of the call shows the result, the other
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
+from math import inf
 
 import msgspec
 
-from everlog.log.markers import Fate
-from everlog.log.tool_pairs import ToolPairs, pair_results
-from everlog.model import (
-    SCHEMA_VERSION,
-    TURN_END,
-    TURN_INTERRUPTED,
-    Compaction,
-    Damaged,
-    Entry,
-    Event,
-    Message,
-    ToolCall,
-    Unknown,
-)
+from everlog.log.tool_pairs import pair_results
+from everlog.model import Damaged, Entry, Message
 from everlog.render.marker_index import MarkerIndex
-from everlog.render.transcript_items import CallWithResult, MessageItem
+from everlog.render.transcript_items import MessageItem, SummaryItem, ToolResults, TranscriptItem, arrange_items
 
 WINDOW_SIZE = 60  # messages in a window, not counting tool results
 MAX_RECORDS = 400  # records in a window, and how far it looks beyond its ends
@@ -40,36 +29,6 @@ _FIRST_STEP, _MAX_STEP = 8, 64  # records read in one step
 
 # Returns the entries with a seq in [low, high), in log order, damaged ones included.
 ReadSpan = Callable[[int, int], Sequence[Entry]]
-Results = dict[tuple[int, str], list[Message]]
-
-
-class RemovedItem(msgspec.Struct, frozen=True):
-    """Consecutive messages that were deleted or rewound."""
-
-    first_seq: int
-    last_seq: int
-    rewound: int  # number of messages
-    hidden: int  # number of messages
-
-
-class NoteItem(msgspec.Struct, frozen=True):
-    """An event between messages, such as a failed turn."""
-
-    seq: int
-    kind: str  # cancelled, failed, interrupted, compacted, newer
-    text: str
-    timestamp: str
-    first_kept_seq: int = 0  # of a compaction: the position of its summary
-
-
-class SummaryItem(msgspec.Struct, frozen=True):
-    """A summary, positioned before the first message that its compaction kept."""
-
-    record: Compaction
-    is_expanded: bool  # the messages it covers are in this window too
-
-
-PageItem = MessageItem | RemovedItem | NoteItem | SummaryItem | Damaged
 
 
 class PageWindow(msgspec.Struct, frozen=True):
@@ -77,7 +36,7 @@ class PageWindow(msgspec.Struct, frozen=True):
 
     low: int
     high: int
-    items: tuple[PageItem, ...]
+    items: tuple[TranscriptItem, ...]
     starts_with_summary: bool = False  # whose messages are in the window before
 
     @property
@@ -104,7 +63,7 @@ def window_before(read: ReadSpan, markers: MarkerIndex, before: int, size: int =
             entries.append(entry)
             total_bytes += 0 if isinstance(entry, Damaged) else len(entry.line)
             if isinstance(entry, Message) and entry.role != "toolResult":
-                count += markers.fate(entry.seq) == "live"
+                count += markers.is_live(entry.seq)
                 weight += _weight(entry)
             is_full = count >= size or total_bytes >= MAX_BYTES or weight >= MAX_ANSWERS
             if seq is not None and (is_full or before - seq >= MAX_RECORDS):
@@ -164,15 +123,13 @@ def window_of_message(read: ReadSpan, markers: MarkerIndex, seq: int) -> PageWin
     return window
 
 
-def removed_messages(read: ReadSpan, markers: MarkerIndex, first: int, last: int) -> list[tuple[MessageItem, Fate]]:
-    """Return the deleted or rewound messages from `first` to `last`, each with its fate."""
+def removed_messages(read: ReadSpan, markers: MarkerIndex, first: int, last: int) -> list[MessageItem]:
+    """Return the deleted or rewound messages from `first` to `last`."""
     extend_index(read, markers, first)
     last = min(last, first + MAX_RECORDS)
-    entries = (entry for entry in read(first, last + 1) if isinstance(entry, Message))
-    messages = [message for message in entries if markers.fate(message.seq) != "live"]
-    results, answers = _results(messages)
-    shown = [message for message in messages if message.seq not in answers]
-    return [(_message_item(message, results), markers.fate(message.seq)) for message in shown]
+    messages = [m for m in read(first, last + 1) if isinstance(m, Message) and not markers.is_live(m.seq)]
+    results = ToolResults(messages)
+    return [item for message in messages for item in results.items(message, markers.fate(message.seq))]
 
 
 def extend_index(read: ReadSpan, markers: MarkerIndex, low: int, step: int = 500) -> None:
@@ -193,130 +150,42 @@ def _read_indexed(read: ReadSpan, markers: MarkerIndex, low: int, high: int) -> 
 
 
 def _build_window(read: ReadSpan, markers: MarkerIndex, low: int, high: int, entries: Sequence[Entry]) -> PageWindow:
-    live = _live_messages(entries, markers)
-    before, after = _surrounding_messages(read, markers, low, high, live)
-    results, answers = _results([*before, *live, *after])
-    items = tuple(_build_items(entries, markers, low, results, answers))
+    results = ToolResults(_paired_messages(read, markers, low, high, _live_messages(entries, markers)))
+    end = high if high <= markers.high else inf  # a summary may stand after the last record
+    items = tuple(arrange_items(entries, markers, results, (low, end)))
     first = items[0] if items else None
     return PageWindow(low, high, items, isinstance(first, SummaryItem) and not first.is_expanded)
 
 
-def _results(messages: Sequence[Message]) -> tuple[Results, set[int]]:
-    """Return the results by the seq and id of their call, and the seqs of all results."""
-    pairs = pair_results(messages)
-    results: Results = {}
-    for index in sorted(pairs.caller):
-        result, caller = messages[index], messages[pairs.caller[index]]
-        results.setdefault((caller.seq, result.tool_call_id or ""), []).append(result)
-    return results, {messages[index].seq for index in pairs.caller}
-
-
 def _live_messages(entries: Sequence[Entry], markers: MarkerIndex) -> list[Message]:
-    messages = (message for message in entries if isinstance(message, Message))
-    return [message for message in messages if markers.fate(message.seq) == "live"]
+    return [entry for entry in entries if isinstance(entry, Message) and markers.is_live(entry.seq)]
 
 
-def _surrounding_messages(
+def _paired_messages(
     read: ReadSpan, markers: MarkerIndex, low: int, high: int, live: Sequence[Message]
-) -> tuple[list[Message], list[Message]]:
-    """Return live messages before and after, as far as open calls and results need them."""
+) -> list[Message]:
+    """Return the live messages of a window and of its surroundings, as far as open calls and results need them."""
     before: list[Message] = []
     after: list[Message] = []
     first, end = low, high
     while True:
-        pairs = pair_results([*before, *live, *after])
-        inside = range(len(before), len(before) + len(live))
-        calls, results = _unmatched(pairs, inside)
-        if (calls or results) and first > max(1, low - MAX_RECORDS):
+        messages = [*before, *live, *after]
+        is_complete = _is_complete(messages, range(len(before), len(before) + len(live)))
+        if not is_complete and first > max(1, low - MAX_RECORDS):
             start = max(1, first - _MAX_STEP)
             before[:0] = _live_messages(_read_indexed(read, markers, start, first), markers)
             first = start
-        elif (calls or results) and end <= min(markers.high, high + MAX_RECORDS):
+        elif not is_complete and end <= min(markers.high, high + MAX_RECORDS):
             stop = min(end + _MAX_STEP, markers.high + 1)
             after += _live_messages(read(end, stop), markers)
             end = stop
         else:
-            return before, after
+            return messages
 
 
-def _unmatched(pairs: ToolPairs, inside: range) -> tuple[bool, bool]:
-    """Return whether calls in a window lack a result, and results an earlier call or any call."""
-    early = any(index in inside and caller > index for index, caller in pairs.caller.items())
-    calls = any(index in inside for index, _ in pairs.open_calls)
-    return calls, early or any(index in inside for index in pairs.strays)
-
-
-def _build_items(
-    entries: Sequence[Entry], markers: MarkerIndex, low: int, results: Results, answers: set[int]
-) -> Iterator[PageItem]:
-    active = markers.active_compactions()
-    summaries = [record for record in active if record.first_kept_seq >= low]
-    removed: list[Message] = []
-    for entry in entries:
-        items: list[PageItem] = []
-        while summaries and entry.seq is not None and summaries[0].first_kept_seq <= entry.seq:
-            record = summaries.pop(0)
-            items.append(SummaryItem(record, record.first_kept_seq > low))
-        if isinstance(entry, Message):
-            if markers.fate(entry.seq) != "live":
-                if items and removed:
-                    yield _removed_item(removed, markers)
-                    removed = []
-                yield from items
-                removed.append(entry)
-                continue
-            if entry.seq not in answers:
-                items.append(_message_item(entry, results))
-        else:
-            items += _note_items(entry, markers)
-        if items and removed:
-            yield _removed_item(removed, markers)
-            removed = []
-        yield from items
-    if removed:
-        yield _removed_item(removed, markers)
-
-
-def _message_item(message: Message, results: Results) -> MessageItem:
-    def take_result(call: ToolCall) -> Message | None:
-        pending = results.get((message.seq, call.id))
-        return pending.pop(0) if pending else None
-
-    return MessageItem(
-        message,
-        tuple(
-            CallWithResult(block, take_result(block)) if isinstance(block, ToolCall) else block
-            for block in message.content
-        ),
-    )
-
-
-def _removed_item(messages: Sequence[Message], markers: MarkerIndex) -> RemovedItem:
-    rewound = sum(markers.fate(message.seq) == "rewound" for message in messages)
-    return RemovedItem(messages[0].seq, messages[-1].seq, rewound, len(messages) - rewound)
-
-
-def _note_items(entry: Entry, markers: MarkerIndex) -> Iterator[PageItem]:
-    if isinstance(entry, Damaged):
-        yield entry
-    elif isinstance(entry, Unknown):
-        if entry.schema_version > SCHEMA_VERSION:
-            text = f"A record of schema version {entry.schema_version}, newer than supported"
-            yield NoteItem(entry.seq, "newer", text, entry.timestamp)
-    elif markers.fate(entry.seq) == "rewound":
-        return
-    elif isinstance(entry, Compaction):
-        if entry.seq in {record.seq for record in markers.active_compactions()}:
-            text = f"Messages before {entry.first_kept_seq} were summarised for the model"
-            yield NoteItem(entry.seq, "compacted", text, entry.timestamp, entry.first_kept_seq)
-    elif isinstance(entry, Event):
-        if entry.kind == TURN_INTERRUPTED:
-            yield NoteItem(entry.seq, "interrupted", "The turn was interrupted", entry.timestamp)
-        elif entry.kind == TURN_END and entry.data.get("stop") == "cancelled":
-            yield NoteItem(entry.seq, "cancelled", "The turn was stopped", entry.timestamp)
-        elif entry.kind == TURN_END and entry.data.get("error"):
-            reason = str(entry.data["error"])[:500]
-            yield NoteItem(entry.seq, "failed", f"The turn failed: {reason}", entry.timestamp)
-        elif entry.kind == TURN_END and entry.data.get("stop") == "max_steps":
-            text = "The turn reached its step limit"
-            yield NoteItem(entry.seq, "cancelled", text, entry.timestamp)
+def _is_complete(messages: Sequence[Message], inside: range) -> bool:
+    """Return whether every call in a window has its result, and every result an earlier call."""
+    pairs = pair_results(messages)
+    early = (index for index, caller in pairs.caller.items() if caller > index)
+    calls = (index for index, _ in pairs.open_calls)
+    return not any(index in inside for index in (*early, *calls, *pairs.strays))

@@ -6,10 +6,11 @@ import time
 from collections.abc import Iterator
 
 from everlog.cli import output
-from everlog.cli.message_lines import FoldedMessages, Line
+from everlog.cli.message_lines import Line, item_lines
 from everlog.log.backward_read import read_live
 from everlog.model import Entry, Message
 from everlog.ports import SessionRow
+from everlog.render.transcript_items import ToolResults
 from everlog.session import Store
 
 MAX_MESSAGES = 20
@@ -39,12 +40,13 @@ def header_lines(row: SessionRow) -> list[Line]:
 def newest_lines(store: Store, session: str) -> list[Line]:
     """Return the newest messages, the oldest of them first."""
     live = read_live(_newest_entries(store, session))
-    folded = FoldedMessages(live.messages)
+    results = ToolResults(live.messages)
     lines: list[Line] = []
     if live.summary is not None:
         lines += [("", ""), ("blue", f"── summary of everything before #{live.summary.first_kept_seq}")]
     for message in live.messages:
-        lines += folded.lines(message, max_lines=TEXT_LINES)
+        for item in results.items(message):
+            lines += item_lines(item, max_lines=TEXT_LINES)
     return lines or [("", ""), ("dim", "no messages yet")]
 
 

@@ -8,7 +8,6 @@ and rewound messages. It does not use the full-text index, which knows words, no
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 from typing import Any
 
 import msgspec
@@ -21,12 +20,11 @@ from everlog.daemon.api.session_lookup import find_session
 from everlog.daemon.web.list_page import session_address
 from everlog.daemon.web.marker_cache import MarkerCache, marker_cache_of
 from everlog.daemon.web.templating import render_response
-from everlog.daemon.web.transcript_view import ROLE_LABELS
-from everlog.model import Message, Text, Thinking, ToolCall
-from everlog.render.html_document import format_arguments
-from everlog.render.markdown_document import one_line
+from everlog.model import Message
+from everlog.render.humanize import one_line
 from everlog.render.marker_index import Prompt
 from everlog.render.page_window import extend_index
+from everlog.render.transcript_items import ROLE_LABELS, block_text
 from everlog.runtime.runtime import Runtime
 from everlog.session import Session
 
@@ -98,28 +96,18 @@ def _find_hits(session: Session, cache: MarkerCache, text: str) -> list[MessageH
     for entry in session.store.port.tail(session.id):
         if not isinstance(entry, Message) or entry.seq > metadata.through.seq:
             continue
-        snippets = (_snippet(block, pattern) for block in _block_texts(entry))
+        snippets = (_snippet(block_text(block), pattern) for block in entry.content)
         snippet = next(filter(None, snippets), None)
         if snippet is None:
             continue
         with cache.open(session, metadata) as (markers, read_span):
             extend_index(read_span, markers, entry.seq)
-            if markers.fate(entry.seq) != "live":
+            if not markers.is_live(entry.seq):
                 continue
         hits.append(MessageHit(entry.seq, ROLE_LABELS[entry.role], snippet))
         if len(hits) > MAX_HITS:
             break
     return hits
-
-
-def _block_texts(message: Message) -> Iterator[str]:
-    for block in message.content:
-        if isinstance(block, Text):
-            yield block.text
-        elif isinstance(block, Thinking):
-            yield block.thinking
-        elif isinstance(block, ToolCall):
-            yield f"{block.name} {format_arguments(block)}"
 
 
 def _snippet(text: str, pattern: re.Pattern[str]) -> Markup | None:

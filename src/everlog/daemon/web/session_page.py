@@ -21,11 +21,11 @@ from everlog.daemon.web.list_page import session_address
 from everlog.daemon.web.marker_cache import MarkerCache, marker_cache_of
 from everlog.daemon.web.partial_answers import partial_answers_of
 from everlog.daemon.web.templating import render_response
-from everlog.daemon.web.transcript_view import TranscriptRow, decode_picture, message_row, message_text, transcript_rows
+from everlog.daemon.web.transcript_view import PageBlocks, decode_picture
 from everlog.interop.exporter import export_document
 from everlog.model import SCHEMA_VERSION, Message, Metadata
 from everlog.render.html_text import make_readable
-from everlog.render.markdown_document import one_line
+from everlog.render.humanize import one_line
 from everlog.render.marker_index import MarkerIndex
 from everlog.render.page_window import (
     PageWindow,
@@ -36,7 +36,7 @@ from everlog.render.page_window import (
     window_between,
     window_of_message,
 )
-from everlog.render.transcript_items import MessageItem
+from everlog.render.transcript_items import MessageItem, block_text
 from everlog.runtime.queue_log import find_queued
 from everlog.runtime.run import Run
 from everlog.runtime.runtime import Runtime
@@ -164,7 +164,7 @@ async def show_text(
     record = await runtime.store.call(session.sync.record, min(max(seq, 1), MAX_INTEGER))
     if not isinstance(record, Message):
         raise HttpError(404, "Message not found")
-    data = message_text(record).encode("utf-8", "replace")
+    data = "\n\n".join(filter(None, map(block_text, record.content))).encode("utf-8", "replace")
     return Response(data, media_type=MediaType.TEXT)
 
 
@@ -179,15 +179,17 @@ async def show_removed(
     """Show messages that were deleted or rewound."""
     session = await find_session(runtime, session_id)
 
-    def read() -> list[TranscriptRow]:
+    def read() -> list[MessageItem]:
         cache = marker_cache_of(request)
         with cache.open(session.sync, session.sync.metadata) as (markers, read_span):
             start = max(1, _clamp_seq(first, markers))
-            removed = removed_messages(read_span, markers, start, _clamp_seq(last, markers))
-        return [message_row(item, fate=fate) for item, fate in removed]
+            return removed_messages(read_span, markers, start, _clamp_seq(last, markers))
 
-    rows = await runtime.store.call(read)
-    return render_response("session_rows.html", request, rows=rows, full=False, address=session_address(session.id))
+    items = await runtime.store.call(read)
+    address = session_address(session.id)
+    return render_response(
+        "session_rows.html", request, items=items, blocks=PageBlocks(address), sender="", address=address
+    )
 
 
 @get("/sessions/{session_id:str}/queue", include_in_schema=False)
@@ -289,14 +291,17 @@ async def _render_page(
         running = next((message.seq for message in messages if message.id == run.message_id), 0)
     partial_answer = partial_answers_of(request).text(metadata.id)
 
+    address = session_address(metadata.id)
+
     def render_in_thread() -> Response[str]:  # highlighting long code is slow
         return render_response(
             template,
             request,
             metadata=metadata,
-            address=session_address(metadata.id),
-            rows=transcript_rows(window, sender=metadata.sender, running=running, full=full),
-            full=full,
+            address=address,
+            items=window.items,
+            blocks=PageBlocks(address, running=running, full=full),
+            sender=metadata.sender,
             window=window,
             head=page.head,
             at=at,

@@ -24,7 +24,7 @@ from everlog.daemon.error_responses import HttpError
 from everlog.errors import EverlogError
 from everlog.render import humanize
 from everlog.render.html_text import make_readable
-from everlog.render.markdown_document import one_line
+from everlog.render.transcript_items import ROLE_LABELS, describe_damage
 from everlog.wire.error_table import status_of
 
 _TITLE_CHARACTERS = 80  # of the heading of an error page
@@ -64,6 +64,10 @@ def _time(iso: str, format_time: Callable[[str, float], str] = humanize.ago) -> 
     return Markup('<time datetime="{}" title="{}">{}</time>').format(iso, exact, relative)
 
 
+def _line(text: str) -> str:
+    return humanize.one_line(make_readable(text))
+
+
 @cache
 def template_environment() -> Environment:
     """Return the Jinja2 environment with the globals and filters of the templates."""
@@ -75,7 +79,7 @@ def template_environment() -> Environment:
         lstrip_blocks=True,
         auto_reload=False,
     )
-    environment.globals |= {"asset": asset_address, "views": VIEWS, "version": __version__}
+    environment.globals |= {"asset": asset_address, "views": VIEWS, "version": __version__, "role_labels": ROLE_LABELS}
     environment.filters |= {
         "size": humanize.size,
         "plural": humanize.plural,
@@ -85,7 +89,10 @@ def template_environment() -> Environment:
         "when": humanize.exact_time,
         "time": _time,
         "moment": lambda iso: _time(iso, humanize.ago_or_time),
-        "line": lambda text: one_line(make_readable(text)),
+        "line": _line,
+        "sentence": lambda text: _line(text[:1].upper() + text[1:]),
+        "kind": lambda value: type(value).__name__,
+        "damage": describe_damage,
         "number": lambda count: f"{count:,}",
     }
     return environment
