@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -11,7 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from everlog.cli import output
-from everlog.cli.options import chosen_root, json_option, parse_time, root_option
+from everlog.cli.options import chosen_root, command, limit_option, parse_time
 
 if TYPE_CHECKING:
     from everlog.interop.archive.archive_listing import ArchiveListing
@@ -20,37 +19,9 @@ if TYPE_CHECKING:
 MAX_PROBLEMS = 20  # printed one by one
 
 
-class DefaultCommandGroup(click.Group):
-    """A group with `add` as the default command: an argument that is no command is a source."""
-
-    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Insert `add` if no command is given."""
-        first = 0
-        while first < len(args) and args[first].startswith(("--root", "--dialect")):
-            first += 1 if "=" in args[first] else 2
-        commands = {*self.commands, "-h", "--help"}
-        if ctx.resilient_parsing and first >= len(args):
-            return super().parse_args(ctx, args)  # shell completion
-        if first >= len(args) or args[first] not in commands:
-            args = [*args[:first], "add", *args[first:]]
-        return super().parse_args(ctx, args)
-
-
-@click.group(cls=DefaultCommandGroup)
-@root_option()
-def archive() -> None:
-    """Archive the session files of other programs.
-
-    `everlog archive [SOURCE…]` is short for `everlog archive add [SOURCE…]`. Write a folder that is
-    named like a command as ./NAME.
-    """
-
-
-@archive.command()
+@command()
 @click.argument("sources", metavar="[SOURCE…]", nargs=-1, type=click.Path(path_type=Path))
 @click.option("--again", is_flag=True, help="Read unchanged files too; replace damaged objects.")
-@json_option
-@root_option()
 def add(sources: tuple[Path, ...], again: bool, as_json: bool) -> int:
     """Archive new and changed files.
 
@@ -81,13 +52,9 @@ def add(sources: tuple[Path, ...], again: bool, as_json: bool) -> int:
     return _warn_of_problems(report.problems)
 
 
-@archive.command("list")
+@command("list")
 @click.argument("patterns", metavar="[PATTERN…]", nargs=-1)
-@click.option(
-    "--limit", type=click.IntRange(min=1), default=50, show_default=True, help="Show at most this many files."
-)
-@json_option
-@root_option()
+@limit_option(None, 50, "files")
 def list_(patterns: tuple[str, ...], limit: int, as_json: bool) -> None:
     """List the sources, or the files that match a PATTERN.
 
@@ -143,44 +110,34 @@ def _print_sources(listing: ArchiveListing) -> None:
     output.print_table(titles, rows, right=titles[1:5])
 
 
-@archive.command()
-@json_option
-@root_option()
+@command()
 def verify(as_json: bool) -> int:
     """Check every byte of the archive. Exits 1 if there is damage."""
+    import msgspec
+
     from everlog.interop.archive.verify import verify as check
 
     with output.progress("verifying") as on_progress:
         report = check(chosen_root(), progress=on_progress)
     if as_json:
-        output.print_json({"ok": not report.damage, **_to_dict(report)})
-    for item in () if as_json else report.damage:
-        needed_by = f" (needed by {item.needed_by[0]}" if item.needed_by else ""
-        needed_by += f" and {item.needed_by_count - 1:,} more" if item.needed_by_count > 1 else ""
-        print(output.one_line(f"{item.file}: {item.problem}{needed_by}{')' if needed_by else ''}"))
+        output.print_json({"ok": not report.damage, **msgspec.to_builtins(report)})
+    elif not report.damage:
+        objects = output.plural(report.objects, "object")
+        manifests = output.plural(report.manifests, "manifest")
+        print(f"{objects} ({output.size(report.bytes)}) and {manifests} verified, no damage")
+    else:
+        for item in report.damage:
+            more = f" and {item.needed_by_count - 1:,} more" if item.needed_by_count > 1 else ""
+            needed_by = f" (needed by {item.needed_by[0]}{more})" if item.needed_by else ""
+            print(output.one_line(f"{item.file}: {item.problem}{needed_by}"))
     if not report.damage:
-        if not as_json:
-            objects = output.plural(report.objects, "object")
-            manifests = output.plural(report.manifests, "manifest")
-            print(f"{objects} ({output.size(report.bytes)}) and {manifests} verified, no damage")
         return 0
-    sys.stdout.flush()
-    output.warn(
-        f"{output.plural(len(report.damage), 'problem')} in the archive"
-        " (everlog archive --again replaces what the sources still have)"
-    )
+    hint = "everlog archive --again replaces what the sources still have"
+    output.warn(f"{output.plural(len(report.damage), 'problem')} in the archive ({hint})")
     return 1
 
 
-def _to_dict(value: object) -> dict[str, object]:
-    import msgspec
-
-    fields = msgspec.to_builtins(value)
-    assert isinstance(fields, dict)
-    return fields
-
-
-@archive.command()
+@command()
 @click.argument("patterns", metavar="[PATTERN…]", nargs=-1)
 @click.option(
     "--output",
@@ -192,8 +149,6 @@ def _to_dict(value: object) -> dict[str, object]:
 )
 @click.option("--at", callback=parse_time, help="Restore the state at this time, or at an age such as 7d.")
 @click.option("--version", default="", metavar="SHA256", help="Restore the version with this hash or prefix.")
-@json_option
-@root_option()
 def restore(patterns: tuple[str, ...], folder: Path, at: str | None, version: str, as_json: bool) -> int:
     """Restore archived files, including deleted ones.
 
@@ -204,19 +159,15 @@ def restore(patterns: tuple[str, ...], folder: Path, at: str | None, version: st
 
     with output.progress("restoring") as on_progress:
         report = run(chosen_root(), folder, patterns, at=at, version=version, progress=on_progress)
-    if as_json:
-        output.print_json(report)
-    else:
-        files = output.plural(len(report.files), "file")
-        print(f"{files} ({output.size(report.bytes)}) written below {output.one_line(str(folder))}")
+    files = output.plural(len(report.files), "file")
+    output.print_answer(report, f"{files} ({output.size(report.bytes)}) written below {folder}", as_json)
     return _warn_of_problems(report.problems)
 
 
 def _warn_of_problems(problems: Sequence[Problem]) -> int:
     """Print the problems on stderr and return the exit code."""
-    sys.stdout.flush()
     for problem in problems[:MAX_PROBLEMS]:
-        output.warn(f"skipped {output.one_line(problem.path)}: {output.one_line(problem.problem)}")
+        output.warn(f"skipped {problem.path}: {problem.problem}")
     if len(problems) > MAX_PROBLEMS:
         output.warn(f"and {len(problems) - MAX_PROBLEMS:,} more")
     return 1 if problems else 0

@@ -32,6 +32,21 @@ class LazyGroup(click.Group):
         return command
 
 
+class DefaultCommandGroup(LazyGroup):
+    """A group with `add` as the default command: an argument that is no command is a source."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Insert `add` if no command is given."""
+        first = 0
+        while first < len(args) and args[first].startswith(("--root", "--dialect")):
+            first += 1 if "=" in args[first] else 2
+        if ctx.resilient_parsing and first >= len(args):
+            return super().parse_args(ctx, args)  # shell completion
+        if first >= len(args) or args[first] not in {*self.locations, "-h", "--help"}:
+            args = [*args[:first], "add", *args[first:]]
+        return super().parse_args(ctx, args)
+
+
 def _print_version(ctx: click.Context, _: click.Parameter, is_set: bool) -> None:
     if is_set:
         from everlog import __version__
@@ -49,11 +64,11 @@ def _print_version(ctx: click.Context, _: click.Parameter, is_set: bool) -> None
         "status": "serve:status",
         "sessions": "command_tree:sessions",
         "memory": "command_tree:memory",
-        "cron": "cron:cron",
-        "archive": "archive:archive",
-        "store": "store:store",
+        "cron": "command_tree:cron",
+        "archive": "command_tree:archive",
+        "store": "command_tree:store",
         "route": "route:route",
-        "config": "config:config",
+        "config": "command_tree:config",
         "doctor": "doctor:doctor",
         "completion": "completion:completion",
     },
@@ -77,7 +92,7 @@ def root() -> None:
     locations={
         "list": "sessions:list_sessions",
         "show": "sessions:show",
-        "browse": "sessions_browse:browse",
+        "browse": "sessions:browse",
         "search": "sessions_search:search",
         "stats": "sessions_stats:stats",
         "new": "sessions_write:new",
@@ -120,3 +135,40 @@ def sessions() -> None:
 @root_option()
 def memory() -> None:
     """Read, write and consolidate memory."""
+
+
+@click.group(
+    cls=LazyGroup,
+    locations={"list": "cron:list_jobs", "pause": "cron:pause", "resume": "cron:resume", "run": "cron:run"},
+)
+@root_option()
+def cron() -> None:
+    """List, pause, resume and run the jobs of the running daemon."""
+
+
+@click.group(
+    cls=DefaultCommandGroup,
+    locations={"add": "archive:add", "list": "archive:list_", "restore": "archive:restore", "verify": "archive:verify"},
+)
+@root_option()
+def archive() -> None:
+    """Archive the session files of other programs.
+
+    `everlog archive [SOURCE…]` is short for `everlog archive add [SOURCE…]`. Write a folder that is
+    named like a command as ./NAME.
+    """
+
+
+@click.group(
+    cls=LazyGroup,
+    locations={"copy": "store:copy", "migrate": "store:migrate", "stats": "store:stats", "verify": "store:verify"},
+)
+@root_option()
+def store() -> None:
+    """Maintain the store of the sessions: a directory or a database."""
+
+
+@click.group(cls=LazyGroup, locations={"show": "config:show"})
+@root_option()
+def config() -> None:
+    """Show the configuration."""

@@ -12,7 +12,7 @@ import click
 from click.shell_completion import get_completion_class, shell_complete
 
 from everlog.cli import output
-from everlog.cli.options import json_option, root_option
+from everlog.cli.options import command
 
 VARIABLE = "_EVERLOG_COMPLETE"
 INSTALL = {
@@ -22,10 +22,8 @@ INSTALL = {
 }
 
 
-@click.command()
+@command()
 @click.argument("shell", type=click.Choice(tuple(INSTALL)))
-@json_option
-@root_option()
 def completion(shell: str, as_json: bool) -> None:
     """Print a shell completion script.
 
@@ -42,7 +40,6 @@ def completion(shell: str, as_json: bool) -> None:
         return
     print(f"# {INSTALL[shell]}\n{script.strip()}")
     if output.is_terminal(sys.stdout):
-        sys.stdout.flush()
         output.info(f"to install it: {INSTALL[shell]}")
 
 

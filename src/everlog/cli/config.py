@@ -6,23 +6,13 @@ import os
 from collections.abc import Iterator
 from typing import Any
 
-import click
-
 from everlog.cli import output
-from everlog.cli.options import chosen_root, json_option, root_option
+from everlog.cli.options import chosen_root, command
 
 HIDDEN = "(hidden)"
 
 
-@click.group()
-@root_option()
-def config() -> None:
-    """Show the configuration."""
-
-
-@config.command("show")
-@json_option
-@root_option()
+@command("show")
 def show(as_json: bool) -> None:
     """Show every setting with its origin: default, file or environment."""
     import msgspec

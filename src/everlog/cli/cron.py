@@ -7,25 +7,15 @@ import time
 import click
 
 from everlog.cli import output
-from everlog.cli.options import chosen_root, json_option, root_option
+from everlog.cli.options import command, connect_daemon
 
 job_argument = click.argument("job")
 
 
-@click.group()
-@root_option()
-def cron() -> None:
-    """List, pause, resume and run the jobs of the running daemon."""
-
-
-@cron.command("list")
-@json_option
-@root_option()
+@command("list")
 def list_jobs(as_json: bool) -> None:
     """List the jobs with their state and last result."""
-    from everlog.client import Client
-
-    with Client.of(chosen_root()) as client:
+    with connect_daemon() as client:
         jobs = client.cron()
     if as_json:
         output.print_json({"jobs": jobs})
@@ -47,50 +37,31 @@ def list_jobs(as_json: bool) -> None:
     output.print_table(head, rows)
 
 
-@cron.command()
+@command()
 @job_argument
-@json_option
-@root_option()
 def pause(job: str, as_json: bool) -> None:
     """Pause a job until it is resumed."""
-    from everlog.client import Client
-
-    with Client.of(chosen_root()) as client:
+    with connect_daemon() as client:
         client.pause(job)
-    _print_answer(f"{job} is paused", {"job": job, "paused": True}, as_json)
+    output.print_answer({"job": job, "paused": True}, f"{job} is paused", as_json)
 
 
-@cron.command()
+@command()
 @job_argument
-@json_option
-@root_option()
 def resume(job: str, as_json: bool) -> None:
     """Resume a paused job from its next scheduled time on."""
-    from everlog.client import Client
-
-    with Client.of(chosen_root()) as client:
+    with connect_daemon() as client:
         client.resume(job)
-    _print_answer(f"{job} is resumed", {"job": job, "paused": False}, as_json)
+    output.print_answer({"job": job, "paused": False}, f"{job} is resumed", as_json)
 
 
-@cron.command()
+@command()
 @job_argument
-@json_option
-@root_option()
 def run(job: str, as_json: bool) -> None:
     """Run a job now and print the id of its session."""
-    from everlog.client import Client
-
-    with Client.of(chosen_root()) as client:
+    with connect_daemon() as client:
         session = client.run(job)
-    _print_answer(session, {"sessionId": session}, as_json)
-
-
-def _print_answer(text: str, answer: dict[str, object], as_json: bool) -> None:
-    if as_json:
-        output.print_json(answer)
-    else:
-        print(text)
+    output.print_answer({"sessionId": session}, session, as_json)
 
 
 def _state(job: dict[str, object]) -> str:

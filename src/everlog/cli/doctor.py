@@ -16,7 +16,7 @@ from typing import NamedTuple
 import click
 
 from everlog.cli import output
-from everlog.cli.options import chosen_root, chosen_store, json_option, open_root, root_option
+from everlog.cli.options import chosen_root, chosen_store, command, open_root
 
 
 class Check(NamedTuple):
@@ -27,10 +27,8 @@ class Check(NamedTuple):
     detail: str
 
 
-@click.command()
+@command()
 @click.option("--watch", is_flag=True, help="Keep the index up to date until Ctrl-C.")
-@json_option
-@root_option()
 def doctor(watch: bool, as_json: bool) -> int:
     """Check the root, its settings and its index.
 
@@ -58,7 +56,6 @@ def doctor(watch: bool, as_json: bool) -> int:
         for check in checks:
             print(f"{'ok   ' if check.ok else 'FAIL '}  {check.name:9}  {check.detail}")
     if failures:
-        sys.stdout.flush()
         output.warn(f"failed: {', '.join(check.name for check in failures)}")
         return 1
     if watch:

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from everlog.cli.completion_source import complete_agent
-from everlog.cli.options import chosen_root
+from everlog.cli.options import chosen_root, complete_agent
 
 if TYPE_CHECKING:
     from everlog.memory.memory_directory import MemoryDirectory

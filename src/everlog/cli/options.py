@@ -1,4 +1,4 @@
-"""Options that commands share: the location of the store, `--json`, times and ages."""
+"""What commands share: the location of the store, `--json`, sessions, filters, times and ages."""
 
 from __future__ import annotations
 
@@ -7,29 +7,31 @@ import re
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from itertools import islice
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from everlog.cli.completion_source import complete_session
-from everlog.cli.output import progress, warn
+from everlog.cli.output import one_line, progress, shorten, warn
 
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from click.shell_completion import CompletionItem
+
     from everlog.aio import AsyncSession, AsyncStore
+    from everlog.client import Client
     from everlog.session import Session, Store
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-_ROOT = "everlog.root"
-_DIALECT = "everlog.dialect"
-_STORE = "everlog.store"
+_ROOT, _DIALECT, _STORE = "everlog.root", "everlog.dialect", "everlog.store"  # in the context's meta
+_COMPLETED_SESSIONS = 50  # offered
+_TITLE_WIDTH = 60  # columns of a title beside an offered session
 _SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 604800}
 
 
-def root_option(**settings: Any) -> Callable[[F], F]:
-    """Add `--root`, `--dialect` and `--store`; of nested commands, the innermost value counts."""
+def _location_options(**settings: Any) -> tuple[Callable[[F], F], ...]:
     root = click.option(
         "--root",
         metavar="DIR",
@@ -53,10 +55,27 @@ def root_option(**settings: Any) -> Callable[[F], F]:
         envvar="EVERLOG_STORE" if settings else None,
         help="Use the sessions in a database (or EVERLOG_STORE): postgresql://…",
     )
+    return root, dialect, store
+
+
+def root_option(**settings: Any) -> Callable[[F], F]:
+    """Add `--root`, `--dialect` and `--store`; of nested commands, the innermost value counts."""
+    root, dialect, store = _location_options(**settings)
     return lambda command: root(dialect(store(command)))
 
 
-session_argument = click.argument("session_id", metavar="ID", shell_complete=complete_session)
+def command(name: str | None = None) -> Callable[[Callable[..., Any]], click.Command]:
+    """Make a command, with `--json` and the location of the store as its last options."""
+
+    def make(function: Callable[..., Any]) -> click.Command:
+        made = click.command(name)(function)
+        for option in (json_option, *_location_options()):
+            option(made)
+        return made
+
+    return make
+
+
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 
 
@@ -144,14 +163,19 @@ def chosen_foreign() -> tuple[Path, str] | None:
     return path, dialect or "auto"
 
 
+def _chosen_location() -> tuple[str | Path, str, Path]:
+    """Return the location and format of the store that the user selected, and our own root."""
+    home, foreign = chosen_root(), chosen_foreign()
+    location, dialect = foreign or (chosen_store() or home, "native")
+    return location, dialect, home
+
+
 @contextmanager
 def open_root() -> Iterator[Store]:
     """Open the store that the user selected; at the end, warn of what it had to recover."""
     from everlog.app import open_store
 
-    home, foreign = chosen_root(), chosen_foreign()
-    location: str | Path
-    location, dialect = foreign or (chosen_store() or home, "native")
+    location, dialect, home = _chosen_location()
     with (
         progress("indexing sessions") as on_progress,
         open_store(location, dialect=dialect, home=home, progress=on_progress) as store,
@@ -159,6 +183,20 @@ def open_root() -> Iterator[Store]:
         yield store
         for report in getattr(store.port, "reports", ()):
             warn(report)
+
+
+@contextmanager
+def open_session(name: str) -> Iterator[Session]:
+    """Open the selected store and find a session in it."""
+    with open_root() as store:
+        yield find_session(store, name)
+
+
+def connect_daemon() -> Client:
+    """Connect to the daemon of the selected root. Raises NotFoundError if none is running."""
+    from everlog.client import Client
+
+    return Client.of(chosen_root())
 
 
 def find_session(store: Store, name: str) -> Session:
@@ -173,6 +211,78 @@ async def find_async_session(store: AsyncStore, name: str) -> AsyncSession:
     from everlog.aio import AsyncSession
 
     return AsyncSession(store, await store.call(find_session, store.sync, name))
+
+
+# --- completion by the shell, at every press of Tab: it reads listings and creates nothing on disk
+
+
+def complete_session(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """Complete a session id; the last active sessions first, with their titles."""
+    from click.shell_completion import CompletionItem
+
+    with _open_existing(ctx) as store:
+        rows = store.walk() if store is not None else iter(())
+        matches = (row for row in rows if row.id.startswith(incomplete))
+        return [
+            CompletionItem(row.id, help=shorten(one_line(row.metadata.display_title), _TITLE_WIDTH))
+            for row in islice(matches, _COMPLETED_SESSIONS)
+        ]
+
+
+def complete_agent(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """Complete an agent from the settings and the newest sessions."""
+    from click.shell_completion import CompletionItem
+
+    with _open_existing(ctx) as store:
+        if store is None:
+            return []
+        agents = {"main", *store.settings.agents}
+        agents |= {row.metadata.agent for row in store.list(limit=500)}
+    return [CompletionItem(name) for name in sorted(agents) if name.startswith(incomplete) and name == one_line(name)]
+
+
+@contextmanager
+def _open_existing(ctx: click.Context) -> Iterator[Store | None]:
+    """Open the store that the words typed so far select; None if it does not exist."""
+    from everlog.app import open_store
+
+    with ctx.scope(cleanup=False):
+        location, dialect, home = _chosen_location()
+    if not isinstance(location, str) and not location.is_dir():
+        yield None
+        return
+    with open_store(location, dialect=dialect, home=home) as store:
+        yield store
+
+
+session_argument = click.argument("session_id", metavar="ID", shell_complete=complete_session)
+optional_session_argument = click.argument(
+    "session_id", metavar="[ID]", required=False, shell_complete=complete_session
+)
+
+
+# --- filters, times and ages
+
+
+def filter_options(verb: str) -> Callable[[F], F]:
+    """Add `--agent`, `--sender` and `--source`, which say what to `verb` only."""
+    agent = click.option("--agent", shell_complete=complete_agent, help=f"{verb} only sessions of this agent.")
+    sender = click.option("--sender", help=f"{verb} only sessions with this sender.")
+    source = click.option("--source", help=f"{verb} only sessions from this source: interactive, cron, …")
+    return lambda function: agent(sender(source(function)))
+
+
+def limit_option(maximum: int | None, default: int, things: str) -> Callable[[F], F]:
+    """Add `--limit`."""
+    number = click.IntRange(1, maximum)
+    return click.option(
+        "--limit", type=number, default=default, show_default=True, help=f"Show at most this many {things}."
+    )
+
+
+def time_option(name: str, help: str, **settings: Any) -> Callable[[F], F]:
+    """Add an option that takes a time or an age."""
+    return click.option(name, callback=parse_time, metavar="TIME", help=help, **settings)
 
 
 def parse_age(ctx: click.Context, param: click.Parameter, value: str | None) -> float | None:

@@ -100,8 +100,18 @@ def print_json(value: Any) -> None:
     print(_IN_JSON.sub(lambda match: f"\\u{ord(match[0]):04x}", text))
 
 
+def print_answer(answer: Any, text: str, as_json: bool) -> None:
+    """Print the result of a command: as JSON, or as one line of text."""
+    if as_json:
+        print_json(answer)
+    else:
+        print(one_line(text))
+
+
 def info(message: str) -> None:
-    """Print a line for the user on stderr, separate from the command's output."""
+    """Print a line for the user on stderr, after the command's output so far."""
+    if sys.stdout is not None:
+        sys.stdout.flush()
     print(one_line(message), file=sys.stderr)
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from everlog.cli import output
-from everlog.cli.options import chosen_foreign, chosen_root, chosen_store, json_option, root_option
+from everlog.cli.options import chosen_foreign, chosen_root, chosen_store, command, connect_daemon
 
 if TYPE_CHECKING:
     from everlog.daemon.server import RunningDaemon
@@ -18,12 +18,10 @@ EXAMPLE_TITLE = "An example"
 _DISPLAYS = ("DISPLAY", "WAYLAND_DISPLAY")  # set where a browser can be opened
 
 
-@click.command()
+@command()
 @click.option("--port", type=click.IntRange(0, 65535), help="Listen on this port; 0 picks a free one.")
 @click.option("--host", metavar="ADDRESS", help="Listen on another address; needs TLS.")
 @click.option("--example", is_flag=True, help="Create an example session if there is none.")
-@json_option
-@root_option()
 def serve(port: int | None, host: str | None, example: bool, as_json: bool) -> None:
     """Run the daemon with its agents, web page and API.
 
@@ -96,40 +94,29 @@ async def _create_example(daemon: RunningDaemon) -> None:
         await (await runtime.submit(session, text)).answer()
 
 
-@click.command()
-@json_option
-@root_option()
+@command()
 def status(as_json: bool) -> None:
     """Show the status of the running daemon."""
-    from everlog.client import Client
-
-    with Client.of(chosen_root()) as client:
-        health = client.health()
-        if as_json:
-            output.print_json({"address": client.address, **health})
-        else:
-            fields = {"address": client.address, **health}
-            words = {True: "yes", False: "no"}
-            rows = [
-                (key, words[value] if isinstance(value, bool) else str(value))
-                for key, value in fields.items()
-                if value != ""
-            ]
-            output.print_table(("NAME", "VALUE"), rows)
+    with connect_daemon() as client:
+        fields = {"address": client.address, **client.health()}
+    if as_json:
+        output.print_json(fields)
+        return
+    words = {True: "yes", False: "no"}
+    rows = [
+        (key, words[value] if isinstance(value, bool) else str(value)) for key, value in fields.items() if value != ""
+    ]
+    output.print_table(("NAME", "VALUE"), rows)
 
 
-@click.command()
+@command()
 @click.option("--no-open", is_flag=True, help="Only print the link.")
-@json_option
-@root_option()
 def page(no_open: bool, as_json: bool) -> None:
     """Open the web page of the running daemon in your browser.
 
     The link is printed too; it works once. Without a terminal or a desktop nothing is opened.
     """
-    from everlog.client import Client
-
-    with Client.of(chosen_root()) as client:
+    with connect_daemon() as client:
         url = client.link()
     if as_json:
         output.print_json({"url": url})

@@ -1,7 +1,8 @@
-"""The commands that read sessions: `everlog sessions list`, `show` and `parts`."""
+"""The commands that read sessions: `everlog sessions list`, `show`, `browse` and `parts`."""
 
 from __future__ import annotations
 
+import os
 import sys
 import time
 from typing import Any
@@ -9,27 +10,23 @@ from typing import Any
 import click
 
 from everlog.cli import output
-from everlog.cli.completion_source import complete_agent
-from everlog.cli.options import find_session, json_option, open_root, parse_time, root_option, session_argument
-
-
-@click.command("list")
-@click.option(
-    "--limit", type=click.IntRange(1, 1_000_000), default=50, show_default=True, help="Show at most this many sessions."
+from everlog.cli.options import (
+    command,
+    filter_options,
+    limit_option,
+    open_root,
+    open_session,
+    session_argument,
+    time_option,
 )
+
+
+@command("list")
+@limit_option(1_000_000, 50, "sessions")
 @click.option("--cursor", help="Continue a listing after the page that printed this cursor.")
-@click.option("--agent", shell_complete=complete_agent, help="Show only sessions of this agent.")
-@click.option("--sender", help="Show only sessions with this sender.")
-@click.option("--source", help="Show only sessions from this source: interactive, cron, …")
-@click.option(
-    "--since",
-    callback=parse_time,
-    metavar="TIME",
-    help="Show only sessions active since TIME: ISO 8601 (UTC), or an age such as 7d or 12h.",
-)
+@filter_options("Show")
+@time_option("--since", "Show only sessions active since TIME: ISO 8601 (UTC), or an age such as 7d or 12h.")
 @click.option("--title", metavar="TEXT", help="Show only sessions with TEXT in the title.")
-@json_option
-@root_option()
 def list_sessions(limit: int, cursor: str | None, as_json: bool, **criteria: Any) -> None:
     """List sessions, last active first."""
     with open_root() as store:
@@ -62,25 +59,21 @@ def list_sessions(limit: int, cursor: str | None, as_json: bool, **criteria: Any
     right = ("MSGS", "SIZE")
     output.print_table(titles, rows, right=right, elastic="TITLE", droppable=droppable, last_resort="ACTIVE")
     if page.next is not None:
-        sys.stdout.flush()
         output.info(f"{len(page):,} of {page.total:,}; continue with --cursor {page.next}")
 
 
-@click.command()
+@command()
 @session_argument
 @click.option("--all", "everything", is_flag=True, help="Include messages that were compacted, deleted or rewound.")
 @click.option("--full", is_flag=True, help="Show tool calls, results and thinking in full.")
 @click.option("--raw", is_flag=True, help="Print the exact lines of the log.")
-@json_option
-@root_option()
 def show(session_id: str, everything: bool, full: bool, raw: bool, as_json: bool) -> None:
     """Show a session as a transcript."""
     from everlog.cli import transcript_output
 
     if raw and (as_json or full):
         raise click.UsageError("--raw cannot be combined with --json or --full")
-    with open_root() as store:
-        session = find_session(store, session_id)
+    with open_session(session_id) as session:
         if raw:
             transcript_output.print_raw_lines(session)
         elif as_json:
@@ -89,14 +82,12 @@ def show(session_id: str, everything: bool, full: bool, raw: bool, as_json: bool
             transcript_output.print_transcript(session, everything=everything, full=full)
 
 
-@click.command()
+@command()
 @session_argument
-@json_option
-@root_option()
 def parts(session_id: str, as_json: bool) -> None:
     """List the files that hold a session's log."""
-    with open_root() as store:
-        log_parts = find_session(store, session_id).parts
+    with open_session(session_id) as session:
+        log_parts = session.parts
     total = sum(part.bytes for part in log_parts)
     if as_json:
         output.print_json({"parts": log_parts, "bytes": total})
@@ -111,5 +102,35 @@ def parts(session_id: str, as_json: bool) -> None:
     ]
     titles = ("FILE", "SIZE", "FIRST SEQ", "LAST SEQ")
     output.print_table(titles, rows, right=titles[1:])
-    sys.stdout.flush()
     output.info(f"{output.plural(len(log_parts), 'part')}, {output.size(total)}")
+
+
+@command()
+@click.pass_context
+def browse(ctx: click.Context, as_json: bool) -> int:
+    """Pick a session from a list and continue it in a chat.
+
+    Type to filter by title and content. Enter opens, Ctrl-R renames, Ctrl-D deletes, Tab shows or
+    hides the preview, Esc quits. With --json it prints the picked session instead.
+    """
+    screen = sys.stderr if as_json and not output.is_terminal(sys.stdout) else sys.stdout
+    is_dumb = os.environ.get("TERM", "dumb") == "dumb"
+    if not (output.is_terminal(sys.stdin) and output.is_terminal(screen)) or is_dumb:
+        raise click.UsageError("browse needs a terminal; use everlog sessions list instead", ctx)
+    from everlog.cli.picker import pick
+
+    with open_root() as store:
+        store.list(limit=1)  # if the index is rebuilt, its progress bar is shown now
+        picked = pick(store)
+        if as_json:
+            from everlog.log.fold import to_builtins
+
+            output.print_json({"session": to_builtins(store.session(picked).metadata) if picked else None})
+            return 0
+    if picked is None:
+        return 0
+    from everlog.cli.chat.command import chat
+
+    # As `everlog chat --resume ID` on the same root does.
+    with chat.make_context("chat", ["--resume", picked], parent=ctx) as chat_context:
+        return chat.invoke(chat_context) or 0

@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING
 
 import click
 
 from everlog.cli import output
-from everlog.cli.options import find_session, json_option, open_root, root_option, session_argument
+from everlog.cli.options import command, open_session, session_argument
 
 if TYPE_CHECKING:
     from everlog.agent.compactor import Compactor, Outcome
-    from everlog.aio import AsyncSession
     from everlog.model import Metadata
     from everlog.ports import Provider
     from everlog.session import Session, Store
+    from everlog.settings import Settings
 
 PROGRESS_DELAY = 0.5  # seconds before a progress bar is shown
 
@@ -27,12 +26,10 @@ window_option = click.option(
 )
 
 
-@click.command()
+@command()
 @session_argument
 @window_option
 @click.option("--full", is_flag=True, help="Show every message in full.")
-@json_option
-@root_option()
 def context(session_id: str, window: int | None, full: bool, as_json: bool) -> None:
     """Show what the model would be sent next.
 
@@ -41,9 +38,8 @@ def context(session_id: str, window: int | None, full: bool, as_json: bool) -> N
     """
     from everlog.cli import context_report
 
-    with open_root() as store:
-        session = find_session(store, session_id)
-        metadata = session.metadata
+    with open_session(session_id) as session:
+        store, metadata = session.store, session.metadata
         settings = store.settings.compaction_of(metadata.agent)
         built = session.context(
             window=window or _window(store, metadata), tool_result_budget=settings.tool_result_budget
@@ -54,7 +50,7 @@ def context(session_id: str, window: int | None, full: bool, as_json: bool) -> N
             context_report.print_context(metadata, built, store.count, full=full)
 
 
-@click.command()
+@command()
 @session_argument
 @click.option(
     "--strategy",
@@ -64,8 +60,6 @@ def context(session_id: str, window: int | None, full: bool, as_json: bool) -> N
 @click.option("--focus", metavar="TEXT", default="", help="Tell the summariser what matters most.")
 @click.option("--dry-run", is_flag=True, help="Show the result without recording it.")
 @window_option
-@json_option
-@root_option()
 def compact(
     *, session_id: str, strategy: str | None, focus: str, dry_run: bool, window: int | None, as_json: bool
 ) -> None:
@@ -81,9 +75,8 @@ def compact(
     from everlog.agent.compactor import Compactor
     from everlog.cli import context_report
 
-    with open_root() as store:
-        session = find_session(store, session_id)
-        metadata = session.metadata
+    with open_session(session_id) as session:
+        store, metadata = session.store, session.metadata
         settings = store.settings.compaction_of(metadata.agent)
         if strategy is not None:
             settings = replace(settings, strategy=strategy)
@@ -98,7 +91,7 @@ def compact(
             window=window or (None if provider else _window(store, metadata)),
             count=store.count,
         )
-        outcome = (_preview_compaction if dry_run else _run_compaction)(session, compactor, focus)
+        outcome = _compact(session, compactor, focus, dry_run=dry_run)
         if as_json:
             context_report.print_outcome_json(outcome)
         else:
@@ -107,13 +100,24 @@ def compact(
 
 def _window(store: Store, metadata: Metadata) -> int:
     """Return the window of the model that would answer; if offline, of the last one used."""
-    from everlog.cli.model_windows import window_of
-
     settings = store.settings
     model = metadata.model if metadata.model_chosen else settings.model_of(metadata.agent)
+    return window_of(settings, metadata.agent, metadata.model if model == "offline" else model)
+
+
+def window_of(settings: Settings, agent: str, model: str) -> int:
+    """Return the window in tokens: the agent's setting, else the one of the model's provider.
+
+    The provider is not loaded, which would take a second.
+    """
+    from everlog.context.tokens import choose_window
+
     if model == "offline":
-        model = metadata.model
-    return window_of(settings, metadata.agent, model)
+        from everlog.providers.offline_model import WINDOW as provider_window
+    else:
+        table = settings.provider.get(model.partition(":")[0])
+        provider_window = table.window if table is not None else 0
+    return choose_window(model, setting=settings.compaction_of(agent).window, provider=provider_window)
 
 
 def _provider(store: Store, model: str) -> Provider | None:
@@ -129,35 +133,26 @@ def _provider(store: Store, model: str) -> Provider | None:
         return None
 
 
-def _run_compaction(session: Session, compactor: Compactor, focus: str) -> Outcome:
-    async def run(async_session: AsyncSession) -> Outcome:
+def _compact(session: Session, compactor: Compactor, focus: str, *, dry_run: bool) -> Outcome:
+    """Run or preview a compaction, with a progress bar if it takes long."""
+    import asyncio
+
+    from everlog.aio import AsyncSession, AsyncStore
+
+    async def compact(async_session: AsyncSession) -> Outcome:
+        if dry_run:
+            return await async_session.store.call(compactor.preview, session, focus)
         with await async_session.lease() as lease:
             if closed := await async_session.close_calls(lease=lease):
                 output.info(f"closed {output.plural(len(closed), 'tool call')} without a result")
             return await compactor.run(async_session, lease, manual=True, focus=focus)
-
-    return _run_with_progress(session, run)
-
-
-def _preview_compaction(session: Session, compactor: Compactor, focus: str) -> Outcome:
-    async def run(async_session: AsyncSession) -> Outcome:
-        return await async_session.store.call(compactor.preview, session, focus)
-
-    return _run_with_progress(session, run)
-
-
-def _run_with_progress(session: Session, work: Callable[[AsyncSession], Awaitable[Outcome]]) -> Outcome:
-    """Run asynchronous work to its end, with a progress bar if it takes long."""
-    import asyncio
-
-    from everlog.aio import AsyncSession, AsyncStore
 
     async def run() -> Outcome:
         with output.progress("summarising") as on_progress:
             async with AsyncStore(session.store) as store:
                 timer = asyncio.get_running_loop().call_later(PROGRESS_DELAY, on_progress, 0, 1)
                 try:
-                    return await work(AsyncSession(store, session))
+                    return await compact(AsyncSession(store, session))
                 finally:
                     timer.cancel()
 

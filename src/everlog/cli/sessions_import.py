@@ -2,28 +2,28 @@
 
 from __future__ import annotations
 
-import sys
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import click
 
 from everlog.cli import output
-from everlog.cli.options import find_session, json_option, open_root, root_option, session_argument
+from everlog.cli.options import command, open_root, open_session, session_argument
 
 if TYPE_CHECKING:
     from everlog.interop.formats.format_types import ExportedFiles
     from everlog.interop.importer import ImportResult
+    from everlog.interop.legacy_import import MigrationResult
 
 READABLE = ("auto", "claude", "codex", "cersei", "crabtalk", "gemini", "picoclaw", "pi")
+R = TypeVar("R", "ImportResult", "MigrationResult")
 WRITABLE = ("native", "claude", "cersei", "crabtalk", "picoclaw", "pi", "md", "html", "json")
 
 
-@click.command("import")
+@command("import")
 @click.argument("paths", metavar="PATH…", nargs=-1, required=True, type=click.Path(exists=True, path_type=Path))
 @click.option("--format", "name", type=click.Choice(READABLE), default="auto", help="Import only files of this format.")
-@json_option
-@root_option()
 def import_(paths: tuple[Path, ...], name: str, as_json: bool) -> int:
     """Import sessions of other programs from files or folders.
 
@@ -37,19 +37,7 @@ def import_(paths: tuple[Path, ...], name: str, as_json: bool) -> int:
     formats = load_formats() if name == "auto" else load_formats(name)
     with open_root() as store, output.progress("importing files") as on_progress:
         results = list(import_files(store.port, files, formats, progress=on_progress))
-    failures = [result for result in results if result.problem]
-    if as_json:
-        output.print_json({"files": results})
-    else:
-        for result in results:
-            if not result.problem:
-                _print_imported(result)
-        if not files:
-            output.info("no files were found")
-    sys.stdout.flush()
-    for result in failures:
-        output.warn(f"skipped {output.one_line(result.path)}: {output.one_line(result.problem)}")
-    return 1 if failures else 0
+    return _print_results(results, _print_imported, "no files were found", as_json)
 
 
 def _print_imported(result: ImportResult) -> None:
@@ -61,10 +49,26 @@ def _print_imported(result: ImportResult) -> None:
         count = output.plural(child.records_out, "record")
         print(f"  {output.one_line(child.path)} → {child.id}, {count}")
     for text in (*result.lost, *(text for child in result.children for text in child.lost)):
-        output.warn(f"{name}: {output.one_line(text)}")
+        output.warn(f"{name}: {text}")
 
 
-@click.command()
+def _print_results(results: Sequence[R], print_result: Callable[[R], None], none_found: str, as_json: bool) -> int:
+    """Print the result of each file, then those that were skipped; return the exit code."""
+    failures = [result for result in results if result.problem]
+    if as_json:
+        output.print_json({"files": results})
+    else:
+        for result in results:
+            if not result.problem:
+                print_result(result)
+        if not results:
+            output.info(none_found)
+    for result in failures:
+        output.warn(f"skipped {result.path}: {result.problem}")
+    return 1 if failures else 0
+
+
+@command()
 @session_argument
 @click.option("--format", "name", type=click.Choice(WRITABLE), required=True, help="Choose the format to write.")
 @click.option(
@@ -78,8 +82,6 @@ def _print_imported(result: ImportResult) -> None:
 @click.option(
     "--redact/--no-redact", default=True, help="Redact tokens and passwords in md and html (default), or keep them."
 )
-@json_option
-@root_option()
 def export(*, session_id: str, name: str, folder: Path, redact: bool, as_json: bool) -> None:
     """Export a session to another format.
 
@@ -91,8 +93,7 @@ def export(*, session_id: str, name: str, folder: Path, redact: bool, as_json: b
     from everlog.errors import ConflictError
     from everlog.interop import exporter
 
-    with open_root() as store:
-        session = find_session(store, session_id)
+    with open_session(session_id) as session:
         written: ExportedFiles
         if name == "native":
             written = exporter.export_native(session)
@@ -119,15 +120,12 @@ def export(*, session_id: str, name: str, folder: Path, redact: bool, as_json: b
         return
     for file in files:
         print(output.one_line(file))
-    sys.stdout.flush()
     for text in written.losses:
-        output.warn(f"left out: {output.one_line(text)}")
+        output.warn(f"left out: {text}")
 
 
-@click.command()
+@command()
 @click.argument("directory", metavar="DIR", type=click.Path(exists=True, file_okay=False, path_type=Path))
-@json_option
-@root_option()
 def migrate(directory: Path, as_json: bool) -> int:
     """Import legacy JSON session files from a directory.
 
@@ -140,17 +138,9 @@ def migrate(directory: Path, as_json: bool) -> int:
     files = legacy_files(directory)
     with open_root() as store, output.progress("importing files") as on_progress:
         results = run(store.port, files, progress=on_progress)
-    failures = [result for result in results if result.problem]
-    if as_json:
-        output.print_json({"files": results})
-    else:
-        for result in results:
-            if not result.problem:
-                name = output.one_line(Path(result.path).name)
-                print(f"{name} → {result.id}, {output.plural(result.records_out, 'record')}")
-        if not files:
-            output.info(f"no legacy session files in {directory}")
-    sys.stdout.flush()
-    for result in failures:
-        output.warn(f"skipped {output.one_line(result.path)}: {output.one_line(result.problem)}")
-    return 1 if failures else 0
+    return _print_results(results, _print_migrated, f"no legacy session files in {directory}", as_json)
+
+
+def _print_migrated(result: MigrationResult) -> None:
+    name = output.one_line(Path(result.path).name)
+    print(f"{name} → {result.id}, {output.plural(result.records_out, 'record')}")

@@ -4,90 +4,116 @@ from __future__ import annotations
 
 import sys
 import time
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from everlog.cli import output
-from everlog.cli.completion_source import complete_session
-from everlog.cli.options import find_session, json_option, open_root, parse_age, root_option, session_argument
+from everlog.cli.options import (
+    command,
+    find_session,
+    open_root,
+    open_session,
+    optional_session_argument,
+    parse_age,
+    session_argument,
+)
 
 if TYPE_CHECKING:
+    from everlog.interop.store_copy import SourceDamage
     from everlog.model import Damaged
-    from everlog.session import Store
+    from everlog.wire.responses import Damage
 
 
-@click.command()
-@click.argument("session_id", metavar="[ID]", required=False, shell_complete=complete_session)
-@json_option
-@root_option()
+@command()
+@optional_session_argument
 def verify(session_id: str | None, as_json: bool) -> int:
     """Check the integrity of one session or of all.
 
     Reads every byte. For each wrong crc, seq or part it prints the file, byte range and seq; it
     exits 1 if there is any damage.
     """
+    import msgspec
+
+    from everlog.wire.responses import Damage
+
     with open_root() as store:
         if session_id is not None:
             session = find_session(store, session_id)
-            verified, damage = 1, [(session.id, damaged) for damaged in session.verify()]
+            verified, damage = 1, [Damage.of(session.id, damaged) for damaged in session.verify()]
         else:
-            verified, damage = _verify_all(store)
+            readable, unreadable, damage = check_sessions((row.id for row in store.walk()), store.port.verify)
+            verified = readable + unreadable
     if as_json:
-        results = [_damage_json(damaged, damaged_id if session_id is None else None) for damaged_id, damaged in damage]
+        results = [msgspec.to_builtins(item) for item in damage]
+        for result in results if session_id is not None else ():
+            del result["session"]
         output.print_json({"ok": not damage, "damage": results})
-    for damaged_id, damaged in () if as_json else damage:
-        seq = "" if damaged.seq is None else f" seq {damaged.seq}"
-        location = f"{damaged_id}/{damaged.file} bytes {damaged.start} to {damaged.end}{seq}"
-        print(f"{location}: {output.one_line(damaged.problem)}")
-    if not damage:
-        if not as_json:
-            print(f"{output.plural(verified, 'session')} verified, no damage")
-        return 0
-    sys.stdout.flush()
-    sessions = output.plural(len({damaged_id for damaged_id, _ in damage}), "session")
-    output.warn(
-        f"{output.plural(len(damage), 'problem')} in {sessions} of {verified:,}"
-        " (everlog sessions repair ID repairs what it can)"
-    )
-    return 1
+    else:
+        print_check(verified, damage, with_bytes=True)
+    if damage:
+        hint = "everlog sessions repair ID repairs what it can"
+        output.warn(f"{count_problems(damage)} of {verified:,} ({hint})")
+    return 1 if damage else 0
 
 
-def _verify_all(store: Store) -> tuple[int, list[tuple[str, Damaged]]]:
+def check_sessions(
+    sessions: Iterable[str], verify: Callable[[str], Iterable[Damaged]], fatal: tuple[type[Exception], ...] = ()
+) -> tuple[int, int, list[Damage]]:
+    """Check the integrity of sessions; return how many could be read, how many not, and the damage.
+
+    A session that cannot be read counts as damaged; an error that is `fatal` ends the check.
+    """
     from everlog.errors import EverlogError, NotFoundError
-    from everlog.model import Damaged
+    from everlog.wire.responses import Damage
 
-    damage: list[tuple[str, Damaged]] = []
-    done = 0
+    damage: list[Damage] = []
+    readable = unreadable = 0
     with output.progress("verifying") as on_progress:
-        ids = [row.id for row in store.walk()]
-        for session_id in ids:
+        ids = list(sessions)
+        for number, session in enumerate(ids, 1):
             try:
-                damage += [(session_id, damaged) for damaged in store.port.verify(session_id)]
+                damage += [Damage.of(session, damaged) for damaged in verify(session)]
+                readable += 1
+            except fatal:
+                raise
             except NotFoundError:
-                continue  # deleted meanwhile
+                pass  # deleted meanwhile
             except EverlogError as error:  # go on with the other sessions
-                unreadable = Damaged(file="session.jsonl", start=0, end=0, problem=error.message)
-                damage.append((session_id, unreadable))
-            done += 1
-            on_progress(done, len(ids))
-    return done, damage
+                unreadable += 1
+                problem = error.message
+                damage.append(Damage(session=session, file="session.jsonl", start=0, end=0, seq=None, problem=problem))
+            on_progress(number, len(ids))
+    return readable, unreadable, damage
 
 
-def _damage_json(damage: Damaged, session_id: str | None) -> dict[str, Any]:
-    location = {"file": damage.file, "start": damage.start, "end": damage.end}
-    answer: dict[str, Any] = {**location, "seq": damage.seq, "problem": damage.problem}
-    return answer if session_id is None else {"session": session_id, **answer}
+def print_check(verified: int, damage: Sequence[Damage], *, with_bytes: bool) -> None:
+    """Print the damage that a check found, or that there is none."""
+    for item in damage:
+        print(format_damage(item, with_bytes=with_bytes))
+    if not damage:
+        print(f"{output.plural(verified, 'session')} verified, no damage")
 
 
-@click.command()
+def format_damage(damage: Damage | SourceDamage, *, with_bytes: bool = True) -> str:
+    """Return one line: session, file, place and problem."""
+    place = f" bytes {damage.start} to {damage.end}" if with_bytes else ""
+    place += "" if damage.seq is None else f" seq {damage.seq}"
+    return output.one_line(f"{damage.session}/{damage.file}{place}: {damage.problem}")
+
+
+def count_problems(damage: Sequence[Damage | SourceDamage]) -> str:
+    """Return how many problems there are in how many sessions, as text."""
+    sessions = output.plural(len({item.session for item in damage}), "session")
+    return f"{output.plural(len(damage), 'problem')} in {sessions}"
+
+
+@command()
 @session_argument
-@json_option
-@root_option()
 def repair(session_id: str, as_json: bool) -> None:
     """Repair what can be repaired, without deleting anything."""
-    with open_root() as store:
-        session = find_session(store, session_id)
+    with open_session(session_id) as session:
         steps = session.repair()
         remaining = session.verify()
     if as_json:
@@ -96,37 +122,30 @@ def repair(session_id: str, as_json: bool) -> None:
         for step in steps or ("nothing to repair",):
             print(output.one_line(step))
     if remaining:
-        sys.stdout.flush()
         output.warn(f"{output.plural(len(remaining), 'problem')} could not be repaired")
 
 
-@click.command()
+@command()
 @session_argument
 @click.option("--yes", is_flag=True, help="Delete without asking.")
-@json_option
-@root_option()
 def rm(session_id: str, yes: bool, as_json: bool) -> int:
     """Delete a session permanently, after asking."""
-    with open_root() as store:
-        session = find_session(store, session_id)
+    with open_session(session_id) as session:
         if not yes:
             if not output.is_terminal(sys.stdin):
                 raise click.UsageError("deleting needs --yes when stdin is not a terminal")
             metadata = session.metadata
-            label = f"{session.id} ({output.one_line(metadata.display_title)}, "
-            label += f"{output.plural(metadata.message_count, 'message')})"
-            if not click.confirm(f"Delete {label} permanently?", err=True):
+            label = f"{output.one_line(metadata.display_title)}, {output.plural(metadata.message_count, 'message')}"
+            if not click.confirm(f"Delete {session.id} ({label}) permanently?", err=True):
                 output.warn("nothing was deleted")
                 return 1
         count = session.delete()
-    if as_json:
-        output.print_json({"id": session.id, "parts": count})
-    else:
-        print(f"deleted {session.id}: {output.plural(count, 'part')}")
+    text = f"deleted {session.id}: {output.plural(count, 'part')}"
+    output.print_answer({"id": session.id, "parts": count}, text, as_json)
     return 0
 
 
-@click.command()
+@command()
 @click.option(
     "--older-than",
     required=True,
@@ -135,8 +154,6 @@ def rm(session_id: str, yes: bool, as_json: bool) -> int:
     help="Select sessions without activity for this long: 30d, 12h, 2w, 45m.",
 )
 @click.option("--yes", is_flag=True, help="Delete them; without it they are only listed.")
-@json_option
-@root_option()
 def prune(older_than: float, yes: bool, as_json: bool) -> int:
     """Delete sessions that have been inactive for a long time.
 
@@ -180,7 +197,6 @@ def prune(older_than: float, yes: bool, as_json: bool) -> int:
     else:
         _print_pruned(entries, deleted, dry_run=not yes)
     if failed:
-        sys.stdout.flush()
         output.warn(f"{output.plural(failed, 'session')} could not be deleted")
     return 1 if failed else 0
 
@@ -210,20 +226,15 @@ def _print_pruned(entries: list[dict[str, Any]], deleted: int, *, dry_run: bool)
         print(f"{output.plural(deleted, 'session')} deleted, {output.size(total)}")
 
 
-@click.command()
+@command()
 @session_argument
-@json_option
-@root_option()
 def reclaim(session_id: str, as_json: bool) -> None:
     """Remove skipped lines from a PicoClaw session.
 
     These are the lines that PicoClaw no longer reads. They are archived first (see everlog archive
     list). Other kinds of sessions have nothing to reclaim.
     """
-    with open_root() as store:
-        session = find_session(store, session_id)
+    with open_session(session_id) as session:
         freed = session.reclaim()
-    if as_json:
-        output.print_json({"id": session.id, "bytesFreed": freed})
-    else:
-        print(f"{session.id}: {output.size(freed)} freed" if freed else "nothing to reclaim")
+    text = f"{session.id}: {output.size(freed)} freed" if freed else "nothing to reclaim"
+    output.print_answer({"id": session.id, "bytesFreed": freed}, text, as_json)

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from everlog.cli import output
-from everlog.cli.completion_source import complete_agent
-from everlog.cli.options import json_option, open_root, parse_time, root_option
+from everlog.cli.options import complete_agent, json_option, open_root, parse_time, root_option
 
 if TYPE_CHECKING:
     from everlog.ports import Hit

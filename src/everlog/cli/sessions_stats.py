@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any, cast
 import click
 
 from everlog.cli import output
-from everlog.cli.completion_source import complete_agent, complete_session
-from everlog.cli.options import find_session, json_option, open_root, parse_time, root_option
+from everlog.cli.options import command, filter_options, find_session, open_root, optional_session_argument, time_option
 
 if TYPE_CHECKING:
     from everlog.log.usage_report import Grouping, UsageLine, UsageSummary
@@ -21,25 +20,16 @@ _EIGHTHS = " ▏▎▍▌▋▊▉█"
 _BAR_MIN = 6  # columns of the narrowest bar
 
 
-@click.command("stats")
-@click.argument("session_id", metavar="[ID]", required=False, shell_complete=complete_session)
-@click.option(
-    "--since",
-    callback=parse_time,
-    metavar="TIME",
-    help="Count from this day on: ISO 8601 (UTC), or an age such as 30d.",
-)
-@click.option("--until", callback=parse_time, metavar="TIME", help="Count only days that began before TIME.")
-@click.option("--agent", shell_complete=complete_agent, help="Count only sessions of this agent.")
-@click.option("--sender", help="Count only sessions with this sender.")
-@click.option("--source", help="Count only sessions from this source: interactive, cron, …")
+@command("stats")
+@optional_session_argument
+@time_option("--since", "Count from this day on: ISO 8601 (UTC), or an age such as 30d.")
+@time_option("--until", "Count only days that began before TIME.")
+@filter_options("Count")
 @click.option(
     "--by",
     type=click.Choice(("day", "week", "month", "model")),
     help="Print one line for each; default: day, week or month, depending on the time span.",
 )
-@json_option
-@root_option()
 def stats(
     session_id: str | None, since: str | None, until: str | None, by: str | None, as_json: bool, **criteria: Any
 ) -> None:
@@ -72,7 +62,6 @@ def stats(
         if report.costliest and session_id is None:
             print()
             _print_costliest(report)
-    sys.stdout.flush()
     if report.unpriced:
         names = ", ".join(name or "an unknown model" for name in report.unpriced)
         output.info(f"no price is known for {names}")

@@ -5,19 +5,19 @@ Each is durable when it returns, and an error means that nothing was written.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from everlog.cli import output
-from everlog.cli.completion_source import complete_agent
-from everlog.cli.options import find_session, json_option, open_root, root_option, session_argument
+from everlog.cli.options import command, complete_agent, open_root, open_session, session_argument
 
 if TYPE_CHECKING:
     from everlog.model import Metadata
 
 
-@click.command()
+@command()
 @click.option("--agent", default="main", show_default=True, shell_complete=complete_agent, help="Set the agent.")
 @click.option("--sender", default="user", show_default=True, help="Set who talks with the agent.")
 @click.option("--model", default="", help="Set the model that answers.")
@@ -36,8 +36,6 @@ if TYPE_CHECKING:
 @click.option(
     "--context", metavar="JSON", help="Route like a message with this context, and create the next session there."
 )
-@json_option
-@root_option()
 def new(as_json: bool, aliases: tuple[str, ...], context: str | None, **fields: Any) -> None:
     """Create an empty session and print its id.
 
@@ -57,14 +55,14 @@ def new(as_json: bool, aliases: tuple[str, ...], context: str | None, **fields: 
 def _create_routed(context: str, aliases: tuple[str, ...], fields: dict[str, Any]) -> Metadata:
     from click.core import ParameterSource
 
-    from everlog.cli import route_input
+    from everlog.cli.route import parse_context
     from everlog.identity.route import Router, Routing
 
     ctx = click.get_current_context()
     has_agent = ctx.get_parameter_source("agent") is ParameterSource.COMMANDLINE
     if has_agent or "key" in fields or aliases:
         raise click.UsageError("--context cannot be combined with --agent, --key or --alias")
-    inbound = route_input.parse_context(context)
+    inbound = parse_context(context)
     del fields["agent"]
     if ctx.get_parameter_source("sender") is not ParameterSource.COMMANDLINE:
         fields["sender"] = inbound.sender_id or fields["sender"]
@@ -73,7 +71,7 @@ def _create_routed(context: str, aliases: tuple[str, ...], fields: dict[str, Any
         return store.route_to_session(routed, new_chat=True, **fields).metadata
 
 
-@click.command()
+@command()
 @session_argument
 @click.argument("text", required=False)
 @click.option("--role", type=click.Choice(["user", "assistant"]), default="user", help="Set the role of TEXT.")
@@ -85,8 +83,6 @@ def _create_routed(context: str, aliases: tuple[str, ...], fields: dict[str, Any
     help="Append only if SEQ is the last record; exit 1 otherwise.",
 )
 @click.option("--id", "record_id", metavar="UUID", help="Set the message's id, so that a retry is harmless.")
-@json_option
-@root_option()
 def append(
     *,
     session_id: str,
@@ -111,8 +107,7 @@ def append(
         records = [append_input.text_message(text, role)]
     if record_id is not None:
         records = [append_input.assign_id(records, record_id)]
-    with open_root() as store:
-        session = find_session(store, session_id)
+    with open_session(session_id) as session:
         stored = session.append_many(records, expected_seq=expect)
     if as_json:
         output.print_json({"records": [{"seq": record.seq, "id": record.id} for record in stored]})
@@ -123,36 +118,28 @@ def append(
         output.info(f"{output.plural(dropped, 'auto-injected message')} not stored")
 
 
-@click.command()
+@command()
 @session_argument
 @click.argument("title")
-@json_option
-@root_option()
 def rename(session_id: str, title: str, as_json: bool) -> None:
     """Rename a session."""
     if not title.strip():
         raise click.UsageError("the title is empty")
-    with open_root() as store:
-        metadata = find_session(store, session_id).rename(title)
-    if as_json:
-        _print_session(metadata, as_json)
-    else:
-        print(f"renamed {metadata.id} to {output.one_line(metadata.display_title)}")
+    with open_session(session_id) as session:
+        metadata = session.rename(title)
+    _print_session(metadata, as_json, f"renamed {metadata.id} to {metadata.display_title}")
 
 
-@click.command("delete-message")
+@command("delete-message")
 @session_argument
 @click.argument("seqs", metavar="SEQ...", nargs=-1, required=True, type=click.IntRange(min=1))
 @click.option("--undo", is_flag=True, help="Restore deleted messages.")
-@json_option
-@root_option()
 def delete_message(session_id: str, seqs: tuple[int, ...], undo: bool, as_json: bool) -> None:
     """Delete messages from the conversation.
 
     A tool call and its result are deleted together. The log keeps them: --undo restores them.
     """
-    with open_root() as store:
-        session = find_session(store, session_id)
+    with open_session(session_id) as session:
         if undo:
             marker = session.restore(*seqs)
             answer: dict[str, Any] = {"seq": marker.seq, "restores": marker.restores}
@@ -165,55 +152,43 @@ def delete_message(session_id: str, seqs: tuple[int, ...], undo: bool, as_json: 
     if stale:
         answer["stale"] = stale
         output.warn(f"the summary still covers {_format_seqs(stale)} (the next compaction drops them)")
-    if as_json:
-        output.print_json(answer)
-    else:
-        print(message)
+    output.print_answer(answer, message, as_json)
 
 
-@click.command()
+@command()
 @session_argument
 @click.argument("seq", type=click.IntRange(min=0))
-@json_option
-@root_option()
 def rewind(session_id: str, seq: int, as_json: bool) -> None:
     """Rewind a session to message SEQ.
 
     Later messages leave the conversation; this cannot be undone, but the log keeps them. 0 rewinds
     to the start.
     """
-    with open_root() as store:
-        marker = find_session(store, session_id).rewind(seq)
-    if as_json:
-        output.print_json({"seq": marker.seq, "toSeq": marker.to_seq})
-    else:
-        print(f"rewound to {marker.to_seq}" if marker.to_seq else "rewound to the start")
+    with open_session(session_id) as session:
+        marker = session.rewind(seq)
+    answer = {"seq": marker.seq, "toSeq": marker.to_seq}
+    output.print_answer(answer, f"rewound to {marker.to_seq or 'the start'}", as_json)
 
 
-@click.command()
+@command()
 @session_argument
 @click.option("--at", type=click.IntRange(min=0), metavar="SEQ", help="Copy only up to this record.")
-@json_option
-@root_option()
 def fork(session_id: str, at: int | None, as_json: bool) -> None:
     """Fork a session, and print the id of the copy.
 
     The copy has the same records, all or up to SEQ, byte for byte.
     """
-    with open_root() as store:
-        _print_session(find_session(store, session_id).fork(at).metadata, as_json)
+    with open_session(session_id) as session:
+        _print_session(session.fork(at).metadata, as_json)
 
 
-def _print_session(metadata: Any, as_json: bool) -> None:
-    if as_json:
-        from everlog.log.fold import to_builtins
+def _print_session(metadata: Metadata, as_json: bool, text: str = "") -> None:
+    from everlog.log.fold import to_builtins
 
-        output.print_json(to_builtins(metadata))
-    else:
-        print(metadata.id)
+    output.print_answer(to_builtins(metadata), text or metadata.id, as_json)
 
 
-def _format_seqs(seqs: Any) -> str:
+def _format_seqs(seqs: Iterable[int]) -> str:
     """Return `message 3`, `messages 3, 4, 9`, or `messages 3 to 90` for a complete range."""
     numbers = sorted(seqs)
     if len(numbers) == 1:

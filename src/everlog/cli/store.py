@@ -3,33 +3,24 @@
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
 from everlog.cli import output
-from everlog.cli.options import chosen_root, chosen_store, json_option, root_option
+from everlog.cli.options import chosen_root, chosen_store, command
+from everlog.cli.sessions_maintenance import check_sessions, count_problems, format_damage, print_check
 
 if TYPE_CHECKING:
     from everlog.interop.store_copy import CopyReport
-    from everlog.model import Damaged
     from everlog.stores.disk_usage import DiskUsage
     from everlog.stores.file.file_store import FileStore
     from everlog.stores.postgres.postgres_store import PostgresStore
 
 
-@click.group()
-@root_option()
-def store() -> None:
-    """Maintain the store of the sessions: a directory or a database."""
-
-
-@store.command("migrate")
-@json_option
-@root_option()
+@command("migrate")
 def migrate(as_json: bool) -> None:
     """Migrate the tables of a database to the version of this everlog.
 
@@ -42,25 +33,21 @@ def migrate(as_json: bool) -> None:
     before = after = 0
     if address is not None:
         before, after = migrate_database(address, home=chosen_root())
-    if as_json:
-        output.print_json({"before": before, "after": after})
-    elif address is None:
-        print("files need no migration")
-    elif before == after:
-        print(f"the tables have version {after}")
-    else:
-        print(f"the tables have version {after} now, {before or 'none'} before")
+    text = f"the tables have version {after}"
+    if address is None:
+        text = "files need no migration"
+    elif before != after:
+        text += f" now, {before or 'none'} before"
+    output.print_answer({"before": before, "after": after}, text, as_json)
 
 
 # --- copying
 
 
-@store.command("copy")
+@command("copy")
 @click.argument("source", metavar="SRC")
 @click.argument("target", metavar="DST")
 @click.option("--session", "sessions", metavar="ID", multiple=True, help="Copy only this one; repeatable.")
-@json_option
-@root_option()
 def copy(source: str, target: str, sessions: tuple[str, ...], as_json: bool) -> int:
     """Copy sessions from one store to another, byte for byte.
 
@@ -120,85 +107,46 @@ def _open_native_store(address: str | None = None) -> Iterator[FileStore | Postg
 
 def _print_copy_report(report: CopyReport) -> None:
     for damage in report.damage:
-        seq = "" if damage.seq is None else f" seq {damage.seq}"
-        suffix = ", left out" if damage.left_out else ""
-        location = f"{damage.session}/{damage.file} bytes {damage.start} to {damage.end}{seq}"
-        print(f"{location}: {output.one_line(damage.problem)}{suffix}")
+        print(format_damage(damage) + (", left out" if damage.left_out else ""))
     counts = f"{output.plural(report.copied, 'session')} copied, {report.grown:,} extended"
     written = f"{output.plural(report.lines, 'line')}, {output.size(report.bytes)}"
     print(f"{counts}, {report.same:,} unchanged; {written}")
     print(f"{output.plural(report.compared, 'line')} read back and equal")
-    sys.stdout.flush()
     for refusal in report.refused:
         output.warn(f"refused {refusal.session}: {refusal.problem}")
     if report.damage:
-        sessions = output.plural(len({damage.session for damage in report.damage}), "session")
-        output.warn(f"{output.plural(len(report.damage), 'problem')} in {sessions} of the source")
+        output.warn(f"{count_problems(report.damage)} of the source")
 
 
 # --- checking
 
 
-@store.command("verify")
-@json_option
-@root_option()
+@command("verify")
 def verify(as_json: bool) -> int:
     """Check the integrity of every session, listed or not.
 
     Prints every wrong crc, seq, part or, in a database, epoch; exits 1 if there is any damage.
     """
-    from everlog.errors import EverlogError, NotFoundError, StoreFailedError
-    from everlog.model import Damaged
+    from everlog.errors import StoreFailedError
     from everlog.ports import shared_between_machines
 
-    damage: list[tuple[str, Damaged]] = []
-    verified = 0
-    with _open_native_store() as opened, output.progress("verifying") as on_progress:
-        ids = list(opened.ids())
-        for number, session in enumerate(ids, 1):
-            try:
-                damage += [(session, damaged) for damaged in opened.verify(session)]
-                verified += 1
-            except NotFoundError:
-                pass  # deleted meanwhile
-            except EverlogError as error:  # go on with the other sessions
-                is_database = shared_between_machines(opened) is not None
-                if isinstance(error, StoreFailedError) and is_database:
-                    raise  # a database fails as a whole
-                unreadable = Damaged(file="session.jsonl", start=0, end=0, problem=error.message)
-                damage.append((session, unreadable))
-            on_progress(number, len(ids))
+    with _open_native_store() as opened:
+        # A database fails as a whole, not session by session.
+        fatal = () if shared_between_machines(opened) is None else (StoreFailedError,)
+        verified, _, damage = check_sessions(opened.ids(), opened.verify, fatal)
     if as_json:
-        results = [_damage_json(session, damaged) for session, damaged in damage]
-        output.print_json({"ok": not damage, "sessions": verified, "damage": results})
+        output.print_json({"ok": not damage, "sessions": verified, "damage": damage})
     else:
-        _print_verified(verified, damage)
+        print_check(verified, damage, with_bytes=False)
+        if damage:
+            output.warn(count_problems(damage))
     return 1 if damage else 0
 
 
-def _damage_json(session: str, damage: Damaged) -> dict[str, Any]:
-    location = {"session": session, "file": damage.file, "start": damage.start, "end": damage.end}
-    return {**location, "seq": damage.seq, "problem": damage.problem}
-
-
-def _print_verified(verified: int, damage: list[tuple[str, Damaged]]) -> None:
-    for session, damaged in damage:
-        seq = "" if damaged.seq is None else f" seq {damaged.seq}"
-        print(f"{session}/{damaged.file}{seq}: {output.one_line(damaged.problem)}")
-    if not damage:
-        print(f"{output.plural(verified, 'session')} verified, no damage")
-        return
-    sys.stdout.flush()
-    sessions = output.plural(len({session for session, _ in damage}), "session")
-    output.warn(f"{output.plural(len(damage), 'problem')} in {sessions}")
-
-
-@store.command("stats")
+@command("stats")
 @click.option(
     "--limit", default=10, show_default=True, type=click.IntRange(0), help="List this many of the biggest sessions."
 )
-@json_option
-@root_option()
 def stats(limit: int, as_json: bool) -> None:
     """Show how much space the store uses, and for what."""
     with _open_native_store() as opened:

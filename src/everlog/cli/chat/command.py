@@ -8,14 +8,13 @@ from typing import TYPE_CHECKING
 import click
 
 from everlog.cli import output
-from everlog.cli.completion_source import complete_agent, complete_session
-from everlog.cli.options import chosen_foreign, chosen_root, chosen_store, json_option, root_option
+from everlog.cli.options import chosen_foreign, chosen_root, chosen_store, command, complete_agent, complete_session
 
 if TYPE_CHECKING:
     from everlog.cli.chat.session_choice import SessionChoice
 
 
-@click.command()
+@command()
 @click.option("--new", "is_new", is_flag=True, help="Start a new session.")
 @click.option(
     "--resume",
@@ -29,8 +28,6 @@ if TYPE_CHECKING:
 @click.option("--sender", help="Chat as this sender; default: user.")
 @click.option("--model", help="Set the session's model: provider:name, or offline.")
 @click.option("-p", "--prompt", metavar="TEXT", help="Send TEXT, print the answer, and exit.")
-@json_option
-@root_option()
 def chat(
     *,
     is_new: bool,

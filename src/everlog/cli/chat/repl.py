@@ -21,7 +21,7 @@ from everlog.cli.chat.event_printer import JOINED_NOTICE, OTHER_SESSION_HINT, Ev
 from everlog.cli.chat.input_history import JsonFileHistory
 from everlog.cli.chat.session_choice import describe_session, model_of
 from everlog.cli.chat.slash_completion import SlashCompleter
-from everlog.cli.model_windows import window_of
+from everlog.cli.sessions_context import window_of
 from everlog.errors import ContextOverflowError, EverlogError, NotFoundError
 from everlog.session import Session
 from everlog.wire.events import (
