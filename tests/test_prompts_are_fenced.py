@@ -173,7 +173,7 @@ async def _walk_built_in_summary(root: Path, text: str) -> Prompts:
     for strategy in ("structured", "rounds", "prose"):
         store = everlog.open_store(root / strategy)
         session = store.create()
-        settings = CompactionSettings(strategy=strategy, keep_recent_tokens=1_024, reserve_tokens=4_000)  # type: ignore[arg-type]
+        settings = CompactionSettings(strategy=strategy, keep_recent_tokens=1_024, reserve_tokens=4_000)
         agent = Agent(store, settings=settings, model="offline")
         for _ in range(2):
             _fill(session, text)

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import apsw
 
-from everlog.index.ranking import WEIGHTS
-from everlog.index.words import grams, identifiers
+from everlog.index.search.fts5 import to_fts5
+from everlog.index.search.query import Node, Phrase
+from everlog.index.search.ranking import WEIGHTS
+from everlog.index.search.words import grams, identifiers
 
 
 class Table:
@@ -24,9 +28,14 @@ class Table:
             )
             self._connection.execute("INSERT INTO inside (rowid, names) VALUES (?, ?)", (row, identifiers(text)))
 
-    def matching(self, expression: str, table: str = "passage") -> list[int]:
+    def matching(self, match: Node | None) -> list[int]:
         """The numbers of the texts that match; an expression that is no expression raises."""
-        rows = self._connection.execute(
-            f"SELECT rowid FROM {table} WHERE {table} MATCH ? ORDER BY rowid", (expression,)
-        )
-        return [row[0] for row in rows]
+        return [] if match is None else self._run("passage", to_fts5(match))
+
+    def containing(self, names: Sequence[str]) -> list[int]:
+        """The numbers of the texts whose identifiers contain all names."""
+        return self._run("inside", " AND ".join(to_fts5(Phrase(name)) for name in names))
+
+    def _run(self, table: str, expression: str) -> list[int]:
+        query = f"SELECT rowid FROM {table} WHERE {table} MATCH ? ORDER BY rowid"
+        return [row[0] for row in self._connection.execute(query, (expression,))]

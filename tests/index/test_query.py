@@ -6,7 +6,8 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from everlog.index.query import MAX_TERMS, parse_query
+from everlog.index.search.fts5 import to_fts5
+from everlog.index.search.query import MAX_TERMS, parse_query
 from tests.index.search_tables import Table
 
 TEXTS = (
@@ -109,9 +110,9 @@ def test_when_nothing_matches_any_of_the_words_may() -> None:
 
 
 def test_a_piece_of_an_identifier_is_found_inside() -> None:
-    assert TABLE.matching(parse_query("serNam").match_substring, "inside") == [3]
-    assert TABLE.matching(parse_query("user_na").match_substring, "inside") == [4]
-    assert parse_query("ab").match_substring == ""
+    assert TABLE.containing(parse_query("serNam").substrings) == [3]
+    assert TABLE.containing(parse_query("user_na").substrings) == [4]
+    assert parse_query("ab").substrings == ()
 
 
 def test_runs_without_spaces_are_to_be_marked_as_typed() -> None:
@@ -121,7 +122,7 @@ def test_runs_without_spaces_are_to_be_marked_as_typed() -> None:
 @pytest.mark.parametrize("query", ["", " ", "()", '""', "* - +", "😀", "\x00", "\ud800", '"', "。、"])
 def test_without_words_there_is_nothing_to_search_for(query: str) -> None:
     parsed = parse_query(query)
-    assert (parsed.match, parsed.match_any, parsed.match_substring) == ("", "", "")
+    assert (parsed.match, parsed.match_any, parsed.substrings) == (None, None, ())
 
 
 @pytest.mark.parametrize(
@@ -139,9 +140,9 @@ def test_without_words_there_is_nothing_to_search_for(query: str) -> None:
 )
 def test_an_endless_query_is_cut_and_still_valid(query: str) -> None:
     parsed = parse_query(query)
-    for expression in filter(None, (parsed.match, parsed.match_any)):
-        TABLE.matching(expression)
-    assert parsed.match.count(" AND ") <= MAX_TERMS
+    for match in (parsed.match, parsed.match_any):
+        TABLE.matching(match)
+    assert parsed.match is None or to_fts5(parsed.match).count(" AND ") <= MAX_TERMS
 
 
 PIECES = st.sampled_from(
@@ -191,11 +192,11 @@ PIECES = st.sampled_from(
 def test_every_text_is_a_query(text: str) -> None:
     parsed = parse_query(text)
     assert parse_query(text) == parsed
-    for expression in filter(None, (parsed.match, parsed.match_any)):
-        TABLE.matching(expression)
-    if parsed.match_substring:
-        TABLE.matching(parsed.match_substring, "inside")
-    assert bool(parsed.match) == bool(parsed.match_any)
+    for match in (parsed.match, parsed.match_any):
+        TABLE.matching(match)
+    if parsed.substrings:
+        TABLE.containing(parsed.substrings)
+    assert (parsed.match is None) == (parsed.match_any is None)
 
 
 @given(st.lists(st.sampled_from(" ".join(TEXTS[:2]).split()), min_size=1, max_size=5))

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from everlog.index.words import character_pairs, grams, identifiers, split_identifier, split_scripts
+from everlog.index.search.words import character_pairs, grams, identifiers, split_identifier, split_scripts
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from everlog.index.passages import collect_changes
+from everlog.index.search.passages import collect_changes
 from everlog.log.fold import fold
 from everlog.log.markers import Markers, read_since_summary
 from everlog.model import MARKERS, AnyRecord, Compaction, Message, Rewind, Tombstone, user

@@ -10,12 +10,12 @@ import pytest
 
 import everlog
 from everlog.app import open_store
+from everlog.index.search.search_index import SearchIndex
 from everlog.model import Compaction, Entry, Tombstone
 from everlog.ports import Query, SessionHit
 from everlog.session import Store
 from everlog.settings import SearchSettings, SessionSettings, Settings
 from everlog.stores.file.file_store import FileStore
-from everlog.stores.indexing import SearchIndex
 from tests.stores.postgres.open_stores import Stores, shared_server
 
 SECRET = "ghp_" + "a1B2" * 9

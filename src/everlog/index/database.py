@@ -23,6 +23,7 @@ LOCK_TIMEOUT = 5.0  # seconds to wait for another process
 _RETRY_PAUSE = 0.002
 _UNUSABLE_ERRORS = (apsw.CorruptError, apsw.NotADBError, apsw.FormatError, apsw.SQLError, apsw.SchemaChangeError)
 _READ_ONLY_ERRORS = (apsw.CantOpenError, apsw.ReadOnlyError, apsw.PermissionsError)
+TOKENIZER = "porter unicode61 remove_diacritics 2"  # of the words of passages
 
 _MARK_AHEAD = """INSERT INTO ahead SELECT new.id
     WHERE NOT EXISTS (SELECT 1 FROM ahead WHERE session = new.id);"""
@@ -52,7 +53,7 @@ SCHEMA = (
         UPDATE fact SET value = value + 1 WHERE key = 'sessions'; END""",
     """CREATE TRIGGER session_removed AFTER DELETE ON session BEGIN
         UPDATE fact SET value = value - 1 WHERE key = 'sessions'; END""",
-    # Search (`fulltext`): the passages, their words, and the words inside identifiers.
+    # Search (`search.fts5`): the passages, their words, and the words inside identifiers.
     """CREATE TABLE taken (session TEXT PRIMARY KEY, number INTEGER UNIQUE, seq INTEGER,
         bytes INTEGER) WITHOUT ROWID""",
     # Sessions that may have grown since: a search must find them without reading all sessions.
@@ -70,9 +71,9 @@ SCHEMA = (
         CASE kind WHEN 'user' THEN text END AS user,
         CASE kind WHEN 'assistant' THEN text END AS assistant,
         CASE kind WHEN 'tool' THEN text END AS tool, grams FROM passage""",
-    """CREATE VIRTUAL TABLE word USING fts5(summary, title, user, assistant, tool, grams,
+    f"""CREATE VIRTUAL TABLE word USING fts5(summary, title, user, assistant, tool, grams,
         content = 'passage_column', content_rowid = 'id',
-        tokenize = "porter unicode61 remove_diacritics 2")""",
+        tokenize = "{TOKENIZER}")""",
     """CREATE VIRTUAL TABLE inside USING fts5(names, content = '', contentless_delete = 1,
         tokenize = 'trigram')""",
     "INSERT INTO fact VALUES ('passages', 0)",

@@ -86,7 +86,7 @@ class SessionIndex:
 
     def drop(self, sessions: Iterable[str]) -> None:
         """Delete all rows of sessions."""
-        from everlog.index.fulltext import drop_session  # noqa: PLC0415 - a listing needs no search
+        from everlog.index.search.fts5 import drop_session  # noqa: PLC0415 - a listing needs no search
 
         with self.database.write_transaction() as cursor:
             for session in sessions:

@@ -45,7 +45,7 @@ from everlog.stores.file.log_reader import is_birth_record
 from everlog.stores.file.turn_lock import busy_error
 
 if TYPE_CHECKING:
-    from everlog.stores.indexing import SearchIndex
+    from everlog.index.search.search_index import SearchIndex
 
 
 class InMemoryLog:
@@ -354,7 +354,7 @@ class InMemoryStore:
 
     def _build_search_index(self) -> SearchIndex:
         from everlog.index.listing_rows import SessionIndex  # noqa: PLC0415 - loads SQLite; few search here
-        from everlog.stores.indexing import open_search_index  # noqa: PLC0415
+        from everlog.index.search.search_index import open_search_index  # noqa: PLC0415
 
         with self._lock:
             rows = [SessionRow(log.metadata, sum(log.sizes), len(log.sizes)) for log in self._logs.values()]

@@ -14,7 +14,7 @@ import pytest
 from everlog.model import TURN_END, Event, Meta, Usage, assistant, user
 from everlog.ports import Filter, Query
 from everlog.settings import PostgresSettings, Settings
-from everlog.stores.postgres import text_search_words
+from everlog.stores.postgres import passage_search
 from everlog.stores.postgres.id_columns import sid_of
 from everlog.stores.postgres.metadata_rows import MAX_REFRESHED
 from everlog.stores.postgres.postgres_store import PostgresStore
@@ -166,8 +166,8 @@ def test_a_long_message_in_any_script_is_taken_in(stores: Stores) -> None:
 
 def test_words_and_grams_share_the_room_of_an_entry() -> None:
     text = "字母" * 10
-    assert text_search_words.encode_document(text, "字母 母字") == f"{text} é é05b5706bcd é06bcd05b57"
-    many = text_search_words.encode_document("", " ".join(chr(0x4E00 + n) + chr(0x4E00 + n) for n in range(40_000)))
+    assert passage_search.encode_document(text, "字母 母字") == f"{text} é é05b5706bcd é06bcd05b57"
+    many = passage_search.encode_document("", " ".join(chr(0x4E00 + n) + chr(0x4E00 + n) for n in range(40_000)))
     assert 17 * len(many.split()) == pytest.approx(350_000, rel=0.01)
 
 

@@ -9,14 +9,13 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from everlog.index import ranking
-from everlog.index.query import parse_query
+from everlog.index.search import ranking
+from everlog.index.search.query import Node, parse_query
 from everlog.model import assistant, user
 from everlog.ports import Query
-from everlog.stores.postgres import text_search_words
+from everlog.stores.postgres import passage_search
 from everlog.stores.postgres.passage_search import PassageSearch
 from everlog.stores.postgres.postgres_store import PostgresStore
-from everlog.stores.postgres.snippets import make_snippet
 from tests.examples import examples
 from tests.index import test_query as queries
 from tests.stores.postgres.open_stores import Stores, shared_server
@@ -51,8 +50,8 @@ def texts(store: PostgresStore) -> PassageSearch:
     return store.passages
 
 
-def matching(texts: PassageSearch, match: str) -> list[int]:
-    hits = texts.find_best(match, WEIGHTS, Query(text=""), 100) if match else []
+def matching(texts: PassageSearch, match: Node | None) -> list[int]:
+    hits = texts.find_best(match, WEIGHTS, Query(text=""), 100) if match is not None else []
     return sorted(hit.seq for hit in hits)
 
 
@@ -68,7 +67,7 @@ def test_when_nothing_matches_any_of_the_words_may(texts: PassageSearch) -> None
 
 def test_a_piece_of_an_identifier_is_found_inside(texts: PassageSearch) -> None:
     for piece, found in (("serNam", [3]), ("user_na", [4]), ("rNaX", [])):
-        hits = texts.find_substrings(parse_query(piece).match_substring, Query(text=""), 10)
+        hits = texts.find_substrings(parse_query(piece).substrings, Query(text=""), 10)
         assert [hit.seq for hit in hits] == found
 
 
@@ -76,13 +75,15 @@ def test_a_piece_of_an_identifier_is_found_inside(texts: PassageSearch) -> None:
 @given(st.text())
 def test_every_text_can_be_asked_for_and_taken_in(texts: PassageSearch, text: str) -> None:
     parsed = parse_query(text)
-    for match in filter(None, (parsed.match, parsed.match_any)):
+    for match in (parsed.match, parsed.match_any):
+        if match is None:
+            continue
         matching(texts, match)
         texts.count_matches(match)
         texts.matching_rows(match, 5)
-    if parsed.match_substring:
-        texts.find_substrings(parsed.match_substring, Query(text=""), 5)
-    text_search_words.encode_document(text, text)
+    if parsed.substrings:
+        texts.find_substrings(parsed.substrings, Query(text=""), 5)
+    passage_search.encode_document(text, text)
 
 
 def test_long_strange_and_repetitive_messages_are_taken_in(stores: Stores) -> None:
@@ -141,20 +142,3 @@ def test_words_are_the_same_in_any_locale(server: Server, locale: str) -> None:
             store.close()
         finally:
             admin.execute("DROP DATABASE other WITH (FORCE)")
-
-
-@pytest.mark.parametrize(
-    ("text", "piece"),
-    [
-        ("the cat sat", "the «cat» sat"),
-        ("nothing here", ""),
-        ("a b c d cat e f g h", "…d «cat» e f g h"),
-        ("a b c d cat e f g h i", "…d «cat» e f g h…"),
-        (f"{'x' * 500} cat {'y' * 500} d", f"…{'x' * 150} «cat» {'y' * 150}…"),
-        ("cat x y z cat cat", "…z «cat» «cat»"),
-        ("(cat)", "(«cat»)"),
-    ],
-)
-def test_a_snippet_is_cut_around_what_was_found(text: str, piece: str) -> None:
-    size = 6 if "d" in text else 3
-    assert make_snippet(text, lambda word: word == "cat", ("«", "»"), size) == piece

@@ -43,7 +43,7 @@ from everlog.stores.process_fork import register_fork_hooks
 
 if TYPE_CHECKING:
     from everlog.index.listing_rows import SessionIndex
-    from everlog.stores.indexing import SearchIndex
+    from everlog.index.search.search_index import SearchIndex
 
 MAX_PAGE_SESSIONS = 1_000_000
 
@@ -314,7 +314,7 @@ class FileStore:
         return self._catalogue.query_index(lambda index: index.usage(criteria, until, spenders))
 
     def _search_index(self, index: SessionIndex) -> SearchIndex:
-        from everlog.stores.indexing import open_search_index  # noqa: PLC0415 - most runs do not search
+        from everlog.index.search.search_index import open_search_index  # noqa: PLC0415 - most runs do not search
 
         return open_search_index(
             index,

@@ -7,7 +7,7 @@ record_reader     lines in pages, parts, integrity checks
 metadata_rows     metadata, listing, marks, usage: derived, and never written inside an append
 name_claims       keys, aliases and chats; `name_changes` moves them between sessions
 leases            turns by the server's clock, with an epoch
-passage_search    search by PostgreSQL's full text; `text_search_words` turns texts into words
+passage_search    search by PostgreSQL's full text: trees as tsqueries, texts as words
 background        threads that renew leases, report their loss, and refresh rows
 connections       transactions and retries; `driver_errors` maps every error of the driver
 pool              connections for all threads; `timeouts`: give up on a server that is silent

@@ -1,13 +1,25 @@
 """Search by PostgreSQL's full text: passages in rows, their words in an indexed tsvector.
 
-Implements the same interface as the index of files (`index.fulltext`), for `stores.indexing`. A row
-id consists of the session's id and the seq. The rank is ts_rank times the weight of the passage's
-kind. A search ranks all matches; recall ranks the newest if there are very many.
+The interface is that of the index of files (`fts5.FullText`), for `search_index`. A row id consists
+of the session's id and the seq. The rank is ts_rank times the weight of the passage's kind. A
+search ranks all matches; recall ranks the newest if there are very many.
+
+The rules for words are those of the index of files: words are runs of letters and digits, case and
+accents are ignored, English is stemmed, no word is dropped. So texts are split into words here, and
+the server's 'english' does the stemming. Two things that it would do differently are prevented:
+
+    stop words          "the" is written as "theé", which is not a stop word
+    other scripts       pairs of characters are written as "é" and their code points, since which
+                        of them are letters depends on the database's locale
+
+An é is a letter to every server, and in no word of a text or a query, whose accents are removed: no
+query can contain the encoded forms.
 """
 
 from __future__ import annotations
 
 import re
+import unicodedata
 from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any
@@ -16,30 +28,30 @@ from uuid import UUID
 import msgspec
 from psycopg import Rollback
 
-from everlog.index.fulltext import PassageText, SessionUpdate, StaleSession
-from everlog.index.passages import KINDS
-from everlog.index.ranking import BUDGET, PassageHit
+from everlog.index.search.fts5 import make_snippets
+from everlog.index.search.passages import KINDS, PassageText, SessionUpdate, StaleSession, passage_conditions
+from everlog.index.search.query import And, Node, Not, Or, Phrase, compile_node, find_phrases
+from everlog.index.search.ranking import BUDGET, PassageHit
+from everlog.index.search.words import identifiers
 from everlog.model import Metadata
-from everlog.ports import Filter, Query, since_ms
-from everlog.stores.postgres import text_search_words as vocabulary
+from everlog.ports import Query
 from everlog.stores.postgres.connections import Connection, Database
 from everlog.stores.postgres.id_columns import session_of, sid_of, stripe_of
-from everlog.stores.postgres.metadata_rows import MetadataRows, decode_metadata, filter_conditions, storable_text
-from everlog.stores.postgres.snippets import make_snippet
+from everlog.stores.postgres.metadata_rows import decode_metadata, filter_conditions, storable_text
 from everlog.stores.postgres.statements import load_statements
 
 _SEQ_BITS = 40  # of a row id that hold the seq
 _MAX_RANKED = 20_000  # the newest passages, for one query
 _MAX_STEMS = 50_000  # in the cache
 _LEXEME = re.compile(r"'((?:[^']|'')*)'")
+_OPERATORS: Mapping[type, str] = {And: "&", Or: "|", Not: "& !"}
 
 
 class PassageSearch:
     """The full-text index of one store."""
 
-    def __init__(self, database: Database, rows: MetadataRows) -> None:
+    def __init__(self, database: Database) -> None:
         self._database = database
-        self._rows = rows
         self._schema = database.settings.schema
         self._sql = load_statements("search", self._schema)
         self._stems: dict[str, str] = {}
@@ -52,7 +64,7 @@ class PassageSearch:
 
     def stale_sessions(self, limit: int = 1_000) -> list[StaleSession]:
         """Return sessions that have grown since they were indexed, oldest first."""
-        rows = self._run_named("stale_sessions", {"limit": limit})
+        rows = self._fetch(self._sql["stale_sessions"], {"limit": limit})
         return [
             StaleSession(session_of(sid), seq, size, decode_metadata(data) or Metadata(id=session_of(sid)))
             for sid, seq, size, data in rows
@@ -85,8 +97,8 @@ class PassageSearch:
                 "at": passage.time,
                 "kind": passage.kind,
                 "text": storable_text(passage.text),
-                "words": vocabulary.encode_document(passage.text, passage.grams),
-                "inside": vocabulary.encode_trigrams(passage.text),
+                "words": encode_document(passage.text, passage.grams),
+                "inside": encode_trigrams(passage.text),
             }
             for passage in update.passages
         ]
@@ -112,172 +124,115 @@ class PassageSearch:
 
     # --- searching
 
-    def find_best(self, match: str, weights: Sequence[float], query: Query, limit: int) -> list[PassageHit]:
-        """Return the best passages for an expression."""
-        return self._hits(match, weights, query, limit)
+    def find_best(
+        self, match: Node, weights: Sequence[float], query: Query, limit: int, span: tuple[int, int] | None = None
+    ) -> list[PassageHit]:
+        """Return the best passages of a time span, or of all; of the newest, if very many match."""
+        conditions, values = _conditions(query, span)
+        among = _MAX_RANKED if conditions else BUDGET
+        statement = f"""SELECT sid, seq, at, ({_score(weights)})::double precision AS score FROM (
+                SELECT p.sid, p.seq, p.at, p.kind, p.words FROM {self._from(conditions)}
+                WHERE {" AND ".join(["p.words @@ %(match)s::tsquery", *conditions])}
+                ORDER BY p.sid DESC, p.seq DESC LIMIT %(among)s
+            ) p ORDER BY score, at DESC, sid DESC, seq DESC LIMIT %(limit)s"""
+        return self._find_hits(statement, match, {**values, "among": among, "limit": limit})
 
     def find_per_session(
-        self, match: str, weights: Sequence[float], query: Query, per_session: int
+        self, match: Node, weights: Sequence[float], query: Query, per_session: int
     ) -> list[PassageHit]:
         """Return the best passages of every session with a match, up to `per_session` of each."""
-        tsquery = self._tsquery(match)
-        if not tsquery:
-            return []
-        conditions, values = _conditions(query, None)
-        conditions.append("p.words @@ %(match)s::tsquery")
-        return self._gather(_score(weights), conditions, values | {"match": tsquery}, per_session)
+        conditions, values = _conditions(query)
+        statement = self._per_session_statement(_score(weights), [*conditions, "p.words @@ %(match)s::tsquery"])
+        return self._find_hits(statement, match, {**values, "each": per_session})
 
-    def _gather(
-        self, score: str, conditions: Sequence[str], values: Mapping[str, Any], per_session: int
-    ) -> list[PassageHit]:
-        rows = self._fetch(
-            f"""SELECT sid, seq, at, score FROM (
+    def find_substrings(self, names: Sequence[str], query: Query, per_session: int) -> list[PassageHit]:
+        """Return the newest passages of every session with identifiers that contain all names."""
+        names = [normalize(name) for name in names]
+        trigrams = sorted({gram for name in names for gram in split_trigrams(name)})
+        if not trigrams:
+            return []
+        conditions, values = _conditions(query)
+        for number, name in enumerate(names):
+            conditions.append(f"strpos(lower(p.text), %(name{number})s) > 0")
+            values[f"name{number}"] = storable_text(name)
+        # The indexed condition first: the others must read the text.
+        statement = self._per_session_statement("-1.0", ["p.inside @@ %(match)s::tsquery", *conditions])
+        match = " & ".join(map(_quote, trigrams))
+        return self._find_hits(statement, match, {**values, "each": per_session})
+
+    def _per_session_statement(self, score: str, conditions: Sequence[str]) -> str:
+        return f"""SELECT sid, seq, at, score FROM (
                 SELECT sid, seq, at, score,
                     row_number() OVER (PARTITION BY sid ORDER BY score, seq DESC) AS place
                 FROM (
                     SELECT p.sid, p.seq, p.at, ({score})::double precision AS score
                     FROM {self._from(conditions)} WHERE {" AND ".join(conditions)}
                 ) ranked
-            ) placed WHERE place <= %(each)s""",
-            {**values, "each": per_session},
-        )
-        return [_hit(*row) for row in rows]
+            ) placed WHERE place <= %(each)s"""
 
-    def find_newest(self, match: str, weights: Sequence[float], candidates: int, limit: int) -> list[PassageHit]:
-        """Return the best passages among the newest matches."""
-        return self._hits(match, weights, Query(text=""), limit, candidates=candidates)
+    def _find_hits(self, statement: str, match: Node | str, values: Mapping[str, Any]) -> list[PassageHit]:
+        return [
+            PassageHit(_row_id(sid, seq), session_of(sid), seq, at, score)
+            for sid, seq, at, score in self._fetch_matches(statement, match, values)
+        ]
 
-    def find_between(
-        self, match: str, weights: Sequence[float], query: Query, span: tuple[int, int], limit: int
-    ) -> list[PassageHit]:
-        """Return the best passages of a time span."""
-        return self._hits(match, weights, query, limit, span=span)
-
-    def _hits(
-        self,
-        match: str,
-        weights: Sequence[float],
-        query: Query,
-        limit: int,
-        *,
-        candidates: int = _MAX_RANKED,
-        span: tuple[int, int] | None = None,
-    ) -> list[PassageHit]:
-        tsquery = self._tsquery(match)
-        if not tsquery:
-            return []
-        conditions, values = _conditions(query, span)
-        values |= {"match": tsquery, "among": candidates, "limit": limit}
-        rows = self._fetch(
-            f"""SELECT sid, seq, at, ({_score(weights)})::double precision AS score FROM (
-                SELECT p.sid, p.seq, p.at, p.kind, p.words FROM {self._from(conditions)}
-                WHERE p.words @@ %(match)s::tsquery {_and(conditions)}
-                ORDER BY p.sid DESC, p.seq DESC LIMIT %(among)s
-            ) p ORDER BY score, at DESC, sid DESC, seq DESC LIMIT %(limit)s""",
-            values,
-        )
-        return [_hit(*row) for row in rows]
-
-    def find_substrings(self, match: str, query: Query, per_session: int) -> list[PassageHit]:
-        """Return the newest passages of every session with names that contain the terms."""
-        names = [vocabulary.normalize(name) for name in re.findall(r'"((?:[^"]|"")*)"', match)]
-        trigrams = sorted({gram for name in names for gram in vocabulary.split_trigrams(name)})
-        if not trigrams:
-            return []
-        conditions, values = _conditions(query, None)
-        for number, name in enumerate(names):
-            conditions.append(f"strpos(lower(p.text), %(name{number})s) > 0")
-            values[f"name{number}"] = storable_text(name)
-        # The indexed condition first: the others must read the text.
-        conditions.insert(0, "p.inside @@ %(match)s::tsquery")
-        values["match"] = " & ".join(f"'{gram}'" for gram in trigrams)
-        return self._gather("-1.0", conditions, values, per_session)
-
-    def count_matches(self, match: str) -> int:
+    def count_matches(self, match: Node) -> int:
         """Count matching passages, up to twice the budget of a ranking."""
-        tsquery = self._tsquery(match)
-        if not tsquery:
-            return 0
-        rows = self._run_named("count_matches", {"match": tsquery, "limit": 2 * BUDGET})
-        return int(rows[0][0])
+        rows = self._fetch_matches(self._sql["count_matches"], match, {"limit": 2 * BUDGET})
+        return int(rows[0][0]) if rows else 0
 
-    def matching_rows(self, match: str, limit: int) -> list[int]:
+    def matching_rows(self, match: Node, limit: int) -> list[int]:
         """Return the row ids of the newest matching passages, up to `limit`."""
-        tsquery = self._tsquery(match)
-        if not tsquery:
-            return []
-        rows = self._run_named("newest_matches", {"match": tsquery, "limit": limit})
+        rows = self._fetch_matches(self._sql["newest_matches"], match, {"limit": limit})
         return [_row_id(sid, seq) for sid, seq in rows]
 
     def count_passages(self) -> int:
         """Count all passages."""
-        return int(self._run_named("count_passages", {})[0][0])
+        return int(self._fetch(self._sql["count_passages"], {})[0][0])
 
-    def load_passages(
-        self, rows: Sequence[int], match: str, marks: tuple[str, str], words: int
-    ) -> dict[int, PassageText]:
+    def load_passages(self, rows: Sequence[int], match: Node | None) -> dict[int, PassageText]:
         """Load passages, each with a snippet in which the matches are marked."""
         if not rows:
             return {}
-        positions = [(UUID(int=row >> _SEQ_BITS), row & ((1 << _SEQ_BITS) - 1)) for row in rows]
-        values = {"sids": [sid for sid, _ in positions], "seqs": [seq for _, seq in positions]}
-        passages = self._run_named("passage_texts", values)
-        node = vocabulary.parse_match(match) if match else None
-        lexemes = self._lexemes(node)
-        stems = self._candidate_stems(lexemes, (row[4] for row in passages))
-
-        def is_match(word: str) -> bool:
-            stem = stems.get(word, word)
-            return any(stem.startswith(lexeme) if is_prefix else stem == lexeme for lexeme, is_prefix in lexemes)
-
+        sids, seqs = [UUID(int=row >> _SEQ_BITS) for row in rows], [row & ((1 << _SEQ_BITS) - 1) for row in rows]
+        texts = self._fetch(self._sql["passage_texts"], {"sids": sids, "seqs": seqs})
+        snippets = make_snippets([row[-1] for row in texts], match) if match is not None else {}
         return {
-            _row_id(sid, seq): PassageText(kind, at, make_snippet(content, is_match, marks, words), content)
-            for sid, seq, kind, at, content in passages
+            _row_id(sid, seq): PassageText(kind, at, snippets.get(number, ""), text)
+            for number, (sid, seq, kind, at, text) in enumerate(texts)
         }
 
-    def _lexemes(self, node: vocabulary.Node | None) -> list[tuple[str, bool]]:
-        """Return the lexemes of a query, and whether each is a prefix."""
-        stems = self._stem(vocabulary.all_words(node))
-        return [
-            (stems.get(word, word), term.is_prefix and number == len(term.words))
-            for term in vocabulary.positive_terms(node)
-            for number, word in enumerate(term.words, 1)
-        ]
+    def _fetch_matches(self, statement: str, match: Node | str, values: Mapping[str, Any]) -> list[Any]:
+        """Return the rows for a tree, or for the text of a tsquery; none if no word is in it."""
+        tsquery = match if isinstance(match, str) else self._to_tsquery(match)
+        return self._fetch(statement, {**values, "match": tsquery}) if tsquery else []
 
-    def _candidate_stems(self, lexemes: Sequence[tuple[str, bool]], texts: Iterable[str]) -> Mapping[str, str]:
-        """Return the stems of the words in texts that begin like a lexeme, and so may match it."""
-        prefixes = tuple({lexeme[:3] for lexeme, _ in lexemes})
-        if not prefixes:
-            return {}
-        words = (word for text in texts for word in vocabulary.encode_words(text))
-        return self._stem(word for word in words if word.startswith(prefixes))
+    def _to_tsquery(self, match: Node) -> str:
+        """Return a tree as the text of a tsquery; empty if it has no words."""
+        stems = self._stem({word for phrase in find_phrases(match) for word in encode_phrase(phrase)})
 
-    def _tsquery(self, match: str) -> str:
-        node = vocabulary.parse_match(match)
-        return vocabulary.to_tsquery(node, self._stem(vocabulary.all_words(node)))
+        def compile_phrase(phrase: Phrase) -> str:
+            lexemes = [_quote(stems[word]) for word in encode_phrase(phrase)]
+            return f"({' <-> '.join(lexemes)}{':*' if phrase.is_prefix else ''})" if lexemes else ""
 
-    def _stem(self, words: Iterable[str]) -> Mapping[str, str]:
+        return compile_node(match, compile_phrase, _OPERATORS)
+
+    def _stem(self, words: set[str]) -> Mapping[str, str]:
         """Return the lexeme of each word; the server is asked once per word."""
-        requested = set(words)
-        new = sorted(requested - self._stems.keys())
-        if new:
-            if len(self._stems) + len(new) > _MAX_STEMS:
-                self._stems = {}
-                new = sorted(requested)
-            for word, vector in self._run_named("stems", {"words": new}):
-                lexeme = _LEXEME.search(vector)
-                self._stems[word] = lexeme[1].replace("''", "'") if lexeme else word
-        stems = self._stems
-        return {word: stems.get(word, word) for word in requested}
+        if len(self._stems) + len(words) > _MAX_STEMS:
+            self._stems = {}
+        stems = self._stems  # another thread may replace it
+        new = sorted(words - stems.keys())
+        for word, vector in self._fetch(self._sql["stems"], {"words": new}) if new else ():
+            lexeme = _LEXEME.search(vector)
+            stems[word] = lexeme[1].replace("''", "'") if lexeme else word
+        return stems
 
     def _from(self, conditions: Sequence[str]) -> str:
         source = f'"{self._schema}".passage p'
-        if any(condition.find("l.") >= 0 for condition in conditions):
+        if any("l." in condition for condition in conditions):
             source += f' JOIN "{self._schema}".listing l ON l.sid = p.sid'
         return source
-
-    def _run_named(self, name: str, values: Mapping[str, Any]) -> list[Any]:
-        return self._fetch(self._sql[name], values)
 
     def _fetch(self, statement: str, values: Mapping[str, Any]) -> list[Any]:
         return self._database.run_idempotent(
@@ -285,21 +240,12 @@ class PassageSearch:
         )
 
 
-def _conditions(query: Query, span: tuple[int, int] | None) -> tuple[list[str], dict[str, Any]]:
+def _conditions(query: Query, span: tuple[int, int] | None = None) -> tuple[list[str], dict[str, Any]]:
     criteria = msgspec.structs.replace(query.criteria, since=None, unfinished=None)
     conditions, values = filter_conditions(criteria, "l.")
-    if query.criteria.since is not None:
-        conditions.append("p.at >= %(from)s")
-        values["from"] = since_ms(query.criteria)
-    if query.until is not None:
-        conditions.append("p.at < %(until)s")
-        values["until"] = since_ms(Filter(since=query.until))
-    if query.role is not None:
-        conditions.append("p.kind = %(role)s")
-        values["role"] = storable_text(query.role)
-    if span is not None:
-        conditions += ["p.at >= %(begin)s", "p.at < %(end)s"]
-        values |= {"begin": span[0], "end": span[1]}
+    for number, (condition, value) in enumerate(passage_conditions(query, span)):
+        conditions.append(f"p.{condition} %(passage{number})s")
+        values[f"passage{number}"] = storable_text(value) if isinstance(value, str) else value
     return conditions, values
 
 
@@ -308,13 +254,102 @@ def _score(weights: Sequence[float]) -> str:
     return f"-(ts_rank(p.words, %(match)s::tsquery, 1) + 1e-9) * CASE p.kind {cases} ELSE 1 END"
 
 
-def _and(conditions: Sequence[str]) -> str:
-    return "".join(f" AND {condition}" for condition in conditions)
+def _quote(lexeme: str) -> str:
+    return "'" + lexeme.replace("\\", "\\\\").replace("'", "''") + "'"
 
 
 def _row_id(sid: UUID, seq: int) -> int:
     return sid.int << _SEQ_BITS | seq
 
 
-def _hit(sid: UUID, seq: int, at: int, score: float) -> PassageHit:
-    return PassageHit(_row_id(sid, seq), session_of(sid), seq, at, score)
+# --- texts as words -------------------------------------------------------------------------
+
+_WORD = re.compile(r"[^\W_]+")
+_MAX_WORD_CHARS = 100  # the remainder of a longer word is ignored
+_MARK = "é"
+MAX_TEXT_CHARS = 300_000  # of a text, and of its grams
+# Of both: a tsvector is limited to 1 MB, and where the server's locale does not know a letter, it
+# splits a word in two, each with its own positions.
+_MAX_VECTOR_BYTES = 700_000
+_STOP_WORDS = frozenset(
+    """i me my myself we our ours ourselves you your yours yourself yourselves he him his himself
+    she her hers herself it its itself they them their theirs themselves what which who whom this
+    that these those am is are was were be been being have has had having do does did doing a an
+    the and but if or because as until while of at by for with about against between into through
+    during before after above below to from up down in out on off over under again further then
+    once here there when where why how all any both each few more most other some such no nor not
+    only own same so than too very s t can will just don should now""".split()  # noqa: SIM905
+)
+_UNSPACED = re.compile(r"[^\x00-\u0dff]")  # from Thai on: the pairs that `index.words` writes
+
+
+def split_words(text: str) -> list[str]:
+    """Return the words of a text, without case and accents."""
+    return _WORD.findall(normalize(text))
+
+
+def normalize(text: str) -> str:
+    """Return a text without case and accents."""
+    if not text.isascii():
+        decomposed = unicodedata.normalize("NFKD", text)
+        text = "".join(char for char in decomposed if not unicodedata.combining(char))
+        text = unicodedata.normalize("NFC", text)
+    return text.lower()
+
+
+def encode_word(word: str) -> str:
+    """Return a word encoded for the server."""
+    word = word[:_MAX_WORD_CHARS]
+    return word + _MARK if word in _STOP_WORDS else word
+
+
+def encode_gram(word: str) -> str:
+    """Encode a pair of characters of a script without spaces, or a word inside a word."""
+    if not _UNSPACED.search(word):
+        return encode_word(normalize(word))
+    return _MARK + "".join(f"{ord(char):05x}" for char in word)
+
+
+def encode_document(text: str, grams: str) -> str:
+    """Return the words of a text and of its grams, separated by a word that no query contains."""
+    half = _MAX_VECTOR_BYTES // 2
+    gram_words, remaining = _fit_words(map(encode_gram, grams[:MAX_TEXT_CHARS].split()), half)
+    text_words, _ = _fit_words(map(encode_word, split_words(text[:MAX_TEXT_CHARS])), half + remaining)
+    return " ".join([*text_words, _MARK, *gram_words] if gram_words else text_words)
+
+
+def encode_trigrams(text: str) -> str:
+    """Return the trigrams of the identifiers in a text."""
+    names = identifiers(text[:MAX_TEXT_CHARS]).split()
+    trigrams = sorted({trigram for name in names for trigram in split_trigrams(name)})
+    return " ".join(_fit_words(trigrams, _MAX_VECTOR_BYTES)[0])
+
+
+def _fit_words(words: Iterable[str], room: int) -> tuple[list[str], int]:
+    """Return the first words that fit into `room` bytes of a tsvector, and the room left."""
+    fitting: list[str] = []
+    seen: set[str] = set()
+    for word in words:
+        # A word, padded to an even length, the number of its positions, and two bytes for each.
+        room -= 2 if word in seen else len(word.encode()) + 5
+        if room < 0:
+            return fitting, 0
+        seen.add(word)
+        fitting.append(word)
+    return fitting, room
+
+
+def split_trigrams(name: str) -> list[str]:
+    """Return the trigrams of a name, with x before each and q for `_`: words to the server."""
+    letters = ["q" if char == "_" else char for char in normalize(name)]
+    return ["x" + "".join(letters[start : start + 3]) for start in range(len(letters) - 2)]
+
+
+def encode_phrase(phrase: Phrase) -> list[str]:
+    """Return the words of a phrase, encoded for the server; the start of a word is no stop word."""
+    if phrase.field:
+        return [encode_gram(word) for word in phrase.text.split()]
+    words = split_words(phrase.text)
+    if phrase.is_prefix:
+        return [*map(encode_word, words[:-1]), *(word[:_MAX_WORD_CHARS] for word in words[-1:])]
+    return list(map(encode_word, words))

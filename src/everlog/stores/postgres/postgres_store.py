@@ -17,6 +17,7 @@ from msgspec.structs import replace
 
 from everlog.errors import ConflictError, FormatError, StoreFullError
 from everlog.ids import TimestampSource, UlidGenerator, UuidGenerator, is_ulid, ulid_at
+from everlog.index.search.search_index import SearchIndex
 from everlog.log.append_rules import PreparedRecord, drop_injected, prepare_records
 from everlog.log.metadata_changes import check_metadata
 from everlog.log.raw_lines import RawLine
@@ -25,7 +26,6 @@ from everlog.ports import Chats, Filter, Lease, Order, Page, Progress, Query, Re
 from everlog.settings import Settings
 from everlog.stores import session_names
 from everlog.stores.disk_usage import DiskUsage
-from everlog.stores.indexing import SearchIndex
 from everlog.stores.postgres import schema
 from everlog.stores.postgres.append_statement import AppendCall, Appender
 from everlog.stores.postgres.background import BackgroundThreads
@@ -80,7 +80,7 @@ class PostgresStore:
         self._claims = NameClaims(self.database)
         self._appender = Appender(self.database, self.limits)
         self._reader = RecordReader(self.database)
-        self.passages = PassageSearch(self.database, self._rows)
+        self.passages = PassageSearch(self.database)
         self._lifecycle = SessionLifecycle(
             self.database,
             rows=self._rows,

@@ -10,53 +10,42 @@ from typing import Protocol
 from msgspec import UNSET
 
 from everlog.errors import NotFoundError, SettingsError, StoreFailedError, StoreFullError
-from everlog.ids import timestamp
-from everlog.index import passages, ranking
-from everlog.index.fulltext import FullText, PassageText, SessionUpdate, StaleSession
 from everlog.index.listing_rows import SessionIndex
-from everlog.index.query import parse_query
+from everlog.index.search import passages, ranking
+from everlog.index.search.fts5 import FullText
+from everlog.index.search.passages import PassageText, SessionUpdate, StaleSession
+from everlog.index.search.query import Node, Or, join_nodes, parse_query
+from everlog.index.search.snippets import make_hit
 from everlog.log.line_codec import replace_surrogates
 from everlog.model import Entry, Message, Metadata
-from everlog.ports import Filter, Hit, Progress, Query, Results, SessionHit
-from everlog.stores.file.log_tail import Report
+from everlog.ports import Progress, Query, Results, SessionHit
 
-MARKS = ("«", "»")
-# Marks in snippets from an index: noncharacters, which no text contains.
-_OPEN, _CLOSE = "\ufdd0", "\ufdd1"
-_MARKED = re.compile(f"{_OPEN}([^{_OPEN}{_CLOSE}]*){_CLOSE}")
-_LATE_MS = 7 * 86_400_000  # a passage so long after a date may still be about it
 _BATCH_CHARACTERS = 16_000_000  # indexed in one transaction
-_SNIPPET_WORDS = 24
-_CONTEXT_CHARACTERS = 80  # on either side, where the index makes no snippet
 _MAX_ROUNDS = 2  # for a session in one `catch_up`
 # Errors of the store, not of a session.
 _STORE_ERRORS = (StoreFailedError, StoreFullError, SettingsError)
 
 ReadEntries = Callable[[str, int], Iterator[Entry]]  # the records of a session above a seq
+Report = Callable[[str], None]
+Span = tuple[int, int]  # Unix milliseconds
 
 
 class FullTextIndex(Protocol):
-    """The full-text index of a store; expressions are those of FTS5, from `index.query`."""
+    """The full-text index of a store: `fts5.FullText`, or the tables of a database."""
 
     def stale_sessions(self, limit: int = ...) -> list[StaleSession]: ...
     def apply_updates(self, updates: Iterable[SessionUpdate]) -> None: ...
-    def find_best(self, match: str, weights: Sequence[float], query: Query, limit: int) -> list[ranking.PassageHit]: ...
+    def find_best(
+        self, match: Node, weights: Sequence[float], query: Query, limit: int, span: Span | None = ...
+    ) -> list[ranking.PassageHit]: ...
     def find_per_session(
-        self, match: str, weights: Sequence[float], query: Query, per_session: int
+        self, match: Node, weights: Sequence[float], query: Query, per_session: int
     ) -> list[ranking.PassageHit]: ...
-    def find_substrings(self, match: str, query: Query, per_session: int) -> list[ranking.PassageHit]: ...
-    def find_newest(
-        self, match: str, weights: Sequence[float], candidates: int, limit: int
-    ) -> list[ranking.PassageHit]: ...
-    def find_between(
-        self, match: str, weights: Sequence[float], query: Query, span: tuple[int, int], limit: int
-    ) -> list[ranking.PassageHit]: ...
-    def count_matches(self, match: str) -> int: ...
-    def matching_rows(self, match: str, limit: int) -> list[int]: ...
+    def find_substrings(self, names: Sequence[str], query: Query, per_session: int) -> list[ranking.PassageHit]: ...
+    def count_matches(self, match: Node) -> int: ...
+    def matching_rows(self, match: Node, limit: int) -> list[int]: ...
     def count_passages(self) -> int: ...
-    def load_passages(
-        self, rows: Sequence[int], match: str, marks: tuple[str, str], words: int
-    ) -> dict[int, PassageText]: ...
+    def load_passages(self, rows: Sequence[int], match: Node | None) -> dict[int, PassageText]: ...
 
 
 def open_search_index(index: SessionIndex, read: ReadEntries, report: Report, *, include_tools: bool) -> SearchIndex:
@@ -182,72 +171,45 @@ class SearchIndex:
         weights = list(ranking.WEIGHTS.values())
         # Some of every session, so that one with many matches does not hide the others.
         per_session = max(query.hits, ranking.BEST_PASSAGES)
-        for match in (parsed.match, parsed.match_any):
-            hits = self._text.find_per_session(match, weights, query, per_session) if match else []
+        highlights = parsed.highlights
+        hits: list[ranking.PassageHit] = []
+        for match in (parsed.match, parsed.match_any, None):
+            if match is not None:
+                hits = self._text.find_per_session(match, weights, query, per_session)
+            elif parsed.substrings:
+                hits = self._text.find_substrings(parsed.substrings, query, per_session)
+                highlights = tuple(re.findall(r"[^\W_]+", query.text))
             if hits:
-                matches = ranking.rank_sessions(hits, sessions=None, per_session=per_session)
-                return self._results(matches, match, parsed.highlights, query)
-        substring = parsed.match_substring
-        hits = self._text.find_substrings(substring, query, per_session) if substring else []
-        words = tuple(re.findall(r"[^\W_]+", query.text))
-        matches = ranking.rank_sessions(hits, sessions=None, per_session=per_session)
-        return self._results(matches, "", words, query)
+                break
+        return self._results(ranking.rank_sessions(hits, per_session=per_session), match, highlights, query)
 
     def recall(self, message: str, now: int, query: Query) -> Results:
         """Return the sessions that a message is about, the best first."""
         question = ranking.parse_question(replace_surrogates(message), now)
-        counts = {term: self._text.count_matches(term) for term in question.terms}
-        terms = ranking.choose_terms(counts)
-        if not terms:
+        terms = ranking.choose_terms({term: self._text.count_matches(term) for term in question.terms})
+        match = join_nodes(Or, terms)
+        if match is None:
             return Results()
-        match = " OR ".join(terms)
         weights = list(ranking.RECALL_WEIGHTS.values())
-        if query.criteria == Filter():
-            hits = self._text.find_newest(match, weights, ranking.BUDGET, ranking.MAX_HITS)
-        else:
-            hits = self._text.find_best(match, weights, query, ranking.MAX_HITS)
-        for start, end in question.spans:  # the best overall may miss the dates in question
-            span = start, end + _LATE_MS
-            timely = self._text.find_between(match, weights, query, span, ranking.MAX_HITS)
-            rows = {hit.row for hit in hits}
-            hits += [hit for hit in timely if hit.row not in rows]
+        hits: dict[int, ranking.PassageHit] = {}
+        # The best overall may miss the dates in question.
+        for span in (None, *((start, end + ranking.LATE_MS) for start, end in question.spans)):
+            best = self._text.find_best(match, weights, query, ranking.MAX_HITS, span)
+            hits = {hit.row: hit for hit in best} | hits
         term_rows = {term: self._text.matching_rows(term, ranking.BUDGET) for term in terms}
         total = self._text.count_passages()
-        matches = ranking.rank_recall(question, hits, term_rows, total, sessions=None, per_session=query.hits)
+        matches = ranking.rank_recall(question, hits.values(), term_rows, total, per_session=query.hits)
         return self._results(matches, match, (), query)
 
     def _results(
-        self, matches: Sequence[ranking.SessionMatch], match: str, highlights: Sequence[str], query: Query
+        self, matches: Sequence[ranking.SessionMatch], match: Node | None, highlights: Sequence[str], query: Query
     ) -> Results:
         remaining = [m for m in matches if m.session not in query.excluded_sessions]
         page = remaining[query.offset : query.offset + query.limit]
-        rows = [hit.row for m in page for hit in m.hits[: query.hits]]
-        texts = self._text.load_passages(rows, match, (_OPEN, _CLOSE), _SNIPPET_WORDS)
+        texts = self._text.load_passages([hit.row for m in page for hit in m.hits[: query.hits]], match)
         results = []
-        for session_match in page:
-            session = session_match.session
+        for session, score, best in page:
             metadata = self._load_metadata(session) or Metadata(id=session)
-            loaded = (hit for hit in session_match.hits[: query.hits] if hit.row in texts)
-            hits = tuple(_make_hit(hit.seq, texts[hit.row], highlights) for hit in loaded)
-            score = round(session_match.score, 6)
-            results.append(SessionHit(session, metadata.display_title, score, hits))
+            hits = (make_hit(hit.seq, texts[hit.row], highlights) for hit in best[: query.hits] if hit.row in texts)
+            results.append(SessionHit(session, metadata.display_title, round(score, 6), tuple(hits)))
         return Results(tuple(results), len(remaining))
-
-
-def _make_hit(seq: int, passage: PassageText, highlights: Sequence[str]) -> Hit:
-    snippet = passage.snippet
-    if _OPEN not in snippet:
-        snippet = _make_snippet(passage.text, highlights)
-    spans = tuple(match.span(1) for match in _MARKED.finditer(snippet))
-    snippet = snippet.replace(_OPEN, MARKS[0]).replace(_CLOSE, MARKS[1])
-    return Hit(seq, passage.kind, snippet, timestamp(max(passage.time, 0) / 1000), spans)
-
-
-def _make_snippet(text: str, highlights: Sequence[str]) -> str:
-    """Return an excerpt around the first of some words, which are marked."""
-    pattern = re.compile("|".join(map(re.escape, highlights)) or r"(?!)", re.IGNORECASE)
-    first = pattern.search(text)
-    start = max(first.start() - _CONTEXT_CHARACTERS, 0) if first else 0
-    end = (first.end() if first else 0) + _CONTEXT_CHARACTERS
-    excerpt = pattern.sub(lambda match: f"{_OPEN}{match[0]}{_CLOSE}", text[start:end])
-    return f"{'…' if start else ''}{excerpt}{'…' if end < len(text) else ''}"

@@ -18,14 +18,17 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Hashable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
-from heapq import nlargest
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
-from everlog.index.query import FUNCTION_WORDS, term_expression
-from everlog.index.words import character_pairs, split_scripts
+from everlog.index.search.query import FUNCTION_WORDS, Node, Phrase, parse_word
+from everlog.index.search.words import character_pairs, split_scripts
+
+Term = TypeVar("Term", bound=Hashable)
 
 # Weights of the columns, in their order. They multiply how often a word occurs in a passage, with
 # diminishing returns: twice the weight gives 1.4 times the score for the first word.
@@ -55,30 +58,24 @@ _WORD = re.compile(r"[^\W_]+(?:[_.]+[^\W_]+)*")
 class Question:
     """A message as a question for recall."""
 
-    # Expressions for the index, one for each significant word.
-    terms: tuple[str, ...]
+    # The trees of the significant words.
+    terms: tuple[Node, ...]
     # Time spans that it mentions, start and end in Unix milliseconds.
     spans: tuple[tuple[int, int], ...]
 
 
 def parse_question(message: str, now: int) -> Question:
     """Extract the significant words and the dates of a message; `now` in Unix milliseconds."""
-    message = message[:_MAX_CHARACTERS]
-    today = _day(now)
-    undated, spans = _extract_dates(message, today) if today else (message, [])
-    counts: dict[str, int] = {}
+    undated, spans = _extract_dates(message[:_MAX_CHARACTERS], now)
+    counts = Counter[Node]()
     for match in _WORD.finditer(undated):
         for segment, unspaced in split_scripts(match[0]):
             pairs = character_pairs(segment).split()[:-1] if unspaced else []
             for word in pairs or [segment]:
-                expression = "" if word.lower() in _STOP_WORDS else _word_expression(word, unspaced)
-                if expression:
-                    counts[expression] = counts.get(expression, 0) + 1
-    return Question(tuple(nlargest(_MAX_TERMS, counts, key=counts.__getitem__)), tuple(spans))
-
-
-def _word_expression(word: str, unspaced: bool) -> str:
-    return f'grams : "{word}"' if unspaced and len(word) > 1 else term_expression(word)
+                node = Phrase(word, field="grams") if unspaced and len(word) > 1 else parse_word(word)
+                if node is not None and word.lower() not in _STOP_WORDS:
+                    counts[node] += 1
+    return Question(tuple(node for node, _ in counts.most_common(_MAX_TERMS)), tuple(spans))
 
 
 # --- dates ----------------------------------------------------------------------------------
@@ -87,100 +84,78 @@ _MONTHS = ("jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct",
 _MONTH = "january|february|march|april|june|july|august|september|october|november|december|sept|" + "|".join(_MONTHS)
 _DAY = r"\d{1,2}(?:st|nd|rd|th)?"
 _YEAR = r"(?:19|20)\d\d"
+# The number at the end of a group's name only makes it unique.
 _DATE = re.compile(
     rf"""\b(?:
-    (?P<iso>{_YEAR}-\d\d-\d\d)
+    (?P<y5>{_YEAR})-(?P<m5>\d\d)-(?P<d5>\d\d)
     | (?P<d1>{_DAY})(?:\ of)?\ (?P<m1>{_MONTH})\b\.?(?:,?\ (?P<y1>{_YEAR}))?
     | (?P<m2>{_MONTH})\b\.?\ (?P<d2>{_DAY})\b(?:,?\ (?P<y2>{_YEAR}))?
     | (?P<m3>{_MONTH})\b\.?,?\ (?:of\ )?(?P<y3>{_YEAR})
     | (?:in|of|by|since|until|during|before|after|last|early|late)\ (?P<m4>{_MONTH})\b(?!\.?,?\ \d)
     | (?:in|since|during)\ (?P<y4>{_YEAR})
-    | (?P<days>today|yesterday)
-    | (?P<count>\d{{1,3}}|a|one|two|three)\ (?P<unit>day|week|month)s?\ ago
-    | last\ (?P<last>week|month)
+    | (?P<count1>today|yesterday)
+    | (?P<count2>\d{{1,3}}|a|one|two|three)\ (?P<unit2>day|week|month)s?\ ago
+    | (?P<count3>last)\ (?P<unit3>week|month)
     )\b""",
     re.VERBOSE | re.IGNORECASE,
 )
-_COUNTS = {"a": 1, "one": 1, "two": 2, "three": 3}
+_COUNTS = {"today": 0, "yesterday": 1, "last": 1, "a": 1, "one": 1, "two": 2, "three": 3}
 _UNITS = {"day": 1, "week": 7, "month": 30}
+_DAY_MS = 86_400_000
 # People report events afterwards: a passage from the days after a date may be about it.
-_LATE_WINDOW = timedelta(days=7)
+LATE_MS = 7 * _DAY_MS
 _LATE_SCORE = 0.5
 _EPOCH = date(1970, 1, 1)
-_DAY_MS = 86_400_000
 
 
-def _extract_dates(text: str, today: date) -> tuple[str, list[tuple[int, int]]]:
-    """Return a text without its dates, and the time spans of those dates.
+def _extract_dates(text: str, now: int) -> tuple[str, list[tuple[int, int]]]:
+    """Return a text without its dates, and the time spans of those dates."""
+    spans: list[tuple[int, int]] = []
+    try:
+        today = datetime.fromtimestamp(now / 1000, UTC).date()
+    except (ValueError, OverflowError, OSError):
+        return text, spans
+
+    def cut(match: re.Match[str]) -> str:
+        meanings = _date_spans(match, today)
+        spans.extend(((start - _EPOCH).days * _DAY_MS, (end - _EPOCH).days * _DAY_MS) for start, end in meanings)
+        return " " if meanings else match[0]
+
+    return _DATE.sub(cut, text), spans
+
+
+def _date_spans(match: re.Match[str], today: date) -> list[tuple[date, date]]:
+    """Return what a date may mean.
 
     A month without a year is that of this and of the previous year, unless in the future.
     """
+    groups = {name.rstrip("12345"): text.lower() for name, text in match.groupdict().items() if text}
     spans: list[tuple[date, date]] = []
-    undated = []
-    position = 0
-    for match in _DATE.finditer(text):
-        meanings = list(_date_spans(match, today))
-        if meanings:
-            undated.append(text[position : match.start()])
-            position = match.end()
-            spans += meanings
-    return " ".join((*undated, text[position:])), [(_ms(start), _ms(end)) for start, end in spans]
-
-
-def _date_spans(match: re.Match[str], today: date) -> Iterable[tuple[date, date]]:
-    groups = {name: text.lower() for name, text in match.groupdict().items() if text}
-    try:
-        if "iso" in groups:
-            day = date.fromisoformat(groups["iso"])
-            return [(day, day + timedelta(1))]
-        if "days" in groups:
-            day = today - timedelta(groups["days"] == "yesterday")
-            return [(day, day + timedelta(1))]
-        if "unit" in groups or "last" in groups:
-            unit = _UNITS[groups.get("unit") or groups["last"]]
-            count = _COUNTS.get(groups.get("count", "one")) or int(groups["count"])
-            day = today - timedelta(unit * count)
+    if "count" in groups:
+        unit, count = _UNITS[groups.get("unit", "day")], groups["count"]
+        with suppress(OverflowError):
+            start = today - timedelta(unit * (_COUNTS[count] if count in _COUNTS else int(count)) + unit // 2)
             # Not meant to the day: `a week ago` is the week around that day.
-            return [(day - timedelta(unit // 2), day + timedelta(unit - unit // 2))]
-    except (ValueError, OverflowError):
-        return []
-    name = next((groups[key] for key in ("m1", "m2", "m3", "m4") if key in groups), "")
-    month = _MONTHS.index(name[:3]) + 1 if name else 0
-    digits = "".join(filter(str.isdigit, groups.get("d1") or groups.get("d2") or ""))
-    year = next((int(groups[key]) for key in ("y1", "y2", "y3", "y4") if key in groups), 0)
-    years = [year] if year else [today.year, today.year - 1]
-    spans = []
-    for candidate in years:
-        try:
-            start = date(candidate, month or 1, int(digits or 1))
+            spans.append((start, start + timedelta(unit)))
+        return spans
+    name, digits = groups.get("m", ""), groups.get("d", "").rstrip("stndrh")
+    month = int(name) if name.isdigit() else _MONTHS.index(name[:3]) + 1 if name else 1
+    for year in [int(groups["y"])] if "y" in groups else [today.year, today.year - 1]:
+        with suppress(ValueError, OverflowError):  # no such day, or beyond the last year
+            start = date(year, month, int(digits or 1))
             if digits:
                 end = start + timedelta(1)
-            elif month:
-                end = date(candidate + month // 12, month % 12 + 1, 1)
             else:
-                end = date(candidate + 1, 1, 1)
-        except (ValueError, OverflowError):
-            continue  # no such day, or beyond the last year
-        if year or start <= today:
-            spans.append((start, end))
+                end = date(year + month // 12, month % 12 + 1, 1) if name else date(year + 1, 1, 1)
+            if "y" in groups or start <= today:
+                spans.append((start, end))
     return spans
-
-
-def _day(ms: int) -> date | None:
-    try:
-        return datetime.fromtimestamp(ms / 1000, UTC).date()
-    except (ValueError, OverflowError, OSError):
-        return None
-
-
-def _ms(day: date) -> int:
-    return (day - _EPOCH).days * _DAY_MS
 
 
 def _time_score(time: int, spans: Sequence[tuple[int, int]]) -> float:
     """Score whether a time is in one of some spans: 1; less if soon after; else 0."""
-    later = _LATE_WINDOW // timedelta(milliseconds=1)
-    return max((1.0 if time < end else _LATE_SCORE for start, end in spans if start <= time < end + later), default=0.0)
+    scores = (1.0 if time < end else _LATE_SCORE for start, end in spans if start <= time < end + LATE_MS)
+    return max(scores, default=0.0)
 
 
 # --- terms ----------------------------------------------------------------------------------
@@ -192,13 +167,13 @@ BUDGET = 5_000
 MAX_HITS = 200
 
 
-def choose_terms(counts: Mapping[str, int], budget: int = BUDGET) -> tuple[str, ...]:
+def choose_terms(counts: Mapping[Term, int], budget: int = BUDGET) -> tuple[Term, ...]:
     """Return the rarest terms whose passages fit a budget; at least one, if any occurs at all.
 
     `counts`: the number of passages that contain each term. If a single term exceeds the budget,
     the index only uses the newest passages, as many as the budget allows.
     """
-    terms: list[str] = []
+    terms: list[Term] = []
     for term in sorted((name for name, count in counts.items() if count), key=counts.__getitem__):
         budget -= counts[term]
         if terms and budget < 0:
@@ -240,20 +215,19 @@ _TIME_WEIGHT = 0.6
 _SCORE_DIGITS = 3  # to compare; sessions with equal scores are ordered by time, newest first
 
 
-def rank_sessions(hits: Iterable[PassageHit], *, sessions: int | None = 20, per_session: int = 3) -> list[SessionMatch]:
+def rank_sessions(hits: Iterable[PassageHit], *, per_session: int = 3) -> list[SessionMatch]:
     """Rank the sessions of a search; each with its best passages."""
     by_session = _group_by_session(hits)
     strengths = {session: _strength(hits) for session, hits in by_session.items()}
-    return _order_sessions(by_session, _normalize(strengths), sessions, per_session)
+    return _order_sessions(by_session, _normalize(strengths), per_session)
 
 
 def rank_recall(
     question: Question,
     hits: Iterable[PassageHit],
-    term_rows: Mapping[str, Iterable[int]],
+    term_rows: Mapping[Term, Iterable[int]],
     passages: int,
     *,
-    sessions: int | None = 20,
     per_session: int = 3,
 ) -> list[SessionMatch]:
     """Rank the sessions that a message is about; each with its best passages.
@@ -269,11 +243,11 @@ def rank_recall(
         + _TIME_WEIGHT * max(_time_score(hit.time, question.spans) for hit in session_hits)
         for session, session_hits in by_session.items()
     }
-    return _order_sessions(by_session, _normalize(scores), sessions, per_session)
+    return _order_sessions(by_session, _normalize(scores), per_session)
 
 
 def _coverage(
-    by_session: Mapping[str, Sequence[PassageHit]], term_rows: Mapping[str, Iterable[int]], passages: int
+    by_session: Mapping[str, Sequence[PassageHit]], term_rows: Mapping[Term, Iterable[int]], passages: int
 ) -> dict[str, float]:
     """Return the best coverage by an exchange of each session: the weight of its terms."""
     rows = {hit.row for hits in by_session.values() for hit in hits}
@@ -318,10 +292,9 @@ def _normalize(values: Mapping[str, float]) -> dict[str, float]:
 
 
 def _order_sessions(
-    by_session: Mapping[str, list[PassageHit]], scores: Mapping[str, float], sessions: int | None, per_session: int
+    by_session: Mapping[str, list[PassageHit]], scores: Mapping[str, float], per_session: int
 ) -> list[SessionMatch]:
     """Order sessions by score; equal ones newest first, then by id: deterministic."""
     last = {session: max(hit.time for hit in hits) for session, hits in by_session.items()}
     order = sorted(by_session, key=lambda s: (-round(scores[s], _SCORE_DIGITS), -last[s], s))
-    best = {session: tuple(by_session[session][:per_session]) for session in order[:sessions]}
-    return [SessionMatch(session, scores[session], hits) for session, hits in best.items()]
+    return [SessionMatch(session, scores[session], tuple(by_session[session][:per_session])) for session in order]

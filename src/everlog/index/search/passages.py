@@ -6,16 +6,17 @@ tombstone or a rewind removes is not found any more; a restored one is found aga
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 import msgspec
 from msgspec import UNSET, UnsetType
 
 from everlog.ids import epoch_ms
-from everlog.index.words import grams
+from everlog.index.search.words import grams
 from everlog.log.markers import Markers
-from everlog.model import MARKERS, AnyRecord, Compaction, Damaged, Entry, Message, Meta
+from everlog.model import MARKERS, AnyRecord, Compaction, Damaged, Entry, Message, Meta, Metadata
+from everlog.ports import Filter, Query, since_ms
 from everlog.redaction import redact
 
 # In the order of their weight; the `grams` column follows them.
@@ -33,6 +34,24 @@ class Passage(NamedTuple):
     grams: str = ""  # further words that find it
 
 
+class PassageText(NamedTuple):
+    """A passage to show in search results."""
+
+    kind: str
+    time: int  # ms
+    snippet: str  # with the matches marked, as far as the index can
+    text: str
+
+
+class StaleSession(NamedTuple):
+    """A session that has grown since it was indexed."""
+
+    session: str
+    seq: int  # up to which it is indexed
+    bytes: int  # its current size
+    metadata: Metadata
+
+
 class PassageChanges(msgspec.Struct):
     """The changes that new records make to the passages of a session."""
 
@@ -42,6 +61,27 @@ class PassageChanges(msgspec.Struct):
     restored: set[int] = set()  # seqs of earlier records, found again unless an earlier rewind removed them
     last_seq: int = 0
     name: str | UnsetType | None = UNSET  # the title, if the records set it
+
+
+class SessionUpdate(NamedTuple):
+    """The changes of a session since it was indexed."""
+
+    stale: StaleSession
+    changes: PassageChanges
+    passages: Sequence[Passage]
+
+
+def passage_conditions(query: Query, span: tuple[int, int] | None = None) -> list[tuple[str, int | str]]:
+    """Return what a passage must be to match: a column with an operator, and a value."""
+    start, end = span or (None, None)
+    conditions = [
+        ("at >=", since_ms(query.criteria)),
+        ("at <", since_ms(Filter(since=query.until))),
+        ("kind =", query.role),
+        ("at >=", start),
+        ("at <", end),
+    ]
+    return [(condition, value) for condition, value in conditions if value is not None]
 
 
 def collect_changes(entries: Iterable[Entry], *, include_tools: bool = False) -> PassageChanges:

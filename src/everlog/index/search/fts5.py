@@ -1,0 +1,317 @@
+"""The full-text index of files and of the in-memory store: FTS5, one row per message, summary and title.
+
+A projection of the logs by record: each session has the seq up to which it is indexed, so that
+catching up only costs the new records. A message that a tombstone or a rewind removes is removed
+here too. The text is in a plain table, the words in an FTS5 index over it that has a column for
+each kind, so that kinds can have different weights. A row's number consists of its session's
+number and its seq, so that the rows of a session are consecutive.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from heapq import nsmallest
+from itertools import count
+from typing import Any
+
+import apsw
+import msgspec
+from msgspec.structs import replace
+
+from everlog.index.database import TOKENIZER, Database
+from everlog.index.listing_rows import filter_conditions
+from everlog.index.search.passages import KINDS, PassageText, SessionUpdate, StaleSession, passage_conditions
+from everlog.index.search.query import And, Node, Not, Or, Phrase, compile_node
+from everlog.index.search.ranking import BUDGET, PassageHit
+from everlog.index.search.snippets import CLOSE, MAX_WORDS, OPEN
+from everlog.index.search.words import grams, identifiers
+from everlog.log.line_codec import replace_surrogates
+from everlog.model import Metadata
+from everlog.ports import Query
+
+_COLUMNS = ", ".join(KINDS)
+_VALUES = ", ".join("?" * len(KINDS))
+_COLUMN_NUMBER = "".join(f" WHEN '{kind}' THEN {number}" for number, kind in enumerate(KINDS))
+_SEQ_BITS = 24  # low bits of a row's number, for the seq
+_MAX_SEQ = (1 << _SEQ_BITS) - 1  # later records are not searched
+_BATCH_ROWS = 20_000  # scored passages before other threads may use the index
+
+_OPERATORS: Mapping[type, str] = {And: "AND", Or: "OR", Not: "NOT"}
+# A score and a negated row: sorted, the best come first, and of equal ones the newest.
+ScoredRow = tuple[float, int]
+
+_metadata_decoder = msgspec.json.Decoder(Metadata)
+
+
+def to_fts5(node: Node) -> str:
+    """Return a tree as an FTS5 expression."""
+    return compile_node(node, _phrase, _OPERATORS)
+
+
+def _phrase(phrase: Phrase) -> str:
+    column = f"{phrase.field} : " if phrase.field else ""
+    return f"{column}{_quote(phrase.text)}{' *' if phrase.is_prefix else ''}"
+
+
+def _quote(text: str) -> str:
+    """Quote a text as a phrase: whatever it contains, the index sees consecutive words."""
+    return '"' + text.replace('"', '""') + '"'
+
+
+def make_snippets(texts: Sequence[str], match: Node) -> dict[int, str]:
+    """Return the snippets of texts that are in no index of files, by their number from 0."""
+    connection = apsw.Connection(":memory:")
+    connection.execute(f'CREATE VIRTUAL TABLE word USING fts5(text, grams, tokenize = "{TOKENIZER}")')
+    connection.execute("BEGIN")
+    rows = ((number, text, grams(text)) for number, text in enumerate(texts))
+    connection.executemany("INSERT INTO word (rowid, text, grams) VALUES (?, ?, ?)", rows)
+    return dict(connection.execute(f"SELECT rowid, {_snippet('0')} FROM word WHERE word MATCH ?", (to_fts5(match),)))
+
+
+def _snippet(column: str) -> str:
+    return f"snippet(word, {column}, '{OPEN}', '{CLOSE}', '…', {MAX_WORDS})"
+
+
+class FullText:
+    """The full-text index of one root."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    # --- indexing
+
+    def stale_sessions(self, limit: int = 1_000) -> list[StaleSession]:
+        """Return sessions that have grown, oldest first, so that newer ones get higher rows."""
+        rows = self._fetch(
+            """SELECT session.id, coalesce(taken.seq, 0), session.bytes, session.metadata
+            FROM ahead CROSS JOIN session ON session.id = ahead.session
+            LEFT JOIN taken ON taken.session = session.id
+            WHERE taken.bytes IS NOT session.bytes
+            ORDER BY session.active LIMIT ?""",
+            limit,
+        )
+        return [StaleSession(session, seq, size, _metadata_decoder.decode(data)) for session, seq, size, data in rows]
+
+    def apply_updates(self, updates: Iterable[SessionUpdate]) -> None:
+        """Add the new passages of sessions and remove the deleted ones, in one transaction.
+
+        Many at once: FTS5 flushes its buffer with every transaction.
+        """
+        with self._database.write_transaction() as cursor:
+            highest = cursor.execute("SELECT coalesce(max(number), 0) FROM taken").fetchone()
+            numbers = count(highest[0] + 1)  # type: ignore[index]  # there is always one
+            # Sorted: FTS5 flushes its buffer when a row is lower than the one before.
+            rows = (row for update in updates for row in _update_session(cursor, update, numbers))
+            _insert_passages(cursor, sorted(rows))
+
+    # --- queries
+
+    def find_best(
+        self, match: Node, weights: Sequence[float], query: Query, limit: int, span: tuple[int, int] | None = None
+    ) -> list[PassageHit]:
+        """Return the best passages of a time span, or of all; without any condition, of the newest `BUDGET`."""
+        sessions, values = _session_numbers(query)
+        conditions = [f"passage.id >> {_SEQ_BITS} IN ({sessions})"] if sessions else []
+        for condition, value in passage_conditions(query, span):
+            conditions.append(f"passage.{condition} ?")
+            values.append(value)
+        if conditions:
+            statement = f"""SELECT word.rowid, {_score(weights)} AS score
+                FROM word JOIN passage ON passage.id = word.rowid WHERE word MATCH ? AND {" AND ".join(conditions)}
+                ORDER BY score, passage.at DESC, passage.id DESC LIMIT ?"""
+        else:
+            statement = f"""SELECT * FROM (SELECT rowid, {_score(weights)} AS score
+                FROM word WHERE word MATCH ? ORDER BY rowid DESC LIMIT {BUDGET}) ORDER BY score LIMIT ?"""
+        return self._load_hits(self._fetch(statement, to_fts5(match), *values, limit))
+
+    def find_per_session(
+        self, match: Node, weights: Sequence[float], query: Query, per_session: int
+    ) -> list[PassageHit]:
+        """Return the best passages of every session that matches, `per_session` of each."""
+        return self._best_per_session("word", _score(weights), to_fts5(match), query, per_session)
+
+    def find_substrings(self, names: Sequence[str], query: Query, per_session: int) -> list[PassageHit]:
+        """Return the newest passages of every session whose identifiers contain all names."""
+        return self._best_per_session("inside", "-1.0", " AND ".join(map(_quote, names)), query, per_session)
+
+    def _best_per_session(self, table: str, score: str, match: str, query: Query, per_session: int) -> list[PassageHit]:
+        """Return the best passages of every session, in one pass over all matches, in batches.
+
+        Session and time are looked up only for the passages that are returned.
+        """
+        sessions, session_values = _session_numbers(query)
+        numbers = {row[0] for row in self._fetch(sessions, *session_values)} if sessions else None
+        if numbers is not None and not numbers:
+            return []
+        conditions = passage_conditions(query)
+        fit = f", {' AND '.join(f'passage.{condition} ?' for condition, _ in conditions)}" if conditions else ""
+        join = "LEFT JOIN passage ON passage.id = found" if conditions else ""
+        statement = f"""SELECT score, -found {fit}
+            FROM (SELECT rowid AS found, {score} AS score FROM {table}
+                WHERE {table} MATCH ? AND rowid > ? ORDER BY rowid LIMIT {_BATCH_ROWS})
+            {join} ORDER BY found"""
+        best: dict[int, list[ScoredRow]] = {}
+        last_row, has_more = -1, True
+        while has_more:
+            rows = self._fetch(statement, *(value for _, value in conditions), match, last_row)
+            has_more = len(rows) == _BATCH_ROWS
+            last_row = -rows[-1][1] if rows else last_row
+            fitting = [row[:2] for row in rows if row[2]] if conditions else rows
+            for number, scored in _group_by_session(fitting):
+                if numbers is None or number in numbers:
+                    best[number] = nsmallest(per_session, (*best.get(number, ()), *scored))
+        return self._load_hits([(-row, score) for scored in best.values() for score, row in scored])
+
+    def _load_hits(self, scores: Sequence[tuple[int, float]]) -> list[PassageHit]:
+        """Return the hits for scored rows, as far as they still exist."""
+        hits: list[PassageHit] = []
+        for first in range(0, len(scores), _BATCH_ROWS):
+            batch = dict(scores[first : first + _BATCH_ROWS])
+            rows = self._fetch(
+                f"""SELECT passage.id, taken.session, passage.at FROM json_each(?) JOIN passage ON passage.id = value
+                JOIN taken ON taken.number = passage.id >> {_SEQ_BITS}""",
+                msgspec.json.encode(list(batch)).decode(),
+            )
+            hits += [PassageHit(row, session, row & _MAX_SEQ, time, batch[row]) for row, session, time in rows]
+        return hits
+
+    def count_matches(self, match: Node) -> int:
+        """Return how many passages match."""
+        return int(self._fetch("SELECT count(*) FROM word WHERE word MATCH ?", to_fts5(match))[0][0])
+
+    def matching_rows(self, match: Node, limit: int) -> list[int]:
+        """Return the rows of the newest `limit` passages that match."""
+        statement = "SELECT rowid FROM word WHERE word MATCH ? ORDER BY rowid DESC LIMIT ?"
+        return [row[0] for row in self._fetch(statement, to_fts5(match), limit)]
+
+    def count_passages(self) -> int:
+        """Return how many passages are indexed."""
+        return int(self._fetch("SELECT value FROM fact WHERE key = 'passages'")[0][0])
+
+    def load_passages(self, rows: Sequence[int], match: Node | None) -> dict[int, PassageText]:
+        """Return passages, each with a snippet in which the matches are marked."""
+        wanted = msgspec.json.encode(rows).decode()
+        is_wanted = "passage.id IN (SELECT value FROM json_each(?))"
+        texts = self._fetch(f"SELECT id, kind, at, text FROM passage WHERE {is_wanted}", wanted)
+        snippets: Mapping[int, str] = {}
+        if match is not None:
+            statement = f"""SELECT word.rowid, {_snippet(f"CASE kind {_COLUMN_NUMBER} END")} FROM word
+                JOIN passage ON passage.id = word.rowid WHERE word MATCH ? AND {is_wanted}"""
+            snippets = dict(self._fetch(statement, to_fts5(match), wanted))
+        return {row: PassageText(kind, time, snippets.get(row) or "", text) for row, kind, time, text in texts}
+
+    def _fetch(self, statement: str, *values: Any) -> list[Any]:
+        with self._database.read_cursor() as cursor:
+            return cursor.execute(statement, values).fetchall()
+
+
+def _score(weights: Sequence[float]) -> str:
+    return f"bm25(word, {', '.join(str(float(weight)) for weight in weights)})"
+
+
+def _group_by_session(rows: Sequence[ScoredRow]) -> Iterator[tuple[int, Sequence[ScoredRow]]]:
+    """Group rows by session; they are consecutive, so each group's end is found by bisection."""
+    start = 0
+    while start < len(rows):
+        number = -rows[start][1] >> _SEQ_BITS
+        end = bisect_right(rows, _row_id(number, _MAX_SEQ), start, key=lambda row: -row[1])
+        yield number, rows[start:end]
+        start = end
+
+
+def _session_numbers(query: Query) -> tuple[str, list[Any]]:
+    """Return the SELECT of the numbers of the sessions that a query is about; empty for all."""
+    conditions, values = filter_conditions(replace(query.criteria, since=None, unfinished=None))
+    if not conditions:
+        return "", []
+    sessions = f"SELECT id FROM session WHERE {' AND '.join(conditions)}"
+    return f"SELECT number FROM taken WHERE session IN ({sessions})", values
+
+
+# --- within a transaction -------------------------------------------------------------------
+
+
+Row = tuple[int, str, int, str, str | None]  # of `passage`
+
+
+def _update_session(cursor: Any, update: SessionUpdate, numbers: Iterator[int]) -> list[Row]:
+    """Remove a session's deleted passages, store its indexed seq, return the rows to add."""
+    session, seq, size, _ = update.stale
+    row = cursor.execute("SELECT seq, number FROM taken WHERE session = ?", (session,)).fetchone()
+    if (row[0] if row else 0) != seq:
+        return []  # another process indexed it meanwhile
+    number = next(numbers) if row is None else row[1]
+    if row is not None:
+        for first, last in update.changes.removed_ranges:
+            _remove_passages(cursor, number, first, last, "kind != 'summary'")
+        for removed_seq in update.changes.removed:
+            _remove_passages(cursor, number, removed_seq, removed_seq)
+    cursor.execute(
+        "INSERT OR REPLACE INTO taken VALUES (?, ?, ?, ?)", (session, number, max(update.changes.last_seq, seq), size)
+    )
+    cursor.execute(
+        """DELETE FROM ahead WHERE session = ?1
+        AND EXISTS (SELECT 1 FROM session WHERE id = ?1 AND bytes IS ?2)""",
+        (session, size),
+    )
+    return [
+        (
+            _row_id(number, passage.seq),
+            passage.kind,
+            passage.time,
+            replace_surrogates(passage.text),
+            replace_surrogates(passage.grams) or None,
+        )
+        for passage in update.passages
+        if passage.seq <= _MAX_SEQ
+    ]
+
+
+def _insert_passages(cursor: Any, rows: Sequence[Row]) -> None:
+    cursor.executemany("INSERT INTO passage VALUES (?, ?, ?, ?, ?)", rows)
+    _change_count(cursor, len(rows))
+    cursor.executemany(
+        f"INSERT INTO word (rowid, {_COLUMNS}, grams) VALUES (?, {_VALUES}, ?)",
+        ((row, *_columns(kind, text), grams) for row, kind, _, text, grams in rows),
+    )
+    cursor.executemany(
+        "INSERT INTO inside (rowid, names) VALUES (?, ?)",
+        [(row, names) for row, _, _, text, _ in rows if (names := identifiers(text))],
+    )
+
+
+def _remove_passages(cursor: Any, number: int, first: int, last: int, condition: str = "1") -> None:
+    """Remove passages. An external-content FTS5 table must be given the old values."""
+    bounds = _row_id(number, first), _row_id(number, min(last, _MAX_SEQ))
+    rows = cursor.execute(
+        f"SELECT id, kind, text, grams FROM passage WHERE id BETWEEN ? AND ? AND {condition}", bounds
+    ).fetchall()
+    cursor.executemany(
+        f"INSERT INTO word (word, rowid, {_COLUMNS}, grams) VALUES ('delete', ?, {_VALUES}, ?)",
+        [(row, *_columns(kind, text), grams) for row, kind, text, grams in rows],
+    )
+    _change_count(cursor, -len(rows))
+    for table, key in (("passage", "id"), ("inside", "rowid")):
+        cursor.executemany(f"DELETE FROM {table} WHERE {key} = ?", [(row[0],) for row in rows])
+
+
+def _change_count(cursor: Any, delta: int) -> None:
+    if delta:
+        cursor.execute("UPDATE fact SET value = value + ? WHERE key = 'passages'", (delta,))
+
+
+def _row_id(number: int, seq: int) -> int:
+    return (number << _SEQ_BITS) | min(seq, _MAX_SEQ)
+
+
+def _columns(kind: str, text: str) -> list[str | None]:
+    return [text if kind == name else None for name in KINDS]
+
+
+def drop_session(cursor: Any, session: str) -> None:
+    """Delete the passages of a session."""
+    row = cursor.execute("SELECT number FROM taken WHERE session = ?", (session,)).fetchone()
+    if row is not None:
+        _remove_passages(cursor, row[0], 0, _MAX_SEQ)
+        cursor.execute("DELETE FROM taken WHERE session = ?", (session,))
