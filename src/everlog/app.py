@@ -21,10 +21,11 @@ from everlog.settings import Settings, convert, parse
 if TYPE_CHECKING:
     from everlog.agent.tools import Function
     from everlog.aio import AsyncStore
+    from everlog.interop.foreign.foreign_store import ForeignStore
     from everlog.interop.formats.format_types import Format
     from everlog.interop.formats.live_format import LiveFormat
     from everlog.model import UsageRow
-    from everlog.ports import Provider, Toolset
+    from everlog.ports import Provider, Toolset, Transferable
     from everlog.runtime.runtime import Runtime
     from everlog.stores.file.file_store import FileStore
     from everlog.stores.postgres.postgres_store import PostgresStore
@@ -103,7 +104,7 @@ def migrate_database(address: str, *, home: str | os.PathLike[str] = DEFAULT_ROO
 
 def open_transferable(
     location: str, *, home: str | os.PathLike[str] = DEFAULT_ROOT, progress: Callable[[int, int], None] | None = None
-) -> FileStore | PostgresStore:
+) -> Transferable:
     """Open a store that sessions can be copied to and from: a native directory, or a database."""
     if location == "memory:":
         raise SettingsError("a store in memory cannot be copied")
@@ -115,10 +116,10 @@ def open_transferable(
             f"{location} holds sessions of another program", hint="import them with everlog sessions import"
         )
     port = open_store(location, dialect="native", home=home, progress=progress).port
-    port = getattr(port, "native", port)  # without the directories of others
-    if not hasattr(port, "adopt"):
+    transferable = port.capability(ports.Transferable)  # without the directories of others
+    if transferable is None:
         raise SettingsError(f"{location} has old files that could not be imported", hint="make it writable first")
-    return cast("FileStore | PostgresStore", port)
+    return transferable
 
 
 def check_location(location: str) -> None:
@@ -158,7 +159,7 @@ def _directory(address: str) -> Path:
 
 def _open_foreign(
     root: Path, dialect: str, home: Path, settings: Settings, progress: Callable[[int, int], None] | None
-) -> ports.Store:
+) -> ForeignStore:
     """Open the store on a foreign directory; everything derived is below `home`."""
     from hashlib import sha256  # noqa: PLC0415 - few stores are foreign
 

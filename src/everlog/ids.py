@@ -17,11 +17,17 @@ from itertools import count
 ALPHABET = "0123456789ABCDEFGHJKMNPQRSTVWXYZ"
 _VALUES = {char: value for value, char in enumerate(ALPHABET)}
 _SHAPE = re.compile(r"[0-9A-HJKMNP-TV-Z]{26}")
+_NAME = re.compile(r"[^\x00-\x1f\x7f-\x9f\ud800-\udfff]{1,500}")
 
 
 def is_ulid(text: str) -> bool:
     """Tell whether a text is a ULID in its canonical upper-case form."""
     return _SHAPE.fullmatch(text) is not None
+
+
+def is_name(text: str) -> bool:
+    """Tell whether a text may be a key or an alias of a session."""
+    return _NAME.fullmatch(text) is not None
 
 
 def encode(value: int) -> str:

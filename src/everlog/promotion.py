@@ -23,8 +23,8 @@ from msgspec.structs import replace
 from everlog.errors import ConflictError, InvalidIdError, NotFoundError, SessionBusyError
 from everlog.identity.key import KEY_PREFIX
 from everlog.identity.route import Routed, claimable_aliases
+from everlog.ids import is_name
 from everlog.log.fold import fold
-from everlog.log.metadata_changes import is_name
 from everlog.model import AnyRecord, Compaction, Message, Meta, Metadata
 from everlog.ports import Store
 

@@ -45,6 +45,7 @@ from everlog.ports import (
     Progress,
     Provider,
     Query,
+    Reclaimable,
     Results,
     SessionRow,
     UsageReport,
@@ -354,13 +355,13 @@ class Session:
 
     def reclaim(self) -> int:
         """Remove what its program skips from foreign files, archived first; returns bytes freed."""
-        reclaim: Callable[[str], int] | None = getattr(self._port, "reclaim", None)
-        if reclaim is None:
+        reclaimable = self._port.capability(Reclaimable)
+        if reclaimable is None:
             raise UnsupportedError(
                 "a native session has nothing to reclaim: its log is never rewritten",
                 hint="everlog sessions rm deletes a session, prune deletes old ones",
             )
-        return reclaim(self.id)
+        return reclaimable.reclaim(self.id)
 
     def delete(self) -> int:
         """Delete it for good; returns how many parts it had."""

@@ -8,6 +8,15 @@ from pathlib import Path
 import pytest
 
 from everlog.ports import Store
+from everlog.ports.capabilities import (
+    CAPABILITIES,
+    Measurable,
+    Reporting,
+    SharedBetweenMachines,
+    Sweepable,
+    Transferable,
+    Watchable,
+)
 from everlog.settings import Settings
 from everlog.stores.file.file_store import FileStore
 from everlog.stores.in_memory import InMemoryStore
@@ -16,12 +25,24 @@ from everlog.testing import StoreConformance
 from tests.stores.postgres.open_stores import Stores, shared_server
 
 
+def capabilities(port: Store) -> set[type]:
+    return {kind for kind in CAPABILITIES if port.capability(kind) is not None}
+
+
 class TestInMemoryStore(StoreConformance):
+    def test_has_no_capabilities(self) -> None:
+        assert capabilities(InMemoryStore()) == set()
+
     def open(self, settings: Settings) -> Store:
         return InMemoryStore(settings)
 
 
 class TestFileStore(StoreConformance):
+    def test_has_the_capabilities_of_files(self) -> None:
+        port = self.open(Settings())
+        assert capabilities(port) == {Reporting, Watchable, Sweepable, Measurable, Transferable}
+        assert port.capability(Watchable) is port
+
     @pytest.fixture(autouse=True)
     def _roots(self, tmp_path: Path) -> None:
         self.tmp_path = tmp_path
@@ -48,6 +69,12 @@ class TestFileStore(StoreConformance):
 
 class TestPostgresStore(StoreConformance):
     """On a real server; it keeps no bytes that a crash could tear."""
+
+    def test_has_the_capabilities_of_a_shared_database(self) -> None:
+        port = self.open(Settings())
+        assert capabilities(port) == {Reporting, Measurable, Transferable, SharedBetweenMachines}
+        sharing = port.capability(SharedBetweenMachines)
+        assert sharing is not None and sharing.heads([]) == {}
 
     @pytest.fixture(autouse=True)
     def _stores(self) -> Iterator[None]:

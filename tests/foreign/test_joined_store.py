@@ -11,8 +11,19 @@ import pytest
 
 import everlog
 from everlog.app import open_store
-from everlog.errors import NotFoundError, SettingsError, StoreFailedError
+from everlog.errors import NotFoundError, SettingsError, StoreFailedError, UnsupportedError
+from everlog.interop.foreign.foreign_store import ForeignStore
 from everlog.ports import Order
+from everlog.ports.capabilities import (
+    CAPABILITIES,
+    Measurable,
+    Reclaimable,
+    Reporting,
+    SharedBetweenMachines,
+    Sweepable,
+    Transferable,
+    Watchable,
+)
 from everlog.session import Store
 from everlog.settings import Settings, StoreSettings
 from tests.foreign.foreign_directories import cersei_file, crabtalk_file, made
@@ -91,6 +102,31 @@ def test_a_foreign_session_may_have_an_id_like_ours(tmp_path: Path) -> None:
     with joined(tmp_path, place) as store:
         assert [row.id for row in store.list()] == [ULID]
         assert store.session(ULID).messages()
+
+
+def test_a_joined_store_answers_for_every_capability(stores: Store) -> None:
+    port = stores.port
+    own = port.native  # type: ignore[attr-defined]
+    answers = {kind: port.capability(kind) for kind in CAPABILITIES}
+    assert answers == {
+        Reporting: port,
+        Reclaimable: port,
+        Watchable: own,
+        Sweepable: own,
+        Measurable: own,
+        Transferable: own,
+        SharedBetweenMachines: None,
+    }
+    assert port.capability(ForeignStore) is None, "it is not one of them"
+    with pytest.raises(UnsupportedError, match="nothing to reclaim"):
+        port.capability(Reclaimable).reclaim(stores.list(title="ours")[0].id)  # type: ignore[union-attr]
+
+
+def test_a_foreign_store_can_be_reclaimed_and_reports(tmp_path: Path) -> None:
+    place = made(tmp_path / "crab", {"crab_user_1.jsonl": crabtalk_file()})
+    with open_store(place, dialect="crabtalk", home=tmp_path / "home") as store:
+        has = {kind for kind in (*CAPABILITIES, ForeignStore) if store.port.capability(kind) is store.port}
+    assert has == {Reporting, Reclaimable, ForeignStore}
 
 
 def test_a_copy_can_be_asked_for_what_it_does_not_have(stores: Store) -> None:

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from everlog.errors import FormatError
-from everlog.log import append_rules, line_codec
+from everlog.log import line_codec
 from everlog.model import (
     AnyRecord,
     Compaction,
@@ -25,6 +25,7 @@ from everlog.model import (
     assistant,
     user,
 )
+from everlog.stores import rules
 from tests.examples import examples
 
 json_values = st.recursive(
@@ -128,7 +129,7 @@ def test_a_record_with_a_key_of_another_is_written_as_if_its_line_came_from_anyw
     elsewhere = msgspec.structs.replace(made, line=bytes(made.line))
     assert line_codec.read_back(elsewhere) is None
     _, body = line_codec.encode(elsewhere)
-    (one,) = append_rules.prepare_records([made], lambda: "now", lambda: "id")
+    (one,) = rules.prepare_records([made], lambda: "now", lambda: "id")
     assert one.body == body
     line = line_codec.build_line(body, record.record_type, 7)
     assert line_codec.as_stored(one.record, 7, line, plain=one.plain) == line_codec.decode(line).record
@@ -146,7 +147,7 @@ def test_a_record_that_was_changed_since_is_written_as_it_is_now() -> None:
         msgspec.structs.replace(made, role="assistant"),
     ):
         assert line_codec.read_back(changed) is None
-        (one,) = append_rules.prepare_records([changed], lambda: "now", lambda: "id")
+        (one,) = rules.prepare_records([changed], lambda: "now", lambda: "id")
         body = msgspec.json.decode(one.body)
         assert body.pop("claude") == {"x": 1}
         assert line_codec.from_object(body).id == changed.id
@@ -166,14 +167,14 @@ def test_what_a_record_keeps_may_not_be_deeper_than_a_reader_goes() -> None:
         deep = [deep]
     made = line_codec.with_key(user("x", id="a", timestamp="t"), "claude", deep)
     with pytest.raises(FormatError, match="nested deeper"):
-        append_rules.prepare_records([made], lambda: "now", lambda: "id")
+        rules.prepare_records([made], lambda: "now", lambda: "id")
 
 
 def test_a_value_that_a_field_cannot_hold_is_refused_however_its_line_was_made() -> None:
     usage = Usage(input_tokens=True)
     made = line_codec.with_key(assistant("x", id="a", timestamp="t", usage=usage), "claude", 1)
     with pytest.raises(FormatError, match="usage"):
-        append_rules.prepare_records([made], lambda: "now", lambda: "id")
+        rules.prepare_records([made], lambda: "now", lambda: "id")
 
 
 def test_every_flipped_bit_is_noticed() -> None:

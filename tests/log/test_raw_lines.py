@@ -6,8 +6,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from everlog.log import line_codec
-from everlog.log.raw_lines import LEFT_OUT, LocatedLine, RawLine, number_lines
+from everlog.log.raw_lines import LEFT_OUT, LocatedLine, number_lines
 from everlog.model import Damaged, user
+from everlog.ports import RawLine
 
 
 def _line(seq: int) -> bytes:

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from everlog.interop.store_copy import copy
-from everlog.log.raw_lines import RawLine
 from everlog.model import Damaged, user
+from everlog.ports import RawLine
 from everlog.settings import SessionSettings, Settings
 from everlog.stores.file.file_store import FileStore
 

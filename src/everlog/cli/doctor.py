@@ -67,11 +67,13 @@ def _watch_sessions() -> None:
     """Print the ids of sessions as they change, one per line."""
     import threading
 
+    from everlog.ports import Watchable
+
     with open_root() as store:
-        watch = getattr(store.port, "watch", None)
-        if watch is None:
+        watchable = store.port.capability(Watchable)
+        if watchable is None:
             raise click.UsageError("this store cannot be watched")
-        for sessions in watch(threading.Event()):
+        for sessions in watchable.watch(threading.Event()):
             for session_id in sorted(sessions):
                 print(session_id, flush=True)
 
@@ -167,12 +169,14 @@ def _database() -> Check:
 
 
 def _index() -> Check:
+    from everlog.ports import Sweepable
+
     with open_root() as store:
-        sweep = getattr(store.port, "sweep", None)
-        if sweep is None:
+        sweepable = store.port.capability(Sweepable)
+        if sweepable is None:
             return Check("index", True, "this store has no index")
         with output.progress("reading sessions") as on_progress:
-            report = sweep(on_progress)
+            report = sweepable.sweep(on_progress)
     changed = report.refreshed + report.removed
     state = "up to date"
     if changed:
@@ -182,9 +186,11 @@ def _index() -> Check:
 
 def _leftovers() -> Check:
     """List what a crash left in the staging and trash directories: garbage, not damage."""
+    from everlog.ports import Sweepable
+
     with open_root() as store:
-        leftovers = getattr(store.port, "leftovers", None)
-        paths: list[str] = list(leftovers()) if leftovers is not None else []
+        sweepable = store.port.capability(Sweepable)
+        paths = [] if sweepable is None else sweepable.leftovers()
     if not paths:
         return Check("leftovers", True, "none")
     listed = output.one_line(", ".join(sorted(paths)[:3]))

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
     from everlog.aio import AsyncSession, AsyncStore
     from everlog.client import Client
+    from everlog.ports import Store as Port
     from everlog.session import Session, Store
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -181,8 +182,16 @@ def open_root() -> Iterator[Store]:
         open_store(location, dialect=dialect, home=home, progress=on_progress) as store,
     ):
         yield store
-        for report in getattr(store.port, "reports", ()):
-            warn(report)
+        warn_of_reports(store.port)
+
+
+def warn_of_reports(port: Port) -> None:
+    """Print what a store did or could not do beside its calls."""
+    from everlog.ports import Reporting
+
+    reporting = port.capability(Reporting)
+    for report in () if reporting is None else reporting.reports:
+        warn(report)
 
 
 @contextmanager

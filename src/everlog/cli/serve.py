@@ -54,7 +54,7 @@ def serve(port: int | None, host: str | None, example: bool, as_json: bool) -> N
 
 
 def _announce(daemon: RunningDaemon, as_json: bool) -> None:
-    from everlog.ports import shared_between_machines
+    from everlog.ports import SharedBetweenMachines
 
     settings = daemon.runtime.settings
     socket = str(daemon.root / "run" / "everlog.sock") if settings.daemon.socket else None
@@ -70,7 +70,7 @@ def _announce(daemon: RunningDaemon, as_json: bool) -> None:
         ("root", str(daemon.root)),
         ("model", settings.model_of(daemon.runtime.router.default_agent)),
     ]
-    sharing = shared_between_machines(daemon.runtime.store.sync.port)
+    sharing = daemon.runtime.store.sync.port.capability(SharedBetweenMachines)
     if sharing is not None:
         rows.append(("store", sharing.address))
     if socket is not None:

@@ -10,14 +10,12 @@ from typing import TYPE_CHECKING
 import click
 
 from everlog.cli import output
-from everlog.cli.options import chosen_root, chosen_store, command
+from everlog.cli.options import chosen_root, chosen_store, command, warn_of_reports
 from everlog.cli.sessions_maintenance import check_sessions, count_problems, format_damage, print_check
 
 if TYPE_CHECKING:
     from everlog.interop.store_copy import CopyReport
-    from everlog.stores.disk_usage import DiskUsage
-    from everlog.stores.file.file_store import FileStore
-    from everlog.stores.postgres.postgres_store import PostgresStore
+    from everlog.ports import DiskUsage, Transferable
 
 
 @command("migrate")
@@ -90,7 +88,7 @@ def _normalize_address(address: str) -> str:
 
 
 @contextmanager
-def _open_native_store(address: str | None = None) -> Iterator[FileStore | PostgresStore]:
+def _open_native_store(address: str | None = None) -> Iterator[Transferable]:
     """Open a store by its address, or the one that the user selected."""
     from everlog.app import open_transferable
 
@@ -101,8 +99,7 @@ def _open_native_store(address: str | None = None) -> Iterator[FileStore | Postg
             yield opened
         finally:
             opened.close()
-    for report in opened.reports:
-        output.warn(report)
+    warn_of_reports(opened)
 
 
 def _print_copy_report(report: CopyReport) -> None:
@@ -128,11 +125,11 @@ def verify(as_json: bool) -> int:
     Prints every wrong crc, seq, part or, in a database, epoch; exits 1 if there is any damage.
     """
     from everlog.errors import StoreFailedError
-    from everlog.ports import shared_between_machines
+    from everlog.ports import SharedBetweenMachines
 
     with _open_native_store() as opened:
         # A database fails as a whole, not session by session.
-        fatal = () if shared_between_machines(opened) is None else (StoreFailedError,)
+        fatal = () if opened.capability(SharedBetweenMachines) is None else (StoreFailedError,)
         verified, _, damage = check_sessions(opened.ids(), opened.verify, fatal)
     if as_json:
         output.print_json({"ok": not damage, "sessions": verified, "damage": damage})
@@ -149,8 +146,13 @@ def verify(as_json: bool) -> int:
 )
 def stats(limit: int, as_json: bool) -> None:
     """Show how much space the store uses, and for what."""
+    from everlog.ports import Measurable
+
     with _open_native_store() as opened:
-        usage = opened.disk_usage(limit)
+        measurable = opened.capability(Measurable)
+        if measurable is None:
+            raise click.UsageError("the space that this store uses cannot be measured")
+        usage = measurable.disk_usage(limit)
     if as_json:
         output.print_json(usage)
     else:

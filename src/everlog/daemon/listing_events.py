@@ -18,7 +18,7 @@ from everlog.agent.worker_threads import call_in_loop
 from everlog.daemon.json_log import log_event
 from everlog.errors import EverlogError, NotFoundError
 from everlog.model import Entry
-from everlog.ports import ChangeSubscription, shared_between_machines
+from everlog.ports import ChangeSubscription, SharedBetweenMachines
 from everlog.runtime.background_task import BackgroundTask
 from everlog.runtime.feed import Notice, Subscription
 from everlog.runtime.remote_events import RemoteEvents
@@ -50,7 +50,7 @@ class ListingWatcher:
         self._task = BackgroundTask(
             "listing", self._poll, interval=poll_seconds, debounce=DEBOUNCE_SECONDS, on_failure=_log_failure
         )
-        self._sharing = shared_between_machines(runtime.store.sync.port)
+        self._sharing = runtime.store.sync.port.capability(SharedBetweenMachines)
         self._listener: ChangeSubscription | None = None
 
     def start(self) -> None:

@@ -12,13 +12,12 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-from msgspec.structs import replace
 
 from everlog.index import usage_rows
 from everlog.index.database import Database
 from everlog.log.line_codec import replace_surrogates
 from everlog.model import Metadata
-from everlog.ports import Filter, Order, Page, SessionRow, UsageReport, days_of, parse_cursor, since_ms
+from everlog.ports import Filter, Order, Page, SessionRow, UsageReport, parse_cursor, since_ms
 
 _metadata_decoder = msgspec.json.Decoder(Metadata)
 _UPSERT = """INSERT INTO session VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
@@ -186,11 +185,10 @@ class SessionIndex:
 
     # --- usage
 
-    def usage(self, criteria: Filter, until: str | None, spenders: int) -> UsageReport:
-        """Return the usage of sessions, by day and model."""
-        conditions, values = filter_conditions(replace(criteria, since=None))
+    def usage(self, criteria: Filter, days: tuple[str, str], spenders: int) -> UsageReport:
+        """Return the usage of sessions between two days, by day and model."""
+        conditions, values = filter_conditions(criteria)
         with self.database.read_cursor() as cursor:
-            days = days_of(criteria, until)
             return usage_rows.query_usage(cursor, conditions, values, days, spenders)
 
 

@@ -60,8 +60,9 @@ class MemoryManager:
         self.sessions_dir = self._find_directory(sessions_dir)
         self.sessions_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._store: Store = open_store(self.sessions_dir, dialect="auto", home=home)
-        assert isinstance(self._store.port, ForeignStore)
-        self._foreign = self._store.port
+        foreign = self._store.port.capability(ForeignStore)
+        assert foreign is not None
+        self._foreign = foreign
         self._now = TimestampSource(time.time)
         self._new_uuid = UuidGenerator()
 

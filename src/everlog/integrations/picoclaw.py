@@ -40,8 +40,9 @@ class SessionStore:
         path = Path(directory).expanduser()
         path.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._store = open_store(path, dialect="picoclaw", home=home)
-        assert isinstance(self._store.port, ForeignStore)
-        self._foreign = self._store.port
+        foreign = self._store.port.capability(ForeignStore)
+        assert foreign is not None
+        self._foreign = foreign
         self._now = TimestampSource(time.time)
 
     # --- adding

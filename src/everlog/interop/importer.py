@@ -17,6 +17,7 @@ import msgspec
 from msgspec.structs import replace
 
 from everlog.errors import EverlogError, FormatError, StoreFullError
+from everlog.ids import is_name
 from everlog.interop.formats.format_types import (
     DERIVED_KEY,
     MAX_LINE_BYTES,
@@ -31,7 +32,6 @@ from everlog.interop.formats.format_types import (
     extra_field,
 )
 from everlog.log.line_codec import from_object, with_keys
-from everlog.log.metadata_changes import is_name
 from everlog.model import SETTABLE, AnyRecord, Compaction, Damaged, Event, Message, Meta, Tombstone
 from everlog.ports import Store
 

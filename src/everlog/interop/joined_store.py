@@ -11,24 +11,39 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from heapq import merge
 from itertools import islice, takewhile
 from operator import itemgetter
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 from msgspec.structs import replace
 
 from everlog.errors import EverlogError, InvalidIdError, NotFoundError, StoreFailedError, UnsupportedError
 from everlog.ids import is_ulid, ulid_at
-from everlog.interop.foreign.listing_page import cursor_of, sort_key
+from everlog.interop.foreign.foreign_store import ForeignStore
 from everlog.model import AnyRecord, Damaged, Entry, Metadata, Part
-from everlog.ports import Chats, Filter, Lease, Order, Page, Progress, Query, Results, Store, UsageReport, parse_cursor
+from everlog.ports import (
+    Chats,
+    Filter,
+    Lease,
+    Order,
+    Page,
+    Progress,
+    Query,
+    Reclaimable,
+    Reporting,
+    Results,
+    Store,
+    UsageReport,
+    parse_cursor,
+)
+from everlog.ports.listing import cursor_of, sort_key
 from everlog.stores import usage_query
 
 T = TypeVar("T")
 
 
-class JoinedStore:
+class JoinedStore(Reporting, Reclaimable):
     """The store port on a native store and several foreign ones."""
 
-    def __init__(self, native: Store, foreign: Sequence[Store]) -> None:
+    def __init__(self, native: Store, foreign: Sequence[ForeignStore]) -> None:
         self.native = native
         self._foreign = tuple(foreign)
         self._owners: dict[str, Store] = {}  # session → the foreign store that has it
@@ -37,15 +52,13 @@ class JoinedStore:
     @property
     def reports(self) -> list[str]:
         """Reports of all stores, and failures of foreign ones."""
-        stores = (self.native, *self._foreign)
-        reports = [report for store in stores for report in getattr(store, "reports", ())]
-        return [*self._failures, *reports]
+        native = self.native.capability(Reporting)
+        reporting = (*(() if native is None else (native,)), *self._foreign)
+        return [*self._failures, *(report for store in reporting for report in store.reports)]
 
-    def __getattr__(self, name: str) -> Any:
-        """Return what only a native store has (`sweep`, `watch`, `leftovers`)."""
-        if name.startswith("_"):  # copy and pickle look these up before __init__ has run
-            raise AttributeError(name)
-        return getattr(self.native, name)
+    def capability(self, kind: type[T]) -> T | None:
+        """Return the joined store for what it does itself, else what the native store has."""
+        return cast("T", self) if kind in type(self).__mro__ else self.native.capability(kind)
 
     def _owner_of(self, session: str) -> Store:
         owner = self._owners.get(session)
@@ -148,10 +161,10 @@ class JoinedStore:
 
     def reclaim(self, session: str) -> int:
         """Reclaim the space of deleted content and return the bytes freed."""
-        reclaim: Callable[[str], int] | None = getattr(self._owner_of(session), "reclaim", None)
-        if reclaim is None:
+        reclaimable = self._owner_of(session).capability(Reclaimable)
+        if reclaimable is None:
             raise UnsupportedError("a native session has nothing to reclaim")
-        return reclaim(session)
+        return reclaimable.reclaim(session)
 
     def repair(self, session: str) -> tuple[str, ...]:
         """Repair what can be repaired, and describe it."""
@@ -195,7 +208,7 @@ class JoinedStore:
         if store is self.native:
             return False
         earlier = takewhile(lambda foreign: foreign is not store, self._foreign)
-        return any(getattr(other, "was_listed", lambda _: False)(session) for other in earlier)
+        return any(other.was_listed(session) for other in earlier)
 
     def search(self, query: Query, *, progress: Progress | None = None) -> Results:
         """Search all stores; the best results come first."""

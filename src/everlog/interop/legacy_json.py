@@ -12,28 +12,27 @@ import os
 from collections.abc import Mapping, Sequence
 from hashlib import sha256
 from pathlib import Path
-from typing import Any
 
 from everlog.ids import timestamp, ulid_at
 from everlog.interop.formats.picoclaw.messages import Document, write_document
 from everlog.log.fold import MetadataFold, apply_changes, fold
 from everlog.model import AnyRecord, Metadata
-from everlog.ports import Lease
+from everlog.ports import Reporting
 from everlog.settings import Settings
 from everlog.stores.file import disk
 from everlog.stores.in_memory import InMemoryStore
+from everlog.stores.rules import AppendCall, blank_metadata, prepare_records
 
 _UNSAFE = str.maketrans(":/\\", "___")
 
 
-class LegacyStore(InMemoryStore):
+class LegacyStore(InMemoryStore, Reporting):
     """The store port on a directory of legacy files."""
 
     def __init__(self, directory: Path, documents: Mapping[Path, Document], settings: Settings | None = None) -> None:
         super().__init__(settings)
         self._directory = directory
         self._files: dict[str, Path] = {}
-        self.reports: list[str] = []
         for file, document in documents.items():
             self._load(file, document)
 
@@ -41,42 +40,24 @@ class LegacyStore(InMemoryStore):
         # Deterministic, so that the id names the same session whenever the file is opened.
         digest = sha256(document.key.encode("utf-8", "replace")).digest()
         session = ulid_at(document.created_ms, digest)
-        empty = MetadataFold.empty(session).metadata(1, 0)
         fields = {"key": document.key, "generations": {document.key: 1}, "chat": 1}
-        self._create(apply_changes(empty, fields), {})
+        super()._add(apply_changes(blank_metadata(session), fields))
         self._files[session] = file
         if document.records:
-            super().append(session, document.records)
+            super()._append(session, AppendCall(prepare_records(document.records, self._now, self._new_uuid)))
 
-    def create(
-        self, facts: Mapping[str, Any] | None = None, *, unless_held: bool = False, at: int | None = None
-    ) -> Metadata:
-        """Create an empty session and its file."""
-        with self._lock:
-            existing = set(self._logs)
-            metadata = super().create(facts, unless_held=unless_held, at=at)
-            if metadata.id not in existing:
-                self._files[metadata.id] = self._free_file(metadata.key or metadata.id)
-                self._write_file(metadata.id, ())
-            return metadata
+    def _add(self, metadata: Metadata) -> None:
+        super()._add(metadata)
+        self._files[metadata.id] = self._free_file(metadata.key or metadata.id)
+        self._write_file(metadata.id, ())
 
-    def append(
-        self,
-        session: str,
-        records: Sequence[AnyRecord],
-        *,
-        expected_seq: int | None = None,
-        no_marker_after: int | None = None,
-        lease: Lease | None = None,
-    ) -> list[AnyRecord]:
+    def _append(self, session: str, call: AppendCall) -> list[AnyRecord]:
         """Append records. Their file is durable on return."""
         with self._lock:
             log = self._log(session)
             before = list(log.records), list(log.counts), list(log.sizes), dict(log.ids)
             metadata, marker = log.metadata, log.last_marker
-            stored = super().append(
-                session, records, expected_seq=expected_seq, no_marker_after=no_marker_after, lease=lease
-            )
+            stored = super()._append(session, call)
             try:
                 self._write_file(session, stored)
             except BaseException:

@@ -14,49 +14,16 @@ reported as refused, and the other sessions are copied.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from itertools import islice, zip_longest
-from typing import Protocol
 
 import msgspec
 
 from everlog.errors import ConflictError, FormatError, InvalidIdError, LogDamagedError, NotFoundError, SessionBusyError
 from everlog.log.fold import settable_fields
-from everlog.log.raw_lines import LEFT_OUT, RawLine
+from everlog.log.raw_lines import LEFT_OUT
 from everlog.model import Damaged, Metadata
-from everlog.ports import Progress
-
-
-class Transferable(Protocol):
-    """A store that whole sessions can be copied from and to."""
-
-    def ids(self) -> Iterator[str]:
-        """Return the ids of all sessions, oldest first."""
-        ...
-
-    def resolve(self, name: str) -> str:
-        """Return the session id for a name."""
-        ...
-
-    def metadata(self, session: str) -> Metadata:
-        """Return the metadata of a session."""
-        ...
-
-    def verify(self, session: str) -> tuple[Damaged, ...]:
-        """Return all damage in a session."""
-        ...
-
-    def lines(self, session: str) -> Iterator[RawLine | Damaged]:
-        """Return the exact lines of a session; Damaged stands for a line that cannot be copied."""
-        ...
-
-    def adopt(self, source: Metadata, lines: Callable[[], Iterator[RawLine]], after: int | None = None) -> None:
-        """Add a session, or its lines after the last one here, `after`. Durable on return.
-
-        All or nothing, except for a crash while lines are appended. Raises ConflictError if the
-        session exists already, or has grown meanwhile. `lines` may be called more than once.
-        """
-        ...
+from everlog.ports import Progress, RawLine, Transferable
 
 
 class Refusal(msgspec.Struct, frozen=True, rename="camel"):

@@ -13,22 +13,10 @@ from typing import NamedTuple
 from everlog.log.fold import MetadataFold, from_builtins, settable_fields, to_builtins
 from everlog.log.line_codec import decode, decode_fast
 from everlog.log.parts import part_name
-from everlog.model import AnyRecord, Damaged, Entry, Meta, Metadata
+from everlog.model import AnyRecord, Damaged, Meta, Metadata
+from everlog.ports import RawLine
 
 LEFT_OUT = "left out"
-
-
-class RawLine(NamedTuple):
-    """One line of a log."""
-
-    part: int
-    seq: int  # its own; for an unreadable line one that is free at its position
-    body: bytes  # without its newline
-    entry: Entry  # what it decodes to
-
-    def is_same(self, other: RawLine) -> bool:
-        """Return whether both have the same bytes in the same part."""
-        return self.body == other.body and self.part == other.part
 
 
 class LocatedLine(NamedTuple):

@@ -1,41 +1,103 @@
-"""Turn leases, and what some stores can do beside keeping sessions."""
+"""What some stores can do beside keeping sessions: ask a store with `store.capability(Watchable)`."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
-from typing import Protocol, Self, runtime_checkable
+import threading
+from collections.abc import Callable, Collection, Iterator, Sequence
+from typing import NamedTuple, Protocol
+
+import msgspec
+
+from everlog.model import Damaged, Entry, Metadata
+from everlog.ports.queries import DiskUsage
+from everlog.ports.store import Progress, Store
 
 
-class Lease(Protocol):
-    """The right to run a turn, held until it is released or the process ends."""
-
-    session: str
-
-    def release(self) -> None:
-        """Release it; doing so twice is harmless."""
-        ...
-
-    def __enter__(self) -> Self: ...
-
-    def __exit__(self, *error: object) -> None: ...
-
-
-@runtime_checkable
-class ExpiringLease(Protocol):
-    """A lease that expires unless it is renewed in time.
-
-    Once another process has acquired it, an append under it is refused.
-    """
+class Reporting(Protocol):
+    """A store that reports what it did or could not do outside of a caller's sight."""
 
     @property
-    def lost(self) -> bool:
-        """Whether another process holds the lease by now, or may hold it."""
+    def reports(self) -> Sequence[str]:
+        """Actions of recovery, and errors that failed no call; the newest thousand."""
         ...
 
-    def on_lost(self, callback: Callable[[], None]) -> Callable[[], None]:
-        """Call `callback`, in any thread, as soon as the lease is known to be lost.
 
-        Returns a function that removes the callback.
+class Watchable(Protocol):
+    """A store that notices changes by any program."""
+
+    def watch(self, stop: threading.Event) -> Iterator[frozenset[str]]:
+        """Yield sessions as any program changes them, their rows updated; ends with `stop`."""
+        ...
+
+
+class SweepResult(msgspec.Struct, frozen=True):
+    """The counts of a sweep."""
+
+    sessions: int
+    refreshed: int
+    removed: int
+
+
+class Sweepable(Protocol):
+    """A store with an index that can be compared with its logs."""
+
+    def sweep(self, progress: Progress | None = None) -> SweepResult:
+        """Bring the index in line with every log, whoever wrote to it."""
+        ...
+
+    def leftovers(self) -> Sequence[str]:
+        """Return what crashes left behind, which is safe to delete."""
+        ...
+
+
+class Reclaimable(Protocol):
+    """A store on files with lines that their program skips."""
+
+    def reclaim(self, session: str) -> int:
+        """Remove the lines that the session's program skips; returns the bytes freed.
+
+        The files are backed up before. UnsupportedError if the session's format has no such lines.
+        """
+        ...
+
+
+class Measurable(Protocol):
+    """A store that knows how much space it uses."""
+
+    def disk_usage(self, biggest: int = 10) -> DiskUsage:
+        """Return the number and size of sessions, and the size of what holds them."""
+        ...
+
+
+class RawLine(NamedTuple):
+    """One line of a log."""
+
+    part: int
+    seq: int  # its own; for an unreadable line one that is free at its position
+    body: bytes  # without its newline
+    entry: Entry  # what it decodes to
+
+    def is_same(self, other: RawLine) -> bool:
+        """Return whether both have the same bytes in the same part."""
+        return self.body == other.body and self.part == other.part
+
+
+class Transferable(Store, Protocol):
+    """A store that whole sessions can be copied from and to."""
+
+    def ids(self) -> Iterator[str]:
+        """Yield the ids of all sessions, oldest first, also those that no listing shows."""
+        ...
+
+    def lines(self, session: str) -> Iterator[RawLine | Damaged]:
+        """Return the exact lines of a session; Damaged stands for a line that cannot be copied."""
+        ...
+
+    def adopt(self, source: Metadata, lines: Callable[[], Iterator[RawLine]], after: int | None = None) -> None:
+        """Add a session, or its lines after the last one here, `after`. Durable on return.
+
+        All or nothing, except for a crash while lines are appended. Raises ConflictError if the
+        session exists already, or has grown meanwhile. `lines` may be called more than once.
         """
         ...
 
@@ -55,7 +117,7 @@ class ChangeSubscription(Protocol):
 class SharedBetweenMachines(Protocol):
     """A store that processes on several machines use at once: unowned turns, notifications, jobs.
 
-    It is the `sharing` attribute of such a store, and waits and fails as the store does.
+    Its methods wait and fail as those of the store do.
     """
 
     @property
@@ -100,7 +162,12 @@ class SharedBetweenMachines(Protocol):
         ...
 
 
-def shared_between_machines(store: object) -> SharedBetweenMachines | None:
-    """Return what a store shares between machines; None if it is for one machine."""
-    found: SharedBetweenMachines | None = getattr(store, "sharing", None)
-    return found
+CAPABILITIES: tuple[type, ...] = (
+    Reporting,
+    Watchable,
+    Sweepable,
+    Reclaimable,
+    Measurable,
+    Transferable,
+    SharedBetweenMachines,
+)

@@ -1,9 +1,14 @@
-"""Listings of sessions: which ones, in which order, a page at a time."""
+"""Listings of sessions: which ones, in which order, a page at a time.
+
+Every store lists by these rules: `conditions_of` says what a filter means, for a predicate here and
+for SQL in `index.listing_sql`; a cursor is the sort key of the last row of a page.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Literal, overload
+import operator
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, Literal, NamedTuple, overload
 
 import msgspec
 
@@ -12,6 +17,7 @@ from everlog.ids import epoch_ms, timestamp
 from everlog.model import Metadata
 
 Order = Literal["active", "created"]  # newest message first, or newest session first
+MAX_PAGE = 1_000_000  # sessions
 
 
 class Filter(msgspec.Struct, frozen=True, kw_only=True):
@@ -78,23 +84,44 @@ def _day(ms: int) -> str:
     return timestamp(max(ms, 0) / 1000)[:10]
 
 
+class Condition(NamedTuple):
+    """A column of a session's row, and what a filter requires of it."""
+
+    column: Literal["agent", "sender", "source", "active", "title", "unfinished"]
+    test: Literal["=", ">=", "contains"]
+    value: Any
+
+
+# The columns of a row that a filter is about, as they are compared.
+COLUMNS: dict[str, Callable[[SessionRow], Any]] = {
+    "agent": lambda row: row.metadata.agent,
+    "sender": lambda row: row.metadata.sender,
+    "source": lambda row: row.metadata.source,
+    "active": lambda row: row.active,
+    "title": lambda row: (row.metadata.title or "").casefold(),
+    "unfinished": lambda row: row.metadata.unfinished,
+}
+_TESTS: dict[str, Callable[[Any, Any], bool]] = {"=": operator.eq, ">=": operator.ge, "contains": operator.contains}
+
+
+def conditions_of(criteria: Filter) -> list[Condition]:
+    """Return what a filter requires; FormatError for an invalid time."""
+    title = None if criteria.title is None else criteria.title.casefold()
+    conditions = (
+        Condition("agent", "=", criteria.agent),
+        Condition("sender", "=", criteria.sender),
+        Condition("source", "=", criteria.source),
+        Condition("unfinished", "=", criteria.unfinished),
+        Condition("active", ">=", since_ms(criteria)),
+        Condition("title", "contains", title),
+    )
+    return [condition for condition in conditions if condition.value is not None]
+
+
 def matcher(criteria: Filter) -> Callable[[SessionRow], bool]:
     """Return a predicate for a filter."""
-    since = since_ms(criteria)
-    title = criteria.title.casefold() if criteria.title is not None else ""
-
-    def matches(row: SessionRow) -> bool:
-        return (
-            all(
-                getattr(criteria, field) in (None, getattr(row.metadata, field))
-                for field in ("agent", "sender", "source")
-            )
-            and (since is None or row.active >= since)
-            and criteria.unfinished in (None, row.metadata.unfinished)
-            and title in (row.metadata.title or "").casefold()
-        )
-
-    return matches
+    tests = [(COLUMNS[column], _TESTS[test], value) for column, test, value in conditions_of(criteria)]
+    return lambda row: all(test(column(row), value) for column, test, value in tests)
 
 
 class Page(Sequence[SessionRow]):
@@ -114,3 +141,34 @@ class Page(Sequence[SessionRow]):
 
     def __len__(self) -> int:
         return len(self.sessions)
+
+
+def check_page_size(limit: int) -> int:
+    """Return how many sessions a page may have; FormatError if it could have none."""
+    if limit < 1:
+        raise FormatError(f"a listing needs a limit of at least 1, not {limit}")
+    return min(limit, MAX_PAGE)
+
+
+def sort_key(row: SessionRow, order: Order) -> tuple[int, str]:
+    """Return time (in milliseconds) and id, by which rows are sorted; the newest is the highest."""
+    time = row.active if order == "active" else epoch_ms(row.metadata.created_at) or 0
+    return max(time, 0), row.id
+
+
+def cursor_of(row: SessionRow, order: Order) -> str:
+    """Return the cursor of the rows that follow this one, also in a store that has another row.
+
+    It has the time that its listing is sorted by: several stores may be listed together.
+    """
+    time, name = sort_key(row, order)
+    return f"{time}-{name}"
+
+
+def make_page(rows: Iterable[SessionRow], limit: int, cursor: str | None, order: Order) -> Page:
+    """Sort rows, newest first, and return one page of them."""
+    ordered = sorted(rows, key=lambda row: sort_key(row, order), reverse=True)
+    start = None if cursor is None else parse_cursor(cursor)
+    rest = ordered if start is None else [row for row in ordered if sort_key(row, order) < start]
+    next_cursor = cursor_of(rest[limit - 1], order) if len(rest) > limit else None
+    return Page(rest[:limit], next_cursor, len(ordered))

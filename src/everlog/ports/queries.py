@@ -1,4 +1,4 @@
-"""Queries beside the records of a session, and their results: search, usage, chats."""
+"""Queries beside the records of a session, and their results: search, usage, disk usage, chats."""
 
 from __future__ import annotations
 
@@ -78,6 +78,34 @@ class UsageReport(msgspec.Struct, frozen=True, rename="camel"):
     spenders: tuple[Spender, ...] = ()
     sessions: int = 0  # with any usage
     behind: int = 0  # foreign sessions that were not read to their end yet
+
+
+class StorageArea(msgspec.Struct, frozen=True, rename="camel"):
+    """A directory or a table, and its bytes."""
+
+    name: str
+    bytes: int
+    indexes: int = 0  # bytes of its indexes, not included
+
+
+class LargeSession(msgspec.Struct, frozen=True, rename="camel"):
+    """One of the largest sessions."""
+
+    session: str
+    title: str
+    bytes: int
+    records: int
+
+
+class DiskUsage(msgspec.Struct, frozen=True, rename="camel"):
+    """The sessions of a store, their records, and the bytes they use."""
+
+    sessions: int = 0
+    records: int = 0
+    bytes: int = 0  # of all lines
+    version: int = 0  # of the tables; 0: files
+    rooms: tuple[StorageArea, ...] = ()
+    biggest: tuple[LargeSession, ...] = ()
 
 
 class Chats(msgspec.Struct, frozen=True):

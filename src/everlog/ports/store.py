@@ -1,4 +1,4 @@
-"""The port of a store, which keeps the records of sessions.
+"""The port of a store, which keeps the records of sessions, and the leases of their turns.
 
 A store is synchronous and safe to use from several threads. No method waits longer than one
 append does; waiting for a turn is the runtime's business.
@@ -7,14 +7,53 @@ append does; waiting for a turn is the runtime's business.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any, Protocol, Self, TypeVar, runtime_checkable
 
 from everlog.model import AnyRecord, Damaged, Entry, Metadata, Part
-from everlog.ports.capabilities import Lease
 from everlog.ports.listing import Filter, Order, Page
 from everlog.ports.queries import Chats, Query, Results, UsageReport
 
 Progress = Callable[[int, int], None]  # done, total
+T = TypeVar("T")
+
+
+class Lease(Protocol):
+    """The right to run a turn, held until it is released or the process ends."""
+
+    session: str
+
+    @property
+    def held(self) -> bool:
+        """Whether it was neither released nor lost, as far as this process knows."""
+        ...
+
+    def release(self) -> None:
+        """Release it; doing so twice is harmless."""
+        ...
+
+    def __enter__(self) -> Self: ...
+
+    def __exit__(self, *error: object) -> None: ...
+
+
+@runtime_checkable
+class ExpiringLease(Protocol):
+    """A lease that expires unless it is renewed in time.
+
+    Once another process has acquired it, an append under it is refused.
+    """
+
+    @property
+    def lost(self) -> bool:
+        """Whether another process holds the lease by now, or may hold it."""
+        ...
+
+    def on_lost(self, callback: Callable[[], None]) -> Callable[[], None]:
+        """Call `callback`, in any thread, as soon as the lease is known to be lost.
+
+        Returns a function that removes the callback.
+        """
+        ...
 
 
 class Store(Protocol):
@@ -175,6 +214,10 @@ class Store(Protocol):
 
     def repair(self, session: str) -> tuple[str, ...]:
         """Repair what can be repaired without deleting anything; returns what was done."""
+        ...
+
+    def capability(self, kind: type[T]) -> T | None:
+        """Return the object that has a capability of the store (`ports.capabilities`), or None."""
         ...
 
     def close(self) -> None:

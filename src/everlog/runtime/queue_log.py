@@ -12,11 +12,11 @@ from everlog.agent.answer import Answer
 from everlog.agent.turn_lease import is_lost
 from everlog.aio import AsyncSession
 from everlog.errors import ConflictError, EverlogError, ProviderError, RunCancelledError, SessionBusyError
-from everlog.log.append_rules import RETRY_WINDOW
 from everlog.log.line_codec import from_object, to_object
 from everlog.model import QUEUED, TURN_END, TURN_INTERRUPTED, WITHDRAWN, Event, Message, Metadata, Usage
 from everlog.ports import Lease
 from everlog.session import R, Session
+from everlog.stores.rules import RETRY_WINDOW
 
 ATTEMPTS = 100  # to append a record while other processes write to the session
 MESSAGE_KEPT = "the message is stored and will be answered later, at the latest after a restart"

@@ -30,7 +30,7 @@ from everlog.identity.route import Router, Routing
 from everlog.identity.scope import Inbound
 from everlog.memory.memory_hook import MemoryHook
 from everlog.model import Content, Message, user
-from everlog.ports import Page, shared_between_machines
+from everlog.ports import Page, SharedBetweenMachines
 from everlog.runtime.agents import Agents, Toolsets
 from everlog.runtime.cron import Cron, JobState, SaveStates
 from everlog.runtime.dream_schedule import DreamSchedule, seconds_until
@@ -90,7 +90,7 @@ class Runtime:
         max_waiting = self.settings.turn.waiting
         self.queue = Queue(self.agents, max_waiting=max_waiting, emit=self.emit)
         self.edits = SessionEdits(self.emit, self.queue.wait_for_release)
-        sharing = shared_between_machines(store.sync.port)
+        sharing = store.sync.port.capability(SharedBetweenMachines)
         self.cron = Cron(
             self.settings.cron.jobs,
             self._start_job,

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable
 
 from everlog.aio import AsyncStore
 from everlog.errors import EverlogError, NotFoundError
-from everlog.ports import Filter, shared_between_machines
+from everlog.ports import Filter, SharedBetweenMachines
 from everlog.runtime.background_task import BackgroundTask, RetryBackoff
 from everlog.runtime.queue import Queue
 from everlog.runtime.run import RecoveredSession
@@ -31,7 +31,7 @@ class Takeover:
         self._store = store
         self._queue = queue
         self._emit = emit
-        self._sharing = shared_between_machines(store.sync.port)
+        self._sharing = store.sync.port.capability(SharedBetweenMachines)
         self.backoff = RetryBackoff()
         self.recovered: deque[RecoveredSession] = deque(maxlen=1000)  # the most recent ones
         self.recovered_count = 0

@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 
 from everlog.errors import ConflictError, SessionBusyError
-from everlog.log.raw_lines import RawLine
 from everlog.model import user
+from everlog.ports import RawLine
 from everlog.stores.postgres.leases import PostgresLease
 from everlog.stores.postgres.postgres_store import PostgresStore
 from tests.stores.postgres.open_stores import Stores

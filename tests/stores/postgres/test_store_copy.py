@@ -18,8 +18,8 @@ from msgspec.structs import replace
 from everlog.errors import ConflictError, FormatError, StoreFailedError
 from everlog.interop.store_copy import CopyReport, copy
 from everlog.log.line_codec import decode
-from everlog.log.raw_lines import RawLine
 from everlog.model import Damaged, Event, Metadata, assistant, user
+from everlog.ports import RawLine
 from everlog.settings import Settings
 from everlog.stores.file.file_store import FileStore
 from everlog.stores.postgres.postgres_store import PostgresStore

@@ -8,7 +8,15 @@ from typing import TYPE_CHECKING
 import click
 
 from everlog.cli import output
-from everlog.cli.options import chosen_foreign, chosen_root, chosen_store, command, complete_agent, complete_session
+from everlog.cli.options import (
+    chosen_foreign,
+    chosen_root,
+    chosen_store,
+    command,
+    complete_agent,
+    complete_session,
+    warn_of_reports,
+)
 
 if TYPE_CHECKING:
     from everlog.cli.chat.session_choice import SessionChoice
@@ -100,6 +108,5 @@ async def _run_chat(choice: SessionChoice, prompt: str | None, as_json: bool) ->
             finally:
                 backend = conversation.backend  # a local one, if the daemon has stopped
     finally:
-        for report in getattr(backend.store.sync.port, "reports", ()):
-            output.warn(report)
+        warn_of_reports(backend.store.sync.port)
         await backend.close()

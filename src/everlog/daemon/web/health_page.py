@@ -16,7 +16,7 @@ from everlog.daemon.web.list_page import session_address
 from everlog.daemon.web.templating import render_response
 from everlog.errors import EverlogError
 from everlog.model import Damaged
-from everlog.ports import shared_between_machines
+from everlog.ports import Reporting, SharedBetweenMachines, Sweepable
 from everlog.render.html_text import make_readable
 from everlog.runtime.integrity_check import Problem, Repair
 from everlog.runtime.runtime import Runtime
@@ -55,12 +55,13 @@ async def show_health(
     port = runtime.store.sync.port
 
     def read() -> tuple[list[CheckedSession], list[str]]:
-        leftovers = getattr(port, "leftovers", tuple)
-        return _checked_sessions(runtime, progress.problems), sorted(leftovers())
+        sweepable = port.capability(Sweepable)
+        return _checked_sessions(runtime, progress.problems), sorted(sweepable.leftovers() if sweepable else ())
 
     checked_sessions, leftovers = await runtime.store.call(read) if counts.reachable else ([], [])
-    reports = list(getattr(port, "reports", ()))[: -MAX_REPORTS - 1 : -1]
-    sharing = shared_between_machines(port)
+    reporting = port.capability(Reporting)
+    reports = [] if reporting is None else list(reporting.reports)[: -MAX_REPORTS - 1 : -1]
+    sharing = port.capability(SharedBetweenMachines)
     is_refreshing = progress.running or not counts.reachable
     return render_response(
         "health.html",

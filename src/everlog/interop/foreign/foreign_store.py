@@ -6,49 +6,61 @@ import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any, NoReturn, Self
+from typing import Any, NoReturn
 
 from msgspec.structs import replace
 
-from everlog.errors import ConflictError, EverlogError, FormatError, InvalidIdError, NotFoundError, UnsupportedError
+from everlog.errors import EverlogError, InvalidIdError, NotFoundError, UnsupportedError
 from everlog.interop.foreign.foreign_catalogue import Progress
 from everlog.interop.foreign.foreign_files import ForeignFiles
-from everlog.interop.foreign.listing_page import page
 from everlog.interop.foreign.mirrored_session import Mirror, working_directory
 from everlog.interop.foreign.session_opener import SessionOpener, mirror_key
 from everlog.interop.foreign.transcript_files import ENDING, METADATA_ENDING
 from everlog.interop.formats.live_format import FileEdit, LiveFormat
-from everlog.log.append_rules import drop_injected, prepare_records
 from everlog.model import AnyRecord, Damaged, Entry, Metadata, Part, pair
-from everlog.ports import Chats, Filter, Lease, Order, Page, Query, Results, SessionRow, UsageReport, days_of, matcher
-from everlog.stores import usage_query
+from everlog.ports import (
+    Chats,
+    Filter,
+    Lease,
+    Order,
+    Page,
+    Query,
+    Reclaimable,
+    Reporting,
+    Results,
+    SessionRow,
+    UsageReport,
+    matcher,
+)
+from everlog.ports.listing import MAX_PAGE, make_page
+from everlog.stores import rules, usage_query
 from everlog.stores.file import disk
-from everlog.stores.session_names import exclusive_name, resolve_name
 
 _CREATION_LOCK = "the making of sessions"  # names a lock file: must not change
 IMPORT_HINT = "import the session (everlog sessions import) and continue it there"
 
 
-class ForeignLease:
-    """The turn lease of a foreign session."""
+class ForeignLease(rules.TurnLease):
+    """The turn lease of a foreign session: that of its mirror."""
 
-    def __init__(self, session: str, inner: Lease) -> None:
-        self.session = session
-        self.inner = inner
+    def __init__(self, session: str, mirror: Lease) -> None:
+        super().__init__(session)
+        self._mirror = mirror
+
+    @property
+    def held(self) -> bool:
+        """Return whether it is not released yet."""
+        return self._mirror.held
 
     def release(self) -> None:
         """Release the lease."""
-        self.inner.release()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self.release()
+        self._mirror.release()
 
 
-class ForeignStore(SessionOpener):
+class ForeignStore(SessionOpener, Reporting, Reclaimable):
     """Sessions of other programs, each in its own format, in one directory."""
+
+    lease_type = ForeignLease
 
     # --- writing
 
@@ -58,7 +70,7 @@ class ForeignStore(SessionOpener):
         """Create an empty session, in a file that its program accepts as its own."""
         fields = {key: value for key, value in (facts or {}).items() if value is not None}
         with self._file_lock(_CREATION_LOCK, "session creation"):
-            name = exclusive_name(fields) if unless_held else ""
+            name = rules.exclusive_name(fields) if unless_held else ""
             holder = self._find_holder(name) or self._find_derived(name)
             if holder is not None:
                 return self.metadata(holder)
@@ -109,26 +121,10 @@ class ForeignStore(SessionOpener):
             row.folder == folder and row.stem.startswith(f"{stem}_") for row in rows
         )
 
-    def append(
-        self,
-        session: str,
-        records: Sequence[AnyRecord],
-        *,
-        expected_seq: int | None = None,
-        no_marker_after: int | None = None,
-        lease: Lease | None = None,
-    ) -> list[AnyRecord]:
-        """Append records in the session's own format and to the mirror. Durable on return."""
-        persistent = drop_injected(records)
-        if not persistent:
-            self._find_row(session)
-            return []
-        prepared = prepare_records(persistent, self._now, self._new_uuid)
+    def _append(self, session: str, call: rules.AppendCall) -> list[AnyRecord]:
         with self._locked_mirror(session) as mirror:
-            if lease is not None:
-                _check_lease(session, lease)
             stem = mirror.files.stem
-            stored = mirror.append(prepared, expected_seq, no_marker_after, self.reports.append)
+            stored = mirror.append(call, self.reports.append)
         if mirror.files.stem != stem:
             self._catalogue.rescan()
         return stored
@@ -226,40 +222,28 @@ class ForeignStore(SessionOpener):
             extra={**listed.extra, "agents": subagents} if subagents else listed.extra,
         )
 
-    def list(
-        self,
-        criteria: Filter = Filter(),  # noqa: B008 - frozen
-        *,
-        limit: int = 50,
-        cursor: str | None = None,
-        order: Order = "active",
-    ) -> Page:
-        """Return a page of sessions, newest first."""
-        if limit < 1:
-            raise FormatError(f"a listing needs a limit of at least 1, not {limit}")
+    def _page(self, criteria: Filter, limit: int, cursor: str | None, order: Order) -> Page:
         if criteria.unfinished:
-            return self._unfinished(criteria, limit, cursor, order)
+            return make_page(self._unfinished_rows(criteria), limit, cursor, order)
         matches = matcher(criteria)
         sessions = self._catalogue.sessions().items()
-        rows = [listed for name, row in sessions if matches(listed := row.session_row(name))]
-        return page(rows, limit, cursor, order)
+        rows = (row for name, item in sessions if matches(row := item.session_row(name)))
+        return make_page(rows, limit, cursor, order)
 
     def was_listed(self, session: str) -> bool:
         """Return whether the last listing had a session with this id."""
         return self._catalogue.has_seen(session)
 
-    def _unfinished(self, criteria: Filter, limit: int, cursor: str | None, order: Order) -> Page:
-        """Return a page of sessions with unfinished turns, which only mirrors know."""
-        mirror_rows = self._mirror_store.list(Filter(unfinished=True), limit=1_000_000)
+    def _unfinished_rows(self, criteria: Filter) -> Iterator[SessionRow]:
+        """Yield the sessions with unfinished turns, which only mirrors know."""
         sessions = {mirror_key(row): name for name, row in self._catalogue.sessions().items()}
         matches = matcher(criteria)
-        rows: dict[str, SessionRow] = {}
-        for mirror_row in mirror_rows:
+        for mirror_row in self._mirror_store.list(Filter(unfinished=True), limit=MAX_PAGE):
             session = sessions.get(mirror_row.metadata.key or "")
             if session is not None:
                 row = SessionRow(self.metadata(session), mirror_row.bytes, mirror_row.parts)
-                rows |= {session: row} if matches(row) else {}
-        return page(list(rows.values()), limit, cursor, order)
+                if matches(row):
+                    yield row
 
     def search(self, query: Query, *, progress: Progress | None = None) -> Results:
         """Search messages; new lines in the files are indexed first."""
@@ -272,10 +256,10 @@ class ForeignStore(SessionOpener):
 
     def catch_up(self, progress: Progress | None = None) -> int:
         """Mirror the new lines of all files, index them, and return in how many sessions."""
-        self._mirror_new_lines(progress)
+        self._read_new_lines(progress)
         return self._mirror_store.catch_up()
 
-    def _mirror_new_lines(self, progress: Progress | None) -> None:
+    def _read_new_lines(self, progress: Progress | None) -> None:
         rows = self._catalogue.sessions()
         stamps = self._mirrored_stamps
         sessions = [session for session, row in rows.items() if stamps.get(session) != row.stamps]
@@ -288,20 +272,9 @@ class ForeignStore(SessionOpener):
             if progress is not None:
                 progress(done, len(sessions))
 
-    def usage(
-        self,
-        criteria: Filter = Filter(),  # noqa: B008 - frozen
-        *,
-        until: str | None = None,
-        spenders: int = 10,
-        fresh: bool = True,
-        progress: Progress | None = None,
-    ) -> UsageReport:
-        """Report the usage of mirrored sessions; `fresh` mirrors new lines of all files first."""
-        matches, days = matcher(replace(criteria, since=None)), days_of(criteria, until)
-        if fresh:
-            self._mirror_new_lines(progress)
-        mirror_rows = self._mirror_store.list(limit=1_000_000)
+    def _usage(self, criteria: Filter, days: tuple[str, str], spenders: int) -> UsageReport:
+        matches = matcher(criteria)
+        mirror_rows = self._mirror_store.list(limit=MAX_PAGE)
         mirrors = {mirror_row.metadata.key: mirror_row.metadata for mirror_row in mirror_rows}
         matching: list[Metadata] = []
         behind = 0
@@ -369,7 +342,7 @@ class ForeignStore(SessionOpener):
             session = self._find_holder(key) or self._find_derived(key)
             return None if session is None else (session, 0)
 
-        return resolve_name(name, holder, ids_with_prefix if prefix else None)
+        return rules.resolve_name(name, holder, ids_with_prefix if prefix else None)
 
     def _find_derived(self, name: str) -> str | None:
         """Return the session whose id was derived from a caller's, or None."""
@@ -474,12 +447,6 @@ class ForeignStore(SessionOpener):
 def _without_filter(query: Query) -> Query:
     """Return the query without the criteria that only the foreign files can answer."""
     return replace(query, criteria=Filter(since=query.criteria.since), excluded_sessions=frozenset(), offset=0)
-
-
-def _check_lease(session: str, lease: Lease) -> None:
-    inner = lease.inner if isinstance(lease, ForeignLease) else None
-    if lease.session != session or not getattr(inner, "held", False):
-        raise ConflictError(f"the turn lease of session {session} is not held", session=session)
 
 
 def _unsupported(feature: str, hint: str) -> NoReturn:

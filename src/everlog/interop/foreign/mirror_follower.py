@@ -31,7 +31,6 @@ from everlog.interop.formats.format_types import HiddenMessages, Summary, derive
 from everlog.interop.formats.jsonl import attach_preserved
 from everlog.interop.formats.live_format import ConversationItem, LiveFormat, TailState
 from everlog.interop.importer import BATCH, ImportTarget, hide_before_summaries
-from everlog.log.append_rules import RETRY_WINDOW
 from everlog.log.line_codec import from_object, with_keys
 from everlog.model import (
     MARKERS,
@@ -48,6 +47,7 @@ from everlog.model import (
     Tombstone,
 )
 from everlog.ports import Store
+from everlog.stores.rules import RETRY_WINDOW
 
 BATCH_LINES = 400  # read at once, so that memory use does not grow with the file
 

@@ -18,15 +18,10 @@ from everlog.interop.foreign.origin_marks import has_same_content, id_in_file, m
 from everlog.interop.foreign.transcript_files import METADATA_ENDING, AppendedLines
 from everlog.interop.formats.format_types import Line
 from everlog.interop.formats.live_format import FileEdit, TailState, TranscriptInfo
-from everlog.log.append_rules import (
-    RETRY_WINDOW,
-    PreparedRecord,
-    check_expected_seq,
-    check_no_marker_after,
-    check_retry,
-)
 from everlog.model import MARKERS, TURN_END, AnyRecord, Event, Message, Meta, Metadata
+from everlog.stores import rules
 from everlog.stores.file.log_tail import Report
+from everlog.stores.rules import RETRY_WINDOW, AppendCall
 
 MAX_ATTEMPTS = 4  # to append after the lines of a program that is writing at the same time
 
@@ -48,37 +43,26 @@ class _Plan:
 class Mirror(MirrorFollower):
     """A foreign session that is followed and written to."""
 
-    def append(
-        self, prepared: Sequence[PreparedRecord], expected_seq: int | None, no_marker_after: int | None, report: Report
-    ) -> list[AnyRecord]:
+    def append(self, call: AppendCall, report: Report) -> list[AnyRecord]:
         """Append records to the file, as far as its format can hold them, and to the mirror."""
         for attempts_left in range(MAX_ATTEMPTS, 0, -1):
-            stored = self._find_retried(prepared)
-            new_records = [item.record for n, item in enumerate(prepared) if n not in stored]
+            stored = self._find_retried(call)
+            new_records = [item.record for item in rules.without_retried(call, stored)]
             if not new_records:
                 break
-            if expected_seq is not None:
-                check_expected_seq(self.name, self._last_seq, expected_seq, len(stored))
-            if no_marker_after is not None:
-                newest = self._newest_marker(no_marker_after)
-                check_no_marker_after(self.name, newest, no_marker_after)
+            rules.check_conditions(self.name, call, self._last_seq, len(stored), self._newest_marker)
             plan = self._make_plan(new_records)
             if attempts_left == 1 or self.files.signature() == self._signature:
                 break
             self.catch_up()  # its program has just written: our lines must follow those
-        appended = self._write(plan, report) if new_records else []
-        return [stored[n] if n in stored else appended.pop(0) for n in range(len(prepared))]
+        return rules.in_order(stored, self._write(plan, report) if new_records else [])
 
-    def _find_retried(self, prepared: Sequence[PreparedRecord]) -> dict[int, AnyRecord]:
-        results: dict[int, AnyRecord] = {}
-        for number, item in enumerate(prepared):
-            seq = self._ids.get(item.record.id) if item.retriable else None
-            if seq is not None and seq > self._last_seq - RETRY_WINDOW:
-                stored = strip_mark(self.record(seq))
-                if not has_same_content(item.record, stored):  # the file may hold less of it
-                    stored = check_retry(self.name, item.record, stored, seq)
-                results[number] = stored
-        return results
+    def _find_retried(self, call: AppendCall) -> dict[int, AnyRecord]:
+        def read(seq: int) -> AnyRecord:
+            return strip_mark(self.record(seq))
+
+        # The file may hold less of a record than the caller gave.
+        return rules.find_retried(self.name, call, self._last_seq, self._ids.get, read, is_same=has_same_content)
 
     def _newest_marker(self, no_marker_after: int) -> int:
         if self._marker_seq or no_marker_after >= self._last_seq - RETRY_WINDOW:

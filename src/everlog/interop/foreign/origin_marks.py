@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from everlog.interop.foreign.transcript_files import ReadPosition
 from everlog.interop.formats.format_types import Summary, extra_field
 from everlog.interop.formats.live_format import TailState
-from everlog.log.line_codec import from_object, to_object, with_keys
+from everlog.log.line_codec import from_object, is_same_record, to_object, with_keys
 from everlog.model import AnyRecord, Compaction, Damaged, Entry, Image, Message
 
 MARK_KEY = "live"
@@ -55,9 +55,9 @@ def id_in_file(record: AnyRecord) -> str:
 
 
 def has_same_content(record: AnyRecord, stored: AnyRecord) -> bool:
-    """Return whether two messages have the same content, as far as foreign formats can hold it."""
+    """Return whether two records are the same, messages as far as foreign formats can hold them."""
     if not isinstance(record, Message) or not isinstance(stored, Message):
-        return False
+        return is_same_record(record, stored)
     content, stored_content = (
         (
             message.role,

@@ -6,27 +6,27 @@ import hashlib
 import os
 import threading
 import time
-from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
 from everlog.errors import InvalidIdError, LogDamagedError, NotFoundError, SessionBusyError
-from everlog.ids import TimestampSource, UuidGenerator
+from everlog.ids import is_name
 from everlog.interop.foreign.foreign_catalogue import ForeignCatalogue, Progress, TranscriptRow
 from everlog.interop.foreign.mirrored_session import Mirror
 from everlog.interop.foreign.transcript_files import ENDING, Signature
 from everlog.interop.formats.format_types import derive_id
 from everlog.interop.formats.live_format import LiveFormat
-from everlog.log.metadata_changes import is_name
 from everlog.ports import Store
 from everlog.stores.file import disk
 from everlog.stores.process_fork import register_fork_hooks
+from everlog.stores.rules import no_session
+from everlog.stores.store_verbs import StoreVerbs
 
 LOCK_TIMEOUT = 5.0  # seconds that another writer may hold a session
 
 
-class SessionOpener:
+class SessionOpener(StoreVerbs):
     """The sessions of one foreign directory, each opened when it is needed.
 
     `home` is our directory for derived files; `mirror_store` is a store in it. `back_up` copies
@@ -44,6 +44,7 @@ class SessionOpener:
         clock: Callable[[], float] = time.time,
         progress: Progress | None = None,
     ) -> None:
+        super().__init__(None, clock)
         self._root = root
         self._formats = tuple(formats)
         self._mirror_store = mirror_store
@@ -51,9 +52,6 @@ class SessionOpener:
         self._back_up = back_up
         with disk.map_errors(f"creating {home}"):
             home.mkdir(mode=0o700, parents=True, exist_ok=True)
-        self._now = TimestampSource(clock)
-        self._new_uuid = UuidGenerator()
-        self.reports: deque[str] = deque(maxlen=1000)
         self._catalogue = ForeignCatalogue(root, formats, home / "index.db", self.reports.append, progress)
         self._mutex = threading.Lock()
         self._mirrors: dict[str, Mirror] = {}
@@ -65,7 +63,7 @@ class SessionOpener:
         """Replace locks, whose holders only the parent has, and the id source that it uses."""
         self._mutex = threading.Lock()
         self._mirrors, self._locks = {}, {}
-        self._new_uuid = UuidGenerator()
+        self._renew_generators()
         self._catalogue.reset_after_fork()
 
     def _format(self, name: str) -> LiveFormat:
@@ -86,7 +84,7 @@ class SessionOpener:
             raise InvalidIdError(
                 f"not a session id: {session[:60]!r}", hint="use the ids of the program that the sessions belong to"
             )
-        raise NotFoundError(f"there is no session {session}", session=session)
+        raise no_session(session)
 
     def _find_subagent(self, parent: TranscriptRow, stem: str) -> TranscriptRow | None:
         """Return the transcript of a subagent of a session, or None."""

@@ -13,7 +13,6 @@ from zlib import crc32
 import msgspec
 
 from everlog.log import scan
-from everlog.log.append_rules import prepare_records
 from everlog.log.line_codec import decode
 from everlog.log.parts import part_number
 from everlog.log.tail_recovery import examine_tail
@@ -21,6 +20,7 @@ from everlog.model import SCHEMA_VERSION, AnyRecord, Damaged, Event, Meta
 from everlog.stores.file import metadata_file
 from everlog.stores.file.log_reader import LogReader, PartReader
 from everlog.stores.file.log_writer import LogWriter
+from everlog.stores.rules import AppendCall, prepare_records
 
 UNCHECKED = "no crc: unchecked"
 
@@ -57,7 +57,7 @@ def repair_findings(
     if unchecked:
         lines = [{"seq": finding.damage.seq, "crc": finding.crc} for finding in unchecked]
         event = Event(kind="vouch", data={"lines": lines})
-        writer.append(prepare_records([event], now, new_id), None, None)
+        writer.append(AppendCall(prepare_records([event], now, new_id)))
         actions.append(f"vouched for {len(lines)} lines without a crc")
     for damage in (finding.damage for finding in findings if finding not in unchecked):
         number = part_number(damage.file)

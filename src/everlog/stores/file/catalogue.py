@@ -12,14 +12,13 @@ import os
 from collections.abc import Callable, Iterable, Iterator
 from typing import NamedTuple, TypeVar
 
-import msgspec
-
 from everlog.errors import EverlogError, NotFoundError
 from everlog.index.database import IndexUnusableError
 from everlog.index.listing_rows import SessionIndex
 from everlog.log.fold import MetadataFold
 from everlog.log.parts import part_name
-from everlog.ports import Filter, Order, Page, Progress, SessionRow, parse_cursor, since_ms
+from everlog.ports import Filter, Order, Page, Progress, SessionRow, SweepResult, parse_cursor
+from everlog.ports.listing import conditions_of
 from everlog.stores.file import metadata_file
 from everlog.stores.file.disk import map_errors
 from everlog.stores.file.layout import Root
@@ -29,14 +28,6 @@ from everlog.stores.file.log_tail import Report
 T = TypeVar("T")
 _BATCH = 500
 _MAX_CACHED_NAMES = 1000  # names
-
-
-class SweepResult(msgspec.Struct, frozen=True):
-    """The counts of a sweep."""
-
-    sessions: int
-    refreshed: int
-    removed: int
 
 
 class NameCache(NamedTuple):
@@ -62,14 +53,15 @@ class Catalogue:
     def page(self, criteria: Filter, limit: int, cursor: str | None, order: Order) -> Page:
         """Return a page of sessions, current to the last acknowledged record."""
         if not self._root.exists():
-            since_ms(criteria)  # an invalid filter is an error here as well
+            conditions_of(criteria)  # an invalid filter is an error here as well
             if cursor is not None:
                 parse_cursor(cursor)
-            return Page((), None, 0)
-        return self.query_index(lambda index: index.page(criteria, limit, cursor, order))
+        return self.query_index(lambda index: index.page(criteria, limit, cursor, order), Page((), None, 0))
 
-    def query_index(self, query: Callable[[SessionIndex], T]) -> T:
-        """Run a query on the updated index."""
+    def query_index(self, query: Callable[[SessionIndex], T], default: T) -> T:
+        """Run a query on the updated index; `default` is the answer of a root that does not exist."""
+        if not self._root.exists():
+            return default
         return self._retry_rebuilt(lambda: query(self._current_index()))
 
     def holder(self, name: str) -> tuple[str, int] | None:
@@ -93,11 +85,11 @@ class Catalogue:
 
     def current_holder(self, name: str) -> tuple[str, int] | None:
         """Return the holder, also if a process died between its claim and its index row."""
-        return self._retry_rebuilt(lambda: self._current_index().holder(name))
+        return self.query_index(lambda index: index.holder(name), None)
 
     def newest_chat(self, thread: str) -> tuple[str, int] | None:
         """Return the chat of a key or pair with the highest number, and that number."""
-        return self._retry_rebuilt(lambda: self._current_index().newest_chat(thread))
+        return self.query_index(lambda index: index.newest_chat(thread), None)
 
     def ids_with_prefix(self, prefix: str) -> list[str]:
         """Return at most two ids that start with a prefix."""

@@ -11,28 +11,40 @@ import os
 import threading
 import time
 import weakref
-from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, ExitStack, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from everlog.errors import ConflictError, EverlogError, FormatError, NotFoundError, StoreFailedError, StoreFullError
-from everlog.ids import TimestampSource, UlidGenerator, UuidGenerator, is_ulid, ulid_at
-from everlog.log.append_rules import drop_injected, prepare_records
-from everlog.log.fold import MetadataFold, apply_changes, settable_fields
-from everlog.log.metadata_changes import check_metadata
+from everlog.errors import ConflictError, EverlogError, NotFoundError, StoreFailedError, StoreFullError
+from everlog.log.fold import apply_changes
 from everlog.log.parts import part_name
-from everlog.log.raw_lines import RawLine
-from everlog.model import AnyRecord, Damaged, Entry, Meta, Metadata, Part, pair
-from everlog.ports import Chats, Filter, Lease, Order, Page, Progress, Query, Results, SessionRow, UsageReport, days_of
+from everlog.model import AnyRecord, Damaged, Entry, Metadata, Part
+from everlog.ports import (
+    DiskUsage,
+    Filter,
+    Measurable,
+    Order,
+    Page,
+    Progress,
+    RawLine,
+    Reporting,
+    Results,
+    SessionRow,
+    Sweepable,
+    SweepResult,
+    Transferable,
+    UsageReport,
+    Watchable,
+)
+from everlog.ports.listing import MAX_PAGE
 from everlog.settings import Settings
-from everlog.stores import session_names
-from everlog.stores.disk_usage import DiskUsage, measure_disk_usage
+from everlog.stores import rules
 from everlog.stores.file import audit, disk, metadata_file, transfer
-from everlog.stores.file.catalogue import Catalogue, SweepResult, new_owner
+from everlog.stores.file.catalogue import Catalogue, new_owner
+from everlog.stores.file.disk_usage import measure_disk_usage
 from everlog.stores.file.fork_copy import copy_log
-from everlog.stores.file.layout import Root, check_id
+from everlog.stores.file.layout import Root
 from everlog.stores.file.log_reader import LogReader, is_birth_record, part_numbers, read_entries, read_newest_first
 from everlog.stores.file.log_writer import LogWriter
 from everlog.stores.file.name_lock import NameLock
@@ -40,16 +52,18 @@ from everlog.stores.file.turn_lock import FileLease
 from everlog.stores.file.watch import watch_sessions
 from everlog.stores.file.writer_pool import WriterPool
 from everlog.stores.process_fork import register_fork_hooks
+from everlog.stores.rules import AppendCall
+from everlog.stores.store_verbs import StoreVerbs
 
 if TYPE_CHECKING:
     from everlog.index.listing_rows import SessionIndex
     from everlog.index.search.search_index import SearchIndex
 
-MAX_PAGE_SESSIONS = 1_000_000
 
-
-class FileStore:
+class FileStore(StoreVerbs, Reporting, Watchable, Sweepable, Measurable, Transferable):
     """The store port on a directory of the local disk."""
+
+    lease_type = FileLease
 
     def __init__(
         self,
@@ -59,22 +73,14 @@ class FileStore:
         clock: Callable[[], float] = time.time,
         progress: Progress | None = None,
     ) -> None:
-        self._settings = (settings or Settings()).session
-        self._durable = self._settings.durability == "always"
-        self._clock = clock
-        self._now = TimestampSource(clock)
-        self._new_uuid = UuidGenerator()
-        self._new_ulid = UlidGenerator(clock)
+        super().__init__(settings, clock)
+        self._durable = self.limits.durability == "always"
         self._root = Root(root, durable=self._durable)
         self._root.check()
-        # Actions of recovery and index errors; the newest thousand.
-        self.reports: deque[str] = deque(maxlen=1000)
         self._catalogue = Catalogue(self._root, self.reports.append, progress)
-        report = self.reports.append
-        self._writers = WriterPool(self._root, self._settings, self._catalogue, report)
-        self._tool_output = (settings or Settings()).search.tool_output
+        self._writers = WriterPool(self._root, self.limits, self._catalogue, self.reports.append)
         self._leases: weakref.WeakSet[FileLease] = weakref.WeakSet()
-        self._names = NameLock(self._root, self._settings.lock_seconds)
+        self._names = NameLock(self._root, self.limits.lock_seconds)
         database = self._catalogue.index.database
         register_fork_hooks(
             before=database.before_fork, in_parent=database.after_fork_in_parent, in_child=self._after_fork_in_child
@@ -82,61 +88,26 @@ class FileStore:
 
     # --- writing
 
-    def create(
-        self, facts: Mapping[str, Any] | None = None, *, unless_held: bool = False, at: int | None = None
-    ) -> Metadata:
-        """Create an empty session, atomically."""
-        checked = check_metadata(facts or {})
-        fields = {key: value for key, value in checked.items() if value is not None}
-        with self._names.acquire():
-            if unless_held and (holding := self._holder(session_names.exclusive_name(fields))):
-                return self.metadata(holding[0])
-            session = self._new_ulid() if at is None else ulid_at(at, os.urandom(10))
-            blank = MetadataFold.empty(session).metadata(1, 0)
-            if session_names.changes_names(fields):
-                fields = session_names.with_name_claims(fields, blank, self._holder)
-            return self._create(blank, self._with_chat_number(fields, blank))
+    def _lock_names(self) -> AbstractContextManager[object]:
+        return self._names.acquire()
 
-    def _with_chat_number(self, fields: dict[str, Any], blank: Metadata) -> dict[str, Any]:
+    def _new_session_fields(self, fields: dict[str, Any], blank: Metadata) -> dict[str, Any]:
         try:
-            return session_names.with_chat_number(fields, blank, self._holder, self._highest_chat)
-        except StoreFailedError as error:  # an unreadable index must not stop a conversation
+            return super()._new_session_fields(fields, blank)
+        except StoreFailedError as error:
+            if rules.changes_names(fields):
+                raise
+            # An unreadable index must not stop a conversation.
             self.reports.append(f"session {blank.id} has no chat number: {error.message}")
             return fields
 
-    def _holder(self, name: str) -> tuple[str, int] | None:
-        return self._catalogue.current_holder(name)
-
-    def _highest_chat(self, thread: str) -> int:
-        newest = self._catalogue.newest_chat(thread)
-        return newest[1] if newest else 0
-
-    def chats(self, thread: str) -> Chats | None:
-        """Return the chats of a key or pair, from the index."""
-        if not self._root.exists():
-            return None
-        newest, current = self._catalogue.newest_chat(thread), self._catalogue.holder(thread)
-        if newest is None or current is None:
-            return None
-        return Chats(current[0], newest[0], newest[1])
-
-    def resume(self, session: str) -> Metadata:
-        """Make a session the current chat of its key or pair, by a `meta` record."""
-        with self._names.acquire():
-            metadata = self.metadata(session)
-            changes = session_names.resume_changes(metadata, self._holder)
-            return self._append_meta(session, changes) if changes else metadata
-
-    def _create(self, blank: Metadata, fields: dict[str, Any]) -> Metadata:
-        metadata = apply_changes(blank, fields)
-
+    def _add(self, metadata: Metadata) -> None:
         def build(directory: int) -> None:
             flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL
             os.close(disk.open_file(part_name(1), flags, directory))
             metadata_file.save(metadata, directory, durable=self._durable)
 
         self._publish(metadata.id, build, lambda: SessionRow(metadata, 0, 1))
-        return metadata
 
     def _publish(self, session: str, build: Callable[[int], None], row: Callable[[], SessionRow]) -> None:
         self._root.prepare()
@@ -144,50 +115,14 @@ class FileStore:
         self._root.stage(session, build)
         self._catalogue.record_creation(row(), before)
 
-    def append(
-        self,
-        session: str,
-        records: Sequence[AnyRecord],
-        *,
-        expected_seq: int | None = None,
-        no_marker_after: int | None = None,
-        lease: Lease | None = None,
-    ) -> list[AnyRecord]:
-        """Append records: one write and one sync for all of them."""
-        if lease is not None and not (isinstance(lease, FileLease) and lease.held and lease.session == session):
-            raise ConflictError(f"the turn lease of session {session} is not held", session=session)
-        lasting = drop_injected(records)
-        if not lasting:
-            self.resolve(session)
-            return []
-        prepared = prepare_records(lasting, self._now, self._new_uuid)
-        return self._writers.append(session, prepared, expected_seq, no_marker_after)
-
-    def promote(self, session: str, to: str, *, seq: int) -> bool:
-        """Record which session takes over the history, unless one has, under the name lock."""
-        with self._names.acquire():
-            promoted_to = self.metadata(session).promoted_to
-            if promoted_to is None:
-                self._append_meta(session, {"promotedTo": {"id": to, "seq": seq}})
-            return promoted_to is None or promoted_to.get("id") == to
-
-    def update(self, session: str, changes: Mapping[str, Any], *, unless_held: bool = False) -> Metadata:
-        """Change metadata by a `meta` record."""
-        fields = check_metadata(changes)
-        if not fields:
-            return self.metadata(session)
-        if not session_names.changes_names(fields):
-            return self._append_meta(session, fields)
-        with self._names.acquire():
-            metadata = self.metadata(session)
-            claims = session_names.with_name_claims(fields, metadata, self._holder, unless_held=unless_held)
-            return self._append_meta(session, claims)
+    def _append(self, session: str, call: AppendCall) -> list[AnyRecord]:
+        return self._writers.append(session, call)
 
     def _append_meta(self, session: str, changes: dict[str, Any]) -> Metadata:
-        prepared = prepare_records([Meta(set=changes)], self._now, self._new_uuid)
+        call = self._meta_call(changes)
 
         def work(writer: LogWriter) -> Metadata:
-            writer.append(prepared, None, None)
+            writer.append(call)
             writer.save_due = True
             return writer.metadata
 
@@ -201,21 +136,17 @@ class FileStore:
             first, last = next(log.forward(), None), next(log.backward(), None)
             end = log.end_position() if at is None else _end_of(log, at, session)
             seq = at if at is not None else last.seq if last is not None else 0
-            changes: dict[str, Any] = {"forkedFrom": {"id": session, "seq": seq}}
-            if first is None or not is_birth_record(first):  # no record has the initial metadata
-                changes = settable_fields(source) | changes
-            # Names stay with the original; a copy is one more chat of its agent and sender.
-            changes |= dict.fromkeys(("key", "aliases", "generations", "current"))
-            changes |= dict.fromkeys(("promotedFrom", "promotedTo"))
-            changes["chat"] = self._highest_chat(pair(source.agent, source.sender)) + 1
+            has_birth = first is not None and is_birth_record(first)
+            changes = rules.fork_changes(source, seq, self._highest_chat, has_birth=has_birth)
             if first is None:
-                return self._create(MetadataFold.empty(new).metadata(1, 0), changes)
+                metadata = apply_changes(rules.blank_metadata(new), changes)
+                self._add(metadata)
+                return metadata
 
             def build(directory: int) -> None:
                 copy_log(log, end, directory, durable=self._durable)
-                meta = prepare_records([Meta(set=changes)], self._now, self._new_uuid)
                 with self._writers.private_writer(new, self.reports.append, os.dup(directory)) as writer:
-                    writer.append(meta, None, None)
+                    writer.append(self._meta_call(changes))
                     writer.save()
 
             self._publish(new, build, lambda: self._catalogue.row(new))
@@ -266,52 +197,20 @@ class FileStore:
         self._catalogue.record_read(row)
         return row.metadata
 
-    def list(
-        self,
-        criteria: Filter = Filter(),  # noqa: B008 - frozen
-        *,
-        limit: int = 50,
-        cursor: str | None = None,
-        order: Order = "active",
-    ) -> Page:
-        """Return a page of sessions, newest first, from the index."""
-        if limit < 1:
-            raise FormatError(f"a listing needs a limit of at least 1, not {limit}")
-        return self._catalogue.page(criteria, min(limit, MAX_PAGE_SESSIONS), cursor, order)
+    # --- finding
 
-    def search(self, query: Query, *, progress: Progress | None = None) -> Results:
-        """Search all sessions; new records are indexed first."""
-        if not self._root.exists():
-            return Results()
-        self.catch_up(progress)
-        return self._catalogue.query_index(lambda index: self._search_index(index).search(query))
-
-    def recall(self, query: Query, now: int) -> Results:
-        """Return the sessions that a message is about, as far as they are indexed."""
-        if not self._root.exists():
-            return Results()
-        return self._catalogue.query_index(lambda index: self._search_index(index).recall(query.text, now, query))
+    def _page(self, criteria: Filter, limit: int, cursor: str | None, order: Order) -> Page:
+        return self._catalogue.page(criteria, limit, cursor, order)
 
     def catch_up(self, progress: Progress | None = None) -> int:
         """Index all new records for search; returns of how many sessions."""
-        if not self._root.exists():
-            return 0
-        return self._catalogue.query_index(lambda index: self._search_index(index).catch_up(progress))
+        return self._catalogue.query_index(lambda index: self._search_index(index).catch_up(progress), 0)
 
-    def usage(
-        self,
-        criteria: Filter = Filter(),  # noqa: B008 - frozen
-        *,
-        until: str | None = None,
-        spenders: int = 10,
-        fresh: bool = True,
-        progress: Progress | None = None,
-    ) -> UsageReport:
-        """Return the usage of sessions, by day and model, from the index."""
-        if not self._root.exists():
-            days_of(criteria, until)  # an invalid filter is an error here as well
-            return UsageReport()
-        return self._catalogue.query_index(lambda index: index.usage(criteria, until, spenders))
+    def _query_search(self, query: Callable[[SearchIndex], Results]) -> Results:
+        return self._catalogue.query_index(lambda index: query(self._search_index(index)), Results())
+
+    def _usage(self, criteria: Filter, days: tuple[str, str], spenders: int) -> UsageReport:
+        return self._catalogue.query_index(lambda index: index.usage(criteria, days, spenders), UsageReport())
 
     def _search_index(self, index: SessionIndex) -> SearchIndex:
         from everlog.index.search.search_index import open_search_index  # noqa: PLC0415 - most runs do not search
@@ -323,17 +222,24 @@ class FileStore:
             include_tools=self._tool_output,
         )
 
-    def resolve(self, name: str, *, prefix: bool = False) -> str:
-        """Return the id for an id, key or alias; with `prefix`, also for its first characters."""
-        if is_ulid(name):
-            try:
-                os.close(self._root.open_session(name))
-                return name
-            except NotFoundError:
-                pass  # somebody may have chosen it as an alias
-        return session_names.resolve_name(
-            name, self._catalogue.holder, self._catalogue.ids_with_prefix if prefix else None
-        )
+    def _exists(self, session: str) -> bool:
+        try:
+            os.close(self._root.open_session(session))
+            return True
+        except NotFoundError:
+            return False  # somebody may have chosen it as an alias
+
+    def _holder(self, name: str) -> tuple[str, int] | None:
+        return self._catalogue.current_holder(name)
+
+    def _named(self, name: str) -> tuple[str, int] | None:
+        return self._catalogue.holder(name)
+
+    def _newest_chat(self, thread: str) -> tuple[str, int] | None:
+        return self._catalogue.newest_chat(thread)
+
+    def _ids_with_prefix(self, prefix: str) -> Sequence[str]:
+        return self._catalogue.ids_with_prefix(prefix)
 
     def lease(self, session: str) -> FileLease:
         """Acquire the turn lease. Raises SessionBusyError if it is held; never waits."""
@@ -370,7 +276,7 @@ class FileStore:
                 transfer.append_lines(writer, lines(), after, durable=self._durable)
             self._catalogue.put(self._catalogue.row(session))
             return
-        check_id(session)
+        rules.check_id(session)
         if self._root.has_session(session):
             raise ConflictError(f"session {session} already exists", session=session)
         self._root.remove_stale_stages(session)
@@ -386,7 +292,7 @@ class FileStore:
         """Return what the store holds, and how much disk space it uses."""
         if not self._root.exists():
             return DiskUsage()
-        rows = self.list(limit=MAX_PAGE_SESSIONS).sessions
+        rows = self.list(limit=MAX_PAGE).sessions
         return measure_disk_usage(self._root.path, rows, biggest)
 
     # --- maintenance
@@ -443,8 +349,7 @@ class FileStore:
             return LogReader(self._root.open_session(session))
 
     def _after_fork_in_child(self) -> None:
-        self._new_uuid = UuidGenerator()  # the parent continues with the old one
-        self._new_ulid = UlidGenerator(self._clock)  # another thread may have held its lock
+        self._renew_generators()
         self._writers.after_fork_in_child()
         for lease in list(self._leases):
             lease.release()
@@ -456,5 +361,5 @@ class FileStore:
 def _end_of(log: LogReader, at: int, session: str) -> tuple[int, int]:
     location = log.locate(at)
     if location is None:
-        raise NotFoundError(f"session {session} has no record {at}", session=session, seq=at)
+        raise rules.no_record(session, at)
     return location[0], location[2]

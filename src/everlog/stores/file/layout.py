@@ -17,8 +17,9 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from everlog.errors import ConflictError, InvalidIdError, NotFoundError, StoreFailedError
+from everlog.errors import ConflictError, StoreFailedError
 from everlog.ids import is_ulid
+from everlog.stores import rules
 from everlog.stores.file.disk import map_error, map_errors, open_directory, open_file, sync_directory
 
 MOUNTS = "/proc/self/mountinfo"
@@ -144,7 +145,7 @@ class Root:
 
         `parent` is a descriptor of `sessions`, for a caller that opens many.
         """
-        check_id(session)
+        rules.check_id(session)
         try:
             if parent is not None:
                 return open_directory(session, parent)
@@ -155,7 +156,7 @@ class Root:
                 os.close(sessions)
         except OSError as error:
             if error.errno == errno.ENOENT:
-                raise NotFoundError(f"there is no session {session}", session=session) from error
+                raise rules.no_session(session) from error
             raise map_error(error, f"opening session {session}", session=session) from error
 
     def has_session(self, session: str) -> bool:
@@ -281,12 +282,6 @@ def _publish(stage: str, staging: int, session: str, sessions: int) -> None:
         if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
             raise
         raise ConflictError(f"session {session} already exists", session=session) from error
-
-
-def check_id(session: str) -> None:
-    """Raise InvalidIdError unless the text is a session id."""
-    if not is_ulid(session):
-        raise InvalidIdError(f"not a session id: {session[:60]!r}", hint="ids are 26 characters, 0-9 and A-Z")
 
 
 def _is_running(pid: str) -> bool:

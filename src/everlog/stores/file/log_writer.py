@@ -15,19 +15,21 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from fcntl import LOCK_EX, LOCK_NB, LOCK_UN, flock
+from functools import partial
 from itertools import chain, count
 
 from everlog.errors import EverlogError, SessionBusyError
-from everlog.log import append_rules, line_codec
-from everlog.log.append_rules import RETRY_WINDOW, PreparedRecord
+from everlog.log import line_codec
 from everlog.log.fold import MetadataFold
 from everlog.log.parts import part_name, split_at_boundary
 from everlog.model import MARKERS, SCHEMA_VERSION, AnyRecord, Damaged, Event, Message, Metadata, Through
 from everlog.ports import SessionRow
 from everlog.settings import SessionSettings
+from everlog.stores import rules
 from everlog.stores.file import disk, metadata_file
 from everlog.stores.file.log_reader import LogReader, is_birth_record, last_marker, part_numbers, recent_ids, record_at
 from everlog.stores.file.log_tail import LogTail, Report
+from everlog.stores.rules import RETRY_WINDOW, AppendCall, PreparedRecord
 
 _WRITABLE = 0o200
 _LOCK_FLAGS = LOCK_EX | LOCK_NB
@@ -123,30 +125,25 @@ class LogWriter:
 
     # --- appending, under the lock
 
-    def append(
-        self, prepared: Sequence[PreparedRecord], expected_seq: int | None, no_marker_after: int | None
-    ) -> list[AnyRecord]:
+    def append(self, call: AppendCall) -> list[AnyRecord]:
         """Assign seqs, write and sync; returns the records as stored. Needs `acquire`."""
         if not self._is_unchanged():
             self._reload()
         fold = self._fold
         if fold.newest_schema > SCHEMA_VERSION:
-            append_rules.refuse_newer_schema(self.session, fold.newest_schema)
+            rules.refuse_newer_schema(self.session, fold.newest_schema)
         retried: dict[int, AnyRecord] = {}
-        for item in prepared:
+        for item in call.prepared:
             if item.retriable:
-                retried = self._find_retried(prepared)
+                retried = self._find_retried(call)
                 break
-        if retried and len(retried) == len(prepared):
-            return [retried[index] for index in range(len(prepared))]
-        if expected_seq is not None:
-            append_rules.check_expected_seq(self.session, fold.seq, expected_seq, len(retried))
-        if no_marker_after is not None:
-            self._check_no_marker_after(no_marker_after)
+        if len(retried) == len(call.prepared):
+            return rules.in_order(retried, [])
+        if call.expected_seq is not None or call.no_marker_after is not None:
+            rules.check_conditions(self.session, call, fold.seq, len(retried), self._find_marker)
         if not retried:
-            return self._commit(prepared)
-        stored = self._commit([item for i, item in enumerate(prepared) if i not in retried])
-        return [retried[i] if i in retried else stored.pop(0) for i in range(len(prepared))]
+            return self._commit(call.prepared)
+        return rules.in_order(retried, self._commit(rules.without_retried(call, retried)))
 
     def catch_up(self) -> None:
         """Read what others wrote, and repair a torn tail. Needs `acquire`."""
@@ -268,32 +265,24 @@ class LogWriter:
 
     # --- retries and conditions
 
-    def _find_retried(self, prepared: Sequence[PreparedRecord]) -> dict[int, AnyRecord]:
-        """Return the records that are stored already, by their index in the batch."""
-        retried: dict[int, AnyRecord] = {}
+    def _find_retried(self, call: AppendCall) -> dict[int, AnyRecord]:
         with (
             disk.map_errors(f"reading session {self.session}", session=self.session),
             LogReader(os.dup(self._directory)) as log,
         ):
             if self._ids is None:
                 self._ids = recent_ids(log, RETRY_WINDOW)
-            for index, item in enumerate(prepared):
-                seq = self._ids.get(item.record.id) if item.retriable else None
-                if seq is not None and seq > self._fold.seq - RETRY_WINDOW:
-                    stored = record_at(log, seq)
-                    record = append_rules.check_retry(self.session, item.record, stored, seq)
-                    retried[index] = record
-        return retried
+            return rules.find_retried(self.session, call, self._fold.seq, self._ids.get, partial(record_at, log))
 
-    def _check_no_marker_after(self, no_marker_after: int) -> None:
-        marker = self._last_marker
-        if not marker and no_marker_after < self._seen_from_seq:
-            with (
-                disk.map_errors(f"reading session {self.session}", session=self.session),
-                LogReader(os.dup(self._directory)) as log,
-            ):
-                marker = last_marker(log, no_marker_after)
-        append_rules.check_no_marker_after(self.session, marker, no_marker_after)
+    def _find_marker(self, after: int) -> int:
+        """Return the seq of the last marker; one up to `after` need not be found."""
+        if self._last_marker or after >= self._seen_from_seq:
+            return self._last_marker
+        with (
+            disk.map_errors(f"reading session {self.session}", session=self.session),
+            LogReader(os.dup(self._directory)) as log,
+        ):
+            return last_marker(log, after)
 
     # --- writing
 
@@ -301,14 +290,14 @@ class LogWriter:
         next_seq = seq = self._fold.seq
         size, earlier_bytes, limits = self._size, self._earlier_bytes, self._settings
         is_empty = size + earlier_bytes == 0
-        lines = [append_rules.birth_line(self._fold)] if is_empty else []
+        lines = [rules.birth_line(self._fold)] if is_empty else []
         for item in records:
             seq += 1
             lines.append(line_codec.build_line(item.body, item.record.record_type, seq))
         data = b"%b\n" % b"\n".join(lines)
         total = earlier_bytes + size + len(data)
         if len(data) > limits.line_bytes or total > limits.total_bytes:  # a cheap check first
-            append_rules.check_limits(self.session, lines, records, earlier_bytes + size, limits)
+            rules.check_limits(self.session, lines, records, earlier_bytes + size, limits)
         tail = self._tail
         assert tail is not None
         if size + len(data) <= limits.part_bytes and not (self._is_part_full or tail.sync_failed):

@@ -15,9 +15,9 @@ from operator import attrgetter
 from everlog.errors import ConflictError
 from everlog.log import raw_lines, scan
 from everlog.log.parts import part_name
-from everlog.log.raw_lines import LocatedLine, RawLine
+from everlog.log.raw_lines import LocatedLine
 from everlog.model import Damaged, Metadata
-from everlog.ports import SessionRow
+from everlog.ports import RawLine, SessionRow
 from everlog.stores.file import disk, metadata_file
 from everlog.stores.file.log_reader import LogReader
 from everlog.stores.file.log_writer import LogWriter

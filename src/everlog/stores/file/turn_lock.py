@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 import os
-from typing import Self
 
 from everlog.errors import SessionBusyError
 from everlog.stores.file import disk
-
-RUNNING = "a turn of this session is running"
-WAIT = "wait until it ends, or stop it"
+from everlog.stores.rules import TurnLease, busy_error
 
 
-class FileLease:
+class FileLease(TurnLease):
     """A lease to run a turn on one session."""
 
     def __init__(self, session: str, directory: int) -> None:
         """Acquire the lease. Raises SessionBusyError naming the holder; never waits."""
-        self.session = session
+        super().__init__(session)
         self._descriptor = -1
         with disk.map_errors(f"opening the turn lock of session {session}", session=session):
             self._descriptor = disk.open_file("turn.lock", os.O_RDWR | os.O_CREAT, directory)
@@ -44,15 +41,3 @@ class FileLease:
             self._descriptor = -1
 
     __del__ = release
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self.release()
-
-
-def busy_error(session: str, holder: str = "", *, hint: str = WAIT, **fields: object) -> SessionBusyError:
-    """Return the error for a lease that is held; `holder` describes another process."""
-    text = f"a turn of session {session} is running in {holder}" if holder else RUNNING
-    return SessionBusyError(text, hint=hint, session=session, **fields)

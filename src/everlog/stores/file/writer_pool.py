@@ -5,18 +5,18 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TypeVar
 
 from everlog.errors import EverlogError
-from everlog.log.append_rules import PreparedRecord
 from everlog.model import AnyRecord, Metadata
 from everlog.settings import SessionSettings
 from everlog.stores.file.catalogue import Catalogue
 from everlog.stores.file.layout import Root
 from everlog.stores.file.log_tail import Report
 from everlog.stores.file.log_writer import LogWriter, SessionDeletedError
+from everlog.stores.rules import AppendCall
 
 T = TypeVar("T")
 
@@ -35,16 +35,14 @@ class WriterPool:
         self._mutex = threading.Lock()
         self._open: dict[str, LogWriter] = {}  # changed under the mutex
 
-    def append(
-        self, session: str, prepared: Sequence[PreparedRecord], expected_seq: int | None, no_marker_after: int | None
-    ) -> list[AnyRecord]:
+    def append(self, session: str, call: AppendCall) -> list[AnyRecord]:
         """Append under the session's lock; `run_locked` inlined, since this is the hot path."""
         while True:
             writer = self._open.get(session) or self._open_writer(session)
             if not writer.acquire():
                 continue
             try:
-                return writer.append(prepared, expected_seq, no_marker_after)
+                return writer.append(call)
             except SessionDeletedError:
                 self.forget(writer)
             finally:

@@ -21,19 +21,21 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 from uuid import UUID
 
-from everlog.errors import ConflictError, EverlogError, NotFoundError, SessionBusyError
-from everlog.log import append_rules, line_codec
-from everlog.log.append_rules import RETRY_WINDOW, PreparedRecord
+from everlog.errors import ConflictError, EverlogError, SessionBusyError
+from everlog.log import line_codec
 from everlog.log.fold import MetadataFold
 from everlog.model import MARKERS, SCHEMA_VERSION, AnyRecord
 from everlog.settings import SessionSettings
+from everlog.stores import rules
 from everlog.stores.postgres.connections import Connection, Database
 from everlog.stores.postgres.driver_errors import ConnectionLostError, ContentionError, DuplicateRowError
 from everlog.stores.postgres.id_columns import rid_of, sid_of
+from everlog.stores.postgres.leases import PostgresLease
 from everlog.stores.postgres.metadata_rows import decode_metadata
 from everlog.stores.postgres.part_layout import KINDS, Layout, NewRecord, advance, lay_out, stored_records
 from everlog.stores.postgres.session_cache import CachedSession
 from everlog.stores.postgres.statements import load_statements
+from everlog.stores.rules import RETRY_WINDOW, AppendCall, PreparedRecord
 
 FollowUp = Callable[[Connection], None]  # runs in the transaction of an append, after it
 _MAX_LOSSES = 3  # lost connections during one append
@@ -64,15 +66,6 @@ class _UncertainAttempt:
         """Clear `lost` if the attempt can no longer succeed; its records were not found."""
         if cached.head != self._head or epoch not in (None, cached.epoch):
             self.lost = None
-
-
-class AppendCall(NamedTuple):
-    """The arguments of an append."""
-
-    prepared: Sequence[PreparedRecord]
-    expected_seq: int | None = None
-    no_marker_after: int | None = None
-    epoch: int | None = None  # of the lease that it runs under
 
 
 class Appender:
@@ -141,7 +134,7 @@ class Appender:
                 new, refreshed = self._find_stored(cached, call, new, stored, uncertain), True
                 continue
             try:
-                if self._store(cached, layout, call.epoch, follow_up):
+                if self._store(cached, layout, epoch_of(call), follow_up):
                     break
             except (DuplicateRowError, ContentionError):
                 pass
@@ -167,10 +160,11 @@ class Appender:
 
     def _append_fast(self, cached: CachedSession, call: AppendCall, new: NewRecord) -> AnyRecord | None:
         """Append one record in the common case; None if a slower path is needed."""
+        epoch = epoch_of(call)
         if (
             (call.expected_seq is not None and call.expected_seq != cached.head)
             or (call.no_marker_after is not None and call.no_marker_after < cached.marker)
-            or (call.epoch is not None and call.epoch < cached.epoch)
+            or (epoch is not None and epoch < cached.epoch)
         ):
             return None
         record, seq, limits = new.prepared.record, cached.head + 1, self._settings
@@ -185,7 +179,7 @@ class Appender:
             return None
         marker = seq if isinstance(record, MARKERS) else cached.marker
         values = (
-            sid_of(cached.session), cached.head, cached.bytes, marker, size, call.epoch,
+            sid_of(cached.session), cached.head, cached.bytes, marker, size, epoch,
             new.rid, KINDS.get(record.record_type, 0), line,
         )  # fmt: skip
         try:
@@ -296,13 +290,13 @@ class Appender:
                     rehashed = True
                 else:
                     existing = line_codec.decode(body).record
-                    checked = append_rules.check_retry(cached.session, record, existing, seq)
+                    checked = rules.check_retry(cached.session, record, existing, seq)
                     stored[item.position] = _StoredRecord(rid, checked)
                     used.add(rid)
             pending = still_pending
             if not rehashed:
                 if len(pending) == len(new):  # records that were found are still to be confirmed
-                    uncertain.update(cached, call.epoch)
+                    uncertain.update(cached, epoch_of(call))
                 return pending
 
     def confirm_stored(self, session: str, rids: Sequence[UUID] = ()) -> bool:
@@ -318,17 +312,10 @@ class Appender:
     # --- writing
 
     def _check_conditions(self, cached: CachedSession, call: AppendCall, stored_count: int) -> None:
-        session = cached.session
-        if call.epoch is not None and cached.epoch != call.epoch:
-            raise ConflictError(
-                f"the turn lease of session {session} is not held",
-                hint=f"{cached.owner} has acquired it" if cached.owner else "",
-                session=session,
-            )
-        if call.expected_seq is not None:
-            append_rules.check_expected_seq(session, cached.head, call.expected_seq, stored_count)
-        if call.no_marker_after is not None:
-            append_rules.check_no_marker_after(session, cached.marker, call.no_marker_after)
+        epoch = epoch_of(call)
+        if epoch is not None and cached.epoch != epoch:
+            raise rules.lease_error(cached.session, f"{cached.owner} has acquired it" if cached.owner else "")
+        rules.check_conditions(cached.session, call, cached.head, stored_count, lambda _: cached.marker)
 
     def _store(self, cached: CachedSession, layout: Layout, epoch: int | None, follow_up: FollowUp | None) -> bool:
         if follow_up is None:
@@ -360,6 +347,11 @@ class Appender:
         return connection.execute(self._sql["append_many"], values).rowcount == len(layout.lines)
 
 
+def epoch_of(call: AppendCall) -> int | None:
+    """Return the epoch of the lease that an append runs under."""
+    return call.lease.epoch if isinstance(call.lease, PostgresLease) else None
+
+
 def _records_missing(session: str) -> ConnectionLostError:
     return ConnectionLostError(
         f"records that were stored in session {session} are missing",
@@ -373,10 +365,10 @@ def load_state(cached: CachedSession, row: Sequence[Any] | None) -> None:
     session = cached.session
     if row is None:
         cached.is_current = False
-        raise NotFoundError(f"there is no session {session}", session=session)
+        raise rules.no_session(session)
     head, marker, size, part, part_bytes, part_first, newest, marked, epoch, owner, data, *_ = row
     if newest > SCHEMA_VERSION:
-        append_rules.refuse_newer_schema(session, newest)
+        rules.refuse_newer_schema(session, newest)
     # Bytes are compared too: the id may belong to another log with as many records by now.
     if cached.fold is not None and (cached.fold.seq, cached.bytes) != (head, size):
         cached.fold = None

@@ -7,9 +7,8 @@ from functools import lru_cache
 from hashlib import blake2b, sha256
 from uuid import UUID
 
-from everlog.errors import NotFoundError
 from everlog.ids import ALPHABET, encode
-from everlog.stores.file.layout import check_id
+from everlog.stores.rules import check_id, no_session
 
 _VALUES = {char: value for value, char in enumerate(ALPHABET)}
 _MAX_ID = (1 << 128) - 1
@@ -22,7 +21,7 @@ def sid_of(session: str) -> UUID:
     check_id(session)
     value = _decode(session)
     if value > _MAX_ID:
-        raise NotFoundError(f"there is no session {session}", session=session)
+        raise no_session(session)
     return UUID(int=value)
 
 

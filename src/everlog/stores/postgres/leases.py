@@ -16,15 +16,15 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from functools import partial
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any
 
 from psycopg.errors import QueryCanceled
 
-from everlog.errors import EverlogError, NotFoundError, StoreFailedError
-from everlog.stores.file.turn_lock import busy_error
+from everlog.errors import EverlogError, StoreFailedError
 from everlog.stores.postgres.connections import Connection, Database
 from everlog.stores.postgres.id_columns import session_of, sid_of
 from everlog.stores.postgres.statements import load_statements
+from everlog.stores.rules import TurnLease, busy_error, no_session
 
 if TYPE_CHECKING:
     from everlog.stores.postgres.background import BackgroundThreads
@@ -33,11 +33,11 @@ _MIN_WAIT = 0.1  # seconds, for a row lock
 _MIN_TIMEOUT = 1.0  # seconds, for an answer
 
 
-class PostgresLease:
+class PostgresLease(TurnLease):
     """A turn lease, renewed while it is held."""
 
     def __init__(self, leases: Leases, session: str, epoch: int, expires_at: float) -> None:
-        self.session = session
+        super().__init__(session)
         self.epoch = epoch
         self.expires_at = expires_at  # by time.monotonic; nobody else can hold it before
         self.is_row_locked = False  # its row was locked at the last renewal
@@ -77,12 +77,6 @@ class PostgresLease:
     def abandon(self) -> None:
         """Drop the lease after a fork: it belongs to the parent process."""
         self._leases = None
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self.release()
 
 
 class Leases:
@@ -126,7 +120,7 @@ class Leases:
             lambda connection: connection.execute(self._sql["lease_owner"], values).fetchone()
         )
         if row is None:
-            return NotFoundError(f"there is no session {session}", session=session)
+            return no_session(session)
         owner = row[1] or ""
         if owner.startswith(f"{self.owner}."):
             return busy_error(session, owner=owner)

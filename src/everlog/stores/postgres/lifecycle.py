@@ -10,11 +10,10 @@ from typing import Any
 from uuid import UUID
 
 from everlog.errors import ConflictError, EverlogError, NotFoundError
-from everlog.log.append_rules import PreparedRecord, refuse_newer_schema
-from everlog.log.fold import MetadataFold, apply_changes, settable_fields
-from everlog.model import SCHEMA_VERSION, Meta, Metadata, Part, pair
+from everlog.log.fold import MetadataFold, apply_changes
+from everlog.model import SCHEMA_VERSION, Metadata, Part, pair
 from everlog.ports import SessionRow
-from everlog.stores import session_names
+from everlog.stores import rules
 from everlog.stores.postgres.append_statement import Appender, load_state
 from everlog.stores.postgres.connections import Connection, Database
 from everlog.stores.postgres.driver_errors import ConnectionLostError, DuplicateRowError
@@ -25,6 +24,7 @@ from everlog.stores.postgres.passage_search import PassageSearch
 from everlog.stores.postgres.record_reader import RecordReader
 from everlog.stores.postgres.session_cache import CachedSession
 from everlog.stores.postgres.statements import load_statements
+from everlog.stores.rules import AppendCall
 
 
 class SessionLifecycle:
@@ -39,7 +39,7 @@ class SessionLifecycle:
         passages: PassageSearch,
         appender: Appender,
         reader: RecordReader,
-        prepare: Callable[[Meta], PreparedRecord],
+        meta_call: Callable[[dict[str, Any]], AppendCall],
     ) -> None:
         self._database = database
         self._rows = rows
@@ -47,30 +47,25 @@ class SessionLifecycle:
         self._passages = passages
         self._appender = appender
         self._reader = reader
-        self._prepare = prepare
+        self._meta_call = meta_call
         self._sql = load_statements("sessions", database.settings.schema)
         self._record_sql = load_statements("records", database.settings.schema)
 
     # --- creating
 
-    def create(self, session: str, fields: dict[str, Any], *, unless_held: bool) -> Metadata:
-        """Create an empty session and make it the current chat of its key or pair."""
-        blank = MetadataFold.empty(session).metadata(1, 0)
+    def create(self, blank: Metadata, fields: dict[str, Any], held_name: str) -> Metadata:
+        """Create an empty session, the current chat of its key or pair; or return a name's holder."""
+        session = blank.id
         names = names_of(apply_changes(blank, fields))
 
         def work(connection: Connection) -> Metadata:
             self._claims.lock(connection, names)
             holder = self._claims.holder_lookup(connection)
-            if unless_held and (current := holder(session_names.exclusive_name(fields))):
+            if held_name and (current := holder(held_name)):
                 if current[0] == session:  # a lost attempt succeeded
                     raise DuplicateRowError(f"session {session} was created meanwhile", session=session)
                 return self._rows.fold(connection, current[0])[0].metadata
-            claimed = fields
-            if session_names.changes_names(fields):
-                claimed = session_names.with_name_claims(fields, blank, holder)
-            numbered = session_names.with_chat_number(
-                claimed, blank, holder, self._claims.chat_number_lookup(connection)
-            )
+            numbered = rules.new_session_fields(fields, blank, holder, self._claims.chat_number_lookup(connection))
             metadata = apply_changes(blank, numbered)
             self._insert(connection, metadata)
             self._register(connection, metadata)
@@ -109,7 +104,7 @@ class SessionLifecycle:
         """Return a session that exists, after confirming that it is durably stored."""
         metadata = self._rows.row(session).metadata
         if not self._appender.confirm_stored(session):
-            raise NotFoundError(f"there is no session {session}", session=session)
+            raise rules.no_session(session)
         return metadata
 
     def _insert(self, connection: Connection, metadata: Metadata) -> None:
@@ -138,22 +133,16 @@ class SessionLifecycle:
                 at is not None
                 and not connection.execute(self._record_sql["record_exists"], {"sid": sid, "at": at}).fetchone()
             ):
-                raise NotFoundError(f"session {session} has no record {at}", session=session, seq=at)
-            blank = MetadataFold.empty(new).metadata(1, 0)
+                raise rules.no_record(session, at)
+            blank = rules.blank_metadata(new)
             if source.through.seq:
                 self._insert(connection, blank)
                 self._copy(connection, session, new, seq)
             # Copying may take long, so names are locked after it.
-            thread = pair(source.agent, source.sender)
-            self._claims.lock(connection, [thread])
-            changes: dict[str, Any] = {"forkedFrom": {"id": session, "seq": seq}}
-            # Without a copied birth record, no record holds the initial fields.
-            if not self._rows.has_birth_record(connection, sid_of(new)):
-                changes = settable_fields(source) | changes
-            # Names stay with the original; a copy is one more chat of its agent and sender.
-            changes |= dict.fromkeys(("key", "aliases", "generations", "current"))
-            changes |= dict.fromkeys(("promotedFrom", "promotedTo"))
-            changes["chat"] = self._claims.chat_number_lookup(connection)(thread) + 1
+            self._claims.lock(connection, [pair(source.agent, source.sender)])
+            has_birth = self._rows.has_birth_record(connection, sid_of(new))
+            highest = self._claims.chat_number_lookup(connection)
+            changes = rules.fork_changes(source, seq, highest, has_birth=has_birth)
             if source.through.seq:
                 metadata = self._append_fork_record(connection, new, changes)
             else:
@@ -183,9 +172,9 @@ class SessionLifecycle:
         load_state(cached, state.fetchone())
         copied = self._rows.fold(connection, new)[0].metadata
         if copied.newest_schema > SCHEMA_VERSION:
-            refuse_newer_schema(changes["forkedFrom"]["id"], copied.newest_schema)
+            rules.refuse_newer_schema(changes["forkedFrom"]["id"], copied.newest_schema)
         cached.fold = MetadataFold(copied)
-        self._appender.append_in_transaction(connection, cached, self._prepare(Meta(set=changes)))
+        self._appender.append_in_transaction(connection, cached, self._meta_call(changes).prepared[0])
         metadata = cached.metadata
         assert metadata is not None
         self._rows.put(connection, SessionRow(metadata, cached.bytes, cached.part))
@@ -222,7 +211,7 @@ class SessionLifecycle:
         def work(connection: Connection) -> tuple[tuple[Part, ...], tuple[Part, ...]]:
             row = connection.execute(self._record_sql["lock_session"], {"sid": sid}).fetchone()
             if row is None:
-                raise NotFoundError(f"there is no session {session}", session=session)
+                raise rules.no_session(session)
             head, before = row[0], self._reader.parts_in_transaction(connection, session)
             if head:
                 self.recount_parts(connection, sid, head)
@@ -244,7 +233,7 @@ class SessionLifecycle:
             values = {"sid": sid, "epoch": epoch}
             row = connection.execute(self._sql["mark_deleted"], values).fetchone()
             if row is None:
-                raise ConflictError(f"the turn lease of session {session} is not held")
+                raise rules.lease_error(session)
             self._rows.drop(connection, sid)
             self._claims.drop(connection, sid)
             self._passages.drop(connection, sid)

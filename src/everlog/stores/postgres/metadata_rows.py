@@ -30,8 +30,8 @@ from everlog.stores.postgres.driver_errors import ContentionError, ReadOnlyError
 from everlog.stores.postgres.id_columns import session_of, sid_of
 from everlog.stores.postgres.session_cache import SessionCache
 from everlog.stores.postgres.statements import load_statements
+from everlog.stores.rules import no_session
 
-MAX_PAGE = 1_000_000  # sessions
 MAX_REFRESHED = 100  # rows that a listing refreshes before it answers
 _FOLD_PAGE = 500  # records read at a time
 _MAX_INDEXED_CHARS = 250  # an index entry is limited to about 2,700 bytes
@@ -62,7 +62,7 @@ class MetadataRows:
         sid = sid_of(session)
         row = connection.execute(self.sql["listing_and_head"], {"sid": sid}, binary=True).fetchone()
         if row is None:
-            raise NotFoundError(f"there is no session {session}", session=session)
+            raise no_session(session)
         head, size, part, part_bytes, data, seq = row
         metadata = self._cache.metadata(session)
         # Only if it is of this log: the id may have belonged to another one.
@@ -95,7 +95,7 @@ class MetadataRows:
             rows = connection.execute(statement, values, binary=True).fetchall()
             if not rows:
                 session = session_of(sid)
-                raise NotFoundError(f"there is no session {session}", session=session)
+                raise no_session(session)
             yield from (row for row in rows if row[0] is not None)
             if len(rows) < _FOLD_PAGE:
                 return

@@ -11,19 +11,17 @@ from collections.abc import Callable
 from typing import Any
 
 from everlog.errors import EverlogError, SessionBusyError
-from everlog.log.append_rules import PreparedRecord
 from everlog.log.fold import MetadataFold, apply_changes
-from everlog.model import AnyRecord, Meta, Metadata
+from everlog.model import AnyRecord, Metadata
 from everlog.ports import SessionRow
-from everlog.stores.postgres.append_statement import AppendCall, Appender
+from everlog.stores.postgres.append_statement import Appender
 from everlog.stores.postgres.connections import Connection
 from everlog.stores.postgres.driver_errors import ConnectionLostError
 from everlog.stores.postgres.metadata_rows import MetadataRows
 from everlog.stores.postgres.name_claims import NameClaims, names_of
 from everlog.stores.postgres.session_cache import CachedSession
-
-# Returns the changes, given the metadata at the head.
-Compose = Callable[[Connection, Metadata], dict[str, Any]]
+from everlog.stores.rules import AppendCall, PreparedRecord
+from everlog.stores.store_verbs import Compose
 
 
 class NameChanges:
@@ -35,12 +33,12 @@ class NameChanges:
         appender: Appender,
         rows: MetadataRows,
         claims: NameClaims,
-        prepare: Callable[[Meta], PreparedRecord],
+        meta_call: Callable[[dict[str, Any]], AppendCall],
         seconds: float,
     ) -> None:
         """`seconds`: how long to retry while other processes write to the same session."""
         self._appender, self._rows, self._claims = appender, rows, claims
-        self._prepare, self._seconds = prepare, seconds
+        self._meta_call, self._seconds = meta_call, seconds
 
     def append(self, cached: CachedSession, call: AppendCall) -> list[AnyRecord]:
         """Append records that change names, unchanged; their claims are written with them."""
@@ -77,8 +75,8 @@ class NameChanges:
         def compose_record(connection: Connection) -> PreparedRecord | None:
             changed = apply_changes(metadata, changes)
             self._claims.lock(connection, names_of(metadata, changes) | names_of(changed))
-            composed = compose(connection, metadata)
-            return self._prepare(Meta(set=composed)) if composed else None
+            composed = compose(metadata, self._claims.holder_lookup(connection))
+            return self._meta_call(composed).prepared[0] if composed else None
 
         def follow_up(connection: Connection) -> None:
             metadata_after = cached.folded_metadata()

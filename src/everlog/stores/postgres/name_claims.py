@@ -14,7 +14,7 @@ from everlog.model import Metadata
 from everlog.stores.postgres.connections import Connection, Database
 from everlog.stores.postgres.id_columns import id_range, name_of, session_of, sid_of, stripe_of
 from everlog.stores.postgres.statements import load_statements
-from everlog.stores.session_names import HolderLookup
+from everlog.stores.rules import HolderLookup
 
 # A record that changes one of these changes the names of its session.
 NAME_FIELDS = frozenset({"key", "aliases", "generations", "current", "chat", "agent", "sender"})

@@ -6,14 +6,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 from uuid import UUID
 
-from everlog.errors import NotFoundError
-from everlog.log import append_rules, line_codec
-from everlog.log.append_rules import PreparedRecord
+from everlog.log import line_codec
 from everlog.log.parts import split_at_boundary
 from everlog.model import MARKERS, AnyRecord
 from everlog.settings import SessionSettings
+from everlog.stores import rules
 from everlog.stores.postgres.id_columns import rid_of
 from everlog.stores.postgres.session_cache import CachedSession
+from everlog.stores.rules import PreparedRecord
 
 KINDS = {"message": 1, "compaction": 2, "tombstone": 3, "rewind": 4, "meta": 5, "event": 6}
 
@@ -45,8 +45,8 @@ def lay_out(cached: CachedSession, new: Sequence[NewRecord], settings: SessionSe
     seqs: dict[UUID, int] = {}  # by rid, in order
     if not cached.bytes:
         if cached.fold is None:
-            raise NotFoundError(f"there is no session {cached.session}", session=cached.session)
-        lines.append(append_rules.birth_line(cached.fold))
+            raise rules.no_session(cached.session)
+        lines.append(rules.birth_line(cached.fold))
         seqs[rid_of("")] = 0
         kinds.append(KINDS["meta"])
     marker = cached.marker
@@ -58,7 +58,7 @@ def lay_out(cached: CachedSession, new: Sequence[NewRecord], settings: SessionSe
         if isinstance(record, MARKERS):
             marker = seq
     prepared = [item.prepared for item in new]
-    append_rules.check_limits(cached.session, lines, prepared, cached.bytes, settings)
+    rules.check_limits(cached.session, lines, prepared, cached.bytes, settings)
     numbers = list(seqs.values())
     parts, full, after = _assign_parts(cached, lines, numbers, settings.part_bytes)
     return Layout(lines, numbers, list(seqs), kinds, parts, full, {**after, "marker": marker})

@@ -280,7 +280,7 @@ _STOP_WORDS = frozenset(
     once here there when where why how all any both each few more most other some such no nor not
     only own same so than too very s t can will just don should now""".split()  # noqa: SIM905
 )
-_UNSPACED = re.compile(r"[^\x00-\u0dff]")  # from Thai on: the pairs that `index.words` writes
+_UNSPACED = re.compile(r"[^\x00-\u0dff]")  # from Thai on: the pairs that `index.search.words` writes
 
 
 def split_words(text: str) -> list[str]:

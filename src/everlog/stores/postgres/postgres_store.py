@@ -6,36 +6,41 @@ How a record is stored is in `append_statement`; this module implements the meth
 
 from __future__ import annotations
 
-import os
 import time
-from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
-from typing import Any
+from typing import Any, TypeVar, cast
 
-from msgspec.structs import replace
-
-from everlog.errors import ConflictError, FormatError, StoreFullError
-from everlog.ids import TimestampSource, UlidGenerator, UuidGenerator, is_ulid, ulid_at
+from everlog.errors import ConflictError, StoreFullError
 from everlog.index.search.search_index import SearchIndex
-from everlog.log.append_rules import PreparedRecord, drop_injected, prepare_records
-from everlog.log.metadata_changes import check_metadata
-from everlog.log.raw_lines import RawLine
 from everlog.model import TURN_END, AnyRecord, Damaged, Entry, Event, Meta, Metadata, Part
-from everlog.ports import Chats, Filter, Lease, Order, Page, Progress, Query, Results, UsageReport, days_of
+from everlog.ports import (
+    Chats,
+    DiskUsage,
+    Filter,
+    Measurable,
+    Order,
+    Page,
+    Progress,
+    Query,
+    RawLine,
+    Reporting,
+    Results,
+    SharedBetweenMachines,
+    Transferable,
+    UsageReport,
+)
 from everlog.settings import Settings
-from everlog.stores import session_names
-from everlog.stores.disk_usage import DiskUsage
 from everlog.stores.postgres import schema
-from everlog.stores.postgres.append_statement import AppendCall, Appender
+from everlog.stores.postgres.append_statement import Appender
 from everlog.stores.postgres.background import BackgroundThreads
-from everlog.stores.postgres.connections import Connection, Database
+from everlog.stores.postgres.connections import Database
 from everlog.stores.postgres.driver_errors import ReadOnlyError
 from everlog.stores.postgres.id_columns import sid_of
 from everlog.stores.postgres.leases import Leases, PostgresLease, new_owner_name
 from everlog.stores.postgres.lifecycle import SessionLifecycle
-from everlog.stores.postgres.metadata_rows import MAX_PAGE, MetadataRows
-from everlog.stores.postgres.name_changes import Compose, NameChanges
+from everlog.stores.postgres.metadata_rows import MetadataRows
+from everlog.stores.postgres.name_changes import NameChanges
 from everlog.stores.postgres.name_claims import NAME_FIELDS, NameClaims
 from everlog.stores.postgres.notifications import Notifications
 from everlog.stores.postgres.passage_search import PassageSearch
@@ -47,22 +52,21 @@ from everlog.stores.postgres.statements import load_statements
 from everlog.stores.postgres.table_sizes import query_disk_usage
 from everlog.stores.postgres.usage_sql import query_usage
 from everlog.stores.process_fork import register_fork_hooks
+from everlog.stores.rules import AppendCall
+from everlog.stores.store_verbs import Compose, StoreVerbs
+
+T = TypeVar("T")
 
 
-class PostgresStore:
+class PostgresStore(StoreVerbs, Reporting, Measurable, Transferable):
     """The store port on a database that many machines share."""
+
+    lease_type = PostgresLease
 
     def __init__(self, url: str, settings: Settings | None = None, *, clock: Callable[[], float] = time.time) -> None:
         """Connect on first use."""
+        super().__init__(settings, clock)
         options = settings or Settings()
-        self.limits = options.session
-        self._tool_output = options.search.tool_output
-        self._clock = clock
-        self._now = TimestampSource(clock)
-        self._new_uuid = UuidGenerator()
-        self._new_ulid = UlidGenerator(clock)
-        # Errors outside of calls, such as those of background threads; the newest thousand.
-        self.reports: deque[str] = deque(maxlen=1000)
         report = self.reports.append
         self.database = Database(
             url,
@@ -88,13 +92,13 @@ class PostgresStore:
             passages=self.passages,
             appender=self._appender,
             reader=self._reader,
-            prepare=self._prepare,
+            meta_call=self._meta_call,
         )
         self._name_changes = NameChanges(
             appender=self._appender,
             rows=self._rows,
             claims=self._claims,
-            prepare=self._prepare,
+            meta_call=self._meta_call,
             seconds=self.limits.lock_seconds,
         )
         self._notifications = Notifications(self.database, report)
@@ -107,39 +111,25 @@ class PostgresStore:
     def __repr__(self) -> str:
         return f"PostgresStore({self.database.address})"
 
+    def capability(self, kind: type[T]) -> T | None:
+        """Return the object that has a capability, or None."""
+        if kind is SharedBetweenMachines:
+            return cast("T", self.sharing)
+        return super().capability(kind)
+
     # --- writing
 
-    def create(
-        self, facts: Mapping[str, Any] | None = None, *, unless_held: bool = False, at: int | None = None
-    ) -> Metadata:
-        """Create an empty session, in one transaction with its names."""
-        fields = {key: value for key, value in check_metadata(facts or {}).items() if value is not None}
-        session = self._new_ulid() if at is None else ulid_at(at, os.urandom(10))
-        return self._lifecycle.create(session, fields, unless_held=unless_held)
+    def _create(self, blank: Metadata, fields: dict[str, Any], held_name: str) -> Metadata:
+        return self._lifecycle.create(blank, fields, held_name)
 
-    def append(
-        self,
-        session: str,
-        records: Sequence[AnyRecord],
-        *,
-        expected_seq: int | None = None,
-        no_marker_after: int | None = None,
-        lease: Lease | None = None,
-    ) -> list[AnyRecord]:
-        """Append records, all by one statement. Durable on return."""
-        epoch = None if lease is None else self._epoch(session, lease)
-        durable = drop_injected(records)
-        if not durable:
-            self.resolve(session)
-            return []
+    def _append(self, session: str, call: AppendCall) -> list[AnyRecord]:
         sid_of(session)
-        prepared = prepare_records(durable, self._now, self._new_uuid)
-        call = AppendCall(prepared, expected_seq, no_marker_after, epoch)
         changes_names = ends_turn = False
-        for item in durable:
-            if isinstance(item, Meta):
-                changes_names = changes_names or not NAME_FIELDS.isdisjoint(item.set)
-            ends_turn = ends_turn or (isinstance(item, Event) and item.kind == TURN_END)
+        for item in call.prepared:
+            record = item.record
+            if isinstance(record, Meta):
+                changes_names = changes_names or not NAME_FIELDS.isdisjoint(record.set)
+            ends_turn = ends_turn or (isinstance(record, Event) and record.kind == TURN_END)
         with self._locked(session) as cached:
             try:
                 if changes_names:
@@ -147,8 +137,8 @@ class PostgresStore:
                 else:
                     stored = self._appender.append(cached, call)
             except ConflictError:
-                if isinstance(lease, PostgresLease) and cached.epoch != lease.epoch:
-                    lease.mark_lost()
+                if isinstance(call.lease, PostgresLease) and cached.epoch != call.lease.epoch:
+                    call.lease.mark_lost()
                 raise
         self._background.schedule_refresh(session, immediately=ends_turn)
         self._notifications.announce(session)
@@ -157,51 +147,11 @@ class PostgresStore:
     def _locked(self, session: str) -> AbstractContextManager[CachedSession]:
         return self._cache.get(session).hold_lock(self.limits.lock_seconds)
 
-    @staticmethod
-    def _epoch(session: str, lease: Lease) -> int:
-        if isinstance(lease, PostgresLease) and lease.held and lease.session == session:
-            return lease.epoch
-        raise ConflictError(f"the turn lease of session {session} is not held", session=session)
-
-    def promote(self, session: str, to: str, *, seq: int) -> bool:
-        """Record which session takes over the history, if none did yet: a compare-and-set."""
-        while True:
-            metadata = self.metadata(session)
-            promoted_to = metadata.promoted_to
-            if promoted_to is not None:
-                return promoted_to.get("id") == to
-            meta = Meta(set={"promotedTo": {"id": to, "seq": seq}}, id=self._new_uuid())
-            try:
-                self.append(session, [meta], expected_seq=metadata.through.seq)
-            except ConflictError:
-                continue  # the log has grown: perhaps by the deciding record
-            return True
-
-    def update(self, session: str, changes: Mapping[str, Any], *, unless_held: bool = False) -> Metadata:
-        """Change metadata by a `meta` record."""
-        fields = check_metadata(changes)
-        if not fields:
-            return self.metadata(session)
-        if NAME_FIELDS.isdisjoint(fields):
-            self.append(session, [Meta(set=fields)])
-            return self.metadata(session)
-
-        def compose(connection: Connection, metadata: Metadata) -> dict[str, Any]:
-            if not session_names.changes_names(fields):
-                return fields
-            return session_names.with_name_claims(
-                fields, metadata, self._claims.holder_lookup(connection), unless_held=unless_held
-            )
-
-        return self._change(session, fields, compose)
-
-    def resume(self, session: str) -> Metadata:
-        """Claim the key or pair again, by a `meta` record."""
-
-        def compose(connection: Connection, metadata: Metadata) -> dict[str, Any]:
-            return session_names.resume_changes(metadata, self._claims.holder_lookup(connection))
-
-        return self._change(session, {}, compose)
+    def _append_meta(self, session: str, changes: dict[str, Any]) -> Metadata:
+        if not NAME_FIELDS.isdisjoint(changes):  # of the pair that chats are counted under
+            return self._change(session, changes, lambda *_: changes)
+        self._append(session, self._meta_call(changes))
+        return self.metadata(session)
 
     def _change(self, session: str, fields: dict[str, Any], compose: Compose) -> Metadata:
         with self._locked(session) as cached:
@@ -239,61 +189,46 @@ class PostgresStore:
         """Return the metadata: the listing row plus the records after it."""
         return self._rows.row(session).metadata
 
-    def list(
-        self,
-        criteria: Filter = Filter(),  # noqa: B008 - frozen
-        *,
-        limit: int = 50,
-        cursor: str | None = None,
-        order: Order = "active",
-    ) -> Page:
-        """Return a page of sessions, newest first."""
-        if limit < 1:
-            raise FormatError(f"a listing needs a limit of at least 1, not {limit}")
-        return self._rows.page(criteria, min(limit, MAX_PAGE), cursor, order)
+    def parts(self, session: str) -> tuple[Part, ...]:
+        """Return the parts that the log would have as files."""
+        return self._reader.parts(session)
+
+    # --- finding
+
+    def _page(self, criteria: Filter, limit: int, cursor: str | None, order: Order) -> Page:
+        return self._rows.page(criteria, limit, cursor, order)
 
     def chats(self, thread: str) -> Chats | None:
         """Return the chats of a key or pair."""
-        newest, current = self._claims.newest_chat(thread), self._claims.holder(thread)
+        newest, current = self._newest_chat(thread), self._holder(thread)
         if current is None:
             return None
         if newest is not None:
-            return Chats(current[0], newest[0], newest[1])
+            return Chats(current[0], *newest)
         # Older than chat numbers, unless it is an alias: chats are never numbered under those.
         metadata = self._rows.metadata(current[0])
         if metadata is None or metadata.thread != thread:
             return None
         return Chats(current[0], self._claims.newest_unnumbered(thread) or current[0], 0)
 
-    def resolve(self, name: str, *, prefix: bool = False) -> str:
-        """Return the id behind an id, key or alias; with `prefix`, behind its first letters too."""
-        if is_ulid(name):
-            values = {"sid": sid_of(name)}
-            if self.database.run_idempotent(
-                lambda connection: connection.execute(self._sql["session_exists"], values).fetchone()
-            ):
-                return name
-        return session_names.resolve_name(name, self._claims.holder, self._claims.ids_with_prefix if prefix else None)
+    def _exists(self, session: str) -> bool:
+        values, statement = {"sid": sid_of(session)}, self._sql["session_exists"]
+        row = self.database.run_idempotent(lambda connection: connection.execute(statement, values).fetchone())
+        return row is not None
 
-    def parts(self, session: str) -> tuple[Part, ...]:
-        """Return the parts that the log would have as files."""
-        return self._reader.parts(session)
+    def _holder(self, name: str) -> tuple[str, int] | None:
+        return self._claims.holder(name)
 
-    def usage(
-        self,
-        criteria: Filter = Filter(),  # noqa: B008 - frozen
-        *,
-        until: str | None = None,
-        spenders: int = 10,
-        fresh: bool = True,
-        progress: Progress | None = None,
-    ) -> UsageReport:
-        """Return the usage of sessions by day and model."""
-        days = days_of(criteria, until)
-        sessions = replace(criteria, since=None)
+    def _newest_chat(self, thread: str) -> tuple[str, int] | None:
+        return self._claims.newest_chat(thread)
+
+    def _ids_with_prefix(self, prefix: str) -> Sequence[str]:
+        return self._claims.ids_with_prefix(prefix)
+
+    def _usage(self, criteria: Filter, days: tuple[str, str], spenders: int) -> UsageReport:
         schema_name = self.database.settings.schema
         report: UsageReport = self._rows.query_fresh(
-            lambda connection: query_usage(connection, schema_name, sessions, days, spenders)
+            lambda connection: query_usage(connection, schema_name, criteria, days, spenders)
         )
         return report
 
@@ -305,11 +240,7 @@ class PostgresStore:
             self.catch_up(progress)
         except (ReadOnlyError, StoreFullError) as error:  # indexed records can still be found
             self.reports.append(f"the search index is behind: {error.message}")
-        return self._search_index().search(query)
-
-    def recall(self, query: Query, now: int) -> Results:
-        """Return sessions related to a message, as far as they are indexed."""
-        return self._search_index().recall(query.text, now, query)
+        return self._query_search(lambda index: index.search(query))
 
     def catch_up(self, progress: Progress | None = None) -> int:
         """Index new records; return the number of sessions that had any."""
@@ -317,6 +248,9 @@ class PostgresStore:
         self._rows.delete_indexed_pending()
         self._lifecycle.resume_deletions()
         return self._search_index().catch_up(progress)
+
+    def _query_search(self, query: Callable[[SearchIndex], Results]) -> Results:
+        return query(self._search_index())
 
     def _search_index(self) -> SearchIndex:
         return SearchIndex(
@@ -388,14 +322,8 @@ class PostgresStore:
         self._background.close()
         self.database.close()
 
-    # --- helpers
-
-    def _prepare(self, record: Meta) -> PreparedRecord:
-        return prepare_records([record], self._now, self._new_uuid)[0]
-
     def _after_fork_in_child(self) -> None:
-        self._new_uuid = UuidGenerator()  # the parent continues the old sequence
-        self._new_ulid = UlidGenerator(self._clock)  # another thread may have held its lock
+        self._renew_generators()
         for lease in list(self._background.leases):
             lease.abandon()
         self._background.reset()

@@ -13,11 +13,12 @@ from uuid import UUID
 from everlog.errors import NotFoundError
 from everlog.log.line_codec import decode, decode_fast
 from everlog.log.parts import part_name
-from everlog.log.raw_lines import RawLine
 from everlog.model import SCHEMA_VERSION, Damaged, Entry, Part
+from everlog.ports import RawLine
 from everlog.stores.postgres.connections import Connection, Database
 from everlog.stores.postgres.id_columns import session_of, sid_of
 from everlog.stores.postgres.statements import load_statements
+from everlog.stores.rules import no_session
 
 _PAGE_BYTES = 4_000_000  # approximately
 _MAX_PAGE = 1000  # records
@@ -87,7 +88,7 @@ class RecordReader:
     def _first_page(self, session: str, statement: str, values: dict[str, Any]) -> tuple[int, list[Any]]:
         rows = self._fetch(statement, values)
         if not rows:
-            raise NotFoundError(f"there is no session {session}", session=session)
+            raise no_session(session)
         head = rows[0][0]
         return head, [row[2:] for row in rows if row[2] is not None]
 
@@ -144,7 +145,7 @@ class RecordReader:
         row = connection.execute(self._sql["current_part"], values, binary=True).fetchone()
         full = connection.execute(self._sql["full_parts"], values, binary=True).fetchall()
         if row is None:
-            raise NotFoundError(f"there is no session {session}", session=session)
+            raise no_session(session)
         current, size, first, head, _ = row
         parts = [Part(part_name(n), b, f or None, (z if f else None)) for n, b, f, z in full]
         last = head if first else None

@@ -11,12 +11,11 @@ from itertools import chain
 from typing import Any, NamedTuple
 from uuid import UUID
 
-from everlog.errors import ConflictError, NotFoundError
+from everlog.errors import ConflictError
 from everlog.log import raw_lines
 from everlog.log.fold import MetadataFold
-from everlog.log.raw_lines import RawLine
 from everlog.model import SCHEMA_VERSION, Damaged, Metadata
-from everlog.ports import SessionRow
+from everlog.ports import RawLine, SessionRow
 from everlog.stores.postgres.connections import Connection, Database
 from everlog.stores.postgres.driver_errors import DuplicateRowError
 from everlog.stores.postgres.id_columns import name_of, rid_of, session_of, sid_of, stripe_of
@@ -26,6 +25,7 @@ from everlog.stores.postgres.name_claims import NameClaims, names_of
 from everlog.stores.postgres.part_layout import KINDS
 from everlog.stores.postgres.passage_search import PassageSearch
 from everlog.stores.postgres.statements import load_statements
+from everlog.stores.rules import no_session
 
 _BATCH_LINES, _BATCH_BYTES = 1000, 4_000_000  # of one statement
 
@@ -112,7 +112,7 @@ class RowTransfer:
         sid = sid_of(session)
         row = connection.execute(self._record_sql["lock_session"], {"sid": sid}).fetchone()
         if row is None:
-            raise NotFoundError(f"there is no session {session}", session=session)
+            raise no_session(session)
         head, epoch = row
         if head != after:
             raise ConflictError(f"session {session} grew to {head} while it was copied")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from psycopg import errors
 
-from everlog.stores.disk_usage import DiskUsage, LargeSession, StorageArea
+from everlog.ports import DiskUsage, LargeSession, StorageArea
 from everlog.stores.postgres import schema
 from everlog.stores.postgres.connections import Connection
 from everlog.stores.postgres.id_columns import session_of

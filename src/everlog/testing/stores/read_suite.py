@@ -4,11 +4,26 @@ from __future__ import annotations
 
 from everlog.errors import ConflictError, NotFoundError, SessionBusyError
 from everlog.model import AnyRecord, Compaction, Event, Meta, Rewind, Tombstone, ToolCall, assistant, tool_result, user
+from everlog.ports.capabilities import CAPABILITIES
 from everlog.testing.stores.store_suite import SMALL, StoreSuite, raises
+
+
+class _NoCapability:
+    """What no store can do."""
 
 
 class ReadConformance(StoreSuite):
     """Acknowledged records are read back in order, also after a crash."""
+
+    # --- capabilities
+
+    def test_a_capability_is_an_object_with_its_methods_or_none(self) -> None:
+        store = self._open_store()
+        for kind in CAPABILITIES:
+            capable = store.port.capability(kind)
+            names = () if capable is None else [name for name in vars(kind) if not name.startswith("_")]
+            assert all(hasattr(capable, name) for name in names), kind.__name__
+        assert store.port.capability(_NoCapability) is None
 
     # --- reading
 

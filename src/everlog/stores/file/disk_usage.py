@@ -1,4 +1,4 @@
-"""The disk usage of a store, measured on demand."""
+"""The disk usage of a root, measured on demand."""
 
 from __future__ import annotations
 
@@ -7,37 +7,7 @@ from collections.abc import Iterable
 from heapq import nlargest
 from pathlib import Path
 
-import msgspec
-
-from everlog.ports import SessionRow
-
-
-class StorageArea(msgspec.Struct, frozen=True, rename="camel"):
-    """A directory or a table, and its bytes."""
-
-    name: str
-    bytes: int
-    indexes: int = 0  # bytes of its indexes, not included
-
-
-class LargeSession(msgspec.Struct, frozen=True, rename="camel"):
-    """One of the largest sessions."""
-
-    session: str
-    title: str
-    bytes: int
-    records: int
-
-
-class DiskUsage(msgspec.Struct, frozen=True, rename="camel"):
-    """The sessions of a store, their records, and the bytes they use."""
-
-    sessions: int = 0
-    records: int = 0
-    bytes: int = 0  # of all lines
-    version: int = 0  # of the tables; 0: files
-    rooms: tuple[StorageArea, ...] = ()
-    biggest: tuple[LargeSession, ...] = ()
+from everlog.ports import DiskUsage, LargeSession, SessionRow, StorageArea
 
 
 def measure_disk_usage(root: Path, rows: Iterable[SessionRow], biggest: int) -> DiskUsage:
