@@ -41,7 +41,7 @@ class TestFileStore(StoreConformance):
     def test_has_the_capabilities_of_files(self) -> None:
         port = self.open(Settings())
         assert capabilities(port) == {Reporting, Watchable, Sweepable, Measurable, Transferable}
-        assert port.capability(Watchable) is port
+        assert port.capability(FileStore) is port
 
     @pytest.fixture(autouse=True)
     def _roots(self, tmp_path: Path) -> None:

@@ -21,7 +21,7 @@ class ReadConformance(StoreSuite):
         store = self._open_store()
         for kind in CAPABILITIES:
             capable = store.port.capability(kind)
-            names = () if capable is None else [name for name in vars(kind) if not name.startswith("_")]
+            names: list[str] = [] if capable is None else [name for name in vars(kind) if not name.startswith("_")]
             assert all(hasattr(capable, name) for name in names), kind.__name__
         assert store.port.capability(_NoCapability) is None
 
