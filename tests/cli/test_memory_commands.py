@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from everlog.memory.memory_directory import MemoryDirectory, memory_path, project_key
-from everlog.memory.note_text import parse
+from everlog.memory.file_memory import memory_path, project_key
+from everlog.memory.memory_directory import MemoryDirectory
+from everlog.memory.notes import Note
 from everlog.model import user
 from everlog.session import Session
 from tests.cli.runner import Cli, run_on_terminal
@@ -24,7 +25,7 @@ def test_a_note_is_added_shown_and_found(cli: Cli, memories: MemoryDirectory) ->
     assert (made.code, made.json) == (0, {"file": "the-staging-host-is-blue.md"})
     (note,) = memories.notes()
     assert not note.generated, "no dream rewrites what a person wrote"
-    assert parse(note.text).category == "project"
+    assert Note(note.text).category == "project"
     shown = cli("memory", "show").out
     assert "- [The staging host is blue.](the-staging-host-is-blue.md)" in shown
     assert "today" in shown and "a person" in shown
@@ -40,8 +41,8 @@ def test_a_note_has_the_name_and_the_description_that_it_is_given(cli: Cli, memo
     cli("memory", "add", "line one\nline two", "--name", "My / note", "--description", "two lines")
     (note,) = memories.notes()
     assert note.path == "my-note.md"
-    assert parse(note.text).body == "line one\nline two"
-    assert parse(note.text).description == "two lines"
+    assert Note(note.text).body == "line one\nline two"
+    assert Note(note.text).description == "two lines"
 
 
 def test_the_same_fact_is_not_written_twice(cli: Cli, memories: MemoryDirectory) -> None:

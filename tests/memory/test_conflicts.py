@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from everlog.memory import conflicts
 from everlog.memory.conflicts import lookup_keys, parse_claim
-from everlog.memory.facts import Category
+from everlog.model import Category
 
 
 def contradict(one: str, other: str, kinds: tuple[Category, Category]) -> bool:

@@ -10,12 +10,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from everlog.memory import extracted_file, note_text
-from everlog.memory.dream import ConsolidationState, check_gates, gather, make_plan, orient, prune
-from everlog.memory.dream_plan import DreamDraft, DreamPlan, SessionSummary
-from everlog.memory.facts import CATEGORIES, Fact, Source
-from everlog.memory.note_files import MemoryFile
-from everlog.memory.note_text import compose, parse
+from everlog.memory import extracted_file, notes
+from everlog.memory.dream import gather, make_plan, orient, prune
+from everlog.memory.dream_draft import DreamDraft
+from everlog.memory.dream_proposal import SessionSummary
+from everlog.memory.dream_state import ConsolidationState, check_gates
+from everlog.memory.notes import MemoryFile, Note, compose
+from everlog.ports.memory import CATEGORIES, DreamPlan, Fact, Source
 
 NOW = 1_775_000_000.0
 DAY, NEXT, LATER = date(2026, 4, 3), date(2026, 4, 4), date(2026, 4, 9)
@@ -33,11 +34,11 @@ def note(path: str, fact: str, day: date = DAY, *, ours: bool = True, **fields: 
         body=fact,
         category="preference",
         confidence=0.6,
-        sources=[Source("A", 1)],
+        source=[Source("A", 1)],
         created=day.isoformat(),
         updated=day.isoformat(),
     )
-    return MemoryFile(path, note_text.edit(made, **fields).text, 100.0, ours)
+    return MemoryFile(path, notes.edit(made, **fields).text, 100.0, ours)
 
 
 def applied(files: list[MemoryFile], plan: DreamPlan) -> dict[str, str]:
@@ -124,7 +125,7 @@ def test_gather_takes_constraints_and_decisions_of_summaries() -> None:
 def test_a_line_of_every_category_becomes_a_note(category: str) -> None:
     fact = Fact(category, "Releases are cut by hand", 0.8, Source("S", 4))  # type: ignore[arg-type]
     texts = dreamt(lines(fact))
-    made = parse(texts["releases-are-cut-by-hand.md"])
+    made = Note(texts["releases-are-cut-by-hand.md"])
     assert (made.category, made.confidence, made.fact) == (category, 0.8, fact.text)
     assert made.sources == (Source("S", 4),) and made.created == "2026-04-03"
     assert extracted_file.parse_lines(texts["extracted.md"]) == []
@@ -140,7 +141,7 @@ def test_relative_dates_become_those_of_the_day_of_the_statement() -> None:
 def test_a_statement_that_is_known_adds_its_source_and_the_higher_confidence() -> None:
     said = Fact("preference", "User prefers tabs!", 0.9, Source("B", 7))
     texts = dreamt(note("tabs.md", "The user prefers tabs."), lines(said, day=NEXT))
-    made = parse(texts["tabs.md"])
+    made = Note(texts["tabs.md"])
     assert made.fact == "The user prefers tabs."
     assert made.sources == (Source("A", 1), Source("B", 7))
     assert (made.confidence, made.updated, made.created) == (0.9, "2026-04-04", "2026-04-03")
@@ -155,7 +156,7 @@ def test_notes_that_say_the_same_become_one() -> None:
     ]
     texts = applied(files, make_plan(files, LATER, since=200.0))
     assert "b.md" not in texts
-    made = parse(texts["a.md"])
+    made = Note(texts["a.md"])
     assert made.fact == "The user really prefers tabs."
     assert made.sources == (Source("A", 1), Source("B", 2)) and made.confidence == 0.9
     assert texts["MEMORY.md"] == "- [a](a.md) — The user really prefers tabs.\n"
@@ -164,7 +165,7 @@ def test_notes_that_say_the_same_become_one() -> None:
 def test_of_two_that_contradict_each_other_the_newer_holds_and_the_older_is_struck_through() -> None:
     said = Fact("preference", "The user prefers spaces.", 0.6, Source("B", 7))
     texts = dreamt(note("tabs.md", "The user prefers tabs."), lines(said, day=NEXT))
-    made = parse(texts["tabs.md"])
+    made = Note(texts["tabs.md"])
     assert made.fact == "The user prefers spaces."
     assert "~~The user prefers tabs.~~ (until 2026-04-04)" in made.body
     assert made.sources == (Source("B", 7), Source("A", 1))
@@ -173,14 +174,14 @@ def test_of_two_that_contradict_each_other_the_newer_holds_and_the_older_is_stru
 def test_an_older_statement_does_not_replace_a_newer_note() -> None:
     said = Fact("preference", "The user prefers spaces.", 0.9)
     texts = dreamt(note("tabs.md", "The user prefers tabs.", NEXT), lines(said, day=DAY))
-    made = parse(texts["tabs.md"])
+    made = Note(texts["tabs.md"])
     assert made.fact == "The user prefers tabs."
     assert made.former_facts == (("The user prefers spaces.", "2026-04-04"),)
 
 
 def test_two_notes_that_contradict_each_other_become_one() -> None:
     texts = dreamt(note("a.md", "The user prefers spaces.", NEXT), note("b.md", "The user prefers tabs."))
-    made = parse(texts["b.md"])
+    made = Note(texts["b.md"])
     assert "a.md" not in texts and made.fact == "The user prefers spaces."
     assert made.former_facts == (("The user prefers tabs.", "2026-04-04"),)
 
@@ -189,7 +190,7 @@ def test_what_a_note_says_beside_its_fact_is_never_lost() -> None:
     more = note("tabs.md", "The user prefers tabs.\n\nEight wide.")
     said = Fact("preference", "The user prefers spaces.", 0.6)
     texts = dreamt(more, note("z.md", "User prefers tabs"), lines(said, day=NEXT))
-    made = parse(texts["tabs.md"])
+    made = Note(texts["tabs.md"])
     assert "z.md" not in texts and made.fact == said.text and "Eight wide." in made.body
     assert made.former_facts == (("The user prefers tabs.", "2026-04-04"),)
 
@@ -199,7 +200,7 @@ def test_a_mind_changed_twice_keeps_both_former_facts() -> None:
     text = extracted_file.add_facts(text, [Fact("preference", "The user prefers spaces", 0.5)], NEXT)
     text = extracted_file.add_facts(text, [Fact("preference", "The user prefers tabs", 0.5)], LATER)
     texts = dreamt(MemoryFile("extracted.md", text))
-    made = parse(next(text for path, text in texts.items() if path.startswith("prefers")))
+    made = Note(next(text for path, text in texts.items() if path.startswith("prefers")))
     assert made.fact == "The user prefers tabs"
     assert [until for _, until in made.former_facts] == ["2026-04-09", "2026-04-04"]
 

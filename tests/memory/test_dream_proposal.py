@@ -9,17 +9,17 @@ import pytest
 
 from everlog.memory import dream_proposal, extracted_file
 from everlog.memory.dream import make_plan
-from everlog.memory.dream_plan import DreamDraft, SessionSummary
-from everlog.memory.facts import Fact, Source
-from everlog.memory.note_files import MemoryFile
-from everlog.memory.note_text import compose, parse
+from everlog.memory.dream_draft import DreamDraft
+from everlog.memory.dream_proposal import SessionSummary
+from everlog.memory.notes import MemoryFile, Note, compose
+from everlog.ports.memory import Fact, Source
 
 TODAY = date(2026, 4, 9)
 
 
 def file(path: str, fact: str, *, ours: bool = True) -> MemoryFile:
     made = compose(
-        name=path, description=fact, body=fact, category="project", sources=[Source("A", 1)],
+        name=path, description=fact, body=fact, category="project", source=[Source("A", 1)],
         created="2026-04-01", updated="2026-04-01",
     )  # fmt: skip
     return MemoryFile(path, made.text, 10.0, ours)
@@ -54,7 +54,7 @@ def test_a_good_plan_is_used_and_the_rules_do_the_rest() -> None:
     assert plan.maker == "model"
     made = {one.path: one for one in plan.changes}
     assert set(made) == {"a.md", "b.md", "use-uv.md", "extracted.md", "MEMORY.md"}
-    note = parse(made["a.md"].after or "")
+    note = Note(made["a.md"].after or "")
     assert note.fact == "The build takes an hour" and note.sources == (Source("A", 1),)
     assert {old for old, _ in note.former_facts} == {"The build takes ten minutes", "The build is slow"}
     assert made["b.md"].after is None and "(b.md)" not in (made["MEMORY.md"].after or "")
@@ -64,7 +64,7 @@ def test_a_good_plan_is_used_and_the_rules_do_the_rest() -> None:
 def test_a_new_note_of_the_model_is_listed() -> None:
     plan = make_plan(FILES, TODAY, since=99.0, answer=answer(write("new.md", "The sky is blue")))
     made = {one.path: one.after or "" for one in plan.changes}
-    assert plan.maker == "model" and parse(made["new.md"]).fact == "The sky is blue"
+    assert plan.maker == "model" and Note(made["new.md"]).fact == "The sky is blue"
     assert "- [Build](new.md) — The sky is blue" in made["MEMORY.md"]
 
 

@@ -10,8 +10,7 @@ from pathlib import Path
 import pytest
 
 from everlog.errors import SessionBusyError
-from everlog.memory.dream import ConsolidationState
-from everlog.memory.dream_state import DreamStateFiles, count_new_sessions
+from everlog.memory.dream_state import ConsolidationState, DreamStateFiles, count_new_sessions
 from everlog.testing import FakeClock
 
 NOW = 1_775_000_000.0

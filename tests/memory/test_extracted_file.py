@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 
 from everlog.memory import extracted_file
 from everlog.memory.extracted_file import add_facts, parse_lines, remove_lines
-from everlog.memory.facts import CATEGORIES, Fact, Source, sanitize_line
+from everlog.memory.facts import sanitize_line
+from everlog.ports.memory import CATEGORIES, Fact, Source
 
 DAY, NEXT = date(2026, 4, 3), date(2026, 4, 4)
 TABS = Fact("preference", "The user prefers tabs", 0.8)

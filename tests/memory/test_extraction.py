@@ -16,10 +16,9 @@ from everlog.memory.extraction import (
     measure_activity,
     parse_answer,
     unseen_messages,
-    update_counts,
 )
-from everlog.memory.facts import Fact, Source
 from everlog.model import Message, ToolCall, assistant, tool_result, user
+from everlog.ports.memory import Fact, Source
 
 OPEN = SessionActivity(messages=20, tool_calls=3, first=False, pending=False)
 
@@ -80,8 +79,8 @@ def test_the_facts_come_from_the_messages() -> None:
 
 def test_the_state_moves_on_and_never_back() -> None:
     messages = conversation(20, calls=4)
-    state = advance_state(messages, update_counts(messages, ExtractionState()))
-    assert update_counts(messages, ExtractionState()).tool_calls_since_last == 4
+    assert measure_activity(messages, ExtractionState()).tool_calls == 4
+    state = advance_state(messages, ExtractionState(tool_calls_since_last=4))
     assert state == ExtractionState(21, 0, 1)
     assert unseen_messages(messages, state) == []
     assert advance_state(messages[:5], state) == ExtractionState(21, 0, 2)

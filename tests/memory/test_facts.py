@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from everlog.memory.facts import Fact, is_command, is_same_fact, sanitize_line, select_new
+from everlog.memory.facts import is_command, is_same_fact, sanitize_line, select_new
+from everlog.ports.memory import Fact
 
 WORDS = ("the", "user", "prefers", "tabs", "spaces", "over", "not", "3.11", "Python", "uses")
 TEXTS = st.lists(st.one_of(st.text(max_size=40), st.lists(st.sampled_from(WORDS)).map(" ".join)), max_size=12)

@@ -19,10 +19,10 @@ from msgspec.structs import replace
 
 from everlog.errors import ConflictError, InvalidIdError, NotFoundError, SessionBusyError
 from everlog.memory import dream, extraction, extraction_rules
-from everlog.memory.dream_plan import Change, DreamPlan
-from everlog.memory.facts import Fact, Source
-from everlog.memory.memory_directory import MemoryDirectory, memory_path
+from everlog.memory.file_memory import FileMemories, FileMemory, memory_path
+from everlog.memory.memory_directory import MemoryDirectory
 from everlog.model import assistant, user
+from everlog.ports.memory import Change, DreamPlan, Fact, NoteEdit, Source
 from everlog.stores.file import disk
 from tests.examples import examples
 
@@ -102,19 +102,21 @@ def test_what_we_wrote_is_ours_until_a_person_edits_it(tmp_path: Path) -> None:
 
 def test_a_file_that_changed_meanwhile_is_not_overwritten(tmp_path: Path) -> None:
     memory = filled(tmp_path, {"a.md": "x"})
-    memory.put("a.md", "y", expected_text="x")
+    memory.apply(DreamPlan((Change("a.md", "x", "y", ("because",)),)))
     with pytest.raises(ConflictError):
-        memory.put("a.md", "z", expected_text="x")
+        memory.apply(DreamPlan((Change("a.md", "x", "z", ("because",)),)))
     with pytest.raises(ConflictError):
-        memory.put("a.md", "z", expected_text=None)
+        memory.apply(DreamPlan((Change("a.md", None, "z", ("because",)),)))
     assert memory.read("a.md") == "y"
 
 
 def test_a_file_is_removed_and_a_missing_one_is_told(tmp_path: Path) -> None:
-    memory = filled(tmp_path, {"a.md": "x"})
-    memory.remove("a.md")
+    filled(tmp_path, {"a.md": "x"})
+    memory = FileMemory(FileMemories(tmp_path), tmp_path)
+    assert memory.edit(NoteEdit(note="a.md")) == "a.md"
+    assert memory.read("a.md") is None
     with pytest.raises(NotFoundError):
-        memory.remove("a.md")
+        memory.edit(NoteEdit(note="a.md"))
 
 
 def test_bytes_that_are_no_utf8_survive(tmp_path: Path) -> None:
@@ -391,7 +393,7 @@ import sys
 from datetime import date
 from pathlib import Path
 from everlog.memory.extraction import ExtractionState
-from everlog.memory.facts import Fact
+from everlog.ports.memory import Fact
 from everlog.memory.memory_directory import MemoryDirectory
 memory = MemoryDirectory(sys.argv[1])
 sys.stdin.readline()

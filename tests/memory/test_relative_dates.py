@@ -44,8 +44,6 @@ PIECES = (
         ("in May it starts", "in 2026-05 it starts"),
         ("last April", "in 2025-04"),
         ("next March", "in 2027-03"),
-        ("gestern", "on 2026-04-02"),
-        ("ayer", "on 2026-04-02"),
     ],
 )
 def test_what_was_meant_is_written(said: str, meant: str) -> None:

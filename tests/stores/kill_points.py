@@ -19,8 +19,8 @@ from typing import Any
 
 import msgspec
 
-from everlog.memory.dream_plan import Change, DreamPlan
 from everlog.memory.memory_directory import MemoryDirectory
+from everlog.ports.memory import Change, DreamPlan
 from everlog.stores.file import disk
 
 CALLS = ("write", "rename", "unlink", "mkdir", "rmdir", "open", "link")

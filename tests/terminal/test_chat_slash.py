@@ -12,8 +12,9 @@ import pytest
 import everlog
 from everlog.cli.chat.slash_parser import SLASH_COMMANDS
 from everlog.client import websocket
-from everlog.memory.memory_directory import MemoryDirectory, memory_path
-from everlog.memory.note_text import INDEX_FILE
+from everlog.memory.file_memory import memory_path
+from everlog.memory.memory_directory import MemoryDirectory
+from everlog.memory.notes import INDEX_FILE
 from everlog.model import Compaction, Usage
 from everlog.session import Session, Store
 from everlog.wire import events

@@ -13,7 +13,7 @@ from everlog.cli.memory_options import chosen_memory, memory_owner_options
 from everlog.cli.options import chosen_root, json_option, open_root, root_option
 
 if TYPE_CHECKING:
-    from everlog.memory.note_files import MemoryFile
+    from everlog.memory.notes import MemoryFile
 
 CATEGORIES = ("preference", "project", "pattern", "decision", "constraint")
 
@@ -24,17 +24,16 @@ CATEGORIES = ("preference", "project", "pattern", "decision", "constraint")
 @root_option()
 def show(agent: str, project: str | None, as_json: bool) -> None:
     """Show MEMORY.md, as agents see it, and list the notes."""
-    from everlog.memory.extracted_file import EXTRACTED_FILE, parse_lines
+    from everlog.memory.extracted_file import parse_lines
     from everlog.memory.index_file import truncate
-    from everlog.memory.note_files import is_note
-    from everlog.memory.note_text import INDEX_FILE
+    from everlog.memory.notes import EXTRACTED_FILE, INDEX_FILE, select_notes
 
     memories = chosen_memory(agent, project)
     files = memories.files()
     texts = {file.path: file.text for file in files}
     index = truncate(texts.get(INDEX_FILE, ""))
     pending = len(parse_lines(texts.get(EXTRACTED_FILE, "")))
-    notes = [_note_json(file) for file in files if is_note(file.path)]
+    notes = [_note_json(file) for file in select_notes(files)]
     if as_json:
         name = str(memories.path.relative_to(chosen_root()))
         output.print_json({"memory": name, "index": index, "notes": notes, "facts": pending})
@@ -77,7 +76,7 @@ def search(words: tuple[str, ...], limit: int, agent: str, project: str | None, 
     """Search notes, extracted facts and messages."""
     import msgspec
 
-    from everlog.memory.note_ranking import collect_items, rank_items
+    from everlog.memory.recall import collect_items, rank_items
 
     query = " ".join(words)
     candidates = collect_items(chosen_memory(agent, project).files())
@@ -111,18 +110,10 @@ def add(
     *, text: str, category: Any, name: str, description: str, agent: str, project: str | None, as_json: bool
 ) -> None:
     """Add a note. It counts as written by a person, so no dream changes it."""
-    from everlog.memory import note_edits
-    from everlog.memory.extraction_run import today
+    from everlog.ports.memory import NoteEdit
 
-    file = note_edits.add(
-        chosen_memory(agent, project),
-        text,
-        today(time.time),
-        category=category,
-        name=name,
-        description=description,
-        by_person=True,
-    )
+    edit = NoteEdit(text=text, category=category, name=name, description=description, by_person=True)
+    file = chosen_memory(agent, project).edit(edit)
     _print_answer(file, {"file": file}, as_json)
 
 
@@ -133,11 +124,11 @@ def add(
 @root_option()
 def edit(note: str, agent: str, project: str | None, as_json: bool) -> None:
     """Edit a note in your editor, or replace it by piped input. NOTE is its file or exact name."""
-    from everlog.errors import FormatError
-    from everlog.memory import note_edits
+    from everlog.memory.note_edits import find
+    from everlog.ports.memory import NoteEdit
 
-    memories = chosen_memory(agent, project)
-    file = note_edits.find(memories.files(), note)
+    memory = chosen_memory(agent, project)
+    file = find(memory.files(), note)
     if output.is_terminal(sys.stdin):
         text = click.edit(file.text, extension=".md")
         if text is None:
@@ -145,9 +136,9 @@ def edit(note: str, agent: str, project: str | None, as_json: bool) -> None:
             return _print_answer(f"{file.path} was not changed", answer, as_json)
     else:
         text = "" if sys.stdin is None else sys.stdin.buffer.read().decode("utf-8", "replace")
-    if not text.strip():
-        raise FormatError("the note would be empty", hint="nothing was changed")
-    path = note_edits.replace_text(memories, file.path, text, expected_text=file.text)
+    path = memory.edit(
+        NoteEdit(note=file.path, text=text, is_whole_file=True, by_person=True, expected_version=file.version)
+    )
     _print_answer(f"{path} was changed", {"file": path, "changed": text != file.text}, as_json)
 
 
@@ -198,10 +189,7 @@ def clear(yes: bool, agent: str, project: str | None, as_json: bool) -> int:
 
 
 def _note_json(file: MemoryFile) -> dict[str, Any]:
-    from everlog.memory.note_files import age
-    from everlog.memory.note_text import parse
-
-    note = parse(file.text)
+    note = file.note
     return {
         "file": file.path,
         "name": note.name,
@@ -209,7 +197,7 @@ def _note_json(file: MemoryFile) -> dict[str, Any]:
         "category": note.category,
         "confidence": note.confidence,
         "updated": note.updated,
-        "age": age(file.modified, time.time()),
+        "age": file.age(time.time()),
         "byPerson": not file.generated,
     }
 

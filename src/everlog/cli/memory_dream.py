@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from typing import TYPE_CHECKING
 
 import click
@@ -12,8 +11,7 @@ from everlog.cli.memory_options import chosen_memory, memory_owner_options
 from everlog.cli.options import find_session, json_option, open_root, root_option, session_argument
 
 if TYPE_CHECKING:
-    from everlog.memory.dream_plan import DreamPlan
-    from everlog.memory.extraction_run import Ask
+    from everlog.ports.memory import Ask, DreamPlan
     from everlog.session import Store
 
 
@@ -28,19 +26,11 @@ def extract(session_id: str, as_json: bool) -> None:
     """
     import asyncio
 
-    from everlog.aio import AsyncStore
-    from everlog.memory.extraction_run import ExtractionResult, extract_facts
-
     with open_root() as store:
         session = find_session(store, session_id)
         agent = session.metadata.agent
-        memories = chosen_memory(agent, None)
-
-        async def run() -> ExtractionResult:
-            async with AsyncStore(store) as async_store:
-                return await extract_facts(async_store, session, memories, _find_model(store, agent), force=True)
-
-        extraction = asyncio.run(run())
+        memory = chosen_memory(agent, None, store)
+        extraction = asyncio.run(memory.extract(session.id, _find_model(store, agent), force=True))
     if extraction.problem:
         output.warn(f"the model could not be used: {extraction.problem}")
     if as_json:
@@ -76,26 +66,15 @@ def dream(force: bool, dry_run: bool, agent: str, project: str | None, as_json: 
     """
     import asyncio
 
-    from everlog.memory.extraction_run import Dream, count_sessions_since, summaries_since
-
     with open_root() as store:
-        memory_agent = None if project else agent
-        dream_run = Dream(
-            chosen_memory(agent, project),
-            clock=time.time,
-            summaries=lambda since: summaries_since(store, memory_agent, since) if memory_agent else [],
-        )
+        memory = chosen_memory(agent, project, store)
         if not (force or dry_run):
-            verdict = dream_run.state_files.verdict(
-                lambda since: count_sessions_since(store, memory_agent, since),
-                min_hours=store.settings.memory.dream_hours,
-                min_sessions=store.settings.memory.dream_sessions,
-            )
+            settings = store.settings.memory
+            verdict = memory.check_dream(min_hours=settings.dream_hours, min_sessions=settings.dream_sessions)
             if not verdict.ready:
                 _print_skipped(verdict.reason, as_json)
                 return
-        ask = _find_model(store, agent)
-        plan = asyncio.run(dream_run.plan(ask) if dry_run else dream_run.run(ask))
+        plan = asyncio.run(memory.dream(_find_model(store, agent), dry_run=dry_run))
     _print_plan(plan, dry_run, as_json)
 
 
@@ -120,8 +99,8 @@ def _print_plan(plan: DreamPlan, dry_run: bool, as_json: bool) -> None:
 
 def _find_model(store: Store, agent: str) -> Ask | None:
     """Return the model of an agent, or None if it is offline or cannot be used."""
+    from everlog.agent.memory_hook import make_ask
     from everlog.errors import SettingsError
-    from everlog.memory.extraction_run import make_ask
 
     model = store.settings.model_of(agent)
     if model == "offline":

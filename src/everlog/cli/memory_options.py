@@ -10,7 +10,8 @@ import click
 from everlog.cli.options import chosen_root, complete_agent
 
 if TYPE_CHECKING:
-    from everlog.memory.memory_directory import MemoryDirectory
+    from everlog.memory.file_memory import FileMemory
+    from everlog.session import Store
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -29,13 +30,13 @@ def memory_owner_options(command: F) -> F:
     return agent_option(project_option(command))
 
 
-def chosen_memory(agent: str, project: str | None) -> MemoryDirectory:
-    """Return the memory that the user selected."""
+def chosen_memory(agent: str, project: str | None, store: Store | None = None) -> FileMemory:
+    """Return the memory that the user selected; with a store, it can extract and dream."""
     from pathlib import Path
 
-    from everlog.memory.memory_directory import MemoryDirectory, memory_path, project_key
+    from everlog.memory.file_memory import FileMemories
 
+    memories = FileMemories(chosen_root(), store.port if store else None)
     if project is not None:
-        key = project_key(str(Path(project).expanduser().absolute()))
-        return MemoryDirectory(memory_path(chosen_root(), project=key))
-    return MemoryDirectory(memory_path(chosen_root(), agent=agent))
+        return memories.open_project(str(Path(project).expanduser().absolute()))
+    return memories.open(agent)

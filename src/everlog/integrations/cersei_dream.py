@@ -16,12 +16,12 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from everlog.memory.dream import ConsolidationState, Verdict
-from everlog.memory.dream_plan import DreamPlan
-from everlog.memory.dream_state import count_new_sessions
-from everlog.memory.extraction_run import Dream, make_ask
-from everlog.memory.memory_directory import MemoryDirectory, UndoResult
+from everlog.agent.memory_hook import make_ask
+from everlog.memory.dream_state import ConsolidationState, count_new_sessions
+from everlog.memory.file_memory import FileMemories, FileMemory
+from everlog.memory.memory_directory import UndoResult
 from everlog.ports import Provider
+from everlog.ports.memory import DreamPlan, Verdict
 
 
 class AutoDream:
@@ -36,14 +36,14 @@ class AutoDream:
         model: str = "",
         clock: Callable[[], float] = time.time,
     ) -> None:
-        self.memories = MemoryDirectory(Path(memory_dir).expanduser(), clock)
+        path = Path(memory_dir).expanduser()
+        self.memories = FileMemory(FileMemories(path.parent, clock=clock), path)
         self.sessions_dir = Path(sessions_dir).expanduser()
-        self._dream = Dream(self.memories, clock=clock)
         self._ask = None if provider is None else make_ask(provider, model)
 
     def verdict(self) -> Verdict:
         """Return whether a run is due, and why: checks hours, then sessions, then the lock."""
-        return self._dream.state_files.verdict(lambda since: count_new_sessions(self.sessions_dir, since))
+        return self.memories.dream_state.verdict(lambda since: count_new_sessions(self.sessions_dir, since))
 
     def should_consolidate(self) -> bool:
         """Return whether all three gates are open."""
@@ -52,19 +52,19 @@ class AutoDream:
     @property
     def state(self) -> ConsolidationState:
         """The time of the last consolidation."""
-        return self._dream.state_files.state
+        return self.memories.dream_state.state
 
     def acquire_lock(self) -> None:
         """Acquire the lock. Raises SessionBusyError, which names its holder; never waits."""
-        self._dream.state_files.acquire()
+        self.memories.dream_state.acquire()
 
     def update_state(self) -> ConsolidationState:
         """Record that a consolidation was done now."""
-        return self._dream.state_files.record_run()
+        return self.memories.dream_state.record_run()
 
     def release_lock(self) -> None:
         """Release the lock, if it is ours."""
-        self._dream.state_files.release()
+        self.memories.dream_state.release()
 
     def run(self) -> DreamPlan:
         """Consolidate now under the lock, whatever the gates say, and return the changes.
@@ -75,7 +75,7 @@ class AutoDream:
 
     async def run_async(self) -> DreamPlan:
         """Consolidate now under the lock, in a running event loop, and return the changes."""
-        return await self._dream.run(self._ask)
+        return await self.memories.dream(self._ask)
 
     def undo(self) -> UndoResult:
         """Revert the last run; ConflictError if a file was edited since."""

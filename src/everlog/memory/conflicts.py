@@ -12,7 +12,8 @@ import re
 from collections.abc import Hashable, Iterator
 from typing import NamedTuple
 
-from everlog.memory.facts import NEGATIONS, Category, fact_key, is_same_key, words
+from everlog.memory.facts import NEGATIONS, fact_key, is_same_key, words
+from everlog.model import Category
 
 _RIVALS = tuple(
     frozenset(group.split())
@@ -59,7 +60,7 @@ _MEASURES = frozenset(
         *("worker", "thread", "core", "space", "year", "old", "euro", "dollar", "token"),
     }
 )
-_POSITIVE = frozenset({"alway", "always", "must", "only", "immer", "toujour", "siempre"})
+_POSITIVE = frozenset({"alway", "always", "must", "only"})
 _DECIDED = re.compile(
     r"^(?:we|the user|i|it was)?\s*(?:'ve|have|has)?\s*"
     r"(?:decided|agreed|chose|picked)\s+(?:to|on)?\s*",

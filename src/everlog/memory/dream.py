@@ -13,70 +13,25 @@ undone, or everything if it is unusable, is done by the same rules as without a 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Sequence
+from bisect import bisect_left
+from collections.abc import Iterable, Sequence
 from datetime import date
 from typing import NamedTuple
 
 import msgspec
 
-from everlog.memory import dream_proposal, extracted_file, extraction_rules, index_file, note_text
+from everlog.memory import dream_proposal, extracted_file, extraction_rules, index_file
 from everlog.memory.consolidation import Statement, consolidate
-from everlog.memory.dream_plan import DreamDraft, DreamPlan, SessionSummary
-from everlog.memory.extracted_file import EXTRACTED_FILE, FactLine
-from everlog.memory.facts import Fact, Source, is_command, sanitize_line
-from everlog.memory.note_files import MemoryFile
-from everlog.memory.note_text import INDEX_FILE
+from everlog.memory.dream_draft import DreamDraft
+from everlog.memory.dream_proposal import SessionSummary
+from everlog.memory.extracted_file import FactLine
+from everlog.memory.facts import is_command, sanitize_line
+from everlog.memory.notes import EXTRACTED_FILE, INDEX_FILE, MemoryFile
+from everlog.ports.memory import DreamPlan, Fact, Source
 
-MIN_HOURS = 24
-MIN_SESSIONS = 5
-_DAY = 86_400
-
-
-class ConsolidationState(msgspec.Struct, frozen=True):
-    """The content of `.consolidation_state.json`."""
-
-    last_consolidated_at: int | None = None  # Unix time
-    lock_etag: None = None
-
-
-class Verdict(NamedTuple):
-    """Whether to dream, and why or why not."""
-
-    ready: bool
-    reason: str
-
-
-def check_gates(
-    state: ConsolidationState,
-    now: float,
-    count_sessions: Callable[[int], int],
-    lock_holder: Callable[[], str],
-    *,
-    min_hours: float = MIN_HOURS,
-    min_sessions: int = MIN_SESSIONS,
-) -> Verdict:
-    """Check the three gates, cheapest first; the first closed one decides.
-
-    `count_sessions(since)` counts the sessions written after a Unix time; `lock_holder()` returns
-    who holds the lock, or nothing.
-    """
-    since = last_run(state, now)
-    if since is not None and now - since < min_hours * 3600:
-        hours = max((now - since) / 3600, 0.0)
-        return Verdict(False, f"{hours:.1f} of {min_hours:g} hours since the last dream")
-    count = count_sessions(since or 0)
-    if count < min_sessions:
-        return Verdict(False, f"{count} of {min_sessions} new sessions since the last dream")
-    holder = lock_holder()
-    if holder:
-        return Verdict(False, f"another dream is running: {holder}")
-    return Verdict(True, f"{count} new sessions")
-
-
-def last_run(state: ConsolidationState, now: float) -> int | None:
-    """Return when the last dream was; a time far in the future is a clock error, so None."""
-    last = state.last_consolidated_at
-    return None if last is None or last - now > _DAY else last
+_SECTION = re.compile(r"^#+\s+(.*\S)\s*$")
+_NOTHING = re.compile(r"\W*(?:none|nothing|n/a|no\b.{0,20})\W*$|\S+$", re.IGNORECASE)
+_ITEM = re.compile(r"^\s*(?:[-*+]|\d{1,3}[.)])\s+(?:\[[ xX]\]\s+)?(\S.*)$")
 
 
 class MemoryOverview(NamedTuple):
@@ -87,20 +42,11 @@ class MemoryOverview(NamedTuple):
     known_facts: list[str]  # of all notes
 
 
-# --- the phases -----------------------------------------------------------------------------
-
-
 def orient(files: Iterable[MemoryFile]) -> MemoryOverview:
     """Read the index, the notes and the extracted lines."""
     draft = DreamDraft(files)
-    known_facts = [note_text.parse(draft.text(path)).fact for path in draft.notes()]
-    lines = extracted_file.parse_lines(draft.text(EXTRACTED_FILE))
-    return MemoryOverview(draft, lines, known_facts)
-
-
-_SECTION = re.compile(r"^#+\s+(.*\S)\s*$")
-_NOTHING = re.compile(r"\W*(?:none|nothing|n/a|no\b.{0,20})\W*$|\S+$", re.IGNORECASE)
-_ITEM = re.compile(r"^\s*(?:[-*+]|\d{1,3}[.)])\s+(?:\[[ xX]\]\s+)?(\S.*)$")
+    known_facts = [draft.note(path).fact for path in draft.notes()]
+    return MemoryOverview(draft, extracted_file.parse_lines(draft.text(EXTRACTED_FILE)), known_facts)
 
 
 def gather(lines: Sequence[FactLine], summaries: Iterable[SessionSummary] = ()) -> list[Statement]:
@@ -109,21 +55,14 @@ def gather(lines: Sequence[FactLine], summaries: Iterable[SessionSummary] = ()) 
     for summary in summaries:
         statements += (Statement(fact, summary.day) for fact in _summary_facts(summary))
     # In the file the newest run comes first within a day; inside a run the order is chronological.
-    run, previous, run_numbers = 0, "", []
+    run, previous = 0, ""
+    keyed: list[tuple[tuple[date, int, int], Statement]] = []
     for statement in statements:
-        session = statement.fact.source.session if statement.fact.source else ""
-        run += session != previous
-        previous = session
-        run_numbers.append(run)
-
-    def order(n: int) -> tuple[date, int, int, int]:
-        return statements[n].day, -run_numbers[n], _seq(statements[n]), n
-
-    return [statements[n] for n in sorted(range(len(statements)), key=order)]
-
-
-def _seq(statement: Statement) -> int:
-    return statement.fact.source.seq if statement.fact.source else 0
+        source = statement.fact.source or Source("")
+        run += source.session != previous
+        previous = source.session
+        keyed.append(((statement.day, -run, source.seq), statement))
+    return [statement for _, statement in sorted(keyed, key=lambda pair: pair[0])]
 
 
 def _summary_facts(summary: SessionSummary) -> list[Fact]:
@@ -154,8 +93,7 @@ def prune(draft: DreamDraft, since: float = 0.0) -> None:
     """
     text = draft.text(INDEX_FILE)
     paths = {path.casefold() for path in draft.texts}
-    pointers = index_file.parse_pointers(text)
-    stale = [pointer for pointer in pointers if _is_stale(pointer.file, paths)]
+    stale = [pointer for pointer in index_file.parse_pointers(text) if _is_stale(pointer.file, paths)]
     if stale:
         text = index_file.remove_lines(text, {pointer.number for pointer in stale})
         names = ", ".join(pointer.file for pointer in stale)
@@ -163,26 +101,20 @@ def prune(draft: DreamDraft, since: float = 0.0) -> None:
     added: list[str] = []
     indexed = {pointer.file for pointer in index_file.parse_pointers(text)}
     for path in draft.notes():
-        line = _pointer_line(draft.text(path), path)
+        line = index_file.note_pointer(draft.note(path), path)
         original = draft.originals.get(path)
-        if path in indexed:
-            old = _pointer_line(original.text, path) if original else line
-            if old != line:
-                text = index_file.replace_line(text, old, line)
-                draft.write(INDEX_FILE, text, f"{path} has changed")
-        elif original is None or original.modified > since:
-            added.append(line)
+        if path not in indexed:
+            if original is None or original.modified > since:
+                added.append(line)
+        elif original is not None and (old := index_file.note_pointer(original.note, path)) != line:
+            text = index_file.replace_line(text, old, line)
+            draft.write(INDEX_FILE, text, f"{path} has changed")
     if added:
         text = index_file.append_pointers(text, added)
         draft.write(INDEX_FILE, text, f"new: {len(added)}")
     text, dropped = _fit_index(text, draft)
     if dropped:
         draft.write(INDEX_FILE, text, f"least certain, dropped to save space: {dropped}")
-
-
-def _pointer_line(text: str, path: str) -> str:
-    note = note_text.parse(text)
-    return index_file.format_pointer(note.name, path, note.description)
 
 
 def _is_stale(file: str, paths: set[str]) -> bool:
@@ -197,17 +129,17 @@ def _fit_index(text: str, draft: DreamDraft) -> tuple[str, int]:
     removable: list[tuple[float, str, str, int]] = []
     for pointer in index_file.parse_pointers(text):
         if pointer.file in draft.texts and draft.may_change(pointer.file):
-            note = note_text.parse(draft.text(pointer.file))
-            if pointer.line == index_file.format_pointer(note.name, pointer.file, note.description):
+            note = draft.note(pointer.file)
+            if pointer.line == index_file.note_pointer(note, pointer.file):
                 removable.append((note.confidence, note.updated, pointer.file, pointer.number))
     removable.sort()
-    low, high = 0, len(removable)
-    while low < high:  # bisect for the fewest lines to remove
-        middle = (low + high) // 2
-        shorter = index_file.remove_lines(text, {entry[3] for entry in removable[:middle]})
-        fits = index_file.is_within_limits(shorter)
-        low, high = (low, middle) if fits else (middle + 1, high)
-    return index_file.remove_lines(text, {entry[3] for entry in removable[:low]}), low
+
+    def shorten(count: int) -> str:
+        return index_file.remove_lines(text, {entry[3] for entry in removable[:count]})
+
+    counts = range(len(removable))
+    count = bisect_left(counts, True, key=lambda number: index_file.is_within_limits(shorten(number)))
+    return shorten(count), count
 
 
 def make_plan(
@@ -228,10 +160,9 @@ def make_plan(
             draft.remarks.append(f"the model's plan was not used: {problem}")
         else:
             draft = proposal
-    statements = gather(overview.lines, summaries)
-    consumed = consolidate(draft, statements)
+    consumed = consolidate(draft, gather(overview.lines, summaries))
     if consumed:
         text = extracted_file.remove_lines(draft.text(EXTRACTED_FILE), consumed)
         draft.write(EXTRACTED_FILE, text, f"{len(consumed)} lines moved to notes")
     prune(draft, since)
-    return draft.to_plan("model" if draft is not overview.draft else "rules")
+    return draft.to_plan("rules" if draft is overview.draft else "model")

@@ -11,18 +11,17 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from datetime import date
-from typing import Annotated
+from typing import Annotated, Any, NamedTuple
 
 import msgspec
 
 from everlog.context.fence import Fenced, Origin, block, fence, join_fenced
-from everlog.memory import note_text
-from everlog.memory.dream_plan import DreamDraft, SessionSummary
-from everlog.memory.extracted_file import EXTRACTED_FILE
+from everlog.memory import notes
+from everlog.memory.dream_draft import DreamDraft
 from everlog.memory.extraction import quote_as_data
-from everlog.memory.facts import Category, is_command, is_same_fact, sanitize_line
-from everlog.memory.note_files import MemoryFile, is_note
-from everlog.memory.note_text import Kind
+from everlog.memory.facts import is_command, is_same_fact, sanitize_line
+from everlog.memory.notes import EXTRACTED_FILE, Kind, MemoryFile, Note, is_note
+from everlog.model import Category
 from everlog.redaction import redact
 
 MAX_CHANGES = 60
@@ -56,6 +55,14 @@ If nothing is to be done, answer {{"changes": []}}.\
 """
 
 
+class SessionSummary(NamedTuple):
+    """The summary of a session, from its last compaction."""
+
+    session: str
+    day: date
+    text: str
+
+
 class _Write(msgspec.Struct, tag="write", tag_field="action", forbid_unknown_fields=True):
     path: str
     name: Annotated[str, msgspec.Meta(min_length=1, max_length=200)]
@@ -79,16 +86,15 @@ class _Answer(msgspec.Struct, forbid_unknown_fields=True):
 
 def build_request(files: Sequence[MemoryFile], summaries: Sequence[SessionSummary], today: date) -> str:
     """Return the one user message of a consolidation call."""
-    notes: list[Fenced] = []
-    for file in sorted(files, key=lambda file: file.modified, reverse=True):
-        if is_note(file.path):
-            author = "" if file.generated else " (written by a person)"
-            notes.append(quote_as_data(f"[{file.path}{author}]\n{file.text.strip()}", Origin.MEMORY_FILE))
-    lines = next((file.text for file in files if file.path == EXTRACTED_FILE), "")
+    shown: list[Fenced] = []
+    for file in sorted(notes.select_notes(files), key=lambda file: file.modified, reverse=True):
+        author = "" if file.generated else " (written by a person)"
+        shown.append(quote_as_data(f"[{file.path}{author}]\n{file.text.strip()}", Origin.MEMORY_FILE))
+    lines = notes.find_text(files, EXTRACTED_FILE) or ""
     recent = [quote_as_data(f"[{s.session} {s.day.isoformat()}]\n{s.text}", Origin.MEMORY_FILE) for s in summaries]
     return "\n\n".join(
         (
-            block("notes", _join_within_limit(notes)),
+            block("notes", _join_within_limit(shown)),
             block("memory", fence(redact(lines)[0], Origin.MEMORY_FILE, limit=_MAX_SHOWN)),
             block("summaries", _join_within_limit(recent)),
             _ASK.format(today=today.isoformat()),
@@ -109,8 +115,11 @@ def _join_within_limit(sections: Sequence[Fenced]) -> Fenced:
 
 def apply_answer(draft: DreamDraft, answer: str, today: date) -> str:
     """Apply a model's answer to the draft; returns why it cannot be used, or nothing."""
+    text = answer.strip()
+    if text.startswith("```"):
+        text = text.partition("\n")[2].rpartition("```")[0]
     try:
-        changes = msgspec.json.decode(_strip_fence(answer), type=_Answer).changes
+        changes = msgspec.json.decode(text, type=_Answer).changes
     except (msgspec.MsgspecError, ValueError, RecursionError) as error:
         return f"not the requested JSON ({error})"
     touched: set[str] = set()
@@ -119,31 +128,21 @@ def apply_answer(draft: DreamDraft, answer: str, today: date) -> str:
         if problem:
             return problem
         touched.add(change.path.casefold())
-    written = {change.path for change in changes if isinstance(change, _Write)}
-    removed = {change.path for change in changes if isinstance(change, _Remove)}
-    for change in changes:
-        if isinstance(change, _Remove):
-            if change.into in removed or change.into not in written | set(draft.texts):
-                return f"{change.path} would be merged into {change.into}, which does not exist"
-            is_duplicate = _have_same_fact(draft, change.path, change.into)
-            if not draft.may_change(change.into) and not is_duplicate:
-                return f"{change.path} would be lost: {change.into} was written by a person"
-    for change in changes:
-        if isinstance(change, _Write):
-            text = _compose_note(draft, change, today)
-            draft.write(change.path, text, _format_reason(change.reason))
-    for change in changes:
-        if isinstance(change, _Remove):
-            _merge_into(draft, change.path, change.into, today)
-            draft.remove(change.path, f"{_format_reason(change.reason)} (into {change.into})")
+    writes = [change for change in changes if isinstance(change, _Write)]
+    removals = [change for change in changes if isinstance(change, _Remove)]
+    remaining = ({change.path for change in writes} | set(draft.texts)) - {change.path for change in removals}
+    for removal in removals:
+        if removal.into not in remaining:
+            return f"{removal.path} would be merged into {removal.into}, which does not exist"
+        is_duplicate = is_same_fact(draft.note(removal.path).fact, draft.note(removal.into).fact)
+        if not draft.may_change(removal.into) and not is_duplicate:
+            return f"{removal.path} would be lost: {removal.into} was written by a person"
+    for write in writes:
+        draft.write(write.path, _compose_note(draft, write, today).text, _format_reason(write.reason))
+    for removal in removals:
+        _merge_into(draft, removal.path, removal.into, today)
+        draft.remove(removal.path, f"{_format_reason(removal.reason)} (into {removal.into})")
     return ""
-
-
-def _strip_fence(answer: str) -> str:
-    text = answer.strip()
-    if text.startswith("```"):
-        text = text.partition("\n")[2].rpartition("```")[0]
-    return text
 
 
 def _find_problem(draft: DreamDraft, change: _Write | _Remove, touched: set[str]) -> str:
@@ -169,46 +168,29 @@ def _format_reason(text: str) -> str:
     return f"the model: {sanitize_line(text, 200) or 'no reason given'}"
 
 
-def _note_fact(draft: DreamDraft, path: str) -> str:
-    return note_text.parse(draft.text(path)).fact
-
-
-def _have_same_fact(draft: DreamDraft, first: str, second: str) -> bool:
-    return is_same_fact(_note_fact(draft, first), _note_fact(draft, second))
-
-
-def _compose_note(draft: DreamDraft, change: _Write, today: date) -> str:
-    """Return the note's text: other fields stay, and the former fact is struck through."""
+def _compose_note(draft: DreamDraft, change: _Write, today: date) -> Note:
+    """Return the note as proposed: other fields stay, and the former fact is struck through."""
     body = redact(change.body)[0].strip()
-    fields = {
-        "name": sanitize_line(change.name, 80),
-        "description": sanitize_line(change.description or change.body, 300),
-        "category": change.category,
-        "confidence": change.confidence,
-        "updated": today.isoformat(),
-    }
+    day = today.isoformat()
+    name = sanitize_line(change.name, 80)
+    description = sanitize_line(change.description or change.body, 300)
+    fields: dict[str, Any] = {"category": change.category, "confidence": change.confidence}
     if change.path not in draft.texts:
-        return note_text.compose(
-            name=str(fields["name"]),
-            description=str(fields["description"]),
-            body=body,
-            type=change.type or ("user" if change.category == "preference" else "project"),
-            category=change.category,
-            confidence=change.confidence,
-            created=today.isoformat(),
-            updated=today.isoformat(),
-        ).text
-    note = note_text.parse(draft.text(change.path))
+        kind = change.type or ("user" if change.category == "preference" else "project")
+        return notes.compose(
+            name=name, description=description, type=kind, **fields, created=day, updated=day, body=body
+        )
+    note = draft.note(change.path)
     body = _append_former(body, note.former_facts)
-    if not is_same_fact(note.fact, note_text.parse(body).fact):
-        body = _append_former(body, [(note.fact, today.isoformat())])
-    if body == note.body:
-        fields.pop("updated")
-    return note_text.edit(note, body=body, **fields).text
+    if not is_same_fact(note.fact, Note(body).fact):
+        body = _append_former(body, [(note.fact, day)])
+    if body != note.body:
+        fields["updated"] = day
+    return notes.edit(note, body=body, name=name, description=description, **fields)
 
 
 def _append_former(body: str, former: Sequence[tuple[str, str]]) -> str:
-    lines = [note_text.strike_out(old, until) for old, until in former if f"~~{old}~~" not in body]
+    lines = [notes.strike_out(old, until) for old, until in former if f"~~{old}~~" not in body]
     return "\n\n".join((body, *lines))
 
 
@@ -216,10 +198,9 @@ def _merge_into(draft: DreamDraft, removed: str, into: str, today: date) -> None
     """Add the facts and sources of a removed note to the note that replaces it."""
     if not draft.may_change(into):
         return
-    old, new = note_text.parse(draft.text(removed)), note_text.parse(draft.text(into))
+    old, new = draft.note(removed), draft.note(into)
     former = list(old.former_facts)
     if not is_same_fact(old.fact, new.fact):
         former.append((old.fact, today.isoformat()))
-    sources = [*new.sources, *(source for source in old.sources if source not in new.sources)]
-    merged = note_text.edit(new, body=_append_former(new.body, former), **({"source": sources} if sources else {}))
+    merged = notes.edit(notes.add_evidence(new, old.sources), body=_append_former(new.body, former))
     draft.write(into, merged.text, f"merged with {removed}")

@@ -16,20 +16,64 @@ import os
 import re
 import socket
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
+from contextlib import AbstractContextManager, suppress
 from pathlib import Path
 
 import msgspec
 
 from everlog.errors import SessionBusyError
-from everlog.memory import dream
-from everlog.memory.dream import ConsolidationState
+from everlog.memory import transaction
+from everlog.ports.memory import Verdict
 from everlog.stores.file import disk
 
+MIN_HOURS = 24
+MIN_SESSIONS = 5
 STALE_SECONDS = 3_600
-_STATE_FILE, _LOCK_FILE, _GUARD_FILE = ".consolidation_state.json", ".consolidation_lock", ".lock"
+_DAY = 86_400
+_GUARD_SECONDS = 5.0  # that a reader or writer of these files waits for another one
+_STATE_FILE, _LOCK_FILE = ".consolidation_state.json", ".consolidation_lock"
 _PART = re.compile(r".+_part\d+\.jsonl")
+
+
+class ConsolidationState(msgspec.Struct, frozen=True):
+    """The content of `.consolidation_state.json`."""
+
+    last_consolidated_at: int | None = None  # Unix time
+    lock_etag: None = None
+
+
+def check_gates(
+    state: ConsolidationState,
+    now: float,
+    count_sessions: Callable[[int], int],
+    lock_holder: Callable[[], str],
+    *,
+    min_hours: float = MIN_HOURS,
+    min_sessions: int = MIN_SESSIONS,
+) -> Verdict:
+    """Check the three gates, cheapest first; the first closed one decides.
+
+    `count_sessions(since)` counts the sessions written after a Unix time; `lock_holder()` returns
+    who holds the lock, or nothing.
+    """
+    since = last_run(state, now)
+    if since is not None and now - since < min_hours * 3600:
+        hours = max((now - since) / 3600, 0.0)
+        return Verdict(False, f"{hours:.1f} of {min_hours:g} hours since the last dream")
+    count = count_sessions(since or 0)
+    if count < min_sessions:
+        return Verdict(False, f"{count} of {min_sessions} new sessions since the last dream")
+    holder = lock_holder()
+    if holder:
+        return Verdict(False, f"another dream is running: {holder}")
+    return Verdict(True, f"{count} new sessions")
+
+
+def last_run(state: ConsolidationState, now: float) -> int | None:
+    """Return when the last dream was; a time far in the future is a clock error, so None."""
+    last = state.last_consolidated_at
+    return None if last is None or last - now > _DAY else last
 
 
 class DreamStateFiles:
@@ -44,17 +88,11 @@ class DreamStateFiles:
         self._lock_content = b""  # the lock as we wrote it
 
     def verdict(
-        self,
-        count_sessions: Callable[[int], int],
-        *,
-        min_hours: float = dream.MIN_HOURS,
-        min_sessions: int = dream.MIN_SESSIONS,
-    ) -> dream.Verdict:
+        self, count_sessions: Callable[[int], int], *, min_hours: float = MIN_HOURS, min_sessions: int = MIN_SESSIONS
+    ) -> Verdict:
         """Return whether the gates are open; `count_sessions(since)` counts newer sessions."""
-        now, holder = self._clock(), self.holder
-        return dream.check_gates(
-            self.state, now, count_sessions, holder, min_hours=min_hours, min_sessions=min_sessions
-        )
+        now = self._clock()
+        return check_gates(self.state, now, count_sessions, self.holder, min_hours=min_hours, min_sessions=min_sessions)
 
     @property
     def state(self) -> ConsolidationState:
@@ -132,21 +170,8 @@ class DreamStateFiles:
         stale = abs(self._clock() - acquired_at) >= STALE_SECONDS
         return "" if stale else owner or f"since {acquired}"
 
-    @contextmanager
-    def _open_locked(self) -> Iterator[int]:
-        """Open the directory under the flock that all our writers take."""
-        with disk.map_errors(f"memory {self.path.name}"):
-            self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
-            folder = disk.open_directory(os.fspath(self.path))
-            try:
-                guard = disk.open_file(_GUARD_FILE, os.O_RDWR | os.O_CREAT, folder)
-                try:
-                    disk.lock(guard, 5.0, f"the memory {self.path.name}")
-                    yield folder
-                finally:
-                    os.close(guard)
-            finally:
-                os.close(folder)
+    def _open_locked(self) -> AbstractContextManager[int]:
+        return transaction.open_locked(self.path, _GUARD_SECONDS)
 
 
 def _process_start(pid: int) -> str:

@@ -17,9 +17,9 @@ from collections.abc import Collection, Iterator, Sequence
 from datetime import date
 from typing import NamedTuple
 
-from everlog.memory.facts import CATEGORIES, Fact, Source, sanitize_line
+from everlog.memory.facts import sanitize_line
+from everlog.ports.memory import CATEGORIES, Fact, Source
 
-EXTRACTED_FILE = "extracted.md"
 SECTION = "## Auto-extracted memories"
 _DAY_HEADING = "### Session memories — "
 _LINE = re.compile(

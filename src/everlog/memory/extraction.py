@@ -8,15 +8,18 @@ only lines in the requested form count. Without a model `extraction_rules` is us
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
 import msgspec
 
 from everlog.context.fence import Fenced, Origin, block, fence
+from everlog.log.fold import fold
 from everlog.log.plain_text import render_plain_text
-from everlog.memory.facts import Category, Fact, Source, is_command, sanitize_line, words
-from everlog.model import Message
+from everlog.memory.facts import is_command, sanitize_line, words
+from everlog.model import Category, Message
+from everlog.ports import Store
+from everlog.ports.memory import Fact, Source, Verdict
 from everlog.redaction import redact
 
 MIN_MESSAGES = 20
@@ -41,11 +44,33 @@ class SessionActivity(NamedTuple):
     pending: bool  # the last assistant message has a call without a result
 
 
-class Verdict(NamedTuple):
-    """Whether to extract, and why or why not."""
+class SessionReading(NamedTuple):
+    """The messages of a session, if facts should be extracted from them."""
 
-    ready: bool
-    reason: str
+    verdict: Verdict
+    state: ExtractionState
+    messages: Sequence[Message] = ()
+
+
+def read_session(
+    store: Store, session: str, read_state: Callable[[str], ExtractionState], *, force: bool
+) -> SessionReading:
+    """Check the gates, cheapest first: a long log is read only if it may be worth it."""
+    if not force:
+        count = store.metadata(session).message_count  # includes deleted ones
+        verdict = check_gates(SessionActivity(count, MIN_TOOL_CALLS, first=True, pending=False))
+        if not verdict.ready:
+            return SessionReading(verdict, ExtractionState())
+    state = read_state(session)
+    if not force and state.extraction_count:
+        since = store.read(session, after=state.last_extracted_message_index)
+        calls = sum(len(entry.tool_calls) for entry in since if isinstance(entry, Message))
+        verdict = check_gates(SessionActivity(MIN_MESSAGES, calls, first=False, pending=False))
+        if not verdict.ready:
+            return SessionReading(verdict, state)
+    messages = fold(store.read(session)).messages
+    verdict = Verdict(True, "forced") if force else check_gates(measure_activity(messages, state))
+    return SessionReading(verdict, state, messages)
 
 
 def measure_activity(messages: Sequence[Message], state: ExtractionState) -> SessionActivity:
@@ -71,12 +96,6 @@ def check_gates(activity: SessionActivity) -> Verdict:
         return Verdict(False, "the last assistant message is waiting for a tool result")
     reason = "first extraction" if activity.first else f"{activity.tool_calls} tool calls"
     return Verdict(True, reason)
-
-
-def update_counts(messages: Sequence[Message], state: ExtractionState) -> ExtractionState:
-    """Return the state with the current number of tool calls, nothing having been extracted."""
-    calls = measure_activity(messages, state).tool_calls
-    return msgspec.structs.replace(state, tool_calls_since_last=calls)
 
 
 def advance_state(messages: Sequence[Message], state: ExtractionState) -> ExtractionState:

@@ -1,9 +1,9 @@
 """Extraction without a model: patterns for facts that users state explicitly.
 
 "I prefer …", "please always …", "we decided …", "… must …", and what a project uses, where files
-are and which version. Mostly English, with the commonest patterns of German, French and Spanish.
-Only text that a person typed counts: no code, no quotes, no questions, nothing that a program
-inserted into the message. Rules are less reliable than a model: no confidence is above 0.6.
+are and which version, in English. Only text that a person typed counts: no code, no quotes, no
+questions, nothing that a program inserted into the message. Rules are less reliable than a model:
+no confidence is above 0.6.
 """
 
 from __future__ import annotations
@@ -12,8 +12,9 @@ import re
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
-from everlog.memory.facts import Category, Fact, Source, is_command, sanitize_line, select_new
-from everlog.model import Message
+from everlog.memory.facts import is_command, sanitize_line, select_new
+from everlog.model import Category, Message
+from everlog.ports.memory import Fact, Source
 from everlog.redaction import COVER
 
 MAX_FACTS = 30  # per run; the newest are kept
@@ -74,12 +75,7 @@ _SIGNS = (
         r"\b(?:the|our) decision (?:is|was)\b|^decision\b|\bit was decided\b",
     ),
     _sign(
-        "decision",
-        0.5,
-        r"^(?:let's|let us) (?:go with|stick (?:to|with)|settle on)\b",
-        r"\bi(?:'ve| have) decided\b",
-        r"\bwir haben (?:uns )?.{0,60}(?:entschieden|beschlossen)|\bbeschlossen\b",
-        r"\b(?:nous avons|on a) décidé\b|\b(?:hemos decidido|decidimos)\b",
+        "decision", 0.5, r"^(?:let's|let us) (?:go with|stick (?:to|with)|settle on)\b", r"\bi(?:'ve| have) decided\b"
     ),
     _sign(
         "pattern",
@@ -87,7 +83,6 @@ _SIGNS = (
         r"\b(?:our|the) (?:convention|pattern|style|rule of thumb) (?:is|here is|for)\b",
         r"\bby convention\b|\bwe (?:always|usually|normally|typically|never) \w",
         rf"\bevery (?:\w+ )?{_THING} (?:is|has|gets|starts|ends|uses|lives)\b",
-        r"\bwir (?:verwenden|machen|schreiben) immer\b|\bnous utilisons toujours\b",
     ),
     _sign(
         "preference",
@@ -101,9 +96,6 @@ _SIGNS = (
         rf"\bI {_ADVERB}(?:like|love|hate|dislike|enjoy)\b",
         r"\bI (?:don't|do not) (?:like|want)\b|\bI can't stand\b",
         r"^(?:please )?always\b|\bplease (?:always|never|don't ever)\b|^from now on\b",
-        r"\bich (?:bevorzuge|mag|hasse|möchte immer)\b|\bbitte (?:immer|nie|niemals)\b",
-        r"\bje (?:préfère|déteste)\b|\bj'aime\b|\bs'il (?:te|vous) plaît,? (?:toujours|jamais)\b",
-        r"\b(?:prefiero|me gusta|odio)\b|^(?:por favor,? )?siempre\b",
     ),
     _sign(
         "constraint",
@@ -111,12 +103,6 @@ _SIGNS = (
         r"\b(?:must|mustn't|has to|have to|may not|(?:is|are) not allowed to)\b",
         r"\b(?:is|are) (?:required|mandatory|forbidden)\b|\bat (?:least|most) v?\d",
         r"^(?:you )?(?:never|under no circumstances|do not ever|don't ever)\b",
-    ),
-    _sign(
-        "constraint",
-        0.4,
-        r"\b(?:muss|müssen|darf nicht|dürfen nicht)\b|\b(?:doit|doivent|il faut)\b",
-        r"\b(?:debe|deben|tiene que|tienen que)\b|^(?:nunca|jamais|niemals)\b",
     ),
     _sign(
         "project",
@@ -130,8 +116,6 @@ _SIGNS = (
         rf"\b(?:is|are|lives?|lies|stored|kept|found|goes?|go) (?:in|at|under) `?{_PATH}",
         r"\b(?:we're|we are|it's|it is|running|using|uses?|requires?|needs?) (?:on )?"
         r"[A-Za-z][\w.+#\-]* (?:version )?v?\d+(?:\.\d+)+",
-        r"\b(?:wir (?:verwenden|benutzen|nutzen)|das projekt (?:verwendet|nutzt))\b",
-        r"\b(?:nous utilisons|le projet utilise)\b|\b(?:usamos|el proyecto usa)\b",
     ),
 )
 

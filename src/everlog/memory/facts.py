@@ -12,34 +12,12 @@ import re
 import unicodedata
 from collections.abc import Iterable, Iterator
 from difflib import SequenceMatcher
-from typing import get_args
 
-import msgspec
-
-from everlog import model
 from everlog.context.fence import strip_invisible
+from everlog.ports.memory import Fact
 from everlog.redaction import redact
 
-Category = model.Category
-CATEGORIES: tuple[Category, ...] = get_args(Category)
 MAX_LENGTH = 500  # characters of one fact
-
-
-class Source(msgspec.Struct, frozen=True):
-    """The message in which a fact was stated."""
-
-    session: str
-    seq: int = 0  # of the message; 0 if unknown
-
-
-class Fact(msgspec.Struct, frozen=True):
-    """One statement worth knowing in later sessions."""
-
-    category: Category
-    text: str  # one line, see `sanitize_line`
-    confidence: float  # 0.0 to 1.0
-    source: Source | None = None
-
 
 _MARKS = (("<!--", "‹!--"), ("-->", "--›"), ("~~", "~"))  # syntax of provenance comments and former facts
 _LEAD = re.compile(r"^(?:[#>]+\s+|[-*+•]\s+|\d{1,3}[.)]\s+|---+\s*)+")
@@ -52,8 +30,6 @@ _COMMAND = re.compile(
         \b(?:all|every|the|your)\b.{0,20}\b(?:notes?|memor(?:y|ies)|memory\.md)\b
     | \bsystem\ prompt\b | \byou\ are\ now\b | \bnew\ instructions?\b\s*:
     | ^\W*(?:system|assistant)\s*:
-    | \bvergiss\b.{0,30}\b(?:anweisungen|notizen)\b | \boublie[zr]?\b.{0,30}\binstructions\b
-    | \bignora\b.{0,30}\binstrucciones\b
     """,
     re.VERBOSE | re.IGNORECASE,
 )
@@ -84,25 +60,23 @@ _STOP_WORDS = frozenset(
         *("is", "are", "was", "be", "been", "am", "do", "does", "has", "have", "had", "will"),
         *("please", "also", "really", "just", "very", "strongly", "generally", "usually", "so"),
         *("of", "in", "on", "at", "by", "with", "as", "for", "to", "now", "still", "currently"),
-        *("der", "die", "das", "ein", "eine", "ist", "ich", "wir", "bitte", "le", "la", "les"),
-        *("un", "une", "est", "je", "nous", "el", "los", "las", "una", "es", "yo", "por", "s'il"),
     }
 )
 _ORDER_WORDS = frozenset({"over", "than", "instead", "before", "after", "from", "depend", "but", "above", "below"})
 NEGATIONS = frozenset(
-    {
-        *("not", "no", "never", "without", "don't", "doesn't", "won't", "can't", "cannot"),
-        *("avoid", "stop", "nie", "niemals", "nicht", "kein", "keine", "jamais", "pas", "nunca"),
-    }
+    {"not", "no", "never", "without", "don't", "doesn't", "won't", "can't", "cannot", "avoid", "stop"}
 )
 _MIN_SPELLING = 6  # letters; shorter words must be spelt the same
 
 
 def words(text: str) -> tuple[str, ...]:
     """Return the words of a text that carry its meaning, in order."""
+    return tuple(_stem(word) for word in _tokens(text) if word not in _STOP_WORDS)
+
+
+def _tokens(text: str) -> list[str]:
     folded = unicodedata.normalize("NFKC", text).casefold().replace("’", "'")
-    tokens = (match.rstrip(".-'/") for match in _TOKEN.findall(folded))
-    return tuple(_stem(word) for word in tokens if word and word not in _STOP_WORDS)
+    return [token for match in _TOKEN.findall(folded) if (token := match.rstrip(".-'/"))]
 
 
 def _stem(word: str) -> str:
@@ -113,12 +87,10 @@ def _stem(word: str) -> str:
 
 def fact_key(text: str) -> tuple[str, ...]:
     """Return the key of a fact: its words without anything that makes no difference."""
-    tokens = words(text)
-    if not tokens:  # only stop words or symbols: then they are the meaning
-        folded = unicodedata.normalize("NFKC", text).casefold()
-        matches = (match.rstrip(".-'/") for match in _TOKEN.findall(folded))
-        return tuple(filter(None, matches)) or tuple(folded.split())
-    return tokens if _ORDER_WORDS & set(tokens) else tuple(sorted(set(tokens)))
+    key = words(text)
+    if not key:  # only stop words or symbols: then they are the meaning
+        return tuple(_tokens(text)) or tuple(unicodedata.normalize("NFKC", text).casefold().split())
+    return key if _ORDER_WORDS & set(key) else tuple(sorted(set(key)))
 
 
 def is_same_fact(first: str, second: str) -> bool:

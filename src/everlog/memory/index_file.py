@@ -16,6 +16,7 @@ from urllib.parse import unquote
 
 from everlog.memory.extracted_file import lines_outside_code
 from everlog.memory.facts import sanitize_line
+from everlog.memory.notes import Note
 
 MAX_LINES = 200
 MAX_BYTES = 25_000
@@ -36,6 +37,11 @@ def format_pointer(name: str, file: str, description: str) -> str:
     """Format the line of a note."""
     title = sanitize_line(name, 80).replace("[", "(").replace("]", ")") or file
     return f"- [{title}]({file}) — {sanitize_line(description, _MAX_DESCRIPTION)}".rstrip(" —")
+
+
+def note_pointer(note: Note, file: str) -> str:
+    """Format the line of a note as it is now."""
+    return format_pointer(note.name, file, note.description)
 
 
 def parse_pointers(text: str) -> list[Pointer]:

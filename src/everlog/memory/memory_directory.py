@@ -19,7 +19,7 @@ import re
 import stat
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, suppress
 from datetime import date
 from pathlib import Path
 from typing import NamedTuple
@@ -27,39 +27,21 @@ from typing import NamedTuple
 import msgspec
 
 from everlog.errors import ConflictError, InvalidIdError, NotFoundError
-from everlog.memory import extracted_file, extraction, index_file, note_text, transaction
-from everlog.memory.dream_plan import DreamPlan
-from everlog.memory.facts import Fact, select_new
-from everlog.memory.note_files import MemoryFile, is_note
+from everlog.memory import extracted_file, index_file, transaction
+from everlog.memory.extraction import ExtractionState
+from everlog.memory.facts import select_new
+from everlog.memory.notes import EXTRACTED_FILE, INDEX_FILE, MemoryFile, find_text, select_notes
 from everlog.memory.transaction import HistoryEntry, Swap
+from everlog.ports.memory import DreamPlan, Fact
 from everlog.stores.file import disk
 
 LISTING_LIMIT = 200  # notes
 LOCK_SECONDS = 5.0
-_LOCK_FILE, _DIGESTS_FILE, _STATE_FILE = ".lock", ".written", ".extraction_state.json"
+_DIGESTS_FILE, _STATE_FILE = ".written", ".extraction_state.json"
 _MAX_DIGESTS = 20_000  # above this, the older half is dropped
 _MAX_SESSIONS = 5_000  # states of sessions; older ones are dropped
 _MAX_DEPTH = 8
 _TEMPORARY_FILE = re.compile(r".+\.\d+\.tmp")
-_ANY = object()
-
-
-def memory_path(root: Path, *, agent: str = "", project: str = "") -> Path:
-    """Return the directory of an agent's or a project's memory; InvalidIdError for a bad name."""
-    name = project or agent
-    if not re.fullmatch(r"[\w\-][\w\-.@+=]{0,199}", name) or (not project and agent == "projects"):
-        raise InvalidIdError(f"{name[:80]!r} cannot be the name of a memory")
-    return root / "memory" / "projects" / project if project else root / "memory" / agent
-
-
-def project_key(directory: str) -> str:
-    """Return the name of a project's memory: its directory's name and a hash of the path.
-
-    The hash keeps two directories apart whose names differ only in replaced characters.
-    """
-    name = re.sub(r"[^\w\-]+", "-", directory.rstrip("/").rpartition("/")[2]).strip("-")[:80]
-    digest = hashlib.sha256(os.fsencode(directory.rstrip("/") or "/")).hexdigest()[:12]
-    return f"{name or 'root'}-{digest}"
 
 
 class UndoResult(NamedTuple):
@@ -80,6 +62,9 @@ class MemoryDirectory:
         self._clock = clock
         self._lock_seconds = lock_seconds  # then SessionBusyError
 
+    def _open_locked(self) -> AbstractContextManager[int]:
+        return transaction.open_locked(self.path, self._lock_seconds)
+
     # --- reading
 
     def files(self) -> list[MemoryFile]:
@@ -87,12 +72,12 @@ class MemoryDirectory:
         if not self.path.is_dir():
             return []
         with self._open_locked() as folder:
-            digests = self._read_digests(folder)
+            digests = _read_digests(folder)
             return sorted(_read_files(folder, digests), key=lambda file: (-file.modified, file.path))
 
     def notes(self, limit: int = LISTING_LIMIT) -> list[MemoryFile]:
         """Return the notes, newest first."""
-        return [file for file in self.files() if is_note(file.path)][:limit]
+        return select_notes(self.files())[:limit]
 
     def read(self, path: str) -> str | None:
         """Return the text of a file, or None."""
@@ -104,63 +89,53 @@ class MemoryDirectory:
 
     def truncated_index(self) -> str:
         """Return the index within its limits, as a model is shown it."""
-        return index_file.truncate(self.read(note_text.INDEX_FILE) or "")
+        return index_file.truncate(self.read(INDEX_FILE) or "")
 
-    # --- writing single files
+    def known_facts(self) -> list[str]:
+        """Return the facts in notes and extracted lines, for comparison with new ones."""
+        return _known_facts(self.files())
 
-    def put(self, path: str, text: str, *, by_person: bool = False, expected_text: object = _ANY) -> None:
-        """Write one file. Durable on return.
+    def extraction_state(self, session: str) -> ExtractionState:
+        """Return how far a session has been processed."""
+        if not self.path.is_dir():
+            return ExtractionState()
+        with self._open_locked() as folder:
+            return _read_states(folder).get(session, ExtractionState())
 
-        `expected_text`: its current text, or None for no file; anything else raises ConflictError.
+    def history(self) -> list[HistoryEntry]:
+        """Return the applied plans and undos, oldest first."""
+        if not self.path.is_dir():
+            return []
+        with self._open_locked() as folder:
+            return transaction.read_history(folder)
+
+    # --- writing
+
+    def put(self, path: str, text: str, *, by_person: bool = False) -> None:
+        """Write one file, without an entry in the history. Durable on return.
+
         A file written `by_person` counts as edited by hand: no dream rewrites it.
         """
+        _check_path(path)
         with self._open_locked() as folder:
-            content = transaction.read_file(folder, _check_path(path))
-            current = None if content is None else _decode(content)
-            if expected_text is not _ANY and expected_text != current:
-                raise ConflictError(f"{path} was changed by somebody else", hint="read it again")
             if not by_person:
-                self._record_digests(folder, [_encode(text)])
+                _record_digests(folder, [_encode(text)])
             transaction.replace_file(folder, path, _encode(text))
-
-    def remove(self, path: str) -> None:
-        """Remove one file; NotFoundError if it does not exist."""
-        with self._open_locked() as folder:
-            if transaction.read_file(folder, _check_path(path)) is None:
-                raise NotFoundError(f"no file {path} in this memory")
-            transaction.replace_file(folder, path, None)
 
     def clear(self) -> list[str]:
         """Remove all Markdown files and their history, nothing else; returns their paths."""
         if not self.path.is_dir():
             return []
         with self._open_locked() as folder:
-            paths = [file.path for file in _read_files(folder, frozenset())]
-            for path in paths:
+            paths = sorted(file.path for file in _read_files(folder, frozenset()))
+            for path in (*paths, _DIGESTS_FILE, _STATE_FILE):
                 transaction.replace_file(folder, path, None)
-            for name in (_DIGESTS_FILE, _STATE_FILE):
-                transaction.replace_file(folder, name, None)
             with suppress(FileNotFoundError):
                 os.rename(transaction.HISTORY, transaction.STAGED, src_dir_fd=folder, dst_dir_fd=folder)
             transaction.recover(folder)
-            return sorted(paths)
+            return paths
 
-    # --- extraction
-
-    def extraction_state(self, session: str) -> extraction.ExtractionState:
-        """Return how far a session has been processed."""
-        if not self.path.is_dir():
-            return extraction.ExtractionState()
-        with self._open_locked() as folder:
-            return _read_states(folder).get(session, extraction.ExtractionState())
-
-    def known_facts(self) -> list[str]:
-        """Return the facts in notes and extracted lines, for comparison with new ones."""
-        return _known_facts(self.files())
-
-    def record_extraction(
-        self, session: str, facts: Sequence[Fact], state: extraction.ExtractionState, day: date
-    ) -> list[Fact]:
+    def record_extraction(self, session: str, facts: Sequence[Fact], state: ExtractionState, day: date) -> list[Fact]:
         """Store extracted facts and the new state; returns the facts that were new.
 
         Facts are written first: after a crash in between they are extracted again and recognised.
@@ -169,16 +144,14 @@ class MemoryDirectory:
             files = list(_read_files(folder, frozenset()))
             new = select_new(facts, _known_facts(files))
             if new:
-                text = extracted_file.add_facts(_extracted_text(files), new, day)
-                transaction.replace_file(folder, extracted_file.EXTRACTED_FILE, _encode(text))
+                text = extracted_file.add_facts(find_text(files, EXTRACTED_FILE) or "", new, day)
+                transaction.replace_file(folder, EXTRACTED_FILE, _encode(text))
             states = _read_states(folder)
             states.pop(session, None)
             states[session] = state
             newest = dict(list(states.items())[-_MAX_SESSIONS:])
             disk.replace_small_file(_STATE_FILE, msgspec.json.encode(newest), folder, durable=True)
             return new
-
-    # --- plans
 
     def apply(self, plan: DreamPlan, *, by_person: bool = False) -> str:
         """Apply all changes of a plan, or none if a file was edited (ConflictError).
@@ -188,21 +161,15 @@ class MemoryDirectory:
         """
         if not plan.changes:
             return ""
+        swaps = [
+            Swap(_check_path(change.path), _encode_optional(change.before), _encode_optional(change.after))
+            for change in plan.changes
+        ]
         with self._open_locked() as folder:
-            swaps = [
-                Swap(_check_path(c.path), _encode_optional(c.before), _encode_optional(c.after)) for c in plan.changes
-            ]
-            self._check_unedited(folder, swaps, "plan again")
+            _check_unedited(folder, swaps, "plan again")
             if not by_person:
-                self._record_digests(folder, [swap.new for swap in swaps if swap.new is not None])
+                _record_digests(folder, [swap.new for swap in swaps if swap.new is not None])
             return transaction.commit(folder, swaps, self._clock(), plan.report())
-
-    def history(self) -> list[HistoryEntry]:
-        """Return the applied plans and undos, oldest first."""
-        if not self.path.is_dir():
-            return []
-        with self._open_locked() as folder:
-            return transaction.read_history(folder)
 
     def undo(self) -> UndoResult:
         """Undo the last plan; ConflictError, naming the files, if one was edited since."""
@@ -213,64 +180,41 @@ class MemoryDirectory:
             last = next((entry for entry in plans if entry.id not in undone), None)
             if last is None:
                 raise NotFoundError("nothing to undo in this memory")
-            applied = transaction.load_swaps(folder, last)
-            swaps = [Swap(swap.path, swap.new, swap.old) for swap in applied]
-            hint = "revert that edit first, or change the files by hand"
-            self._check_unedited(folder, swaps, hint)
-            report = f"- undid {last.id}"
-            transaction.commit(folder, swaps, self._clock(), report, undoes=last.id)
+            swaps = [Swap(swap.path, swap.new, swap.old) for swap in transaction.load_swaps(folder, last)]
+            _check_unedited(folder, swaps, "revert that edit first, or change the files by hand")
+            transaction.commit(folder, swaps, self._clock(), f"- undid {last.id}", undoes=last.id)
             return UndoResult(last.id, tuple(swap.path for swap in swaps), last.manifest.report)
 
-    def _check_unedited(self, folder: int, swaps: Sequence[Swap], hint: str) -> None:
-        edited = [swap.path for swap in swaps if transaction.read_file(folder, swap.path) != swap.old]
-        if edited:
-            raise ConflictError(f"edited since: {', '.join(edited)}; nothing was changed", hint=hint, paths=edited)
 
-    # --- the directory
+def _check_unedited(folder: int, swaps: Sequence[Swap], hint: str) -> None:
+    edited = [swap.path for swap in swaps if transaction.read_file(folder, swap.path) != swap.old]
+    if edited:
+        raise ConflictError(f"edited since: {', '.join(edited)}; nothing was changed", hint=hint, paths=edited)
 
-    @contextmanager
-    def _open_locked(self) -> Iterator[int]:
-        """Open and lock the directory, and finish what a crash interrupted."""
-        with disk.map_errors(f"memory {self.path.name}"):
-            self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
-            folder = disk.open_directory(os.fspath(self.path))
-            try:
-                lock_file = disk.open_file(_LOCK_FILE, os.O_RDWR | os.O_CREAT, folder)
-                try:
-                    disk.lock(lock_file, self._lock_seconds, f"the memory {self.path.name}")
-                    transaction.recover(folder)
-                    yield folder
-                finally:
-                    os.close(lock_file)
-            finally:
-                os.close(folder)
 
-    def _read_digests(self, folder: int) -> frozenset[str]:
-        try:
-            content = disk.read_small_file(_DIGESTS_FILE, folder)
-            return frozenset(content.decode("ascii", "replace").split())
-        except FileNotFoundError:
-            return frozenset()
+def _read_digests(folder: int) -> frozenset[str]:
+    content = transaction.read_file(folder, _DIGESTS_FILE) or b""
+    return frozenset(content.decode("ascii", "replace").split())
 
-    def _record_digests(self, folder: int, contents: Sequence[bytes]) -> None:
-        """Record digests before the write; an extra one after a crash does no harm."""
-        recorded = self._read_digests(folder)
-        new = [digest for digest in map(_digest, contents) if digest not in recorded]
-        if not new:
-            return
-        # The leading newline ends a line that a crash tore.
-        rows = "".join(f"\n{digest}" for digest in new).encode()
-        if len(recorded) + len(new) > _MAX_DIGESTS:
-            newest = disk.read_small_file(_DIGESTS_FILE, folder).split()[-_MAX_DIGESTS // 2 :]
-            disk.replace_small_file(_DIGESTS_FILE, b"\n".join(newest) + rows, folder, durable=True)
-            return
-        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND
-        digests_file = disk.open_file(_DIGESTS_FILE, flags, folder)
-        try:
-            disk.write_all(digests_file, rows)
-            disk.sync(digests_file)
-        finally:
-            os.close(digests_file)
+
+def _record_digests(folder: int, contents: Sequence[bytes]) -> None:
+    """Record digests before the write; an extra one after a crash does no harm."""
+    recorded = _read_digests(folder)
+    new = [digest for digest in map(_digest, contents) if digest not in recorded]
+    if not new:
+        return
+    # The leading newline ends a line that a crash tore.
+    rows = "".join(f"\n{digest}" for digest in new).encode()
+    if len(recorded) + len(new) > _MAX_DIGESTS:
+        newest = disk.read_small_file(_DIGESTS_FILE, folder).split()[-_MAX_DIGESTS // 2 :]
+        disk.replace_small_file(_DIGESTS_FILE, b"\n".join(newest) + rows, folder, durable=True)
+        return
+    digests_file = disk.open_file(_DIGESTS_FILE, os.O_WRONLY | os.O_CREAT | os.O_APPEND, folder)
+    try:
+        disk.write_all(digests_file, rows)
+        disk.sync(digests_file)
+    finally:
+        os.close(digests_file)
 
 
 def _read_files(folder: int, digests: frozenset[str], prefix: str = "", depth: int = 0) -> Iterator[MemoryFile]:
@@ -283,11 +227,8 @@ def _read_files(folder: int, digests: frozenset[str], prefix: str = "", depth: i
         except FileNotFoundError:  # a person removed it; people take no lock
             continue
         if stat.S_ISDIR(status.st_mode) and depth < _MAX_DEPTH:
-            subfolder = disk.open_directory(name, folder)
-            try:
+            with transaction.open_folder(name, folder) as subfolder:
                 yield from _read_files(subfolder, digests, f"{prefix}{name}/", depth + 1)
-            finally:
-                os.close(subfolder)
         elif stat.S_ISREG(status.st_mode) and name.endswith(".md"):
             content = disk.read_small_file(name, folder)
             generated = _digest(content) in digests
@@ -297,30 +238,23 @@ def _read_files(folder: int, digests: frozenset[str], prefix: str = "", depth: i
 
 
 def _known_facts(files: Sequence[MemoryFile]) -> list[str]:
-    facts = [note_text.parse(file.text).fact for file in files if is_note(file.path)]
-    lines = extracted_file.parse_lines(_extracted_text(files))
-    return facts + [line.fact.text for line in lines]
+    lines = extracted_file.parse_lines(find_text(files, EXTRACTED_FILE) or "")
+    return [file.note.fact for file in select_notes(files)] + [line.fact.text for line in lines]
 
 
-def _extracted_text(files: Sequence[MemoryFile]) -> str:
-    return next((file.text for file in files if file.path == extracted_file.EXTRACTED_FILE), "")
-
-
-def _read_states(folder: int) -> dict[str, extraction.ExtractionState]:
+def _read_states(folder: int) -> dict[str, ExtractionState]:
     try:
-        content = disk.read_small_file(_STATE_FILE, folder)
-        return msgspec.json.decode(content, type=dict[str, extraction.ExtractionState])
-    except (FileNotFoundError, msgspec.MsgspecError, UnicodeDecodeError):
+        content = transaction.read_file(folder, _STATE_FILE) or b"{}"
+        return msgspec.json.decode(content, type=dict[str, ExtractionState])
+    except (msgspec.MsgspecError, UnicodeDecodeError):
         return {}
 
 
 def _check_path(path: str) -> str:
     parts = path.split("/")
-    if len(parts) > _MAX_DEPTH or not path.endswith(".md"):
+    invalid = any(not part or part.startswith(".") or "\0" in part or len(part.encode()) > 255 for part in parts)
+    if invalid or len(parts) > _MAX_DEPTH or not path.endswith(".md"):
         raise InvalidIdError(f"{path[:120]!r} is not a file of a memory")
-    for part in parts:
-        if not part or part.startswith(".") or "\0" in part or len(part.encode()) > 255:
-            raise InvalidIdError(f"{path[:120]!r} is not a file of a memory")
     return path
 
 

@@ -28,11 +28,7 @@ _MONTH = rf"({'|'.join(month.capitalize() for month in _MONTHS)})"
 _BEFORE = r"(?:(?P<before>\b(?:since|by|until|till|before|after|from|of|than|on|due)\s+))?"
 # A statement about durations ("tokens expire in 30 days") contains no date.
 _DURATION = re.compile(r"\b(?:expir|every|within|time ?out|per\b|each|rotat|retain|retention|delet)", re.I)
-_HINT = re.compile(
-    r"day|week|month|year|night|morrow|\b(?:this|last|next|gestern|ayer|heute|hoy|demain)\b"
-    r"|morgen|hier\b|aujourd|\bin [A-Z]",
-    re.I,
-)
+_HINT = re.compile(r"day|week|month|year|night|morrow|\b(?:this|last|next)\b|\bin [A-Z]", re.I)
 _LITERAL = re.compile(r"`[^`]*`|~~.*?~~|\(until \d{4}-\d\d-\d\d\)|https?://\S+")
 
 
@@ -133,11 +129,11 @@ def _rule(pattern: str, resolve: Resolver, flags: int = re.I) -> tuple[re.Patter
 
 _RELATIVE = r"(last|past|this|next|coming)"
 _RULES = (
-    _rule(r"\bthe day before yesterday\b|\bvorgestern\b|\bavant-hier\b|\banteayer\b", _shift(-2)),
-    _rule(r"\bthe day after tomorrow\b|\bübermorgen\b|\baprès-demain\b", _shift(2)),
-    _rule(r"\b(?:yesterday|last night|gestern|ayer)\b", _shift(-1)),
-    _rule(r"\b(?:tomorrow|demain)\b", _shift(1)),
-    _rule(r"\b(?:today|tonight|this (?:morning|afternoon|evening)|heute|aujourd'hui|hoy)\b", _shift(0)),
+    _rule(r"\bthe day before yesterday\b", _shift(-2)),
+    _rule(r"\bthe day after tomorrow\b", _shift(2)),
+    _rule(r"\b(?:yesterday|last night)\b", _shift(-1)),
+    _rule(r"\btomorrow\b", _shift(1)),
+    _rule(r"\b(?:today|tonight|this (?:morning|afternoon|evening))\b", _shift(0)),
     _rule(rf"\b{_N} {_UNIT} ago\b", lambda m, day: _distance(m, day, -1)),
     _rule(rf"\bin {_N} {_UNIT}(?: from now)?\b(?!['’])", lambda m, day: _distance(m, day, 1)),
     _rule(rf"\b(?:the )?{_RELATIVE} (week|month|year|{'|'.join(_DAYS)})\b", _period),

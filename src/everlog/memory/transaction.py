@@ -5,7 +5,7 @@
     .history/ID/    the same directory, when the files are in place; undo reads it
 
 A crash before the first rename leaves the old files, and recovery discards the stage. After it,
-recovery puts the new files in place, as often as necessary. The caller holds the directory's lock.
+recovery puts the new files in place, as often as necessary. All of it needs the directory's lock.
 A file that a person changed between a crash and the recovery keeps that change.
 """
 
@@ -13,16 +13,18 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
 from typing import NamedTuple
 
 import msgspec
 
 from everlog.errors import FormatError
-from everlog.stores.file.disk import open_directory, read_small_file, replace_small_file, sync_directory
+from everlog.stores.file import disk
 
 STAGED, COMMITTED, HISTORY = ".plan-staged", ".plan", ".history"
+_LOCK_FILE = ".lock"
 _MAX_HISTORY = 50  # entries
 
 
@@ -56,6 +58,31 @@ class HistoryEntry(NamedTuple):
     manifest: Manifest
 
 
+@contextmanager
+def open_locked(path: Path, lock_seconds: float) -> Iterator[int]:
+    """Open and lock a directory, created if needed, and finish what a crash interrupted."""
+    with disk.map_errors(f"memory {path.name}"):
+        path.mkdir(mode=0o700, parents=True, exist_ok=True)
+        with open_folder(os.fspath(path)) as folder:
+            lock_file = disk.open_file(_LOCK_FILE, os.O_RDWR | os.O_CREAT, folder)
+            try:
+                disk.lock(lock_file, lock_seconds, f"the memory {path.name}")
+                recover(folder)
+                yield folder
+            finally:
+                os.close(lock_file)
+
+
+@contextmanager
+def open_folder(name: str, parent: int | None = None) -> Iterator[int]:
+    """Open a directory that is not a symlink, for a `with` block."""
+    folder = disk.open_directory(name, parent)
+    try:
+        yield folder
+    finally:
+        os.close(folder)
+
+
 def commit(folder: int, swaps: Sequence[Swap], time: float, report: str, undoes: str = "") -> str:
     """Apply all changes or none, and return the id of the history entry. Durable on return.
 
@@ -63,69 +90,46 @@ def commit(folder: int, swaps: Sequence[Swap], time: float, report: str, undoes:
     """
     items = tuple(_Item(swap.path, swap.old is not None, swap.new is not None) for swap in swaps)
     os.mkdir(STAGED, 0o700, dir_fd=folder)
-    stage = open_directory(STAGED, folder)
-    try:
+    with open_folder(STAGED, folder) as stage:
         for side in ("old", "new"):
             os.mkdir(side, 0o700, dir_fd=stage)
-            side_folder = open_directory(side, stage)
-            try:
+            with open_folder(side, stage) as side_folder:
                 for number, swap in enumerate(swaps):
                     content = swap.old if side == "old" else swap.new
                     if content is not None:
-                        replace_small_file(str(number), content, side_folder, durable=True)
-                sync_directory(side_folder)
-            finally:
-                os.close(side_folder)
-        manifest = Manifest(time, report, items, undoes)
-        replace_small_file("manifest.json", msgspec.json.encode(manifest), stage, durable=True)
-    finally:
-        os.close(stage)
+                        disk.replace_small_file(str(number), content, side_folder, durable=True)
+                disk.sync_directory(side_folder)
+        manifest = msgspec.json.encode(Manifest(time, report, items, undoes))
+        disk.replace_small_file("manifest.json", manifest, stage, durable=True)
     os.rename(STAGED, COMMITTED, src_dir_fd=folder, dst_dir_fd=folder)
-    sync_directory(folder)
+    disk.sync_directory(folder)
     return _finish(folder)
 
 
-def recover(folder: int) -> bool:
-    """Roll back or complete an interrupted transaction; returns whether one was completed."""
+def recover(folder: int) -> None:
+    """Roll back or complete an interrupted transaction."""
     _discard_stage(folder)
     try:
         os.stat(COMMITTED, dir_fd=folder, follow_symlinks=False)
     except FileNotFoundError:
-        return False
+        return
     _finish(folder)
-    return True
 
 
 def read_history(folder: int) -> list[HistoryEntry]:
     """Return the history, oldest first."""
-    try:
-        history_folder = open_directory(HISTORY, folder)
-    except FileNotFoundError:
-        return []
-    try:
-        entries: list[HistoryEntry] = []
-        for name in sorted(name for name in os.listdir(history_folder) if name.isdigit()):
-            entry_folder = open_directory(name, history_folder)
-            try:
+    entries: list[HistoryEntry] = []
+    with suppress(FileNotFoundError), open_folder(HISTORY, folder) as history_folder:
+        for name in _entry_ids(history_folder):
+            with open_folder(name, history_folder) as entry_folder:
                 entries.append(HistoryEntry(name, _read_manifest(entry_folder)))
-            finally:
-                os.close(entry_folder)
-        return entries
-    finally:
-        os.close(history_folder)
+    return entries
 
 
 def load_swaps(folder: int, entry: HistoryEntry) -> list[Swap]:
     """Return the file contents that a history entry keeps."""
-    history_folder = open_directory(HISTORY, folder)
-    try:
-        entry_folder = open_directory(entry.id, history_folder)
-        try:
-            return _read_swaps(entry_folder, entry.manifest)
-        finally:
-            os.close(entry_folder)
-    finally:
-        os.close(history_folder)
+    with open_folder(HISTORY, folder) as history_folder, open_folder(entry.id, history_folder) as entry_folder:
+        return _read_swaps(entry_folder, entry.manifest)
 
 
 # --- files below the directory --------------------------------------------------------------
@@ -134,48 +138,37 @@ def load_swaps(folder: int, entry: HistoryEntry) -> list[Swap]:
 def read_file(folder: int, path: str) -> bytes | None:
     """Return the content of a file, or None; no symlink on the way is followed."""
     try:
-        parent, name = _parent(folder, path)
+        with _parent(folder, path) as (parent, name):
+            return disk.read_small_file(name, parent)
     except FileNotFoundError:
         return None
-    try:
-        return read_small_file(name, parent)
-    except FileNotFoundError:
-        return None
-    finally:
-        os.close(parent)
 
 
 def replace_file(folder: int, path: str, content: bytes | None) -> None:
     """Write one file, or remove it. Durable on return."""
-    try:
-        parent, name = _parent(folder, path, create=content is not None)
-    except FileNotFoundError:
+    if content is not None:
+        with _parent(folder, path, create=True) as (parent, name):
+            disk.replace_small_file(name, content, parent, durable=True)
         return
-    try:
-        if content is not None:
-            replace_small_file(name, content, parent, durable=True)
-            return
+    with suppress(FileNotFoundError), _parent(folder, path) as (parent, name):
         with suppress(FileNotFoundError):
             os.unlink(name, dir_fd=parent)
-        sync_directory(parent)
-    finally:
-        os.close(parent)
+        disk.sync_directory(parent)
 
 
-def _parent(folder: int, path: str, *, create: bool = False) -> tuple[int, str]:
-    *parents, name = path.split("/")
-    parent = os.dup(folder)
-    for part in parents:
-        outer = parent
-        try:
-            if create:
-                with suppress(FileExistsError):
-                    os.mkdir(part, 0o700, dir_fd=outer)
-                    sync_directory(outer)
-            parent = open_directory(part, outer)
-        finally:
-            os.close(outer)
-    return parent, name
+@contextmanager
+def _parent(folder: int, path: str, *, create: bool = False) -> Iterator[tuple[int, str]]:
+    """Open the directory of a file, each component by its name."""
+    first, _, remainder = path.partition("/")
+    if not remainder:
+        yield folder, first
+        return
+    if create:
+        with suppress(FileExistsError):
+            os.mkdir(first, 0o700, dir_fd=folder)
+            disk.sync_directory(folder)
+    with open_folder(first, folder) as subfolder, _parent(subfolder, remainder, create=create) as parent:
+        yield parent
 
 
 # --- the steps ------------------------------------------------------------------------------
@@ -183,75 +176,59 @@ def _parent(folder: int, path: str, *, create: bool = False) -> tuple[int, str]:
 
 def _finish(folder: int) -> str:
     """Complete a committed transaction: put the files in place, then move it to the history."""
-    committed = open_directory(COMMITTED, folder)
-    try:
+    with open_folder(COMMITTED, folder) as committed:
         for swap in _read_swaps(committed, _read_manifest(committed)):
             if read_file(folder, swap.path) == swap.old:  # else it is new, or a person's
                 replace_file(folder, swap.path, swap.new)
-    finally:
-        os.close(committed)
     with suppress(FileExistsError):
         os.mkdir(HISTORY, 0o700, dir_fd=folder)
-    history_folder = open_directory(HISTORY, folder)
-    try:
-        ids = sorted(name for name in os.listdir(history_folder) if name.isdigit())
+    with open_folder(HISTORY, folder) as history_folder:
+        ids = _entry_ids(history_folder)
         entry_id = f"{int(ids[-1]) + 1 if ids else 1:06d}"
         os.rename(COMMITTED, entry_id, src_dir_fd=folder, dst_dir_fd=history_folder)
-        sync_directory(history_folder)
-        sync_directory(folder)
+        disk.sync_directory(history_folder)
+        disk.sync_directory(folder)
         for name in ids[: max(len(ids) + 1 - _MAX_HISTORY, 0)]:
             os.rename(name, STAGED, src_dir_fd=history_folder, dst_dir_fd=folder)
             _discard_stage(folder)
-    finally:
-        os.close(history_folder)
     return entry_id
+
+
+def _entry_ids(history_folder: int) -> list[str]:
+    return sorted(name for name in os.listdir(history_folder) if name.isdigit())
 
 
 def _read_manifest(entry_folder: int) -> Manifest:
     try:
-        return msgspec.json.decode(read_small_file("manifest.json", entry_folder), type=Manifest)
+        return msgspec.json.decode(disk.read_small_file("manifest.json", entry_folder), type=Manifest)
     except (OSError, msgspec.MsgspecError) as error:
         hint = f"move {COMMITTED} or the entry in {HISTORY} elsewhere"
         raise FormatError(f"cannot read a manifest: {error}", hint=hint) from error
 
 
 def _read_swaps(entry_folder: int, manifest: Manifest) -> list[Swap]:
-    sides = [open_directory(side, entry_folder) for side in ("old", "new")]
-    try:
+    with open_folder("old", entry_folder) as old, open_folder("new", entry_folder) as new:
         return [
             Swap(
                 item.path,
-                read_small_file(str(number), sides[0]) if item.old else None,
-                read_small_file(str(number), sides[1]) if item.new else None,
+                disk.read_small_file(str(number), old) if item.old else None,
+                disk.read_small_file(str(number), new) if item.new else None,
             )
             for number, item in enumerate(manifest.items)
         ]
-    finally:
-        for side in sides:
-            os.close(side)
 
 
 def _discard_stage(folder: int) -> None:
     """Remove the stage, on which nothing depends."""
-    try:
-        stage = open_directory(STAGED, folder)
-    except FileNotFoundError:
-        return
-    try:
-        _remove_contents(stage)
-    finally:
-        os.close(stage)
-    os.rmdir(STAGED, dir_fd=folder)
+    with suppress(FileNotFoundError):
+        _remove_folder(STAGED, folder)
 
 
-def _remove_contents(folder: int) -> None:
-    for name in os.listdir(folder):
-        if stat.S_ISDIR(os.stat(name, dir_fd=folder, follow_symlinks=False).st_mode):
-            subfolder = open_directory(name, folder)
-            try:
-                _remove_contents(subfolder)
-            finally:
-                os.close(subfolder)
-            os.rmdir(name, dir_fd=folder)
-        else:
-            os.unlink(name, dir_fd=folder)
+def _remove_folder(name: str, parent: int) -> None:
+    with open_folder(name, parent) as folder:
+        for entry in os.listdir(folder):
+            if stat.S_ISDIR(os.stat(entry, dir_fd=folder, follow_symlinks=False).st_mode):
+                _remove_folder(entry, folder)
+            else:
+                os.unlink(entry, dir_fd=folder)
+    os.rmdir(name, dir_fd=parent)

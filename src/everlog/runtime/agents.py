@@ -14,9 +14,9 @@ from everlog.agent.agent import Agent
 from everlog.agent.answer import Answer
 from everlog.agent.builtin_tools import current_time, make_ask_agent
 from everlog.agent.environment import EnvironmentHook, Recall
+from everlog.agent.memory_hook import MemoryHook
 from everlog.agent.tools import Function, build_tools
 from everlog.aio import AsyncSession, AsyncStore
-from everlog.memory.memory_hook import MemoryHook
 from everlog.model import Message
 from everlog.ports import Lease, Toolset
 from everlog.runtime.queue_log import TurnOptions

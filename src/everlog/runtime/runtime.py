@@ -20,6 +20,7 @@ from msgspec.structs import replace
 from everlog.agent.agent import PreparedCall
 from everlog.agent.compactor import Outcome
 from everlog.agent.environment import Recall
+from everlog.agent.memory_hook import MemoryHook
 from everlog.agent.tools import Function
 from everlog.aio import AsyncSession, AsyncStore
 from everlog.context.build import Context
@@ -28,7 +29,7 @@ from everlog.identity.key import main_alias, main_key
 from everlog.identity.key_text import agent_id
 from everlog.identity.route import Router, Routing
 from everlog.identity.scope import Inbound
-from everlog.memory.memory_hook import MemoryHook
+from everlog.memory.file_memory import FileMemories
 from everlog.model import Content, Message, user
 from everlog.ports import Page, SharedBetweenMachines
 from everlog.runtime.agents import Agents, Toolsets
@@ -47,6 +48,8 @@ from everlog.session import Session
 from everlog.settings import CronJob, Settings
 from everlog.wire.events import RunEvent, Sink
 from everlog.wire.responses import Health
+
+MEMORY_LOCK_SECONDS = 2.0  # that a run waits for a memory that is being written
 
 
 class InboundResult(NamedTuple):
@@ -103,17 +106,25 @@ class Runtime:
         self._index_worker = IndexWorker(store)
         self.integrity_check = IntegrityCheck(store)
         self.listeners += [self._index_worker.on_event, self.integrity_check.on_event]
+        self.memories: FileMemories | None = None
         self.memory: MemoryHook | None = None
         if root is not None:
-            self.memory = self.agents.memory = MemoryHook(
+            self.memories = FileMemories(
                 root,
+                store.sync.port,
+                count_tokens=store.sync.count,
+                clock=clock,
+                lock_seconds=MEMORY_LOCK_SECONDS,
+                call=store.call,
+            )
+            self.memory = self.agents.memory = MemoryHook(
+                self.memories,
                 store,
                 agent_of=self.agents.for_session,
                 find_agent=self.agents.by_name,
                 wait_idle=self.queue.wait_for_release,
                 count_running=lambda: self.queue.running,
                 emit=self.emit,
-                clock=clock,
             )
         seconds_until(self.settings.memory.dream_schedule)  # raise SettingsError now, not at night
         self._dream_schedule = DreamSchedule(lambda: self.settings.memory.dream_schedule, self._dream)

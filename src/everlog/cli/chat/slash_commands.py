@@ -207,23 +207,21 @@ def _result_lines(results: Results) -> Iterator[Line]:
 
 async def memory(chat: Chat, argument: str) -> None:
     """Show the agent's memory, or search it."""
+    from everlog.memory.file_memory import FileMemories
     from everlog.memory.index_file import truncate
-    from everlog.memory.memory_directory import MemoryDirectory, memory_path
-    from everlog.memory.note_files import is_note
-    from everlog.memory.note_ranking import collect_items, rank_items
-    from everlog.memory.note_text import INDEX_FILE
+    from everlog.memory.notes import INDEX_FILE, find_text, select_notes
+    from everlog.memory.recall import collect_items, rank_items
 
     agent = (await chat.session.metadata()).agent
-    memories = MemoryDirectory(memory_path(chat.root, agent=agent))
-    files = await chat.backend.store.call(memories.files)
+    files = await chat.backend.store.call(FileMemories(chat.root).open(agent).files)
     if argument:
         matches = rank_items(collect_items(files), argument, MAX_LISTED)
         lines = [f"{item.file}  {item.day}  {output.one_line(item.text)}" for item in matches]
     else:
-        index = next((item.text for item in files if item.path == INDEX_FILE), "")
+        index = find_text(files, INDEX_FILE) or ""
         lines = output.safe(truncate(index).strip()).split("\n") if index.strip() else []
         if not lines:
-            lines = [output.one_line(item.path) for item in files if is_note(item.path)]
+            lines = [output.one_line(file.path) for file in select_notes(files)]
     empty = "no matches" if argument else f"the memory of {output.one_line(agent)} is empty"
     await chat.show([Line(line, "") for line in lines] or [Line(empty)])
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterable
 
 from litestar import Controller, delete, get, post, put
@@ -14,13 +13,10 @@ from everlog.daemon.error_responses import ERROR_RESPONSES
 from everlog.errors import NotFoundError
 from everlog.ids import timestamp
 from everlog.log.line_codec import replace_surrogates
-from everlog.memory import note_edits
-from everlog.memory.dream_plan import DreamPlan
-from everlog.memory.extraction_run import today
-from everlog.memory.memory_directory import MemoryDirectory
-from everlog.memory.note_files import MemoryFile
-from everlog.memory.note_text import parse
+from everlog.memory.file_memory import FileMemory
+from everlog.memory.notes import MemoryFile, Note
 from everlog.memory.transaction import HistoryEntry
+from everlog.ports.memory import DreamPlan, NoteEdit
 from everlog.runtime.runtime import Runtime
 from everlog.wire.requests import DreamRequest, NewNote, NoteRevision
 from everlog.wire.responses import (
@@ -44,13 +40,13 @@ class MemoryRoutes(Controller):
     @get("/", responses=ERROR_RESPONSES)
     async def read_memory(self, runtime: NamedDependency[Runtime], agent: FromQuery[str | None] = None) -> AgentMemory:
         """Return the index and the notes of an agent, by default of the default agent."""
-        directory = open_memory(runtime, agent)
+        memory = open_memory(runtime, agent)
 
         def read() -> AgentMemory:
             return AgentMemory(
-                agent=directory.path.name,
-                index=replace_surrogates(directory.truncated_index()),
-                notes=[to_note_file(file) for file in directory.notes()],
+                agent=memory.path.name,
+                index=replace_surrogates(memory.truncated_index()),
+                notes=[to_note_file(file) for file in memory.notes()],
             )
 
         return await runtime.store.call(read)
@@ -60,25 +56,14 @@ class MemoryRoutes(Controller):
         self, runtime: NamedDependency[Runtime], data: JSONBody[NewNote], agent: FromQuery[str | None] = None
     ) -> SavedNote:
         """Write a note as a person, so that no dream changes it."""
-        file = await runtime.store.call(
-            note_edits.add,
-            open_memory(runtime, agent),
-            data.text,
-            today(time.time),
-            category=data.category,
-            name=data.name,
-            description=data.description,
-            by_person=True,
-        )
-        return SavedNote(file=file)
+        return await _edit_note(runtime, agent, None, data)
 
     @delete("/{file:str}", responses=ERROR_RESPONSES)
     async def delete_note(
         self, runtime: NamedDependency[Runtime], file: FromPath[str], agent: FromQuery[str | None] = None
     ) -> None:
         """Delete a note by its file or its exact name; `undo` restores it."""
-        directory = open_memory(runtime, agent)
-        await runtime.store.call(note_edits.forget, directory, unquote_segment(file))
+        await runtime.store.call(open_memory(runtime, agent).edit, NoteEdit(note=unquote_segment(file)))
 
     @put("/{file:str}", responses=ERROR_RESPONSES)
     async def revise_note(
@@ -92,18 +77,7 @@ class MemoryRoutes(Controller):
 
         With the `version` that you read, it is a conflict if the note has changed since.
         """
-        path = await runtime.store.call(
-            note_edits.revise,
-            open_memory(runtime, agent),
-            unquote_segment(file),
-            data.text,
-            today(time.time),
-            new_name=data.name,
-            description=data.description,
-            category=data.category,
-            expected_version=data.version,
-        )
-        return SavedNote(file=path)
+        return await _edit_note(runtime, agent, unquote_segment(file), data, data.version)
 
     @get("/changes", responses=ERROR_RESPONSES)
     async def list_changes(
@@ -125,9 +99,8 @@ class MemoryRoutes(Controller):
         `dryRun` only reports what would change.
         """
         options = data or DreamRequest()
-        directory = open_memory(runtime, agent)
+        name = open_memory(runtime, agent).path.name
         assert runtime.memory is not None
-        name = directory.path.name
         plan, refused = await runtime.memory.dream_now(name, force=options.force, dry_run=options.dry_run)
         return to_dream_result(plan, refused, dry_run=options.dry_run)
 
@@ -141,10 +114,27 @@ class MemoryRoutes(Controller):
         return UndoResult(id=undone.id, files=list(undone.paths), report=replace_surrogates(undone.report))
 
 
-def open_memory(runtime: Runtime, agent: str | None) -> MemoryDirectory:
-    if runtime.memory is None:
+def open_memory(runtime: Runtime, agent: str | None) -> FileMemory:
+    """Return the memory of an agent, by default of the default agent."""
+    if runtime.memories is None:
         raise NotFoundError("this store keeps no memory")
-    return runtime.memory.directory(agent or runtime.router.default_agent)
+    return runtime.memories.open(agent or runtime.router.default_agent)
+
+
+async def _edit_note(
+    runtime: Runtime, agent: str | None, note: str | None, data: NewNote, expected_version: str = ""
+) -> SavedNote:
+    """Write or change a note as a person."""
+    edit = NoteEdit(
+        note=note,
+        text=data.text,
+        name=data.name,
+        description=data.description,
+        category=data.category,
+        by_person=True,
+        expected_version=expected_version,
+    )
+    return SavedNote(file=await runtime.store.call(open_memory(runtime, agent).edit, edit))
 
 
 def to_memory_changes(history: Iterable[HistoryEntry]) -> list[MemoryChange]:
@@ -183,7 +173,7 @@ def to_dream_result(plan: DreamPlan | None, refused: str, *, dry_run: bool) -> D
 
 def to_note_file(file: MemoryFile) -> NoteFile:
     """Convert a note to a response; invalid UTF-8 becomes U+FFFD."""
-    note = parse(replace_surrogates(file.text))
+    note = Note(replace_surrogates(file.text))
     return NoteFile(
         file=replace_surrogates(file.path),
         name=note.name,
@@ -194,5 +184,5 @@ def to_note_file(file: MemoryFile) -> NoteFile:
         updated=note.updated,
         by_person=not file.generated,
         sources=[FactSource(session=source.session, seq=source.seq) for source in note.sources],
-        version=note_edits.version(file.text),
+        version=file.version,
     )

@@ -68,7 +68,7 @@ async def show_health(
         request,
         refresh_seconds=REFRESH_SECONDS if is_refreshing else 0,
         counts=counts,
-        root="" if runtime.memory is None else str(runtime.memory.root),
+        root="" if runtime.memories is None else str(runtime.memories.root),
         store="" if sharing is None else sharing.address,
         stores=_stores(runtime.settings),
         recovered=[(recovery, session_address(recovery.session_id)) for recovery in runtime.recovered],

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable
+from contextlib import suppress
 from typing import Any
 from urllib.parse import quote, urlencode
 
@@ -19,16 +20,14 @@ from everlog.daemon.web.templating import render_response
 from everlog.errors import EverlogError, InvalidIdError
 from everlog.ids import timestamp
 from everlog.log.line_codec import replace_surrogates
-from everlog.memory import extracted_file
-from everlog.memory.dream import Verdict, last_run
-from everlog.memory.extraction_run import count_sessions_since
-from everlog.memory.facts import CATEGORIES, Fact
+from everlog.memory.dream_state import last_run
+from everlog.memory.extracted_file import parse_lines
+from everlog.memory.file_memory import FileMemory
 from everlog.memory.index_file import truncate
-from everlog.memory.memory_directory import LISTING_LIMIT, MemoryDirectory
-from everlog.memory.memory_hook import MemoryHook
-from everlog.memory.note_files import is_note
-from everlog.memory.note_text import INDEX_FILE
+from everlog.memory.memory_directory import LISTING_LIMIT
+from everlog.memory.notes import EXTRACTED_FILE, INDEX_FILE, select_notes
 from everlog.model import MAX_NOTE_LENGTH
+from everlog.ports.memory import CATEGORIES, Fact, Verdict
 from everlog.render.html_text import make_readable, render_markdown
 from everlog.runtime.runtime import Runtime
 from everlog.wire.responses import FactSource, MemoryChange, NoteFile
@@ -96,14 +95,12 @@ async def show_memory(
     preview: FromQuery[str | None] = None,
 ) -> Response[str]:
     """Show a memory; with `preview`, also what a dream would change now."""
-    directory = open_memory(runtime, agent)
-    memory_hook = runtime.memory
-    assert memory_hook is not None
-    name = directory.path.name
-    view = await runtime.store.call(_read_memory, runtime, directory, memory_hook)
+    memory = open_memory(runtime, agent)
+    name = memory.path.name
+    view = await runtime.store.call(_read_memory, runtime, memory)
     plan = None
-    if preview:
-        dream_plan, _ = await memory_hook.dream_now(name, dry_run=True)
+    if preview and runtime.memory is not None:
+        dream_plan, _ = await runtime.memory.dream_now(name, dry_run=True)
         plan = to_dream_result(dream_plan, "", dry_run=True)
     query = urlencode({"agent": name})
     return render_response(
@@ -113,7 +110,7 @@ async def show_memory(
         agent=name,
         chips=[
             (agent_name, f"/memory?{urlencode({'agent': agent_name})}")
-            for agent_name in await runtime.store.call(_agents, runtime, memory_hook, name)
+            for agent_name in await runtime.store.call(_agents, runtime, name)
         ],
         query=query,
         view=view,
@@ -124,36 +121,29 @@ async def show_memory(
     )
 
 
-def _agents(runtime: Runtime, memory_hook: MemoryHook, selected: str) -> list[str]:
+def _agents(runtime: Runtime, selected: str) -> list[str]:
     """Return the agents that have a memory or may have one."""
-    candidates = {*memory_hook.agents(), *runtime.settings.agents, runtime.router.default_agent, selected}
+    assert runtime.memories is not None
     agents = []
-    for name in sorted(candidates):
-        try:
-            memory_hook.directory(name)
-        except InvalidIdError:
-            continue  # not a valid directory name: such an agent has no memory
-        agents.append(name)
+    for name in sorted({*runtime.memories.agents(), *runtime.settings.agents, runtime.router.default_agent, selected}):
+        with suppress(InvalidIdError):  # not a valid directory name: such an agent has no memory
+            runtime.memories.open(name)
+            agents.append(name)
     return agents
 
 
-def _read_memory(runtime: Runtime, directory: MemoryDirectory, memory_hook: MemoryHook) -> _MemoryView:
-    files = directory.files()
+def _read_memory(runtime: Runtime, memory: FileMemory) -> _MemoryView:
+    files = memory.files()
     texts = {file.path: replace_surrogates(file.text) for file in files}
     titles = _SessionTitles(runtime)
-    name = directory.path.name
-    notes = [to_note_file(file) for file in files if is_note(file.path)]
-    dream = memory_hook.make_dream(directory, name)
-    state = dream.state_files.state
-    verdict = dream.state_files.verdict(
-        lambda since: count_sessions_since(runtime.store.sync, name, since),
-        min_hours=memory_hook.settings.dream_hours,
-        min_sessions=memory_hook.settings.dream_sessions,
-    )
-    facts = extracted_file.parse_lines(texts.get(extracted_file.EXTRACTED_FILE, ""))
+    notes = [to_note_file(file) for file in select_notes(files)]
+    state = memory.dream_state.state
+    min_hours, min_sessions = runtime.settings.memory.dream_hours, runtime.settings.memory.dream_sessions
+    verdict = memory.check_dream(min_hours=min_hours, min_sessions=min_sessions)
+    facts = parse_lines(texts.get(EXTRACTED_FILE, ""))
     return _MemoryView(
         index=make_readable(truncate(texts.get(INDEX_FILE, "")).strip()),
-        cards=[_note_card(note, name, titles) for note in notes[:LISTING_LIMIT]],
+        cards=[_note_card(note, memory.path.name, titles) for note in notes[:LISTING_LIMIT]],
         note_count=len(notes),
         facts=[
             FactLine(
@@ -165,9 +155,9 @@ def _read_memory(runtime: Runtime, directory: MemoryDirectory, memory_hook: Memo
             )
             for line in facts[:MAX_FACTS]
         ],
-        changes=_change_entries(to_memory_changes(directory.history())),
+        changes=_change_entries(to_memory_changes(memory.history())),
         last_dream="" if state.last_consolidated_at is None else timestamp(state.last_consolidated_at),
-        next_dream=_next_dream(verdict, last_run(state, time.time()), memory_hook.settings.dream_hours),
+        next_dream=_next_dream(verdict, last_run(state, time.time()), min_hours),
     )
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from everlog.memory.note_files import MemoryFile
-from everlog.memory.note_ranking import collect_items, rank_items
+from everlog.memory.notes import MemoryFile
+from everlog.memory.recall import collect_items, rank_items
 
 FILES = [
     MemoryFile("tabs.md", "The user prefers tabs for indentation."),

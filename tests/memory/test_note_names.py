@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from everlog.memory import note_files
-from everlog.memory.note_files import file_name
+from everlog.memory import notes
+from everlog.memory.notes import MemoryFile, file_name
 
 
 @pytest.mark.parametrize(
@@ -34,21 +34,21 @@ def test_a_taken_name_gets_a_number_whatever_its_case() -> None:
 def test_any_name_gives_a_name_that_is_short_free_and_in_its_directory(name: str, others: list[str]) -> None:
     taken = [file_name(one) for one in others]
     made = file_name(name, taken)
-    assert len(made) <= note_files.MAX_NAME_LENGTH and len(made.encode()) <= 255
+    assert len(made) <= notes.MAX_NAME_LENGTH and len(made.encode()) <= 255
     assert made.endswith(".md") and not made.startswith(".") and "/" not in made and "\0" not in made
     assert made.casefold() not in {one.casefold() for one in taken}
 
 
 @pytest.mark.parametrize(("days", "text"), [(0, "today"), (1, "yesterday"), (5, "5 days ago")])
 def test_age_in_words(days: int, text: str) -> None:
-    assert note_files.age(1_000_000.0, 1_000_000.0 + days * 86_400) == text
+    assert MemoryFile("a.md", "", 1_000_000.0).age(1_000_000.0 + days * 86_400) == text
 
 
 def test_a_clock_that_went_back_makes_nothing_older_or_younger() -> None:
-    assert note_files.age(1_000_000.0, 1_000_000.0 - 7_200) == "today"
-    assert note_files.age_warning(1_000_000.0, 0.0) == ""
+    assert MemoryFile("a.md", "", 1_000_000.0).age(1_000_000.0 - 7_200) == "today"
+    assert MemoryFile("a.md", "", 1_000_000.0).age_warning(0.0) == ""
 
 
 def test_a_note_older_than_a_day_warns() -> None:
-    assert note_files.age_warning(0.0, 86_400.0) == ""
-    assert "2 days ago" in note_files.age_warning(0.0, 2 * 86_400.0)
+    assert MemoryFile("a.md", "", 0.0).age_warning(86_400.0) == ""
+    assert "2 days ago" in MemoryFile("a.md", "", 0.0).age_warning(2 * 86_400.0)

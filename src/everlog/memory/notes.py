@@ -17,26 +17,33 @@
 
 A note is its text: reading never changes it, and `edit` replaces only the lines of the given keys
 and no other byte, so that comments, unknown keys and a person's formatting survive. A value is the
-text after the colon, as in Cersei. A file without front matter is a note too.
+text after the colon, as in Cersei. A file without front matter is a note too. The two other files
+of a memory are its index, `MEMORY.md`, and the extracted facts that are in no note yet.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
 import re
-from collections.abc import Sequence
+import unicodedata
+from collections.abc import Collection, Iterable, Sequence
 from datetime import UTC, date, datetime
 from functools import cached_property
 from typing import Any, Literal, get_args
 
-from everlog.memory.facts import CATEGORIES, Category, Source
+import msgspec
+
+from everlog.model import Category
+from everlog.ports.memory import CATEGORIES, Source
 
 Kind = Literal["user", "feedback", "project", "reference"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
-KEYS = (*("name", "description", "type", "category", "confidence"), *("source", "created", "updated"))
-INDEX_FILE = "MEMORY.md"
+INDEX_FILE, EXTRACTED_FILE = "MEMORY.md", "extracted.md"
 MAX_HEAD_LINES = 200  # longer front matter is not recognised
+MAX_NAME_LENGTH = 80  # characters of a file name, with the extension
+_MAX_NAME_BYTES = 200
 _MAX_SOURCES = 8
 
 _KEY = re.compile(r"([A-Za-z_][\w\-]*)[ \t]*:(.*)", re.DOTALL)
@@ -90,14 +97,12 @@ class Note:
     @property
     def type(self) -> Kind | None:
         """Return who or what it is about."""
-        value = self.fields.get("type", "").lower()
-        return next((kind for kind in KINDS if kind == value), None)
+        return next((kind for kind in KINDS if kind == self.fields.get("type", "").lower()), None)
 
     @property
     def category(self) -> Category | None:
         """Return which of the five kinds of fact it states."""
-        value = self.fields.get("category", "").lower()
-        return next((category for category in CATEGORIES if category == value), None)
+        return next((name for name in CATEGORIES if name == self.fields.get("category", "").lower()), None)
 
     @property
     def confidence(self) -> float:
@@ -124,6 +129,13 @@ class Note:
         """Return when it was last changed, as it says."""
         return self.fields.get("updated", "") or self.created
 
+    def day(self, modified: float = 0.0) -> date:
+        """Return the day (UTC) of its last update as it says, else that of its file."""
+        try:
+            return date.fromisoformat(self.updated[:10])
+        except ValueError:
+            return datetime.fromtimestamp(max(modified, 0.0), UTC).date()
+
     @property
     def fact(self) -> str:
         """Return the current fact: the first line of the body that is not struck through."""
@@ -132,38 +144,80 @@ class Note:
     @property
     def former_facts(self) -> tuple[tuple[str, str], ...]:
         """Return the facts that no longer hold, each with the day until which it held."""
-        return tuple((old, until) for old, until in _FORMER.findall(self.body))
+        return tuple(_FORMER.findall(self.body))
+
+    @property
+    def remainder(self) -> str:
+        """Return the text besides its fact and former facts."""
+        rows = [row for row in self.body.split("\n") if not row.startswith("~~")]
+        plain = [row.strip().lstrip("#").strip() for row in rows]
+        position = plain.index(self.fact) if self.fact in plain else 0
+        return "\n".join(rows[:position] + rows[position + 1 :]).strip()
 
 
-def parse(text: str) -> Note:
-    """Parse a note from the text of its file."""
-    return Note(text)
+class MemoryFile(msgspec.Struct, frozen=True):
+    """A Markdown file of a memory, as it was read."""
+
+    path: str  # below the memory's directory, with `/`
+    text: str
+    modified: float = 0.0  # Unix time
+    # Unchanged since we wrote it. Any other file is a person's, and no plan rewrites it.
+    generated: bool = False
+
+    @property
+    def note(self) -> Note:
+        """Return its text as a note."""
+        return Note(self.text)
+
+    @property
+    def version(self) -> str:
+        """Return a short digest of its text, to detect changes made since it was read."""
+        return hashlib.sha256(self.text.encode("utf-8", "surrogateescape")).hexdigest()[:16]
+
+    def age(self, now: float) -> str:
+        """Return in words when it was changed; "today" if the clock went back."""
+        days = max(int((now - self.modified) // 86_400), 0)
+        return ("today", "yesterday")[days] if days < 2 else f"{days} days ago"
+
+    def age_warning(self, now: float) -> str:
+        """Return a warning about a note that is older than a day, or nothing."""
+        age = self.age(now)
+        return f"Last changed {age}: check that it still holds before relying on it." if age.endswith("ago") else ""
 
 
-def compose(
-    *,
-    name: str,
-    description: str,
-    body: str,
-    type: Kind | None = None,
-    category: Category | None = None,
-    confidence: float | None = None,
-    sources: Sequence[Source] = (),
-    created: str = "",
-    updated: str = "",
-) -> Note:
-    """Create a note; fields without a value are left out."""
-    fields: dict[str, Any] = {
-        "name": name,
-        "description": description,
-        "type": type,
-        "category": category,
-        "confidence": confidence,
-        "source": tuple(sources) or None,
-        "created": created or None,
-        "updated": updated or None,
-    }
-    head = [f"{key}: {_format_value(value)}" for key, value in fields.items() if value is not None]
+def is_note(path: str) -> bool:
+    """Return whether a file of a memory is a note: neither an index nor the extracted facts."""
+    return path != EXTRACTED_FILE and path.rpartition("/")[2] != INDEX_FILE
+
+
+def select_notes(files: Iterable[MemoryFile]) -> list[MemoryFile]:
+    """Return the files that are notes."""
+    return [file for file in files if is_note(file.path)]
+
+
+def find_text(files: Iterable[MemoryFile], path: str) -> str | None:
+    """Return the text of one of the files, or None."""
+    return next((file.text for file in files if file.path == path), None)
+
+
+def file_name(name: str, existing: Collection[str] = ()) -> str:
+    """Choose a file name for a note: safe on every system and not among the existing ones."""
+    plain = unicodedata.normalize("NFKC", name).casefold()
+    slug = re.sub(r"[\W_]+", "-", unicodedata.normalize("NFC", plain)).strip("-") or "note"
+    used = {path.casefold() for path in (*existing, INDEX_FILE, EXTRACTED_FILE)}
+    number = 1
+    while True:
+        ending = ".md" if number == 1 else f"-{number}.md"
+        candidate = slug[: MAX_NAME_LENGTH - len(ending)]
+        candidate = candidate.encode()[:_MAX_NAME_BYTES].decode(errors="ignore").strip("-") + ending
+        if candidate.casefold() not in used:
+            return candidate
+        number += 1
+
+
+def compose(*, body: str, **fields: Any) -> Note:
+    """Create a note with these keys, in their order; None and an empty `source` are left out."""
+    head = [f"{key}: {_format_value(value)}" for key, value in fields.items() if value is not None and value != ()]
     return Note("\n".join(("---", *head, "---", "", body.strip(), "")))
 
 
@@ -191,6 +245,20 @@ def edit(note: Note, *, body: str | None = None, **fields: Any) -> Note:
     if body is not None and body.strip() != note.body:
         rows = [*rows[: end + 1], "", *body.strip().split("\n"), ""] if end else body.split("\n")
     return Note("\n".join(rows))
+
+
+def add_evidence(note: Note, sources: Iterable[Source | None], confidence: float = 0.0, updated: str = "") -> Note:
+    """Return the note with more sources, the higher confidence and the later day."""
+    all_sources = list(note.sources)
+    all_sources += [source for source in sources if source is not None and source not in all_sources]
+    changed: dict[str, Any] = {}
+    if len(all_sources) > len(note.sources):
+        changed["source"] = all_sources
+    if confidence > note.confidence:
+        changed["confidence"] = confidence
+    if updated[:10] > note.updated[:10]:
+        changed["updated"] = updated
+    return edit(note, **changed) if changed else note
 
 
 def strike_out(text: str, until: str) -> str:
@@ -256,11 +324,3 @@ def _first_line(text: str) -> str:
         if content and not content.startswith("~~"):
             return content
     return ""
-
-
-def note_day(note: Note, modified: float = 0.0) -> str:
-    """Return the day (UTC) of a note: its last update as it says, else that of its file."""
-    try:
-        return date.fromisoformat(note.updated[:10]).isoformat()
-    except ValueError:
-        return datetime.fromtimestamp(max(modified, 0.0), UTC).date().isoformat()
