@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from everlog.memory import extracted_file, notes
-from everlog.memory.dream import gather, make_plan, orient, prune
+from everlog.memory.dream import gather, make_plan, prune
 from everlog.memory.dream_draft import DreamDraft
 from everlog.memory.dream_proposal import SessionSummary
 from everlog.memory.dream_state import ConsolidationState, check_gates
@@ -93,9 +93,9 @@ def test_a_clock_that_went_back_waits_and_one_that_was_far_ahead_is_not_believed
 
 
 def test_orient_reads_index_notes_and_lines() -> None:
-    there = orient([note("a.md", "It is so."), lines(Fact("project", "We use uv", 0.5))])
-    assert there.known_facts == ["It is so."]
-    assert [one.fact.text for one in there.lines] == ["We use uv"]
+    there = DreamDraft([note("a.md", "It is so."), lines(Fact("project", "We use uv", 0.5))])
+    assert [there.note(path).fact for path in there.notes()] == ["It is so."]
+    assert [one.fact.text for one in extracted_file.parse_lines(there.text("extracted.md"))] == ["We use uv"]
 
 
 def test_gather_puts_the_oldest_first_whatever_the_order_of_the_file() -> None:

@@ -11,13 +11,13 @@ from __future__ import annotations
 import re
 from collections.abc import Hashable, Iterable, Sequence
 from datetime import date
-from typing import NamedTuple
 
 import msgspec
 
 from everlog.memory import notes
 from everlog.memory.conflicts import Claim, is_contradiction, lookup_keys, parse_claim
 from everlog.memory.dream_draft import DreamDraft
+from everlog.memory.extracted_file import FactLine
 from everlog.memory.facts import FactIndex, fact_key, is_command
 from everlog.memory.notes import Note
 from everlog.memory.relative_dates import resolve_dates
@@ -29,15 +29,7 @@ _OPENING = re.compile(r"^(?:the user|please|we decided to|we|the project)\s+", r
 _ORDERS = ("please", "always", "never", "from now on")
 
 
-class Statement(NamedTuple):
-    """A fact that waits to become a note, or part of one."""
-
-    fact: Fact
-    day: date
-    line: int | None = None  # in extracted.md, if it comes from there
-
-
-def consolidate(draft: DreamDraft, statements: Sequence[Statement]) -> set[int]:
+def consolidate(draft: DreamDraft, statements: Sequence[FactLine]) -> set[int]:
     """Bring all statements into notes, oldest first; returns the lines that were used."""
     _resolve_note_dates(draft)
     index = _merge_duplicates(draft)
@@ -46,7 +38,7 @@ def consolidate(draft: DreamDraft, statements: Sequence[Statement]) -> set[int]:
         if is_command(fact.text):
             draft.remarks.append(f"a line that reads like a command: {fact.text[:80]}")
             continue
-        if line is not None:
+        if line >= 0:
             consumed.add(line)
         _add_fact(draft, index, msgspec.structs.replace(fact, text=resolve_dates(fact.text, day)), day)
     return consumed

@@ -1,6 +1,6 @@
 """A dream: the consolidation of a memory, planned in four phases without touching the disk.
 
-    orient        read the index and the notes, and who wrote them
+    orient        read the index and the notes, and who wrote them: a `DreamDraft`
     gather        collect what is new: extracted lines, summaries of sessions
     consolidate   turn statements into notes; resolve duplicates, dates, contradictions
     prune         bring the index below its limits, without dangling pointers
@@ -16,12 +16,12 @@ import re
 from bisect import bisect_left
 from collections.abc import Iterable, Sequence
 from datetime import date
-from typing import NamedTuple
+from typing import Literal
 
 import msgspec
 
 from everlog.memory import dream_proposal, extracted_file, extraction_rules, index_file
-from everlog.memory.consolidation import Statement, consolidate
+from everlog.memory.consolidation import consolidate
 from everlog.memory.dream_draft import DreamDraft
 from everlog.memory.dream_proposal import SessionSummary
 from everlog.memory.extracted_file import FactLine
@@ -34,29 +34,14 @@ _NOTHING = re.compile(r"\W*(?:none|nothing|n/a|no\b.{0,20})\W*$|\S+$", re.IGNORE
 _ITEM = re.compile(r"^\s*(?:[-*+]|\d{1,3}[.)])\s+(?:\[[ xX]\]\s+)?(\S.*)$")
 
 
-class MemoryOverview(NamedTuple):
-    """The content of a memory before a dream."""
-
-    draft: DreamDraft
-    lines: list[FactLine]
-    known_facts: list[str]  # of all notes
-
-
-def orient(files: Iterable[MemoryFile]) -> MemoryOverview:
-    """Read the index, the notes and the extracted lines."""
-    draft = DreamDraft(files)
-    known_facts = [draft.note(path).fact for path in draft.notes()]
-    return MemoryOverview(draft, extracted_file.parse_lines(draft.text(EXTRACTED_FILE)), known_facts)
-
-
-def gather(lines: Sequence[FactLine], summaries: Iterable[SessionSummary] = ()) -> list[Statement]:
+def gather(lines: Sequence[FactLine], summaries: Iterable[SessionSummary] = ()) -> list[FactLine]:
     """Collect the new statements, oldest first."""
-    statements = [Statement(line.fact, line.day, line.number) for line in lines]
+    statements = [*lines]
     for summary in summaries:
-        statements += (Statement(fact, summary.day) for fact in _summary_facts(summary))
+        statements += (FactLine(fact, summary.day) for fact in _summary_facts(summary))
     # In the file the newest run comes first within a day; inside a run the order is chronological.
     run, previous = 0, ""
-    keyed: list[tuple[tuple[date, int, int], Statement]] = []
+    keyed: list[tuple[tuple[date, int, int], FactLine]] = []
     for statement in statements:
         source = statement.fact.source or Source("")
         run += source.session != previous
@@ -151,18 +136,18 @@ def make_plan(
     answer: str | None = None,
 ) -> DreamPlan:
     """Run all four phases. `answer`: the model's reply to `dream_proposal.build_request`."""
-    overview = orient(files)
-    draft = overview.draft
+    draft = DreamDraft(files)
+    lines = extracted_file.parse_lines(draft.text(EXTRACTED_FILE))
+    maker: Literal["rules", "model"] = "rules"
     if answer is not None:
-        proposal = DreamDraft(files)
-        problem = dream_proposal.apply_answer(proposal, answer, today)
+        problem = dream_proposal.apply_answer(draft, answer, today)
         if problem:
             draft.remarks.append(f"the model's plan was not used: {problem}")
         else:
-            draft = proposal
-    consumed = consolidate(draft, gather(overview.lines, summaries))
+            maker = "model"
+    consumed = consolidate(draft, gather(lines, summaries))
     if consumed:
         text = extracted_file.remove_lines(draft.text(EXTRACTED_FILE), consumed)
         draft.write(EXTRACTED_FILE, text, f"{len(consumed)} lines moved to notes")
     prune(draft, since)
-    return draft.to_plan("rules" if draft is overview.draft else "model")
+    return draft.to_plan(maker)

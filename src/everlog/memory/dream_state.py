@@ -33,7 +33,7 @@ STALE_SECONDS = 3_600
 _DAY = 86_400
 _GUARD_SECONDS = 5.0  # that a reader or writer of these files waits for another one
 _STATE_FILE, _LOCK_FILE = ".consolidation_state.json", ".consolidation_lock"
-_PART = re.compile(r".+_part\d+\.jsonl")
+_PART = re.compile(r"(?<=.)_part\d+$")
 
 
 class ConsolidationState(msgspec.Struct, frozen=True):
@@ -201,22 +201,8 @@ def count_new_sessions(directory: Path, since: int) -> int:
     Both layouts: `ID.jsonl` with its parts (one session, however many), and a directory for each.
     """
     sessions: set[str] = set()
-    try:
-        entries = list(os.scandir(directory))
-    except OSError:
-        return 0
-    for entry in entries:
-        with suppress(OSError):
-            if entry.is_dir(follow_symlinks=False):
-                logs = [file for file in os.scandir(entry.path) if file.name.endswith(".jsonl")]
-            elif entry.name.endswith(".jsonl"):
-                logs = [entry]
-            else:
-                continue
-            newest = max((int(log.stat().st_mtime) for log in logs), default=0)
-            if logs and newest > since:
-                name = entry.name.removesuffix(".jsonl")
-                if _PART.fullmatch(entry.name):
-                    name = entry.name.rpartition("_part")[0]
-                sessions.add(name)
+    for log in (*directory.glob("*.jsonl"), *directory.glob("*/*.jsonl")):
+        with suppress(OSError):  # removed in the meantime
+            if int(log.stat().st_mtime) > since:
+                sessions.add(_PART.sub("", log.stem) if log.parent == directory else log.parent.name)
     return len(sessions)

@@ -31,11 +31,11 @@ _UNSAFE = re.compile(r"[\s<>]|--")
 
 
 class FactLine(NamedTuple):
-    """A fact as a line of the file."""
+    """A fact that waits to become a note, or part of one: a line of the file."""
 
-    number: int  # of the line, from 0
-    day: date  # on which the line was written
     fact: Fact
+    day: date  # on which it was stated
+    number: int = -1  # of the line, from 0; -1 if it is not from the file
 
 
 def percent(confidence: float) -> int:
@@ -98,7 +98,7 @@ def parse_lines(text: str) -> list[FactLine]:
         if row.startswith("### "):
             day = _parse_day(row)
         elif day is not None and (match := _LINE.fullmatch(row)):
-            lines.append(FactLine(number, day, _parse_fact(match)))
+            lines.append(FactLine(_parse_fact(match), day, number))
     return lines
 
 
@@ -106,33 +106,21 @@ def remove_lines(text: str, numbers: Collection[int]) -> str:
     """Return the file without these lines and without days that become empty."""
     removed = set(numbers)
     rows = text.split("\n")
-    result: list[str] = []
-    pending: list[str] = []  # a day's heading and the lines after it, until one of them is kept
-    dropped = False
-    for number, row in enumerate(rows):
-        if number in removed:
-            dropped = True
-            continue
-        if pending and row.strip() and not row.startswith("#"):
-            result += pending
-            pending = []
-        if row.startswith("#") and pending:
-            result += [] if dropped else pending
-            pending = []
-        if row.startswith(_DAY_HEADING):
-            pending, dropped = [row], False
-        elif pending:
-            pending.append(row)
-        else:
-            result.append(row)
-    if pending:
-        result += [""] if dropped and result and result[-1].strip() else [] if dropped else pending
-    return "\n".join(result)
+    headings = [number for number, row in enumerate(rows) if row.startswith("#")]
+    for start, end in zip(headings, [*headings[1:], len(rows)], strict=True):
+        lines = range(start + 1, end)
+        is_empty = not any(rows[number].strip() for number in lines if number not in removed)
+        if rows[start].startswith(_DAY_HEADING) and is_empty and not removed.isdisjoint(lines):
+            removed.update(range(start, end))
+    kept = [row for number, row in enumerate(rows) if number not in removed]
+    if removed and len(rows) - 1 in removed and kept and kept[-1].strip():
+        kept.append("")  # the file still ends with a newline
+    return "\n".join(kept)
 
 
 def _parse_fact(match: re.Match[str]) -> Fact:
     category = next(name for name in CATEGORIES if name == match[1])
-    confidence = 1.0 if match[3] is None else min(int(match[3]), 100) / 100  # a person need not state one
+    confidence = min(int(match[3] or 100), 100) / 100  # a person need not state one
     source = Source(match[4], int(match[5])) if match[4] else None
     return Fact(category, sanitize_line(match[2]), confidence, source)
 
@@ -158,15 +146,10 @@ def _find_section(rows: Sequence[str]) -> tuple[int | None, int]:
 
 def lines_outside_code(rows: Sequence[str]) -> Iterator[int]:
     """Yield the numbers of lines outside code blocks; an unclosed block counts as none."""
-    fences = [(number, row.lstrip()[:3]) for number, row in enumerate(rows)]
-    fences = [(number, mark) for number, mark in fences if mark in ("```", "~~~")]
+    fences = [(number, mark) for number, row in enumerate(rows) if (mark := row.lstrip()[:3]) in ("```", "~~~")]
     inside: set[int] = set()
-    closed = -1
     for index, (number, mark) in enumerate(fences):
-        if number <= closed:
-            continue
-        end = next((later for later, later_mark in fences[index + 1 :] if later_mark == mark), None)
-        if end is not None:
+        if number not in inside:
+            end = next((later for later, later_mark in fences[index + 1 :] if later_mark == mark), number - 1)
             inside.update(range(number, end + 1))
-            closed = end
     return (number for number in range(len(rows)) if number not in inside)

@@ -19,7 +19,7 @@ from everlog.log.plain_text import render_plain_text
 from everlog.memory.facts import is_command, sanitize_line, words
 from everlog.model import Category, Message
 from everlog.ports import Store
-from everlog.ports.memory import Fact, Source, Verdict
+from everlog.ports.memory import CATEGORIES, Fact, Source, Verdict
 from everlog.redaction import redact
 
 MIN_MESSAGES = 20
@@ -154,52 +154,38 @@ def build_request(messages: Iterable[Message], known_facts: Sequence[str] = ()) 
 
 
 _CATEGORY_NAMES: dict[str, Category] = {
-    **dict.fromkeys(("preference", "userpreference", "user_preference"), "preference"),
-    **dict.fromkeys(("project", "projectfact", "project_fact"), "project"),
-    **dict.fromkeys(("pattern", "codepattern", "code_pattern"), "pattern"),
-    "decision": "decision",
-    "constraint": "constraint",
+    **{category: category for category in CATEGORIES},
+    "userpreference": "preference",
+    "projectfact": "project",
+    "codepattern": "pattern",
 }
 
 
 def parse_answer(answer: str) -> list[Fact]:
     """Return the facts of a model's answer; lines in any other form are skipped."""
     facts: list[Fact] = []
-    for row in answer.split("\n"):
-        row = row.strip()
-        if not row.startswith("MEMORY:"):
-            continue
+    for row in map(str.strip, answer.split("\n")):
         columns = row.removeprefix("MEMORY:").split("|", 2)
-        if len(columns) < 3:
+        if not row.startswith("MEMORY:") or len(columns) < 3:
             continue
-        category = _CATEGORY_NAMES.get(columns[0].strip().lower())
-        confidence = _parse_confidence(columns[1])
+        category = _CATEGORY_NAMES.get(columns[0].strip().lower().replace("_", ""))
         text = sanitize_line(columns[2])
-        if category is None or confidence is None or not text or is_command(text):
+        try:
+            confidence = float(columns[1])
+        except ValueError:
             continue
-        facts.append(Fact(category, text, min(confidence / 10, 1.0)))
+        if category is not None and 0 <= confidence < math.inf and text and not is_command(text):
+            facts.append(Fact(category, text, min(confidence / 10, 1.0)))
     return facts
-
-
-def _parse_confidence(text: str) -> float | None:
-    try:
-        value = float(text.strip())
-    except ValueError:
-        return None
-    return value if math.isfinite(value) and value >= 0 else None
 
 
 def attribute_facts(facts: Iterable[Fact], messages: Sequence[Message], session: str) -> list[Fact]:
     """Return the facts, each with the message that shares most words with it as source."""
-    texts = [(message.seq, frozenset(words(message.text[:8_000]))) for message in messages]
-    return [msgspec.structs.replace(fact, source=Source(session, _closest_message(fact.text, texts))) for fact in facts]
+    words_by_seq = {message.seq: frozenset(words(message.text[:8_000])) for message in messages}
 
+    def find_source(fact: Fact) -> Source:
+        shared = {seq: len(there.intersection(words(fact.text))) for seq, there in words_by_seq.items()}
+        closest = max(shared, key=shared.__getitem__, default=0)  # of equals the first: later ones repeat it
+        return Source(session, closest if shared.get(closest) else 0)
 
-def _closest_message(text: str, message_words: Sequence[tuple[int, frozenset[str]]]) -> int:
-    fact_words = frozenset(words(text))
-    best, shared = 0, 0
-    for seq, words_there in message_words:
-        common = len(fact_words & words_there)
-        if common > shared:  # on a tie the first wins: later ones repeat it
-            best, shared = seq, common
-    return best
+    return [msgspec.structs.replace(fact, source=find_source(fact)) for fact in facts]

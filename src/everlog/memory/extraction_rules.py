@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator
-from typing import NamedTuple
 
 from everlog.memory.facts import is_command, sanitize_line, select_new
 from everlog.model import Category, Message
@@ -40,14 +39,11 @@ _UNSURE = re.compile(
 )
 
 
-class _Sign(NamedTuple):
-    category: Category
-    confidence: float
-    pattern: re.Pattern[str]
+_Sign = tuple[Category, float, re.Pattern[str]]  # the confidence of a match
 
 
 def _sign(category: Category, confidence: float, *patterns: str) -> _Sign:
-    return _Sign(category, confidence, re.compile("|".join(patterns), re.IGNORECASE))
+    return category, confidence, re.compile("|".join(patterns), re.IGNORECASE)
 
 
 _ADVERB = r"(?:really |strongly |also |always |generally |usually |much |personally |do )*"
@@ -166,10 +162,8 @@ def classify(sentence: str) -> tuple[Category, float] | None:
     """Return the category of a sentence and its confidence; None if it states no fact."""
     if not 8 <= len(sentence) <= _MAX_SENTENCE or _UNSURE.search(sentence) or is_command(sentence):
         return None
-    for sign in _SIGNS:
-        if sign.pattern.search(sentence):
-            return sign.category, sign.confidence
-    return None
+    matches = ((category, confidence) for category, confidence, pattern in _SIGNS if pattern.search(sentence))
+    return next(matches, None)
 
 
 def to_third_person(sentence: str) -> str:

@@ -132,7 +132,7 @@ def collect_items(files: Iterable[MemoryFile]) -> list[MemoryItem]:
             text = body.strip() or note.description
             items.append(MemoryItem(file.path, text, searchable, note.day(file.modified).isoformat(), session))
         elif file.path == EXTRACTED_FILE:
-            for _, day, fact in parse_lines(file.text):
+            for fact, day, _ in parse_lines(file.text):
                 session = fact.source.session if fact.source else ""
                 items.append(MemoryItem(file.path, fact.text, fact.text, day.isoformat(), session))
     return items
