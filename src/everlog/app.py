@@ -276,8 +276,8 @@ def open_runtime(
     the sessions in place of `root`. Every agent gets the `tools` and `hooks`.
     """
     from everlog.aio import AsyncStore  # noqa: PLC0415 - anyio takes long to load
-    from everlog.runtime.cron import JobState  # noqa: PLC0415
     from everlog.runtime.runtime import Runtime  # noqa: PLC0415
+    from everlog.runtime.shared_jobs import JobState  # noqa: PLC0415
     from everlog.stores.file.json_file import JsonFile  # noqa: PLC0415
 
     async_store = AsyncStore(

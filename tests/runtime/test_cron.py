@@ -15,7 +15,8 @@ from msgspec.structs import replace
 import everlog
 from everlog.app import open_runtime
 from everlog.errors import NotFoundError, SessionBusyError, SettingsError
-from everlog.runtime.cron import Cron, JobState, check_jobs, next_time
+from everlog.runtime.cron import Cron, check_jobs, next_time
+from everlog.runtime.shared_jobs import JobState, SharedJobs
 from everlog.settings import CronJob, CronPolicy, CronSettings, Settings, TurnSettings
 
 T = TypeVar("T")
@@ -504,7 +505,7 @@ def test_a_state_that_cannot_be_saved_stops_no_job() -> None:
     _run(scenario())
 
 
-class Elsewhere:
+class Elsewhere(SharedJobs):
     """What is kept of jobs, in a place that takes its time."""
 
     def __init__(self) -> None:

@@ -52,7 +52,7 @@ def test_an_event_is_encoded_once_for_all() -> None:
 def test_a_message_with_a_block_of_an_unknown_kind_goes_over_the_wire_whole() -> None:
     async def scenario() -> None:
         feed = Feed()
-        one = feed.subscribe_all()
+        one = feed.subscribe("A")
         message = user([{"type": "hologram", "depth": 3}])
         assert isinstance(message.content[0], OtherBlock)
         feed.emit(MessageStored(session_id="A", seq=1, message=message))
@@ -118,7 +118,7 @@ def test_some_may_close_while_an_event_is_given_out() -> None:
     async def scenario() -> None:
         feed = Feed()
         slow, quick = feed.subscribe("A", limit=1), feed.subscribe("A")
-        every = feed.subscribe_all(limit=1)
+        every = feed.subscribe("A", limit=1)
         for at in range(3):
             feed.emit(StreamDelta(session_id="A", text=str(at)))
         assert await _texts(quick, 3) == ["0", "1", "2"]

@@ -7,18 +7,19 @@ import contextvars
 import threading
 from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import suppress
-from typing import Any, TypeVar
+from typing import Any, ParamSpec, TypeVar
 
+P = ParamSpec("P")
 T = TypeVar("T")
 
 
-async def run_in_thread(function: Callable[..., Any], *arguments: Any, **keywords: Any) -> Any:
+async def run_in_thread(function: Callable[P, T], *arguments: P.args, **keywords: P.kwargs) -> T:
     """Call a function in a daemon thread and await its result.
 
     A call that hangs must not delay the end of the process, as it would in the loop's pool.
     """
     loop = asyncio.get_running_loop()
-    future: asyncio.Future[Any] = loop.create_future()
+    future: asyncio.Future[T] = loop.create_future()
     context = contextvars.copy_context()
 
     def settle(result: Any, error: BaseException | None) -> None:

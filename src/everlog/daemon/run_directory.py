@@ -63,27 +63,14 @@ class RunDirectory:
         """Create the token unless it exists. Raises SettingsError if it is unusable."""
         with disk.map_errors(f"making {self.path / TOKEN}"):
             if self.stamp() is None:
-                self._write_token()
+                # Atomically: a partial token would lock everybody out for good.
+                token = f"{secrets.token_urlsafe(32)}\n".encode()
+                disk.replace_small_file(TOKEN, token, self._directory, durable=True)
         if not self.token():
             raise SettingsError(
                 f"{self.path / TOKEN} cannot be used as a token",
                 hint=f"delete it, or write {MIN_TOKEN_LENGTH} or more characters into it",
             )
-
-    def _write_token(self) -> None:
-        """Write a new token atomically: a partial token would lock everybody out for good."""
-        temporary = f"{TOKEN}.{os.getpid()}.tmp"
-        with suppress(FileNotFoundError):
-            os.unlink(temporary, dir_fd=self._directory)
-        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL
-        descriptor = disk.open_file(temporary, flags, self._directory)
-        try:
-            disk.write_all(descriptor, f"{secrets.token_urlsafe(32)}\n".encode())
-            disk.sync_all(descriptor)
-        finally:
-            os.close(descriptor)
-        os.rename(temporary, TOKEN, src_dir_fd=self._directory, dst_dir_fd=self._directory)
-        disk.sync_directory(self._directory)
 
     def stamp(self) -> tuple[int, ...] | None:
         """Return a value that changes with the token; None if there is none."""

@@ -13,7 +13,6 @@ import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta, tzinfo
-from typing import Protocol
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 import msgspec
@@ -22,6 +21,7 @@ from msgspec.structs import replace
 from everlog.errors import EverlogError, NotFoundError, RunCancelledError, SessionBusyError, SettingsError
 from everlog.ids import timestamp
 from everlog.runtime.background_task import BackgroundTask
+from everlog.runtime.shared_jobs import JobState, SharedJobs
 from everlog.settings import CronJob
 from everlog.wire.responses import JobStatus
 
@@ -29,36 +29,9 @@ SNIPPET_CHARACTERS = 200  # of an error message
 _MAX_SLEEP = 60.0  # seconds, so that a changed clock or a suspended machine is noticed
 
 
-class JobState(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
-    """The state of a job that survives restarts."""
-
-    paused: bool = False
-    last_run_at: str | None = None
-    last_status: str | None = None
-    last_error_snippet: str | None = None
-    last_session_id: str | None = None
-    consecutive_failures: int = 0
-
-
 # Starts a run of a job at a time in the job's zone; returns the session and an awaitable end.
 StartRun = Callable[[CronJob, datetime], Awaitable[tuple[str, Awaitable[object]]]]
 SaveStates = Callable[[Mapping[str, JobState]], None]
-
-
-class SharedStates(Protocol):
-    """The states of jobs that several daemons share."""
-
-    async def load(self) -> Mapping[str, JobState]:
-        """Load the states of all jobs."""
-        ...
-
-    async def claim(self, job: CronJob, due: datetime) -> JobState | None:
-        """Claim a due run and return the job's state; None if it is not ours to run."""
-        ...
-
-    async def update(self, job: str, **changes: object) -> JobState:
-        """Change fields of a job's state, and return the new state."""
-        ...
 
 
 class _LocalZone(tzinfo):
@@ -131,7 +104,7 @@ class Cron:
         *,
         states: Mapping[str, JobState] | None = None,
         save: SaveStates = lambda _: None,
-        shared: SharedStates | None = None,
+        shared: SharedJobs | None = None,
         clock: Callable[[], float] = time.time,
     ) -> None:
         """Load `jobs`. Their states are `shared`, or else begin as `states` and go to `save`."""

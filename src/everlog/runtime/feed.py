@@ -54,16 +54,22 @@ class Subscription:
     def follow(self, session: str) -> None:
         """Receive the events of another session; does nothing once the subscription is closed."""
         if not self._closed:
-            self._feed.add(session, self)
+            self._feed.subscribers.setdefault(session, {})[self] = None
+            self.sessions.add(session)
 
     def unfollow(self, session: str) -> None:
         """Stop receiving the events of a session."""
-        self._feed.remove(session, self)
+        subscribers = self._feed.subscribers.get(session, {})
+        subscribers.pop(self, None)
+        self.sessions.discard(session)
+        if not subscribers:
+            self._feed.subscribers.pop(session, None)
 
     def close(self) -> None:
         """Receive no more events; the iteration ends after those that are waiting."""
         self._closed = True
-        self._feed.unsubscribe(self)
+        for session in tuple(self.sessions):
+            self.unfollow(session)
         self._changed.set()
 
     def offer(self, notice: Notice) -> None:
@@ -92,56 +98,28 @@ class Feed:
     """The subscriptions by session. Must be used from one event loop only."""
 
     def __init__(self) -> None:
-        self._by_session: dict[str, dict[Subscription, None]] = {}
-        self._all_sessions: dict[Subscription, None] = {}
+        self.subscribers: dict[str, dict[Subscription, None]] = {}
 
     def emit(self, event: RunEvent) -> None:
         """Pass an event to all subscribers of its session; never waits."""
-        subscribers = self._by_session.get(event.session_id)
-        if not subscribers and not self._all_sessions:
-            return
-        notice = Notice(event)
-        for subscription in (*(subscribers or ()), *self._all_sessions):
-            subscription.offer(notice)
+        if subscribers := self.subscribers.get(event.session_id):
+            notice = Notice(event)
+            for subscription in tuple(subscribers):
+                subscription.offer(notice)
 
     def subscribe(self, *sessions: str, limit: int = LIMIT) -> Subscription:
         """Subscribe to some sessions; the subscription can follow more later."""
         subscription = Subscription(self, limit)
         for session in sessions:
-            self.add(session, subscription)
+            subscription.follow(session)
         return subscription
-
-    def subscribe_all(self, *, limit: int = LIMIT) -> Subscription:
-        """Subscribe to all sessions."""
-        subscription = Subscription(self, limit)
-        self._all_sessions[subscription] = None
-        return subscription
-
-    def add(self, session: str, subscription: Subscription) -> None:
-        """Add a session to a subscription."""
-        self._by_session.setdefault(session, {})[subscription] = None
-        subscription.sessions.add(session)
-
-    def remove(self, session: str, subscription: Subscription) -> None:
-        """Remove a session from a subscription."""
-        subscribers = self._by_session.get(session, {})
-        subscribers.pop(subscription, None)
-        subscription.sessions.discard(session)
-        if not subscribers:
-            self._by_session.pop(session, None)
-
-    def unsubscribe(self, subscription: Subscription) -> None:
-        """Remove a subscription from the feed."""
-        self._all_sessions.pop(subscription, None)
-        for session in tuple(subscription.sessions):
-            self.remove(session, subscription)
 
     @property
     def followed_sessions(self) -> list[str]:
-        """The sessions that subscriptions follow by id."""
-        return list(self._by_session)
+        """The sessions that subscriptions follow."""
+        return list(self.subscribers)
 
     @property
     def watchers(self) -> int:
         """The number of subscriptions that follow something."""
-        return len(set(self._all_sessions).union(*self._by_session.values()))
+        return len(set[Subscription]().union(*self.subscribers.values()))

@@ -33,7 +33,7 @@ from everlog.memory.file_memory import FileMemories
 from everlog.model import Content, Message, user
 from everlog.ports import Page, SharedBetweenMachines
 from everlog.runtime.agents import Agents, Toolsets
-from everlog.runtime.cron import Cron, JobState, SaveStates
+from everlog.runtime.cron import Cron, SaveStates
 from everlog.runtime.dream_schedule import DreamSchedule, seconds_until
 from everlog.runtime.feed import Feed
 from everlog.runtime.index_worker import IndexWorker
@@ -42,7 +42,7 @@ from everlog.runtime.queue import Queue
 from everlog.runtime.queue_log import DEFAULT_OPTIONS, TurnOptions, find_submission
 from everlog.runtime.run import RecoveredSession, Run
 from everlog.runtime.session_edits import SessionEdits
-from everlog.runtime.shared_jobs import SharedJobs
+from everlog.runtime.shared_jobs import JobState, SharedJobs
 from everlog.runtime.takeover import Takeover
 from everlog.session import Session
 from everlog.settings import CronJob, Settings

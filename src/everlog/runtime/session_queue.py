@@ -9,7 +9,6 @@ with the oldest of these by appending its message under the same id. So the queu
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import partial
@@ -70,6 +69,7 @@ class SessionQueue:
         self.runs: dict[str, Run] = {}  # by message id; waiting or running
         self.current: Run | None = None
         self._turn: asyncio.Task[Answer] | None = None
+        self._ended: tuple[Run, Answer | EverlogError] | None = None  # its turn is over, its lease is held
         self._worker: asyncio.Task[None] | None = None
         self._workers = workers
 
@@ -197,17 +197,14 @@ class SessionQueue:
 
     async def _work(self, lease: Lease | None, first: tuple[Run, Message] | None) -> None:
         session, emit = self.session, self._workers.emit
-        settle: Callable[[], None] | None = None
         try:
             while True:
                 if lease is None or is_lost(lease):
-                    if settle is not None:
-                        settle()
-                        settle = None
+                    self._settle_ended()
                     lease = await self._wait_for_lease()
                     await repair(session, lease, emit)  # its last holder may have been killed
                 elif first is not None:
-                    settle = await self._run_turn(lease, *first)
+                    await self._run_turn(lease, *first)
                     first = None
                     continue
                 async with self.lock:
@@ -224,9 +221,7 @@ class SessionQueue:
                     else:
                         run, message = entry
                         self.current = run = self.runs.setdefault(run.message_id, run)
-                    if settle is not None:
-                        settle()
-                        settle = None
+                    self._settle_ended()
                     if self.current is None or lease is None:
                         return
                 try:
@@ -244,8 +239,7 @@ class SessionQueue:
         finally:
             if lease is not None:
                 await release_lease(session.store, lease)
-            if settle is not None:
-                settle()
+            self._settle_ended()
             if self._worker is asyncio.current_task():
                 self._worker = self.current = None
 
@@ -285,11 +279,15 @@ class SessionQueue:
                 await asyncio.sleep(wait)
                 wait = min(wait * 1.5, MAX_POLL)
 
-    async def _run_turn(self, lease: Lease, run: Run, stored: Message) -> Callable[[], None]:
-        """Run one turn to its end; return the function that settles its run.
+    def _settle_ended(self) -> None:
+        """Give the answer of the last turn to those who wait for it, once the session is free again."""
+        if self._ended is not None:
+            run, result = self._ended
+            self._ended = None
+            run.settle(result)
 
-        A failure of the turn never stops the queue.
-        """
+    async def _run_turn(self, lease: Lease, run: Run, stored: Message) -> None:
+        """Run one turn to its end. A failure of the turn never stops the queue."""
 
         def emit(event: RunEvent) -> None:
             run.is_ending |= isinstance(event, MessageComplete | Error)
@@ -322,13 +320,9 @@ class SessionQueue:
             result = ProviderError(f"{type(error).__name__}: {error}")
         self._turn = self.current = None
         self.runs.pop(run.message_id, None)
-        try:
-            if isinstance(result, EverlogError) and not is_lost(lease):
-                await self._record_failed_start(lease, run, result)
-        except BaseException:
-            run.settle(result)
-            raise
-        return lambda: run.settle(result)
+        self._ended = run, result
+        if isinstance(result, EverlogError) and not is_lost(lease):
+            await self._record_failed_start(lease, run, result)
 
     async def _record_failed_start(self, lease: Lease, run: Run, error: EverlogError) -> None:
         """Record the end of a turn that could not begin, for example for lack of a model."""

@@ -12,8 +12,18 @@ from msgspec.structs import replace
 from everlog.aio import AsyncStore
 from everlog.errors import ConflictError, NotFoundError
 from everlog.ports import SharedBetweenMachines
-from everlog.runtime.cron import JobState
 from everlog.settings import CronJob
+
+
+class JobState(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
+    """The state of a job that survives restarts."""
+
+    paused: bool = False
+    last_run_at: str | None = None
+    last_status: str | None = None
+    last_error_snippet: str | None = None
+    last_session_id: str | None = None
+    consecutive_failures: int = 0
 
 
 class SharedJobs:

@@ -14,6 +14,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
+from everlog.agent.worker_threads import call_in_loop, run_in_thread
 from everlog.aio import AsyncSession, AsyncStore
 from everlog.cli.chat.backend import Disconnected, Reconnected, StreamItem
 from everlog.client import Client, websocket
@@ -125,37 +126,6 @@ async def find_daemon(root: Path) -> str:
     return await run_in_thread(ask)
 
 
-async def run_in_thread(work: Callable[[], T]) -> T:
-    """Run blocking work in a daemon thread, so that it does not delay the program's exit."""
-    loop = asyncio.get_running_loop()
-    future: asyncio.Future[T] = loop.create_future()
-
-    def settle(result: T | None, error: BaseException | None) -> None:
-        if not future.done():  # the waiting task may have been cancelled
-            if error is not None:
-                future.set_exception(error)
-            else:
-                future.set_result(result)  # type: ignore[arg-type]  # without an error it is a T
-
-    def run() -> None:
-        result, error = None, None
-        try:
-            result = work()
-        except BaseException as problem:  # raised where the work is awaited
-            error = problem
-        _call_soon(loop, settle, result, error)
-
-    threading.Thread(target=run, daemon=True).start()
-    return await future
-
-
-def _call_soon(loop: asyncio.AbstractEventLoop, callback: Callable[..., object], *args: object) -> None:
-    try:
-        loop.call_soon_threadsafe(callback, *args)
-    except RuntimeError:
-        pass  # the loop is closed because the program exits
-
-
 class _EventReader:
     """A thread that reads the events of one session."""
 
@@ -189,7 +159,7 @@ class _EventReader:
                     after = None if is_first else self._seq
                     run = websocket.subscribe(socket, self._session, after)
                     if is_first:
-                        _call_soon(self._loop, self._settle, run)
+                        call_in_loop(self._loop, self._settle, run)
                     elif is_disconnected:
                         self._emit(Reconnected(run))
                     is_first = is_disconnected = False
@@ -199,7 +169,7 @@ class _EventReader:
                         self._emit(event)
             except EverlogError as error:
                 if is_first:
-                    _call_soon(self._loop, self._settle, error)
+                    call_in_loop(self._loop, self._settle, error)
                     return
                 if not is_disconnected:
                     is_disconnected = True
@@ -210,7 +180,7 @@ class _EventReader:
 
     def _emit(self, item: StreamItem) -> None:
         if not self._stopped.is_set():
-            _call_soon(self._loop, self._events.put_nowait, item)
+            call_in_loop(self._loop, self._events.put_nowait, item)
 
     def _settle(self, result: str | EverlogError) -> None:
         if self._started.done():
