@@ -20,7 +20,7 @@ from everlog.runtime.runtime import Runtime
 from everlog.session import Store
 from everlog.settings import Settings, TurnSettings
 from everlog.stores.file.file_store import FileStore
-from everlog.stores.file.turn_lock import FileLease
+from everlog.stores.file.locks import FileLease
 from everlog.wire.events import RunEvent, Status
 
 QUIET = Settings(turn=TurnSettings(titles=False))

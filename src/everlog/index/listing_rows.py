@@ -15,9 +15,11 @@ import msgspec
 
 from everlog.index import usage_rows
 from everlog.index.database import Database
-from everlog.log.line_codec import replace_surrogates
+from everlog.index.listing_sql import SQLITE, page_clauses
+from everlog.index.usage_rows import UsageTables
 from everlog.model import Metadata
-from everlog.ports import Filter, Order, Page, SessionRow, UsageReport, parse_cursor, since_ms
+from everlog.ports import Filter, Order, Page, SessionRow, UsageReport, parse_cursor
+from everlog.ports.listing import COLUMNS
 
 _metadata_decoder = msgspec.json.Decoder(Metadata)
 _UPSERT = """INSERT INTO session VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
@@ -52,21 +54,13 @@ class SessionIndex:
         """Write rows; `new` ones have no name rows yet."""
         with self.database.write_transaction() as cursor:
             for row in rows:
-                if not self._has_session(row.id):
-                    continue
-                _put_session(cursor, row)
-                _put_names(cursor, row.metadata, new=new)
-                usage_rows.put(cursor, row.metadata, new=new)
+                self._put(cursor, row, new=new)
 
     def put_writer_row(self, row: SessionRow, owner: str, *, last: bool) -> None:
         """Write the row of a session that an owner appends to; with `last`, drop its mark."""
         with self.database.write_transaction(timeout=APPEND_LOCK_TIMEOUT) as cursor:
-            if not self._has_session(row.id):
-                return
-            _put_session(cursor, row)
-            _put_names(cursor, row.metadata)
-            usage_rows.put(cursor, row.metadata)
-            (_unmark if last else _mark)(cursor, row.id, owner)
+            if self._put(cursor, row):
+                (_unmark if last else _mark)(cursor, row.id, owner)
 
     def apply_refresh(
         self, rows: Iterable[tuple[SessionRow, SessionRow | None]], marks: Iterable[tuple[str, str]]
@@ -74,14 +68,19 @@ class SessionIndex:
         """Write rows that have changed, each with the old one, and drop marks; one transaction."""
         with self.database.write_transaction() as cursor:
             for row, old in rows:
-                if not self._has_session(row.id):
-                    continue
-                _put_session(cursor, row)
-                if old is None or _name_claims(old.metadata) != _name_claims(row.metadata):
-                    _put_names(cursor, row.metadata)
-                usage_rows.put(cursor, row.metadata)
+                self._put(cursor, row, old=old)
             for session, owner in marks:
                 _unmark(cursor, session, owner)
+
+    def _put(self, cursor: Any, row: SessionRow, *, new: bool = False, old: SessionRow | None = None) -> bool:
+        """Write the rows of a session; False if it was deleted meanwhile."""
+        if not self._has_session(row.id):
+            return False
+        _put_session(cursor, row)
+        if old is None or name_claims(old.metadata) != name_claims(row.metadata):
+            _put_names(cursor, row.metadata, new=new)
+        usage_rows.put(cursor, row.metadata, new=new)
+        return True
 
     def drop(self, sessions: Iterable[str]) -> None:
         """Delete all rows of sessions."""
@@ -163,23 +162,15 @@ class SessionIndex:
 
     def page(self, criteria: Filter, limit: int, cursor_text: str | None, order: Order) -> Page:
         """Return a page of sessions, newest first, and the cursor to the next page."""
-        conditions, values = filter_conditions(criteria)
-        total_conditions, total_values = list(conditions), list(values)
-        column = "active" if order == "active" else "0"
-        if cursor_text is not None:
-            active, last = parse_cursor(cursor_text)
-            conditions.append(f"({column}, id) < (?, ?)")
-            values += [active if order == "active" else 0, last]
-        ordering = "active DESC, id DESC" if order == "active" else "id DESC"
+        start = None if cursor_text is None else parse_cursor(cursor_text)
+        selected, counted, values = page_clauses(criteria, start, order, "id")
+        values["limit"] = limit + 1
+        count = "SELECT value FROM fact WHERE key = 'sessions'"
+        if counted:
+            count = f"SELECT count(*) FROM session {counted}"
         with self.database.read_cursor() as cursor:
-            rows = cursor.execute(
-                f"SELECT {_COLUMNS} FROM session {_where(conditions)} ORDER BY {ordering} LIMIT ?", (*values, limit + 1)
-            ).fetchall()
-            if total_conditions:
-                count = f"SELECT count(*) FROM session {_where(total_conditions)}"
-            else:
-                count = "SELECT value FROM fact WHERE key = 'sessions'"
-            total = int(_fetch_value(cursor, count, total_values))
+            rows = cursor.execute(f"SELECT {_COLUMNS} FROM session {selected}", values).fetchall()
+            total = int(_fetch_value(cursor, count, values))
         sessions = [_to_row(row) for row in rows[:limit]]
         return Page(sessions, sessions[-1].cursor if len(rows) > limit else None, total)
 
@@ -187,29 +178,23 @@ class SessionIndex:
 
     def usage(self, criteria: Filter, days: tuple[str, str], spenders: int) -> UsageReport:
         """Return the usage of sessions between two days, by day and model."""
-        conditions, values = filter_conditions(criteria)
         with self.database.read_cursor() as cursor:
-            return usage_rows.query_usage(cursor, conditions, values, days, spenders)
+
+            def fetch(statement: str, values: dict[str, Any]) -> list[Any]:
+                return cursor.execute(statement, values).fetchall()
+
+            tables = UsageTables(fetch, SQLITE, "spent", "session", "session", "id", _read_metadata)
+            return usage_rows.query_usage(tables, criteria, days, spenders)
+
+
+def _read_metadata(session: str, data: bytes | None) -> Metadata:
+    return Metadata(id=session) if data is None else _metadata_decoder.decode(data)
 
 
 def _put_session(cursor: Any, row: SessionRow) -> None:
-    data = row.metadata
-    title = (data.title or "").casefold()
-    cursor.execute(
-        _UPSERT,
-        (
-            data.id,
-            data.agent,
-            data.sender,
-            data.source,
-            title,
-            row.active,
-            row.bytes,
-            row.parts,
-            int(data.unfinished),
-            msgspec.json.encode(data),
-        ),
-    )
+    columns = (COLUMNS[name](row) for name in ("agent", "sender", "source", "title", "active"))
+    data = msgspec.json.encode(row.metadata)
+    cursor.execute(_UPSERT, (row.id, *columns, row.bytes, row.parts, int(row.metadata.unfinished), data))
 
 
 def _mark(cursor: Any, session: str, owner: str) -> None:
@@ -224,43 +209,19 @@ def _put_names(cursor: Any, data: Metadata, *, new: bool = False) -> None:
     if not new:
         cursor.execute("DELETE FROM name WHERE id = ?", (data.id,))
     # Another process may have indexed the same new session.
-    cursor.executemany("INSERT OR REPLACE INTO name VALUES (?, ?, ?, ?)", _name_claims(data))
+    rows = [(name, generation, data.id, chat) for name, generation, chat in name_claims(data)]
+    cursor.executemany("INSERT OR REPLACE INTO name VALUES (?, ?, ?, ?)", rows)
 
 
-def _name_claims(data: Metadata) -> list[tuple[str, int, str, int | None]]:
-    """Return rows of `name`; the chat number is on the name that chats are numbered under."""
-    claims = [
-        (name, data.generations.get(name, 0), data.id, data.chat if name == data.key else None) for name in data.names
-    ]
-    return claims if data.key else [*claims, (data.thread, data.current or 0, data.id, data.chat)]
+def name_claims(data: Metadata) -> list[tuple[str, int, int | None]]:
+    """Return the names of a session with their generations; the name that chats count under, with its chat number."""
+    claims = [(name, data.generations.get(name, 0), data.chat if name == data.key else None) for name in data.names]
+    return claims if data.key else [*claims, (data.thread, data.current or 0, data.chat)]
 
 
 def _to_row(row: Sequence[Any]) -> SessionRow:
     return SessionRow(_metadata_decoder.decode(row[0]), row[1], row[2])
 
 
-def filter_conditions(criteria: Filter) -> tuple[list[str], list[Any]]:
-    conditions: list[str] = []
-    values: list[Any] = []
-    for column in ("agent", "sender", "source"):
-        value = getattr(criteria, column)
-        if value is not None:
-            conditions.append(f"{column} = ?")
-            values.append(replace_surrogates(value))
-    if criteria.unfinished is not None:
-        conditions.append("unfinished = 1" if criteria.unfinished else "unfinished = 0")
-    if criteria.since is not None:
-        conditions.append("active >= ?")
-        values.append(since_ms(criteria))
-    if criteria.title is not None:
-        conditions.append("instr(title, ?) > 0")
-        values.append(replace_surrogates(criteria.title).casefold())
-    return conditions, values
-
-
-def _where(conditions: list[str]) -> str:
-    return "WHERE " + " AND ".join(conditions) if conditions else ""
-
-
-def _fetch_value(cursor: Any, statement: str, values: Sequence[Any] = ()) -> Any:
+def _fetch_value(cursor: Any, statement: str, values: dict[str, Any] | None = None) -> Any:
     return cursor.execute(statement, values).fetchone()[0]

@@ -5,23 +5,17 @@ They are written with the session's own row, so both always cover the same log p
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
 
-import msgspec
-
+from everlog.index.listing_sql import SqlDialect, filter_conditions, where_clause
 from everlog.log.usage_fold import TOKEN_WEIGHTS, session_usage
 from everlog.model import Metadata, UsageRow
-from everlog.ports import Spender, UsageReport
+from everlog.ports import Filter, Spender, UsageReport
 
 _NUMBERS = UsageRow.__struct_fields__[2:-1]
-# total() and not sum(): a sum that overflows in SQLite is an error, and files may hold anything.
-_SUMS = ", ".join(f"CAST(total(spent.{name}) AS INTEGER)" for name in _NUMBERS)
-_SUMS += ", total(spent.cost)"
-_WEIGHT = " + ".join(f"{weight} * total(spent.{name})" for name, weight in TOKEN_WEIGHTS.items())
 _INSERT = f"INSERT OR REPLACE INTO spent VALUES ({', '.join('?' * (len(_NUMBERS) + 4))})"
 _MAX_INTEGER = (1 << 63) - 1
-_metadata_decoder = msgspec.json.Decoder(Metadata)
 
 
 def put(cursor: Any, data: Metadata, *, new: bool = False) -> None:
@@ -43,56 +37,66 @@ def _row(session: str, row: UsageRow) -> tuple[Any, ...]:
     return row.day, row.model, session, *numbers, row.cost
 
 
-def query_usage(
-    cursor: Any, conditions: Sequence[str], values: Sequence[Any], days: tuple[str, str], spenders: int
-) -> UsageReport:
-    """Return the usage of the sessions that meet some conditions, between two days."""
-    first, last = days
-    source = "spent JOIN session ON session.id = spent.session" if conditions else "spent"
-    all_conditions, parameters = list(conditions), list(values)
-    if first:
-        all_conditions.append("day >= ?")
-        parameters.append(first)
-    if last:
-        all_conditions.append("day <= ?")
-        parameters.append(last)
-    where = f"FROM {source}"
-    if all_conditions:
-        where += f" WHERE {' AND '.join(all_conditions)}"
+class UsageTables(NamedTuple):
+    """The tables of a database that hold usage and listing rows, and how to query them."""
+
+    fetch: Callable[[str, dict[str, Any]], Sequence[Sequence[Any]]]
+    dialect: SqlDialect
+    spent: str
+    listing: str
+    spent_id: str  # the column with the session
+    listing_id: str
+    read_metadata: Callable[[Any, bytes | None], Metadata]  # from a session's id and its row
+
+
+def query_usage(tables: UsageTables, criteria: Filter, days: tuple[str, str], spenders: int) -> UsageReport:
+    """Return the usage of the sessions that match a filter, between two days."""
+    dialect, session = tables.dialect, f"spent.{tables.spent_id}"
+    conditions, values = filter_conditions(criteria, "listed.", dialect=dialect)
+    source = f"FROM {tables.spent} AS spent"
+    if conditions:
+        source += f" JOIN {tables.listing} AS listed ON listed.{tables.listing_id} = {session}"
+    for name, test, day in zip(("first", "last"), (">=", "<="), days, strict=True):
+        if day:
+            conditions.append(f"day {test} {dialect.parameter.format(name)}")
+            values[name] = day
+    values["spenders"] = max(spenders, 0)
+    selection = f"{source} {where_clause(conditions)}"
+    sums = ", ".join(dialect.count_sum.format(f"spent.{name}") for name in _NUMBERS)
+    sums += f", {dialect.sum.format('spent.cost')}"
+    weight = " + ".join(f"{factor} * {dialect.sum.format(f'spent.{name}')}" for name, factor in TOKEN_WEIGHTS.items())
+    limit = f"LIMIT {dialect.parameter.format('spenders')}"
     # Rows with a stated cost come before those whose cost can be estimated.
-    rows = cursor.execute(
-        f"""SELECT day, model, {_SUMS} {where}
+    rows = tables.fetch(
+        f"""SELECT day, model, {sums} {selection}
         GROUP BY day, model, spent.cost > 0 ORDER BY day, model, spent.cost > 0 DESC""",
-        parameters,
-    ).fetchall()
-    count_query = f"SELECT count(DISTINCT spent.session) {where}"
-    count = cursor.execute(count_query, parameters).fetchone()[0]
+        values,
+    )
+    count = tables.fetch(f"SELECT count(DISTINCT {session}) {selection}", values)[0][0]
     # Prices are unknown here: the most expensive are among the first by tokens or by stated cost.
-    largest = cursor.execute(
+    largest = tables.fetch(
         f"""WITH sums AS MATERIALIZED (
-            SELECT spent.session AS name, {_WEIGHT} AS weight, total(spent.cost) AS stated
-            {where} GROUP BY spent.session)
+            SELECT {session} AS name, {weight} AS weight, {dialect.sum.format("spent.cost")} AS stated
+            {selection} GROUP BY {session})
         SELECT name FROM (
-            SELECT * FROM (
-                SELECT * FROM sums ORDER BY weight DESC, stated DESC, name LIMIT ?)
-            UNION SELECT * FROM (
-                SELECT * FROM sums WHERE stated > 0
-                ORDER BY stated DESC, weight DESC, name LIMIT ?))
+            SELECT * FROM (SELECT * FROM sums ORDER BY weight DESC, stated DESC, name {limit}) AS heaviest
+            UNION SELECT * FROM (SELECT * FROM sums WHERE stated > 0
+                ORDER BY stated DESC, weight DESC, name {limit}) AS dearest) AS largest
         ORDER BY weight DESC, stated DESC, name""",
-        (*parameters, max(spenders, 0), max(spenders, 0)),
-    ).fetchall()
-    top_spenders = [_spender(cursor, session, where, parameters) for (session,) in largest]
-    return UsageReport(tuple(UsageRow(*row) for row in rows), tuple(top_spenders), count)
+        values,
+    )
+    parameter = dialect.parameter.format("session")
+    of_session = where_clause([*conditions, f"{session} = {parameter}"])
 
+    def spender(name: Any) -> Spender:
+        values["session"] = name
+        usage = tables.fetch(
+            f"""SELECT max(day), model, {sums} {source} {of_session}
+            GROUP BY model, spent.cost > 0 ORDER BY model, spent.cost > 0 DESC""",
+            values,
+        )
+        row = tables.fetch(f"SELECT metadata FROM {tables.listing} WHERE {tables.listing_id} = {parameter}", values)
+        data = tables.read_metadata(name, row[0][0] if row else None)
+        return Spender(data.id, data.display_title, data.agent, data.sender, tuple(UsageRow(*row) for row in usage))
 
-def _spender(cursor: Any, session: str, where: str, parameters: Sequence[Any]) -> Spender:
-    keyword = "AND" if "WHERE" in where else "WHERE"
-    rows = cursor.execute(
-        f"""SELECT max(day), model, {_SUMS} {where} {keyword} spent.session = ?
-        GROUP BY model, spent.cost > 0 ORDER BY model, spent.cost > 0 DESC""",
-        (*parameters, session),
-    ).fetchall()
-    stored = cursor.execute("SELECT metadata FROM session WHERE id = ?", (session,)).fetchone()
-    data = _metadata_decoder.decode(stored[0]) if stored else Metadata(id=session)
-    spent = tuple(UsageRow(*row) for row in rows)
-    return Spender(session, data.display_title, data.agent, data.sender, spent)
+    return UsageReport(tuple(UsageRow(*row) for row in rows), tuple(spender(name) for (name,) in largest), count)

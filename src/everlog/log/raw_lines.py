@@ -93,3 +93,17 @@ def add_line(fold: MetadataFold, line: RawLine) -> None:
         fold.seq = max(fold.seq, line.seq)  # its seq is not reused
     else:
         fold.add(line.entry)
+
+
+def batch_lines(lines: Iterable[RawLine], max_bytes: int, max_lines: int | None = None) -> Iterator[list[RawLine]]:
+    """Yield lines in batches of about so many bytes, and at most so many lines."""
+    batch: list[RawLine] = []
+    size = 0
+    for line in lines:
+        batch.append(line)
+        size += len(line.body) + 1
+        if size >= max_bytes or len(batch) == max_lines:
+            yield batch
+            batch, size = [], 0
+    if batch:
+        yield batch

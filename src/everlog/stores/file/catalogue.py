@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from typing import NamedTuple, TypeVar
 
 from everlog.errors import EverlogError, NotFoundError
@@ -20,7 +21,7 @@ from everlog.log.parts import part_name
 from everlog.ports import Filter, Order, Page, Progress, SessionRow, SweepResult, parse_cursor
 from everlog.ports.listing import conditions_of
 from everlog.stores.file import metadata_file
-from everlog.stores.file.disk import map_errors
+from everlog.stores.file.disk import is_running, map_errors
 from everlog.stores.file.layout import Root
 from everlog.stores.file.log_reader import LogReader
 from everlog.stores.file.log_tail import Report
@@ -191,7 +192,7 @@ class Catalogue:
         changed: list[tuple[SessionRow, SessionRow | None]] = []  # the new row, the old row
         stale_marks: list[tuple[str, str]] = []
         for session, owner, row in index.marks():
-            if not _is_alive(owner):
+            if not is_running(owner.partition(".")[0]):
                 stale_marks.append((session, owner))
             if row is not None and not self._has_grown(row):
                 continue
@@ -250,36 +251,15 @@ class Catalogue:
             return True
         return size != through.bytes or os.path.lexists(next_part)
 
-    def _report_errors(self) -> _ErrorReporter:
-        return _ErrorReporter(self._report)
-
-
-class _ErrorReporter:
-    """A context manager that reports an index error instead of raising it."""
-
-    def __init__(self, report: Report) -> None:
-        self._report = report
-
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> bool:
-        if isinstance(error, EverlogError):
+    @contextmanager
+    def _report_errors(self) -> Iterator[None]:
+        """Report an error of the index instead of raising it."""
+        try:
+            yield
+        except EverlogError as error:
             self._report(f"the index is out of date: {error.message}")
-            return True
-        return False
 
 
 def new_owner() -> str:
     """Return a name for one store in this process."""
     return f"{os.getpid()}.{os.urandom(4).hex()}"
-
-
-def _is_alive(owner: str) -> bool:
-    try:
-        os.kill(int(owner.partition(".")[0]), 0)
-    except (ProcessLookupError, ValueError, OverflowError):
-        return False
-    except OSError:
-        pass
-    return True

@@ -71,6 +71,22 @@ def open_file(name: str, flags: int, parent: int) -> int:
     return descriptor
 
 
+@contextmanager
+def opened_file(name: str, flags: int, parent: int) -> Iterator[int]:
+    """Yield a descriptor of a regular file in a directory, and close it."""
+    with closing_descriptor(open_file(name, flags, parent)) as descriptor:
+        yield descriptor
+
+
+@contextmanager
+def closing_descriptor(descriptor: int) -> Iterator[int]:
+    """Yield a descriptor, and close it at the end of the block."""
+    try:
+        yield descriptor
+    finally:
+        os.close(descriptor)
+
+
 def restrict_mode(descriptor: int) -> None:
     """Remove the permissions of group and others from a file or directory."""
     mode = os.fstat(descriptor).st_mode
@@ -117,15 +133,11 @@ def sync_directory(descriptor: int) -> None:
 def replace_small_file(name: str, data: bytes, parent: int, *, durable: bool) -> None:
     """Replace a small file atomically by a rename; with `durable`, synced before and after."""
     temporary = f"{name}.{os.getpid()}.tmp"
-    flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC
-    descriptor = open_file(temporary, flags, parent)
     try:
-        try:
+        with opened_file(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, parent) as descriptor:
             write_all(descriptor, data)
             if durable:
                 sync(descriptor)
-        finally:
-            os.close(descriptor)
         os.rename(temporary, name, src_dir_fd=parent, dst_dir_fd=parent)
     except OSError:
         with suppress(OSError):
@@ -137,14 +149,11 @@ def replace_small_file(name: str, data: bytes, parent: int, *, durable: bool) ->
 
 def read_small_file(name: str, parent: int, cap: int = 1 << 26) -> bytes:
     """Return the bytes of a file that fits into memory; a larger one is cut at the cap."""
-    descriptor = open_file(name, os.O_RDONLY, parent)
-    try:
+    with opened_file(name, os.O_RDONLY, parent) as descriptor:
         data = os.pread(descriptor, 1 << 16, 0)
         while len(data) < cap and (more := os.pread(descriptor, 1 << 20, len(data))):
             data += more
         return data
-    finally:
-        os.close(descriptor)
 
 
 def lock(descriptor: int, seconds: float, name: str, **fields: str) -> None:
@@ -192,6 +201,17 @@ def lock_holder(descriptor: int) -> int:
     except (OSError, IndexError, ValueError):
         pass
     return 0
+
+
+def is_running(pid: str) -> bool:
+    """Return whether a process with this number runs; one of another user counts."""
+    try:
+        os.kill(int(pid), 0)
+    except (ProcessLookupError, ValueError, OverflowError):
+        return False
+    except OSError:
+        pass
+    return True
 
 
 def describe_process(pid: int) -> str:

@@ -43,12 +43,10 @@ from everlog.stores import rules
 from everlog.stores.file import audit, disk, metadata_file, transfer
 from everlog.stores.file.catalogue import Catalogue, new_owner
 from everlog.stores.file.disk_usage import measure_disk_usage
-from everlog.stores.file.fork_copy import copy_log
 from everlog.stores.file.layout import Root
+from everlog.stores.file.locks import FileLease, NameLock
 from everlog.stores.file.log_reader import LogReader, is_birth_record, part_numbers, read_entries, read_newest_first
 from everlog.stores.file.log_writer import LogWriter
-from everlog.stores.file.name_lock import NameLock
-from everlog.stores.file.turn_lock import FileLease
 from everlog.stores.file.watch import watch_sessions
 from everlog.stores.file.writer_pool import WriterPool
 from everlog.stores.process_fork import register_fork_hooks
@@ -144,7 +142,7 @@ class FileStore(StoreVerbs, Reporting, Watchable, Sweepable, Measurable, Transfe
                 return metadata
 
             def build(directory: int) -> None:
-                copy_log(log, end, directory, durable=self._durable)
+                transfer.copy_log(log, end, directory, durable=self._durable)
                 with self._writers.private_writer(new, self.reports.append, os.dup(directory)) as writer:
                     writer.append(self._meta_call(changes))
                     writer.save()

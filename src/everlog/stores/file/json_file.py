@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 import msgspec
 
-from everlog.stores.file.disk import map_errors, open_directory, read_small_file, replace_small_file
+from everlog.stores.file.disk import closing_descriptor, map_errors, open_directory, read_small_file, replace_small_file
 
 T = TypeVar("T")
 
@@ -25,9 +23,8 @@ class JsonFile(Generic[T]):
     def load(self, default: T) -> T:
         """Return the saved value, or `default` if there is none or it is invalid."""
         try:
-            with _open_folder(self._path.parent) as folder:
-                data = read_small_file(self._path.name, folder)
-                value: T = msgspec.json.decode(data, type=self._value_type)
+            with closing_descriptor(open_directory(os.fspath(self._path.parent))) as folder:
+                value: T = msgspec.json.decode(read_small_file(self._path.name, folder), type=self._value_type)
                 return value
         except (OSError, ValueError, RecursionError):
             return default
@@ -36,15 +33,5 @@ class JsonFile(Generic[T]):
         """Replace the saved value. Durable on return."""
         with map_errors(f"writing {self._path.name}"):
             self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            with _open_folder(self._path.parent) as folder:
-                data = msgspec.json.encode(value)
-                replace_small_file(self._path.name, data, folder, durable=True)
-
-
-@contextmanager
-def _open_folder(path: Path) -> Iterator[int]:
-    descriptor = open_directory(os.fspath(path))
-    try:
-        yield descriptor
-    finally:
-        os.close(descriptor)
+            with closing_descriptor(open_directory(os.fspath(self._path.parent))) as folder:
+                replace_small_file(self._path.name, msgspec.json.encode(value), folder, durable=True)

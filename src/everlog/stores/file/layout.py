@@ -13,14 +13,23 @@ from __future__ import annotations
 import errno
 import os
 import stat
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
+from contextlib import AbstractContextManager, suppress
 from pathlib import Path
 
 from everlog.errors import ConflictError, StoreFailedError
 from everlog.ids import is_ulid
 from everlog.stores import rules
-from everlog.stores.file.disk import map_error, map_errors, open_directory, open_file, sync_directory
+from everlog.stores.file.disk import (
+    closing_descriptor,
+    is_running,
+    map_error,
+    map_errors,
+    open_directory,
+    open_file,
+    restrict_mode,
+    sync_directory,
+)
 
 MOUNTS = "/proc/self/mountinfo"
 _DIRECTORIES = ("sessions", "tmp", "trash")
@@ -65,13 +74,8 @@ class Root:
             )
         if not self.exists():
             return
-        with map_errors(f"restricting the modes in {self.path}"):
-            sessions = self._open("sessions")
-            try:
-                if os.fstat(sessions).st_mode & 0o077:
-                    os.fchmod(sessions, 0o700)
-            finally:
-                os.close(sessions)
+        with map_errors(f"restricting the modes in {self.path}"), self.open_subdirectory("sessions") as sessions:
+            restrict_mode(sessions)
 
     def prepare(self) -> None:
         """Create the root and its directories if they are missing, durably."""
@@ -116,29 +120,13 @@ class Root:
     def _has_directories(self) -> bool:
         return all(os.path.isdir(f"{self._text}/{name}") for name in _DIRECTORIES)
 
-    @contextmanager
-    def _open_path(self, path: Path) -> Iterator[int]:
-        descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        try:
-            yield descriptor
-        finally:
-            os.close(descriptor)
+    def _open_path(self, path: Path) -> AbstractContextManager[int]:
+        return closing_descriptor(os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC))
 
-    @contextmanager
-    def open_subdirectory(self, name: str) -> Iterator[int]:
-        """Yield a descriptor of `sessions`, `tmp` or `trash`."""
-        descriptor = self._open(name)
-        try:
-            yield descriptor
-        finally:
-            os.close(descriptor)
-
-    def _open(self, name: str) -> int:
-        root = os.open(self._text, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        try:
-            return open_directory(name, root)
-        finally:
-            os.close(root)
+    def open_subdirectory(self, name: str) -> AbstractContextManager[int]:
+        """Return a block with a descriptor of `sessions`, `tmp` or `trash`."""
+        with self._open_path(self.path) as root:
+            return closing_descriptor(open_directory(name, root))
 
     def open_session(self, session: str, parent: int | None = None) -> int:
         """Return a descriptor of a session's directory. InvalidIdError before any file access.
@@ -149,11 +137,8 @@ class Root:
         try:
             if parent is not None:
                 return open_directory(session, parent)
-            sessions = self._open("sessions")
-            try:
+            with self.open_subdirectory("sessions") as sessions:
                 return open_directory(session, sessions)
-            finally:
-                os.close(sessions)
         except OSError as error:
             if error.errno == errno.ENOENT:
                 raise rules.no_session(session) from error
@@ -178,23 +163,21 @@ class Root:
             # A unique name: the remains of a crashed attempt must not block the next one.
             stage = f"{session}.{os.getpid()}.{os.urandom(4).hex()}"
             os.mkdir(stage, mode=0o700, dir_fd=staging)
-            directory = open_directory(stage, staging)
-            try:
-                build(directory)
-                if self._durable:
-                    sync_directory(directory)
-                _publish(stage, staging, session, sessions)
-                if self._durable:
-                    sync_directory(sessions)
-            except BaseException:
-                with suppress(OSError):
-                    _remove_contents(directory)
-                for name, parent in ((stage, staging), (session, sessions)):
+            with closing_descriptor(open_directory(stage, staging)) as directory:
+                try:
+                    build(directory)
+                    if self._durable:
+                        sync_directory(directory)
+                    _publish(stage, staging, session, sessions)
+                    if self._durable:
+                        sync_directory(sessions)
+                except BaseException:
                     with suppress(OSError):
-                        os.rmdir(name, dir_fd=parent)
-                raise
-            finally:
-                os.close(directory)
+                        _remove_contents(directory)
+                    for name, parent in ((stage, staging), (session, sessions)):
+                        with suppress(OSError):
+                            os.rmdir(name, dir_fd=parent)
+                    raise
 
     def remove_stale_stages(self, session: str) -> None:
         """Remove what dead processes left of their attempts to create a session."""
@@ -202,14 +185,11 @@ class Root:
         with map_errors(f"creating session {session}"), self.open_subdirectory("tmp") as staging:
             for name in os.listdir(staging):
                 owner = name.split(".")[1:2]
-                if name[:27] != f"{session}." or not owner or _is_running(owner[0]):
+                if name[:27] != f"{session}." or not owner or is_running(owner[0]):
                     continue
-                directory = open_directory(name, staging)
-                try:
+                with closing_descriptor(open_directory(name, staging)) as directory:
                     _remove_contents(directory)
                     os.rmdir(name, dir_fd=staging)
-                finally:
-                    os.close(directory)
 
     def is_session_directory(self, session: str, directory: int) -> bool:
         """Return whether an open directory still is the session of that id."""
@@ -284,27 +264,14 @@ def _publish(stage: str, staging: int, session: str, sessions: int) -> None:
         raise ConflictError(f"session {session} already exists", session=session) from error
 
 
-def _is_running(pid: str) -> bool:
-    try:
-        os.kill(int(pid), 0)
-    except (ProcessLookupError, ValueError, OverflowError):
-        return False
-    except OSError:
-        pass
-    return True
-
-
 def _remove_contents(directory: int) -> None:
     """Remove everything in a directory; links are removed, not followed."""
     with os.scandir(directory) as entries:
         children = [(entry.name, entry.is_dir(follow_symlinks=False)) for entry in entries]
     for name, is_directory in children:
         if is_directory:
-            inner = open_directory(name, directory)
-            try:
+            with closing_descriptor(open_directory(name, directory)) as inner:
                 _remove_contents(inner)
-            finally:
-                os.close(inner)
             os.rmdir(name, dir_fd=directory)
         else:
             os.unlink(name, dir_fd=directory)
@@ -327,19 +294,12 @@ def _file_system(path: Path, mounts: str) -> str:
 
 def legacy_files(*directories: Path) -> list[Path]:
     """Return the files of some directories that may be legacy sessions, by name."""
-    files: list[Path] = []
-    for directory in directories:
-        try:
-            with os.scandir(directory) as entries:
-                files += [
-                    directory / entry.name
-                    for entry in entries
-                    if _is_legacy(entry.name) and entry.is_file(follow_symlinks=False)
-                ]
-        except OSError:  # an unreadable directory has nothing to import
-            continue
-    return sorted(files)
+    paths = (path for directory in directories for path in directory.glob("*.json"))
+    return sorted(path for path in paths if not path.name.endswith(".meta.json") and _is_plain_file(path))
 
 
-def _is_legacy(name: str) -> bool:
-    return name.endswith(".json") and not name.endswith(".meta.json")
+def _is_plain_file(path: Path) -> bool:
+    try:
+        return stat.S_ISREG(path.lstat().st_mode)
+    except OSError:  # in an unreadable directory: nothing to import
+        return False

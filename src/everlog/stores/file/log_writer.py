@@ -52,11 +52,11 @@ class LogWriter:
         self._report = report
         self._durable = settings.durability == "always"
         self._mutex = threading.Lock()
-        self._directory = directory
+        self.directory = directory  # its descriptor
         self._lock = -1
         self._tail: LogTail | None = None  # the last part; None until it is needed
         # Invariant: part, size, earlier_bytes and fold describe the log as this writer left it.
-        self._part = 1
+        self.part = 1
         self._size = 0
         self._earlier_bytes = 0  # of the parts before the last
         self._fold = MetadataFold.empty(session)
@@ -164,7 +164,7 @@ class LogWriter:
 
     def _reload(self) -> None:
         """Read the log on first use, or after others wrote, sealed or deleted."""
-        if not self._is_current(self._directory):
+        if not self._is_current(self.directory):
             raise SessionDeletedError
         try:
             with disk.map_errors(f"opening session {self.session}", session=self.session):
@@ -176,11 +176,11 @@ class LogWriter:
             raise
 
     def _read_log(self) -> None:
-        with LogReader(os.dup(self._directory)) as log:
+        with LogReader(os.dup(self.directory)) as log:
             last = log.last_part
             tail = self._tail
             is_first_read = tail is None or tail.has_unlocked_writer
-            is_new_part = is_first_read or last != self._part
+            is_new_part = is_first_read or last != self.part
             if tail is None or is_new_part:
                 tail = self._open_part(last, new=not log.numbers)
             is_full = self._is_part_full
@@ -190,9 +190,9 @@ class LogWriter:
             # still lose it, so sync before anything builds on it or a retry is found in it.
             disk.sync(tail.descriptor)
             if is_new_part:
-                disk.sync_directory(self._directory)
-        with LogReader(os.dup(self._directory)) as log:
-            start = Through(part=self._part, bytes=self._size, seq=self._fold.seq)
+                disk.sync_directory(self.directory)
+        with LogReader(os.dup(self.directory)) as log:
+            start = Through(part=self.part, bytes=self._size, seq=self._fold.seq)
             if is_first_read or not metadata_file.covers(start, log):
                 self._fold, _ = metadata_file.load(self.session, log)
                 first = next(log.forward(), None)
@@ -203,14 +203,14 @@ class LogWriter:
             else:
                 self._fold_new_entries(log, start)
             self._earlier_bytes = sum(log.part(n).size for n in log.numbers if n != last)
-            self._part, self._size = last, size
+            self.part, self._size = last, size
 
     def _open_part(self, number: int, *, new: bool) -> LogTail:
         name = part_name(number)
         flags = os.O_RDWR | os.O_APPEND | (os.O_CREAT if new else 0)
         # Sealed and still the last: a crash between sealing it and starting the next.
-        is_sealed = not new and not (os.stat(name, dir_fd=self._directory, follow_symlinks=False).st_mode & _WRITABLE)
-        descriptor = disk.open_file(name, os.O_RDONLY if is_sealed else flags, self._directory)
+        is_sealed = not new and not (os.stat(name, dir_fd=self.directory, follow_symlinks=False).st_mode & _WRITABLE)
+        descriptor = disk.open_file(name, os.O_RDONLY if is_sealed else flags, self.directory)
         if not is_sealed:
             disk.restrict_mode(descriptor)
         if self._tail is not None:
@@ -227,21 +227,18 @@ class LogWriter:
 
     def quarantine(self, prefix: str, number: int, start: int, end: int) -> str:
         """Copy a byte range of a part into a file of its own, durably; returns its name."""
-        existing = os.listdir(self._directory)
+        existing = os.listdir(self.directory)
         base = f"{prefix}.{number}.{start}"
         numbered = (f"{base}.{suffix}" for suffix in count(2))
         name = next(name for name in chain((base,), numbered) if name not in existing)
         with disk.map_errors(f"quarantining {name}", session=self.session):
-            source = disk.open_file(part_name(number), os.O_RDONLY, self._directory)
-            flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL
-            copy = disk.open_file(name, flags, self._directory)
-            try:
+            with (
+                disk.opened_file(part_name(number), os.O_RDONLY, self.directory) as source,
+                disk.opened_file(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL, self.directory) as copy,
+            ):
                 disk.copy(source, copy, start, end)
                 disk.sync(copy)
-            finally:
-                os.close(source)
-                os.close(copy)
-            disk.sync_directory(self._directory)
+            disk.sync_directory(self.directory)
         return name
 
     def _fold_new_entries(self, log: LogReader, start: Through) -> None:
@@ -268,7 +265,7 @@ class LogWriter:
     def _find_retried(self, call: AppendCall) -> dict[int, AnyRecord]:
         with (
             disk.map_errors(f"reading session {self.session}", session=self.session),
-            LogReader(os.dup(self._directory)) as log,
+            LogReader(os.dup(self.directory)) as log,
         ):
             if self._ids is None:
                 self._ids = recent_ids(log, RETRY_WINDOW)
@@ -280,7 +277,7 @@ class LogWriter:
             return self._last_marker
         with (
             disk.map_errors(f"reading session {self.session}", session=self.session),
-            LogReader(os.dup(self._directory)) as log,
+            LogReader(os.dup(self.directory)) as log,
         ):
             return last_marker(log, after)
 
@@ -331,12 +328,12 @@ class LogWriter:
         try:
             if first:
                 end = current.append(_join_lines(first), base)
-            for number, group in enumerate(groups, self._part + 1):
+            for number, group in enumerate(groups, self.part + 1):
                 new_tails.append(self._start_part(number, new_tails[-1] if new_tails else current))
                 sizes.append(new_tails[-1].append(_join_lines(group), 0))
             if groups and self._durable:
                 with disk.map_errors("syncing the directory", session=self.session):
-                    disk.sync_directory(self._directory)
+                    disk.sync_directory(self.directory)
         except BaseException:
             self._undo_write(new_tails, current, base, end)
             raise
@@ -346,7 +343,7 @@ class LogWriter:
         for tail in (current, *new_tails[:-1]):
             tail.close()
         self._earlier_bytes += end + sum(sizes[:-1])
-        self._part += len(new_tails)
+        self.part += len(new_tails)
         self._tail, self._size, self._is_part_full = new_tails[-1], sizes[-1], False
 
     def _start_part(self, number: int, previous: LogTail) -> LogTail:
@@ -355,16 +352,16 @@ class LogWriter:
         with disk.map_errors(f"starting {part_name(number)}", session=self.session):
             os.fchmod(previous.descriptor, 0o400)
             flags = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_EXCL
-            descriptor = disk.open_file(part_name(number), flags, self._directory)
+            descriptor = disk.open_file(part_name(number), flags, self.directory)
         return LogTail(descriptor, self.session, self._report, durable=self._durable)
 
     def _undo_write(self, new_tails: list[LogTail], current: LogTail, base: int, end: int) -> None:
         """Undo a write whose new part failed: nothing of the call may remain."""
         with suppress(OSError):
-            for number, tail in enumerate(new_tails, self._part + 1):
+            for number, tail in enumerate(new_tails, self.part + 1):
                 tail.close()
-                os.unlink(part_name(number), dir_fd=self._directory)
-            disk.sync_directory(self._directory)
+                os.unlink(part_name(number), dir_fd=self.directory)
+            disk.sync_directory(self.directory)
         if end != base:
             current.cut(base, end)
         if not self._is_part_full:
@@ -376,22 +373,12 @@ class LogWriter:
     @property
     def metadata(self) -> Metadata:
         """Return the metadata as this writer left the log."""
-        return self._fold.metadata(self._part, self._size)
+        return self._fold.metadata(self.part, self._size)
 
     @property
     def total_bytes(self) -> int:
         """Return the bytes of all parts."""
         return self._earlier_bytes + self._size
-
-    @property
-    def part(self) -> int:
-        """Return the number of the current part."""
-        return self._part
-
-    @property
-    def directory(self) -> int:
-        """Return the descriptor of the session's directory; the writer owns it."""
-        return self._directory
 
     def lock_threads(self) -> bool:
         """Lock out other threads, but not processes; False after `lock_seconds`."""
@@ -421,33 +408,30 @@ class LogWriter:
         """Write metadata.json, synced if no record holds its content; returns the index row."""
         with disk.map_errors(f"saving metadata of session {self.session}"):
             durable = self._durable and not self._has_birth_record
-            metadata_file.save(self.metadata, self._directory, durable=durable)
+            metadata_file.save(self.metadata, self.directory, durable=durable)
         self.saved_at, self.save_due = time.monotonic(), False
-        return SessionRow(self.metadata, self.total_bytes, self._part)
+        return SessionRow(self.metadata, self.total_bytes, self.part)
 
     def seal(self) -> None:
         """Seal the last part, so that every writer reloads the session before it appends."""
         with disk.map_errors(f"sealing session {self.session}", session=self.session):
-            for name in map(part_name, part_numbers(self._directory)[-1:]):
-                status = os.stat(name, dir_fd=self._directory, follow_symlinks=False)
+            for name in map(part_name, part_numbers(self.directory)[-1:]):
+                status = os.stat(name, dir_fd=self.directory, follow_symlinks=False)
                 if not stat.S_ISREG(status.st_mode):
                     continue  # planted: no writer has it open
-                part = disk.open_file(name, os.O_RDONLY, self._directory)
-                try:
+                with disk.opened_file(name, os.O_RDONLY, self.directory) as part:
                     os.fchmod(part, 0o400)
-                finally:
-                    os.close(part)
 
     def close(self) -> None:
         """Close the descriptors; that releases the flock too."""
         self.is_closed = True
         if self._tail is not None:
             self._tail.close()
-        for descriptor in (self._lock, self._directory):
+        for descriptor in (self._lock, self.directory):
             if descriptor >= 0:
                 os.close(descriptor)
         self._tail = None
-        self._lock = self._directory = -1
+        self._lock = self.directory = -1
 
     # In a forked child: unlocking would release the parent's lock, closing does not.
     abandon = close

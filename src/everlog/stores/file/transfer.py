@@ -1,4 +1,4 @@
-"""The transfer of whole sessions from and to files: exact lines, in their original parts.
+"""The transfer of whole sessions from, to and between files: exact lines, in their original parts.
 
 A session from another store appears complete, by one rename. One that exists and has grown there
 is appended to under its lock, and synced before return; a crash leaves a prefix of the lines.
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from itertools import groupby
 from operator import attrgetter
 
@@ -41,65 +41,56 @@ def _locate_lines(log: LogReader) -> Iterator[LocatedLine]:
 def write_session(directory: int, source: Metadata, lines: Iterable[RawLine], *, durable: bool) -> SessionRow:
     """Write a session from another store into a new directory; returns its index row."""
     fold = None
-    size = total = 0
-    part = 1
-    descriptor = -1
-    try:
-        for part, group in groupby(lines, attrgetter("part")):
-            if descriptor >= 0:
-                full, descriptor = descriptor, -1  # `_close_part` closes it in any case
-                _close_part(full, durable=durable, seal=True)
-            descriptor, size = _new_part(part, directory), 0
-            for line, data in _batch_lines(group):
-                fold = fold or raw_lines.start_fold(line, source)
-                if data:
-                    disk.write_all(descriptor, data)
-                size += len(line.body) + 1
-                raw_lines.add_line(fold, line)
-            total += size
-        if descriptor < 0:
-            descriptor = _new_part(1, directory)
-        last, descriptor = descriptor, -1
-        _close_part(last, durable=durable, seal=False)
-    finally:
-        if descriptor >= 0:
-            os.close(descriptor)
+    part, size, total = 1, 0, 0
+    for number, group in groupby(lines, attrgetter("part")):
+        if total:
+            _seal(part, directory)
+        part, size = number, 0
+        with _open_part(part, directory, durable=durable) as descriptor:
+            for batch in raw_lines.batch_lines(group, _BATCH_BYTES):
+                fold = fold or raw_lines.start_fold(batch[0], source)
+                size += _write_lines(descriptor, batch)
+                for line in batch:
+                    raw_lines.add_line(fold, line)
+        total += size
+    if not total:
+        with _open_part(part, directory, durable=durable):
+            pass
     metadata = (fold or raw_lines.start_fold(None, source)).metadata(part, size)
     metadata_file.save(metadata, directory, durable=durable)
     return SessionRow(metadata, total, part)
 
 
-def _batch_lines(lines: Iterable[RawLine]) -> Iterator[tuple[RawLine, bytes]]:
-    """Yield each line with the bytes to write after it: empty, or those of a whole batch."""
-    bodies: list[bytes] = []
-    size = 0
-    previous: RawLine | None = None
-    for line in lines:
-        if previous is not None:
-            yield previous, b""
-        previous = line
-        bodies.append(line.body)
-        size += len(line.body) + 1
-        if size >= _BATCH_BYTES:
-            yield line, b"%b\n" % b"\n".join(bodies)
-            bodies, size, previous = [], 0, None
-    if previous is not None:
-        yield previous, b"%b\n" % b"\n".join(bodies)
-
-
-def _new_part(number: int, directory: int) -> int:
-    flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_EXCL
-    return disk.open_file(part_name(number), flags, directory)
-
-
-def _close_part(descriptor: int, *, durable: bool, seal: bool) -> None:
-    try:
+@contextmanager
+def _open_part(number: int, directory: int, *, durable: bool, new: bool = True) -> Iterator[int]:
+    """Yield a descriptor to append to a part, which is synced and closed afterwards."""
+    flags = os.O_WRONLY | os.O_APPEND | (os.O_CREAT | os.O_EXCL if new else 0)
+    with disk.opened_file(part_name(number), flags, directory) as descriptor:
+        yield descriptor
         if durable:
             disk.sync(descriptor)
-        if seal:
-            os.fchmod(descriptor, 0o400)
-    finally:
-        os.close(descriptor)
+
+
+def _write_lines(descriptor: int, lines: Iterable[RawLine]) -> int:
+    data = b"".join(b"%b\n" % line.body for line in lines)
+    disk.write_all(descriptor, data)
+    return len(data)
+
+
+def _seal(number: int, directory: int) -> None:
+    with disk.opened_file(part_name(number), os.O_RDONLY, directory) as part:
+        os.fchmod(part, 0o400)
+
+
+def copy_log(log: LogReader, end: tuple[int, int], directory: int, *, durable: bool) -> None:
+    """Copy the parts up to `end` (part, offset) into a new directory, byte for byte."""
+    last, size = end
+    for number in (n for n in log.numbers if n <= last):
+        part = log.part(number)
+        with _open_part(number, directory, durable=durable) as copy:
+            disk.copy(part.descriptor, copy, 0, size if number == last else part.size)
+        if number != last:
+            _seal(number, directory)
 
 
 def append_lines(writer: LogWriter, lines: Iterable[RawLine], after: int, *, durable: bool) -> None:
@@ -119,19 +110,13 @@ def append_lines(writer: LogWriter, lines: Iterable[RawLine], after: int, *, dur
                 current = new_parts[-1] if new_parts else last_part
                 if part < current:
                     raise ConflictError(f"session {writer.session} is split into parts differently")
-                if part == current:
-                    flags = os.O_WRONLY | os.O_APPEND
-                    descriptor = disk.open_file(part_name(part), flags, directory)
-                else:
+                if part > current:
                     _seal(current, directory)
-                    descriptor = _new_part(part, directory)
-                    new_parts.append(part)
-                try:
-                    for _, data in _batch_lines(group):
-                        if data:
-                            disk.write_all(descriptor, data)
-                finally:
-                    _close_part(descriptor, durable=durable, seal=False)
+                with _open_part(part, directory, durable=durable, new=part > current) as descriptor:
+                    if part > current:
+                        new_parts.append(part)
+                    for batch in raw_lines.batch_lines(group, _BATCH_BYTES):
+                        _write_lines(descriptor, batch)
             if durable and new_parts:
                 disk.sync_directory(directory)
         except BaseException:
@@ -141,25 +126,14 @@ def append_lines(writer: LogWriter, lines: Iterable[RawLine], after: int, *, dur
     writer.save()
 
 
-def _seal(number: int, directory: int) -> None:
-    part = disk.open_file(part_name(number), os.O_RDONLY, directory)
-    try:
-        os.fchmod(part, 0o400)
-    finally:
-        os.close(part)
-
-
 def _undo_append(directory: int, last_part: int, base: os.stat_result, new_parts: list[int]) -> None:
     """Undo a failed append; if that fails too, what remains is a prefix of the lines."""
     with suppress(OSError):
         for number in reversed(new_parts):
             os.unlink(part_name(number), dir_fd=directory)
         os.chmod(part_name(last_part), 0o600, dir_fd=directory)
-        part = disk.open_file(part_name(last_part), os.O_WRONLY, directory)
-        try:
+        with disk.opened_file(part_name(last_part), os.O_WRONLY, directory) as part:
             os.ftruncate(part, base.st_size)
             os.fchmod(part, base.st_mode & 0o700)
             disk.sync(part)
-        finally:
-            os.close(part)
         disk.sync_directory(directory)

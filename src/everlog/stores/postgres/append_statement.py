@@ -21,7 +21,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 from uuid import UUID
 
-from everlog.errors import ConflictError, EverlogError, SessionBusyError
+from everlog.errors import EverlogError, SessionBusyError
 from everlog.log import line_codec
 from everlog.log.fold import MetadataFold
 from everlog.model import MARKERS, SCHEMA_VERSION, AnyRecord
@@ -34,8 +34,7 @@ from everlog.stores.postgres.leases import PostgresLease
 from everlog.stores.postgres.metadata_rows import decode_metadata
 from everlog.stores.postgres.part_layout import KINDS, Layout, NewRecord, advance, lay_out, stored_records
 from everlog.stores.postgres.session_cache import CachedSession
-from everlog.stores.postgres.statements import load_statements
-from everlog.stores.rules import RETRY_WINDOW, AppendCall, PreparedRecord
+from everlog.stores.rules import RETRY_WINDOW, AppendCall
 
 FollowUp = Callable[[Connection], None]  # runs in the transaction of an append, after it
 _MAX_LOSSES = 3  # lost connections during one append
@@ -74,12 +73,10 @@ class Appender:
     def __init__(self, database: Database, settings: SessionSettings) -> None:
         self._database = database
         self._settings = settings
-        self._sql = load_statements("records", database.settings.schema)
-        self._append_one = self._sql["append_one"]
 
     def append(self, cached: CachedSession, call: AppendCall, follow_up: FollowUp | None = None) -> list[AnyRecord]:
         """Store records exactly once. The caller holds the lock of `cached`."""
-        new = [NewRecord(at, item, rid_of(item.record.id)) for at, item in enumerate(call.prepared)]
+        new = new_records(call)
         lost: ConnectionLostError | None = None
         if len(new) == 1 and cached.is_current and cached.marked and follow_up is None:
             try:
@@ -146,9 +143,7 @@ class Appender:
                 self._database.discard_connections()
             new, refreshed = self._find_stored(cached, call, new, stored, uncertain), True
             if new and time.monotonic() > deadline:
-                raise SessionBusyError(
-                    f"other processes are writing to session {cached.session}", hint="try again", session=cached.session
-                )
+                raise contention_error(cached.session)
         records = stored_records(new, layout)
         advance(cached, layout, records.values())
         if stored and not self._confirm(cached, stored):
@@ -183,9 +178,7 @@ class Appender:
             new.rid, KINDS.get(record.record_type, 0), line,
         )  # fmt: skip
         try:
-            row_count = self._database.run_once(
-                lambda connection: connection.execute_repeated(self._append_one, values)
-            )
+            row_count = self._database.run_once(lambda connection: connection.run_repeated("append_one", values))
         except (DuplicateRowError, ContentionError):
             row_count = 0
         if not row_count:
@@ -198,56 +191,16 @@ class Appender:
         cached.add(record)
         return record
 
-    def append_composed(
-        self, cached: CachedSession, compose: Callable[[Connection], PreparedRecord | None], follow_up: FollowUp
-    ) -> bool:
-        """Store a record that depends on more than the log, in one transaction with what it reads.
+    def append_in_transaction(self, connection: Connection, cached: CachedSession, new: list[NewRecord]) -> bool:
+        """Store records in a transaction of the caller, who restores `cached` if that fails.
 
-        `compose` makes it from the cached session, or returns None if there is nothing to do;
-        `follow_up` runs after it, when `cached` includes the record. Returns False if the log has
-        grown meanwhile: refresh and compose again, as after a ConnectionLostError. The caller holds
-        the lock of `cached`.
+        False if the log has grown since `cached` was refreshed.
         """
-        layout: Layout | None = None
-        before = cached.snapshot()
-
-        def work(connection: Connection) -> bool:
-            nonlocal layout
-            cached.restore(before)  # an earlier attempt may have advanced it
-            prepared = compose(connection)
-            if prepared is None:
-                return True
-            new = [NewRecord(0, prepared, rid_of(prepared.record.id))]
-            layout = lay_out(cached, new, self._settings)
-            if not self._execute(connection, cached, layout, None):
-                return False
-            advance(cached, layout, stored_records(new, layout).values())
-            follow_up(connection)
-            return True
-
-        try:
-            return self._database.run_transaction(work)
-        except ConnectionLostError as lost:
-            cached.restore(before)
-            self._database.discard_connections()
-            try:
-                if layout is not None and self.confirm_stored(cached.session, layout.rids):
-                    cached.is_current = False  # it was restored to the state before
-                    return True
-            except EverlogError as error:
-                raise lost from error  # any other error means that nothing was stored
-            raise
-        except BaseException:
-            cached.restore(before)
-            raise
-
-    def append_in_transaction(self, connection: Connection, cached: CachedSession, prepared: PreparedRecord) -> None:
-        """Store a record after others of the same transaction, which nobody else can see yet."""
-        new = [NewRecord(0, prepared, rid_of(prepared.record.id))]
         layout = lay_out(cached, new, self._settings)
         if not self._execute(connection, cached, layout, None):
-            raise ConflictError(f"another process is writing to session {cached.session}", session=cached.session)
+            return False
         advance(cached, layout, stored_records(new, layout).values())
+        return True
 
     # --- finding stored records
 
@@ -258,9 +211,7 @@ class Appender:
     def _read_state(self, cached: CachedSession, rids: list[UUID]) -> dict[UUID, tuple[int, bytes]]:
         """Reload the end of the log; return which of the records are stored at that moment."""
         values = {"sid": sid_of(cached.session), "rids": rids}
-        rows = self._database.run_idempotent(
-            lambda connection: connection.execute(self._sql["session_state"], values, binary=True).fetchall()
-        )
+        rows = self._database.fetch_all("session_state", values)
         load_state(cached, rows[0] if rows else None)
         return {rid: (seq, bytes(body)) for *_, rid, seq, body in rows if rid is not None}
 
@@ -303,9 +254,7 @@ class Appender:
         """Commit once more; return whether the session and these records are durably stored."""
         values = {"sid": sid_of(session), "rids": list(rids), "count": len(set(rids))}
         row_count = self._database.retry_contention(
-            lambda: self._database.run_once(
-                lambda connection: connection.execute(self._sql["confirm_stored"], values).rowcount
-            )
+            lambda: self._database.run_once(lambda connection: connection.run("confirm_stored", values).rowcount)
         )
         return row_count > 0
 
@@ -344,12 +293,22 @@ class Appender:
             "kinds": layout.kinds,
             "bodies": layout.lines,
         }
-        return connection.execute(self._sql["append_many"], values).rowcount == len(layout.lines)
+        return connection.run("append_many", values).rowcount == len(layout.lines)
 
 
 def epoch_of(call: AppendCall) -> int | None:
     """Return the epoch of the lease that an append runs under."""
     return call.lease.epoch if isinstance(call.lease, PostgresLease) else None
+
+
+def new_records(call: AppendCall) -> list[NewRecord]:
+    """Return the records of a call, each with its rid."""
+    return [NewRecord(at, item, rid_of(item.record.id)) for at, item in enumerate(call.prepared)]
+
+
+def contention_error(session: str) -> SessionBusyError:
+    """Return the error for a session that others have written to at every attempt."""
+    return SessionBusyError(f"other processes are writing to session {session}", hint="try again", session=session)
 
 
 def _records_missing(session: str) -> ConnectionLostError:

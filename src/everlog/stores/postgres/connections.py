@@ -11,9 +11,9 @@ from __future__ import annotations
 import random
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
-from typing import TypeVar
+from typing import Any, TypeVar
 from weakref import ref
 
 import psycopg
@@ -32,6 +32,7 @@ from everlog.stores.postgres.driver_errors import (
     map_error,
 )
 from everlog.stores.postgres.pool import ConnectionPool
+from everlog.stores.postgres.statements import load_statements
 from everlog.stores.postgres.timeouts import TimedConnection
 
 Connection = TimedConnection
@@ -68,6 +69,9 @@ class Database:
         """Connect on first use; `prepare` gets the first connection."""
         self.address = Address(url)
         self.settings = settings
+        self._statements: dict[str, str] = {}
+        for file in ("records", "rows", "sessions", "sharing", "transfer"):
+            self._statements |= load_statements(file, settings.schema)
         self._report = report
         self._durable = durable
         self._prepare = prepare
@@ -83,6 +87,14 @@ class Database:
     def run_idempotent(self, work: Callable[[Connection], T], *, urgent: bool = False) -> T:
         """Run work that can safely be repeated; it is, after contention or a lost connection."""
         return self.retry_contention(lambda: self._run_with_reconnect(work, urgent))
+
+    def fetch_all(self, label: str, values: Mapping[str, Any] | None = None) -> list[Any]:
+        """Return the rows of a statement of `sql/`."""
+        return self.run_idempotent(lambda connection: connection.run(label, values).fetchall())
+
+    def fetch_row(self, label: str, values: Mapping[str, Any] | None = None) -> Any:
+        """Return the first row of a statement of `sql/`; None if there is none."""
+        return self.run_idempotent(lambda connection: connection.run(label, values).fetchone())
 
     def _run_with_reconnect(self, work: Callable[[Connection], T], urgent: bool) -> T:
         try:
@@ -210,6 +222,7 @@ class Database:
         )
 
     def _configure(self, connection: Connection) -> None:
+        connection.statements = self._statements
         connection.add_notice_handler(partial(_on_notice, ref(connection)))
         connection.answer_timeout = self.settings.statement_seconds + self.settings.wait_seconds
         # A read after waiting for a lock must see what its holder wrote.

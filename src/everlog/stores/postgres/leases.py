@@ -23,7 +23,6 @@ from psycopg.errors import QueryCanceled
 from everlog.errors import EverlogError, StoreFailedError
 from everlog.stores.postgres.connections import Connection, Database
 from everlog.stores.postgres.id_columns import session_of, sid_of
-from everlog.stores.postgres.statements import load_statements
 from everlog.stores.rules import TurnLease, busy_error, no_session
 
 if TYPE_CHECKING:
@@ -85,7 +84,6 @@ class Leases:
     def __init__(self, database: Database, background: BackgroundThreads) -> None:
         self._database = database
         self._background = background
-        self._sql = load_statements("sessions", database.settings.schema)
         self.owner = new_owner_name()
 
     def acquire(self, session: str) -> PostgresLease:
@@ -100,7 +98,7 @@ class Leases:
 
         def work(connection: Connection) -> tuple[float, Any]:
             sent_at = time.monotonic()
-            return sent_at, connection.execute(self._sql["acquire_lease"], values).fetchone()
+            return sent_at, connection.run("acquire_lease", values).fetchone()
 
         sent_at, row = self._database.run_idempotent(work)
         if row is None:
@@ -116,9 +114,7 @@ class Leases:
 
     def _refusal_error(self, session: str) -> EverlogError:
         values = {"sid": sid_of(session)}
-        row = self._database.run_idempotent(
-            lambda connection: connection.execute(self._sql["lease_owner"], values).fetchone()
-        )
+        row = self._database.fetch_row("lease_owner", values)
         if row is None:
             return no_session(session)
         owner = row[1] or ""
@@ -180,8 +176,8 @@ class Leases:
             sent_at = time.monotonic()
             try:
                 with connection.transaction():
-                    connection.execute(self._sql["set_timeout"], limit)
-                    return sent_at, connection.execute(self._sql["renew_leases"], values, binary=True).fetchall()
+                    connection.run("set_timeout", limit)
+                    return sent_at, connection.run("renew_leases", values).fetchall()
             finally:
                 connection.answer_timeout = timeout_before
 
@@ -200,9 +196,7 @@ class Leases:
         self._background.remove_lease(lease)
         values = {"sid": sid_of(lease.session), "epoch": lease.epoch}
         with self._background.report_errors(f"the turn lease of session {lease.session} ends later"):
-            self._database.run_idempotent(
-                lambda connection: connection.execute(self._sql["release_lease"], values).rowcount
-            )
+            self._database.run_idempotent(lambda connection: connection.run("release_lease", values).rowcount)
 
 
 def new_owner_name() -> str:

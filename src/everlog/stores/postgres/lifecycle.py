@@ -14,16 +14,15 @@ from everlog.log.fold import MetadataFold, apply_changes
 from everlog.model import SCHEMA_VERSION, Metadata, Part, pair
 from everlog.ports import SessionRow
 from everlog.stores import rules
-from everlog.stores.postgres.append_statement import Appender, load_state
+from everlog.stores.postgres.append_statement import Appender, contention_error, load_state, new_records
 from everlog.stores.postgres.connections import Connection, Database
 from everlog.stores.postgres.driver_errors import ConnectionLostError, DuplicateRowError
 from everlog.stores.postgres.id_columns import name_of, session_of, sid_of, stripe_of
 from everlog.stores.postgres.metadata_rows import MetadataRows
 from everlog.stores.postgres.name_claims import NameClaims, names_of
 from everlog.stores.postgres.passage_search import PassageSearch
-from everlog.stores.postgres.record_reader import RecordReader
+from everlog.stores.postgres.record_reader import read_parts
 from everlog.stores.postgres.session_cache import CachedSession
-from everlog.stores.postgres.statements import load_statements
 from everlog.stores.rules import AppendCall
 
 
@@ -33,23 +32,15 @@ class SessionLifecycle:
     def __init__(
         self,
         database: Database,
-        *,
         rows: MetadataRows,
         claims: NameClaims,
         passages: PassageSearch,
+        *,
         appender: Appender,
-        reader: RecordReader,
         meta_call: Callable[[dict[str, Any]], AppendCall],
     ) -> None:
-        self._database = database
-        self._rows = rows
-        self._claims = claims
-        self._passages = passages
-        self._appender = appender
-        self._reader = reader
-        self._meta_call = meta_call
-        self._sql = load_statements("sessions", database.settings.schema)
-        self._record_sql = load_statements("records", database.settings.schema)
+        self._database, self._rows, self._claims, self._passages = database, rows, claims, passages
+        self._appender, self._meta_call = appender, meta_call
 
     # --- creating
 
@@ -108,15 +99,15 @@ class SessionLifecycle:
         return metadata
 
     def _insert(self, connection: Connection, metadata: Metadata) -> None:
-        connection.execute(self._sql["insert_session"], {"sid": sid_of(metadata.id)})
+        connection.run("insert_session", {"sid": sid_of(metadata.id)})
         self._rows.insert(connection, metadata)
 
-    def _register(self, connection: Connection, metadata: Metadata) -> None:
+    def _register(self, connection: Connection, metadata: Metadata, *, with_records: bool = False) -> None:
         """Write a session's names and count it, in the stripe that is locked for them anyway."""
         self._claims.put(connection, metadata, new=True)
         stripe = stripe_of(name_of(metadata.thread))
-        connection.execute(self._sql["add_sessions"], {"stripe": stripe, "more": 1})
-        if metadata.title:
+        connection.run("add_sessions", {"stripe": stripe, "more": 1})
+        if with_records or metadata.title:
             self._passages.mark_pending(connection, sid_of(metadata.id), metadata.through.seq)
 
     # --- copying
@@ -129,10 +120,7 @@ class SessionLifecycle:
             row, _ = self._rows.fold(connection, session)
             source = row.metadata
             seq = source.through.seq if at is None else at
-            if (
-                at is not None
-                and not connection.execute(self._record_sql["record_exists"], {"sid": sid, "at": at}).fetchone()
-            ):
+            if at is not None and not connection.run("record_exists", {"sid": sid, "at": at}).fetchone():
                 raise rules.no_record(session, at)
             blank = rules.blank_metadata(new)
             if source.through.seq:
@@ -157,38 +145,39 @@ class SessionLifecycle:
         sid, copy = sid_of(session), sid_of(new)
         values = {"sid": sid, "copy": copy, "at": at}
         if (
-            not connection.execute(self._record_sql["copy_records"], values).rowcount
-            and not connection.execute(self._sql["session_exists"], {"sid": sid}).fetchone()
+            not connection.run("copy_records", values).rowcount
+            and not connection.run("session_exists", {"sid": sid}).fetchone()
         ):
             raise NotFoundError(f"session {session} was deleted", session=session)
-        self.recount_parts(connection, copy, before=0)
+        self._recount_parts(connection, copy, before=0)
 
     def _append_fork_record(self, connection: Connection, new: str, changes: dict[str, Any]) -> Metadata:
         """Append the record that names the source, after the copied records."""
         values = {"sid": sid_of(new), "rids": []}
-        connection.execute(self._rows.sql["reset_listing"], values)
+        connection.run("reset_listing", values)
         cached = CachedSession(new)
-        state = connection.execute(self._record_sql["session_state"], values, binary=True)
+        state = connection.run("session_state", values)
         load_state(cached, state.fetchone())
         copied = self._rows.fold(connection, new)[0].metadata
         if copied.newest_schema > SCHEMA_VERSION:
             rules.refuse_newer_schema(changes["forkedFrom"]["id"], copied.newest_schema)
         cached.fold = MetadataFold(copied)
-        self._appender.append_in_transaction(connection, cached, self._meta_call(changes).prepared[0])
+        if not self._appender.append_in_transaction(connection, cached, new_records(self._meta_call(changes))):
+            raise contention_error(new)
         metadata = cached.metadata
         assert metadata is not None
         self._rows.put(connection, SessionRow(metadata, cached.bytes, cached.part))
         return metadata
 
-    def recount_parts(self, connection: Connection, sid: UUID, before: int) -> list[Any]:
+    def _recount_parts(self, connection: Connection, sid: UUID, before: int) -> list[Any]:
         """Recompute the counts in a session's row from its records; return the parts."""
-        rows: list[Any] = connection.execute(self._record_sql["measured_parts"], {"sid": sid}, binary=True).fetchall()
-        connection.execute(self._record_sql["delete_parts"], {"sid": sid})
+        rows: list[Any] = connection.run("measured_parts", {"sid": sid}).fetchall()
+        connection.run("delete_parts", {"sid": sid})
         if not rows:
             return rows
         for part, size, first, last, _ in rows[:-1]:
             values = {"sid": sid, "part": part, "bytes": size, "first": first, "last": last}
-            connection.execute(self._record_sql["insert_part"], values)
+            connection.run("insert_part", values)
         part, size, first, last, _ = rows[-1]
         values = {
             "sid": sid,
@@ -200,7 +189,7 @@ class SessionLifecycle:
             "part_bytes": size,
             "part_first": first,
         }
-        if not connection.execute(self._record_sql["update_counts"], values).rowcount:
+        if not connection.run("update_counts", values).rowcount:
             raise ConflictError(f"session {session_of(sid)} has grown meanwhile")
         return rows
 
@@ -209,17 +198,17 @@ class SessionLifecycle:
         sid = sid_of(session)
 
         def work(connection: Connection) -> tuple[tuple[Part, ...], tuple[Part, ...]]:
-            row = connection.execute(self._record_sql["lock_session"], {"sid": sid}).fetchone()
+            row = connection.run("lock_session", {"sid": sid}).fetchone()
             if row is None:
                 raise rules.no_session(session)
-            head, before = row[0], self._reader.parts_in_transaction(connection, session)
+            head, before = row[0], read_parts(connection, session)
             if head:
-                self.recount_parts(connection, sid, head)
-                connection.execute(self._rows.sql["reset_listing"], {"sid": sid})
+                self._recount_parts(connection, sid, head)
+                connection.run("reset_listing", {"sid": sid})
             listing, _ = self._rows.fold(connection, session)
             self._rows.put(connection, listing)
             self._claims.put(connection, listing.metadata)
-            return before, self._reader.parts_in_transaction(connection, session)
+            return before, read_parts(connection, session)
 
         return self._database.run_transaction(work, repeatable=True)
 
@@ -231,23 +220,21 @@ class SessionLifecycle:
 
         def work(connection: Connection) -> int:
             values = {"sid": sid, "epoch": epoch}
-            row = connection.execute(self._sql["mark_deleted"], values).fetchone()
+            row = connection.run("mark_deleted", values).fetchone()
             if row is None:
                 raise rules.lease_error(session)
             self._rows.drop(connection, sid)
             self._claims.drop(connection, sid)
             self._passages.drop(connection, sid)
             stripe = stripe_of(sid.bytes)
-            connection.execute(self._sql["add_sessions"], {"stripe": stripe, "more": -1})
+            connection.run("add_sessions", {"stripe": stripe, "more": -1})
             return int(row[0])
 
         return self._database.run_transaction(work)
 
     def resume_deletions(self) -> None:
         """Continue interrupted deletions."""
-        for (sid,) in self._database.run_idempotent(
-            lambda connection: connection.execute(self._sql["deleted_sessions"], binary=True).fetchall()
-        ):
+        for (sid,) in self._database.fetch_all("deleted_sessions"):
             self.remove_rows(session_of(sid))
 
     def remove_rows(self, session: str) -> None:
@@ -256,12 +243,12 @@ class SessionLifecycle:
 
         def remove_batch(connection: Connection) -> bool:
             # Another process may have removed it, and the id may have been copied in again.
-            if connection.execute(self._sql["lock_deleted"], values).fetchone() is None:
+            if connection.run("lock_deleted", values).fetchone() is None:
                 return False
-            if connection.execute(self._record_sql["delete_batch"], values).rowcount:
+            if connection.run("delete_batch", values).rowcount:
                 return True
-            connection.execute(self._record_sql["delete_parts"], values)
-            connection.execute(self._sql["delete_session"], values)
+            connection.run("delete_parts", values)
+            connection.run("delete_session", values)
             return False
 
         while self._database.run_transaction(remove_batch, repeatable=True):

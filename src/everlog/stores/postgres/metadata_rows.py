@@ -8,28 +8,44 @@ so no append can be missed.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import suppress
+from functools import partial
 from hashlib import sha256
 from typing import Any
 from uuid import UUID
 
 import msgspec
 from msgspec.structs import replace
+from psycopg.errors import UndefinedFunction
 
 from everlog.errors import FormatError, InvalidIdError, NotFoundError, SettingsError, StoreFailedError, StoreFullError
+from everlog.index import listing_sql
+from everlog.index.listing_sql import SqlDialect, page_clauses
+from everlog.index.usage_rows import UsageTables, query_usage
 from everlog.log import line_codec
 from everlog.log.fold import MetadataFold
 from everlog.log.raw_lines import start_fold
 from everlog.log.usage_fold import session_usage, sum_by_day_and_model
 from everlog.model import Meta, Metadata, Through, UsageRow
-from everlog.ports import Filter, Order, Page, SessionRow, parse_cursor, since_ms
+from everlog.ports import (
+    DiskUsage,
+    Filter,
+    LargeSession,
+    Order,
+    Page,
+    SessionRow,
+    StorageArea,
+    UsageReport,
+    parse_cursor,
+)
+from everlog.ports.listing import COLUMNS
 from everlog.stores.file.log_tail import Report
+from everlog.stores.postgres import schema
 from everlog.stores.postgres.connections import Connection, Database
 from everlog.stores.postgres.driver_errors import ContentionError, ReadOnlyError
 from everlog.stores.postgres.id_columns import session_of, sid_of
 from everlog.stores.postgres.session_cache import SessionCache
-from everlog.stores.postgres.statements import load_statements
 from everlog.stores.rules import no_session
 
 MAX_REFRESHED = 100  # rows that a listing refreshes before it answers
@@ -48,8 +64,7 @@ class MetadataRows:
         self._cache = cache
         self._report = report
         self._schema = database.settings.schema
-        self.sql = load_statements("rows", self._schema)
-        self._record_sql = load_statements("records", self._schema)
+        self._table = f'"{self._schema}".listing'
 
     # --- one session
 
@@ -60,7 +75,7 @@ class MetadataRows:
     def fold(self, connection: Connection, session: str) -> tuple[SessionRow, int]:
         """Return a session's row up to its last record, and the seq that its listing covers."""
         sid = sid_of(session)
-        row = connection.execute(self.sql["listing_and_head"], {"sid": sid}, binary=True).fetchone()
+        row = connection.run("listing_and_head", {"sid": sid}).fetchone()
         if row is None:
             raise no_session(session)
         head, size, part, part_bytes, data, seq = row
@@ -91,8 +106,7 @@ class MetadataRows:
     def _records_above(self, connection: Connection, sid: UUID, after: int, head: int) -> Iterator[tuple[Any, ...]]:
         while after < head:
             values = {"sid": sid, "after": after, "head": head, "limit": _FOLD_PAGE}
-            statement = self._record_sql["page_above"]
-            rows = connection.execute(statement, values, binary=True).fetchall()
+            rows = connection.run("page_above", values).fetchall()
             if not rows:
                 session = session_of(sid)
                 raise no_session(session)
@@ -103,21 +117,21 @@ class MetadataRows:
 
     def has_birth_record(self, connection: Connection, sid: UUID) -> bool:
         """Return whether a log begins with the record of the session's initial fields."""
-        body = fetch_value(connection, self._record_sql["birth_record"], {"sid": sid})
+        body = connection.value("birth_record", {"sid": sid})
         return body is not None and isinstance(line_codec.decode(bytes(body)).record, Meta)
 
     # --- writing
 
     def insert(self, connection: Connection, metadata: Metadata) -> None:
         """Insert the row of a new session."""
-        connection.execute(self.sql["insert_listing"], _listing_values(SessionRow(metadata, 0, 1)))
+        connection.run("insert_listing", _listing_values(SessionRow(metadata, 0, 1)))
 
     def put(self, connection: Connection, row: SessionRow, *, unmark: bool = False) -> None:
         """Update a session's row. Call in a transaction; an older row changes nothing."""
         values = _listing_values(row)
         # Lock order: the row of `session` before that of `listing`, everywhere.
         unmarked = unmark and self._unmark(connection, values["sid"], values["seq"])
-        if connection.execute(self.sql["update_listing"], values).rowcount:
+        if connection.run("update_listing", values).rowcount:
             self._put_usage(connection, values["sid"], row.metadata)
         if unmarked:
             cached = self._cache.peek(row.id)
@@ -125,33 +139,28 @@ class MetadataRows:
                 cached.is_current = False  # its next append must see that the mark is gone
 
     def _unmark(self, connection: Connection, sid: UUID, seq: int) -> bool:
-        return bool(fetch_value(connection, self.sql["unmark"], {"sid": sid, "seq": seq}))
+        return bool(connection.value("unmark", {"sid": sid, "seq": seq}))
 
     def _put_usage(self, connection: Connection, sid: UUID, metadata: Metadata) -> None:
         """Write the usage rows of a session that are new or have changed."""
-        rows = connection.execute(self.sql["usage_rows"], {"sid": sid}, binary=True).fetchall()
+        rows = connection.run("usage_rows", {"sid": sid}).fetchall()
         stored = {row[:2]: row[2:] for row in rows}
         # Models with the same name in the column are added up.
         usage = sum_by_day_and_model(replace(row, model=indexable_text(row.model)) for row in session_usage(metadata))
         new = {(row.day, row.model): _usage_values(row) for row in usage}
         if not stored.keys() <= new.keys():
-            connection.execute(self.sql["delete_usage"], {"sid": sid})
+            connection.run("delete_usage", {"sid": sid})
             stored = {}
         changed = [(sid, *key, *new[key]) for key in new if stored.get(key) != new[key]]
         if changed:
-            with connection.cursor() as cursor:
-                cursor.executemany(self.sql["upsert_usage"], changed)
+            connection.run_many("upsert_usage", changed)
 
     def refresh_marked(self, limit: int = _MAX_BIGINT) -> None:
         """Refresh the rows of at most `limit` marked sessions, the last marked first."""
         tried: list[UUID] = []  # once each: later appends are after this call
         while len(tried) < limit:
             values = {"tried": tried, "limit": min(limit - len(tried), 1000)}
-            behind = self._database.run_idempotent(
-                lambda connection, values=values: connection.execute(  # type: ignore[misc]
-                    self.sql["stale_listings"], values, binary=True
-                ).fetchall()
-            )
+            behind = self._database.fetch_all("stale_listings", values)
             for sid, is_old in behind:
                 tried.append(sid)
                 try:
@@ -173,7 +182,7 @@ class MetadataRows:
 
         def work(connection: Connection) -> None:
             if rebuild:
-                connection.execute(self.sql["reset_listing"], {"sid": sid_of(session)})
+                connection.run("reset_listing", {"sid": sid_of(session)})
             row, _ = self.fold(connection, session)
             self.put(connection, row, unmark=unmark)
 
@@ -186,10 +195,9 @@ class MetadataRows:
         """Delete pending rows of indexed sessions, which every search would look at again."""
 
         def work(connection: Connection) -> int:
-            rows = connection.execute(self.sql["indexed_pending"], binary=True).fetchall()
+            rows = connection.run("indexed_pending").fetchall()
             sids = [sid for (sid,) in rows]
-            statement = self.sql["delete_indexed_pending"]
-            return connection.execute(statement, {"sids": sids}).rowcount if sids else 0
+            return connection.run("delete_indexed_pending", {"sids": sids}).rowcount if sids else 0
 
         with suppress(ReadOnlyError, StoreFullError):  # leftovers only cost time
             while self._database.run_idempotent(work):
@@ -198,42 +206,33 @@ class MetadataRows:
     def drop(self, connection: Connection, sid: UUID) -> None:
         """Delete the derived rows of a session."""
         for name in ("delete_listing", "delete_mark", "delete_usage"):
-            connection.execute(self.sql[name], {"sid": sid})
+            connection.run(name, {"sid": sid})
 
     # --- reading
 
     def page(self, criteria: Filter, limit: int, cursor: str | None, order: Order) -> Page:
         """Return a page of sessions, newest first, with the cursor of the next page."""
-        conditions, values = filter_conditions(criteria)
-        count_conditions, count_values = list(conditions), dict(values)
+        start = None
         if cursor is not None:
             active, last = parse_cursor(cursor)
             try:
-                sid = sid_of(last)
+                start = active, sid_of(last)
             except (InvalidIdError, NotFoundError):
                 problem = f"not a cursor: {cursor[:60]!r}"
                 raise FormatError(problem, hint="use the cursor of an earlier page") from None
-            values |= {"cursor_active": active, "cursor_sid": sid}
-            conditions.append(
-                "(active, sid) < (%(cursor_active)s, %(cursor_sid)s)" if order == "active" else "sid < %(cursor_sid)s"
-            )
-        order_by = "active DESC, sid DESC" if order == "active" else "sid DESC"
-        table = f'"{self._schema}".listing'
-        select = f"""SELECT sid, active, metadata, bytes, parts FROM {table}
-            {where_clause(conditions)} ORDER BY {order_by} LIMIT %(limit)s"""
-        count_sql = (
-            f"SELECT count(*) FROM {table} {where_clause(count_conditions)}"
-            if count_conditions
-            else self.sql["count_sessions"]
-        )
+        selected, counted, values = page_clauses(criteria, start, order, "sid", dialect=DIALECT)
+        values["limit"] = limit + 1
+        select = f"SELECT sid, active, metadata, bytes, parts FROM {self._table} {selected}"
         self.refresh_marked(MAX_REFRESHED)
 
         def query(connection: Connection) -> tuple[list[Any], int]:
-            page_values = {**values, "limit": limit + 1}
-            rows = connection.execute(select, page_values, binary=True).fetchall()
-            if count_conditions and cursor is None and len(rows) <= limit:
+            rows = connection.execute(select, values, binary=True).fetchall()
+            if not counted:
+                return rows, int(connection.value("count_sessions"))
+            if cursor is None and len(rows) <= limit:
                 return rows, len(rows)  # all of them: no need to count
-            return rows, int(fetch_value(connection, count_sql, count_values))
+            row = connection.execute(f"SELECT count(*) FROM {self._table} {counted}", values).fetchone()
+            return rows, 0 if row is None else row[0]
 
         rows, total = self._database.run_idempotent(query)
         sessions = [self._listed_row(sid, *columns) for sid, _, *columns in rows[:limit]]
@@ -261,48 +260,45 @@ class MetadataRows:
 
     def metadata(self, session: str) -> Metadata | None:
         """Return the metadata in the row, which may be some records behind."""
-        values = {"sid": sid_of(session)}
-        statement = self.sql["listing_metadata"]
-        row = self._database.run_idempotent(
-            lambda connection: connection.execute(statement, values, binary=True).fetchone()
-        )
+        row = self._database.fetch_row("listing_metadata", {"sid": sid_of(session)})
         return None if row is None else decode_metadata(row[0])
 
-    def query_fresh(self, query: Callable[[Connection], Any]) -> Any:
-        """Refresh all rows, then run a query on them."""
+    def usage(self, criteria: Filter, days: tuple[str, str], spenders: int) -> UsageReport:
+        """Return the usage of the sessions that match a filter, between two days."""
+
+        def query(connection: Connection) -> UsageReport:
+            def fetch(statement: str, values: dict[str, Any]) -> list[Any]:
+                return connection.execute(statement, values, binary=True).fetchall()
+
+            spent = f'"{self._schema}".spent'
+            tables = UsageTables(fetch, DIALECT, spent, self._table, "sid", "sid", _read_metadata)
+            return query_usage(tables, criteria, days, spenders)
+
         self.refresh_marked()
         return self._database.run_idempotent(query)
 
+    def disk_usage(self, biggest: int) -> DiskUsage:
+        """Return the disk usage of the schema; reads the rows of all sessions, but no records."""
 
-def filter_conditions(criteria: Filter, table: str = "") -> tuple[list[str], dict[str, Any]]:
-    """Return a filter as SQL conditions and their values."""
-    conditions: list[str] = []
-    values: dict[str, Any] = {}
-    for column in ("agent", "sender", "source"):
-        value = getattr(criteria, column)
-        if value is not None:
-            conditions.append(f"{table}{column} = %({column})s")
-            values[column] = indexable_text(value)
-    if criteria.unfinished is not None:
-        conditions.append(f"{table}unfinished" if criteria.unfinished else f"NOT {table}unfinished")
-    if criteria.since is not None:
-        conditions.append(f"{table}active >= %(since)s")
-        values["since"] = since_ms(criteria)
-    if criteria.title is not None:
-        conditions.append(f"strpos({table}title, %(title)s) > 0")
-        values["title"] = storable_text(criteria.title).casefold()
-    return conditions, values
+        def query(connection: Connection) -> DiskUsage:
+            sessions, records, size = connection.run("totals").fetchall()[0]
+            largest = connection.run("largest_sessions", {"limit": max(biggest, 0)}).fetchall()
+            try:
+                tables = connection.run("table_sizes", {"schema": self._schema}).fetchall()
+            except UndefinedFunction:  # a compatible database without these functions
+                tables = []
+            sizes = ((_read_metadata(sid, data), size, head) for sid, size, head, data in largest)
+            return DiskUsage(
+                sessions,
+                records,
+                size,
+                version=schema.version(connection, self._schema) or 0,
+                rooms=tuple(StorageArea(*row) for row in tables),
+                biggest=tuple(LargeSession(data.id, data.display_title, size, head) for data, size, head in sizes),
+            )
 
-
-def where_clause(conditions: Sequence[str]) -> str:
-    """Return conditions as a WHERE clause, empty if there are none."""
-    return "WHERE " + " AND ".join(conditions) if conditions else ""
-
-
-def fetch_value(connection: Connection, statement: str, values: dict[str, Any] | None = None) -> Any:
-    """Return the first column of the first row; None if there is no row."""
-    row = connection.execute(statement, values or None).fetchone()
-    return None if row is None else row[0]
+        self.refresh_marked()
+        return self._database.run_idempotent(query)
 
 
 def storable_text(value: str) -> str:
@@ -326,20 +322,33 @@ def decode_metadata(data: bytes) -> Metadata | None:
         return None
 
 
+def _read_metadata(sid: UUID, data: bytes | None) -> Metadata:
+    return (None if data is None else decode_metadata(data)) or Metadata(id=session_of(sid))
+
+
+DIALECT = SqlDialect(
+    parameter="%({})s",
+    contains="strpos({}, {}) > 0",
+    booleans=("false", "true"),
+    sum="sum({})",
+    count_sum=f"least(sum({{}}), {_MAX_BIGINT})::bigint",  # a sum may exceed it
+    text=storable_text,
+    key=indexable_text,
+)
+filter_conditions = partial(listing_sql.filter_conditions, dialect=DIALECT)
+
+
 def _listing_values(row: SessionRow) -> dict[str, Any]:
-    data = row.metadata
-    return {
-        "sid": sid_of(data.id),
-        "seq": data.through.seq,
+    keys = {name: indexable_text(COLUMNS[name](row)) for name in ("agent", "sender", "source")}
+    return keys | {
+        "sid": sid_of(row.id),
+        "seq": row.metadata.through.seq,
         "active": max(min(row.active, _MAX_BIGINT), -_MAX_BIGINT),
         "bytes": row.bytes,
         "parts": row.parts,
-        "unfinished": data.unfinished,
-        "agent": indexable_text(data.agent),
-        "sender": indexable_text(data.sender),
-        "source": indexable_text(data.source),
-        "title": storable_text(data.title or "").casefold(),
-        "metadata": msgspec.json.encode(data),
+        "unfinished": row.metadata.unfinished,
+        "title": storable_text(row.metadata.title or "").casefold(),
+        "metadata": msgspec.json.encode(row.metadata),
     }
 
 

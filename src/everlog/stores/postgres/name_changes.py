@@ -10,49 +10,47 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from everlog.errors import EverlogError, SessionBusyError
+from everlog.errors import EverlogError
 from everlog.log.fold import MetadataFold, apply_changes
 from everlog.model import AnyRecord, Metadata
 from everlog.ports import SessionRow
-from everlog.stores.postgres.append_statement import Appender
-from everlog.stores.postgres.connections import Connection
+from everlog.settings import SessionSettings
+from everlog.stores.postgres.append_statement import Appender, contention_error, new_records
+from everlog.stores.postgres.connections import Connection, Database
 from everlog.stores.postgres.driver_errors import ConnectionLostError
 from everlog.stores.postgres.metadata_rows import MetadataRows
 from everlog.stores.postgres.name_claims import NameClaims, names_of
+from everlog.stores.postgres.part_layout import NewRecord
 from everlog.stores.postgres.session_cache import CachedSession
-from everlog.stores.rules import AppendCall, PreparedRecord
+from everlog.stores.rules import AppendCall
 from everlog.stores.store_verbs import Compose
 
 
-class NameChanges:
-    """Changes of names in one store; callers hold the lock of the cached session."""
+class NamingAppender(Appender):
+    """The write path of one store, names included; callers hold the lock of the cached session."""
 
     def __init__(
         self,
-        *,
-        appender: Appender,
+        database: Database,
+        settings: SessionSettings,
         rows: MetadataRows,
         claims: NameClaims,
         meta_call: Callable[[dict[str, Any]], AppendCall],
-        seconds: float,
     ) -> None:
-        """`seconds`: how long to retry while other processes write to the same session."""
-        self._appender, self._rows, self._claims = appender, rows, claims
-        self._meta_call, self._seconds = meta_call, seconds
+        super().__init__(database, settings)
+        self._rows, self._claims, self._meta_call = rows, claims, meta_call
 
-    def append(self, cached: CachedSession, call: AppendCall) -> list[AnyRecord]:
+    def append_names(self, cached: CachedSession, call: AppendCall) -> list[AnyRecord]:
         """Append records that change names, unchanged; their claims are written with them."""
 
         def follow_up(connection: Connection) -> None:
-            row, _ = self._rows.fold(connection, cached.session)
-            self._rows.put(connection, row)
-            self._claims.put(connection, row.metadata)
+            self._put(connection, self._rows.fold(connection, cached.session)[0])
 
-        return self._appender.append(cached, call, follow_up)
+        return self.append(cached, call, follow_up)
 
-    def change(self, cached: CachedSession, changes: dict[str, Any], compose: Compose) -> None:
+    def change_names(self, cached: CachedSession, changes: dict[str, Any], compose: Compose) -> None:
         """Store the record that `compose` returns; the names in `changes` are locked for it."""
-        deadline = time.monotonic() + self._seconds
+        deadline = time.monotonic() + self._settings.lock_seconds
         lost: ConnectionLostError | None = None
         while True:
             try:
@@ -65,39 +63,57 @@ class NameChanges:
                     raise lost from error
                 raise
             if time.monotonic() > deadline:
-                raise lost or SessionBusyError(
-                    f"other processes are writing to session {cached.session}", session=cached.session
-                )
+                raise lost or contention_error(cached.session)
 
     def _try_change(self, cached: CachedSession, changes: dict[str, Any], compose: Compose) -> bool:
-        metadata = self._refresh(cached)
+        """Compose and store a record in one transaction; False if the log has grown meanwhile."""
+        metadata = self._refresh_metadata(cached)
+        names = names_of(metadata, changes) | names_of(apply_changes(metadata, changes))
+        before = cached.snapshot()
+        new: list[NewRecord] = []
 
-        def compose_record(connection: Connection) -> PreparedRecord | None:
-            changed = apply_changes(metadata, changes)
-            self._claims.lock(connection, names_of(metadata, changes) | names_of(changed))
+        def work(connection: Connection) -> bool:
+            cached.restore(before)  # an earlier attempt may have advanced it
+            self._claims.lock(connection, names)
             composed = compose(metadata, self._claims.holder_lookup(connection))
-            return self._meta_call(composed).prepared[0] if composed else None
+            if not composed:
+                return True
+            new[:] = new_records(self._meta_call(composed))
+            if not self.append_in_transaction(connection, cached, new):
+                return False
+            self._put(connection, SessionRow(cached.folded_metadata(), cached.bytes, cached.part))
+            return True
 
-        def follow_up(connection: Connection) -> None:
-            metadata_after = cached.folded_metadata()
-            self._rows.put(connection, SessionRow(metadata_after, cached.bytes, cached.part))
-            self._claims.put(connection, metadata_after)
+        try:
+            return self._database.run_transaction(work)
+        except ConnectionLostError as lost:
+            cached.restore(before)
+            self._database.discard_connections()
+            try:
+                if new and self.confirm_stored(cached.session, [new[0].rid]):
+                    cached.is_current = False  # it was restored to the state before
+                    return True
+            except EverlogError as error:
+                raise lost from error  # any other error means that nothing was stored
+            raise
+        except BaseException:
+            cached.restore(before)
+            raise
 
-        return self._appender.append_composed(cached, compose_record, follow_up)
+    def _put(self, connection: Connection, row: SessionRow) -> None:
+        self._rows.put(connection, row)
+        self._claims.put(connection, row.metadata)
 
-    def _refresh(self, cached: CachedSession) -> Metadata:
+    def _refresh_metadata(self, cached: CachedSession) -> Metadata:
         """Reload the end of a log; return the metadata there."""
-        deadline = time.monotonic() + self._seconds
+        deadline = time.monotonic() + self._settings.lock_seconds
         while True:
-            self._appender.refresh(cached)
+            self.refresh(cached)
             if cached.fold is not None:
-                break
+                return cached.folded_metadata()
             metadata = self._rows.row(cached.session).metadata
             if metadata.through.seq == cached.head:
                 cached.fold = MetadataFold(metadata)
-                break
+                return cached.folded_metadata()
             if time.monotonic() > deadline:
-                raise SessionBusyError(
-                    f"other processes are writing to session {cached.session}", session=cached.session
-                )
-        return cached.folded_metadata()
+                raise contention_error(cached.session)

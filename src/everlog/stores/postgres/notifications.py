@@ -20,7 +20,6 @@ from everlog.errors import EverlogError, SettingsError
 from everlog.stores.file.log_tail import Report
 from everlog.stores.postgres.connections import Connection, Database
 from everlog.stores.postgres.id_columns import sid_of, stripe_of
-from everlog.stores.postgres.statements import load_statements
 
 CHANNELS = 64
 SEND_INTERVAL = 0.05  # seconds
@@ -38,7 +37,6 @@ class Notifications:
         self._database = database
         self._report = report
         self._schema = database.settings.schema
-        self._sql = load_statements("sharing", self._schema)
         self.max_pause = MAX_PAUSE
         self.reset()
 
@@ -118,7 +116,7 @@ class Notifications:
             for start in range(0, len(ids), MAX_SESSIONS)
         ]
         values = {"channels": [c for c, _ in messages], "payloads": [p for _, p in messages]}
-        self._database.run_once(lambda connection: connection.execute(self._sql["notify"], values))
+        self._database.run_once(lambda connection: connection.run("notify", values))
 
     # --- listening
 

@@ -13,7 +13,7 @@ from typing import Any, TypeVar, cast
 
 from everlog.errors import ConflictError, StoreFullError
 from everlog.index.search.search_index import SearchIndex
-from everlog.model import TURN_END, AnyRecord, Damaged, Entry, Event, Meta, Metadata, Part
+from everlog.model import TURN_END, AnyRecord, Event, Meta, Metadata
 from everlog.ports import (
     Chats,
     DiskUsage,
@@ -32,15 +32,13 @@ from everlog.ports import (
 )
 from everlog.settings import Settings
 from everlog.stores.postgres import schema
-from everlog.stores.postgres.append_statement import Appender
 from everlog.stores.postgres.background import BackgroundThreads
 from everlog.stores.postgres.connections import Database
 from everlog.stores.postgres.driver_errors import ReadOnlyError
 from everlog.stores.postgres.id_columns import sid_of
 from everlog.stores.postgres.leases import Leases, PostgresLease, new_owner_name
-from everlog.stores.postgres.lifecycle import SessionLifecycle
 from everlog.stores.postgres.metadata_rows import MetadataRows
-from everlog.stores.postgres.name_changes import NameChanges
+from everlog.stores.postgres.name_changes import NamingAppender
 from everlog.stores.postgres.name_claims import NAME_FIELDS, NameClaims
 from everlog.stores.postgres.notifications import Notifications
 from everlog.stores.postgres.passage_search import PassageSearch
@@ -48,9 +46,6 @@ from everlog.stores.postgres.record_reader import RecordReader
 from everlog.stores.postgres.row_transfer import RowTransfer
 from everlog.stores.postgres.session_cache import CachedSession, SessionCache
 from everlog.stores.postgres.shared_state import SharedState
-from everlog.stores.postgres.statements import load_statements
-from everlog.stores.postgres.table_sizes import query_disk_usage
-from everlog.stores.postgres.usage_sql import query_usage
 from everlog.stores.process_fork import register_fork_hooks
 from everlog.stores.rules import AppendCall
 from everlog.stores.store_verbs import Compose, StoreVerbs
@@ -58,7 +53,7 @@ from everlog.stores.store_verbs import Compose, StoreVerbs
 T = TypeVar("T")
 
 
-class PostgresStore(StoreVerbs, Reporting, Measurable, Transferable):
+class PostgresStore(StoreVerbs, RecordReader, Reporting, Measurable, Transferable):
     """The store port on a database that many machines share."""
 
     lease_type = PostgresLease
@@ -75,35 +70,17 @@ class PostgresStore(StoreVerbs, Reporting, Measurable, Transferable):
             durable=options.session.durability == "always",
             prepare=lambda connection: schema.check(connection, options.postgres.schema),
         )
-        self._sql = load_statements("sessions", options.postgres.schema)
-        self._record_sql = load_statements("records", options.postgres.schema)
         self._cache = SessionCache()
         self._background = BackgroundThreads(options.postgres.lease_seconds, report)
         self._rows = MetadataRows(self.database, self._cache, report)
         self._leases = Leases(self.database, self._background)
         self._claims = NameClaims(self.database)
-        self._appender = Appender(self.database, self.limits)
-        self._reader = RecordReader(self.database)
+        self._appender = NamingAppender(self.database, self.limits, self._rows, self._claims, self._meta_call)
         self.passages = PassageSearch(self.database)
-        self._lifecycle = SessionLifecycle(
-            self.database,
-            rows=self._rows,
-            claims=self._claims,
-            passages=self.passages,
-            appender=self._appender,
-            reader=self._reader,
-            meta_call=self._meta_call,
-        )
-        self._name_changes = NameChanges(
-            appender=self._appender,
-            rows=self._rows,
-            claims=self._claims,
-            meta_call=self._meta_call,
-            seconds=self.limits.lock_seconds,
-        )
+        parts = (self.database, self._rows, self._claims, self.passages)
+        self._lifecycle = RowTransfer(*parts, appender=self._appender, meta_call=self._meta_call)
         self._notifications = Notifications(self.database, report)
         self.sharing = SharedState(self.database, self._notifications)
-        self._transfer = RowTransfer(self.database, self._rows, self._claims, self.passages, self._lifecycle)
         self._background.refresh_row = self._rows.refresh
         self._background.renew_leases = self._leases.renew
         register_fork_hooks(in_child=self._after_fork_in_child)
@@ -132,10 +109,7 @@ class PostgresStore(StoreVerbs, Reporting, Measurable, Transferable):
             ends_turn = ends_turn or (isinstance(record, Event) and record.kind == TURN_END)
         with self._locked(session) as cached:
             try:
-                if changes_names:
-                    stored = self._name_changes.append(cached, call)
-                else:
-                    stored = self._appender.append(cached, call)
+                stored = (self._appender.append_names if changes_names else self._appender.append)(cached, call)
             except ConflictError:
                 if isinstance(call.lease, PostgresLease) and cached.epoch != call.lease.epoch:
                     call.lease.mark_lost()
@@ -155,7 +129,7 @@ class PostgresStore(StoreVerbs, Reporting, Measurable, Transferable):
 
     def _change(self, session: str, fields: dict[str, Any], compose: Compose) -> Metadata:
         with self._locked(session) as cached:
-            self._name_changes.change(cached, fields, compose)
+            self._appender.change_names(cached, fields, compose)
             self._background.schedule_refresh(session)
             self._notifications.announce(session)
             return cached.metadata or self._rows.row(session).metadata
@@ -177,21 +151,9 @@ class PostgresStore(StoreVerbs, Reporting, Measurable, Transferable):
 
     # --- reading
 
-    def read(self, session: str, *, after: int = 0, limit: int | None = None) -> Iterator[Entry]:
-        """Return the records above a seq, read lazily in pages."""
-        return self._reader.forward(session, max(after, -1), limit)
-
-    def tail(self, session: str) -> Iterator[Entry]:
-        """Return all records, newest first, read lazily."""
-        return self._reader.backward(session)
-
     def metadata(self, session: str) -> Metadata:
         """Return the metadata: the listing row plus the records after it."""
         return self._rows.row(session).metadata
-
-    def parts(self, session: str) -> tuple[Part, ...]:
-        """Return the parts that the log would have as files."""
-        return self._reader.parts(session)
 
     # --- finding
 
@@ -212,9 +174,7 @@ class PostgresStore(StoreVerbs, Reporting, Measurable, Transferable):
         return Chats(current[0], self._claims.newest_unnumbered(thread) or current[0], 0)
 
     def _exists(self, session: str) -> bool:
-        values, statement = {"sid": sid_of(session)}, self._sql["session_exists"]
-        row = self.database.run_idempotent(lambda connection: connection.execute(statement, values).fetchone())
-        return row is not None
+        return self.database.fetch_row("session_exists", {"sid": sid_of(session)}) is not None
 
     def _holder(self, name: str) -> tuple[str, int] | None:
         return self._claims.holder(name)
@@ -226,11 +186,7 @@ class PostgresStore(StoreVerbs, Reporting, Measurable, Transferable):
         return self._claims.ids_with_prefix(prefix)
 
     def _usage(self, criteria: Filter, days: tuple[str, str], spenders: int) -> UsageReport:
-        schema_name = self.database.settings.schema
-        report: UsageReport = self._rows.query_fresh(
-            lambda connection: query_usage(connection, schema_name, criteria, days, spenders)
-        )
-        return report
+        return self._rows.usage(criteria, days, spenders)
 
     # --- search
 
@@ -271,30 +227,20 @@ class PostgresStore(StoreVerbs, Reporting, Measurable, Transferable):
 
     def ids(self) -> Iterator[str]:
         """Yield the ids of all sessions, oldest first."""
-        return self._transfer.ids()
-
-    def lines(self, session: str) -> Iterator[RawLine | Damaged]:
-        """Return the exact lines of a session at this moment."""
-        return iter(self._reader.lines(session))
+        return self._lifecycle.ids()
 
     def adopt(self, source: Metadata, lines: Callable[[], Iterator[RawLine]], after: int | None = None) -> None:
         """Insert a session of another store, or its lines after `after`. Durable on return."""
         try:
-            self._transfer.adopt(source, lines, after)
+            self._lifecycle.adopt(source, lines, after)
         finally:
             self._cache.forget(source.id)
 
     def disk_usage(self, biggest: int = 10) -> DiskUsage:
         """Return the number and size of sessions, and the size of the tables."""
-        name = self.database.settings.schema
-        usage: DiskUsage = self._rows.query_fresh(lambda connection: query_disk_usage(connection, name, biggest))
-        return usage
+        return self._rows.disk_usage(biggest)
 
     # --- maintenance
-
-    def verify(self, session: str) -> tuple[Damaged, ...]:
-        """Return every problem with a session's records."""
-        return self._reader.verify(session)
 
     def repair(self, session: str) -> tuple[str, ...]:
         """Rebuild counts and derived rows from the log; delete nothing."""

@@ -17,7 +17,6 @@ from everlog.model import SCHEMA_VERSION, Damaged, Entry, Part
 from everlog.ports import RawLine
 from everlog.stores.postgres.connections import Connection, Database
 from everlog.stores.postgres.id_columns import session_of, sid_of
-from everlog.stores.postgres.statements import load_statements
 from everlog.stores.rules import no_session
 
 _PAGE_BYTES = 4_000_000  # approximately
@@ -26,24 +25,23 @@ _FIRST_FORWARD, _FIRST_BACKWARD = 256, 64  # records of the first page
 
 
 class RecordReader:
-    """The read path of one store."""
+    """The verbs of a store that read its records."""
 
-    def __init__(self, database: Database) -> None:
-        self._database = database
-        self._sql = load_statements("records", database.settings.schema)
+    database: Database
 
     # --- records
 
-    def forward(self, session: str, after: int, limit: int | None) -> Iterator[Entry]:
+    def read(self, session: str, *, after: int = 0, limit: int | None = None) -> Iterator[Entry]:
         """Return the records above a seq; reads the first page at once, or raises NotFoundError."""
         sid = sid_of(session)
+        after = max(after, -1)
         page_size = _FIRST_FORWARD if limit is None else max(min(limit, _FIRST_FORWARD), 1)
         values = {"sid": sid, "after": after, "limit": page_size}
         head, rows = self._first_page(session, "first_page", values)
         pages = self._forward(sid, head, rows, page_size, limit)
         return (self._decode_entry(sid, row) for row in pages)
 
-    def lines(self, session: str) -> Iterator[RawLine]:
+    def lines(self, session: str) -> Iterator[RawLine | Damaged]:
         """Yield the exact lines of a session, including the birth record."""
         sid = sid_of(session)
         values = {"sid": sid, "after": -1, "limit": _FIRST_FORWARD}
@@ -67,7 +65,7 @@ class RecordReader:
             values = {"sid": sid, "after": after, "head": head, "limit": page_size}
             rows = self._next_page("page_above", values)
 
-    def backward(self, session: str) -> Iterator[Entry]:
+    def tail(self, session: str) -> Iterator[Entry]:
         """Return all records but the birth record, newest first; reads the first page at once."""
         sid = sid_of(session)
         _, rows = self._first_page(session, "last_page", {"sid": sid, "limit": _FIRST_BACKWARD})
@@ -86,7 +84,7 @@ class RecordReader:
             rows = self._next_page("page_below", values)
 
     def _first_page(self, session: str, statement: str, values: dict[str, Any]) -> tuple[int, list[Any]]:
-        rows = self._fetch(statement, values)
+        rows = self.database.fetch_all(statement, values)
         if not rows:
             raise no_session(session)
         head = rows[0][0]
@@ -94,16 +92,11 @@ class RecordReader:
 
     def _next_page(self, statement: str, values: dict[str, Any]) -> list[Any]:
         """Read another page; NotFoundError if the session was deleted: records may be missing."""
-        rows = self._fetch(statement, values)
+        rows = self.database.fetch_all(statement, values)
         if not rows:
             session = session_of(values["sid"])
             raise NotFoundError(f"session {session} was deleted", session=session)
         return [row for row in rows if row[0] is not None]
-
-    def _fetch(self, statement: str, values: dict[str, Any]) -> list[Any]:
-        return self._database.run_idempotent(
-            lambda connection: connection.execute(self._sql[statement], values, binary=True).fetchall()
-        )
 
     @staticmethod
     def _fitting_page_size(rows: list[Any]) -> int:
@@ -125,31 +118,20 @@ class RecordReader:
 
     def _damaged_entry(self, sid: UUID, seq: int, part: int, line: bytes, problem: str) -> Damaged:
         values = {"sid": sid, "part": part, "seq": seq}
-        start = int(self._fetch("record_offset", values)[0][0])
+        start = int(self.database.fetch_all("record_offset", values)[0][0])
         return Damaged(file=part_name(part), start=start, end=start + len(line), seq=seq, problem=problem)
 
     # --- parts
 
     def parts(self, session: str) -> tuple[Part, ...]:
         """Return the parts that the log would have as files."""
-        return self._database.run_idempotent(lambda connection: self._parts(connection, session))
 
-    def _parts(self, connection: Connection, session: str) -> tuple[Part, ...]:
-        with connection.transaction():  # one snapshot
-            connection.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
-            return self.parts_in_transaction(connection, session)
+        def read(connection: Connection) -> tuple[Part, ...]:
+            with connection.transaction():  # one snapshot
+                connection.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
+                return read_parts(connection, session)
 
-    def parts_in_transaction(self, connection: Connection, session: str) -> tuple[Part, ...]:
-        """Return the parts, in a transaction in which they cannot change."""
-        values = {"sid": sid_of(session)}
-        row = connection.execute(self._sql["current_part"], values, binary=True).fetchone()
-        full = connection.execute(self._sql["full_parts"], values, binary=True).fetchall()
-        if row is None:
-            raise no_session(session)
-        current, size, first, head, _ = row
-        parts = [Part(part_name(n), b, f or None, (z if f else None)) for n, b, f, z in full]
-        last = head if first else None
-        return (*parts, Part(part_name(current), size, first or None, last))
+        return self.database.run_idempotent(read)
 
     # --- integrity check
 
@@ -157,40 +139,48 @@ class RecordReader:
         """Return every problem of a session: crc, seq, epoch, parts."""
         sid = sid_of(session)
         problems: list[Damaged] = []
+
+        def report(problem: str, seq: int | None = None, file: str = "") -> None:
+            problems.append(Damaged(file=file, start=0, end=0, seq=seq, problem=problem))
+
         expected: int | None = None
         last = 0
-        measured: dict[str, int] = {}
         parts = self.parts(session)
-        for entry in self.forward(session, -1, None):
+        for entry in self.read(session, after=-1):
             seq = entry.seq or 0
             if expected is None:
                 expected = 0 if seq == 0 else 1
             if seq != expected:
-                missing = f"records {expected} to {seq - 1} are missing"
-                problems.append(Damaged(file="", start=0, end=0, seq=expected, problem=missing))
+                report(f"records {expected} to {seq - 1} are missing", expected)
             expected, last = seq + 1, seq
             if isinstance(entry, Damaged):
                 problems.append(entry)
             elif entry.schema_version > SCHEMA_VERSION:
-                newer = f"schema version {entry.schema_version} is newer than ours"
-                problems.append(Damaged(file="", start=0, end=0, seq=seq, problem=newer))
-        for seq, part in self._fetch("epoch_decreases", {"sid": sid}):
-            back = "its epoch is lower than the one before"
-            problems.append(Damaged(file=part_name(part), start=0, end=0, seq=seq, problem=back))
-        measured = {part_name(row[0]): row[1] for row in self._fetch("measured_parts", {"sid": sid})}
-        parts_after = self.parts(session)
-        if parts_after == parts:  # else an append came in between, and the counts cannot be compared
-            for item in parts:
-                if measured.get(item.file, 0) != item.bytes:
-                    wrong = f"has {measured.get(item.file, 0)} bytes, not {item.bytes}"
-                    problems.append(Damaged(file=item.file, start=0, end=0, problem=wrong))
-            counted = {item.file for item in parts}
-            for file, size in measured.items():
-                if file not in counted:
-                    wrong = f"has {size} bytes, but is not in the list of parts"
-                    problems.append(Damaged(file=file, start=0, end=0, problem=wrong))
-            head = max((item.last_seq or 0 for item in parts), default=0)
-            if last < head:
-                lost = f"records {last + 1} to {head} are missing"
-                problems.append(Damaged(file="", start=0, end=0, seq=last + 1, problem=lost))
+                report(f"schema version {entry.schema_version} is newer than ours", seq)
+        for seq, part in self.database.fetch_all("epoch_decreases", {"sid": sid}):
+            report("its epoch is lower than the one before", seq, part_name(part))
+        measured = {part_name(row[0]): row[1] for row in self.database.fetch_all("measured_parts", {"sid": sid})}
+        if self.parts(session) != parts:  # an append came in between, and the counts cannot be compared
+            return tuple(problems)
+        for item in parts:
+            size = measured.pop(item.file, 0)
+            if size != item.bytes:
+                report(f"has {size} bytes, not {item.bytes}", file=item.file)
+        for file, size in measured.items():
+            report(f"has {size} bytes, but is not in the list of parts", file=file)
+        head = max((item.last_seq or 0 for item in parts), default=0)
+        if last < head:
+            report(f"records {last + 1} to {head} are missing", last + 1)
         return tuple(problems)
+
+
+def read_parts(connection: Connection, session: str) -> tuple[Part, ...]:
+    """Return the parts, in a transaction in which they cannot change."""
+    values = {"sid": sid_of(session)}
+    row = connection.run("current_part", values).fetchone()
+    full = connection.run("full_parts", values).fetchall()
+    if row is None:
+        raise no_session(session)
+    current, size, first, head, _ = row
+    parts = [Part(part_name(n), b, f or None, (z if f else None)) for n, b, f, z in full]
+    return (*parts, Part(part_name(current), size, first or None, head if first else None))

@@ -16,15 +16,12 @@ from everlog.log import raw_lines
 from everlog.log.fold import MetadataFold
 from everlog.model import SCHEMA_VERSION, Damaged, Metadata
 from everlog.ports import RawLine, SessionRow
-from everlog.stores.postgres.connections import Connection, Database
+from everlog.stores.postgres.connections import Connection
 from everlog.stores.postgres.driver_errors import DuplicateRowError
-from everlog.stores.postgres.id_columns import name_of, rid_of, session_of, sid_of, stripe_of
+from everlog.stores.postgres.id_columns import rid_of, session_of, sid_of
 from everlog.stores.postgres.lifecycle import SessionLifecycle
-from everlog.stores.postgres.metadata_rows import MetadataRows
-from everlog.stores.postgres.name_claims import NameClaims, names_of
+from everlog.stores.postgres.name_claims import names_of
 from everlog.stores.postgres.part_layout import KINDS
-from everlog.stores.postgres.passage_search import PassageSearch
-from everlog.stores.postgres.statements import load_statements
 from everlog.stores.rules import no_session
 
 _BATCH_LINES, _BATCH_BYTES = 1000, 4_000_000  # of one statement
@@ -39,35 +36,14 @@ class _Target(NamedTuple):
     seq_by_rid: dict[UUID, int]  # of its records, as far as looked up
 
 
-class RowTransfer:
+class RowTransfer(SessionLifecycle):
     """Lists the sessions of a store and adopts those of other stores."""
-
-    def __init__(
-        self,
-        database: Database,
-        rows: MetadataRows,
-        claims: NameClaims,
-        passages: PassageSearch,
-        lifecycle: SessionLifecycle,
-    ) -> None:
-        self._database = database
-        self._rows, self._claims = rows, claims
-        self._passages, self._lifecycle = passages, lifecycle
-        name = database.settings.schema
-        self._sql = load_statements("transfer", name)
-        self._session_sql = load_statements("sessions", name)
-        self._record_sql = load_statements("records", name)
 
     def ids(self) -> Iterator[str]:
         """Yield the ids of all sessions, oldest first."""
         after = UUID(int=0)
         while True:
-            values = {"after": after}
-            rows = self._database.run_idempotent(
-                lambda connection, values=values: connection.execute(  # type: ignore[misc]
-                    self._sql["session_ids"], values, binary=True
-                ).fetchall()
-            )
+            rows = self._database.fetch_all("session_ids", {"after": after})
             yield from (session_of(row[0]) for row in rows)
             if not rows:
                 return
@@ -93,8 +69,7 @@ class RowTransfer:
         first = next(lines, None)
         fold = raw_lines.start_fold(first, source)
         blank, sid = fold.metadata(1, 0), sid_of(source.id)
-        connection.execute(self._session_sql["insert_session"], {"sid": sid})
-        self._rows.insert(connection, blank)
+        self._insert(connection, blank)
         metadata = blank
         if first is not None:
             target = _Target(sid, 0, is_append=False, seq_by_rid={})
@@ -102,15 +77,11 @@ class RowTransfer:
             metadata = self._insert_lines(connection, target, fold, lines, before=0)
         # Copying may take long, so names are locked after it.
         self._claims.lock(connection, names_of(metadata))
-        self._claims.put(connection, metadata, new=True)
-        stripe = stripe_of(name_of(metadata.thread))
-        connection.execute(self._session_sql["add_sessions"], {"stripe": stripe, "more": 1})
-        if first is not None or metadata.title:
-            self._passages.mark_pending(connection, sid, metadata.through.seq)
+        self._register(connection, metadata, with_records=first is not None)
 
     def _append_lines(self, connection: Connection, session: str, lines: Iterator[RawLine], after: int) -> None:
         sid = sid_of(session)
-        row = connection.execute(self._record_sql["lock_session"], {"sid": sid}).fetchone()
+        row = connection.run("lock_session", {"sid": sid}).fetchone()
         if row is None:
             raise no_session(session)
         head, epoch = row
@@ -128,7 +99,7 @@ class RowTransfer:
         self, connection: Connection, target: _Target, fold: MetadataFold, lines: Iterable[RawLine], before: int
     ) -> Metadata:
         """Insert lines after the seq `before`; return the metadata after them."""
-        for batch in _batches(lines):
+        for batch in raw_lines.batch_lines(lines, _BATCH_BYTES, _BATCH_LINES):
             records = [None if isinstance(line.entry, Damaged) else line.entry for line in batch]
             values = {
                 "sid": target.sid,
@@ -139,16 +110,16 @@ class RowTransfer:
                 "kinds": [0 if r is None else KINDS.get(r.record_type, 0) for r in records],
                 "bodies": [line.body for line in batch],
             }
-            connection.execute(self._sql["insert_records"], values)
+            connection.run("insert_records", values)
             for line in batch:
                 raw_lines.add_line(fold, line)
-        parts = self._lifecycle.recount_parts(connection, target.sid, before)
+        parts = self._recount_parts(connection, target.sid, before)
         part, size = parts[-1][0], parts[-1][1]
         metadata = fold.metadata(part, size)
         if metadata.newest_schema > SCHEMA_VERSION:
             newest = {"sid": target.sid, "newest": min(metadata.newest_schema, 32767)}
-            connection.execute(self._sql["raise_newest"], newest)
-        connection.execute(self._rows.sql["reset_listing"], {"sid": target.sid})
+            connection.run("raise_newest", newest)
+        connection.run("reset_listing", {"sid": target.sid})
         self._rows.put(connection, SessionRow(metadata, sum(row[1] for row in parts), part))
         return metadata
 
@@ -167,22 +138,8 @@ class RowTransfer:
             values = {"sid": target.sid, "rids": rids}
             existing: list[Any] = []
             if target.is_append:
-                statement = self._record_sql["records_by_rid"]
-                existing = connection.execute(statement, values, binary=True).fetchall()
+                existing = connection.run("records_by_rid", values).fetchall()
             target.seq_by_rid.update({rid: seq for rid, seq, _ in existing})
             if not existing:
                 target.seq_by_rid.update(zip(rids, (line.seq for line in batch), strict=True))
                 return rids
-
-
-def _batches(lines: Iterable[RawLine]) -> Iterator[list[RawLine]]:
-    batch: list[RawLine] = []
-    size = 0
-    for line in lines:
-        batch.append(line)
-        size += len(line.body)
-        if len(batch) == _BATCH_LINES or size >= _BATCH_BYTES:
-            yield batch
-            batch, size = [], 0
-    if batch:
-        yield batch

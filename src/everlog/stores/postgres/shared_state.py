@@ -9,9 +9,8 @@ from uuid import uuid4
 from everlog.errors import ConflictError
 from everlog.stores.postgres.connections import Connection, Database
 from everlog.stores.postgres.id_columns import session_of, sid_of
-from everlog.stores.postgres.metadata_rows import fetch_value, storable_text
+from everlog.stores.postgres.metadata_rows import storable_text
 from everlog.stores.postgres.notifications import Listener, Notifications, OnChange
-from everlog.stores.postgres.statements import load_statements
 
 MAX_CLOCK_SKEW = 60_000  # milliseconds
 
@@ -22,7 +21,6 @@ class SharedState:
     def __init__(self, database: Database, notifications: Notifications) -> None:
         self._database = database
         self._notifications = notifications
-        self._sql = load_statements("sharing", database.settings.schema)
 
     @property
     def address(self) -> str:
@@ -38,17 +36,13 @@ class SharedState:
 
     def unowned(self, limit: int) -> list[str]:
         """Return sessions that may be unfinished and whose turn nobody holds, in any order."""
-        rows = self._database.run_idempotent(
-            lambda connection: connection.execute(self._sql["unowned"], {"limit": limit}, binary=True).fetchall()
-        )
+        rows = self._database.fetch_all("unowned", {"limit": limit})
         return [session_of(row[0]) for row in rows]
 
     def heads(self, sessions: Collection[str]) -> dict[str, int]:
         """Return the last seq of each session that exists."""
         values = {"sids": [sid_of(session) for session in sessions]}
-        rows = self._database.run_idempotent(
-            lambda connection: connection.execute(self._sql["heads"], values, binary=True).fetchall()
-        )
+        rows = self._database.fetch_all("heads", values)
         return {session_of(sid): head for sid, head in rows}
 
     def listen(self, on_change: OnChange) -> Listener:
@@ -66,7 +60,7 @@ class SharedState:
         values = {"name": storable_text(job), "due": due, "taker": uuid4()}
 
         def work(connection: Connection) -> bytes | None:
-            now = fetch_value(connection, self._sql["server_clock"])
+            now = connection.value("server_clock")
             if due > now + MAX_CLOCK_SKEW:
                 raise ConflictError(
                     f"job {job!r} is not due: the clock of {gethostname()} is"
@@ -75,16 +69,14 @@ class SharedState:
                     " machines run the jobs",
                 )
             latest = {"latest": now + MAX_CLOCK_SKEW}
-            claim = connection.execute(self._sql["claim_job"], values | latest, binary=True)
+            claim = connection.run("claim_job", values | latest)
             return None if (row := claim.fetchone()) is None else bytes(row[0])
 
         return self._database.run_idempotent(work)
 
     def jobs(self) -> dict[str, bytes]:
         """Return the state of each job."""
-        rows = self._database.run_idempotent(
-            lambda connection: connection.execute(self._sql["list_jobs"], binary=True).fetchall()
-        )
+        rows = self._database.fetch_all("list_jobs")
         return {name: bytes(state) for name, state in rows}
 
     def change_job(self, job: str, change: Callable[[bytes], bytes]) -> bytes:
@@ -92,10 +84,10 @@ class SharedState:
 
         def work(connection: Connection) -> bytes:
             name = {"name": storable_text(job)}
-            connection.execute(self._sql["insert_job"], name)
-            row = connection.execute(self._sql["lock_job"], name, binary=True).fetchone()
+            connection.run("insert_job", name)
+            row = connection.run("lock_job", name).fetchone()
             state = change(bytes(row[0]) if row else b"")
-            connection.execute(self._sql["update_job"], {**name, "fared": state})
+            connection.run("update_job", {**name, "fared": state})
             return state
 
         return self._database.run_transaction(work)

@@ -7,10 +7,10 @@ lost connection.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
-from psycopg import Connection, OperationalError, RawCursor
+from psycopg import Connection, Cursor, OperationalError, RawCursor
 from psycopg.abc import PQGen
 from psycopg.pq import TransactionStatus
 
@@ -22,18 +22,33 @@ class TimedConnection(Connection[tuple[Any, ...]]):
 
     answer_timeout: float | None = None  # seconds; None: no limit
     warning = ""  # received with the running statement
+    statements: Mapping[str, str] = {}  # by label: see `sql/`
     pool_generation = 0  # see `ConnectionPool`
     idle_since = 0.0  # when it was last released
     _repeat_cursor: RawCursor[tuple[Any, ...]] | None = None
 
-    def execute_repeated(self, statement: str, values: Sequence[Any]) -> int:
+    def run(self, label: str, values: Mapping[str, Any] | None = None) -> Cursor[tuple[Any, ...]]:
+        """Run a statement of `sql/` by its label; results are binary."""
+        return self.execute(self.statements[label], values, binary=True)
+
+    def run_many(self, label: str, rows: Iterable[Any]) -> None:
+        """Run a statement of `sql/` once for each row of values."""
+        with self.cursor() as cursor:
+            cursor.executemany(self.statements[label], rows)
+
+    def value(self, label: str, values: Mapping[str, Any] | None = None) -> Any:
+        """Return the first column of the first row of a statement; None if there is no row."""
+        row = self.run(label, values).fetchone()
+        return None if row is None else row[0]
+
+    def run_repeated(self, label: str, values: Sequence[Any]) -> int:
         """Run a frequent statement with $1 parameters; return how many rows it changed.
 
         The cursor is kept, with what it has cached about the statement and its values.
         """
         if self._repeat_cursor is None:
             self._repeat_cursor = RawCursor(self)
-        return self._repeat_cursor.execute(statement, values).rowcount
+        return self._repeat_cursor.execute(self.statements[label], values).rowcount
 
     def wait(self, gen: PQGen[T], interval: float = 0.1, timeout: float | None = None) -> T:
         """Wait for an answer, with a time limit; every request passes here, commits included."""
