@@ -22,20 +22,20 @@ from everlog.ports import Lease
 from everlog.session import R, Session, Store
 
 P = ParamSpec("P")
+S = TypeVar("S")
 T = TypeVar("T")
 
 THREADS = 8
 BATCH = 500  # items of an iteration that are read in one go
 
 
-def _store_verb(
-    verb: Callable[Concatenate[Store, P], T],
-) -> Callable[Concatenate[AsyncStore, P], Coroutine[Any, Any, T]]:
-    """Make the asynchronous twin of a method of Store, with the same signature."""
+def _verb(verb: Callable[Concatenate[S, P], T]) -> Callable[Concatenate[Any, P], Coroutine[Any, Any, T]]:
+    """Make the asynchronous twin of a method of Store or Session, with the same signature."""
 
     @wraps(verb)
-    async def twin(self: AsyncStore, /, *args: P.args, **kwargs: P.kwargs) -> T:
-        return await self.call(verb, self.sync, *args, **kwargs)
+    async def twin(self: Any, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        result: T = await self.call(verb, self.sync, *args, **kwargs)
+        return result
 
     return twin
 
@@ -76,18 +76,6 @@ def _store_iterator(
         while batch := await self.call(lambda: [*islice(items, BATCH)]):
             for item in batch:
                 yield item
-
-    return twin
-
-
-def _session_verb(
-    verb: Callable[Concatenate[Session, P], T],
-) -> Callable[Concatenate[AsyncSession, P], Coroutine[Any, Any, T]]:
-    """Make the asynchronous twin of a method of Session, with the same signature."""
-
-    @wraps(verb)
-    async def twin(self: AsyncSession, /, *args: P.args, **kwargs: P.kwargs) -> T:
-        return await self.store.call(verb, self.sync, *args, **kwargs)
 
     return twin
 
@@ -150,10 +138,10 @@ class AsyncStore:
     latest = _store_optional_session(Store.latest)
     current = _store_optional_session(Store.current)
     route_to_session = _store_session(Store.route_to_session)
-    list = _store_verb(Store.list)
+    list = _verb(Store.list)
     walk = _store_iterator(Store.walk)
-    search = _store_verb(Store.search)
-    usage = _store_verb(Store.usage)
+    search = _verb(Store.search)
+    usage = _verb(Store.usage)
 
     async def close(self) -> None:
         """Bring derived data up to date and release all descriptors."""
@@ -174,6 +162,7 @@ class AsyncSession:
         self.store = store
         self.sync = session
         self.id = session.id
+        self.call = store.call
 
     def __repr__(self) -> str:
         return f"Async{self.sync!r}"
@@ -206,56 +195,56 @@ class AsyncSession:
         lease: Lease | None = None,
     ) -> AnyRecord:
         """Append one record and return it as stored, with its seq and id; see `Session.append`."""
-        (stored,) = await self.store.call(
+        (stored,) = await self.call(
             lambda: [self.sync.append(record, expected_seq=expected_seq, no_marker_after=no_marker_after, lease=lease)]
         )
         return stored
 
-    append_many = _session_verb(Session.append_many)
-    tombstone = _session_verb(Session.tombstone)
-    restore = _session_verb(Session.restore)
-    rewind = _session_verb(Session.rewind)
-    rename = _session_verb(Session.rename)
-    update = _session_verb(Session.update)
-    resume = _session_verb(Session.resume)
-    end_turn = _session_verb(Session.end_turn)
-    close_calls = _session_verb(Session.close_calls)
-    messages = _session_verb(Session.messages)
-    records = _session_verb(Session.records)
-    record = _session_verb(Session.record)
-    view = _session_verb(Session.view)
-    live = _session_verb(Session.live)
-    context = _session_verb(Session.context)
-    usage = _session_verb(Session.usage)
-    verify = _session_verb(Session.verify)
-    repair = _session_verb(Session.repair)
-    reclaim = _session_verb(Session.reclaim)
-    delete = _session_verb(Session.delete)
+    append_many = _verb(Session.append_many)
+    tombstone = _verb(Session.tombstone)
+    restore = _verb(Session.restore)
+    rewind = _verb(Session.rewind)
+    rename = _verb(Session.rename)
+    update = _verb(Session.update)
+    resume = _verb(Session.resume)
+    end_turn = _verb(Session.end_turn)
+    close_calls = _verb(Session.close_calls)
+    messages = _verb(Session.messages)
+    records = _verb(Session.records)
+    record = _verb(Session.record)
+    view = _verb(Session.view)
+    live = _verb(Session.live)
+    context = _verb(Session.context)
+    usage = _verb(Session.usage)
+    verify = _verb(Session.verify)
+    repair = _verb(Session.repair)
+    reclaim = _verb(Session.reclaim)
+    delete = _verb(Session.delete)
 
     async def fork(self, at: int | None = None) -> AsyncSession:
         """Create a session that shares everything up to a record, byte for byte."""
-        return AsyncSession(self.store, await self.store.call(self.sync.fork, at))
+        return AsyncSession(self.store, await self.call(self.sync.fork, at))
 
     async def lease(self) -> Lease:
         """Acquire the turn lease. SessionBusyError if another turn holds it; never waits."""
         acquired: list[Lease] = []
         try:
-            await self.store.call(lambda: acquired.append(self.sync.lease()))
+            await self.call(lambda: acquired.append(self.sync.lease()))
         except anyio.get_cancelled_exc_class():
             with anyio.CancelScope(shield=True):  # nobody else will ever release it
                 for lease in acquired:
-                    await self.store.call(lease.release)
+                    await self.call(lease.release)
             raise
         return acquired[0]
 
     async def metadata(self) -> Metadata:
         """Return the metadata, up to the last record."""
-        return await self.store.call(lambda: self.sync.metadata)
+        return await self.call(lambda: self.sync.metadata)
 
     async def parts(self) -> tuple[Part, ...]:
         """Return the files of the log."""
-        return await self.store.call(lambda: self.sync.parts)
+        return await self.call(lambda: self.sync.parts)
 
     async def size(self) -> int:
         """Return the bytes of the log."""
-        return await self.store.call(lambda: self.sync.size)
+        return await self.call(lambda: self.sync.size)

@@ -35,12 +35,17 @@ def encode(value: int) -> str:
     return "".join(ALPHABET[value >> shift & 31] for shift in range(125, -1, -5))
 
 
-def milliseconds(ulid: str) -> int:
-    """Return the Unix time of a ULID in milliseconds."""
+def decode(text: str) -> int:
+    """Return the value of some characters of a ULID."""
     value = 0
-    for char in ulid[:10]:
+    for char in text:
         value = value << 5 | _VALUES[char]
     return value
+
+
+def milliseconds(ulid: str) -> int:
+    """Return the Unix time of a ULID in milliseconds."""
+    return decode(ulid[:10])
 
 
 def ulid_at(milliseconds: int, entropy: bytes) -> str:

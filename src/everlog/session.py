@@ -471,12 +471,11 @@ class Store:
         number of callers at once, one makes it. The other arguments are those of a new session.
         NotFoundError if there is none, InvalidIdError for what can be no id or alias.
         """
-        if not create:
-            return Session(self, self.port.resolve(session_id))
         try:
             return Session(self, self.port.resolve(session_id))
         except NotFoundError:
-            pass
+            if not create:
+                raise
         fields = {
             "aliases": [session_id],
             "agent": agent,
@@ -555,23 +554,12 @@ class Store:
         order: Order = "active",
     ) -> Iterator[SessionRow]:
         """Iterate over all sessions of a listing, page by page."""
-        cursor = None
-        while True:
-            page = self.list(
-                agent=agent,
-                sender=sender,
-                source=source,
-                since=since,
-                title=title,
-                unfinished=unfinished,
-                limit=500,
-                cursor=cursor,
-                order=order,
-            )
+        criteria = Filter(agent=agent, sender=sender, source=source, since=since, title=title, unfinished=unfinished)
+        page = self.port.list(criteria, limit=500, order=order)
+        yield from page
+        while page.next is not None:
+            page = self.port.list(criteria, limit=500, cursor=page.next, order=order)
             yield from page
-            cursor = page.next
-            if cursor is None:
-                return
 
     def search(
         self,

@@ -31,9 +31,11 @@ class Lease(Protocol):
         """Release it; doing so twice is harmless."""
         ...
 
-    def __enter__(self) -> Self: ...
+    def __enter__(self) -> Self:
+        return self
 
-    def __exit__(self, *error: object) -> None: ...
+    def __exit__(self, *error: object) -> None:
+        self.release()
 
 
 @runtime_checkable

@@ -18,7 +18,7 @@ from everlog.log import line_codec
 from everlog.log.fold import MetadataFold, apply_changes
 from everlog.log.parts import part_name, split_at_boundary
 from everlog.model import MARKERS, AnyRecord, Damaged, Entry, Metadata, Part
-from everlog.ports import Filter, Order, Page, Progress, Results, SessionRow, UsageReport, matcher
+from everlog.ports import Filter, Lease, Order, Page, Progress, Results, SessionRow, UsageReport, matcher
 from everlog.ports.listing import make_page
 from everlog.settings import SessionSettings, Settings
 from everlog.stores import rules, usage_query
@@ -98,11 +98,11 @@ def _decode(line: bytes) -> AnyRecord:
     return record
 
 
-class InMemoryLease(rules.TurnLease):
+class InMemoryLease(Lease):
     """A lease to run a turn on a session of the in-memory store."""
 
     def __init__(self, session: str, log: InMemoryLog) -> None:
-        super().__init__(session)
+        self.session = session
         self._log: InMemoryLog | None = log
 
     @property
@@ -274,24 +274,11 @@ class InMemoryStore(StoreVerbs):
 
     def _newest_chat(self, thread: str) -> tuple[str, int] | None:
         with self._lock:
-            chats = [
-                (log.metadata.chat or 0, session)
-                for session, log in self._logs.items()
-                if log.metadata.thread == thread
-            ]
-        if not chats:
-            return None
-        number, session = max(chats)
-        return session, number
+            logs = [log.metadata for log in self._logs.values() if log.metadata.thread == thread]
+        return max(((data.id, data.chat or 0) for data in logs), key=lambda chat: chat[::-1], default=None)
 
     def _holder(self, name: str) -> tuple[str, int] | None:
         with self._lock:
-            claims = [
-                (log.metadata.generations.get(name, log.metadata.current or 0), session)
-                for session, log in self._logs.items()
-                if name in log.metadata.names or name == log.metadata.thread
-            ]
-        if not claims:
-            return None
-        generation, session = max(claims)
-        return session, generation
+            logs = [log.metadata for log in self._logs.values() if name in (*log.metadata.names, log.metadata.thread)]
+        claims = ((data.id, data.generations.get(name, data.current or 0)) for data in logs)
+        return max(claims, key=lambda claim: claim[::-1], default=None)

@@ -15,7 +15,7 @@ as a name that nobody can type. Filters, cursors and pages are in `ports.listing
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple, NoReturn, Self
+from typing import Any, NamedTuple, NoReturn
 
 import msgspec
 from msgspec.structs import replace
@@ -220,29 +220,7 @@ def check_limits(
 # --- leases
 
 
-class TurnLease:
-    """The turn lease of a session; each store says how it is held and released."""
-
-    def __init__(self, session: str) -> None:
-        self.session = session
-
-    @property
-    def held(self) -> bool:
-        """Return whether it was neither released nor lost, as far as this process knows."""
-        raise NotImplementedError
-
-    def release(self) -> None:
-        """Release the lease; doing so twice is harmless."""
-        raise NotImplementedError
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self.release()
-
-
-def check_lease(session: str, lease: Lease, kind: type[TurnLease]) -> None:
+def check_lease(session: str, lease: Lease, kind: type[Lease]) -> None:
     """Raise ConflictError unless a lease is one of this kind of store, for this session, and held."""
     if not (isinstance(lease, kind) and lease.held and lease.session == session):
         raise lease_error(session)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
@@ -28,13 +27,27 @@ T = TypeVar("T")
 Compose = Callable[[Metadata, HolderLookup], dict[str, Any]]
 
 
-class StoreVerbs(ABC):
+class StoreVerbs:
     """A store that keeps the rules; `ports.Store` describes the verbs.
 
     A store states its capabilities by its base classes.
     """
 
-    lease_type: ClassVar[type[rules.TurnLease]]
+    lease_type: ClassVar[type[Lease]]
+    # What each store implements. Those on files of others override `create`, `update` and `resolve` instead.
+    metadata: Callable[[str], Metadata]
+    catch_up: Callable[[Progress | None], int]
+    _append: Callable[[str, AppendCall], list[AnyRecord]]
+    _append_meta: Callable[[str, dict[str, Any]], Metadata]  # a `meta` record; returns the metadata after it
+    _add: Callable[[Metadata], None]  # an empty session
+    _lock_names: Callable[[], AbstractContextManager[object]]  # under which names and chat numbers change
+    _exists: Callable[[str], bool]
+    _holder: HolderLookup  # the session that holds a name, and the generation of its claim
+    _newest_chat: Callable[[str], tuple[str, int] | None]  # of a key or pair, with its number, the highest
+    _ids_with_prefix: Callable[[str], Sequence[str]]  # at most two
+    _page: Callable[[Filter, int, str | None, Order], Page]
+    _usage: Callable[[Filter, tuple[str, str], int], UsageReport]
+    _query_search: Callable[[Callable[[SearchIndex], Results]], Results]
 
     def __init__(self, settings: Settings | None, clock: Callable[[], float]) -> None:
         self.limits = (settings or Settings()).session
@@ -138,9 +151,6 @@ class StoreVerbs(ABC):
         prepared = rules.prepare_records(lasting, self._now, self._new_uuid)
         return self._append(session, AppendCall(prepared, expected_seq, no_marker_after, lease))
 
-    @abstractmethod
-    def _append(self, session: str, call: AppendCall) -> list[AnyRecord]: ...
-
     # --- finding
 
     def resolve(self, name: str, *, prefix: bool = False) -> str:
@@ -199,47 +209,3 @@ class StoreVerbs(ABC):
     def recall(self, query: Query, now: int) -> Results:
         """Return the sessions that a message is about, as far as they are indexed."""
         return self._query_search(lambda index: index.recall(query.text, now, query))
-
-    # --- what each store implements
-
-    @abstractmethod
-    def metadata(self, session: str) -> Metadata: ...
-
-    @abstractmethod
-    def catch_up(self, progress: Progress | None = None) -> int: ...
-
-    def _lock_names(self) -> AbstractContextManager[object]:
-        """Hold the lock under which names and chat numbers change."""
-        raise NotImplementedError
-
-    def _add(self, metadata: Metadata) -> None:
-        """Add an empty session."""
-        raise NotImplementedError
-
-    def _append_meta(self, session: str, changes: dict[str, Any]) -> Metadata:
-        """Append a `meta` record; returns the metadata after it."""
-        raise NotImplementedError
-
-    def _exists(self, session: str) -> bool:
-        raise NotImplementedError
-
-    def _holder(self, name: str) -> tuple[str, int] | None:
-        """Return the session that holds a name, and the generation of its claim."""
-        raise NotImplementedError
-
-    def _newest_chat(self, thread: str) -> tuple[str, int] | None:
-        """Return the chat of a key or pair with the highest number, and that number."""
-        raise NotImplementedError
-
-    def _ids_with_prefix(self, prefix: str) -> Sequence[str]:
-        """Return at most two ids that start with a prefix."""
-        raise NotImplementedError
-
-    @abstractmethod
-    def _page(self, criteria: Filter, limit: int, cursor: str | None, order: Order) -> Page: ...
-
-    @abstractmethod
-    def _usage(self, criteria: Filter, days: tuple[str, str], spenders: int) -> UsageReport: ...
-
-    def _query_search(self, query: Callable[[SearchIndex], Results]) -> Results:
-        raise NotImplementedError

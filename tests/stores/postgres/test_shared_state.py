@@ -118,7 +118,7 @@ def test_who_has_listened_well_connects_again_as_soon_as_after_the_first_loss(st
     store = stores.new()
     session = store.create().id
     ear, stop = Ear(), Impatient()
-    listener = Listener(store._notifications, ear, stop)
+    listener = Listener(store.sharing, ear, stop)
     listener.watch([session])
     for losses in range(1, 5):
         until(lambda losses=losses: ear.looks == losses)  # type: ignore[misc]
@@ -294,12 +294,12 @@ def test_who_is_not_let_in_for_a_while_hears_again_afterwards(stores: Stores) ->
         url = stores.server.url.replace("//everlog@", f"//{role}@")
         there = PostgresStore(url, Settings(postgres=here.database.settings))
         stores.opened.append(there)
-        there._notifications.max_pause = 0.1
+        there.sharing.max_pause = 0.1
         with listening(here, session) as ear, listening(there, session) as other:
             connection.execute(f"ALTER ROLE {role} NOLOGIN")
             connection.execute("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE usename = %s", (role,))
             until(lambda: any("from other processes are delayed" in one for one in there.reports))
-            there._notifications.announce(session)
+            there.sharing.announce(session)
             until(lambda: any("to other processes are delayed" in one for one in there.reports))
             connection.execute(f"ALTER ROLE {role} LOGIN")
             until(lambda: other.looks > 1)

@@ -40,11 +40,11 @@ _CREATION_LOCK = "the making of sessions"  # names a lock file: must not change
 IMPORT_HINT = "import the session (everlog sessions import) and continue it there"
 
 
-class ForeignLease(rules.TurnLease):
+class ForeignLease(Lease):
     """The turn lease of a foreign session: that of its mirror."""
 
     def __init__(self, session: str, mirror: Lease) -> None:
-        super().__init__(session)
+        self.session = session
         self._mirror = mirror
 
     @property

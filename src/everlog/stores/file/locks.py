@@ -10,17 +10,18 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from everlog.errors import SessionBusyError
+from everlog.ports import Lease
 from everlog.stores.file import disk
 from everlog.stores.file.layout import Root
-from everlog.stores.rules import TurnLease, busy_error
+from everlog.stores.rules import busy_error
 
 
-class FileLease(TurnLease):
+class FileLease(Lease):
     """A lease to run a turn on one session."""
 
     def __init__(self, session: str, directory: int) -> None:
         """Acquire the lease. Raises SessionBusyError naming the holder; never waits."""
-        super().__init__(session)
+        self.session = session
         self._descriptor = -1
         with disk.map_errors(f"opening the turn lock of session {session}", session=session):
             self._descriptor = disk.open_file("turn.lock", os.O_RDWR | os.O_CREAT, directory)

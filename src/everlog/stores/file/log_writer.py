@@ -183,8 +183,10 @@ class LogWriter:
             is_new_part = is_first_read or last != self.part
             if tail is None or is_new_part:
                 tail = self._open_part(last, new=not log.numbers)
-            is_full = self._is_part_full
-            size = os.fstat(tail.descriptor).st_size if is_full else self._repair_tail(tail, last)
+            if self._is_part_full:
+                size = os.fstat(tail.descriptor).st_size
+            else:
+                size = tail.repair_tail(part_name(last), partial(self.quarantine, "torn", last))
         if self._durable:
             # The process that wrote this may have been killed before it synced: a power cut could
             # still lose it, so sync before anything builds on it or a retry is found in it.
@@ -201,7 +203,11 @@ class LogWriter:
                 # So that the next writer reads less.
                 self.save_due = self.save_due or log.total_size() > _LONG_LOG_BYTES
             else:
-                self._fold_new_entries(log, start)
+                for entry in log.forward(start.part, start.bytes, start.seq):
+                    if isinstance(entry, Damaged):
+                        self._fold.skip_damaged()
+                    else:
+                        self._add_record(entry)
             self._earlier_bytes = sum(log.part(n).size for n in log.numbers if n != last)
             self.part, self._size = last, size
 
@@ -219,12 +225,6 @@ class LogWriter:
         self._is_part_full = is_sealed
         return self._tail
 
-    def _repair_tail(self, tail: LogTail, number: int) -> int:
-        def quarantine(start: int, end: int) -> str:
-            return self.quarantine("torn", number, start, end)
-
-        return tail.repair_tail(part_name(number), quarantine)
-
     def quarantine(self, prefix: str, number: int, start: int, end: int) -> str:
         """Copy a byte range of a part into a file of its own, durably; returns its name."""
         existing = os.listdir(self.directory)
@@ -240,13 +240,6 @@ class LogWriter:
                 disk.sync(copy)
             disk.sync_directory(self.directory)
         return name
-
-    def _fold_new_entries(self, log: LogReader, start: Through) -> None:
-        for entry in log.forward(start.part, start.bytes, start.seq):
-            if isinstance(entry, Damaged):
-                self._fold.skip_damaged()
-            else:
-                self._add_record(entry)
 
     def _add_record(self, record: AnyRecord) -> None:
         self._fold.add(record)

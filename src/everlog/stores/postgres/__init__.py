@@ -10,6 +10,6 @@ leases            turns by the server's clock, with an epoch
 passage_search    search by PostgreSQL's full text: trees as tsqueries, texts as words
 background        threads that renew leases, report their loss, and refresh rows
 connections       transactions and retries; `driver_errors` maps every error of the driver
-pool              connections for all threads; `timeouts`: give up on a server that is silent
+pool              connections for all threads, which give up on a server that is silent
 schema            versions of the tables; all SQL is in `sql/`
 """

@@ -21,6 +21,8 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 from uuid import UUID
 
+from msgspec.structs import asdict
+
 from everlog.errors import EverlogError, SessionBusyError
 from everlog.log import line_codec
 from everlog.log.fold import MetadataFold
@@ -33,7 +35,7 @@ from everlog.stores.postgres.id_columns import rid_of, sid_of
 from everlog.stores.postgres.leases import PostgresLease
 from everlog.stores.postgres.metadata_rows import decode_metadata
 from everlog.stores.postgres.part_layout import KINDS, Layout, NewRecord, advance, lay_out, stored_records
-from everlog.stores.postgres.session_cache import CachedSession
+from everlog.stores.postgres.session_cache import CachedSession, LogEnd
 from everlog.stores.rules import RETRY_WINDOW, AppendCall
 
 FollowUp = Callable[[Connection], None]  # runs in the transaction of an append, after it
@@ -63,7 +65,7 @@ class _UncertainAttempt:
 
     def update(self, cached: CachedSession, epoch: int | None) -> None:
         """Clear `lost` if the attempt can no longer succeed; its records were not found."""
-        if cached.head != self._head or epoch not in (None, cached.epoch):
+        if cached.end.head != self._head or epoch not in (None, cached.end.epoch):
             self.lost = None
 
 
@@ -78,7 +80,7 @@ class Appender:
         """Store records exactly once. The caller holds the lock of `cached`."""
         new = new_records(call)
         lost: ConnectionLostError | None = None
-        if len(new) == 1 and cached.is_current and cached.marked and follow_up is None:
+        if len(new) == 1 and cached.is_current and cached.end.marked and follow_up is None:
             try:
                 record = self._append_fast(cached, call, new[0])
             except ConnectionLostError as error:
@@ -87,7 +89,7 @@ class Appender:
             else:
                 if record is not None:
                     return [record]
-        uncertain = _UncertainAttempt(lost, cached.head)
+        uncertain = _UncertainAttempt(lost, cached.end.head)
         try:
             return self._append_with_retries(cached, call, new, follow_up, uncertain)
         except EverlogError as error:
@@ -136,7 +138,7 @@ class Appender:
             except (DuplicateRowError, ContentionError):
                 pass
             except ConnectionLostError as error:
-                uncertain.track(error, cached.head)
+                uncertain.track(error, cached.end.head)
                 losses += 1
                 if losses >= _MAX_LOSSES:
                     raise
@@ -157,24 +159,24 @@ class Appender:
         """Append one record in the common case; None if a slower path is needed."""
         epoch = epoch_of(call)
         if (
-            (call.expected_seq is not None and call.expected_seq != cached.head)
-            or (call.no_marker_after is not None and call.no_marker_after < cached.marker)
-            or (epoch is not None and epoch < cached.epoch)
+            (call.expected_seq is not None and call.expected_seq != cached.end.head)
+            or (call.no_marker_after is not None and call.no_marker_after < cached.end.marker)
+            or (epoch is not None and epoch < cached.end.epoch)
         ):
             return None
-        record, seq, limits = new.prepared.record, cached.head + 1, self._settings
+        record, seq, limits = new.prepared.record, cached.end.head + 1, self._settings
         line = line_codec.build_line(new.prepared.body, record.record_type, seq)
         size = len(line) + 1
         if (
-            not cached.part_first
+            not cached.end.part_first
             or size > limits.line_bytes
-            or cached.part_bytes + size > limits.part_bytes
-            or (limits.total_bytes and cached.bytes + size > limits.total_bytes)
+            or cached.end.part_bytes + size > limits.part_bytes
+            or (limits.total_bytes and cached.end.bytes + size > limits.total_bytes)
         ):
             return None
-        marker = seq if isinstance(record, MARKERS) else cached.marker
+        marker = seq if isinstance(record, MARKERS) else cached.end.marker
         values = (
-            sid_of(cached.session), cached.head, cached.bytes, marker, size, epoch,
+            sid_of(cached.session), cached.end.head, cached.end.bytes, marker, size, epoch,
             new.rid, KINDS.get(record.record_type, 0), line,
         )  # fmt: skip
         try:
@@ -185,9 +187,9 @@ class Appender:
             cached.is_current = False  # refresh before the next attempt, whatever the reason
             return None
         record = line_codec.as_stored(record, seq, line, plain=new.prepared.plain)
-        cached.head, cached.marker = seq, marker
-        cached.bytes += size
-        cached.part_bytes += size
+        cached.end.head, cached.end.marker = seq, marker
+        cached.end.bytes += size
+        cached.end.part_bytes += size
         cached.add(record)
         return record
 
@@ -235,7 +237,7 @@ class Appender:
                     still_pending.append(item)
                     continue
                 seq, body = rows_by_rid[rid]
-                expired = item.prepared.retriable and seq <= cached.head - RETRY_WINDOW
+                expired = item.prepared.retriable and seq <= cached.end.head - RETRY_WINDOW
                 if expired or rid in used:
                     still_pending.append(item._replace(rid=rid_of(record.id, seq)))
                     rehashed = True
@@ -262,9 +264,9 @@ class Appender:
 
     def _check_conditions(self, cached: CachedSession, call: AppendCall, stored_count: int) -> None:
         epoch = epoch_of(call)
-        if epoch is not None and cached.epoch != epoch:
-            raise rules.lease_error(cached.session, f"{cached.owner} has acquired it" if cached.owner else "")
-        rules.check_conditions(cached.session, call, cached.head, stored_count, lambda _: cached.marker)
+        if epoch is not None and cached.end.epoch != epoch:
+            raise rules.lease_error(cached.session, f"{cached.end.owner} has acquired it" if cached.end.owner else "")
+        rules.check_conditions(cached.session, call, cached.end.head, stored_count, lambda _: cached.end.marker)
 
     def _store(self, cached: CachedSession, layout: Layout, epoch: int | None, follow_up: FollowUp | None) -> bool:
         if follow_up is None:
@@ -280,13 +282,13 @@ class Appender:
         return self._database.run_once(in_transaction)
 
     def _execute(self, connection: Connection, cached: CachedSession, layout: Layout, epoch: int | None) -> bool:
-        values = {**layout.session_after, "sid": sid_of(cached.session), "epoch": epoch}
-        values |= {"before": cached.head, "bytes_before": cached.bytes}
+        values = {**asdict(layout.after), "sid": sid_of(cached.session), "epoch": epoch}
+        values |= {"before": cached.end.head, "bytes_before": cached.end.bytes}
         numbers = list(zip(*layout.full_parts, strict=True)) or [(), (), (), ()]
         names = ("full", "full_bytes", "full_first", "full_last")
         values |= {name: list(column) for name, column in zip(names, numbers, strict=True)}
         values |= {
-            "marked": cached.marked,
+            "marked": cached.end.marked,
             "seqs": layout.seqs,
             "rids": layout.rids,
             "parts": layout.parts,
@@ -325,15 +327,14 @@ def load_state(cached: CachedSession, row: Sequence[Any] | None) -> None:
     if row is None:
         cached.is_current = False
         raise rules.no_session(session)
-    head, marker, size, part, part_bytes, part_first, newest, marked, epoch, owner, data, *_ = row
+    *end, newest, data = row[:11]
     if newest > SCHEMA_VERSION:
         rules.refuse_newer_schema(session, newest)
+    before, cached.end = cached.end, LogEnd(*end)
     # Bytes are compared too: the id may belong to another log with as many records by now.
-    if cached.fold is not None and (cached.fold.seq, cached.bytes) != (head, size):
+    if cached.fold is not None and (cached.fold.seq, before.bytes) != (cached.end.head, cached.end.bytes):
         cached.fold = None
     if data is not None:
-        metadata = decode_metadata(data) or MetadataFold.empty(session).metadata(1, 0)
+        metadata = decode_metadata(data) or rules.blank_metadata(session)
         cached.fold = MetadataFold(metadata)
-    cached.head, cached.marker, cached.bytes = head, marker, size
-    cached.part, cached.part_bytes, cached.part_first = part, part_bytes, part_first
-    cached.marked, cached.epoch, cached.owner, cached.is_current = marked, epoch, owner or "", True
+    cached.is_current = True

@@ -31,9 +31,8 @@ from everlog.stores.postgres.driver_errors import (
     StatementLostError,
     map_error,
 )
-from everlog.stores.postgres.pool import ConnectionPool
+from everlog.stores.postgres.pool import ConnectionPool, TimedConnection
 from everlog.stores.postgres.statements import load_statements
-from everlog.stores.postgres.timeouts import TimedConnection
 
 Connection = TimedConnection
 T = TypeVar("T")

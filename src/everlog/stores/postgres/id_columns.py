@@ -7,10 +7,9 @@ from functools import lru_cache
 from hashlib import blake2b, sha256
 from uuid import UUID
 
-from everlog.ids import ALPHABET, encode
+from everlog.ids import ALPHABET, decode, encode
 from everlog.stores.rules import check_id, no_session
 
-_VALUES = {char: value for value, char in enumerate(ALPHABET)}
 _MAX_ID = (1 << 128) - 1
 _MAX_NAME_BYTES = 1000  # an index entry is limited to about 2,700
 
@@ -19,7 +18,7 @@ _MAX_NAME_BYTES = 1000  # an index entry is limited to about 2,700
 def sid_of(session: str) -> UUID:
     """Return the 128 bits of a session's id. InvalidIdError; NotFoundError if it has more bits."""
     check_id(session)
-    value = _decode(session)
+    value = decode(session)
     if value > _MAX_ID:
         raise no_session(session)
     return UUID(int=value)
@@ -32,9 +31,9 @@ def session_of(sid: UUID) -> str:
 
 def id_range(prefix: str) -> tuple[UUID, UUID] | None:
     """Return the lowest and highest id with a prefix; None if no id can have it."""
-    if len(prefix) > 26 or not set(prefix) <= _VALUES.keys():
+    if len(prefix) > 26 or not set(prefix) <= set(ALPHABET):
         return None
-    low, high = _decode(prefix.ljust(26, "0")), _decode(prefix.ljust(26, "Z"))
+    low, high = decode(prefix.ljust(26, "0")), decode(prefix.ljust(26, "Z"))
     return None if low > _MAX_ID else (UUID(int=low), UUID(int=min(high, _MAX_ID)))
 
 
@@ -60,10 +59,3 @@ def name_of(name: str) -> bytes:
 def stripe_of(name: bytes) -> int:
     """Return the stripe that is locked while a name moves between sessions."""
     return blake2b(name, digest_size=1).digest()[0]
-
-
-def _decode(text: str) -> int:
-    value = 0
-    for char in text:
-        value = value << 5 | _VALUES[char]
-    return value

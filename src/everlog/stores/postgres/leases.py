@@ -21,9 +21,10 @@ from typing import TYPE_CHECKING, Any
 from psycopg.errors import QueryCanceled
 
 from everlog.errors import EverlogError, StoreFailedError
+from everlog.ports import Lease
 from everlog.stores.postgres.connections import Connection, Database
 from everlog.stores.postgres.id_columns import session_of, sid_of
-from everlog.stores.rules import TurnLease, busy_error, no_session
+from everlog.stores.rules import busy_error, no_session
 
 if TYPE_CHECKING:
     from everlog.stores.postgres.background import BackgroundThreads
@@ -32,11 +33,11 @@ _MIN_WAIT = 0.1  # seconds, for a row lock
 _MIN_TIMEOUT = 1.0  # seconds, for an answer
 
 
-class PostgresLease(TurnLease):
+class PostgresLease(Lease):
     """A turn lease, renewed while it is held."""
 
     def __init__(self, leases: Leases, session: str, epoch: int, expires_at: float) -> None:
-        super().__init__(session)
+        self.session = session
         self.epoch = epoch
         self.expires_at = expires_at  # by time.monotonic; nobody else can hold it before
         self.is_row_locked = False  # its row was locked at the last renewal

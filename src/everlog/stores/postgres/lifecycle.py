@@ -166,7 +166,7 @@ class SessionLifecycle:
             raise contention_error(new)
         metadata = cached.metadata
         assert metadata is not None
-        self._rows.put(connection, SessionRow(metadata, cached.bytes, cached.part))
+        self._rows.put(connection, SessionRow(metadata, cached.end.bytes, cached.end.part))
         return metadata
 
     def _recount_parts(self, connection: Connection, sid: UUID, before: int) -> list[Any]:

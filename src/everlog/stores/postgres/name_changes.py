@@ -69,11 +69,11 @@ class NamingAppender(Appender):
         """Compose and store a record in one transaction; False if the log has grown meanwhile."""
         metadata = self._refresh_metadata(cached)
         names = names_of(metadata, changes) | names_of(apply_changes(metadata, changes))
-        before = cached.snapshot()
+        restore = cached.snapshot()
         new: list[NewRecord] = []
 
         def work(connection: Connection) -> bool:
-            cached.restore(before)  # an earlier attempt may have advanced it
+            restore()  # an earlier attempt may have advanced it
             self._claims.lock(connection, names)
             composed = compose(metadata, self._claims.holder_lookup(connection))
             if not composed:
@@ -81,13 +81,13 @@ class NamingAppender(Appender):
             new[:] = new_records(self._meta_call(composed))
             if not self.append_in_transaction(connection, cached, new):
                 return False
-            self._put(connection, SessionRow(cached.folded_metadata(), cached.bytes, cached.part))
+            self._put(connection, SessionRow(cached.folded_metadata(), cached.end.bytes, cached.end.part))
             return True
 
         try:
             return self._database.run_transaction(work)
         except ConnectionLostError as lost:
-            cached.restore(before)
+            restore()
             self._database.discard_connections()
             try:
                 if new and self.confirm_stored(cached.session, [new[0].rid]):
@@ -97,7 +97,7 @@ class NamingAppender(Appender):
                 raise lost from error  # any other error means that nothing was stored
             raise
         except BaseException:
-            cached.restore(before)
+            restore()
             raise
 
     def _put(self, connection: Connection, row: SessionRow) -> None:
@@ -112,7 +112,7 @@ class NamingAppender(Appender):
             if cached.fold is not None:
                 return cached.folded_metadata()
             metadata = self._rows.row(cached.session).metadata
-            if metadata.through.seq == cached.head:
+            if metadata.through.seq == cached.end.head:
                 cached.fold = MetadataFold(metadata)
                 return cached.folded_metadata()
             if time.monotonic() > deadline:

@@ -34,8 +34,8 @@ class Notifications:
     """Sender and listener of one process; inactive until `listen` is called."""
 
     def __init__(self, database: Database, report: Report) -> None:
-        self._database = database
-        self._report = report
+        self.database = database
+        self.report = report
         self._schema = database.settings.schema
         self.max_pause = MAX_PAUSE
         self.reset()
@@ -102,7 +102,7 @@ class Notifications:
                 # No NOTIFY on this database, or a failover in progress.
                 is_refused = isinstance(error, SettingsError)
                 if not (is_refused and was_refused):
-                    self._report(f"notifications to other processes are delayed: {error.message}")
+                    self.report(f"notifications to other processes are delayed: {error.message}")
                 if is_refused:
                     stop.wait(self.max_pause)
 
@@ -116,7 +116,7 @@ class Notifications:
             for start in range(0, len(ids), MAX_SESSIONS)
         ]
         values = {"channels": [c for c, _ in messages], "payloads": [p for _, p in messages]}
-        self._database.run_once(lambda connection: connection.run("notify", values))
+        self.database.run_once(lambda connection: connection.run("notify", values))
 
     # --- listening
 
@@ -135,14 +135,6 @@ class Notifications:
             connection.execute(f'UNLISTEN "{self.channel(shard)}"')
         for shard in after - before:
             connection.execute(f'LISTEN "{self.channel(shard)}"')
-
-    def run_connected(self, work: Callable[[Connection], None]) -> None:
-        """Run work on a new connection."""
-        self._database.run_separately(work)
-
-    def report(self, text: str) -> None:
-        """Add a line to the reports of the store."""
-        self._report(text)
 
 
 class Listener:
@@ -170,7 +162,7 @@ class Listener:
         while not self._stop.is_set():
             try:
                 if self._shards:
-                    self._notifications.run_connected(self._listen)
+                    self._notifications.database.run_separately(self._listen)
             except SettingsError as error:  # permanent, or a failover in progress
                 if not self._is_refused:
                     self._notifications.report(f"notifications from other processes are delayed: {error.message}")

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 from uuid import UUID
+
+from msgspec.structs import replace
 
 from everlog.log import line_codec
 from everlog.log.parts import split_at_boundary
@@ -12,7 +14,7 @@ from everlog.model import MARKERS, AnyRecord
 from everlog.settings import SessionSettings
 from everlog.stores import rules
 from everlog.stores.postgres.id_columns import rid_of
-from everlog.stores.postgres.session_cache import CachedSession
+from everlog.stores.postgres.session_cache import CachedSession, LogEnd
 from everlog.stores.rules import PreparedRecord
 
 KINDS = {"message": 1, "compaction": 2, "tombstone": 3, "rewind": 4, "meta": 5, "event": 6}
@@ -35,7 +37,7 @@ class Layout(NamedTuple):
     kinds: list[int]
     parts: list[int]
     full_parts: list[tuple[int, int, int, int]]  # filled by the lines: number, bytes, seqs
-    session_after: dict[str, Any]
+    after: LogEnd
 
 
 def lay_out(cached: CachedSession, new: Sequence[NewRecord], settings: SessionSettings) -> Layout:
@@ -43,14 +45,15 @@ def lay_out(cached: CachedSession, new: Sequence[NewRecord], settings: SessionSe
     lines: list[bytes] = []
     kinds: list[int] = []
     seqs: dict[UUID, int] = {}  # by rid, in order
-    if not cached.bytes:
+    end = cached.end
+    if not end.bytes:
         if cached.fold is None:
             raise rules.no_session(cached.session)
         lines.append(rules.birth_line(cached.fold))
         seqs[rid_of("")] = 0
         kinds.append(KINDS["meta"])
-    marker = cached.marker
-    for seq, item in enumerate(new, cached.head + 1):
+    marker = end.marker
+    for seq, item in enumerate(new, end.head + 1):
         record = item.prepared.record
         lines.append(line_codec.build_line(item.prepared.body, record.record_type, seq))
         seqs[_unique_rid(item, seqs)] = seq
@@ -58,10 +61,10 @@ def lay_out(cached: CachedSession, new: Sequence[NewRecord], settings: SessionSe
         if isinstance(record, MARKERS):
             marker = seq
     prepared = [item.prepared for item in new]
-    rules.check_limits(cached.session, lines, prepared, cached.bytes, settings)
+    rules.check_limits(cached.session, lines, prepared, end.bytes, settings)
     numbers = list(seqs.values())
-    parts, full, after = _assign_parts(cached, lines, numbers, settings.part_bytes)
-    return Layout(lines, numbers, list(seqs), kinds, parts, full, {**after, "marker": marker})
+    parts, full, after = _assign_parts(replace(end, marker=marker, marked=True), lines, numbers, settings.part_bytes)
+    return Layout(lines, numbers, list(seqs), kinds, parts, full, after)
 
 
 def stored_records(new: Sequence[NewRecord], layout: Layout) -> dict[int, AnyRecord]:
@@ -79,16 +82,14 @@ def advance(cached: CachedSession, layout: Layout, records: Iterable[AnyRecord])
     """Move the cached head past lines that were stored."""
     for record in records:
         cached.add(record)
-    for name, value in layout.session_after.items():
-        setattr(cached, name, value)
-    cached.marked = True
+    cached.end = layout.after
 
 
 def _assign_parts(
-    cached: CachedSession, lines: list[bytes], seqs: list[int], part_bytes: int
-) -> tuple[list[int], list[tuple[int, int, int, int]], dict[str, int]]:
-    """Return the part of each line, the parts that become full, and the session after them."""
-    part, used, first = cached.part, cached.part_bytes, cached.part_first
+    end: LogEnd, lines: list[bytes], seqs: list[int], part_bytes: int
+) -> tuple[list[int], list[tuple[int, int, int, int]], LogEnd]:
+    """Return the part of each line, the parts that become full, and the end of the log, moved there."""
+    part, used, first = end.part, end.part_bytes, end.part_first
     parts: list[int] = []
     full: list[tuple[int, int, int, int]] = []
     for number, group in enumerate(split_at_boundary(lines, used, part_bytes)):
@@ -99,14 +100,9 @@ def _assign_parts(
             first = first or seqs[len(parts)]
             used += len(line) + 1
             parts.append(part)
-    after = {
-        "head": seqs[-1],
-        "bytes": cached.bytes + sum(map(len, lines)) + len(lines),
-        "part": part,
-        "part_bytes": used,
-        "part_first": first,
-    }
-    return parts, full, after
+    end.head, end.bytes = seqs[-1], end.bytes + sum(map(len, lines)) + len(lines)
+    end.part, end.part_bytes, end.part_first = part, used, first
+    return parts, full, end
 
 
 def _unique_rid(record: NewRecord, seqs: Mapping[UUID, int]) -> UUID:

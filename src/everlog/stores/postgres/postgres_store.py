@@ -40,7 +40,6 @@ from everlog.stores.postgres.leases import Leases, PostgresLease, new_owner_name
 from everlog.stores.postgres.metadata_rows import MetadataRows
 from everlog.stores.postgres.name_changes import NamingAppender
 from everlog.stores.postgres.name_claims import NAME_FIELDS, NameClaims
-from everlog.stores.postgres.notifications import Notifications
 from everlog.stores.postgres.passage_search import PassageSearch
 from everlog.stores.postgres.record_reader import RecordReader
 from everlog.stores.postgres.row_transfer import RowTransfer
@@ -79,8 +78,7 @@ class PostgresStore(StoreVerbs, RecordReader, Reporting, Measurable, Transferabl
         self.passages = PassageSearch(self.database)
         parts = (self.database, self._rows, self._claims, self.passages)
         self._lifecycle = RowTransfer(*parts, appender=self._appender, meta_call=self._meta_call)
-        self._notifications = Notifications(self.database, report)
-        self.sharing = SharedState(self.database, self._notifications)
+        self.sharing = SharedState(self.database, report)
         self._background.refresh_row = self._rows.refresh
         self._background.renew_leases = self._leases.renew
         register_fork_hooks(in_child=self._after_fork_in_child)
@@ -111,11 +109,11 @@ class PostgresStore(StoreVerbs, RecordReader, Reporting, Measurable, Transferabl
             try:
                 stored = (self._appender.append_names if changes_names else self._appender.append)(cached, call)
             except ConflictError:
-                if isinstance(call.lease, PostgresLease) and cached.epoch != call.lease.epoch:
+                if isinstance(call.lease, PostgresLease) and cached.end.epoch != call.lease.epoch:
                     call.lease.mark_lost()
                 raise
         self._background.schedule_refresh(session, immediately=ends_turn)
-        self._notifications.announce(session)
+        self.sharing.announce(session)
         return stored
 
     def _locked(self, session: str) -> AbstractContextManager[CachedSession]:
@@ -131,7 +129,7 @@ class PostgresStore(StoreVerbs, RecordReader, Reporting, Measurable, Transferabl
         with self._locked(session) as cached:
             self._appender.change_names(cached, fields, compose)
             self._background.schedule_refresh(session)
-            self._notifications.announce(session)
+            self.sharing.announce(session)
             return cached.metadata or self._rows.row(session).metadata
 
     def fork(self, session: str, at: int | None = None) -> Metadata:
@@ -264,7 +262,7 @@ class PostgresStore(StoreVerbs, RecordReader, Reporting, Measurable, Transferabl
 
     def close(self) -> None:
         """Refresh rows and close all connections; the store may be used again."""
-        self._notifications.close()
+        self.sharing.close()
         self._background.close()
         self.database.close()
 
@@ -273,7 +271,7 @@ class PostgresStore(StoreVerbs, RecordReader, Reporting, Measurable, Transferabl
         for lease in list(self._background.leases):
             lease.abandon()
         self._background.reset()
-        self._notifications.reset()
+        self.sharing.reset()
         self._leases.owner = new_owner_name()
         self._cache.clear()
         self.database.after_fork_in_child()

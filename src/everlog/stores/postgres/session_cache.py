@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from copy import copy
+
+import msgspec
 
 from everlog.errors import SessionBusyError
 from everlog.log.fold import MetadataFold
@@ -16,6 +19,20 @@ _MAX_UNFOLDED = 64
 _LOCK_SECONDS = 0.1  # then the database is asked instead
 
 
+class LogEnd(msgspec.Struct):
+    """The end of a session's log: what an append must know."""
+
+    head: int = 0  # seq of the last record
+    marker: int = 0  # seq of the last rewind, tombstone or compaction
+    bytes: int = 0
+    part: int = 1
+    part_bytes: int = 0
+    part_first: int = 0  # first seq of the part; 0 if it has none
+    marked: bool = False
+    epoch: int = 0
+    owner: str = ""
+
+
 class CachedSession:
     """The end of one session's log, as this process read it last.
 
@@ -23,31 +40,20 @@ class CachedSession:
     cache is refreshed. So it may be outdated, but never leads to a wrong result.
     """
 
-    __slots__ = (
-        "_fold", "_lock_thread", "_unfolded", "bytes", "epoch", "head", "is_current", "lock",
-        "marked", "marker", "owner", "part", "part_bytes", "part_first", "session",
-    )  # fmt: skip
+    __slots__ = ("_fold", "_lock_thread", "_unfolded", "end", "is_current", "lock", "session")
 
     def __init__(self, session: str) -> None:
         self.session = session
         self.lock = threading.RLock()  # serializes the appends of this process
         self._lock_thread = 0  # the thread that holds the lock
-        self.is_current = False  # whether the fields below are loaded and not known to be outdated
-        self.head = 0
-        self.marker = 0
-        self.bytes = 0
-        self.part = 1
-        self.part_bytes = 0
-        self.part_first = 0
-        self.marked = False
-        self.epoch = 0
-        self.owner = ""
+        self.is_current = False  # whether `end` is loaded and not known to be outdated
+        self.end = LogEnd()
         self._fold: MetadataFold | None = None
         self._unfolded: list[AnyRecord] = []  # folded in batches, which is much faster
 
     @property
     def fold(self) -> MetadataFold | None:
-        """Return the fold of every record up to `head`, or None."""
+        """Return the fold of every record up to the head, or None."""
         if self._unfolded:
             unfolded, self._unfolded = self._unfolded, []
             if self._fold is not None:
@@ -76,19 +82,18 @@ class CachedSession:
         """Return the metadata of the fold, which must exist, even if it may be outdated."""
         fold = self.fold
         assert fold is not None
-        return fold.metadata(self.part, self.part_bytes)
+        return fold.metadata(self.end.part, self.end.part_bytes)
 
-    def snapshot(self) -> tuple[object, ...]:
-        """Return the current values, to restore them if a transaction is rolled back."""
+    def snapshot(self) -> Callable[[], None]:
+        """Return a function that restores the current values, for a transaction that is rolled back."""
+        end, is_current = copy(self.end), self.is_current
         metadata = None if self.fold is None else self.folded_metadata()
-        return (*(getattr(self, name) for name in _SNAPSHOT_FIELDS), metadata)
 
-    def restore(self, snapshot: tuple[object, ...]) -> None:
-        """Restore the values of a snapshot."""
-        *values, metadata = snapshot
-        for name, value in zip(_SNAPSHOT_FIELDS, values, strict=True):
-            setattr(self, name, value)
-        self.fold = MetadataFold(metadata) if isinstance(metadata, Metadata) else None
+        def restore() -> None:
+            self.end, self.is_current = copy(end), is_current
+            self.fold = None if metadata is None else MetadataFold(metadata)
+
+        return restore
 
     @contextmanager
     def hold_lock(self, seconds: float) -> Iterator[CachedSession]:
@@ -114,9 +119,6 @@ class CachedSession:
                 self.lock.release()
             except RuntimeError:
                 pass  # not held by this thread
-
-
-_SNAPSHOT_FIELDS = ("head", "marker", "bytes", "part", "part_bytes", "part_first", "marked", "is_current")
 
 
 class SessionCache:

@@ -7,47 +7,40 @@ from socket import gethostname
 from uuid import uuid4
 
 from everlog.errors import ConflictError
-from everlog.stores.postgres.connections import Connection, Database
+from everlog.ports import SharedBetweenMachines
+from everlog.stores.postgres.connections import Connection
 from everlog.stores.postgres.id_columns import session_of, sid_of
 from everlog.stores.postgres.metadata_rows import storable_text
-from everlog.stores.postgres.notifications import Listener, Notifications, OnChange
+from everlog.stores.postgres.notifications import Notifications
 
 MAX_CLOCK_SKEW = 60_000  # milliseconds
 
 
-class SharedState:
-    """The `Sharing` port on PostgreSQL."""
-
-    def __init__(self, database: Database, notifications: Notifications) -> None:
-        self._database = database
-        self._notifications = notifications
+class SharedState(Notifications, SharedBetweenMachines):
+    """What the processes on one database share: notifications of growth, unowned turns, jobs."""
 
     @property
     def address(self) -> str:
         """Return the address of the database, without a password."""
-        return str(self._database.address)
+        return str(self.database.address)
 
     @property
     def lease_seconds(self) -> float:
         """Return how long a lease lasts whose process does not renew it."""
-        return self._database.settings.lease_seconds
+        return self.database.settings.lease_seconds
 
     # --- sessions
 
     def unowned(self, limit: int) -> list[str]:
         """Return sessions that may be unfinished and whose turn nobody holds, in any order."""
-        rows = self._database.fetch_all("unowned", {"limit": limit})
+        rows = self.database.fetch_all("unowned", {"limit": limit})
         return [session_of(row[0]) for row in rows]
 
     def heads(self, sessions: Collection[str]) -> dict[str, int]:
         """Return the last seq of each session that exists."""
         values = {"sids": [sid_of(session) for session in sessions]}
-        rows = self._database.fetch_all("heads", values)
+        rows = self.database.fetch_all("heads", values)
         return {session_of(sid): head for sid, head in rows}
-
-    def listen(self, on_change: OnChange) -> Listener:
-        """Report sessions that grow in other processes, and notify those of sessions here."""
-        return self._notifications.listen(on_change)
 
     # --- jobs
 
@@ -72,11 +65,11 @@ class SharedState:
             claim = connection.run("claim_job", values | latest)
             return None if (row := claim.fetchone()) is None else bytes(row[0])
 
-        return self._database.run_idempotent(work)
+        return self.database.run_idempotent(work)
 
     def jobs(self) -> dict[str, bytes]:
         """Return the state of each job."""
-        rows = self._database.fetch_all("list_jobs")
+        rows = self.database.fetch_all("list_jobs")
         return {name: bytes(state) for name, state in rows}
 
     def change_job(self, job: str, change: Callable[[bytes], bytes]) -> bytes:
@@ -90,4 +83,4 @@ class SharedState:
             connection.run("update_job", {**name, "fared": state})
             return state
 
-        return self._database.run_transaction(work)
+        return self.database.run_transaction(work)

@@ -32,8 +32,8 @@ SELECT s.sid, s.epoch, u.* FROM s, unnest(
 
 -- session_state: Read what an append needs to know of a session, and those of its records that are already stored.
 -- One snapshot: a record that is missing in it can still arrive, but only behind the head read with it
-SELECT s.head, s.marker, s.bytes, s.part, s.part_bytes, s.part_first, s.newest, s.marked, s.epoch, s.owner,
-    CASE WHEN s.bytes = 0 THEN l.metadata END, r.rid, r.seq, r.body
+SELECT s.head, s.marker, s.bytes, s.part, s.part_bytes, s.part_first, s.marked, s.epoch, coalesce(s.owner, ''),
+    s.newest, CASE WHEN s.bytes = 0 THEN l.metadata END, r.rid, r.seq, r.body
 FROM everlog.session s
 LEFT JOIN everlog.listing l ON l.sid = s.sid
 LEFT JOIN everlog.rec r ON r.sid = s.sid AND r.rid = ANY(%(rids)s::uuid[])
