@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import apsw
 
 from everlog.index.search.fts5 import to_fts5
-from everlog.index.search.query import Node, Phrase
+from everlog.index.search.query import Node, identifier_parts
 from everlog.index.search.ranking import WEIGHTS
 from everlog.index.search.words import grams, identifiers
 
@@ -30,12 +28,8 @@ class Table:
 
     def matching(self, match: Node | None) -> list[int]:
         """The numbers of the texts that match; an expression that is no expression raises."""
-        return [] if match is None else self._run("passage", to_fts5(match))
-
-    def containing(self, names: Sequence[str]) -> list[int]:
-        """The numbers of the texts whose identifiers contain all names."""
-        return self._run("inside", " AND ".join(to_fts5(Phrase(name)) for name in names))
-
-    def _run(self, table: str, expression: str) -> list[int]:
+        if match is None:
+            return []
+        table = "inside" if identifier_parts(match) else "passage"
         query = f"SELECT rowid FROM {table} WHERE {table} MATCH ? ORDER BY rowid"
-        return [row[0] for row in self._connection.execute(query, (expression,))]
+        return [row[0] for row in self._connection.execute(query, (to_fts5(match),))]

@@ -110,9 +110,9 @@ def test_when_nothing_matches_any_of_the_words_may() -> None:
 
 
 def test_a_piece_of_an_identifier_is_found_inside() -> None:
-    assert TABLE.containing(parse_query("serNam").substrings) == [3]
-    assert TABLE.containing(parse_query("user_na").substrings) == [4]
-    assert parse_query("ab").substrings == ()
+    assert TABLE.matching(parse_query("serNam").match_inside) == [3]
+    assert TABLE.matching(parse_query("user_na").match_inside) == [4]
+    assert parse_query("ab").match_inside is None
 
 
 def test_runs_without_spaces_are_to_be_marked_as_typed() -> None:
@@ -122,7 +122,7 @@ def test_runs_without_spaces_are_to_be_marked_as_typed() -> None:
 @pytest.mark.parametrize("query", ["", " ", "()", '""', "* - +", "😀", "\x00", "\ud800", '"', "。、"])
 def test_without_words_there_is_nothing_to_search_for(query: str) -> None:
     parsed = parse_query(query)
-    assert (parsed.match, parsed.match_any, parsed.substrings) == (None, None, ())
+    assert (parsed.match, parsed.match_any, parsed.match_inside) == (None, None, None)
 
 
 @pytest.mark.parametrize(
@@ -192,10 +192,8 @@ PIECES = st.sampled_from(
 def test_every_text_is_a_query(text: str) -> None:
     parsed = parse_query(text)
     assert parse_query(text) == parsed
-    for match in (parsed.match, parsed.match_any):
+    for match in (parsed.match, parsed.match_any, parsed.match_inside):
         TABLE.matching(match)
-    if parsed.substrings:
-        TABLE.containing(parsed.substrings)
     assert (parsed.match is None) == (parsed.match_any is None)
 
 

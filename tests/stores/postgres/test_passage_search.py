@@ -67,7 +67,9 @@ def test_when_nothing_matches_any_of_the_words_may(texts: PassageSearch) -> None
 
 def test_a_piece_of_an_identifier_is_found_inside(texts: PassageSearch) -> None:
     for piece, found in (("serNam", [3]), ("user_na", [4]), ("rNaX", [])):
-        hits = texts.find_substrings(parse_query(piece).substrings, Query(text=""), 10)
+        match = parse_query(piece).match_inside
+        assert match is not None
+        hits = texts.find_per_session(match, WEIGHTS, Query(text=""), 10)
         assert [hit.seq for hit in hits] == found
 
 
@@ -81,8 +83,8 @@ def test_every_text_can_be_asked_for_and_taken_in(texts: PassageSearch, text: st
         matching(texts, match)
         texts.count_matches(match)
         texts.matching_rows(match, 5)
-    if parsed.substrings:
-        texts.find_substrings(parsed.substrings, Query(text=""), 5)
+    if parsed.match_inside is not None:
+        texts.find_per_session(parsed.match_inside, WEIGHTS, Query(text=""), 5)
     passage_search.encode_document(text, text)
 
 

@@ -22,7 +22,7 @@ from msgspec.structs import replace
 from everlog.index.database import TOKENIZER, Database
 from everlog.index.listing_rows import filter_conditions
 from everlog.index.search.passages import KINDS, PassageText, SessionUpdate, StaleSession, passage_conditions
-from everlog.index.search.query import And, Node, Not, Or, Phrase, compile_node
+from everlog.index.search.query import And, Node, Not, Or, Phrase, compile_node, identifier_parts
 from everlog.index.search.ranking import BUDGET, PassageHit
 from everlog.index.search.snippets import CLOSE, MAX_WORDS, OPEN
 from everlog.index.search.words import grams, identifiers
@@ -30,8 +30,10 @@ from everlog.log.line_codec import replace_surrogates
 from everlog.model import Metadata
 from everlog.ports import Query
 
-_COLUMNS = ", ".join(KINDS)
-_VALUES = ", ".join("?" * len(KINDS))
+_ADD_WORDS = {kind: f"INSERT INTO word (rowid, {kind}, grams) VALUES (?, ?, ?)" for kind in KINDS}
+# An external-content FTS5 table must be given the old values.
+_REMOVE_WORDS = {kind: f"INSERT INTO word (word, rowid, {kind}, grams) VALUES ('delete', ?, ?, ?)" for kind in KINDS}
+_ADD_PASSAGES = "UPDATE fact SET value = value + ? WHERE key = 'passages'"
 _COLUMN_NUMBER = "".join(f" WHEN '{kind}' THEN {number}" for number, kind in enumerate(KINDS))
 _SEQ_BITS = 24  # low bits of a row's number, for the seq
 _MAX_SEQ = (1 << _SEQ_BITS) - 1  # later records are not searched
@@ -128,18 +130,12 @@ class FullText:
     def find_per_session(
         self, match: Node, weights: Sequence[float], query: Query, per_session: int
     ) -> list[PassageHit]:
-        """Return the best passages of every session that matches, `per_session` of each."""
-        return self._best_per_session("word", _score(weights), to_fts5(match), query, per_session)
+        """Return the best passages of every session that matches, `per_session` of each.
 
-    def find_substrings(self, names: Sequence[str], query: Query, per_session: int) -> list[PassageHit]:
-        """Return the newest passages of every session whose identifiers contain all names."""
-        return self._best_per_session("inside", "-1.0", " AND ".join(map(_quote, names)), query, per_session)
-
-    def _best_per_session(self, table: str, score: str, match: str, query: Query, per_session: int) -> list[PassageHit]:
-        """Return the best passages of every session, in one pass over all matches, in batches.
-
-        Session and time are looked up only for the passages that are returned.
+        One pass over all matches, in batches. Session and time are looked up only for the passages
+        that are returned.
         """
+        table, score = ("inside", "-1.0") if identifier_parts(match) else ("word", _score(weights))
         sessions, session_values = _session_numbers(query)
         numbers = {row[0] for row in self._fetch(sessions, *session_values)} if sessions else None
         if numbers is not None and not numbers:
@@ -154,7 +150,7 @@ class FullText:
         best: dict[int, list[ScoredRow]] = {}
         last_row, has_more = -1, True
         while has_more:
-            rows = self._fetch(statement, *(value for _, value in conditions), match, last_row)
+            rows = self._fetch(statement, *(value for _, value in conditions), to_fts5(match), last_row)
             has_more = len(rows) == _BATCH_ROWS
             last_row = -rows[-1][1] if rows else last_row
             fitting = [row[:2] for row in rows if row[2]] if conditions else rows
@@ -192,12 +188,12 @@ class FullText:
     def load_passages(self, rows: Sequence[int], match: Node | None) -> dict[int, PassageText]:
         """Return passages, each with a snippet in which the matches are marked."""
         wanted = msgspec.json.encode(rows).decode()
-        is_wanted = "passage.id IN (SELECT value FROM json_each(?))"
-        texts = self._fetch(f"SELECT id, kind, at, text FROM passage WHERE {is_wanted}", wanted)
+        is_wanted = "IN (SELECT value FROM json_each(?))"
+        texts = self._fetch(f"SELECT id, kind, at, text FROM passage WHERE id {is_wanted}", wanted)
         snippets: Mapping[int, str] = {}
         if match is not None:
             statement = f"""SELECT word.rowid, {_snippet(f"CASE kind {_COLUMN_NUMBER} END")} FROM word
-                JOIN passage ON passage.id = word.rowid WHERE word MATCH ? AND {is_wanted}"""
+                JOIN passage ON passage.id = word.rowid WHERE word MATCH ? AND word.rowid {is_wanted}"""
             snippets = dict(self._fetch(statement, to_fts5(match), wanted))
         return {row: PassageText(kind, time, snippets.get(row) or "", text) for row, kind, time, text in texts}
 
@@ -237,18 +233,18 @@ Row = tuple[int, str, int, str, str | None]  # of `passage`
 
 def _update_session(cursor: Any, update: SessionUpdate, numbers: Iterator[int]) -> list[Row]:
     """Remove a session's deleted passages, store its indexed seq, return the rows to add."""
-    session, seq, size, _ = update.stale
+    (session, seq, size, _), changes = update
     row = cursor.execute("SELECT seq, number FROM taken WHERE session = ?", (session,)).fetchone()
     if (row[0] if row else 0) != seq:
         return []  # another process indexed it meanwhile
     number = next(numbers) if row is None else row[1]
     if row is not None:
-        for first, last in update.changes.removed_ranges:
+        for first, last in changes.removed_ranges:
             _remove_passages(cursor, number, first, last, "kind != 'summary'")
-        for removed_seq in update.changes.removed:
+        for removed_seq in changes.removed:
             _remove_passages(cursor, number, removed_seq, removed_seq)
     cursor.execute(
-        "INSERT OR REPLACE INTO taken VALUES (?, ?, ?, ?)", (session, number, max(update.changes.last_seq, seq), size)
+        "INSERT OR REPLACE INTO taken VALUES (?, ?, ?, ?)", (session, number, max(changes.last_seq, seq), size)
     )
     cursor.execute(
         """DELETE FROM ahead WHERE session = ?1
@@ -256,57 +252,33 @@ def _update_session(cursor: Any, update: SessionUpdate, numbers: Iterator[int]) 
         (session, size),
     )
     return [
-        (
-            _row_id(number, passage.seq),
-            passage.kind,
-            passage.time,
-            replace_surrogates(passage.text),
-            replace_surrogates(passage.grams) or None,
-        )
-        for passage in update.passages
-        if passage.seq <= _MAX_SEQ
+        (_row_id(number, seq), kind, time, replace_surrogates(text), replace_surrogates(pairs) or None)
+        for seq, kind, time, text, pairs in changes.new.values()
+        if seq <= _MAX_SEQ
     ]
 
 
 def _insert_passages(cursor: Any, rows: Sequence[Row]) -> None:
     cursor.executemany("INSERT INTO passage VALUES (?, ?, ?, ?, ?)", rows)
-    _change_count(cursor, len(rows))
-    cursor.executemany(
-        f"INSERT INTO word (rowid, {_COLUMNS}, grams) VALUES (?, {_VALUES}, ?)",
-        ((row, *_columns(kind, text), grams) for row, kind, _, text, grams in rows),
-    )
-    cursor.executemany(
-        "INSERT INTO inside (rowid, names) VALUES (?, ?)",
-        [(row, names) for row, _, _, text, _ in rows if (names := identifiers(text))],
-    )
+    for row, kind, _, text, pairs in rows:
+        cursor.execute(_ADD_WORDS[kind], (row, text, pairs))
+    names = [(row, names) for row, _, _, text, _ in rows if (names := identifiers(text))]
+    cursor.executemany("INSERT INTO inside (rowid, names) VALUES (?, ?)", names)
+    cursor.execute(_ADD_PASSAGES, (len(rows),))
 
 
 def _remove_passages(cursor: Any, number: int, first: int, last: int, condition: str = "1") -> None:
-    """Remove passages. An external-content FTS5 table must be given the old values."""
-    bounds = _row_id(number, first), _row_id(number, min(last, _MAX_SEQ))
-    rows = cursor.execute(
-        f"SELECT id, kind, text, grams FROM passage WHERE id BETWEEN ? AND ? AND {condition}", bounds
-    ).fetchall()
-    cursor.executemany(
-        f"INSERT INTO word (word, rowid, {_COLUMNS}, grams) VALUES ('delete', ?, {_VALUES}, ?)",
-        [(row, *_columns(kind, text), grams) for row, kind, text, grams in rows],
-    )
-    _change_count(cursor, -len(rows))
-    for table, key in (("passage", "id"), ("inside", "rowid")):
-        cursor.executemany(f"DELETE FROM {table} WHERE {key} = ?", [(row[0],) for row in rows])
-
-
-def _change_count(cursor: Any, delta: int) -> None:
-    if delta:
-        cursor.execute("UPDATE fact SET value = value + ? WHERE key = 'passages'", (delta,))
+    selection = f"SELECT id, kind, text, grams FROM passage WHERE id BETWEEN ? AND ? AND {condition}"
+    rows = cursor.execute(selection, (_row_id(number, first), _row_id(number, last))).fetchall()
+    for row, kind, text, pairs in rows:
+        cursor.execute(_REMOVE_WORDS[kind], (row, text, pairs))
+        cursor.execute("DELETE FROM passage WHERE id = ?", (row,))
+        cursor.execute("DELETE FROM inside WHERE rowid = ?", (row,))
+    cursor.execute(_ADD_PASSAGES, (-len(rows),))
 
 
 def _row_id(number: int, seq: int) -> int:
     return (number << _SEQ_BITS) | min(seq, _MAX_SEQ)
-
-
-def _columns(kind: str, text: str) -> list[str | None]:
-    return [text if kind == name else None for name in KINDS]
 
 
 def drop_session(cursor: Any, session: str) -> None:

@@ -6,7 +6,7 @@ tombstone or a rewind removes is not found any more; a restored one is found aga
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import NamedTuple
 
 import msgspec
@@ -68,7 +68,6 @@ class SessionUpdate(NamedTuple):
 
     stale: StaleSession
     changes: PassageChanges
-    passages: Sequence[Passage]
 
 
 def passage_conditions(query: Query, span: tuple[int, int] | None = None) -> list[tuple[str, int | str]]:
@@ -112,22 +111,16 @@ def collect_changes(entries: Iterable[Entry], *, include_tools: bool = False) ->
 def make_passage(record: AnyRecord, *, include_tools: bool = False) -> Passage | None:
     """Return the searchable passage of a record; None if it has none."""
     if isinstance(record, Compaction):
-        return _build_passage(record.seq, "summary", record.timestamp, record.summary)
+        return build_passage(record.seq, "summary", record.timestamp, record.summary)
     if not isinstance(record, Message):
         return None
     if record.role == "toolResult":
         if not include_tools:
             return None
-        return _build_passage(record.seq, "tool", record.timestamp, redact(record.text)[0])
-    return _build_passage(record.seq, record.role, record.timestamp, record.text)
+        return build_passage(record.seq, "tool", record.timestamp, redact(record.text)[0])
+    return build_passage(record.seq, record.role, record.timestamp, record.text)
 
 
-def make_title(name: str, timestamp: str) -> Passage | None:
-    """Return the passage of a session's title; None if it is blank."""
-    return _build_passage(TITLE_SEQ, "title", timestamp, name)
-
-
-def _build_passage(seq: int, kind: str, timestamp: str, text: str) -> Passage | None:
-    if not text.strip():
-        return None
-    return Passage(seq, kind, epoch_ms(timestamp) or 0, text, grams(text))
+def build_passage(seq: int, kind: str, timestamp: str, text: str) -> Passage | None:
+    """Return a text as a passage; None if it is blank."""
+    return Passage(seq, kind, epoch_ms(timestamp) or 0, text, grams(text)) if text.strip() else None

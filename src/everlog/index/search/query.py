@@ -14,7 +14,7 @@ has the `words.grams` of each text beside it.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import TypeAlias
 
 import msgspec
@@ -42,7 +42,8 @@ _UNSEARCHABLE = re.compile("[\x00-\x1f\x7f-\x9f\ud800-\udfff]")
 _QUOTES = str.maketrans("“”„‟＂（）", '"""""()')
 _TOKEN = re.compile(
     r"""
-    "(?P<phrase>[^"]*)"(?P<star>\*?)
+    "(?P<start>[^"]*)"\*
+    | "(?P<phrase>[^"]*)"
     | (?P<bracket>[()])
     | (?P<minus>(?<![^\s(])-(?=[^\s)-]))
     | (?P<operator>(?:AND|OR|NOT)(?![^\s()"]))
@@ -50,7 +51,7 @@ _TOKEN = re.compile(
     """,
     re.VERBOSE,
 )
-_TERM_KINDS = ("phrase", "star", "word", "operator")
+_TERM_KINDS = ("start", "phrase", "word", "operator")
 _WORD = re.compile(r"\w+\*?")
 # An index holds stems: `convers` for `conversation`, which `conversat*` is not a prefix of. These
 # endings complete a word that stops inside its ending; completed, it has the same stem.
@@ -69,7 +70,9 @@ class Phrase(msgspec.Struct, frozen=True, gc=False):
 
     text: str
     is_prefix: bool = False  # the last word is the start of a word
-    field: str = ""  # "grams": only in the grams of a text
+    # Where to look in place of the words of a text: "grams" for its grams, "names" for characters
+    # anywhere in its identifiers. A tree is about identifiers as a whole or not at all.
+    field: str = ""
 
 
 class And(msgspec.Struct, frozen=True):
@@ -108,13 +111,16 @@ def compile_node(node: Node, compile_phrase: Callable[[Phrase], str], operators:
     return f"({f' {operators[type(node)]} '.join(parts)})" if len(parts) > 1 else "".join(parts)
 
 
-def find_phrases(node: Node) -> Iterator[Phrase]:
-    """Yield all phrases of a tree, the excluded ones too."""
+def find_phrases(node: Node) -> list[Phrase]:
+    """Return all phrases of a tree, the excluded ones too."""
     if isinstance(node, Phrase):
-        yield node
-    else:
-        for inner in node.nodes:
-            yield from find_phrases(inner)
+        return [node]
+    return [phrase for inner in node.nodes for phrase in find_phrases(inner)]
+
+
+def identifier_parts(node: Node) -> list[str]:
+    """Return what a tree looks for in identifiers; empty if it looks for words."""
+    return [phrase.text for phrase in find_phrases(node) if phrase.field == "names"]
 
 
 def join_nodes(kind: type[And | Or], nodes: Iterable[Node | None]) -> Node | None:
@@ -138,8 +144,8 @@ class ParsedQuery(msgspec.Struct, frozen=True):
     match: Node | None
     # The first fallback if nothing matches: any of the words.
     match_any: Node | None
-    # The second: texts inside identifiers. Empty if they are too short.
-    substrings: tuple[str, ...]
+    # The second: words inside identifiers. None if they are too short.
+    match_inside: Node | None
     # Texts to highlight where the index cannot: runs without spaces, as typed.
     highlights: tuple[str, ...]
 
@@ -162,7 +168,7 @@ def parse_query(text: str) -> ParsedQuery:
         match=match,
         match_any=_exclude(match_any, [_parse_term(text, is_phrase=True) for text in excluded]) or match,
         # Identifiers cannot exclude words, so what is excluded would be found.
-        substrings=() if excluded else tuple(dict.fromkeys(names)),
+        match_inside=None if excluded else join_nodes(And, [Phrase(name, field="names") for name in names]),
         highlights=tuple(dict.fromkeys(s for word in required for s, unspaced in split_scripts(word) if unspaced)),
     )
 
@@ -227,19 +233,15 @@ class _Parser:
 
     def _parse_token(self, kind: str, text: str) -> Node | None:
         (self.excluded if self._negations else self.required).append(text)
-        return parse_word(text) if kind == "word" else _parse_term(text, is_phrase=True, is_prefix=kind == "star")
+        return parse_word(text) if kind == "word" else _parse_term(text, is_phrase=True, is_prefix=kind == "start")
 
 
 def _tokenize(text: str) -> list[tuple[str, str]]:
-    text = _UNSEARCHABLE.sub(" ", text).translate(_QUOTES)
     tokens: list[tuple[str, str]] = []
     terms = 0
-    for match in _TOKEN.finditer(text):
+    for match in _TOKEN.finditer(_UNSEARCHABLE.sub(" ", text).translate(_QUOTES)):
         kind = match.lastgroup or ""
-        if kind == "star":  # also of a phrase without one
-            tokens.append(("star" if match["star"] else "phrase", match["phrase"]))
-        else:
-            tokens.append((kind, match[kind]))
+        tokens.append((kind, match[kind]))
         terms += kind in _TERM_KINDS
         if terms == MAX_TERMS:
             break

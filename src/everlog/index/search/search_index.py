@@ -41,7 +41,6 @@ class FullTextIndex(Protocol):
     def find_per_session(
         self, match: Node, weights: Sequence[float], query: Query, per_session: int
     ) -> list[ranking.PassageHit]: ...
-    def find_substrings(self, names: Sequence[str], query: Query, per_session: int) -> list[ranking.PassageHit]: ...
     def count_matches(self, match: Node) -> int: ...
     def matching_rows(self, match: Node, limit: int) -> list[int]: ...
     def count_passages(self) -> int: ...
@@ -52,8 +51,7 @@ def open_search_index(index: SessionIndex, read: ReadEntries, report: Report, *,
     """Return the search index of one root, from its session index."""
 
     def load_metadata(session: str) -> Metadata | None:
-        row = index.get(session)
-        return None if row is None else row.metadata
+        return row.metadata if (row := index.get(session)) is not None else None
 
     return SearchIndex(FullText(index.database), load_metadata, read, report, include_tools=include_tools)
 
@@ -134,7 +132,7 @@ class SearchIndex:
         for session in stale:
             try:
                 batch.append(self._read_update(session))
-                size += sum(len(passage.text) for passage in batch[-1].passages)
+                size += sum(len(passage.text) for passage in batch[-1].changes.new.values())
             except Exception as error:
                 self._record_failure(session.session, error, failed)
             if size > _BATCH_CHARACTERS:
@@ -144,24 +142,23 @@ class SearchIndex:
             yield batch
 
     def _read_update(self, stale: StaleSession) -> SessionUpdate:
-        entries = self._read(stale.session, stale.seq)
-        changes = passages.collect_changes(entries, include_tools=self._include_tools)
-        new = list(changes.new.values())
+        changes = passages.collect_changes(self._read(stale.session, stale.seq), include_tools=self._include_tools)
         if changes.restored:
-            new += self._read_restored(stale.session, changes.restored)
-            changes.removed |= changes.restored  # a passage that is there is replaced
+            changes.new |= self._read_restored(stale.session, changes.restored)
         # The records just read may be newer than the metadata of the session.
         name = stale.metadata.title if changes.name is UNSET else changes.name
-        title = passages.make_title(name or "", stale.metadata.created_at)
-        changes.removed.add(passages.TITLE_SEQ)
-        return SessionUpdate(stale, changes, new if title is None else [*new, title])
+        title = passages.build_passage(passages.TITLE_SEQ, "title", stale.metadata.created_at, name or "")
+        if title is not None:
+            changes.new[passages.TITLE_SEQ] = title
+        changes.removed |= {*changes.restored, passages.TITLE_SEQ}  # a passage that is there is replaced
+        return SessionUpdate(stale, changes)
 
-    def _read_restored(self, session: str, seqs: set[int]) -> list[passages.Passage]:
+    def _read_restored(self, session: str, seqs: set[int]) -> dict[int, passages.Passage]:
         """Return the passages of restored messages that are live."""
         entries = self._read(session, min(seqs) - 1)  # with the rewinds since, which a restore does not undo
         relevant = (entry for entry in entries if not isinstance(entry, Message) or entry.seq in seqs)
         changes = passages.collect_changes(relevant, include_tools=self._include_tools)
-        return [passage for seq, passage in changes.new.items() if seq in seqs]
+        return {seq: passage for seq, passage in changes.new.items() if seq in seqs}
 
     # --- queries
 
@@ -171,17 +168,14 @@ class SearchIndex:
         weights = list(ranking.WEIGHTS.values())
         # Some of every session, so that one with many matches does not hide the others.
         per_session = max(query.hits, ranking.BEST_PASSAGES)
-        highlights = parsed.highlights
-        hits: list[ranking.PassageHit] = []
-        for match in (parsed.match, parsed.match_any, None):
-            if match is not None:
-                hits = self._text.find_per_session(match, weights, query, per_session)
-            elif parsed.substrings:
-                hits = self._text.find_substrings(parsed.substrings, query, per_session)
-                highlights = tuple(re.findall(r"[^\W_]+", query.text))
+        for match in (parsed.match, parsed.match_any, parsed.match_inside):
+            hits = self._text.find_per_session(match, weights, query, per_session) if match is not None else []
             if hits:
                 break
-        return self._results(ranking.rank_sessions(hits, per_session=per_session), match, highlights, query)
+        matches = ranking.rank_sessions(hits, per_session=per_session)
+        if match is parsed.match_inside:
+            return self._results(matches, None, re.findall(r"[^\W_]+", query.text), query)
+        return self._results(matches, match, parsed.highlights, query)
 
     def recall(self, message: str, now: int, query: Query) -> Results:
         """Return the sessions that a message is about, the best first."""

@@ -25,12 +25,12 @@ from functools import partial
 from typing import Any
 from uuid import UUID
 
-import msgspec
+from msgspec.structs import replace
 from psycopg import Rollback
 
 from everlog.index.search.fts5 import make_snippets
 from everlog.index.search.passages import KINDS, PassageText, SessionUpdate, StaleSession, passage_conditions
-from everlog.index.search.query import And, Node, Not, Or, Phrase, compile_node, find_phrases
+from everlog.index.search.query import And, Node, Not, Or, Phrase, compile_node, find_phrases, identifier_parts
 from everlog.index.search.ranking import BUDGET, PassageHit
 from everlog.index.search.words import identifiers
 from everlog.model import Metadata
@@ -44,6 +44,7 @@ _SEQ_BITS = 40  # of a row id that hold the seq
 _MAX_RANKED = 20_000  # the newest passages, for one query
 _MAX_STEMS = 50_000  # in the cache
 _LEXEME = re.compile(r"'((?:[^']|'')*)'")
+_MATCHES = "p.{} @@ %(match)s::tsquery"
 _OPERATORS: Mapping[type, str] = {And: "&", Or: "|", Not: "& !"}
 
 
@@ -52,8 +53,7 @@ class PassageSearch:
 
     def __init__(self, database: Database) -> None:
         self._database = database
-        self._schema = database.settings.schema
-        self._sql = load_statements("search", self._schema)
+        self._sql = load_statements("search", database.settings.schema)
         self._stems: dict[str, str] = {}
 
     # --- indexing
@@ -73,8 +73,7 @@ class PassageSearch:
     def apply_updates(self, updates: Iterable[SessionUpdate]) -> None:
         """Index new records of sessions, each session in its own transaction."""
         for update in updates:
-            work = partial(self._apply_update, update)
-            self._database.run_transaction(work)
+            self._database.run_transaction(partial(self._apply_update, update))
 
     def _apply_update(self, update: SessionUpdate, connection: Connection) -> None:
         sid, seq = sid_of(update.stale.session), update.stale.seq
@@ -100,7 +99,7 @@ class PassageSearch:
                 "words": encode_document(passage.text, passage.grams),
                 "inside": encode_trigrams(passage.text),
             }
-            for passage in update.passages
+            for passage in update.changes.new.values()
         ]
         if rows:
             with connection.cursor() as cursor:
@@ -128,53 +127,42 @@ class PassageSearch:
         self, match: Node, weights: Sequence[float], query: Query, limit: int, span: tuple[int, int] | None = None
     ) -> list[PassageHit]:
         """Return the best passages of a time span, or of all; of the newest, if very many match."""
-        conditions, values = _conditions(query, span)
-        among = _MAX_RANKED if conditions else BUDGET
-        statement = f"""SELECT sid, seq, at, ({_score(weights)})::double precision AS score FROM (
-                SELECT p.sid, p.seq, p.at, p.kind, p.words FROM {self._from(conditions)}
-                WHERE {" AND ".join(["p.words @@ %(match)s::tsquery", *conditions])}
-                ORDER BY p.sid DESC, p.seq DESC LIMIT %(among)s
-            ) p ORDER BY score, at DESC, sid DESC, seq DESC LIMIT %(limit)s"""
-        return self._find_hits(statement, match, {**values, "among": among, "limit": limit})
+        conditions, values = self._conditions(query, span)
+        values |= {"among": _MAX_RANKED if conditions else BUDGET, "limit": limit}
+        return self._find_hits("best_passages", _score(weights), match, [_MATCHES.format("words"), *conditions], values)
 
     def find_per_session(
         self, match: Node, weights: Sequence[float], query: Query, per_session: int
     ) -> list[PassageHit]:
         """Return the best passages of every session with a match, up to `per_session` of each."""
-        conditions, values = _conditions(query)
-        statement = self._per_session_statement(_score(weights), [*conditions, "p.words @@ %(match)s::tsquery"])
-        return self._find_hits(statement, match, {**values, "each": per_session})
-
-    def find_substrings(self, names: Sequence[str], query: Query, per_session: int) -> list[PassageHit]:
-        """Return the newest passages of every session with identifiers that contain all names."""
-        names = [normalize(name) for name in names]
-        trigrams = sorted({gram for name in names for gram in split_trigrams(name)})
-        if not trigrams:
-            return []
-        conditions, values = _conditions(query)
+        conditions, values = self._conditions(query)
+        values["each"] = per_session
+        names = identifier_parts(match)
+        column, score = ("inside", "-1.0") if names else ("words", _score(weights))
+        # The indexed condition first: the others must read the text.
+        conditions.insert(0, _MATCHES.format(column))
         for number, name in enumerate(names):
             conditions.append(f"strpos(lower(p.text), %(name{number})s) > 0")
-            values[f"name{number}"] = storable_text(name)
-        # The indexed condition first: the others must read the text.
-        statement = self._per_session_statement("-1.0", ["p.inside @@ %(match)s::tsquery", *conditions])
-        match = " & ".join(map(_quote, trigrams))
-        return self._find_hits(statement, match, {**values, "each": per_session})
+            values[f"name{number}"] = storable_text(normalize(name))
+        return self._find_hits("best_per_session", score, match, conditions, values)
 
-    def _per_session_statement(self, score: str, conditions: Sequence[str]) -> str:
-        return f"""SELECT sid, seq, at, score FROM (
-                SELECT sid, seq, at, score,
-                    row_number() OVER (PARTITION BY sid ORDER BY score, seq DESC) AS place
-                FROM (
-                    SELECT p.sid, p.seq, p.at, ({score})::double precision AS score
-                    FROM {self._from(conditions)} WHERE {" AND ".join(conditions)}
-                ) ranked
-            ) placed WHERE place <= %(each)s"""
-
-    def _find_hits(self, statement: str, match: Node | str, values: Mapping[str, Any]) -> list[PassageHit]:
+    def _find_hits(
+        self, statement: str, score: str, match: Node, conditions: Sequence[str], values: Mapping[str, Any]
+    ) -> list[PassageHit]:
+        filled = self._sql[statement].format(score=score, conditions=" AND ".join(conditions))
         return [
             PassageHit(_row_id(sid, seq), session_of(sid), seq, at, score)
-            for sid, seq, at, score in self._fetch_matches(statement, match, values)
+            for sid, seq, at, score in self._fetch_matches(filled, match, values)
         ]
+
+    def _conditions(self, query: Query, span: tuple[int, int] | None = None) -> tuple[list[str], dict[str, Any]]:
+        conditions, values = filter_conditions(replace(query.criteria, since=None, unfinished=None))
+        if conditions:
+            conditions = [self._sql["sessions"].format(conditions=" AND ".join(conditions))]
+        for number, (condition, value) in enumerate(passage_conditions(query, span)):
+            conditions.append(f"p.{condition} %(passage{number})s")
+            values[f"passage{number}"] = storable_text(value) if isinstance(value, str) else value
+        return conditions, values
 
     def count_matches(self, match: Node) -> int:
         """Count matching passages, up to twice the budget of a ranking."""
@@ -202,18 +190,20 @@ class PassageSearch:
             for number, (sid, seq, kind, at, text) in enumerate(texts)
         }
 
-    def _fetch_matches(self, statement: str, match: Node | str, values: Mapping[str, Any]) -> list[Any]:
-        """Return the rows for a tree, or for the text of a tsquery; none if no word is in it."""
-        tsquery = match if isinstance(match, str) else self._to_tsquery(match)
+    def _fetch_matches(self, statement: str, match: Node, values: Mapping[str, Any]) -> list[Any]:
+        """Return the rows that match a tree; none if it has no words."""
+        tsquery = self._to_tsquery(match)
         return self._fetch(statement, {**values, "match": tsquery}) if tsquery else []
 
     def _to_tsquery(self, match: Node) -> str:
         """Return a tree as the text of a tsquery; empty if it has no words."""
-        stems = self._stem({word for phrase in find_phrases(match) for word in encode_phrase(phrase)})
+        words = {word for phrase in find_phrases(match) for word in encode_phrase(phrase)}
+        stems = self._stem(words) if not identifier_parts(match) else {}
 
         def compile_phrase(phrase: Phrase) -> str:
-            lexemes = [_quote(stems[word]) for word in encode_phrase(phrase)]
-            return f"({' <-> '.join(lexemes)}{':*' if phrase.is_prefix else ''})" if lexemes else ""
+            lexemes = [_quote(stems.get(word, word)) for word in encode_phrase(phrase)]
+            joined = (" & " if phrase.field == "names" else " <-> ").join(lexemes)
+            return f"({joined}{':*' if phrase.is_prefix else ''})" if lexemes else ""
 
         return compile_node(match, compile_phrase, _OPERATORS)
 
@@ -228,25 +218,10 @@ class PassageSearch:
             stems[word] = lexeme[1].replace("''", "'") if lexeme else word
         return stems
 
-    def _from(self, conditions: Sequence[str]) -> str:
-        source = f'"{self._schema}".passage p'
-        if any("l." in condition for condition in conditions):
-            source += f' JOIN "{self._schema}".listing l ON l.sid = p.sid'
-        return source
-
     def _fetch(self, statement: str, values: Mapping[str, Any]) -> list[Any]:
         return self._database.run_idempotent(
             lambda connection: connection.execute(statement, values, binary=True).fetchall()
         )
-
-
-def _conditions(query: Query, span: tuple[int, int] | None = None) -> tuple[list[str], dict[str, Any]]:
-    criteria = msgspec.structs.replace(query.criteria, since=None, unfinished=None)
-    conditions, values = filter_conditions(criteria, "l.")
-    for number, (condition, value) in enumerate(passage_conditions(query, span)):
-        conditions.append(f"p.{condition} %(passage{number})s")
-        values[f"passage{number}"] = storable_text(value) if isinstance(value, str) else value
-    return conditions, values
 
 
 def _score(weights: Sequence[float]) -> str:
@@ -347,6 +322,8 @@ def split_trigrams(name: str) -> list[str]:
 
 def encode_phrase(phrase: Phrase) -> list[str]:
     """Return the words of a phrase, encoded for the server; the start of a word is no stop word."""
+    if phrase.field == "names":
+        return split_trigrams(phrase.text)
     if phrase.field:
         return [encode_gram(word) for word in phrase.text.split()]
     words = split_words(phrase.text)

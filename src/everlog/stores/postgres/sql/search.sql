@@ -73,3 +73,21 @@ ORDER BY sid DESC, seq DESC LIMIT %(limit)s
 SELECT p.sid, p.seq, p.kind, p.at, left(p.text, 300000)
 FROM unnest(%(sids)s::uuid[], %(seqs)s::bigint[]) AS u (sid, seq)
 JOIN everlog.passage p ON p.sid = u.sid AND p.seq = u.seq
+
+-- best_passages: Rank the newest matching passages, by the score and conditions of a query
+SELECT sid, seq, at, ({score})::double precision AS score FROM (
+    SELECT p.sid, p.seq, p.at, p.kind, p.words FROM everlog.passage p
+    WHERE {conditions} ORDER BY p.sid DESC, p.seq DESC LIMIT %(among)s
+) p ORDER BY score, at DESC, sid DESC, seq DESC LIMIT %(limit)s
+
+-- best_per_session: Find the best matching passages of every session
+SELECT sid, seq, at, score FROM (
+    SELECT sid, seq, at, score, row_number() OVER (PARTITION BY sid ORDER BY score, seq DESC) AS place
+    FROM (
+        SELECT p.sid, p.seq, p.at, ({score})::double precision AS score
+        FROM everlog.passage p WHERE {conditions}
+    ) ranked
+) placed WHERE place <= %(each)s
+
+-- sessions: Restrict passages to some sessions
+p.sid IN (SELECT sid FROM everlog.listing WHERE {conditions})
