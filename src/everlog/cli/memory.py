@@ -1,27 +1,63 @@
-"""`everlog memory`: read and write a memory by hand."""
+"""`everlog memory`: read, write and consolidate a memory by hand."""
 
 from __future__ import annotations
 
 import sys
 import time
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
 from everlog.cli import output
-from everlog.cli.memory_options import chosen_memory, memory_owner_options
-from everlog.cli.options import chosen_root, json_option, open_root, root_option
+from everlog.cli.options import (
+    chosen_root,
+    complete_agent,
+    find_session,
+    json_option,
+    open_root,
+    root_option,
+    session_argument,
+)
 
 if TYPE_CHECKING:
+    from everlog.memory.file_memory import FileMemory
     from everlog.memory.notes import MemoryFile
+    from everlog.ports.memory import Ask
+    from everlog.session import Store
 
 CATEGORIES = ("preference", "project", "pattern", "decision", "constraint")
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def memory_options(command: F) -> F:
+    """Add `--agent NAME` and `--project DIR`, which select a memory, `--json` and `--root`."""
+    agent_option = click.option(
+        "--agent",
+        metavar="NAME",
+        default="main",
+        show_default=True,
+        help="Use the memory of this agent.",
+        shell_complete=complete_agent,
+    )
+    project_option = click.option("--project", metavar="DIR", help="Use the memory of the project in DIR instead.")
+    return agent_option(project_option(json_option(root_option()(command))))
+
+
+def chosen_memory(agent: str, project: str | None, store: Store | None = None) -> FileMemory:
+    """Return the memory that the user selected; with a store, it can extract and dream."""
+    from pathlib import Path
+
+    from everlog.memory.file_memory import FileMemories
+
+    memories = FileMemories(chosen_root(), store.port if store else None)
+    if project is not None:
+        return memories.open_project(str(Path(project).expanduser().absolute()))
+    return memories.open(agent)
 
 
 @click.command()
-@memory_owner_options
-@json_option
-@root_option()
+@memory_options
 def show(agent: str, project: str | None, as_json: bool) -> None:
     """Show MEMORY.md, as agents see it, and list the notes."""
     from everlog.memory.extracted_file import parse_lines
@@ -69,9 +105,7 @@ def show(agent: str, project: str | None, as_json: bool) -> None:
     show_default=True,
     help="Show at most this many notes, and this many sessions.",
 )
-@memory_owner_options
-@json_option
-@root_option()
+@memory_options
 def search(words: tuple[str, ...], limit: int, agent: str, project: str | None, as_json: bool) -> None:
     """Search notes, extracted facts and messages."""
     import msgspec
@@ -103,9 +137,7 @@ def search(words: tuple[str, ...], limit: int, agent: str, project: str | None, 
 @click.option("--category", type=click.Choice(CATEGORIES), help="Set the kind of fact.")
 @click.option("--name", default="", help="Name the note; default: its first words.")
 @click.option("--description", default="", help="Set its line in MEMORY.md; default: the text.")
-@memory_owner_options
-@json_option
-@root_option()
+@memory_options
 def add(
     *, text: str, category: Any, name: str, description: str, agent: str, project: str | None, as_json: bool
 ) -> None:
@@ -119,9 +151,7 @@ def add(
 
 @click.command()
 @click.argument("note")
-@memory_owner_options
-@json_option
-@root_option()
+@memory_options
 def edit(note: str, agent: str, project: str | None, as_json: bool) -> None:
     """Edit a note in your editor, or replace it by piped input. NOTE is its file or exact name."""
     from everlog.memory.note_edits import find
@@ -143,9 +173,76 @@ def edit(note: str, agent: str, project: str | None, as_json: bool) -> None:
 
 
 @click.command()
-@memory_owner_options
+@session_argument
 @json_option
 @root_option()
+def extract(session_id: str, as_json: bool) -> None:
+    """Extract facts from a session into the memory of its agent.
+
+    Works on sessions of any length. Uses the agent's model, or rules if that is the offline model.
+    """
+    import asyncio
+
+    with open_root() as store:
+        session = find_session(store, session_id)
+        agent = session.metadata.agent
+        memory = chosen_memory(agent, None, store)
+        extraction = asyncio.run(memory.extract(session.id, _find_model(store, agent), force=True))
+    if extraction.problem:
+        output.warn(f"the model could not be used: {extraction.problem}")
+    if as_json:
+        facts = [
+            {
+                "category": fact.category,
+                "text": fact.text,
+                "confidence": fact.confidence,
+                "seq": fact.source.seq if fact.source else 0,
+            }
+            for fact in extraction.facts
+        ]
+        output.print_json({"sessionId": session.id, "finder": extraction.finder, "facts": facts})
+        return
+    for fact in extraction.facts:
+        print(f"{fact.category}  {fact.confidence:.0%}  {output.one_line(fact.text)}")
+    if not extraction.facts:
+        output.info("no new facts")
+
+
+@click.command()
+@click.option("--force", is_flag=True, help="Run now, even if no run is due yet.")
+@click.option("--dry-run", is_flag=True, help="Print the changes without making them.")
+@memory_options
+def dream(force: bool, dry_run: bool, agent: str, project: str | None, as_json: bool) -> None:
+    """Consolidate a memory.
+
+    Facts become notes. Duplicates are merged; when two facts contradict, the newer one wins.
+    Without --force or --dry-run it runs only when due: by default a day and five sessions after the
+    last run. `everlog memory undo` reverts the changes.
+    """
+    import asyncio
+
+    with open_root() as store:
+        memory = chosen_memory(agent, project, store)
+        if not (force or dry_run):
+            settings = store.settings.memory
+            verdict = memory.check_dream(min_hours=settings.dream_hours, min_sessions=settings.dream_sessions)
+            if not verdict.ready:
+                answer = {"dreamed": False, "reason": verdict.reason, "changes": [], "remarks": []}
+                return _print_answer(f"not due: {verdict.reason} (--force runs it anyway)", answer, as_json)
+        plan = asyncio.run(memory.dream(_find_model(store, agent), dry_run=dry_run))
+    if as_json:
+        changes = [{"file": change.path, "kind": change.kind, "reasons": change.reasons} for change in plan.changes]
+        reason = "a dry run changes nothing" if dry_run else f"by {plan.maker}"
+        output.print_json({"dreamed": not dry_run, "reason": reason, "changes": changes, "remarks": plan.remarks})
+        return None
+    print(output.safe(plan.report()))
+    if plan.changes:
+        output.info("nothing was changed" if dry_run else "everlog memory undo reverts this")
+    return None
+
+
+@click.command()
+@memory_options
 def undo(agent: str, project: str | None, as_json: bool) -> None:
     """Undo the last change: a dream, or an edit of a note.
 
@@ -161,9 +258,7 @@ def undo(agent: str, project: str | None, as_json: bool) -> None:
 
 @click.command()
 @click.option("--yes", is_flag=True, help="Delete without asking.")
-@memory_owner_options
-@json_option
-@root_option()
+@memory_options
 def clear(yes: bool, agent: str, project: str | None, as_json: bool) -> int:
     """Delete all notes of a memory and their history permanently. Sessions stay."""
     memories = chosen_memory(agent, project)
@@ -186,6 +281,21 @@ def clear(yes: bool, agent: str, project: str | None, as_json: bool) -> int:
     if not deleted:
         output.info("this memory is empty")
     return 0
+
+
+def _find_model(store: Store, agent: str) -> Ask | None:
+    """Return the model of an agent, or None if it is offline or cannot be used."""
+    from everlog.agent.memory_hook import make_ask
+    from everlog.errors import SettingsError
+
+    model = store.settings.model_of(agent)
+    if model == "offline":
+        return None
+    try:
+        return make_ask(store.provider(model), model)
+    except SettingsError as error:
+        output.info(f"using rules instead of a model: {error}")
+        return None
 
 
 def _note_json(file: MemoryFile) -> dict[str, Any]:

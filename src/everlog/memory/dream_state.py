@@ -26,6 +26,7 @@ from everlog.errors import SessionBusyError
 from everlog.memory import transaction
 from everlog.ports.memory import Verdict
 from everlog.stores.file import disk
+from everlog.stores.file.json_file import JsonFile
 
 MIN_HOURS = 24
 MIN_SESSIONS = 5
@@ -97,11 +98,8 @@ class DreamStateFiles:
     @property
     def state(self) -> ConsolidationState:
         """Return when the last consolidation was; an unreadable file counts as never."""
-        try:
-            content = (self.path / _STATE_FILE).read_bytes()
-            return msgspec.json.decode(content, type=ConsolidationState)
-        except (OSError, msgspec.MsgspecError, UnicodeDecodeError):
-            return ConsolidationState()
+        file: JsonFile[ConsolidationState] = JsonFile(self.path / _STATE_FILE, ConsolidationState)
+        return file.load(ConsolidationState())
 
     def record_run(self) -> ConsolidationState:
         """Record that a consolidation was completed now. Durable on return."""

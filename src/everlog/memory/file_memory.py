@@ -16,6 +16,7 @@ import re
 import time
 from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from datetime import UTC, date, datetime
 from functools import partial
 from pathlib import Path
@@ -65,26 +66,16 @@ def project_key(directory: str) -> str:
     return f"{name or 'root'}-{digest}"
 
 
+@dataclass(frozen=True, slots=True)
 class FileMemories:
     """The memories below one root directory."""
 
-    def __init__(
-        self,
-        root: Path,
-        store: Store | None = None,
-        *,
-        count_tokens: TokenCounter = estimate_text,
-        clock: Callable[[], float] = time.time,
-        lock_seconds: float = LOCK_SECONDS,
-        call: ThreadCall = asyncio.to_thread,
-    ) -> None:
-        """Open memories on demand; `store` has the sessions, and `call` runs what blocks."""
-        self.root = root
-        self.store = store
-        self.count_tokens = count_tokens
-        self.clock = clock
-        self.lock_seconds = lock_seconds
-        self.call = call
+    root: Path
+    store: Store | None = None  # has the sessions
+    count_tokens: TokenCounter = estimate_text
+    clock: Callable[[], float] = time.time
+    lock_seconds: float = LOCK_SECONDS
+    call: ThreadCall = asyncio.to_thread  # runs what blocks
 
     def open(self, agent: str, cwd: str | None = None) -> FileMemory:
         """Return the memory of an agent; InvalidIdError for a name that cannot have one.

@@ -24,8 +24,6 @@ from datetime import date
 from pathlib import Path
 from typing import NamedTuple
 
-import msgspec
-
 from everlog.errors import ConflictError, InvalidIdError, NotFoundError
 from everlog.memory import extracted_file, index_file, transaction
 from everlog.memory.extraction import ExtractionState
@@ -34,6 +32,7 @@ from everlog.memory.notes import EXTRACTED_FILE, INDEX_FILE, MemoryFile, find_te
 from everlog.memory.transaction import HistoryEntry, Swap
 from everlog.ports.memory import DreamPlan, Fact
 from everlog.stores.file import disk
+from everlog.stores.file.json_file import JsonFile
 
 LISTING_LIMIT = 200  # notes
 LOCK_SECONDS = 5.0
@@ -41,6 +40,7 @@ _DIGESTS_FILE, _STATE_FILE = ".written", ".extraction_state.json"
 _MAX_DIGESTS = 20_000  # above this, the older half is dropped
 _MAX_SESSIONS = 5_000  # states of sessions; older ones are dropped
 _MAX_DEPTH = 8
+_States = dict[str, ExtractionState]  # by session
 _TEMPORARY_FILE = re.compile(r".+\.\d+\.tmp")
 
 
@@ -61,6 +61,7 @@ class MemoryDirectory:
         self.path = Path(path)
         self._clock = clock
         self._lock_seconds = lock_seconds  # then SessionBusyError
+        self._states: JsonFile[_States] = JsonFile(self.path / _STATE_FILE, _States)
 
     def _open_locked(self) -> AbstractContextManager[int]:
         return transaction.open_locked(self.path, self._lock_seconds)
@@ -97,10 +98,7 @@ class MemoryDirectory:
 
     def extraction_state(self, session: str) -> ExtractionState:
         """Return how far a session has been processed."""
-        if not self.path.is_dir():
-            return ExtractionState()
-        with self._open_locked() as folder:
-            return _read_states(folder).get(session, ExtractionState())
+        return self._states.load({}).get(session, ExtractionState())
 
     def history(self) -> list[HistoryEntry]:
         """Return the applied plans and undos, oldest first."""
@@ -146,11 +144,10 @@ class MemoryDirectory:
             if new:
                 text = extracted_file.add_facts(find_text(files, EXTRACTED_FILE) or "", new, day)
                 transaction.replace_file(folder, EXTRACTED_FILE, _encode(text))
-            states = _read_states(folder)
+            states = self._states.load({})
             states.pop(session, None)
             states[session] = state
-            newest = dict(list(states.items())[-_MAX_SESSIONS:])
-            disk.replace_small_file(_STATE_FILE, msgspec.json.encode(newest), folder, durable=True)
+            self._states.save(dict(list(states.items())[-_MAX_SESSIONS:]))
             return new
 
     def apply(self, plan: DreamPlan, *, by_person: bool = False) -> str:
@@ -227,7 +224,7 @@ def _read_files(folder: int, digests: frozenset[str], prefix: str = "", depth: i
         except FileNotFoundError:  # a person removed it; people take no lock
             continue
         if stat.S_ISDIR(status.st_mode) and depth < _MAX_DEPTH:
-            with transaction.open_folder(name, folder) as subfolder:
+            with disk.opened_directory(name, folder) as subfolder:
                 yield from _read_files(subfolder, digests, f"{prefix}{name}/", depth + 1)
         elif stat.S_ISREG(status.st_mode) and name.endswith(".md"):
             content = disk.read_small_file(name, folder)
@@ -240,14 +237,6 @@ def _read_files(folder: int, digests: frozenset[str], prefix: str = "", depth: i
 def _known_facts(files: Sequence[MemoryFile]) -> list[str]:
     lines = extracted_file.parse_lines(find_text(files, EXTRACTED_FILE) or "")
     return [file.note.fact for file in select_notes(files)] + [line.fact.text for line in lines]
-
-
-def _read_states(folder: int) -> dict[str, ExtractionState]:
-    try:
-        content = transaction.read_file(folder, _STATE_FILE) or b"{}"
-        return msgspec.json.decode(content, type=dict[str, ExtractionState])
-    except (msgspec.MsgspecError, UnicodeDecodeError):
-        return {}
 
 
 def _check_path(path: str) -> str:

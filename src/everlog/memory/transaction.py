@@ -63,7 +63,7 @@ def open_locked(path: Path, lock_seconds: float) -> Iterator[int]:
     """Open and lock a directory, created if needed, and finish what a crash interrupted."""
     with disk.map_errors(f"memory {path.name}"):
         path.mkdir(mode=0o700, parents=True, exist_ok=True)
-        with open_folder(os.fspath(path)) as folder:
+        with disk.opened_directory(os.fspath(path)) as folder:
             lock_file = disk.open_file(_LOCK_FILE, os.O_RDWR | os.O_CREAT, folder)
             try:
                 disk.lock(lock_file, lock_seconds, f"the memory {path.name}")
@@ -73,16 +73,6 @@ def open_locked(path: Path, lock_seconds: float) -> Iterator[int]:
                 os.close(lock_file)
 
 
-@contextmanager
-def open_folder(name: str, parent: int | None = None) -> Iterator[int]:
-    """Open a directory that is not a symlink, for a `with` block."""
-    folder = disk.open_directory(name, parent)
-    try:
-        yield folder
-    finally:
-        os.close(folder)
-
-
 def commit(folder: int, swaps: Sequence[Swap], time: float, report: str, undoes: str = "") -> str:
     """Apply all changes or none, and return the id of the history entry. Durable on return.
 
@@ -90,10 +80,10 @@ def commit(folder: int, swaps: Sequence[Swap], time: float, report: str, undoes:
     """
     items = tuple(_Item(swap.path, swap.old is not None, swap.new is not None) for swap in swaps)
     os.mkdir(STAGED, 0o700, dir_fd=folder)
-    with open_folder(STAGED, folder) as stage:
+    with disk.opened_directory(STAGED, folder) as stage:
         for side in ("old", "new"):
             os.mkdir(side, 0o700, dir_fd=stage)
-            with open_folder(side, stage) as side_folder:
+            with disk.opened_directory(side, stage) as side_folder:
                 for number, swap in enumerate(swaps):
                     content = swap.old if side == "old" else swap.new
                     if content is not None:
@@ -119,16 +109,16 @@ def recover(folder: int) -> None:
 def read_history(folder: int) -> list[HistoryEntry]:
     """Return the history, oldest first."""
     entries: list[HistoryEntry] = []
-    with suppress(FileNotFoundError), open_folder(HISTORY, folder) as history_folder:
+    with suppress(FileNotFoundError), disk.opened_directory(HISTORY, folder) as history_folder:
         for name in _entry_ids(history_folder):
-            with open_folder(name, history_folder) as entry_folder:
+            with disk.opened_directory(name, history_folder) as entry_folder:
                 entries.append(HistoryEntry(name, _read_manifest(entry_folder)))
     return entries
 
 
 def load_swaps(folder: int, entry: HistoryEntry) -> list[Swap]:
     """Return the file contents that a history entry keeps."""
-    with open_folder(HISTORY, folder) as history_folder, open_folder(entry.id, history_folder) as entry_folder:
+    with disk.opened_directory(HISTORY, folder) as history, disk.opened_directory(entry.id, history) as entry_folder:
         return _read_swaps(entry_folder, entry.manifest)
 
 
@@ -167,7 +157,7 @@ def _parent(folder: int, path: str, *, create: bool = False) -> Iterator[tuple[i
         with suppress(FileExistsError):
             os.mkdir(first, 0o700, dir_fd=folder)
             disk.sync_directory(folder)
-    with open_folder(first, folder) as subfolder, _parent(subfolder, remainder, create=create) as parent:
+    with disk.opened_directory(first, folder) as subfolder, _parent(subfolder, remainder, create=create) as parent:
         yield parent
 
 
@@ -176,13 +166,13 @@ def _parent(folder: int, path: str, *, create: bool = False) -> Iterator[tuple[i
 
 def _finish(folder: int) -> str:
     """Complete a committed transaction: put the files in place, then move it to the history."""
-    with open_folder(COMMITTED, folder) as committed:
+    with disk.opened_directory(COMMITTED, folder) as committed:
         for swap in _read_swaps(committed, _read_manifest(committed)):
             if read_file(folder, swap.path) == swap.old:  # else it is new, or a person's
                 replace_file(folder, swap.path, swap.new)
     with suppress(FileExistsError):
         os.mkdir(HISTORY, 0o700, dir_fd=folder)
-    with open_folder(HISTORY, folder) as history_folder:
+    with disk.opened_directory(HISTORY, folder) as history_folder:
         ids = _entry_ids(history_folder)
         entry_id = f"{int(ids[-1]) + 1 if ids else 1:06d}"
         os.rename(COMMITTED, entry_id, src_dir_fd=folder, dst_dir_fd=history_folder)
@@ -207,7 +197,7 @@ def _read_manifest(entry_folder: int) -> Manifest:
 
 
 def _read_swaps(entry_folder: int, manifest: Manifest) -> list[Swap]:
-    with open_folder("old", entry_folder) as old, open_folder("new", entry_folder) as new:
+    with disk.opened_directory("old", entry_folder) as old, disk.opened_directory("new", entry_folder) as new:
         return [
             Swap(
                 item.path,
@@ -225,7 +215,7 @@ def _discard_stage(folder: int) -> None:
 
 
 def _remove_folder(name: str, parent: int) -> None:
-    with open_folder(name, parent) as folder:
+    with disk.opened_directory(name, parent) as folder:
         for entry in os.listdir(folder):
             if stat.S_ISDIR(os.stat(entry, dir_fd=folder, follow_symlinks=False).st_mode):
                 _remove_folder(entry, folder)

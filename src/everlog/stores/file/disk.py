@@ -60,6 +60,13 @@ def open_directory(name: str, parent: int | None = None) -> int:
     return os.open(name, _DIRECTORY, dir_fd=parent)
 
 
+@contextmanager
+def opened_directory(name: str, parent: int | None = None) -> Iterator[int]:
+    """Open a directory that is not a symlink, for a `with` block."""
+    with closing_descriptor(open_directory(name, parent)) as folder:
+        yield folder
+
+
 def open_file(name: str, flags: int, parent: int) -> int:
     """Return a descriptor of a regular file in a directory; anything else is refused."""
     # O_NONBLOCK: opening a planted FIFO must not block.

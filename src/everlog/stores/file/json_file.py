@@ -8,7 +8,7 @@ from typing import Any, Generic, TypeVar
 
 import msgspec
 
-from everlog.stores.file.disk import closing_descriptor, map_errors, open_directory, read_small_file, replace_small_file
+from everlog.stores.file.disk import map_errors, opened_directory, read_small_file, replace_small_file
 
 T = TypeVar("T")
 
@@ -23,8 +23,9 @@ class JsonFile(Generic[T]):
     def load(self, default: T) -> T:
         """Return the saved value, or `default` if there is none or it is invalid."""
         try:
-            with closing_descriptor(open_directory(os.fspath(self._path.parent))) as folder:
-                value: T = msgspec.json.decode(read_small_file(self._path.name, folder), type=self._value_type)
+            with opened_directory(os.fspath(self._path.parent)) as folder:
+                data = read_small_file(self._path.name, folder)
+                value: T = msgspec.json.decode(data, type=self._value_type)
                 return value
         except (OSError, ValueError, RecursionError):
             return default
@@ -33,5 +34,6 @@ class JsonFile(Generic[T]):
         """Replace the saved value. Durable on return."""
         with map_errors(f"writing {self._path.name}"):
             self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            with closing_descriptor(open_directory(os.fspath(self._path.parent))) as folder:
-                replace_small_file(self._path.name, msgspec.json.encode(value), folder, durable=True)
+            with opened_directory(os.fspath(self._path.parent)) as folder:
+                data = msgspec.json.encode(value)
+                replace_small_file(self._path.name, data, folder, durable=True)

@@ -27,6 +27,7 @@ from everlog.stores.file.disk import (
     map_errors,
     open_directory,
     open_file,
+    opened_directory,
     restrict_mode,
     sync_directory,
 )
@@ -163,7 +164,7 @@ class Root:
             # A unique name: the remains of a crashed attempt must not block the next one.
             stage = f"{session}.{os.getpid()}.{os.urandom(4).hex()}"
             os.mkdir(stage, mode=0o700, dir_fd=staging)
-            with closing_descriptor(open_directory(stage, staging)) as directory:
+            with opened_directory(stage, staging) as directory:
                 try:
                     build(directory)
                     if self._durable:
@@ -187,7 +188,7 @@ class Root:
                 owner = name.split(".")[1:2]
                 if name[:27] != f"{session}." or not owner or is_running(owner[0]):
                     continue
-                with closing_descriptor(open_directory(name, staging)) as directory:
+                with opened_directory(name, staging) as directory:
                     _remove_contents(directory)
                     os.rmdir(name, dir_fd=staging)
 
@@ -270,7 +271,7 @@ def _remove_contents(directory: int) -> None:
         children = [(entry.name, entry.is_dir(follow_symlinks=False)) for entry in entries]
     for name, is_directory in children:
         if is_directory:
-            with closing_descriptor(open_directory(name, directory)) as inner:
+            with opened_directory(name, directory) as inner:
                 _remove_contents(inner)
             os.rmdir(name, dir_fd=directory)
         else:
