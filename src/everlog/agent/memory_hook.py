@@ -24,7 +24,7 @@ from everlog.aio import AsyncSession, AsyncStore
 from everlog.errors import EverlogError, InvalidIdError, SessionBusyError, SettingsError
 from everlog.model import Message, user
 from everlog.ports import Provider, Request
-from everlog.ports.memory import Ask, DreamPlan, Memories, Memory, RecallQuery, Verdict
+from everlog.ports.memory import Ask, DreamPlan, Memory, RecallQuery, Verdict
 from everlog.session import Session
 from everlog.settings import MemorySettings
 from everlog.wire.events import MemoryDreamed, MemoryExtracted, Sink, Status
@@ -61,17 +61,19 @@ class MemoryHook(Hook):
 
     def __init__(
         self,
-        memories: Memories,
         store: AsyncStore,
         *,
+        open_memory: Callable[[str, str | None], Memory],
+        list_memories: Callable[[], list[str]],
         agent_of: Callable[[AsyncSession], Awaitable[Agent]],
         find_agent: Callable[[str], Agent],
         wait_idle: Callable[[str], Awaitable[None]],
         count_running: Callable[[], int],
         emit: Sink,
     ) -> None:
-        self._memories = memories
         self._store = store
+        self._open_memory = open_memory  # of an agent, and of the project around a directory
+        self._list_memories = list_memories  # agents that have a memory
         self._agent_of = agent_of
         self._find_agent = find_agent
         self._wait_idle = wait_idle  # waits until the turn of a session has ended
@@ -89,7 +91,7 @@ class MemoryHook(Hook):
     def _open(self, agent: str, cwd: str | None = None) -> Memory | None:
         """Return the memory of an agent, or None if its name can have none."""
         try:
-            return self._memories.open(agent, cwd)
+            return self._open_memory(agent, cwd)
         except InvalidIdError:
             return None
 
@@ -188,10 +190,10 @@ class MemoryHook(Hook):
         """Dream for every agent with a memory whose gates are open, as after a turn."""
         if not (self.settings.enabled and self.settings.dream):
             return
-        for name in await self._store.call(self._memories.agents):
+        for name in await self._store.call(self._list_memories):
             try:
                 agent = await self._store.call(self._find_agent, name)
-                await self._dream_if_due(agent, self._memories.open(name))
+                await self._dream_if_due(agent, self._open_memory(name, None))
             except EverlogError as error:
                 self._emit(Status(session_id="", message=f"memory of {name}: {error.message}"))
 
@@ -201,7 +203,7 @@ class MemoryHook(Hook):
         `dry_run` changes nothing. SessionBusyError if another dream is running. Uses rules if the
         model is not available.
         """
-        memory = self._memories.open(name)
+        memory = self._open_memory(name, None)
         if not (force or dry_run):
             verdict = await self._check_dream(memory)
             if not verdict.ready:

@@ -96,8 +96,7 @@ class Claim(NamedTuple):
 
     category: Category | None
     key: tuple[str, ...]
-    words: tuple[str, ...]
-    word_set: frozenset[str]  # the same words as a set
+    words: frozenset[str]
     slots: dict[tuple[str, ...], tuple[str, tuple[str, ...]]]  # subject → verb and value
     preference: tuple[tuple[str, ...], tuple[str, ...]] | None  # preferred, rejected
 
@@ -105,7 +104,7 @@ class Claim(NamedTuple):
 def parse_claim(text: str, category: Category | None) -> Claim:
     """Take a fact apart."""
     plain = _SUBJECT.sub("", _DECIDED.sub("", text.strip().rstrip(".!;。")))
-    claim_words = words(_ASIDE.split(plain, maxsplit=1)[0])
+    claim_words = frozenset(words(_ASIDE.split(plain, maxsplit=1)[0]))
     slots: dict[tuple[str, ...], tuple[str, tuple[str, ...]]] = {}
     for frame in _FRAMES:
         match = frame.match(plain)
@@ -114,7 +113,7 @@ def parse_claim(text: str, category: Category | None) -> Claim:
             slots[subject] = (match["v"].lower(), value)
     pair = _PREFERENCE.search(plain)
     preference = (fact_key(pair[1]), fact_key(pair[2])) if pair else None
-    return Claim(category, fact_key(text), claim_words, frozenset(claim_words), slots, preference)
+    return Claim(category, fact_key(text), claim_words, slots, preference)
 
 
 def lookup_keys(claim: Claim) -> Iterator[Hashable]:
@@ -122,7 +121,7 @@ def lookup_keys(claim: Claim) -> Iterator[Hashable]:
     yield from claim.slots
     if claim.preference is not None:
         yield frozenset(claim.preference)
-    core = claim.word_set - NEGATIONS - _POSITIVE
+    core = claim.words - NEGATIONS - _POSITIVE
     yield core
     for word in core:
         yield core - {word}
@@ -132,7 +131,7 @@ def is_contradiction(first: Claim, second: Claim) -> bool:
     """Return whether two facts say different things about the same subject."""
     categories = {first.category, second.category} - {None}
     comparable = categories <= _ABOUT_PEOPLE or categories <= _ABOUT_WORK
-    if not comparable or not first.word_set & second.word_set:
+    if not comparable or not first.words & second.words:
         return False
     differs = (
         (first.preference is not None and first.preference[::-1] == second.preference)
@@ -152,9 +151,9 @@ def _differ_in_slot(first: Claim, second: Claim) -> bool:
 
 def _differ_in_one_word(first: Claim, second: Claim) -> bool:
     """Return whether one word differs: a rival, another number, or a negation."""
-    if abs(len(first.word_set) - len(second.word_set)) > 3:
+    if abs(len(first.words) - len(second.words)) > 3:
         return False  # more than one word and its negation
-    only_first, only_second = first.word_set - second.word_set, second.word_set - first.word_set
+    only_first, only_second = first.words - second.words, second.words - first.words
     if (only_first | only_second) & NEGATIONS:
         negated = bool(only_first & NEGATIONS), bool(only_second & NEGATIONS)
         return not (only_first | only_second) - NEGATIONS - _POSITIVE and negated[0] != negated[1]
@@ -165,6 +164,6 @@ def _differ_in_one_word(first: Claim, second: Claim) -> bool:
         return False  # things happen on many days; a deadline is a slot
     if _NUMBER.fullmatch(first_word) and _NUMBER.fullmatch(second_word):
         numbers = first_word + second_word
-        return "." in numbers or "+" in numbers or bool(_MEASURES & first.word_set)
+        return "." in numbers or "+" in numbers or bool(_MEASURES & first.words)
     rivals = any({first_word, second_word} <= group for group in _RIVALS)
-    return rivals and not _MULTI_VALUE & first.word_set
+    return rivals and not _MULTI_VALUE & first.words

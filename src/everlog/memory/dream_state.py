@@ -155,7 +155,9 @@ class DreamStateFiles:
         host, _, pid = owner.rpartition(" ")
         if host and pid.isdigit() and host == self._host:
             started = rows[2].strip() if len(rows) > 2 else ""
-            return f"process {pid}" if _is_running(int(pid), started) else ""
+            current = _process_start(pid)  # another process may have got the number meanwhile
+            same = not (started and current) or started == current
+            return f"process {pid}" if disk.is_running(pid) and same else ""
         acquired = rows[0].strip()
         if re.fullmatch(r"\d{1,15}", acquired):
             acquired_at = float(acquired)
@@ -172,25 +174,13 @@ class DreamStateFiles:
         return transaction.open_locked(self.path, _GUARD_SECONDS)
 
 
-def _process_start(pid: int) -> str:
+def _process_start(pid: int | str) -> str:
     """Return when a process started, in the system's unit; nothing where it is unknown."""
     try:
         with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as stat_file:
             return stat_file.read().rpartition(")")[2].split()[19]
     except (OSError, IndexError):
         return ""
-
-
-def _is_running(pid: int, started: str) -> bool:
-    """Return whether the process that acquired the lock still exists, and is the same one."""
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except (PermissionError, OverflowError):
-        pass
-    current = _process_start(pid)
-    return not (started and current) or started == current
 
 
 def count_new_sessions(directory: Path, since: int) -> int:

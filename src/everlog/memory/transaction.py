@@ -12,7 +12,6 @@ A file that a person changed between a crash and the recovery keeps that change.
 from __future__ import annotations
 
 import os
-import stat
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -211,14 +210,6 @@ def _read_swaps(entry_folder: int, manifest: Manifest) -> list[Swap]:
 def _discard_stage(folder: int) -> None:
     """Remove the stage, on which nothing depends."""
     with suppress(FileNotFoundError):
-        _remove_folder(STAGED, folder)
-
-
-def _remove_folder(name: str, parent: int) -> None:
-    with disk.opened_directory(name, parent) as folder:
-        for entry in os.listdir(folder):
-            if stat.S_ISDIR(os.stat(entry, dir_fd=folder, follow_symlinks=False).st_mode):
-                _remove_folder(entry, folder)
-            else:
-                os.unlink(entry, dir_fd=folder)
-    os.rmdir(name, dir_fd=parent)
+        with disk.opened_directory(STAGED, folder) as stage:
+            disk.remove_contents(stage)
+        os.rmdir(STAGED, dir_fd=folder)

@@ -147,18 +147,3 @@ class Memory(Protocol):
         FormatError for a text that cannot be a note, NotFoundError and ConflictError as they say.
         """
         ...
-
-
-class Memories(Protocol):
-    """The memories of all agents."""
-
-    def open(self, agent: str, cwd: str | None = None) -> Memory:
-        """Return the memory of an agent; InvalidIdError for a name that cannot have one.
-
-        With `cwd`, reading includes the memory of the project around that directory.
-        """
-        ...
-
-    def agents(self) -> list[str]:
-        """Return the agents that have a memory."""
-        ...

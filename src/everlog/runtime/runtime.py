@@ -118,8 +118,9 @@ class Runtime:
                 call=store.call,
             )
             self.memory = self.agents.memory = MemoryHook(
-                self.memories,
                 store,
+                open_memory=self.memories.open,
+                list_memories=self.memories.agents,
                 agent_of=self.agents.for_session,
                 find_agent=self.agents.by_name,
                 wait_idle=self.queue.wait_for_release,

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
+from collections.abc import Callable
 from contextlib import suppress
+from functools import cache
 from typing import Any
 from urllib.parse import quote, urlencode
 
@@ -27,6 +28,7 @@ from everlog.memory.index_file import truncate
 from everlog.memory.memory_directory import LISTING_LIMIT
 from everlog.memory.notes import EXTRACTED_FILE, INDEX_FILE, select_notes
 from everlog.model import MAX_NOTE_LENGTH
+from everlog.ports import Store
 from everlog.ports.memory import CATEGORIES, Fact, Verdict
 from everlog.render.html_text import make_readable, render_markdown
 from everlog.runtime.runtime import Runtime
@@ -135,7 +137,7 @@ def _agents(runtime: Runtime, selected: str) -> list[str]:
 def _read_memory(runtime: Runtime, memory: FileMemory) -> _MemoryView:
     files = memory.files()
     texts = {file.path: replace_surrogates(file.text) for file in files}
-    titles = _SessionTitles(runtime)
+    link = _make_linker(runtime.store.sync.port)
     notes = [to_note_file(file) for file in select_notes(files)]
     state = memory.dream_state.state
     min_hours, min_sessions = runtime.settings.memory.dream_hours, runtime.settings.memory.dream_sessions
@@ -143,15 +145,13 @@ def _read_memory(runtime: Runtime, memory: FileMemory) -> _MemoryView:
     facts = parse_lines(texts.get(EXTRACTED_FILE, ""))
     return _MemoryView(
         index=make_readable(truncate(texts.get(INDEX_FILE, "")).strip()),
-        cards=[_note_card(note, memory.path.name, titles) for note in notes[:LISTING_LIMIT]],
+        cards=[_note_card(note, memory.path.name, link) for note in notes[:LISTING_LIMIT]],
         note_count=len(notes),
         facts=[
             FactLine(
                 line.fact,
                 line.day.isoformat(),
-                titles.links([FactSource(session=source.session, seq=source.seq)])
-                if (source := line.fact.source)
-                else [],
+                [link(FactSource(session=source.session, seq=source.seq))] if (source := line.fact.source) else [],
             )
             for line in facts[:MAX_FACTS]
         ],
@@ -171,14 +171,14 @@ def _next_dream(verdict: Verdict, last: int | None, min_hours: float) -> str:
     return f"No automatic run yet: {verdict.reason}"
 
 
-def _note_card(note: NoteFile, agent: str, titles: _SessionTitles) -> NoteCard:
+def _note_card(note: NoteFile, agent: str, link: Callable[[FactSource], SourceLink]) -> NoteCard:
     file = quote(note.file, safe="", errors="replace")
     return NoteCard(
         note=note,
         id=f"note-{file}",
         api_path=f"/api/memory/{file}?{urlencode({'agent': agent})}",
         body=Markup(render_markdown(note.text)),
-        sources=titles.links(note.sources),
+        sources=[link(source) for source in note.sources],
     )
 
 
@@ -202,29 +202,22 @@ def _change_label(change: MemoryChange) -> str:
     return _CHANGE_LABELS.get(reason, "Dream")
 
 
-class _SessionTitles:
-    """The titles of the sessions that facts come from, each looked up once."""
+def _make_linker(port: Store) -> Callable[[FactSource], SourceLink]:
+    """Return a function that links to the message of a fact; each title is looked up once."""
 
-    def __init__(self, runtime: Runtime) -> None:
-        self._port = runtime.store.sync.port
-        self._cached: dict[str, str | None] = {}
+    @cache
+    def find_title(session: str) -> str | None:
+        try:
+            return port.metadata(session).display_title
+        except EverlogError:  # deleted, or an invalid name written by a person
+            return None
 
-    def links(self, sources: Iterable[FactSource]) -> list[SourceLink]:
-        """Return links to the messages that facts come from."""
-        return [self._link(source) for source in sources]
-
-    def _link(self, source: FactSource) -> SourceLink:
+    def link(source: FactSource) -> SourceLink:
         label = f" #{source.seq}" if source.seq else ""
-        title = self._title(source.session)
+        title = find_title(source.session)
         if title is None:
             return SourceLink(f"{source.session[:40]}{label} (deleted)", "")
         anchor = f"?at={source.seq}#m{source.seq}" if source.seq else ""
         return SourceLink(f"{title}{label}", f"{session_address(source.session)}{anchor}")
 
-    def _title(self, session: str) -> str | None:
-        if session not in self._cached:
-            try:
-                self._cached[session] = self._port.metadata(session).display_title
-            except EverlogError:  # deleted, or an invalid name written by a person
-                self._cached[session] = None
-        return self._cached[session]
+    return link

@@ -232,3 +232,16 @@ def describe_process(pid: int) -> str:
             return f"process {pid} ({name.read().strip()})"
     except OSError:
         return f"process {pid}"
+
+
+def remove_contents(directory: int) -> None:
+    """Remove everything in a directory; links are removed, not followed."""
+    with os.scandir(directory) as entries:
+        children = [(entry.name, entry.is_dir(follow_symlinks=False)) for entry in entries]
+    for name, is_directory in children:
+        if is_directory:
+            with opened_directory(name, directory) as inner:
+                remove_contents(inner)
+            os.rmdir(name, dir_fd=directory)
+        else:
+            os.unlink(name, dir_fd=directory)

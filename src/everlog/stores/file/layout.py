@@ -28,6 +28,7 @@ from everlog.stores.file.disk import (
     open_directory,
     open_file,
     opened_directory,
+    remove_contents,
     restrict_mode,
     sync_directory,
 )
@@ -174,7 +175,7 @@ class Root:
                         sync_directory(sessions)
                 except BaseException:
                     with suppress(OSError):
-                        _remove_contents(directory)
+                        remove_contents(directory)
                     for name, parent in ((stage, staging), (session, sessions)):
                         with suppress(OSError):
                             os.rmdir(name, dir_fd=parent)
@@ -189,7 +190,7 @@ class Root:
                 if name[:27] != f"{session}." or not owner or is_running(owner[0]):
                     continue
                 with opened_directory(name, staging) as directory:
-                    _remove_contents(directory)
+                    remove_contents(directory)
                     os.rmdir(name, dir_fd=staging)
 
     def is_session_directory(self, session: str, directory: int) -> bool:
@@ -221,7 +222,7 @@ class Root:
                 os.rename(trash_name, session, src_dir_fd=trash, dst_dir_fd=sessions)
                 raise
             with suppress(OSError):
-                _remove_contents(directory)
+                remove_contents(directory)
                 os.rmdir(trash_name, dir_fd=trash)
 
     def changed_at(self) -> int:
@@ -263,19 +264,6 @@ def _publish(stage: str, staging: int, session: str, sessions: int) -> None:
         if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
             raise
         raise ConflictError(f"session {session} already exists", session=session) from error
-
-
-def _remove_contents(directory: int) -> None:
-    """Remove everything in a directory; links are removed, not followed."""
-    with os.scandir(directory) as entries:
-        children = [(entry.name, entry.is_dir(follow_symlinks=False)) for entry in entries]
-    for name, is_directory in children:
-        if is_directory:
-            with opened_directory(name, directory) as inner:
-                _remove_contents(inner)
-            os.rmdir(name, dir_fd=directory)
-        else:
-            os.unlink(name, dir_fd=directory)
 
 
 def _file_system(path: Path, mounts: str) -> str:
