@@ -20,7 +20,7 @@ import msgspec
 from msgspec.structs import replace
 
 from everlog.index.database import TOKENIZER, Database
-from everlog.index.listing_rows import filter_conditions
+from everlog.index.listing_sql import SQLITE, filter_conditions
 from everlog.index.search.passages import KINDS, PassageText, SessionUpdate, StaleSession, passage_conditions
 from everlog.index.search.query import And, Node, Not, Or, Phrase, compile_node, identifier_parts
 from everlog.index.search.ranking import BUDGET, PassageHit
@@ -218,11 +218,13 @@ def _group_by_session(rows: Sequence[ScoredRow]) -> Iterator[tuple[int, Sequence
 
 def _session_numbers(query: Query) -> tuple[str, list[Any]]:
     """Return the SELECT of the numbers of the sessions that a query is about; empty for all."""
-    conditions, values = filter_conditions(replace(query.criteria, since=None, unfinished=None))
+    positional = SQLITE._replace(parameter="?")
+    criteria = replace(query.criteria, since=None, unfinished=None)
+    conditions, values = filter_conditions(criteria, dialect=positional)
     if not conditions:
         return "", []
     sessions = f"SELECT id FROM session WHERE {' AND '.join(conditions)}"
-    return f"SELECT number FROM taken WHERE session IN ({sessions})", values
+    return f"SELECT number FROM taken WHERE session IN ({sessions})", list(values.values())
 
 
 # --- within a transaction -------------------------------------------------------------------
