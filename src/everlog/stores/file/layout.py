@@ -283,12 +283,16 @@ def _file_system(path: Path, mounts: str) -> str:
 
 def legacy_files(*directories: Path) -> list[Path]:
     """Return the files of some directories that may be legacy sessions, by name."""
-    paths = (path for directory in directories for path in directory.glob("*.json"))
-    return sorted(path for path in paths if not path.name.endswith(".meta.json") and _is_plain_file(path))
+    files: list[Path] = []
+    for directory in directories:
+        with suppress(OSError):  # an unreadable directory has nothing to import
+            files += [path for path in directory.iterdir() if _is_legacy(path.name) and _is_plain_file(path)]
+    return sorted(files)
+
+
+def _is_legacy(name: str) -> bool:
+    return name.endswith(".json") and not name.endswith(".meta.json")
 
 
 def _is_plain_file(path: Path) -> bool:
-    try:
-        return stat.S_ISREG(path.lstat().st_mode)
-    except OSError:  # in an unreadable directory: nothing to import
-        return False
+    return stat.S_ISREG(path.lstat().st_mode)
