@@ -26,8 +26,9 @@ from everlog.daemon.api.usage_routes import session_usage, usage
 from everlog.daemon.error_responses import ERROR_RESPONSES, HANDLERS, JSON, HttpError
 from everlog.daemon.event_stream import EventStream
 from everlog.daemon.request_guard import BY_COOKIE
+from everlog.daemon.web.marker_cache import MarkerCache
 from everlog.daemon.web.page_routes import page
-from everlog.daemon.web.partial_answers import STATE_KEY, PartialAnswers
+from everlog.daemon.web.partial_answers import PartialAnswers
 from everlog.daemon.web.templating import page_not_found, render
 from everlog.runtime.runtime import Runtime
 from everlog.wire.responses import ActionResult, JobStatus, PageLink
@@ -90,7 +91,7 @@ def build_app(runtime: Runtime, make_link: Callable[[], str], event_stream: Even
     partial_answers = PartialAnswers()
     runtime.listeners.append(partial_answers.on_event)  # before any turn runs
     return Litestar(
-        state=State({STATE_KEY: partial_answers}),
+        state=State({"marker_cache": MarkerCache(), "partial_answers": partial_answers}),
         route_handlers=[
             SessionRoutes,
             MessageRoutes,

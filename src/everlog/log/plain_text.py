@@ -26,7 +26,7 @@ def render_plain_text(messages: Iterable[Message], *, result_bytes: int | None =
 
 
 def _lines(message: Message, *, result_bytes: int | None) -> Iterator[str]:
-    body = "\n".join(text for block in message.content if (text := _block_text(block)))
+    body = "\n".join(text for block in message.content if (text := name_block(block)))
     if message.role == "toolResult":
         if result_bytes is None:
             body = _cut_characters(body, RESULT_CHARACTERS)
@@ -46,7 +46,8 @@ def format_call(call: ToolCall) -> str:
     return f"{call.name}({', '.join(arguments)})"
 
 
-def _block_text(block: AnyBlock) -> str:
+def name_block(block: AnyBlock) -> str:
+    """Return a block's text, or its name in brackets; empty for thinking and tool calls."""
     if isinstance(block, Text):
         return block.text
     if isinstance(block, Image):

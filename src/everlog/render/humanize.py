@@ -24,18 +24,34 @@ def _scale(count: float) -> tuple[float, str]:
 
 def ago(iso: str, now: float) -> str:
     """Format how long ago a time was; as a date if long ago; empty if it is not a valid time."""
+    seconds = _seconds_until(iso, now)
+    if seconds is None:
+        return ""
+    if seconds > -60:
+        return "now" if seconds < 60 else exact_time(iso)
+    return f"{_rough(-seconds)} ago" if -seconds < 60 * 86400 else iso[:10]
+
+
+def until(iso: str, now: float) -> str:
+    """Format how long it is until a time; empty if it is not a valid time."""
+    seconds = _seconds_until(iso, now)
+    if seconds is None:
+        return ""
+    return "in a moment" if seconds < 60 else f"in {_rough(seconds)}"
+
+
+def _seconds_until(iso: str, now: float) -> float | None:
     from everlog.ids import epoch_ms  # noqa: PLC0415 - loads datetime, which few commands need
 
     then = epoch_ms(iso)
-    if then is None:
-        return ""
-    seconds = now - then / 1000
-    if seconds < 60:
-        return "now" if seconds > -60 else exact_time(iso)
-    for limit, step, unit in ((3600, 60, "min"), (86400, 3600, "h"), (60 * 86400, 86400, "d")):
+    return None if then is None else then / 1000 - now
+
+
+def _rough(seconds: float) -> str:
+    for limit, step, unit in ((3600, 60, "min"), (86400, 3600, "h")):
         if seconds < limit:
-            return f"{int(seconds // step)} {unit} ago"
-    return iso[:10]
+            return f"{int(seconds // step)} {unit}"
+    return f"{int(seconds // 86400)} d"
 
 
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")

@@ -69,6 +69,10 @@ class MarkerIndex(Markers):
 
     # --- queries about the records between `low` and `high`
 
+    def clamp(self, seq: int) -> int:
+        """Return the nearest seq of the log, or that of the next record."""
+        return min(max(seq, 0), self.high + 1)
+
     def summary_end_before(self, seq: int) -> int:
         """Return the last seq below `seq` at which a summary's range ends; 0 if there is none."""
         ends = (record.first_kept_seq for record in self.compactions())

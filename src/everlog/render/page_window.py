@@ -47,7 +47,7 @@ class PageWindow(msgspec.Struct, frozen=True):
 
 def window_before(read: ReadSpan, markers: MarkerIndex, before: int, size: int = WINDOW_SIZE) -> PageWindow:
     """Return the window that ends before a seq."""
-    before = min(before, markers.high + 1)
+    before = markers.clamp(before)
     extend_index(read, markers, before)
     entries: list[Entry] = []
     low, step, count, total_bytes, weight = before, _FIRST_STEP, 0, 0, 0
@@ -78,7 +78,7 @@ def window_before(read: ReadSpan, markers: MarkerIndex, before: int, size: int =
 
 def window_after(read: ReadSpan, markers: MarkerIndex, after: int, size: int = WINDOW_SIZE) -> PageWindow:
     """Return the window that begins after a seq."""
-    low = after + 1
+    low = markers.clamp(after) + 1
     extend_index(read, markers, low)
     entries: list[Entry] = []
     high, count, total_bytes, weight = low, 0, 0, 0
@@ -100,13 +100,15 @@ def _weight(message: Message) -> int:
 
 def window_between(read: ReadSpan, markers: MarkerIndex, low: int, high: int) -> PageWindow:
     """Return the window of the records in [low, high), at most MAX_RECORDS of them."""
-    high = min(high, markers.high + 1, low + MAX_RECORDS)
+    low = max(markers.clamp(low), 1)
+    high = min(markers.clamp(high), low + MAX_RECORDS)
     extend_index(read, markers, low)
     return _build_window(read, markers, low, high, read(low, high))
 
 
 def window_of_message(read: ReadSpan, markers: MarkerIndex, seq: int) -> PageWindow:
     """Return a window with the one item that shows a message; for a result, that of its call."""
+    seq = markers.clamp(seq)
     window = window_between(read, markers, seq, seq + 1)
     if window.items:
         return window
@@ -125,8 +127,9 @@ def window_of_message(read: ReadSpan, markers: MarkerIndex, seq: int) -> PageWin
 
 def removed_messages(read: ReadSpan, markers: MarkerIndex, first: int, last: int) -> list[MessageItem]:
     """Return the deleted or rewound messages from `first` to `last`."""
+    first = max(markers.clamp(first), 1)
+    last = min(markers.clamp(last), first + MAX_RECORDS)
     extend_index(read, markers, first)
-    last = min(last, first + MAX_RECORDS)
     messages = [m for m in read(first, last + 1) if isinstance(m, Message) and not markers.is_live(m.seq)]
     results = ToolResults(messages)
     return [item for message in messages for item in results.items(message, markers.fate(message.seq))]

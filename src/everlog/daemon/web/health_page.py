@@ -12,7 +12,6 @@ from litestar.di import NamedDependency
 from litestar.params import FromQuery
 
 from everlog.daemon.api.session_lookup import open_session
-from everlog.daemon.web.list_page import session_address
 from everlog.daemon.web.templating import render_response
 from everlog.errors import EverlogError
 from everlog.model import Damaged
@@ -20,7 +19,6 @@ from everlog.ports import Reporting, SharedBetweenMachines, Sweepable
 from everlog.render.html_text import make_readable
 from everlog.runtime.integrity_check import Problem, Repair
 from everlog.runtime.runtime import Runtime
-from everlog.settings import Settings
 
 MAX_REPORTS = 50  # of the store
 MAX_SESSIONS = 200  # with damage
@@ -33,13 +31,12 @@ class CheckedSession(msgspec.Struct, frozen=True):
 
     id: str
     title: str
-    address: str
     damage: list[Damaged]
     more_damage: int
     repair: Repair | None
 
 
-@get("/health", include_in_schema=False)
+@get("/health")
 async def show_health(
     request: Request[Any, Any, Any], runtime: NamedDependency[Runtime], session: FromQuery[str] = ""
 ) -> Response[str]:
@@ -70,8 +67,8 @@ async def show_health(
         counts=counts,
         root="" if runtime.memories is None else str(runtime.memories.root),
         store="" if sharing is None else sharing.address,
-        stores=_stores(runtime.settings),
-        recovered=[(recovery, session_address(recovery.session_id)) for recovery in runtime.recovered],
+        stores=[f"{store.path} ({store.dialect})" for store in runtime.settings.stores],
+        recovered=runtime.recovered,
         reports=[make_readable(report) for report in reports],
         leftovers=leftovers,
         progress=progress,
@@ -80,10 +77,6 @@ async def show_health(
         requested_session=checked,
         requested=session.strip(),
     )
-
-
-def _stores(settings: Settings) -> list[str]:
-    return [f"{store.path} ({store.dialect})" for store in settings.stores]
 
 
 def _checked_sessions(runtime: Runtime, problems: Iterable[Problem]) -> list[CheckedSession]:
@@ -106,7 +99,6 @@ def _checked_session(runtime: Runtime, session: str, damage: Iterable[Damaged]) 
     return CheckedSession(
         id=session,
         title=title,
-        address=session_address(session),
         damage=damaged[:MAX_DAMAGE],
         more_damage=max(len(damaged) - MAX_DAMAGE, 0),
         repair=runtime.integrity_check.repairs.get(session),

@@ -7,11 +7,11 @@ search corrects.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
-from typing import Any
-from urllib.parse import quote, urlencode
+from collections.abc import Iterable, Iterator, Sequence
+from functools import partial
+from typing import Any, NamedTuple
+from urllib.parse import urlencode
 
-import msgspec
 from litestar import Request, Response, get
 from litestar.di import NamedDependency
 from litestar.params import FromQuery
@@ -25,21 +25,13 @@ from everlog.runtime.runtime import Runtime
 
 PAGE_ROWS = 60  # of a page of all sessions
 SEARCH_ROWS = 50  # of a page of search results
-FILTERS = ("agent", "sender", "source")
-_ROLE_LABELS = {"user": "You", "assistant": "Agent", "title": "Title", "tool": "Tool", "summary": "Summary"}
 _OFFSET = re.compile(r"[0-9]{1,9}")
 _WORD = re.compile(r"[\w-]{2,}", re.UNICODE)
 
-
-class Snippet(msgspec.Struct, frozen=True):
-    """A passage with its matches marked."""
-
-    seq: int
-    speaker: str
-    html: Markup
+ListRow = tuple[SessionRow, Sequence[Hit]]
 
 
-class Chip(msgspec.Struct, frozen=True):
+class Chip(NamedTuple):
     """A filter that can be switched on or off."""
 
     value: str
@@ -47,22 +39,7 @@ class Chip(msgspec.Struct, frozen=True):
     title: str  # what a click does
 
 
-class ListRow(msgspec.Struct, frozen=True):
-    """A session in the list."""
-
-    id: str
-    address: str
-    title: str
-    chips: list[Chip]
-    count: int
-    bytes: int | None
-    active: str
-    running: bool
-    waiting: int
-    hits: list[Snippet]
-
-
-@get("/", include_in_schema=False)
+@get("/")
 async def show_sessions(
     *,
     request: Request[Any, Any, Any],
@@ -78,34 +55,34 @@ async def show_sessions(
     filters = {"agent": agent, "sender": sender, "source": source}
     criteria = {name: value for name, value in filters.items() if value}
     query = {**criteria, "q": q} if q.strip() else criteria
-    results: Iterable[tuple[SessionRow, Sequence[Hit]]]
+    rows: list[ListRow]
     if q.strip():
-        results, total, next_cursor = await _search(runtime, q, cursor, criteria)
+        rows, total, next_cursor = await _search(runtime, q, cursor, criteria)
     else:
         page = await runtime.store.list(
             limit=PAGE_ROWS, cursor=cursor, agent=agent or None, sender=sender or None, source=source or None
         )
-        results, total, next_cursor = ((row, ()) for row in page), page.total, page.next
-    rows = [_row(runtime, row, hits, query) for row, hits in results]
+        rows, total, next_cursor = [(row, ()) for row in page], page.total, page.next
     return render_response(
         "rows.html" if part == "rows" else "list.html",
         request,
         q=q.strip(),
         criteria=criteria,
-        filters=[
-            (name, _chip(name, value, query)) for name, value in criteria.items() if cursor is None or part != "rows"
-        ],
+        with_filters=cursor is None or part != "rows",
+        chip=partial(_chip, query),
         rows=rows,
+        is_running=lambda session: runtime.current(session) is not None,
+        highlight=_highlight,
         total=total,
         first=cursor is None,
         next=next_cursor and _list_address({**query, "cursor": next_cursor}),
-        stamp=rows[0].active if rows else "",
+        stamp=rows[0][0].metadata.last_message_at if rows else "",
     )
 
 
 async def _search(
     runtime: Runtime, q: str, cursor: str | None, criteria: dict[str, str]
-) -> tuple[list[tuple[SessionRow, Sequence[Hit]]], int, str | None]:
+) -> tuple[list[ListRow], int, str | None]:
     """Search titles and messages as the query is being typed.
 
     Returns a page of rows with their hits, the total, and the cursor of the next page.
@@ -129,7 +106,7 @@ async def _search(
     return rows, results.total, str(offset + SEARCH_ROWS) if has_more else None
 
 
-def _load_rows(runtime: Runtime, hits: Iterable[SessionHit]) -> Iterable[tuple[SessionRow, Sequence[Hit]]]:
+def _load_rows(runtime: Runtime, hits: Iterable[SessionHit]) -> Iterator[ListRow]:
     port = runtime.store.sync.port
     for hit in hits:
         try:
@@ -140,34 +117,11 @@ def _load_rows(runtime: Runtime, hits: Iterable[SessionHit]) -> Iterable[tuple[S
         yield SessionRow(metadata, sum(part.bytes for part in parts), len(parts)), hit.hits
 
 
-def _row(runtime: Runtime, row: SessionRow, hits: Iterable[Hit], query: dict[str, str]) -> ListRow:
-    """Return a row of the list; `query` has the current search and filters."""
-    metadata = row.metadata
-    values = {"agent": metadata.agent, "sender": metadata.sender, "source": metadata.source}
-    return ListRow(
-        id=row.id,
-        address=session_address(row.id),
-        title=metadata.display_title,
-        chips=[_chip(name, values[name], query) for name in FILTERS if values[name]],
-        count=metadata.message_count,
-        bytes=row.bytes,
-        active=metadata.last_message_at,
-        running=runtime.current(row.id) is not None,
-        waiting=len(metadata.waiting),
-        hits=[Snippet(hit.seq, _ROLE_LABELS.get(hit.role, "Tool"), _highlight(hit)) for hit in hits],
-    )
-
-
-def _chip(name: str, value: str, query: dict[str, str]) -> Chip:
+def _chip(query: dict[str, str], name: str, value: str) -> Chip:
     """Return a chip that adds a filter to the current query, or removes it if active."""
     is_active = query.get(name) == value
     address = _list_address({**query, name: "" if is_active else value})
     return Chip(value, address, f"{'Stop filtering' if is_active else 'Filter'} by {name} {value}")
-
-
-def session_address(session: str, *segments: str) -> str:
-    """Return the path of a session's page."""
-    return "/".join(("/sessions", quote(session, safe=""), *segments))
 
 
 def _list_address(criteria: dict[str, str]) -> str:

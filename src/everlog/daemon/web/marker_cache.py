@@ -11,9 +11,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from itertools import chain
 from threading import Lock
-from typing import Any
-
-from litestar import Request
 
 from everlog.model import Entry, Metadata
 from everlog.render.marker_index import MarkerIndex
@@ -78,12 +75,3 @@ def _entries_from(session: Session, low: int) -> Iterator[Entry]:
     for entry in chain(() if first is None else (first,), entries):
         if entry.seq is None or entry.seq >= low:
             yield entry
-
-
-def marker_cache_of(request: Request[Any, Any, Any]) -> MarkerCache:
-    """Return the cache of the application that serves a request."""
-    state = request.app.state
-    if "marker_cache" not in state:
-        state["marker_cache"] = MarkerCache()
-    cache: MarkerCache = state["marker_cache"]
-    return cache

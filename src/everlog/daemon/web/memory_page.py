@@ -16,8 +16,7 @@ from litestar.params import FromQuery
 from markupsafe import Markup
 
 from everlog.daemon.api.memory_routes import open_memory, to_dream_result, to_memory_changes, to_note_file
-from everlog.daemon.web.list_page import session_address
-from everlog.daemon.web.templating import render_response
+from everlog.daemon.web.templating import render_response, session_address
 from everlog.errors import EverlogError, InvalidIdError
 from everlog.ids import timestamp
 from everlog.log.line_codec import replace_surrogates
@@ -217,7 +216,6 @@ def _make_linker(port: Store) -> Callable[[FactSource], SourceLink]:
         title = find_title(source.session)
         if title is None:
             return SourceLink(f"{source.session[:40]}{label} (deleted)", "")
-        anchor = f"?at={source.seq}#m{source.seq}" if source.seq else ""
-        return SourceLink(f"{title}{label}", f"{session_address(source.session)}{anchor}")
+        return SourceLink(f"{title}{label}", session_address(source.session, seq=source.seq))
 
     return link

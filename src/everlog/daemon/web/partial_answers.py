@@ -6,14 +6,9 @@ during a turn shows the answer so far.
 
 from __future__ import annotations
 
-from typing import Any
-
-from litestar import Request
-
 from everlog.wire.events import Error, MessageComplete, MessageStored, RunEvent, StreamDelta
 
 MAX_CHARACTERS = 200_000  # characters of one answer
-STATE_KEY = "partial_answers"  # in the application's state
 
 
 class PartialAnswers:
@@ -38,9 +33,3 @@ class PartialAnswers:
     def text(self, session: str) -> str:
         """Return the partial answer of a session; empty if there is none."""
         return "".join(self._deltas.get(session, ()))
-
-
-def partial_answers_of(request: Request[Any, Any, Any]) -> PartialAnswers:
-    """Return the partial answers of the application that serves a request."""
-    partial_answers: PartialAnswers = request.app.state[STATE_KEY]
-    return partial_answers

@@ -13,19 +13,17 @@ from typing import Any
 import msgspec
 from litestar import Request, Response, get
 from litestar.di import NamedDependency
-from litestar.params import FromPath, FromQuery
+from litestar.params import FromQuery
 from markupsafe import Markup
 
-from everlog.daemon.api.session_lookup import find_session
-from everlog.daemon.web.list_page import session_address
-from everlog.daemon.web.marker_cache import MarkerCache, marker_cache_of
+from everlog.aio import AsyncSession
+from everlog.daemon.web.marker_cache import MarkerCache
 from everlog.daemon.web.templating import render_response
 from everlog.model import Message
 from everlog.render.humanize import one_line
 from everlog.render.marker_index import Prompt
 from everlog.render.page_window import extend_index
 from everlog.render.transcript_items import ROLE_LABELS, block_text
-from everlog.runtime.runtime import Runtime
 from everlog.session import Session
 
 MAX_PROMPTS = 1_000  # the newest
@@ -41,33 +39,25 @@ class MessageHit(msgspec.Struct, frozen=True):
     snippet: Markup
 
 
-@get("/sessions/{session_id:str}/outline", include_in_schema=False)
-async def show_outline(
-    request: Request[Any, Any, Any], runtime: NamedDependency[Runtime], session_id: FromPath[str]
-) -> Response[str]:
+@get("/outline")
+async def show_outline(request: Request[Any, Any, Any], session: NamedDependency[AsyncSession]) -> Response[str]:
     """Show the user's prompts, one line each."""
-    session = await find_session(runtime, session_id)
-    prompts = await runtime.store.call(_read_prompts, session.sync, marker_cache_of(request))
+    prompts = await session.store.call(_read_prompts, session.sync, request.app.state.marker_cache)
+    earlier = max(len(prompts) - MAX_PROMPTS, 0)
     return render_response(
-        "session_outline.html",
-        request,
-        prompts=prompts[-MAX_PROMPTS:],
-        earlier=max(len(prompts) - MAX_PROMPTS, 0),
-        address=session_address(session.id),
+        "session_outline.html", request, prompts=prompts[-MAX_PROMPTS:], earlier=earlier, session_id=session.id
     )
 
 
-@get("/sessions/{session_id:str}/find", include_in_schema=False)
+@get("/find")
 async def find_text(
     request: Request[Any, Any, Any],
-    runtime: NamedDependency[Runtime],
-    session_id: FromPath[str],
+    session: NamedDependency[AsyncSession],
     q: FromQuery[str] = "",
     at: FromQuery[int] = 0,
 ) -> Response[str]:
     """Show the messages that contain a text, ignoring case; `at` is the current one."""
-    session = await find_session(runtime, session_id)
-    hits = await runtime.store.call(_find_hits, session.sync, marker_cache_of(request), q.strip())
+    hits = await session.store.call(_find_hits, session.sync, request.app.state.marker_cache, q.strip())
     return render_response(
         "session_hits.html",
         request,
@@ -75,7 +65,7 @@ async def find_text(
         is_complete=len(hits) <= MAX_HITS,
         q=q.strip(),
         at=at,
-        address=session_address(session.id),
+        session_id=session.id,
     )
 
 

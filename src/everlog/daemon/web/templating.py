@@ -1,4 +1,4 @@
-"""Rendering of templates.
+"""Rendering of templates, and the static files that they refer to.
 
 All variables are escaped, except HTML that `everlog.render` made. An undefined variable in a
 template is an error.
@@ -12,10 +12,12 @@ from functools import cache
 from hashlib import sha256
 from importlib.resources import files
 from typing import Any
+from urllib.parse import quote
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
-from litestar import MediaType, Request, Response
+from litestar import MediaType, Request, Response, get
 from litestar.exceptions import HTTPException
+from litestar.params import FromPath, FromQuery
 from markupsafe import Markup, escape
 
 from everlog import __version__
@@ -49,10 +51,25 @@ def read_asset(name: str) -> bytes:
     return (files("everlog.daemon.web") / "static" / name).read_bytes()
 
 
+@get("/static/{name:str}")
+async def serve_asset(name: FromPath[str], v: FromQuery[str] = "") -> Response[bytes]:
+    """Return a static file; its URL changes with its content, so browsers may cache it."""
+    if name not in ASSETS:
+        raise HttpError(404, "Not Found")
+    headers = {"Cache-Control": "private, max-age=31536000, immutable"} if v else {}
+    return Response(read_asset(name), media_type=ASSETS[name], headers=headers)
+
+
 @cache
 def asset_address(name: str) -> str:
     """Return the URL of a static file, which changes with its content."""
     return f"/static/{name}?v={sha256(read_asset(name)).hexdigest()[:12]}"
+
+
+def session_address(session: str, *segments: str, seq: int | None = None) -> str:
+    """Return the path of a session's page, or of a message in it."""
+    path = "/".join(("/sessions", quote(session, safe=""), *segments))
+    return f"{path}?at={seq}#m{seq}" if seq else path
 
 
 def _time(iso: str, format_time: Callable[[str, float], str] = humanize.ago) -> Markup:
@@ -81,6 +98,7 @@ def template_environment() -> Environment:
     )
     environment.globals |= {"asset": asset_address, "views": VIEWS, "version": __version__, "role_labels": ROLE_LABELS}
     environment.filters |= {
+        "address": session_address,
         "size": humanize.size,
         "plural": humanize.plural,
         "short": humanize.short_number,
@@ -93,6 +111,9 @@ def template_environment() -> Environment:
         "sentence": lambda text: _line(text[:1].upper() + text[1:]),
         "kind": lambda value: type(value).__name__,
         "damage": describe_damage,
+        "until": lambda iso: humanize.until(iso, time.time()),
+        "readable": make_readable,
+        "segment": lambda name: quote(name, safe=""),
         "number": lambda count: f"{count:,}",
     }
     return environment
