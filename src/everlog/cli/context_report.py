@@ -10,14 +10,11 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain, groupby
 from typing import TYPE_CHECKING
 
-import msgspec
-
 from everlog.cli import message_lines, output, transcript_output
 from everlog.cli.message_lines import Line
 from everlog.context.build import Context
 from everlog.context.tokens import TokenCounter, estimate
 from everlog.log.backward_read import LeftOut
-from everlog.log.line_codec import build_line, encode
 from everlog.model import Compaction, Message, Metadata
 
 if TYPE_CHECKING:
@@ -34,7 +31,7 @@ def print_context(metadata: Metadata, context: Context, count: TokenCounter, *, 
     """Print what the model would be sent, and what was left out."""
     transcript_output.print_lines(
         chain(
-            _header_lines(metadata, context),
+            message_lines.heading_lines(metadata, _details(context)),
             _transcript_lines(context.messages, count, full),
             _omission_lines(context.left_out),
             _stale_lines(context.stale),
@@ -44,8 +41,10 @@ def print_context(metadata: Metadata, context: Context, count: TokenCounter, *, 
 
 def print_context_json(context: Context, count: TokenCounter) -> None:
     """Print a context as JSON, each message as it is in its log line."""
+    from everlog.wire.responses import record_objects
+
     answer: dict[str, object] = {
-        "messages": [_record_json(message) for message in context.messages],
+        "messages": record_objects(context.messages),
         "estimates": [estimate(message, count) for message in context.messages],
         "tokens": context.tokens,
         "window": context.window,
@@ -56,31 +55,18 @@ def print_context_json(context: Context, count: TokenCounter) -> None:
     output.print_json(answer)
 
 
-def _record_json(record: Message | Compaction) -> msgspec.Raw:
-    """Return a record as it is in its log line, without the crc; an unlogged one has no seq."""
-    line = record.line
-    if not line:  # created or shortened for this context, or never written
-        _, body = encode(record)
-        line = build_line(body, record.record_type, record.seq) if record.seq else body
-    return msgspec.Raw(transcript_output.without_crc(line))
-
-
-def _header_lines(metadata: Metadata, context: Context) -> Iterator[Line]:
-    participants = f"{output.one_line(metadata.agent)} with {output.one_line(metadata.sender)}"
-    yield "bold", f"{output.one_line(metadata.display_title)} · {metadata.id} · {participants}"
+def _details(context: Context) -> list[str]:
     percent = context.tokens * 100 / context.window
     share = "under 1" if 0 < percent < 1 else f"{percent:.0f}"
     details = [
         f"{context.tokens:,} of {context.window:,} tokens ({share} %)",
         output.plural(len(context.messages), "message"),
     ]
-    if metadata.model:
-        details.insert(0, output.one_line(metadata.model))
     if context.left_out:
         details.append(f"{len(context.left_out):,} left out")
     if context.stale:
         details.append("the summary is stale")
-    yield "dim", " · ".join(details)
+    return details
 
 
 def _transcript_lines(messages: Iterable[Message], count: TokenCounter, full: bool) -> Iterator[Line]:
@@ -151,11 +137,13 @@ def print_outcome(outcome: Outcome) -> None:
 
 def print_outcome_json(outcome: Outcome) -> None:
     """Print the outcome of a compaction as JSON."""
+    from everlog.wire.responses import record_object
+
     answer: dict[str, object] = {"compacted": outcome.compacted}
     if outcome.reason is not None:
         answer["reason"] = outcome.reason
     if outcome.record is not None:
-        answer["record"] = _record_json(outcome.record)
+        answer["record"] = record_object(outcome.record)
     answer["tokensFreed"] = outcome.tokens_freed
     output.print_json(answer)
 

@@ -6,17 +6,17 @@ line is safe for a terminal.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from everlog.cli import output
-from everlog.model import AnyBlock, Damaged, File, Image, Message, OtherBlock, Text, Thinking, ToolCall
+from everlog.model import AnyBlock, Damaged, File, Image, Message, Metadata, OtherBlock, Text, Thinking, ToolCall
 from everlog.render.humanize import first_line
 from everlog.render.transcript_items import (
     MessageItem,
     NoteItem,
     ToolExchange,
     TranscriptItem,
-    describe_call,
+    describe_arguments,
     describe_damage,
     encode_arguments,
 )
@@ -30,6 +30,23 @@ MIN_ELAPSED = 100  # milliseconds; shorter durations are not shown
 ROLE_STYLES = {"user": "bold green", "assistant": "bold cyan", "toolResult": "yellow"}
 
 Line = tuple[str, str]  # style, text
+
+
+def prompt_style(style: str) -> str:
+    """Return a style of lines in the words of prompt_toolkit."""
+    words = (word if word in ("bold", "italic") else f"ansi{word}" for word in style.split())
+    return " ".join(words).replace("ansidim", "ansibrightblack")
+
+
+def format_participants(metadata: Metadata) -> str:
+    """Return agent and sender as text."""
+    return f"{output.one_line(metadata.agent)} with {output.one_line(metadata.sender)}"
+
+
+def heading_lines(metadata: Metadata, details: Iterable[str]) -> Iterator[Line]:
+    """Yield the heading of a report on a session: its names, then its model and details."""
+    yield "bold", f"{output.one_line(metadata.display_title)} · {metadata.id} · {format_participants(metadata)}"
+    yield "dim", " · ".join([*([output.one_line(metadata.model)] if metadata.model else []), *details])
 
 
 def item_lines(item: TranscriptItem, *, full: bool = False, max_lines: int | None = None) -> Iterator[Line]:
@@ -77,8 +94,8 @@ def _message_lines(item: MessageItem, full: bool, max_lines: int | None) -> Iter
 def _exchange_lines(exchange: ToolExchange, full: bool) -> Iterator[Line]:
     """Yield a call with its status in one line; with `full`, all its arguments and its result."""
     call, result = exchange.call, exchange.result
-    arguments = encode_arguments(call) if full else describe_call(call)
-    summary = f"{output.one_line(call.name)} {output.one_line(arguments)}".rstrip()
+    describe = encode_arguments if full else describe_arguments
+    summary = f"{output.one_line(call.name)} {output.one_line(describe(call.arguments))}".rstrip()
     if result is None:
         yield "yellow", f"… {summary}"
         return
@@ -109,7 +126,7 @@ def block_lines(block: AnyBlock, limit: int | None, full: bool) -> Iterator[Line
         cut = None if full else RESULT_LINES
         yield from (("dim italic", f"~ {line}") for line in _limit_lines(block.thinking, cut))
     elif isinstance(block, ToolCall):
-        arguments = output.one_line(encode_arguments(block))
+        arguments = output.one_line(encode_arguments(block.arguments))
         text = arguments if full else output.shorten(arguments, CALL_WIDTH)
         yield "magenta", f"→ {output.one_line(block.name)} {text}"
     elif isinstance(block, Image | File):

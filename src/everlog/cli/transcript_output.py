@@ -14,14 +14,11 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain
 from typing import TYPE_CHECKING
 
-import msgspec
-
 from everlog.cli import output
-from everlog.cli.message_lines import MARKDOWN, Line, item_lines
+from everlog.cli.message_lines import MARKDOWN, Line, heading_lines, item_lines
 from everlog.log.fold import View, fold, to_builtins
-from everlog.log.line_codec import has_crc
 from everlog.log.markers import Markers, read_since_summary
-from everlog.model import Damaged, Entry, Message, Metadata
+from everlog.model import Damaged, Entry, Message
 from everlog.render.transcript_items import SummaryItem, build_items, describe_damage, describe_newer
 from everlog.session import Session
 
@@ -38,8 +35,15 @@ def print_transcript(session: Session, *, everything: bool, full: bool) -> None:
     """Print the transcript; `everything`: include compacted, deleted and rewound messages."""
     metadata = session.metadata
     entries = list(session.entries()) if everything else entries_since_summary(session)
-    header = _header_lines(metadata, session.size)
-    print_lines(chain(header, _transcript_lines(entries, metadata.message_count, everything, full)))
+    active = metadata.last_message_at
+    details = [
+        f"created {output.format_time(metadata.created_at)}",
+        f"last active {output.format_time(active)} ({output.ago(active, time.time())})",
+        output.plural(metadata.message_count, "message"),
+        output.size(session.size),
+    ]
+    heading = heading_lines(metadata, details)
+    print_lines(chain(heading, _transcript_lines(entries, metadata.message_count, everything, full)))
 
 
 def entries_since_summary(session: Session) -> list[Entry]:
@@ -54,6 +58,8 @@ def entries_since_summary(session: Session) -> list[Entry]:
 
 def print_messages_json(session: Session, *, everything: bool) -> None:
     """Print metadata and messages as JSON; damage is reported on stderr."""
+    from everlog.wire.responses import record_objects
+
     entries = list(session.entries())
     view = fold(entries)
     messages = view.messages
@@ -64,7 +70,7 @@ def print_messages_json(session: Session, *, everything: bool) -> None:
         not_live = {message.seq for message in messages} - live
         answer["deleted"] = sorted(not_live & view.hidden)
         answer["rewound"] = sorted(not_live - view.hidden)
-    answer["messages"] = [msgspec.Raw(without_crc(message.line)) for message in messages]
+    answer["messages"] = record_objects(messages)
     output.print_json(answer)
     _warn_of_damage(view)
 
@@ -84,10 +90,6 @@ def print_raw_lines(session: Session) -> None:
     sys.stdout.buffer.flush()
     for warning in damage:
         output.warn(warning)
-
-
-def without_crc(line: bytes) -> bytes:
-    return line[:-18] + b"}" if has_crc(line) else line
 
 
 def _warn_of_damage(view: View) -> None:
@@ -147,22 +149,6 @@ def _batches(lines: Sequence[Line], size: int) -> Iterator[Sequence[Line]]:
 
 def _indent(text: str) -> str:
     return text.replace("\n", "\n  ")  # the first line is already indented
-
-
-def _header_lines(metadata: Metadata, size: int) -> Iterator[Line]:
-    title = output.one_line(metadata.display_title)
-    participants = f"{output.one_line(metadata.agent)} with {output.one_line(metadata.sender)}"
-    yield "bold", f"{title} · {metadata.id} · {participants}"
-    details = [
-        f"created {output.format_time(metadata.created_at)}",
-        f"last active {output.format_time(metadata.last_message_at)}"
-        f" ({output.ago(metadata.last_message_at, time.time())})",
-        output.plural(metadata.message_count, "message"),
-        output.size(size),
-    ]
-    if metadata.model:
-        details.insert(0, output.one_line(metadata.model))
-    yield "dim", " · ".join(details)
 
 
 def _transcript_lines(entries: list[Entry], count: int, everything: bool, full: bool) -> Iterator[Line]:

@@ -11,7 +11,7 @@ The context for a model is read backward by `context.build` and equals this fold
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from contextlib import suppress
 from typing import Any
 
@@ -111,7 +111,7 @@ class MetadataFold:
             if record.model and record.model != self._base.model and not self._base.model_chosen:
                 self._base = replace(self._base, model=record.model)
             if record.run_id:
-                self._base = _begin_turn(self._base, record)
+                self._base = replace(_remove_waiting(self._base, record.id), run=record.run_id)
             if self.message_count > self._copied_messages:
                 self._add_usage(record)
         elif isinstance(record, Meta):
@@ -120,18 +120,33 @@ class MetadataFold:
             if record.set.get("forkedFrom"):
                 self._usage.clear()
         elif isinstance(record, Event):
-            handler = _EVENT_HANDLERS.get(record.kind)
-            if handler is not None:
-                self._base = handler(self._base, record.data)
-            if record.kind == TURN_END:
-                day = self._usage.day(record.timestamp, self._base.created_at)
-                self._usage.end_turn(record.data, day, self._base.model)
-            elif record.kind == TURN_INTERRUPTED:
-                self._usage.settle()
-            elif record.kind == REREAD:
-                self._usage.clear()
+            self._add_event(record)
         elif record.schema_version > self.newest_schema:
             self.newest_schema = record.schema_version
+
+    def _add_event(self, event: Event) -> None:
+        # A turn begins with the message that has its id as `runId`, or with `turn_resumed`, and ends
+        # with one of two events. A waiting message is a `queued` event until the turn appends it,
+        # under the same id.
+        base, kind, data = self._base, event.kind, event.data
+        if kind == TURN_END:
+            self._usage.end_turn(data, self._usage.day(event.timestamp, base.created_at), base.model)
+            self._base = _add_turn(base, data)
+        elif kind == TURN_INTERRUPTED:
+            self._usage.settle()
+            self._base = replace(base, run=None)
+        elif kind == TURN_RESUMED:
+            run_id = data.get("runId")
+            if isinstance(run_id, str) and run_id:
+                self._base = replace(base, run=run_id)
+        elif kind == QUEUED:
+            message_id = data.get("id")
+            if isinstance(message_id, str) and message_id and message_id not in base.waiting:
+                self._base = replace(base, waiting=(*base.waiting, message_id))
+        elif kind == WITHDRAWN:
+            self._base = _remove_waiting(base, data.get("id"))
+        elif kind == REREAD:
+            self._usage.clear()
 
     def _add_usage(self, message: Message) -> None:
         role, base, usage = message.role, self._base, self._usage
@@ -242,43 +257,6 @@ def _add_turn(metadata: Metadata, data: dict[str, Any]) -> Metadata:
     return replace(metadata, metrics=metrics, uptime_secs=duration // 1000, run=None)
 
 
-# A turn begins with the message that has its id as `runId`, or with `turn_resumed`, and ends with
-# one of two events. A waiting message is a `queued` event until the turn appends it, under the same id.
-
-
-def _begin_turn(metadata: Metadata, message: Message) -> Metadata:
-    return replace(_remove_waiting(metadata, message.id), run=message.run_id)
-
-
-def _resume_turn(metadata: Metadata, data: dict[str, Any]) -> Metadata:
-    run_id = data.get("runId")
-    return replace(metadata, run=run_id) if isinstance(run_id, str) and run_id else metadata
-
-
-def _interrupt_turn(metadata: Metadata, data: dict[str, Any]) -> Metadata:
-    return replace(metadata, run=None)
-
-
-def _add_queued(metadata: Metadata, data: dict[str, Any]) -> Metadata:
-    message_id = data.get("id")
-    if not isinstance(message_id, str) or not message_id or message_id in metadata.waiting:
-        return metadata
-    return replace(metadata, waiting=(*metadata.waiting, message_id))
-
-
-def _remove_withdrawn(metadata: Metadata, data: dict[str, Any]) -> Metadata:
-    return _remove_waiting(metadata, data.get("id"))
-
-
 def _remove_waiting(metadata: Metadata, message_id: object) -> Metadata:
     waiting = tuple(queued_id for queued_id in metadata.waiting if queued_id != message_id)
     return metadata if len(waiting) == len(metadata.waiting) else replace(metadata, waiting=waiting)
-
-
-_EVENT_HANDLERS: dict[str, Callable[[Metadata, dict[str, Any]], Metadata]] = {
-    TURN_END: _add_turn,
-    TURN_RESUMED: _resume_turn,
-    TURN_INTERRUPTED: _interrupt_turn,
-    QUEUED: _add_queued,
-    WITHDRAWN: _remove_withdrawn,
-}

@@ -16,8 +16,8 @@ from everlog.render.transcript_items import (
     MessageItem,
     Redact,
     ToolExchange,
+    describe_arguments,
     describe_block,
-    describe_call,
     format_arguments,
 )
 
@@ -81,11 +81,11 @@ class HtmlBlocks:
         if exchange.elapsed_ms is not None:
             label += f" · {humanize.duration(exchange.elapsed_ms)}"
         name = escape(humanize.one_line(call.name)[:100] or "tool")
-        brief = escape(describe_call(call, self._redact))
+        brief = escape(describe_arguments(call.arguments, self._redact))
         head = f'<code>{name}</code> <span class="brief" dir="auto">{brief}</span> <span class="state">{label}</span>'
         body = ""
         if call.arguments:
-            text, rest = self.cut(self._redact(format_arguments(call)), item.message.seq, is_tool=True)
+            text, rest = self.cut(self._redact(format_arguments(call.arguments)), item.message.seq, is_tool=True)
             body = highlight_code(text, "json") + rest
         if exchange.result is not None:
             body += self._render_result(exchange.result)

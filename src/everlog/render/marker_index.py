@@ -8,7 +8,7 @@ markers mean; nothing below `low` need be read for it.
 from __future__ import annotations
 
 from array import array
-from bisect import bisect_left, bisect_right
+from bisect import bisect_left
 from collections.abc import Iterable, Sequence
 
 import msgspec
@@ -38,21 +38,18 @@ class MarkerIndex(Markers):
         super().__init__()
         self.low = head + 1  # Invariant: every record from here to `high` was added once
         self.high = head
-        self._older_prompts: list[Prompt] = []  # newest first: from extend_back
-        self._newer_prompts: list[Prompt] = []  # oldest first: from extend
-        self._older_messages = array("q")  # negated seqs, newest first: from extend_back
-        self._newer_messages = array("q")  # seqs, oldest first: from extend
+        self._prompts: list[Prompt] = []  # oldest first
+        self._message_seqs = array("q")  # ascending
 
     # --- growing
 
     def extend_back(self, low: int, entries: Sequence[Entry]) -> None:
         """Add the records from `low` up to the start of the index, given in log order."""
+        messages = [entry for entry in entries if isinstance(entry, Message)]
+        self._prompts[:0] = _prompts(messages)
+        self._message_seqs[:0] = array("q", (message.seq for message in messages))
         for entry in reversed(entries):
-            if isinstance(entry, Message):
-                self._older_messages.append(-entry.seq)
-                if entry.role == "user":
-                    self._older_prompts.append(_prompt(entry))
-            elif isinstance(entry, MARKERS):
+            if isinstance(entry, MARKERS):
                 self.prepend(replace(entry, line=b""))
         self.low = min(self.low, low)
 
@@ -61,9 +58,8 @@ class MarkerIndex(Markers):
         for entry in entries:
             self.high = max(self.high, entry.seq or 0)
             if isinstance(entry, Message):
-                self._newer_messages.append(entry.seq)
-                if entry.role == "user":
-                    self._newer_prompts.append(_prompt(entry))
+                self._prompts += _prompts([entry])
+                self._message_seqs.append(entry.seq)
             elif isinstance(entry, MARKERS):
                 self.append(replace(entry, line=b""))
 
@@ -80,15 +76,16 @@ class MarkerIndex(Markers):
 
     def count_messages_from(self, seq: int) -> int:
         """Count the messages, live or not, from a seq on."""
-        older = bisect_right(self._older_messages, -seq)
-        return older + len(self._newer_messages) - bisect_left(self._newer_messages, seq)
+        return len(self._message_seqs) - bisect_left(self._message_seqs, seq)
 
     def prompts(self) -> list[Prompt]:
         """Return the live messages of the user, oldest first."""
-        all_prompts = (*reversed(self._older_prompts), *self._newer_prompts)
-        return [prompt for prompt in all_prompts if self.is_live(prompt.seq)]
+        return [prompt for prompt in self._prompts if self.is_live(prompt.seq)]
 
 
-def _prompt(message: Message) -> Prompt:
-    text = one_line(make_readable(message.text[:_MAX_READ]))
-    return Prompt(message.seq, text[:MAX_PROMPT], message.timestamp)
+def _prompts(messages: Iterable[Message]) -> list[Prompt]:
+    return [
+        Prompt(message.seq, one_line(make_readable(message.text[:_MAX_READ]))[:MAX_PROMPT], message.timestamp)
+        for message in messages
+        if message.role == "user"
+    ]

@@ -11,10 +11,10 @@ A subagent is an exchange too: the task is its call, the answer its result.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import groupby
 from math import inf
-from typing import Literal
+from typing import Any, Literal
 
 import msgspec
 
@@ -246,9 +246,8 @@ def describe_newer(record: Unknown) -> str:
     )
 
 
-def describe_call(call: ToolCall, redact: Redact = str) -> str:
+def describe_arguments(arguments: Mapping[str, Any], redact: Redact = str) -> str:
     """Return what a call is about: its key argument, its only one, or the beginning of them all."""
-    arguments = call.arguments
     task, agent = arguments.get("task"), arguments.get("agent")
     if isinstance(task, str) and isinstance(agent, str):  # a subagent
         return first_line(redact(f"{agent}: {task}"), BRIEF_CHARACTERS)
@@ -258,7 +257,7 @@ def describe_call(call: ToolCall, redact: Redact = str) -> str:
     for value in values:
         if isinstance(value, str) and value.strip():
             return first_line(redact(value[: 20 * BRIEF_CHARACTERS]), BRIEF_CHARACTERS)
-    return first_line(redact(encode_arguments(call)), BRIEF_CHARACTERS) if arguments else ""
+    return first_line(redact(encode_arguments(arguments)), BRIEF_CHARACTERS) if arguments else ""
 
 
 def describe_block(block: AnyBlock) -> str:
@@ -277,14 +276,14 @@ def block_text(block: AnyBlock) -> str:
         return block.text
     if isinstance(block, Thinking):
         return block.thinking
-    return f"{block.name} {format_arguments(block)}" if isinstance(block, ToolCall) else ""
+    return f"{block.name} {format_arguments(block.arguments)}" if isinstance(block, ToolCall) else ""
 
 
-def encode_arguments(call: ToolCall) -> str:
+def encode_arguments(arguments: Mapping[str, Any]) -> str:
     """Return the arguments of a call as JSON in one line."""
-    return msgspec.json.encode(call.arguments).decode()
+    return msgspec.json.encode(arguments).decode()
 
 
-def format_arguments(call: ToolCall) -> str:
+def format_arguments(arguments: Mapping[str, Any]) -> str:
     """Return the arguments of a call as indented JSON."""
-    return msgspec.json.format(msgspec.json.encode(call.arguments), indent=2).decode()
+    return msgspec.json.format(msgspec.json.encode(arguments), indent=2).decode()

@@ -27,13 +27,13 @@ from prompt_toolkit.styles import DEFAULT_ATTRS, Attrs, Style, StyleTransformati
 from everlog.cli import output
 from everlog.cli.chat.event_printer import Line, Markdown, OutputItem, Plain
 from everlog.cli.chat.markdown_stream import MAX_BLOCK_CHARS
+from everlog.cli.message_lines import prompt_style
 
 if TYPE_CHECKING:
     from prompt_toolkit.completion import Completer
     from prompt_toolkit.history import History
 
 PROMPT = "› "
-STYLES = {"": "", "dim": "fg:ansibrightblack", "bold": "bold", "cyan": "fg:ansicyan"}
 
 
 class ScreenDelegate(Protocol):
@@ -50,28 +50,6 @@ class ScreenDelegate(Protocol):
 
     def on_unfold(self) -> None:
         """Handle Ctrl+O."""
-
-
-class Terminal(Protocol):
-    """Reads input and prints output."""
-
-    async def read_line(self, text: str = "") -> str:
-        """Read a line, with `text` as its initial content; EOFError at the end."""
-
-    async def ask(self, question: str) -> str:
-        """Ask for a short answer; empty if there is none."""
-
-    async def show(self, items: Iterable[OutputItem]) -> None:
-        """Print items permanently."""
-
-    def refresh(self) -> None:
-        """Redraw the lines above and below the input."""
-
-    def raw_mode(self) -> AbstractContextManager[None]:
-        """Deliver every key to a prompt, even if the prompt comes later."""
-
-    def cooked_mode(self) -> AbstractContextManager[None]:
-        """Make Ctrl+C a signal inside the context."""
 
 
 class _NoColor(StyleTransformation):
@@ -140,11 +118,11 @@ class ChatScreen:
         self._session.app.ttimeoutlen = 0.05  # seconds until Esc counts as a key, not as Alt+…
 
     async def read_line(self, text: str = "") -> str:
-        """Read a line."""
+        """Read a line, with `text` as its initial content; EOFError at the end."""
         return await self._session.prompt_async(default=text)
 
     async def ask(self, question: str) -> str:
-        """Ask for a short answer, which does not go into the history."""
+        """Ask for a short answer, which does not go into the history; empty if there is none."""
         question_session: PromptSession[str] = PromptSession(
             style_transformation=self._session.style_transformation, color_depth=self._session.color_depth
         )
@@ -154,7 +132,7 @@ class ChatScreen:
             return ""
 
     async def show(self, items: Iterable[OutputItem]) -> None:
-        """Print items above the input."""
+        """Print items above the input, permanently."""
         text = render(items)
         if not text:
             return
@@ -173,21 +151,21 @@ class ChatScreen:
             app.invalidate()
 
     def refresh(self) -> None:
-        """Redraw the prompt."""
+        """Redraw the lines above and below the input."""
         self._session.app.invalidate()
 
     def raw_mode(self) -> AbstractContextManager[None]:
-        """Put the terminal into raw mode."""
+        """Deliver every key to a prompt, even if the prompt comes later."""
         return self._session.input.raw_mode()
 
     def cooked_mode(self) -> AbstractContextManager[None]:
-        """Restore the terminal's normal mode."""
+        """Make Ctrl+C a signal inside the context."""
         return self._session.input.cooked_mode()
 
     def _prompt_text(self) -> StyleAndTextTuples:
         fragments: StyleAndTextTuples = []
         for line in self._delegate.lines_above(terminal_width()):
-            fragments.append((STYLES.get(line.style, ""), f"{line.text}\n"))
+            fragments.append((prompt_style(line.style), f"{line.text}\n"))
         fragments.append(("bold", PROMPT))
         return fragments
 
@@ -291,6 +269,9 @@ class LineTerminal:
         if not data:
             asyncio.get_running_loop().remove_reader(sys.stdin.fileno())
             self._lines.put_nowait(None)
+
+
+Terminal = ChatScreen | LineTerminal
 
 
 def is_dumb() -> bool:

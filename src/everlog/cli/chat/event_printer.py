@@ -11,13 +11,12 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple
-
-import msgspec
+from typing import NamedTuple
 
 from everlog.cli import output
 from everlog.cli.chat.markdown_stream import BlockSplitter, Chunk
 from everlog.model import Thinking, Usage
+from everlog.render.transcript_items import describe_arguments, format_arguments
 from everlog.wire import events
 from everlog.wire.events import RunEvent
 
@@ -248,14 +247,14 @@ class EventPrinter:
         mark = "✗" if event.is_error else "✓"
         end = f" {mark} {_format_duration(event.duration_ms)}"
         line = self._format_call(call or event, end)
-        args = msgspec.json.format(msgspec.json.encode(call.args)).decode() if call else ""
+        args = format_arguments(call.args) if call else ""
         text = f"{output.safe(args)}\n{output.safe(event.result)}".strip()
         self.folded.append(FoldedItem(self.run, line, text))
         return Line(line, "red" if event.is_error else "cyan")
 
     def _format_call(self, call: events.ToolStart | events.ToolResult, end: str) -> str:
         name = output.one_line(call.tool_name)
-        arguments = summarize_arguments(call.args) if isinstance(call, events.ToolStart) else ""
+        arguments = output.one_line(describe_arguments(call.args)) if isinstance(call, events.ToolStart) else ""
         room = self._columns() - 1 - output.display_width(end)
         return output.shorten(f"⚙ {name} {arguments}".rstrip(), max(room, 8)) + end
 
@@ -277,15 +276,6 @@ def format_prompt(text: str) -> str:
     """Format a user's message as it looks behind the prompt."""
     first, *more = output.safe(text).split("\n")
     return "\n".join([f"› {first}", *(f"  {line}" for line in more)])
-
-
-def summarize_arguments(args: dict[str, Any]) -> str:
-    """Return the arguments of a call as one line."""
-    if len(args) == 1:
-        (value,) = args.values()
-        if isinstance(value, str | int | float):
-            return output.one_line(str(value))
-    return output.one_line(msgspec.json.encode(args).decode()) if args else ""
 
 
 def format_usage(usage: Usage) -> list[str]:

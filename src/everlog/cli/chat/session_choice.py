@@ -10,6 +10,7 @@ from everlog.aio import AsyncSession, AsyncStore
 from everlog.cli import output
 from everlog.cli.chat.backend import Backend
 from everlog.cli.chat.event_printer import Line, format_prompt
+from everlog.cli.message_lines import format_participants
 from everlog.cli.options import find_async_session
 from everlog.errors import NotFoundError, UnsupportedError
 from everlog.identity.route import Router, Routing
@@ -113,11 +114,6 @@ def describe_session(session: Session, location: str) -> Iterator[Line]:
     if metadata.waiting:
         count = output.plural(len(metadata.waiting), "message")
         yield Line(f"{count} queued: answered before your next message")
-
-
-def format_participants(metadata: Metadata) -> str:
-    """Return agent and sender as text."""
-    return f"{output.one_line(metadata.agent)} with {output.one_line(metadata.sender)}"
 
 
 def _last_exchange(session: Session) -> Iterator[Line]:

@@ -63,12 +63,6 @@ STYLE = Style.from_dict(
         "keys": "ansibrightblack",
         "message": "bold",
         "question": "bold ansired",
-        "user": "bold ansigreen",
-        "assistant": "bold ansicyan",
-        "tool": "ansimagenta",
-        "open": "ansiyellow",
-        "failed": "ansired",
-        "summary": "ansiblue",
         "edge": "ansibrightblack",
     }
 )
@@ -84,7 +78,7 @@ class PickerScreen:
         self._store = store
         self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="picker")
         self._sessions = SessionFilter(store, self._threads, self._redraw, self._on_error)
-        self._preview_task = NewestTask(self._threads, self._on_error)
+        self._preview_task = NewestTask(self._threads, self._on_preview_error)
         self._previews: dict[str, list[Line]] = {}
         self._requested_preview = ""
         self._mode: Mode = "list"
@@ -110,16 +104,8 @@ class PickerScreen:
     # --- layout
 
     def _application(self) -> Application[str | None]:
-        self._filter_line = Window(
-            BufferControl(self._filter, input_processors=[BeforeInput("Filter: ", "class:prompt")]),
-            height=1,
-            get_horizontal_scroll=_scroll_to_start,
-        )
-        self._title_line = Window(
-            BufferControl(self._title, input_processors=[BeforeInput("Title: ", "class:prompt")]),
-            height=1,
-            get_horizontal_scroll=_scroll_to_start,
-        )
+        self._filter_line = _input_line("Filter: ", self._filter)
+        self._title_line = _input_line("Title: ", self._title)
         count = Window(FormattedTextControl(self._count), height=1, dont_extend_width=True, align=WindowAlign.RIGHT)
         question = Window(FormattedTextControl(self._question), height=1)
         lines: dict[Mode, Container] = {
@@ -168,22 +154,19 @@ class PickerScreen:
     def _read_preview(self, session: str) -> None:
         self._requested_preview = session
 
-        def read() -> list[Line] | None:
-            try:
-                return preview.newest_lines(self._store, session)
-            except NotFoundError:
-                return None  # deleted by another process
-
-        def store_preview(lines: list[Line] | None) -> None:
-            if lines is None:
-                self._on_deleted_elsewhere(session)
-                return
+        def store_preview(lines: list[Line]) -> None:
             while len(self._previews) >= MAX_PREVIEWS:
                 del self._previews[next(iter(self._previews))]
             self._previews[session] = lines
             self._redraw()
 
-        self._preview_task.submit(read, store_preview)
+        self._preview_task.submit(lambda: preview.newest_lines(self._store, session), store_preview)
+
+    def _on_preview_error(self, error: EverlogError) -> None:
+        if isinstance(error, NotFoundError):
+            self._on_deleted_elsewhere(self._requested_preview)
+        else:
+            self._on_error(error)
 
     def _count(self) -> StyleAndTextTuples:
         sessions = self._sessions
@@ -258,14 +241,19 @@ class PickerScreen:
         self._previews.pop(row.id, None)
         self._message = f"deleted {output.one_line(row.session.metadata.display_title)}"
 
-    async def _run_guarded(self, row: Row, work: Coroutine[Any, Any, None]) -> None:
-        try:
-            await work
-        except NotFoundError:
-            self._on_deleted_elsewhere(row.id)
-        except EverlogError as error:
-            self._on_error(error)
-        self._redraw()
+    def _start(self, row: Row, work: Coroutine[Any, Any, None]) -> None:
+        """Start an action on a session in the background."""
+
+        async def run() -> None:
+            try:
+                await work
+            except NotFoundError:
+                self._on_deleted_elsewhere(row.id)
+            except EverlogError as error:
+                self._on_error(error)
+            self._redraw()
+
+        self._app.create_background_task(run())
 
     # --- keys
 
@@ -299,7 +287,7 @@ class PickerScreen:
         def _open(event: KeyPressEvent) -> None:
             row = self._sessions.row
             if row is not None:
-                event.app.create_background_task(self._run_guarded(row, self._pick(row)))
+                self._start(row, self._pick(row))
 
         @on("escape")
         def _back(event: KeyPressEvent) -> None:
@@ -340,7 +328,7 @@ class PickerScreen:
             title, row = " ".join(self._title.text.split()), self._subject
             self._set_mode("list")
             if title and row is not None and title != row.session.metadata.title:
-                event.app.create_background_task(self._run_guarded(row, self._rename(row, title)))
+                self._start(row, self._rename(row, title))
             else:
                 self._message = "the title is unchanged"
 
@@ -354,7 +342,7 @@ class PickerScreen:
             row = self._subject
             self._set_mode("list")
             if row is not None:
-                event.app.create_background_task(self._run_guarded(row, self._delete(row)))
+                self._start(row, self._delete(row))
 
         @on("<any>", "escape", "c-c", "enter", when=deleting)
         def _cancel_delete(event: KeyPressEvent) -> None:
@@ -364,9 +352,10 @@ class PickerScreen:
         return keys
 
 
-def _scroll_to_start(_: Window) -> int:
-    """Scroll an input line to its start while the cursor stays visible.
+def _input_line(label: str, buffer: Buffer) -> Window:
+    """Return an input line that is scrolled to its start while the cursor stays visible.
 
     By default the line would stay scrolled after a narrow screen has become wider.
     """
-    return 0
+    control = BufferControl(buffer, input_processors=[BeforeInput(label, "class:prompt")])
+    return Window(control, height=1, get_horizontal_scroll=lambda _: 0)

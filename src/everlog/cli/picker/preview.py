@@ -6,7 +6,7 @@ import time
 from collections.abc import Iterator
 
 from everlog.cli import output
-from everlog.cli.message_lines import Line, item_lines
+from everlog.cli.message_lines import Line, format_participants, item_lines
 from everlog.log.backward_read import read_live
 from everlog.model import Entry, Message
 from everlog.ports import SessionRow
@@ -27,12 +27,11 @@ def header_lines(row: SessionRow) -> list[Line]:
         output.size(row.bytes),
         output.ago(metadata.last_message_at, time.time()),
     ]
-    participants = f"{output.one_line(metadata.agent)} with {output.one_line(metadata.sender)}"
     model = f" · {output.one_line(metadata.model)}" if metadata.model else ""
     return [
         ("bold", output.one_line(metadata.display_title)),
         ("dim", metadata.id),
-        ("dim", participants + model),
+        ("dim", format_participants(metadata) + model),
         ("dim", " · ".join(details)),
     ]
 

@@ -10,7 +10,7 @@ from prompt_toolkit.layout.controls import UIContent, UIControl
 from prompt_toolkit.utils import get_cwidth
 
 from everlog.cli import output
-from everlog.cli.message_lines import Line
+from everlog.cli.message_lines import Line, prompt_style
 from everlog.cli.picker.session_filter import Row, SessionFilter
 from everlog.ports import Hit
 
@@ -20,20 +20,6 @@ DROPPABLE = ("SENDER", "AGENT", "SIZE", "MSGS")  # on a narrow screen, in this o
 TITLE_MIN = 24  # columns of a title; others are dropped for it
 NAME_MAX = 14  # columns of agent and sender
 MARK = "› "
-
-# Styles of transcript lines → prompt_toolkit styles.
-STYLES = {
-    "": "",
-    "bold": "bold",
-    "dim": "class:dim",
-    "dim italic": "class:dim italic",
-    "bold green": "class:user",
-    "bold cyan": "class:assistant",
-    "magenta": "class:tool",
-    "yellow": "class:open",
-    "red": "class:failed",
-    "blue": "class:summary",
-}
 
 
 class SessionTable(UIControl):
@@ -99,14 +85,14 @@ class PreviewPane(UIControl):
     def create_content(self, width: int, height: int) -> UIContent:
         """Build the lines that fit: the header and the last messages."""
         head, messages = self._lines()
-        header: list[StyleAndTextTuples] = [[(STYLES[style], cut(text, width))] for style, text in head[:height]]
+        header: list[StyleAndTextTuples] = [[(prompt_style(style), cut(text, width))] for style, text in head[:height]]
         room = height - len(header)
         wrapped: list[StyleAndTextTuples] = []
         for style, text in reversed(messages):
             if len(wrapped) >= room:
                 break
             parts = wrap(text.expandtabs(4), max(width, 2))
-            wrapped += [[(STYLES.get(style, ""), part)] for part in reversed(parts)]
+            wrapped += [[(prompt_style(style), part)] for part in reversed(parts)]
         lines = [*header, *reversed(wrapped[:room])] if room > 0 else header
         return UIContent(get_line=lambda index: lines[index], line_count=len(lines), show_cursor=False)
 
