@@ -18,8 +18,8 @@ import msgspec
 from litestar import WebSocket, websocket
 from litestar.exceptions import WebSocketDisconnect
 from msgspec import UNSET
-from msgspec.structs import replace
 
+from everlog.agent.turn_state import stored_event
 from everlog.aio import AsyncSession
 from everlog.daemon.api.session_lookup import INVALID_SESSION_ID, SESSION_NOT_FOUND, open_session
 from everlog.daemon.error_responses import INTERNAL
@@ -165,9 +165,7 @@ class StreamClient:
         while True:
             page = await self._runtime.store.call(_read_messages, request.session, after)
             for message in page:
-                stored = replace(message, line=b"")  # as in the turn's own event
-                event = MessageStored(session_id=request.session.id, seq=message.seq, message=stored)
-                await self._send(Notice(event))
+                await self._send(Notice(stored_event(request.session.id, message)))
                 after = message.seq
                 last = max(last, after)
             if len(page) < REPLAY_PAGE:

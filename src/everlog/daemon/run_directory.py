@@ -74,11 +74,7 @@ class RunDirectory:
 
     def stamp(self) -> tuple[int, ...] | None:
         """Return a value that changes with the token; None if there is none."""
-        try:
-            status = os.stat(TOKEN, dir_fd=self._directory, follow_symlinks=False)
-        except OSError:
-            return None
-        return status.st_ino, status.st_mtime_ns, status.st_size
+        return file_stamp(TOKEN, self._directory)
 
     def token(self) -> str:
         """Return the current token; empty if there is no usable one."""
@@ -116,6 +112,15 @@ class RunDirectory:
             os.close(self._lock)
             self._lock = None
         os.close(self._directory)
+
+
+def file_stamp(path: str | Path, directory: int | None = None) -> tuple[int, ...] | None:
+    """Return a value that changes when a file is replaced or written; None if there is no file."""
+    try:
+        status = os.stat(path, dir_fd=directory, follow_symlinks=directory is None)
+    except OSError:
+        return None
+    return status.st_ino, status.st_mtime_ns, status.st_size
 
 
 def _check_owner(path: Path, status: os.stat_result) -> None:

@@ -15,7 +15,7 @@ import signal
 import socket
 import ssl
 import sys
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AsyncExitStack, contextmanager, suppress
 from functools import partial
 from pathlib import Path
@@ -33,8 +33,8 @@ from everlog.daemon.json_log import log_event
 from everlog.daemon.listing_events import ListingWatcher
 from everlog.daemon.request_guard import OPEN_PATH, Guard
 from everlog.daemon.request_limits import RateLimiter
-from everlog.daemon.run_directory import SOCKET, RunDirectory
-from everlog.errors import EverlogError, SettingsError
+from everlog.daemon.run_directory import SOCKET, RunDirectory, file_stamp
+from everlog.errors import SettingsError
 from everlog.runtime.background_task import BackgroundTask
 from everlog.runtime.run import RecoveredSession
 from everlog.runtime.runtime import Runtime
@@ -89,34 +89,48 @@ async def serve(
         stack.push_async_callback(runtime.store.close)
         runtime.listeners.append(json_log.log_run_event)
         runtime.takeover.on_takeover = _log_recovery
-        runtime.takeover.on_failure = _log_takeover_failure
+        runtime.takeover.on_failure = lambda error: log_event("takeover_failed", level="warning", error=error.message)
         for recovered in await runtime.start():
             _log_recovery(recovered)
         watcher = ListingWatcher(runtime)
         watcher.start()
         stack.push_async_callback(watcher.stop)
         address = _address(server_socket, host, secure=bool(daemon.tls_certificate))
-        application = _Application(runtime, Credentials(run_directory), address, watcher)
-        server = _Server(_server_config(application.guard, daemon))
+        credentials = Credentials(run_directory)
+        limiter = RateLimiter(lambda: runtime.settings.daemon.requests_per_second)
+        event_stream = EventStream(runtime, limiter, watcher)
+
+        def make_link() -> str:
+            return f"{address}{OPEN_PATH}{credentials.make_code()}"
+
+        app = http_app.build_app(runtime, make_link, event_stream)
+        name, _, number = address.partition("//")[2].rpartition(":")
+        guard = Guard(app, credentials, lambda: runtime.settings.daemon, port=int(number), limiter=limiter, host=name)
+        server = _Server(_server_config(guard, daemon))
         server_task = asyncio.create_task(server.serve(sockets=[server_socket]))
         config_watcher = _watch_config(root, runtime)
         config_watcher.start()
         try:
             if daemon.socket:
-                await _serve_crabtalk(runtime, run_directory.path / SOCKET, stack)
+                from everlog.daemon.crabtalk.handler import serve_socket  # noqa: PLC0415 - loads protobuf
+
+                crabtalk = await serve_socket(runtime, run_directory.path / SOCKET)
+                stack.push_async_callback(crabtalk.close)
             while not server.started:
                 if server_task.done():
                     return
                 await asyncio.sleep(0.005)
             run_directory.announce(address)
             log_event("daemon_start", address=address, root=str(root), pid=os.getpid())
-            on_start(RunningDaemon(address, root, application.make_link, runtime))
-            await _wait_until_stopped(server_task, stop.wait())
+            on_start(RunningDaemon(address, root, make_link, runtime))
+            stop_task = asyncio.ensure_future(stop.wait())
+            await asyncio.wait({server_task, stop_task}, return_when=asyncio.FIRST_COMPLETED)
+            stop_task.cancel()
         finally:
             await config_watcher.stop()
             seconds = runtime.settings.daemon.drain_seconds
             log_event("daemon_drain", seconds=seconds)
-            application.event_stream.stop()
+            event_stream.stop()
             await runtime.drain(seconds)
             server.should_exit = True
             await server_task
@@ -146,41 +160,11 @@ def _log_recovery(recovered: RecoveredSession) -> None:
     log_event("recovered", **msgspec.to_builtins(recovered))
 
 
-def _log_takeover_failure(error: EverlogError) -> None:
-    log_event("takeover_failed", level="warning", error=error.message)
-
-
 def _handle_signals(stop: Callable[[], None]) -> None:
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         with suppress(ValueError, RuntimeError):  # not in the main thread: the task is cancelled instead
             loop.add_signal_handler(number, stop)
-
-
-async def _wait_until_stopped(server_task: asyncio.Task[None], stop_wait: Awaitable[object]) -> None:
-    """Wait until the server ends by itself or a stop is requested."""
-    stop_task = asyncio.ensure_future(stop_wait)
-    await asyncio.wait({server_task, stop_task}, return_when=asyncio.FIRST_COMPLETED)
-    stop_task.cancel()
-
-
-class _Application:
-    """The application with its event stream, behind the guard."""
-
-    def __init__(self, runtime: Runtime, credentials: Credentials, address: str, watcher: ListingWatcher) -> None:
-        host, _, port = address.partition("//")[2].rpartition(":")
-        limiter = RateLimiter(lambda: runtime.settings.daemon.requests_per_second)
-        self._credentials = credentials
-        self._address = address
-        self.event_stream = EventStream(runtime, limiter, watcher)
-        app = http_app.build_app(runtime, self.make_link, self.event_stream)
-        self.guard = Guard(
-            app, credentials, lambda: runtime.settings.daemon, port=int(port), limiter=limiter, host=host
-        )
-
-    def make_link(self) -> str:
-        """Create a one-time link to the page."""
-        return f"{self._address}{OPEN_PATH}{self._credentials.make_code()}"
 
 
 class _Server(uvicorn.Server):
@@ -263,21 +247,14 @@ def _address(server_socket: socket.socket, host: str, *, secure: bool) -> str:
     return f"{'https' if secure else 'http'}://{name}:{server_socket.getsockname()[1]}"
 
 
-async def _serve_crabtalk(runtime: Runtime, path: Path, stack: AsyncExitStack) -> None:
-    from everlog.daemon.crabtalk.handler import serve_socket  # noqa: PLC0415 - loads protobuf
-
-    server = await serve_socket(runtime, path)
-    stack.push_async_callback(server.close)
-
-
 def _watch_config(root: Path, runtime: Runtime) -> BackgroundTask:
     """Return the task that reloads config.toml when it changes; an invalid one changes nothing."""
     file = root / "config.toml"
-    last_stamp = _stamp(file)
+    last_stamp = file_stamp(file)
 
     async def reload_if_changed() -> None:
         nonlocal last_stamp
-        stamp = _stamp(file)
+        stamp = file_stamp(file)
         if stamp != last_stamp:
             last_stamp = stamp
             await runtime.reload(load_settings(root))
@@ -289,11 +266,3 @@ def _watch_config(root: Path, runtime: Runtime) -> BackgroundTask:
         interval=CONFIG_POLL_SECONDS,
         on_failure=lambda error: log_event("reload_failed", level="error", error=str(error)),
     )
-
-
-def _stamp(file: Path) -> tuple[int, ...] | None:
-    try:
-        status = file.stat()
-    except OSError:
-        return None
-    return status.st_ino, status.st_mtime_ns, status.st_size

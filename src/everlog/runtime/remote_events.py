@@ -8,8 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from msgspec.structs import replace
-
+from everlog.agent.turn_state import stored_event
 from everlog.model import TURN_END, Compaction, Entry, Event, Message, Meta, Rewind, Tombstone
 from everlog.runtime.session_edits import change_event
 from everlog.session import Session
@@ -69,7 +68,7 @@ def event_key(event: RunEvent) -> object:
 def event_of(session: str, entry: Entry) -> RunEvent | None:
     """Return the event that the writer of a record would have emitted, or None."""
     if isinstance(entry, Message):
-        return MessageStored(session_id=session, seq=entry.seq, message=replace(entry, line=b""))
+        return stored_event(session, entry)
     if isinstance(entry, Tombstone | Rewind):
         return change_event(entry, session)
     if isinstance(entry, Compaction):

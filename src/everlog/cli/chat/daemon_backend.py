@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from everlog.agent.worker_threads import call_in_loop, run_in_thread
 from everlog.aio import AsyncSession, AsyncStore
-from everlog.cli.chat.backend import Disconnected, Reconnected, StreamItem
+from everlog.cli.chat.backend import Backend, Disconnected, Reconnected, StreamItem
 from everlog.client import Client, websocket
 from everlog.context.build import Context
 from everlog.errors import EverlogError, NotFoundError
@@ -34,7 +34,7 @@ T = TypeVar("T")
 RETRY_SECONDS = 0.5  # between attempts to reconnect
 
 
-class DaemonBackend:
+class DaemonBackend(Backend):
     """The daemon as a backend; its turns continue when this program exits."""
 
     survives_exit = True
@@ -67,19 +67,15 @@ class DaemonBackend:
         await self._call(lambda client: client.update(session, check=True, model=model))
 
     async def submit(self, session: str, text: str) -> AcceptedMessage:
-        """Send a message; it is durable on return."""
         return await self._call(lambda client: client.submit(session, text, cwd=os.getcwd()))
 
     async def cancel(self, session: str, run_id: str = "") -> bool:
-        """Cancel a turn."""
         return await self._call(lambda client: client.cancel(session, run_id))
 
     async def compact(self, session: str, focus: str) -> CompactionResult:
-        """Summarise the older part of the session."""
         return await self._call(lambda client: client.compact(session, focus=focus))
 
     async def context(self, session: str) -> Context:
-        """Return what the model would be sent."""
         reply = await self._call(lambda client: client.context(session))
         messages = (from_object({"recordType": "message", **item}) for item in reply.messages)
         return Context(
@@ -91,11 +87,9 @@ class DaemonBackend:
         )
 
     async def rename(self, session: str, title: str) -> None:
-        """Set the session's title."""
         await self._call(lambda client: client.update(session, title=title))
 
     async def rewind(self, session: str, to_seq: int) -> None:
-        """Rewind to a message."""
         await self._call(lambda client: client.rewind(session, to_seq))
 
     def sessions_stopped_on_exit(self) -> list[str]:

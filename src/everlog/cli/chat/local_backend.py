@@ -12,8 +12,10 @@ from __future__ import annotations
 import asyncio
 import os
 
+from msgspec.structs import asdict
+
 from everlog.aio import AsyncSession
-from everlog.cli.chat.backend import StreamItem
+from everlog.cli.chat.backend import Backend, StreamItem
 from everlog.context.build import Context
 from everlog.errors import EverlogError, NotFoundError
 from everlog.log.line_codec import to_object
@@ -26,7 +28,7 @@ POLL_SECONDS = 1.0  # between two polls for records of other processes
 CLOSE_SECONDS = 3.0  # for titles and notes to finish when the program exits
 
 
-class LocalBackend:
+class LocalBackend(Backend):
     """A runtime in this process as a backend; its turns end with the program."""
 
     description = "in this process"
@@ -64,46 +66,31 @@ class LocalBackend:
         await (await self.store.session(session)).update(model=model)
 
     async def submit(self, session: str, text: str) -> AcceptedMessage:
-        """Send a message; it is durable on return."""
         handle = await self.store.session(session)
         run = await self._runtime.submit(handle, text, cwd=os.getcwd())
         return AcceptedMessage(run_id=run.id, position=run.position)
 
     async def cancel(self, session: str, run_id: str = "") -> bool:
-        """Cancel a turn."""
         return await self._runtime.cancel(session, run_id)
 
     async def compact(self, session: str, focus: str) -> CompactionResult:
-        """Summarise the older part of the session."""
         async with self._edit_lock:
             outcome = await self._runtime.compact(await self.store.session(session), focus=focus)
-        return CompactionResult(
-            compacted=outcome.compacted,
-            reason=outcome.reason,
-            record=None if outcome.record is None else to_object(outcome.record),
-            messages=outcome.messages,
-            tokens=outcome.tokens,
-            tokens_freed=outcome.tokens_freed,
-            summariser=outcome.summariser,
-            problem=outcome.problem,
-        )
+        record = None if outcome.record is None else to_object(outcome.record)
+        return CompactionResult(**(asdict(outcome) | {"record": record}))
 
     async def context(self, session: str) -> Context:
-        """Return what the model would be sent."""
         return await self._runtime.context(await self.store.session(session))
 
     async def rename(self, session: str, title: str) -> None:
-        """Set the session's title."""
         async with self._edit_lock:
             await self._runtime.edits.update(await self.store.session(session), title=title)
 
     async def rewind(self, session: str, to_seq: int) -> None:
-        """Rewind to a message."""
         async with self._edit_lock:
             await self._runtime.edits.rewind(await self.store.session(session), to_seq)
 
     def sessions_stopped_on_exit(self) -> list[str]:
-        """Return the sessions whose turns are stopped when the program exits."""
         runtime = self._runtime
         return [session for session in runtime.open_sessions() if runtime.current(session)]
 

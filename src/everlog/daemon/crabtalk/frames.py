@@ -15,9 +15,10 @@ import os
 import socket
 import stat
 import tempfile
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import msgspec
 from google.protobuf.message import DecodeError
@@ -55,7 +56,7 @@ def valid_text(text: str) -> str:
 
 
 # Handles one request by sending replies to the connection. It must not raise.
-RequestHandler = Callable[[ClientMessage, "Connection"], Awaitable[None]]
+RequestHandler = Callable[[ClientMessage, "Connection"], Coroutine[Any, Any, None]]
 
 
 class Connection:
@@ -136,12 +137,9 @@ class Connection:
                 await self.send(error_reply(400, "the frame is not a ClientMessage"))
                 continue
             await self._request_slots.acquire()
-            task = requests.create_task(self._handle(message))
+            task = requests.create_task(self._handler(message, self))
             self._requests.add(task)
             task.add_done_callback(self._on_request_done)
-
-    async def _handle(self, message: ClientMessage) -> None:
-        await self._handler(message, self)
 
     def _on_request_done(self, task: asyncio.Task[None]) -> None:
         self._requests.discard(task)
@@ -253,13 +251,10 @@ def listen(path: Path) -> socket.socket:
                 bound.close()
                 raise
     except OSError as error:
-        hint = "choose a shorter root, or set [daemon] socket = false" if _is_too_long(path) else ""
+        is_too_long = len(os.fsencode(path)) >= 100  # the limit is 103 or 107 bytes, by system
+        hint = "choose a shorter root, or set [daemon] socket = false" if is_too_long else ""
         raise StoreFailedError(f"cannot listen on {path}: {error}", hint=hint) from error
     return bound
-
-
-def _is_too_long(path: Path) -> bool:
-    return len(os.fsencode(path)) >= 100  # the limit is 103 or 107 bytes, by system
 
 
 def _check_path_is_free(path: Path) -> None:

@@ -64,14 +64,12 @@ class SessionNumbers:
     def __init__(self) -> None:
         self._next = count(1)
         self._sessions: dict[int, str] = {}
-        self._numbers: dict[str, int] = {}
 
     def open(self, session: str) -> int:
         """Return the number of a session, assigning one if it has none."""
-        if session not in self._numbers:
-            self._numbers[session] = number = next(self._next)
-            self._sessions[number] = session
-        return self._numbers[session]
+        number = self._find(session) or next(self._next)
+        self._sessions[number] = session
+        return number
 
     def session(self, number: int) -> str:
         """Return the session with a number. Raises NotFoundError if none has it."""
@@ -81,33 +79,26 @@ class SessionNumbers:
 
     def close(self, session: str) -> None:
         """Remove the number of a session."""
-        number = self._numbers.pop(session, None)
-        if number is not None:
-            del self._sessions[number]
+        self._sessions.pop(self._find(session), None)
+
+    def _find(self, session: str) -> int:
+        return next((number for number, name in self._sessions.items() if name == session), 0)
 
     def __iter__(self) -> Iterator[tuple[int, str]]:
         return iter(tuple(self._sessions.items()))
 
 
-class CrabTalkServer:
+class CrabTalkServer(FrameServer):
     """A server that handles CrabTalk's messages."""
 
     def __init__(self, runtime: Runtime, path: Path, limits: Limits = _LIMITS) -> None:
+        super().__init__(path, self._handle, limits)
         self.runtime = runtime
         self._numbers = SessionNumbers()
         # Identity → session of another identity that it resumed and continues to use.
         self._resumed: dict[tuple[str, str], str] = {}
         self._identity_locks: WeakValueDictionary[tuple[str, str], asyncio.Lock] = WeakValueDictionary()
         self._runs: WeakSet[Run] = WeakSet()  # started over this socket
-        self._frames = FrameServer(path, self._handle, limits)
-
-    async def start(self) -> None:
-        """Listen."""
-        await self._frames.start()
-
-    async def close(self) -> None:
-        """Close all connections; runs continue."""
-        await self._frames.close()
 
     async def _handle(self, message: pb.ClientMessage, connection: Connection) -> None:
         """Answer one request. Every error becomes a reply."""
