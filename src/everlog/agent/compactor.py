@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable
+from dataclasses import KW_ONLY, dataclass
 
 import msgspec
 
@@ -78,27 +79,22 @@ class Draft(msgspec.Struct, frozen=True):
     covered: int  # tokens of the messages to summarise
 
 
+@dataclass(slots=True)
 class Compactor:
     """Compaction of sessions with one provider and one set of settings."""
 
-    def __init__(
-        self,
-        settings: CompactionSettings,
-        *,
-        provider: Provider | None = None,
-        model: str = "",
-        window: int | None = None,
-        emit: Sink = ignore_event,
-        count: TokenCounter = estimate_text,
-        seconds: float = SUMMARY_SECONDS,
-    ) -> None:
-        self.settings = settings
-        self.provider = provider
-        self.model = settings.model or model  # the one that summarises
-        self.window = window or window_of(settings, provider, model)
-        self.emit = emit
-        self.count = count
-        self.seconds = seconds
+    settings: CompactionSettings
+    _: KW_ONLY
+    provider: Provider | None = None  # None: use the built-in summary
+    model: str = ""  # of the agent; the settings may name another one that summarises
+    window: int = 0  # of the agent's model; 0: look it up
+    emit: Sink = ignore_event
+    count: TokenCounter = estimate_text
+    seconds: float = SUMMARY_SECONDS  # for one summary
+
+    def __post_init__(self) -> None:
+        self.window = self.window or window_of(self.settings, self.provider, self.model)
+        self.model = self.settings.model or self.model
 
     @property
     def trigger(self) -> int:

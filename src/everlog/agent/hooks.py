@@ -63,26 +63,19 @@ class Hooks:
 
     async def system_texts(self, session: Session, emit: Sink) -> list[str]:
         """Return the texts that hooks add to the system prompt."""
-        texts: list[str] = []
-        for hook in self._by_method["on_system"]:
-            text = await self._call(hook, "on_system", session, emit)
-            if text:
-                texts.append(str(text))
-        return texts
+        return [str(text) for text in await self.notify("on_system", session, emit) if text]
 
     async def injections(self, session: Session, messages: Sequence[Message], emit: Sink) -> list[Message]:
         """Return the messages that hooks inject, in the order of the hooks."""
-        result: list[Message] = []
-        for hook in self._by_method["on_before_run"]:
-            copies = [_copy(message) for message in messages]
-            result += await self._call(hook, "on_before_run", session, emit, copies) or ()
-        return result
+        answers = await self.notify("on_before_run", session, emit, messages)
+        return [message for answer in answers for message in answer or ()]
 
-    async def notify(self, method_name: str, session: Session, emit: Sink, *arguments: Any) -> None:
-        """Call one of the observer methods of every hook that has it."""
-        for hook in self._by_method[method_name]:
-            copies = [_copy(arg) if isinstance(arg, Message) else arg for arg in arguments]
-            await self._call(hook, method_name, session, emit, *copies)
+    async def notify(self, method_name: str, session: Session, emit: Sink, *arguments: Any) -> list[Any]:
+        """Call a method of every hook that has it, and return what each returned; None if it failed."""
+        return [
+            await self._call(hook, method_name, session, emit, *map(_copy, arguments))
+            for hook in self._by_method[method_name]
+        ]
 
     async def _call(self, hook: object, method_name: str, session: Session, emit: Sink, *arguments: Any) -> Any:
         method = getattr(hook, method_name)
@@ -124,6 +117,8 @@ def _fence_block(block: AnyBlock) -> AnyBlock:
     return Text(str(fence_injection(block.text))) if isinstance(block, Text) else block
 
 
-def _copy(message: Message) -> Message:
-    """Copy a message as needed: it is frozen, but the arguments of its tool calls are not."""
-    return replace(message, content=deepcopy(message.content)) if message.tool_calls else message
+def _copy(argument: Any) -> Any:
+    """Copy messages as needed: they are frozen, but the arguments of their tool calls are not."""
+    if isinstance(argument, Message) and argument.tool_calls:
+        return replace(argument, content=deepcopy(argument.content))
+    return [_copy(item) for item in argument] if isinstance(argument, list | tuple) else argument

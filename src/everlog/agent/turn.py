@@ -26,6 +26,7 @@ from everlog.agent.turn_spec import TurnSpec
 from everlog.agent.turn_state import TurnState, stored_event
 from everlog.agent.worker_threads import cancel_count, run_to_completion
 from everlog.aio import AsyncSession
+from everlog.context.inject import strip_injections
 from everlog.errors import EverlogError, RunCancelledError
 from everlog.ids import timestamp, ulid_at
 from everlog.model import TURN_INTERRUPTED, TURN_RESUMED, Event, Message, Metadata, assistant
@@ -82,8 +83,14 @@ class Turn:
         self.spec = spec
         self.session = session
         self.message = message
-        run_id = new_run_id() if message is None else message.run_id or ""
-        self.state = TurnState(spec.hooks, session, lease, run_id, history=history, emit=emit)
+        self.state = TurnState(
+            session=session,
+            lease=lease,
+            run_id=new_run_id() if message is None else message.run_id or "",
+            hooks=spec.hooks,
+            sink=emit,
+            history=None if history is None else strip_injections(history),
+        )
         self.model_step = ModelStep(spec, self.state, warned_percentages)
         self.tool_step = ToolStep(spec.settings, self.state)
         self.needs_title = False  # known when it has begun

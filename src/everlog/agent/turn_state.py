@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from dataclasses import dataclass, field
 
 import msgspec
 from msgspec.structs import replace
@@ -10,37 +10,27 @@ from msgspec.structs import replace
 from everlog.agent.hooks import Hooks
 from everlog.agent.worker_threads import run_to_completion
 from everlog.aio import AsyncSession
-from everlog.context.inject import strip_injections
 from everlog.model import Message, Usage
 from everlog.ports import Lease
 from everlog.wire.events import MessageStored, RunEvent, Sink
 
 
+@dataclass(slots=True, kw_only=True)
 class TurnState:
     """The session and lease of a turn, the messages stored and the tokens used so far."""
 
-    def __init__(
-        self,
-        hooks: Hooks,
-        session: AsyncSession,
-        lease: Lease,
-        run_id: str,
-        *,
-        history: Sequence[Message] | None,
-        emit: Sink,
-    ) -> None:
-        self.session = session
-        self.lease = lease
-        self.run_id = run_id
-        self.history = None if history is None else strip_injections(history)  # replaces the session's own
-        self.stored: list[Message] = []
-        self.usage = Usage()  # of model calls and of subagents
-        self._hooks = hooks
-        self._sink = emit
+    session: AsyncSession
+    lease: Lease
+    run_id: str
+    hooks: Hooks
+    sink: Sink
+    history: list[Message] | None  # replaces the session's own
+    stored: list[Message] = field(default_factory=list)
+    usage: Usage = field(default_factory=Usage)  # of model calls and of subagents
 
     def emit(self, event: RunEvent) -> None:
         """Emit an event of this run."""
-        self._sink(replace(event, run_id=self.run_id))
+        self.sink(replace(event, run_id=self.run_id))
 
     def add_usage(self, usage: Usage | None) -> None:
         """Add the usage of a model call or a subagent to that of the turn."""
@@ -74,7 +64,7 @@ class TurnState:
 
     async def notify_hooks(self, method: str, *arguments: object) -> None:
         """Call an observer method of the agent's hooks."""
-        await self._hooks.notify(method, self.session.sync, self.emit, *arguments)
+        await self.hooks.notify(method, self.session.sync, self.emit, *arguments)
 
 
 def stored_event(session: str, stored: Message) -> MessageStored:

@@ -88,7 +88,7 @@ def compact(
             provider=provider,
             model=model if provider else metadata.model,
             # A provider reports its window; without one it must be set here.
-            window=window or (None if provider else _window(store, metadata)),
+            window=window or (0 if provider else _window(store, metadata)),
             count=store.count,
         )
         outcome = _compact(session, compactor, focus, dry_run=dry_run)

@@ -17,7 +17,6 @@ from functools import partial
 from everlog.agent.worker_threads import call_in_loop
 from everlog.daemon.json_log import log_event
 from everlog.errors import EverlogError, NotFoundError
-from everlog.model import Entry
 from everlog.ports import ChangeSubscription, SharedBetweenMachines
 from everlog.runtime.background_task import BackgroundTask
 from everlog.runtime.feed import Notice, Subscription
@@ -76,8 +75,7 @@ class ListingWatcher:
 
     def follow(self, session: str, seq: int) -> None:
         """Emit events for records after `seq` that other processes append to a session."""
-        opened = Session(self._runtime.store.sync, session)
-        self._remote_events.setdefault(session, RemoteEvents(opened, seq))
+        self._remote_events.setdefault(session, RemoteEvents(self._open(session), seq))
         self._update_listener()
 
     def _update_listener(self) -> None:
@@ -161,18 +159,9 @@ class ListingWatcher:
             session: remote for session, remote in self._remote_events.items() if session in followed
         }
         for session_id in await self._runtime.store.call(self._sessions_to_read, followed):
-            if self._runtime.is_busy(session_id):
-                continue  # the turn emits its own events; the session is polled again afterwards
-            result = await self._runtime.store.call(self._read_new_entries, session_id)
-            if self._runtime.is_busy(session_id):
-                continue
-            if result is None:
-                if self._remote_events.pop(session_id, None) is not None:  # emit it once
-                    self._runtime.feed.emit(SessionChanged(session_id=session_id, change="deleted"))
-                continue
-            remote, entries = result
-            self._remote_events.setdefault(session_id, remote)
-            for event in remote.new_events(entries):
+            remote = self._remote_events.setdefault(session_id, RemoteEvents(self._open(session_id)))
+            # A turn emits its own events; the session is polled again afterwards.
+            for event in await remote.poll(self._runtime.store, partial(self._runtime.is_busy, session_id)):
                 self._runtime.feed.emit(event)
 
     def _sessions_to_read(self, followed: list[str]) -> list[str]:
@@ -180,20 +169,12 @@ class ListingWatcher:
         if self._sharing is None or not followed:
             return followed
         heads = self._sharing.heads(followed)
-        read_seqs = {session_id: remote.seq for session_id, remote in self._remote_events.items()}
+        read_seqs = {name: remote.seq for name, remote in self._remote_events.items() if not remote.is_deleted}
         deleted = [session_id for session_id in followed if session_id not in heads and session_id in read_seqs]
         return deleted + [session_id for session_id, head in heads.items() if read_seqs.get(session_id, -1) < head]
 
-    def _read_new_entries(self, session: str) -> tuple[RemoteEvents, list[Entry]] | None:
-        """Read the entries appended since the last poll; None if the session was deleted."""
-        remote = self._remote_events.get(session)
-        try:
-            if remote is not None:
-                return remote, remote.read()
-            opened = Session(self._runtime.store.sync, session)
-            return RemoteEvents(opened, opened.metadata.through.seq), []
-        except NotFoundError:
-            return None
+    def _open(self, session: str) -> Session:
+        return Session(self._runtime.store.sync, session)
 
 
 def _log_failure(error: Exception) -> None:

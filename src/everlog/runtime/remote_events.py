@@ -6,9 +6,11 @@ this one, so a follower of a session polls the log. Events already reported are 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 from everlog.agent.turn_state import stored_event
+from everlog.aio import AsyncStore
+from everlog.errors import NotFoundError
 from everlog.model import TURN_END, Compaction, Entry, Event, Message, Meta, Rewind, Tombstone
 from everlog.runtime.session_edits import change_event
 from everlog.session import Session
@@ -18,11 +20,15 @@ MAX_RECORDS = 200  # per poll
 
 
 class RemoteEvents:
-    """The new records of one session after a seq, as events, for one follower."""
+    """The new records of one session after a seq, as events, for one follower.
 
-    def __init__(self, session: Session, seq: int) -> None:
+    Without a seq it begins with the records that are appended after the first poll.
+    """
+
+    def __init__(self, session: Session, seq: int = -1) -> None:
         self.session = session
         self.seq = seq  # the last one that was read
+        self.is_deleted = False
         self._reported: set[object] = set()  # keys of events that this process emitted
 
     def note_reported(self, event: RunEvent) -> None:
@@ -34,9 +40,29 @@ class RemoteEvents:
         """Return whether a record was read here, or reported by its run."""
         return seq <= self.seq or seq in self._reported
 
+    async def poll(self, store: AsyncStore, is_busy: Callable[[], bool], through: int = 0) -> list[RunEvent]:
+        """Return the events of what other processes did since the last poll, of the deletion once.
+
+        Nothing is returned while `is_busy`: some records may be our own, and not emitted yet. With
+        `through`, records after that seq are left for the next poll.
+        """
+        if self.is_deleted or is_busy():
+            return []
+        try:
+            entries = await store.call(self.read)
+        except NotFoundError:
+            self.is_deleted = True
+            return [] if self.seq < 0 else [SessionChanged(session_id=self.session.id, change="deleted")]
+        if is_busy():
+            return []
+        return list(self.new_events(e for e in entries if not through or e.seq is None or e.seq <= through))
+
     def read(self) -> list[Entry]:
         """Return the records appended since the last read; raises `NotFoundError` if deleted."""
-        if self.session.metadata.through.seq <= self.seq:
+        last = self.session.metadata.through.seq
+        if self.seq < 0:
+            self.seq = last
+        if last <= self.seq:
             return []
         return list(self.session.entries(after=self.seq, limit=MAX_RECORDS))
 

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from typing import TypeVar
 
 from msgspec import UNSET, UnsetType
 
 from everlog.aio import AsyncSession
 from everlog.model import Metadata, Rewind, Tombstone
 from everlog.wire.events import SessionChanged, SessionRenamed, Sink
+
+Marker = TypeVar("Marker", Rewind, Tombstone)
 
 
 class SessionEdits:
@@ -36,27 +39,25 @@ class SessionEdits:
     async def rewind(self, session: AsyncSession, to_seq: int) -> Rewind:
         """Rewind a session to a message; raises `SessionBusyError` during a turn."""
         await self._wait_for_release(session.id)
-        marker = await session.rewind(to_seq)
-        self._emit(change_event(marker, session.id))
-        return marker
+        return self._report(session, await session.rewind(to_seq))
 
     async def hide(self, session: AsyncSession, seq: int) -> Tombstone:
         """Hide a message, with the tool calls and results that belong to it."""
-        marker = await session.tombstone(seq)
-        self._emit(change_event(marker, session.id))
-        return marker
+        return self._report(session, await session.tombstone(seq))
 
     async def restore(self, session: AsyncSession, seq: int) -> Tombstone:
         """Restore a hidden message."""
-        marker = await session.restore(seq)
-        self._emit(change_event(marker, session.id))
-        return marker
+        return self._report(session, await session.restore(seq))
 
     async def delete(self, session: AsyncSession) -> None:
         """Delete a session permanently; raises `SessionBusyError` during a turn."""
         await self._wait_for_release(session.id)
         await session.delete()
         self._emit(SessionChanged(session_id=session.id, change="deleted"))
+
+    def _report(self, session: AsyncSession, marker: Marker) -> Marker:
+        self._emit(change_event(marker, session.id))
+        return marker
 
 
 def change_event(marker: Tombstone | Rewind, session: str) -> SessionChanged:

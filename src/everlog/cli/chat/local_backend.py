@@ -11,17 +11,18 @@ from __future__ import annotations
 
 import asyncio
 import os
+from contextlib import suppress
 
 from msgspec.structs import asdict
 
 from everlog.aio import AsyncSession
 from everlog.cli.chat.backend import Backend, StreamItem
 from everlog.context.build import Context
-from everlog.errors import EverlogError, NotFoundError
+from everlog.errors import EverlogError
 from everlog.log.line_codec import to_object
 from everlog.runtime.remote_events import RemoteEvents
 from everlog.runtime.runtime import Runtime
-from everlog.wire.events import MessageComplete, RunEvent, SessionChanged
+from everlog.wire.events import MessageComplete, RunEvent
 from everlog.wire.responses import AcceptedMessage, CompactionResult
 
 POLL_SECONDS = 1.0  # between two polls for records of other processes
@@ -133,25 +134,13 @@ class LocalBackend(Backend):
     async def _poll(self, through: int = 0) -> None:
         """Emit what other processes appended; with `through`, only up to that seq."""
         remote = self._remote_events
-        if remote is None or self._is_busy(remote, through):
+        if remote is None:
             return
-        try:
-            entries = await self.store.call(remote.read)
-        except NotFoundError:
-            if remote is self._remote_events:
-                self._remote_events = None
-                deleted = SessionChanged(session_id=remote.session.id, change="deleted")
-                self.events.put_nowait(deleted)
-            return
-        except EverlogError:
-            return  # the next message reports it, unless the next poll succeeds
-        if remote is not self._remote_events or self._is_busy(remote, through):
-            return  # some records may be our own, and not emitted yet
-        if through:
-            entries = [entry for entry in entries if entry.seq is not None and entry.seq <= through]
-        for event in remote.new_events(entries):
-            self.events.put_nowait(event)
 
-    def _is_busy(self, remote: RemoteEvents, through: int) -> bool:
-        turn = not through and self._runtime.is_busy(remote.session.id)
-        return turn or self._edit_lock.locked()
+        def is_busy() -> bool:
+            turn = not through and self._runtime.is_busy(remote.session.id)
+            return turn or self._edit_lock.locked() or remote is not self._remote_events
+
+        with suppress(EverlogError):  # the next message reports it, unless the next poll succeeds
+            for event in await remote.poll(self.store, is_busy, through):
+                self.events.put_nowait(event)
