@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from importlib import import_module
 from typing import Any
 
@@ -47,6 +47,13 @@ class DefaultCommandGroup(LazyGroup):
         return super().parse_args(ctx, args)
 
 
+def lazy_group(
+    locations: Mapping[str, str], cls: type[LazyGroup] = LazyGroup
+) -> Callable[[Callable[..., Any]], click.Group]:
+    """Make a group of commands that are imported on first use."""
+    return lambda function: click.group(cls=cls, locations=locations)(root_option()(function))
+
+
 def _print_version(ctx: click.Context, _: click.Parameter, is_set: bool) -> None:
     if is_set:
         from everlog import __version__
@@ -74,7 +81,7 @@ def _print_version(ctx: click.Context, _: click.Parameter, is_set: bool) -> None
     },
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
 )
-@root_option(envvar="EVERLOG_ROOT")
+@root_option(from_environment=True)
 @click.option(
     "--version", is_flag=True, is_eager=True, expose_value=False, callback=_print_version, help="Print the version."
 )
@@ -87,9 +94,8 @@ def root() -> None:
     """
 
 
-@click.group(
-    cls=LazyGroup,
-    locations={
+@lazy_group(
+    {
         "list": "sessions:list_sessions",
         "show": "sessions:show",
         "browse": "sessions:browse",
@@ -112,16 +118,14 @@ def root() -> None:
         "import": "sessions_import:import_",
         "export": "sessions_import:export",
         "migrate": "sessions_import:migrate",
-    },
+    }
 )
-@root_option()
 def sessions() -> None:
     """List, read, write and maintain sessions."""
 
 
-@click.group(
-    cls=LazyGroup,
-    locations={
+@lazy_group(
+    {
         "show": "memory:show",
         "search": "memory:search",
         "add": "memory:add",
@@ -130,27 +134,21 @@ def sessions() -> None:
         "dream": "memory:dream",
         "undo": "memory:undo",
         "clear": "memory:clear",
-    },
+    }
 )
-@root_option()
 def memory() -> None:
     """Read, write and consolidate memory."""
 
 
-@click.group(
-    cls=LazyGroup,
-    locations={"list": "cron:list_jobs", "pause": "cron:pause", "resume": "cron:resume", "run": "cron:run"},
-)
-@root_option()
+@lazy_group({"list": "cron:list_jobs", "pause": "cron:pause", "resume": "cron:resume", "run": "cron:run"})
 def cron() -> None:
     """List, pause, resume and run the jobs of the running daemon."""
 
 
-@click.group(
-    cls=DefaultCommandGroup,
-    locations={"add": "archive:add", "list": "archive:list_", "restore": "archive:restore", "verify": "archive:verify"},
+@lazy_group(
+    {"add": "archive:add", "list": "archive:list_", "restore": "archive:restore", "verify": "archive:verify"},
+    DefaultCommandGroup,
 )
-@root_option()
 def archive() -> None:
     """Archive the session files of other programs.
 
@@ -159,16 +157,11 @@ def archive() -> None:
     """
 
 
-@click.group(
-    cls=LazyGroup,
-    locations={"copy": "store:copy", "migrate": "store:migrate", "stats": "store:stats", "verify": "store:verify"},
-)
-@root_option()
+@lazy_group({"copy": "store:copy", "migrate": "store:migrate", "stats": "store:stats", "verify": "store:verify"})
 def store() -> None:
     """Maintain the store of the sessions: a directory or a database."""
 
 
-@click.group(cls=LazyGroup, locations={"show": "config:show"})
-@root_option()
+@lazy_group({"show": "config:show"})
 def config() -> None:
     """Show the configuration."""

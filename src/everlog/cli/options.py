@@ -26,42 +26,64 @@ if TYPE_CHECKING:
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-_ROOT, _DIALECT, _STORE = "everlog.root", "everlog.dialect", "everlog.store"  # in the context's meta
+_ROOT, _DIALECT, _STORE = "--root", "--dialect", "--store"
 _COMPLETED_SESSIONS = 50  # offered
 _TITLE_WIDTH = 60  # columns of a title beside an offered session
 _SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 604800}
 
 
-def _location_options(**settings: Any) -> tuple[Callable[[F], F], ...]:
-    root = click.option(
-        "--root",
-        metavar="DIR",
-        expose_value=False,
-        callback=_set_root,
-        help="Use the sessions in DIR (or EVERLOG_ROOT; default ~/.everlog).",
-        **settings,
-    )
-    dialect = click.option(
-        "--dialect",
-        metavar="NAME",
-        expose_value=False,
-        callback=_set_dialect,
-        help="Set the format of DIR: native, claude, cersei, crabtalk, picoclaw, pi, or auto.",
-    )
-    store = click.option(
-        "--store",
-        metavar="URL",
-        expose_value=False,
-        callback=_set_store,
-        envvar="EVERLOG_STORE" if settings else None,
-        help="Use the sessions in a database (or EVERLOG_STORE): postgresql://…",
-    )
-    return root, dialect, store
+def _location_option(
+    name: str, metavar: str, help: str, check: Callable[[str], str] = lambda value: "", envvar: str | None = None
+) -> Callable[[F], F]:
+    """Return an option that is remembered for this command and those below it.
+
+    `check` returns why a value is refused. An empty value is an unset shell variable, and must not
+    select the default.
+    """
+
+    def remember(ctx: click.Context, param: click.Parameter, value: str | None) -> None:
+        if value is None:
+            is_empty = envvar is not None and os.environ.get(envvar) == ""
+            problem = f"{envvar} is empty: set or unset it" if is_empty else ""
+        else:
+            problem = check(value) if value else "the value is empty"
+        if problem:
+            raise click.BadParameter(problem, ctx=ctx, param=param)
+        if value is not None:
+            ctx.meta[name] = value
+
+    return click.option(name, metavar=metavar, expose_value=False, callback=remember, help=help, envvar=envvar)
 
 
-def root_option(**settings: Any) -> Callable[[F], F]:
+def _check_dialect(value: str) -> str:
+    from everlog.app import LIVE_FORMATS
+
+    is_known = value in ("native", "auto", *LIVE_FORMATS)
+    return "" if is_known else f"{value!r} is not one of {', '.join(('native', *LIVE_FORMATS, 'auto'))}"
+
+
+def _check_store(value: str) -> str:
+    from everlog.app import DATABASE_SCHEMES
+
+    # The value is not quoted, since it may have a password.
+    return "" if value.partition("://")[0] in DATABASE_SCHEMES else "must begin with postgresql://"
+
+
+def _location_options(*, from_environment: bool = False) -> tuple[Callable[[F], F], ...]:
+    root_help = "Use the sessions in DIR (or EVERLOG_ROOT; default ~/.everlog)."
+    dialect_help = "Set the format of DIR: native, claude, cersei, crabtalk, picoclaw, pi, or auto."
+    store_help = "Use the sessions in a database (or EVERLOG_STORE): postgresql://…"
+    root_variable, store_variable = ("EVERLOG_ROOT", "EVERLOG_STORE") if from_environment else (None, None)
+    return (
+        _location_option(_ROOT, "DIR", root_help, envvar=root_variable),
+        _location_option(_DIALECT, "NAME", dialect_help, _check_dialect),
+        _location_option(_STORE, "URL", store_help, _check_store, store_variable),
+    )
+
+
+def root_option(*, from_environment: bool = False) -> Callable[[F], F]:
     """Add `--root`, `--dialect` and `--store`; of nested commands, the innermost value counts."""
-    root, dialect, store = _location_options(**settings)
+    root, dialect, store = _location_options(from_environment=from_environment)
     return lambda command: root(dialect(store(command)))
 
 
@@ -78,41 +100,6 @@ def command(name: str | None = None) -> Callable[[Callable[..., Any]], click.Com
 
 
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-
-
-def _set_root(ctx: click.Context, param: click.Parameter, value: str | None) -> None:
-    _refuse_empty(ctx, param, value)
-    if value is not None:
-        ctx.meta[_ROOT] = value
-
-
-def _refuse_empty(ctx: click.Context, param: click.Parameter, value: str | None) -> None:
-    """Refuse an empty value: it is an unset shell variable, and must not select the default."""
-    if value == "":
-        raise click.BadParameter("the value is empty", ctx=ctx, param=param)
-    variable = param.envvar
-    if value is None and isinstance(variable, str) and os.environ.get(variable) == "":
-        raise click.BadParameter(f"{variable} is empty: set or unset it", ctx=ctx, param=param)
-
-
-def _set_dialect(ctx: click.Context, param: click.Parameter, value: str | None) -> None:
-    if value is not None:
-        from everlog.app import LIVE_FORMATS
-
-        if value not in ("native", "auto", *LIVE_FORMATS):
-            names = ", ".join(("native", *LIVE_FORMATS, "auto"))
-            raise click.BadParameter(f"{value!r} is not one of {names}", ctx=ctx, param=param)
-        ctx.meta[_DIALECT] = value
-
-
-def _set_store(ctx: click.Context, param: click.Parameter, value: str | None) -> None:
-    _refuse_empty(ctx, param, value)
-    if value is not None:
-        from everlog.app import DATABASE_SCHEMES
-
-        if value.partition("://")[0] not in DATABASE_SCHEMES:  # not quoted: it may have a password
-            raise click.BadParameter("must begin with postgresql://", ctx=ctx, param=param)
-        ctx.meta[_STORE] = value
 
 
 def chosen_store() -> str | None:

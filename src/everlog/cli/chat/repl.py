@@ -20,7 +20,6 @@ from everlog.cli.chat.daemon_backend import find_daemon
 from everlog.cli.chat.event_printer import JOINED_NOTICE, OTHER_SESSION_HINT, EventPrinter, Line, OutputItem, Plain
 from everlog.cli.chat.input_history import JsonFileHistory
 from everlog.cli.chat.session_choice import describe_session, model_of
-from everlog.cli.chat.slash_completion import SlashCompleter
 from everlog.cli.sessions_context import window_of
 from everlog.errors import ContextOverflowError, EverlogError, NotFoundError
 from everlog.session import Session
@@ -57,7 +56,7 @@ class Chat:
 
     def _screen(self) -> ChatScreen:
         history = JsonFileHistory(self.root / "run" / "chat_history")
-        return ChatScreen(self, history, SlashCompleter(lambda: self.backend.store.sync))
+        return ChatScreen(self, history, slash_parser.SlashCompleter(lambda: self.backend.store.sync))
 
     # --- lifecycle
 

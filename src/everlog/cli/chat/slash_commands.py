@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from everlog.cli import output
 from everlog.cli.chat import session_choice
+from everlog.cli.chat.chat_screen import is_dumb, terminal_width
 from everlog.cli.chat.event_printer import Line
 from everlog.cli.options import find_async_session
 from everlog.context.tokens import estimate
@@ -39,8 +40,6 @@ async def resume(chat: Chat, argument: str) -> None:
     """Continue another session."""
     store = chat.backend.store
     if not argument:
-        from everlog.cli.chat.chat_screen import is_dumb
-
         if is_dumb():
             await sessions(chat, "")
             await chat.show([Line("/resume ID continues one of them")])
@@ -125,8 +124,6 @@ async def rewind(chat: Chat, argument: str) -> str | None:
 
 
 def _prompt_lines(prompts: list[Message]) -> Iterator[Line]:
-    from everlog.cli.chat.chat_screen import terminal_width
-
     for back, message in reversed(list(enumerate(prompts, 1))):
         words = output.one_line(" ".join(message.text[:200].split()))
         yield Line(output.shorten(f"{back:>3}  {words}", terminal_width() - 1), "")
@@ -169,8 +166,6 @@ def _context_lines(built: Context, count: Callable[[str], int]) -> Iterator[Line
     earlier = len(built.messages) - MAX_CONTEXT_MESSAGES
     if earlier > 0:
         yield Line(f"  … {output.plural(earlier, 'message')} before these")
-    from everlog.cli.chat.chat_screen import terminal_width
-
     for message in built.messages[-MAX_CONTEXT_MESSAGES:]:
         origin = "injected" if message.auto_injected else "summary"
         label = f"#{message.seq}" if message.seq else origin

@@ -1,16 +1,25 @@
-"""The table of slash commands, and the parser of `/name argument` lines."""
+"""The table of slash commands, the parser of `/name argument` lines, and their completion."""
 
 from __future__ import annotations
 
 import difflib
-from collections.abc import Awaitable, Callable, Iterator
+import time
+from collections.abc import Awaitable, Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, NamedTuple
 
+from prompt_toolkit.completion import CompleteEvent, Completer, Completion
+from prompt_toolkit.document import Document
+
+from everlog.cli import output
 from everlog.cli.chat import slash_commands as commands
 from everlog.cli.chat.event_printer import Line
+from everlog.errors import EverlogError
+from everlog.session import Store
 
 if TYPE_CHECKING:
     from everlog.cli.chat.repl import Chat
+
+MAX_SESSIONS = 50  # searched for a match
 
 
 class SlashCommand(NamedTuple):
@@ -79,8 +88,6 @@ async def run_command(chat: Chat, text: str) -> str:
 
 
 def _unknown_command(name: str) -> Iterator[Line]:
-    from everlog.cli import output
-
     matches = difflib.get_close_matches(name.lower(), SLASH_COMMANDS, 1, 0.5)
     suggestion = f" Did you mean /{matches[0]}?" if matches else ""
     label = output.shorten(output.one_line(name), 30)
@@ -99,3 +106,45 @@ def unfold_lines(chat: Chat, count: int) -> Iterator[Line]:
     for item in selected:
         yield Line(item.line, "cyan")
         yield from (Line(f"  {line}", "") for line in item.text.split("\n"))
+
+
+class SlashCompleter(Completer):
+    """Completes input that begins with a slash, and nothing else."""
+
+    def __init__(self, store: Callable[[], Store]) -> None:
+        self._store = store
+
+    def get_completions(self, document: Document, complete_event: CompleteEvent) -> Iterable[Completion]:
+        """Return the completions at the cursor."""
+        text = document.text_before_cursor
+        if not text.startswith("/") or "\n" in document.text:
+            return []
+        name, space, typed = text.partition(" ")
+        if not space:
+            return _complete_name(name)
+        if name == "/resume":
+            return self._complete_session(typed)
+        if name == "/export" and " " not in typed:
+            kinds = [kind for kind in ("md", "html") if kind.startswith(typed)]
+            return [Completion(kind, -len(typed)) for kind in kinds]
+        return []
+
+    def _complete_session(self, typed: str) -> Iterator[Completion]:
+        """Complete a session by the beginning of its id, or any part of its title."""
+        try:
+            page = self._store().list(limit=MAX_SESSIONS)
+        except EverlogError:
+            return  # the command reports the error when it is run
+        now = time.time()
+        for row in page:
+            title = output.one_line(row.metadata.display_title)
+            if row.id.startswith(typed.upper()) or typed.lower() in title.lower():
+                ago = output.ago(row.metadata.last_message_at, now)
+                yield Completion(row.id, -len(typed), f"{row.id[:10]}… {title}", ago)
+
+
+def _complete_name(typed: str) -> Iterator[Completion]:
+    for name, command in SLASH_COMMANDS.items():
+        if f"/{name}".startswith(typed):
+            display = f"/{name} {command.usage}".rstrip()
+            yield Completion(f"/{name}", -len(typed), display, command.help)
