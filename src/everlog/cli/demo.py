@@ -147,26 +147,13 @@ def _is_torn(directory: Path) -> bool:
         return log.seek(0, os.SEEK_END) > 0 and os.pread(log.fileno(), 1, log.tell() - 1) != b"\n"
 
 
-def _torn_bytes(directory: Path) -> int:
-    """Return the number of bytes after the last newline of the log."""
-    with open(_parts(directory)[-1], "rb") as log:
-        end = log.seek(0, os.SEEK_END)
-        log.seek(max(0, end - 2 * RESULT_BYTES))
-        data = log.read(end - log.tell())
-    return len(data) - data.rfind(b"\n") - 1
-
-
 def _describe(directory: Path) -> None:
     for path in _parts(directory):
         print(f"{path.name}: {path.stat().st_size:,} bytes")
-    torn = _torn_bytes(directory)
+    torn = _parts(directory)[-1].read_bytes().rpartition(b"\n")[2]
     if torn:
-        path = _parts(directory)[-1]
-        with open(path, "rb") as log:
-            log.seek(-torn, os.SEEK_END)
-            beginning = log.read(100).decode("utf-8", "replace")
-        print(f"its last {torn:,} bytes are an unfinished line that was never acknowledged:")
-        print(f"  {beginning}…")
+        print(f"its last {len(torn):,} bytes are an unfinished line that was never acknowledged:")
+        print(f"  {torn[:100].decode('utf-8', 'replace')}…")
 
 
 if __name__ == "__main__":

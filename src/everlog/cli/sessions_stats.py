@@ -10,6 +10,7 @@ import click
 
 from everlog.cli import output
 from everlog.cli.options import command, filter_options, find_session, open_root, optional_session_argument, time_option
+from everlog.render.humanize import money, short_number
 
 if TYPE_CHECKING:
     from everlog.log.usage_report import Grouping, UsageLine, UsageSummary
@@ -83,8 +84,6 @@ def _print_totals(report: UsageSummary, *, is_single: bool) -> None:
 
 
 def _print_lines(report: UsageSummary) -> None:
-    from everlog.render.humanize import short_number
-
     titles = [report.by.upper(), "TURNS", "CALLS", "TOKENS", "COST"]
     rows = [
         [
@@ -96,19 +95,14 @@ def _print_lines(report: UsageSummary) -> None:
         ]
         for line in report.lines
     ]
-    bars = [("", [float(line.tokens) for line in report.lines])]
-    bars.append((" ", [line.dollars for line in report.lines]))
-    positions = (4, 5)  # right of the numbers that they show
+    tokens, dollars = [float(line.tokens) for line in report.lines], [line.dollars for line in report.lines]
+    charts = [(5, " ", dollars), (4, "", tokens)]  # each right of the numbers that it shows
     width = _bar_width(titles, rows)
-    if width >= 2 * _BAR_MIN and any(bars[1][1]):
-        visible_bars = [(position, *bar, width // 2) for position, bar in zip(positions, bars, strict=True)]
-    elif width >= _BAR_MIN:
-        visible_bars = [(4, *bars[0], width)]
-    else:
-        visible_bars = []
-    for position, title, values, columns in reversed(visible_bars):
+    if width < 2 * _BAR_MIN or not any(dollars):
+        charts = charts[1:] if width >= _BAR_MIN else []
+    for position, title, values in charts:
         titles.insert(position, title)
-        for row, bar in zip(rows, bar_chart(values, min(columns, 40)), strict=True):
+        for row, bar in zip(rows, bar_chart(values, min(width // len(charts), 40)), strict=True):
             row.insert(position, bar)
     right = ("TURNS", "CALLS", "TOKENS", "COST")
     output.print_table(titles, rows, right=right, elastic=titles[0], droppable=("CALLS", "TURNS"))
@@ -144,8 +138,6 @@ def bar_chart(values: Sequence[float], width: int) -> list[str]:
 
 
 def _print_costliest(report: UsageSummary) -> None:
-    from everlog.render.humanize import short_number
-
     rows = [
         (
             session.session,
@@ -164,8 +156,6 @@ def _print_costliest(report: UsageSummary) -> None:
 
 def format_cost(line: UsageLine) -> str:
     """Format the cost in dollars; with ≈ if partly estimated, empty if unknown."""
-    from everlog.render.humanize import money
-
     if line.estimate:
         return f"≈ {money(line.dollars)}"
     return money(line.cost) if line.cost else ""

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import re
 import time
 from collections.abc import Callable
 
+from everlog.log.line_codec import is_too_deep
+
 BURST_SECONDS = 5.0  # a burst after a pause may be this many seconds of the rate
 MAX_DEPTH = 100  # levels of a JSON value
-
-# An unterminated string is one token too; otherwise each quote in it would be scanned to the end.
-_TOKENS = re.compile(rb'"(?:[^"\\]|\\.)*+"?|[\[{]|[\]}]', re.DOTALL)
 
 
 class RateLimiter:
@@ -39,19 +37,4 @@ def find_json_problem(body: bytes) -> str:
         body.decode()
     except UnicodeDecodeError:
         return "not UTF-8"
-    return f"deeper than {MAX_DEPTH} levels" if _is_too_deep(body) else ""
-
-
-def _is_too_deep(body: bytes) -> bool:
-    if body.count(b"[") + body.count(b"{") <= MAX_DEPTH:
-        return False
-    depth = 0
-    for token in _TOKENS.finditer(body):
-        first = body[token.start()]
-        if first in b"[{":
-            depth += 1
-            if depth > MAX_DEPTH:
-                return True
-        elif first in b"]}":
-            depth -= 1
-    return False
+    return f"deeper than {MAX_DEPTH} levels" if is_too_deep(body, MAX_DEPTH) else ""

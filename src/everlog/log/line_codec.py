@@ -89,7 +89,7 @@ def read_back(record: AnyRecord) -> KnownRecord | None:
     None if it was not made so, was changed since or cannot be written: use `encode` then.
     """
     line = record.line
-    if type(line) is not _SplicedJson or _is_too_deep(line):
+    if type(line) is not _SplicedJson or is_too_deep(line):
         return None
     try:
         decoded: KnownRecord = _decoder.decode(line)
@@ -116,7 +116,7 @@ def encode_and_read_back(record: AnyRecord) -> tuple[AnyRecord, bytes, KnownReco
     except UnicodeEncodeError:
         record = _without_surrogates(record)
         body = _encode(record)
-    if _is_too_deep(body):
+    if is_too_deep(body):
         raise FormatError(f"content is nested deeper than {MAX_DEPTH} levels", hint="store it as text")
     if record.schema_version != SCHEMA_VERSION:
         raise FormatError(f"a record of schema version {record.schema_version} cannot be written")
@@ -307,21 +307,24 @@ def replace_surrogates(value: Any) -> Any:
     return value
 
 
-def _is_too_deep(body: bytes) -> bool:
-    """Return whether JSON is nested too deeply for a later reader."""
-    return body.count(b"[") + body.count(b"{") > MAX_DEPTH and _max_depth(body) > MAX_DEPTH
+# An unterminated string is one token too; otherwise each quote in it would be scanned to the end.
+_TOKENS = re.compile(rb'"(?:[^"\\]|\\.)*+"?|[\[{]|[\]}]', re.DOTALL)
 
 
-def _max_depth(body: bytes) -> int:
-    deepest = depth = 0
-    for token in re.finditer(rb'"(?:[^"\\]|\\.)*"|[\[{]|[\]}]', body):
+def is_too_deep(body: bytes, limit: int = MAX_DEPTH) -> bool:
+    """Return whether JSON, valid or not, is nested deeper than `limit` levels."""
+    if body.count(b"[") + body.count(b"{") <= limit:
+        return False
+    depth = 0
+    for token in _TOKENS.finditer(body):
         first = body[token.start()]
         if first in b"[{":
             depth += 1
-            deepest = max(deepest, depth)
+            if depth > limit:
+                return True
         elif first in b"]}":
             depth -= 1
-    return deepest
+    return False
 
 
 # --- reading --------------------------------------------------------------------------------

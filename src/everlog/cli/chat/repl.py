@@ -52,11 +52,9 @@ class Chat:
         self._tasks: set[asyncio.Task[None]] = set()
         self._is_disconnected = False
         self._status: tuple[str, str] = ("", "")  # session, context usage
-        self.terminal: Terminal = LineTerminal(self) if is_dumb() else self._screen()
-
-    def _screen(self) -> ChatScreen:
-        history = JsonFileHistory(self.root / "run" / "chat_history")
-        return ChatScreen(self, history, slash_parser.SlashCompleter(lambda: self.backend.store.sync))
+        history = JsonFileHistory(root / "run" / "chat_history")
+        completer = slash_parser.SlashCompleter(lambda: self.backend.store.sync)
+        self.terminal: Terminal = LineTerminal(self) if is_dumb() else ChatScreen(self, history, completer)
 
     # --- lifecycle
 
