@@ -13,7 +13,8 @@ import everlog
 from everlog.aio import AsyncStore
 from everlog.app import open_runtime
 from everlog.errors import NotFoundError, SessionBusyError
-from everlog.runtime.integrity_check import IntegrityCheck, Progress
+from everlog.runtime.integrity_check import IntegrityCheck
+from everlog.wire.responses import IntegrityStatus
 
 T = TypeVar("T")
 
@@ -47,7 +48,7 @@ def on(root: Path, act: Callable[[IntegrityCheck], Awaitable[T]]) -> T:
     return asyncio.run(run())
 
 
-async def ended(checkup: IntegrityCheck) -> Progress:
+async def ended(checkup: IntegrityCheck) -> IntegrityStatus:
     async with asyncio.timeout(60):
         while checkup.progress.running:
             await asyncio.sleep(0)
@@ -58,20 +59,20 @@ def test_a_checkup_finds_what_is_damaged_and_nothing_else(tmp_path: Path) -> Non
     ids = make(tmp_path)
     damage(tmp_path, ids[1])
 
-    async def look(checkup: IntegrityCheck) -> Progress:
+    async def look(checkup: IntegrityCheck) -> IntegrityStatus:
         checkup.start()
         return await ended(checkup)
 
     found = on(tmp_path, look)
     assert (found.done, found.of, found.failure) == (3, 3, "")
-    assert {one.session for one in found.problems} == {ids[1]}
-    assert found.problems[0].damage.file == "session.jsonl"
+    assert {one.session for one in found.damage} == {ids[1]}
+    assert found.damage[0].file == "session.jsonl"
 
 
 def test_one_is_under_way_at_a_time(tmp_path: Path) -> None:
     make(tmp_path)
 
-    async def look(checkup: IntegrityCheck) -> tuple[Progress, Progress]:
+    async def look(checkup: IntegrityCheck) -> tuple[IntegrityStatus, IntegrityStatus]:
         first = checkup.start()
         await asyncio.sleep(0)
         return first, checkup.start()
@@ -83,7 +84,7 @@ def test_one_is_under_way_at_a_time(tmp_path: Path) -> None:
 def test_a_checkup_that_is_stopped_says_so(tmp_path: Path) -> None:
     make(tmp_path)
 
-    async def look(checkup: IntegrityCheck) -> Progress:
+    async def look(checkup: IntegrityCheck) -> IntegrityStatus:
         checkup.start()
         await asyncio.sleep(0)
         await checkup.task.stop()
@@ -104,7 +105,7 @@ def test_a_repair_keeps_the_damaged_bytes_and_says_what_is_left(tmp_path: Path) 
         await ended(checkup)
         made = await checkup.repair(session)
         assert checkup.repairs[session] is made
-        return list(made.done), len(made.left), len(checkup.progress.problems)
+        return list(made.done), len(made.left), len(checkup.progress.damage)
 
     done, left, known = on(tmp_path, act)
     assert any("a copy is in damaged" in step for step in done)
@@ -119,9 +120,9 @@ def test_a_torn_tail_is_gone_after_a_repair(tmp_path: Path) -> None:
 
     async def act(checkup: IntegrityCheck) -> tuple[int, int]:
         found = await checkup.verify(session)
-        assert checkup.progress.problems
+        assert checkup.progress.damage
         made = await checkup.repair(session)
-        return len(found), len(made.left) + len(checkup.progress.problems)
+        return len(found), len(made.left) + len(checkup.progress.damage)
 
     assert on(tmp_path, act) == (1, 0)
 
@@ -141,13 +142,13 @@ def test_a_session_that_was_deleted_has_nothing_wrong_with_it_any_more(tmp_path:
         runtime = open_runtime(tmp_path)
         runtime.integrity_check.start()
         found = await ended(runtime.integrity_check)
-        assert {one.session for one in found.problems} == {here, elsewhere}
+        assert {one.session for one in found.damage} == {here, elsewhere}
         await runtime.edits.delete(await runtime.store.session(here))
-        assert {one.session for one in runtime.integrity_check.progress.problems} == {elsewhere}
+        assert {one.session for one in runtime.integrity_check.progress.damage} == {elsewhere}
         everlog.open_store(tmp_path).session(elsewhere).delete()
         with pytest.raises(NotFoundError):
             await runtime.integrity_check.repair(elsewhere)
-        assert runtime.integrity_check.progress.problems == ()
+        assert runtime.integrity_check.progress.damage == []
         await runtime.drain(5)
         await runtime.store.close()
 

@@ -82,8 +82,7 @@ def check_sessions(
                 pass  # deleted meanwhile
             except EverlogError as error:  # go on with the other sessions
                 unreadable += 1
-                problem = error.message
-                damage.append(Damage(session=session, file="session.jsonl", start=0, end=0, seq=None, problem=problem))
+                damage.append(Damage.unreadable(session, error.message))
             on_progress(number, len(ids))
     return readable, unreadable, damage
 

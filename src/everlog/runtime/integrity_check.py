@@ -21,13 +21,7 @@ from everlog.ids import timestamp
 from everlog.model import Damaged
 from everlog.runtime.background_task import BackgroundTask
 from everlog.wire.events import RunEvent, SessionChanged
-
-
-class Problem(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """Damage and the session that it was found in."""
-
-    session: str
-    damage: Damaged
+from everlog.wire.responses import Damage, IntegrityStatus
 
 
 class Repair(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
@@ -39,16 +33,7 @@ class Repair(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     left: tuple[Damaged, ...]
 
 
-class Progress(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """The progress of a check and the problems found so far."""
-
-    running: bool = False
-    started_at: str | None = None  # None: not run yet
-    ended_at: str | None = None
-    done: int = 0  # sessions
-    of: int = 0
-    problems: tuple[Problem, ...] = ()
-    failure: str = ""  # why it ended early
+_NOT_RUN = IntegrityStatus(running=False, started_at=None, ended_at=None, done=0, of=0, ok=True, damage=[], failure="")
 
 
 class IntegrityCheck:
@@ -58,13 +43,13 @@ class IntegrityCheck:
         self._store = store
         self._clock = clock
         self.task = BackgroundTask("integrity check", self._run)
-        self.progress = Progress()
+        self.progress = _NOT_RUN
         self.repairs: dict[str, Repair] = {}  # by session, since the last check began
 
-    def start(self) -> Progress:
+    def start(self) -> IntegrityStatus:
         """Start a check, unless one is running; return its progress."""
         if not self.progress.running:
-            self.progress = Progress(running=True, started_at=self._now())
+            self.progress = replace(_NOT_RUN, running=True, started_at=self._now())
             self.repairs = {}
             self.task.start()
             self.task.wake()
@@ -74,7 +59,7 @@ class IntegrityCheck:
         """Check one session now, update its problems, and return its damage."""
         with self._clear_if_missing(session_id):
             damage = await self._store.call(self._store.sync.port.verify, session_id)
-        self._set_damage(session_id, damage)
+        self._set_damage(session_id, [Damage.of(session_id, damaged) for damaged in damage])
         return damage
 
     async def repair(self, session_id: str) -> Repair:
@@ -91,7 +76,7 @@ class IntegrityCheck:
     def on_event(self, event: RunEvent) -> None:
         """Clear the problems of a session when it is deleted."""
         if isinstance(event, SessionChanged) and event.change == "deleted":
-            self._set_damage(event.session_id, ())
+            self._set_damage(event.session_id, [])
 
     @contextmanager
     def _clear_if_missing(self, session_id: str) -> Iterator[None]:
@@ -99,7 +84,7 @@ class IntegrityCheck:
         try:
             yield
         except NotFoundError:
-            self._set_damage(session_id, ())
+            self._set_damage(session_id, [])
             raise
 
     async def _run(self) -> None:
@@ -115,27 +100,25 @@ class IntegrityCheck:
             self._update(running=False, ended_at=self._now(), failure=failure)
 
     async def _check_all(self) -> None:
-        port = self._store.sync.port
         ids = await self._store.call(lambda: [row.id for row in self._store.sync.walk()])
         self._update(of=len(ids))
         for number, session_id in enumerate(ids, 1):
             try:
-                self._set_damage(session_id, await self._store.call(port.verify, session_id))
+                await self.verify(session_id)
             except NotFoundError:
                 pass  # deleted meanwhile
             except EverlogError as error:  # continue with the other sessions
-                damage = Damaged(file="session.jsonl", start=0, end=0, problem=error.message)
-                self._set_damage(session_id, (damage,))
+                self._set_damage(session_id, [Damage.unreadable(session_id, error.message)])
             self._update(done=number)
 
-    def _set_damage(self, session_id: str, damage: tuple[Damaged, ...]) -> None:
-        unchanged = [problem for problem in self.progress.problems if problem.session != session_id]
-        new = [Problem(session=session_id, damage=item) for item in damage]
-        if new or len(unchanged) < len(self.progress.problems):
-            self._update(problems=(*unchanged, *new))
+    def _set_damage(self, session_id: str, damage: list[Damage]) -> None:
+        others = [item for item in self.progress.damage if item.session != session_id]
+        if damage or len(others) < len(self.progress.damage):
+            self._update(damage=others + damage)
 
     def _update(self, **changes: object) -> None:
-        self.progress = replace(self.progress, **changes)
+        status = replace(self.progress, **changes)
+        self.progress = replace(status, ok=not status.damage and not status.failure)
 
     def _now(self) -> str:
         return timestamp(self._clock())

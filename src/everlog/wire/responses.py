@@ -10,6 +10,7 @@ from collections.abc import Iterable
 from typing import Any
 
 import msgspec
+from msgspec.structs import asdict
 
 from everlog.log.line_codec import build_line, encode, has_crc
 from everlog.model import AnyRecord, Damaged, Unknown, Usage
@@ -273,7 +274,12 @@ class Damage(ResponseBody, frozen=True, kw_only=True):
     @classmethod
     def of(cls, session: str, damaged: Damaged) -> Damage:
         """Return the damage of a session."""
-        return cls(session=session, **{name: getattr(damaged, name) for name in cls.__struct_fields__[1:]})
+        return cls(session=session, **asdict(damaged))
+
+    @classmethod
+    def unreadable(cls, session: str, problem: str) -> Damage:
+        """Return the damage of a session that cannot be read at all."""
+        return cls(session=session, file="session.jsonl", start=0, end=0, seq=None, problem=problem)
 
 
 class VerifyResult(ResponseBody, frozen=True, kw_only=True):

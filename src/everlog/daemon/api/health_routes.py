@@ -5,11 +5,9 @@ from __future__ import annotations
 from litestar import Controller, get, post
 from litestar.di import NamedDependency
 from litestar.params import FromPath
-from msgspec.structs import asdict
 
 from everlog.daemon.api.session_lookup import find_session
 from everlog.daemon.error_responses import ERROR_RESPONSES
-from everlog.runtime.integrity_check import Progress
 from everlog.runtime.runtime import Runtime
 from everlog.wire.responses import Damage, Health, IntegrityStatus, RepairResult, VerifyResult
 
@@ -28,12 +26,12 @@ class HealthRoutes(Controller):
     @get("/health/verify", responses=ERROR_RESPONSES)
     async def get_integrity_status(self, runtime: NamedDependency[Runtime]) -> IntegrityStatus:
         """Return the progress and findings of the integrity check of all sessions."""
-        return to_integrity_status(runtime.integrity_check.progress)
+        return runtime.integrity_check.progress
 
     @post("/health/verify", status_code=200, responses=ERROR_RESPONSES)
     async def start_integrity_check(self, runtime: NamedDependency[Runtime]) -> IntegrityStatus:
         """Start the integrity check of all sessions, unless it is running."""
-        return to_integrity_status(runtime.integrity_check.start())
+        return runtime.integrity_check.start()
 
     @get("/sessions/{session_id:str}/verify", responses=ERROR_RESPONSES)
     async def verify_session(self, runtime: NamedDependency[Runtime], session_id: FromPath[str]) -> VerifyResult:
@@ -50,10 +48,3 @@ class HealthRoutes(Controller):
         repair = await runtime.integrity_check.repair(session.id)
         left = [Damage.of(session.id, damaged) for damaged in repair.left]
         return RepairResult(id=session.id, done=list(repair.done), left=left)
-
-
-def to_integrity_status(progress: Progress) -> IntegrityStatus:
-    """Convert the progress of the integrity check to a response."""
-    fields = asdict(progress)
-    damage = [Damage.of(problem.session, problem.damage) for problem in fields.pop("problems")]
-    return IntegrityStatus(ok=not damage and not progress.failure, damage=damage, **fields)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from itertools import groupby, islice
+from itertools import islice
 from typing import Any
 
 import msgspec
@@ -17,8 +17,9 @@ from everlog.errors import EverlogError
 from everlog.model import Damaged
 from everlog.ports import Reporting, SharedBetweenMachines, Sweepable
 from everlog.render.html_text import make_readable
-from everlog.runtime.integrity_check import Problem, Repair
+from everlog.runtime.integrity_check import Repair
 from everlog.runtime.runtime import Runtime
+from everlog.wire.responses import Damage
 
 MAX_REPORTS = 50  # of the store
 MAX_SESSIONS = 200  # with damage
@@ -31,7 +32,7 @@ class CheckedSession(msgspec.Struct, frozen=True):
 
     id: str
     title: str
-    damage: list[Damaged]
+    damage: list[Damage | Damaged]
     more_damage: int
     repair: Repair | None
 
@@ -53,7 +54,7 @@ async def show_health(
 
     def read() -> tuple[list[CheckedSession], list[str]]:
         sweepable = port.capability(Sweepable)
-        return _checked_sessions(runtime, progress.problems), sorted(sweepable.leftovers() if sweepable else ())
+        return _checked_sessions(runtime, progress.damage), sorted(sweepable.leftovers() if sweepable else ())
 
     checked_sessions, leftovers = await runtime.store.call(read) if counts.reachable else ([], [])
     reporting = port.capability(Reporting)
@@ -73,24 +74,24 @@ async def show_health(
         leftovers=leftovers,
         progress=progress,
         checked_sessions=checked_sessions,
-        damaged_count=len({problem.session for problem in progress.problems}),
+        damaged_count=len({item.session for item in progress.damage}),
         requested_session=checked,
         requested=session.strip(),
     )
 
 
-def _checked_sessions(runtime: Runtime, problems: Iterable[Problem]) -> list[CheckedSession]:
+def _checked_sessions(runtime: Runtime, damage: Iterable[Damage]) -> list[CheckedSession]:
     """Return the sessions with damage and those that were repaired."""
-    damage_by_session: dict[str, list[Damaged]] = {}
-    for session, group in groupby(problems, lambda problem: problem.session):
-        damage_by_session.setdefault(session, []).extend(problem.damage for problem in group)
+    damage_by_session: dict[str, list[Damage | Damaged]] = {}
+    for item in damage:
+        damage_by_session.setdefault(item.session, []).append(item)
     for session in runtime.integrity_check.repairs:
         damage_by_session.setdefault(session, [])
     first_sessions = islice(damage_by_session.items(), MAX_SESSIONS)
-    return [_checked_session(runtime, session, damage) for session, damage in first_sessions]
+    return [_checked_session(runtime, session, items) for session, items in first_sessions]
 
 
-def _checked_session(runtime: Runtime, session: str, damage: Iterable[Damaged]) -> CheckedSession:
+def _checked_session(runtime: Runtime, session: str, damage: Iterable[Damage | Damaged]) -> CheckedSession:
     try:
         title = runtime.store.sync.port.metadata(session).display_title
     except EverlogError:  # its metadata may be damaged
