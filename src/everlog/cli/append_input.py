@@ -72,15 +72,11 @@ def parse_records(data: bytes, *, role: str, as_text: bool) -> list[AnyRecord]:
     raise FormatError(f"line {number}: not a message: {problem}", hint=_TEXT_HINT)
 
 
-class _RefusedJsonError(ValueError):
-    """Raised for JSON that Python can parse but that is refused."""
-
-
 def _parse(text: str, prefix: str) -> dict[str, Any] | str:
     """Return the JSON object in a text, or the reason why it is none; FormatError if refused."""
     try:
         value = json.loads(text, object_pairs_hook=reject_duplicate_keys, parse_constant=_refuse_constant)
-    except (DuplicateKeyError, _RefusedJsonError) as error:
+    except (DuplicateKeyError, FormatError) as error:
         raise FormatError(f"{prefix}not a message: {error}", hint=_TEXT_HINT) from error
     except RecursionError:
         return "nested too deeply"
@@ -90,7 +86,7 @@ def _parse(text: str, prefix: str) -> dict[str, Any] | str:
 
 
 def _refuse_constant(name: str) -> Any:
-    raise _RefusedJsonError(f"{name} is not JSON")
+    raise FormatError(f"{name} is not JSON")
 
 
 def _to_record(data: dict[str, Any], prefix: str) -> AnyRecord:

@@ -15,6 +15,8 @@ HIDDEN = "(hidden)"
 @command("show")
 def show(as_json: bool) -> None:
     """Show every setting with its origin: default, file or environment."""
+    import tomllib
+
     import msgspec
 
     from everlog.app import load_settings
@@ -22,8 +24,10 @@ def show(as_json: bool) -> None:
     root = chosen_root()
     settings = _without_secrets(msgspec.to_builtins(load_settings(root)))
     file = root / "config.toml"
-    file_settings = dict(_flatten(_read_tables(file)))
-    origins = {key: _origin(key, file_settings) for key, _ in _flatten(settings)}
+    tables = tomllib.loads(file.read_text(encoding="utf-8")) if file.exists() else {}
+    origins = {key: "default" for key, _ in _flatten(settings)}
+    origins |= {key: "file" for key, _ in _flatten(tables) if key in origins}
+    origins |= {key: "environment" for key in origins if _variable(key)}
     if as_json:
         path = str(file) if file.exists() else None
         answer = {"root": str(root), "file": path, "settings": settings, "origins": origins}
@@ -46,16 +50,6 @@ def _without_secrets(settings: dict[str, Any]) -> dict[str, Any]:
     return settings
 
 
-def _read_tables(file: os.PathLike[str]) -> dict[str, Any]:
-    import tomllib
-
-    try:
-        with open(file, "rb") as stream:
-            return tomllib.load(stream)
-    except FileNotFoundError:
-        return {}
-
-
 def _flatten(tables: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
     """Yield dotted keys and their values."""
     for key, value in tables.items():
@@ -70,9 +64,3 @@ def _variable(key: str) -> str:
     parts = key.upper().split(".")
     names = ["_".join(("EVERLOG", *parts[:end])) for end in range(len(parts), 1, -1)]
     return next((name for name in names if name in os.environ), "")
-
-
-def _origin(key: str, file_settings: dict[str, Any]) -> str:
-    if _variable(key):
-        return "environment"
-    return "file" if key in file_settings else "default"

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from everlog.cli import output
-from everlog.cli.options import complete_agent, json_option, open_root, parse_time, root_option
+from everlog.cli.options import command, filter_options, limit_option, open_root, time_option
 
 if TYPE_CHECKING:
     from everlog.ports import Hit
@@ -17,25 +17,14 @@ MAX_LIMIT = 1_000  # sessions
 ROLES = ("user", "assistant", "summary", "title", "tool")
 
 
-@click.command("search")
+@command("search")
 @click.argument("words", metavar="QUERY…", nargs=-1, required=True)
-@click.option(
-    "--limit", type=click.IntRange(1, MAX_LIMIT), default=20, show_default=True, help="Show at most this many sessions."
-)
-@click.option("--agent", shell_complete=complete_agent, help="Search only sessions of this agent.")
-@click.option("--sender", help="Search only sessions with this sender.")
-@click.option("--source", help="Search only sessions from this source: interactive, cron, …")
+@limit_option(MAX_LIMIT, 20, "sessions")
+@filter_options("Search")
 @click.option("--title", metavar="TEXT", help="Search only sessions with TEXT in the title.")
 @click.option("--role", type=click.Choice(ROLES), help="Search only text of this role.")
-@click.option(
-    "--since",
-    callback=parse_time,
-    metavar="TIME",
-    help="Search only messages since TIME: ISO 8601 (UTC), or an age such as 7d or 12h.",
-)
-@click.option("--until", callback=parse_time, metavar="TIME", help="Search only messages before TIME.")
-@json_option
-@root_option()
+@time_option("--since", "Search only messages since TIME: ISO 8601 (UTC), or an age such as 7d or 12h.")
+@time_option("--until", "Search only messages before TIME.")
 def search(words: tuple[str, ...], limit: int, as_json: bool, **criteria: Any) -> None:
     """Search messages: words, "phrases", prefix*, AND, OR, NOT.
 

@@ -33,10 +33,10 @@ from everlog.model import pair
 from everlog.runtime.feed import Subscription
 from everlog.runtime.run import Run
 from everlog.runtime.runtime import Runtime
+from everlog.wire.error_table import status_of
 
 LIST_LIMIT = 1_000  # conversations in one reply
 DEFAULT_SENDER = "user"  # for requests without a sender
-_CODES: tuple[tuple[type[EverlogError], int], ...] = ((InvalidIdError, 400), (FormatError, 400), (NotFoundError, 404))
 _LIMITS = Limits()
 
 MessageRequest = pb.SendMsg | pb.StreamMsg
@@ -335,7 +335,8 @@ class CrabTalkServer(FrameServer):
 
 def error_code(error: EverlogError) -> int:
     """Return CrabTalk's code for an error: 400, 404 or 500."""
-    return next((code for error_class, code in _CODES if isinstance(error, error_class)), 500)
+    status = status_of(error)
+    return status if status in (400, 404) else 500
 
 
 _HANDLERS: dict[str, Callable[[CrabTalkServer, Any], Awaitable[pb.ServerMessage]]] = {
