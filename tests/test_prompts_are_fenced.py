@@ -17,6 +17,7 @@ import unicodedata
 from collections.abc import Awaitable, Callable, Iterator
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import pytest
 from pydantic_ai.messages import UserPromptPart
@@ -116,8 +117,8 @@ class Data(Hook):
         return [user(self.text), user(f"<recall>{self.text}</recall>")]
 
 
-def _open(root: Path, model: ScriptedModel, **settings: object) -> Store:
-    chosen = Settings(turn=TurnSettings(model="test:model"), **settings)  # type: ignore[arg-type]
+def _open(root: Path, model: ScriptedModel, **settings: Any) -> Store:
+    chosen = Settings(turn=TurnSettings(model="test:model"), **settings)
     store = everlog.open_store(root, settings=chosen)
     return Store(store.port, chosen, provider=lambda _: model, ephemeral=lambda: Store(InMemoryStore(chosen), chosen))
 

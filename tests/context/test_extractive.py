@@ -425,8 +425,6 @@ def test_errors_that_are_marked_are_not_pushed_out_by_others() -> None:
         "3 tests, 1 failure",
         "make: *** [Makefile:2: all] Error 2: stop",
         "[error] GenServer terminating",
-        "错误：文件不存在",
-        "Ошибка: файл не найден",
     ],
 )
 def test_lines_of_output_that_are_errors_are_kept(line: str) -> None:
@@ -756,7 +754,6 @@ def test_a_conversation_in_another_language_is_not_dropped(goal: str, rule: str,
     ]
     found = sections(summarise(messages))
     assert found[GOAL] == [f"- First request: “{goal}”", f"- Latest request: “{rule}”"]
-    assert f"- “{rule}”" in found[CONSTRAINTS]
     assert any(answer.rstrip(".。") in line for line in found[DONE])
     assert "- Error: что-то странное 奇怪" in found[CRITICAL]
 

@@ -15,46 +15,31 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from everlog.context.compaction.calls import MAX_ERRORS
-from everlog.context.compaction.clues import is_rule
-from everlog.context.compaction.failure_signs import error_key
-from everlog.context.compaction.file_operations import MAX_LISTED_READS, NO_OPS, FileOps
-from everlog.context.compaction.gather import WISH, Findings, gather, is_about, item_words
-from everlog.context.compaction.outline import (
-    ABOUT,
-    ANSWER,
-    ANSWER_LATEST,
-    AWAIT_REQUEST,
-    COMMAND,
-    CWD,
-    EARLIER_WORDS,
-    EDITS,
-    ERRORS,
-    FACTS,
-    FOCUS,
-    GO_ON,
-    KINDS,
-    LINKS,
-    NAMES,
-    OUTPUT,
-    QUESTION,
-    SHAPES,
-    STATEMENT,
-    TESTS,
-    UNANSWERED,
-    WORKING,
-    Item,
-    Shape,
-    parse,
-)
+from everlog.context.compaction import calls as tool_calls
+from everlog.context.compaction import dialogue
+from everlog.context.compaction.calls import MAX_ERRORS, Call, describe_call
+from everlog.context.compaction.dialogue import Utterance
+from everlog.context.compaction.file_operations import MAX_LISTED_READS, NO_OPS, FileOps, format_path
+from everlog.context.compaction.outline import ABOUT, ERRORS, FACTS, KINDS, OUTPUT, SHAPES, Item, Shape, parse
 from everlog.context.compaction.prompts import BLOCKED, CONSTRAINTS, DECISIONS, DONE, GOAL, IN_PROGRESS, NEXT_STEPS
-from everlog.context.compaction.quoting import CLOSE, OPEN, shorten
+from everlog.context.compaction.quoting import CLOSE, OPEN, quote, sentences, shorten, truncate
 from everlog.context.tokens import TokenCounter, estimate_text
 from everlog.model import Message
 
+WORKING, FOCUS, CWD = "Working on: ", "Focus: ", "Working directory: "
+# Items with these prefixes describe a state: a later one replaces an earlier one, and the
+# short-lived ones are not carried over. Names were written by earlier versions.
+_SHORT_LIVED = (
+    *(tool_calls.UNANSWERED, FOCUS, dialogue.GO_ON, dialogue.QUESTION),
+    *(dialogue.ANSWER_LATEST, dialogue.AWAIT_REQUEST, "Names: "),
+)
+_STATES = (
+    *(WORKING, CWD, tool_calls.TESTS, tool_calls.EDITS, tool_calls.COMMAND, *_SHORT_LIVED),
+    *(dialogue.ANSWER, dialogue.STATEMENT, dialogue.EARLIER_WORDS, dialogue.LINKS),
+)
 # Rank of the newest item of a kind, and the step to each older one. Tuned by reading summaries of
 # real sessions; at 4,000 tokens items up to about rank 20 fit.
 _RANKS = {
@@ -68,23 +53,24 @@ _RANKS = {
     DECISIONS: (4.0, 1.3),
     FACTS: (2.0, 0.8),
     ERRORS: (2.0, 0.3),
-    OUTPUT: (3.0, 0.5),
 }
-_MAX_ITEMS = {ABOUT: 20, DONE: 60, ERRORS: 2 * MAX_ERRORS}  # others: 40
-_ESSENTIAL = 3.0  # up to this rank an item is shortened rather than dropped
 _PER_WEIGHT = 6.0
-# Prefixes of items that describe a state; the short-lived ones are not carried over.
-_STATES = (
-    *(WORKING, UNANSWERED, TESTS, EDITS, ANSWER, STATEMENT, EARLIER_WORDS, COMMAND, CWD),
-    *(LINKS, NAMES, FOCUS, GO_ON, QUESTION, ANSWER_LATEST, AWAIT_REQUEST),
-)
-_SHORT_LIVED = (UNANSWERED, FOCUS, GO_ON, QUESTION, ANSWER_LATEST, AWAIT_REQUEST)
+_MAX_ITEMS = {ABOUT: 20, DONE: 60, ERRORS: 2 * MAX_ERRORS}  # others: 40
 _MAX_EARLIER = 150  # items from each end of a kind in an earlier summary
-_PUNCTUATION = re.compile(r"[\W_]+")
-_WIDE = re.compile("[\u2e80-\U0010ffff]")
+_ESSENTIAL = 3.0  # up to this rank an item is shortened rather than dropped
 _MAX_MISSES = 30  # items that did not fit, until the search for smaller ones ends
 _READ_SHARE, _MIN_ITEM_SHARE = 0.12, 0.25
 _GOAL_ROOM = 40  # tokens besides the headings, so that the first request always fits
+_WIDE = re.compile("[\u2e80-\U0010ffff]")
+
+
+class Findings(NamedTuple):
+    """The items found, and what they say about items of an earlier summary."""
+
+    items: list[Item]
+    answers: int  # requests that were answered
+    finished_words: list[frozenset[str]]  # of the items last reported as done
+    succeeded_commands: tuple[str, ...]  # commands that ran without error
 
 
 def summarise(
@@ -102,10 +88,66 @@ def summarise(
     `messages` are oldest first, `ops` is already cumulative. An unknown strategy is written as
     `structured`.
     """
-    findings = gather(messages, focus)
-    ranked = _rank_items(_merge(parse(previous), findings), focus)
+    ranked = _rank_items(_merge(parse(previous), _gather(messages, focus)), focus)
     shape = SHAPES.get(strategy, SHAPES["structured"])
     return _fit(ranked, shape, ops, limit, _cautious_counter(count))
+
+
+def _gather(messages: Sequence[Message], focus: str) -> Findings:
+    """Collect the summary items of the messages, oldest first."""
+    calls = list(tool_calls.iterate_calls(messages))
+    utterances = dialogue.read_utterances(messages)
+    requests = [u for u in utterances if u.role == "user"]
+    answers = [u.position for u in utterances if u.final]
+    last_request = requests[-1].position if requests else -1
+    answered = bool(answers) and answers[-1] > max(last_request, calls[-1].position if calls else -1)
+    work = [*dialogue.find_done(utterances), *tool_calls.find_milestones(calls), *tool_calls.collect_tasks(calls)]
+    cwd = next((message.cwd for message in reversed(messages) if message.cwd), "")
+    items = [
+        *(Item(GOAL, quote(request.text, 400)) for request in requests),
+        *dialogue.find_rules(requests),
+        *work,
+        *tool_calls.find_failing([c for c in calls if c.position >= last_request], answered=answered),
+        *dialogue.find_decisions(utterances),
+        *([Item(FACTS, CWD + truncate(format_path(cwd), 200), 0.2)] if cwd else ()),
+        *tool_calls.last_calls(calls),
+        *dialogue.find_state(utterances, answered),
+        *tool_calls.collect_errors(calls),
+        *_focus_items(utterances, calls, focus),
+        *([Item(IN_PROGRESS, WORKING + quote(requests[-1].text, 160))] if requests and not answered else ()),
+    ]
+    return Findings(
+        items=[item for item in items if item.text],
+        answers=len(answers),
+        finished_words=[_words(item.text) for item in work if item.kind == DONE][-1_000:],
+        succeeded_commands=tuple({describe_call(c) for c in calls if c.command and not c.failed}),
+    )
+
+
+def _focus_items(utterances: Sequence[Utterance], calls: Sequence[Call], focus: str) -> Iterator[Item]:
+    """Yield the newest sentences and lines about what the user asked to keep."""
+    if not focus.strip():
+        return
+    yield Item(FACTS, FOCUS + quote(focus, 300))
+    texts = [utterance.text for utterance in utterances]
+    texts += [tool_calls.take_ends(call.result)[:4_000] for call in calls[-200:] if call.result]
+    quotes: dict[str, None] = {}
+    for text in reversed(texts):
+        for sentence in sentences(text):
+            if len(quotes) < 14 and len(sentence) < 600 and _is_about(sentence, _words(focus)):
+                quotes[quote(sentence, 220)] = None
+    yield from (Item(FACTS, text, 0.3) for text in reversed(quotes))
+
+
+def _words(text: str) -> frozenset[str]:
+    """Return the words by which an item is recognised when it appears again."""
+    return frozenset(re.findall(r"[^\W_]{3,}|[^\W\x00-\x7f]{2,}", text.casefold()))
+
+
+def _is_about(text: str, focus_words: frozenset[str]) -> bool:
+    """Return whether a text has the focus words, or half of them if they are many."""
+    lower = text.casefold()
+    return bool(focus_words) and 2 * sum(word in lower for word in focus_words) >= min(len(focus_words), 4)
 
 
 # --- merging --------------------------------------------------------------------------------
@@ -113,15 +155,12 @@ def summarise(
 
 def _merge(earlier: dict[str, list[str]], findings: Findings) -> dict[str, list[Item]]:
     """Merge old items before new ones, without duplicates and settled items."""
-    merged: dict[str, list[Item]] = {kind: [] for kind in KINDS}
-    replaced = {s for s in _STATES if any(item.text.startswith(s) for item in findings.items)}
-    for kind in KINDS:
+    merged: dict[str, list[Item]] = {kind: [] for kind in KINDS if kind != OUTPUT}
+    replaced = {state for state in _STATES if any(item.text.startswith(state) for item in findings.items)}
+    for kind in merged:
         old = earlier[kind]
-        if len(old) > 2 * _MAX_EARLIER:
-            old = old[:_MAX_EARLIER] + old[-_MAX_EARLIER:]
-        for text in old:
-            item = _carry_over(kind, text, findings, replaced)
-            if item is not None:
+        for text in old if len(old) <= 2 * _MAX_EARLIER else old[:_MAX_EARLIER] + old[-_MAX_EARLIER:]:
+            if item := _carry_over(kind, text, findings, replaced):
                 merged[item.kind].append(item)
     # In a long earlier summary the important facts come first.
     merged[FACTS] = [i._replace(weight=i.weight + 0.08 * n) for n, i in enumerate(merged[FACTS])]
@@ -139,59 +178,46 @@ def _merge(earlier: dict[str, list[str]], findings: Findings) -> dict[str, list[
 def _carry_over(kind: str, text: str, findings: Findings, replaced: set[str]) -> Item | None:
     """Return an item of an earlier summary as it stands now, or None if it is settled."""
     state = next((prefix for prefix in _STATES if text.startswith(prefix)), "")
-    if state == WORKING:
-        if findings.answers:
-            return Item(DONE, "Answered: " + text.removeprefix(WORKING), 2.0)
-        return None if state in replaced else Item(kind, text)
-    if state in (ANSWER, STATEMENT):
-        if not replaced & {ANSWER, STATEMENT}:
+    if state == WORKING and findings.answers:
+        return Item(DONE, "Answered: " + text.removeprefix(WORKING), 2.0)
+    if state in (dialogue.ANSWER, dialogue.STATEMENT):
+        if not replaced & {dialogue.ANSWER, dialogue.STATEMENT}:
             return Item(kind, text, 0.1)
-        answer = text.removeprefix(state).strip(OPEN + CLOSE)
-        return Item(DONE, shorten(answer, 240), 1.0) if state == ANSWER else None
+        answer = shorten(text.removeprefix(state).strip(OPEN + CLOSE), 240)
+        return Item(DONE, answer, 1.0) if state == dialogue.ANSWER else None
     if state:
-        return None if state in replaced or state in _SHORT_LIVED else Item(kind, text, 2.0)
-    if kind in (IN_PROGRESS, NEXT_STEPS):
-        if not _is_finished(text, findings):
-            return Item(kind, text, 0.2)
+        return (
+            None if state in replaced or state in _SHORT_LIVED else Item(kind, text, 0.0 if state == WORKING else 2.0)
+        )
+    if kind in (IN_PROGRESS, NEXT_STEPS) and _is_finished(text, findings):
         return Item(DONE, text, 0.5) if kind == IN_PROGRESS else None
-    if kind == BLOCKED:
-        succeeded = findings.answers or text.startswith(tuple(findings.succeeded_commands))
-        return None if text.startswith("`") and succeeded else Item(kind, text, 0.5)
-    if kind == FACTS:
-        return Item(kind, text, 0.2)
-    if kind == DONE:
-        return Item(kind, shorten(text, 160), 1.0)
-    if kind == CONSTRAINTS and text.startswith(OPEN) and not is_rule(text.strip(OPEN + CLOSE)):
-        return Item(kind, text, WISH)
-    return None if kind == OUTPUT else Item(kind, text)
+    if kind == BLOCKED and text.startswith("`") and (findings.answers or text.startswith(findings.succeeded_commands)):
+        return None
+    weight = {IN_PROGRESS: 0.2, NEXT_STEPS: 0.2, BLOCKED: 0.5, FACTS: 0.2, DONE: 1.0}.get(kind, 0.0)
+    return Item(kind, shorten(text, 160) if kind == DONE else text, weight)
 
 
 def _is_finished(text: str, findings: Findings) -> bool:
     """Return whether something reported as done has most words of this item."""
-    expected = item_words(text)
-    return bool(expected) and any(
-        len(expected & report) >= max(0.7 * len(expected), min(2, len(expected))) for report in findings.finished_words
-    )
+    expected = _words(text)
+    needed = max(0.7 * len(expected), min(2, len(expected)))
+    return bool(expected) and any(len(expected & report) >= needed for report in findings.finished_words)
 
 
 def _key(item: Item) -> str:
     if item.kind == ERRORS:
-        return error_key(item.text.partition(" ← ")[0])
-    return _PUNCTUATION.sub("", item.text.casefold())[:160]
+        return tool_calls.error_key(item.text.partition(" ← ")[0])
+    return re.sub(r"[\W_]+", "", item.text.casefold())[:160]
 
 
 def _distinct(items: list[Item]) -> list[Item]:
     """Return the last of equal items, but the first goal in its place."""
-    if not items:
-        return items
     last: dict[str, Item] = {}
     for item in items:
-        key = _key(item)
-        last.pop(key, None)
+        last.pop(key := _key(item), None)
         last[key] = item
-    if items[0].kind == GOAL:
-        first = _key(items[0])
-        last.pop(first)
+    if items and items[0].kind == GOAL:
+        last.pop(_key(items[0]))
         return [items[0], *last.values()]
     return list(last.values())
 
@@ -207,7 +233,7 @@ class _Ranked(NamedTuple):
 
 def _rank_items(outline: dict[str, list[Item]], focus: str) -> list[_Ranked]:
     """Return the items, the most important first."""
-    focus_words = item_words(focus)
+    focus_words = _words(focus)
     ranked: list[_Ranked] = []
     position = 0
     for kind, items in outline.items():
@@ -225,7 +251,7 @@ def _rank_items(outline: dict[str, list[Item]], focus: str) -> list[_Ranked]:
                 continue
             elif kind == GOAL and behind and len(item.text) < 16 and item.text[1:-1].isascii():
                 rank += 12.0  # "continue", "yes"
-            if focus_words and is_about(item.text, focus_words):
+            if _is_about(item.text, focus_words):
                 rank *= 0.3
             ranked.append(_Ranked(rank, position + index, item))
         position += len(items)
@@ -280,7 +306,12 @@ def _fit(ranked: Sequence[_Ranked], shape: Shape, ops: FileOps, limit: int, coun
             del selected[-(len(selected) // 20 + 1) :]
         else:
             reads, modified = 0, modified // 2
-    return text if count(text) <= limit else _cut_headings(frame, limit, count)
+    rows = text.splitlines()
+    if count(text) > limit:
+        rows = [row for row in frame.splitlines() if row.startswith("#")]
+    while rows and count("\n".join(rows)) > limit:
+        rows.pop()
+    return "\n".join(rows)
 
 
 def _cost(item: Item, count: TokenCounter) -> int:
@@ -297,10 +328,3 @@ def _max_files(shape: Shape, ops: FileOps, room: int, count: TokenCounter) -> in
             break
         limit = min(limit - 1, int(limit * max(room, 0) / cost))
     return limit
-
-
-def _cut_headings(frame: str, limit: int, count: TokenCounter) -> str:
-    rows = [row for row in frame.splitlines() if row.startswith("#")]
-    while rows and count("\n".join(rows)) > limit:
-        rows.pop()
-    return "\n".join(rows)

@@ -12,35 +12,45 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple, Protocol
 
-from everlog.context.compaction import prompts
-from everlog.context.compaction.clues import sentences
 from everlog.context.compaction.file_operations import FileOps, format_path, format_tags, strip_tags
-from everlog.context.compaction.prompts import BLOCKED, CONSTRAINTS, DECISIONS, DONE, GOAL, IN_PROGRESS, NEXT_STEPS
-from everlog.context.compaction.quoting import CLOSE, OPEN, one_line, verbatim
+from everlog.context.compaction.prompts import (
+    BLOCKED,
+    CONSTRAINTS,
+    CRITICAL,
+    DECISIONS,
+    DONE,
+    GOAL,
+    HEADINGS,
+    IN_PROGRESS,
+    NEXT_STEPS,
+    PROGRESS,
+)
+from everlog.context.compaction.quoting import CLOSE, OPEN, one_line, sentences, verbatim
 
-FACTS = prompts.CRITICAL
-# Kinds without a heading of their own: people are listed with the constraints, errors and output
-# with the facts.
+FACTS = CRITICAL
+# Kinds without a heading of their own. Output was written by earlier versions, and is only read.
 ABOUT, ERRORS, OUTPUT = "About", "Errors", "Output"
-KINDS = (GOAL, ABOUT, CONSTRAINTS, DONE, IN_PROGRESS, BLOCKED, DECISIONS, NEXT_STEPS, FACTS, ERRORS, OUTPUT)
-_VERBATIM = (ERRORS, OUTPUT)
-Outline = Mapping[str, Sequence[str]]
-
-# Items with these prefixes describe a state: a later one replaces an earlier one.
-WORKING, UNANSWERED, TESTS, EDITS = "Working on: ", "Not finished: ", "Tests: ", "Most edits: "
-ANSWER, STATEMENT, EARLIER_WORDS = "Last answer: ", "Last words: ", "Before that: "
-COMMAND, CWD, LINKS, NAMES = "Ran: ", "Working directory: ", "Links: ", "Names: "
-FOCUS, GO_ON, QUESTION = "Focus: ", "Go on from: ", "Await the answer to: "
-ANSWER_LATEST = "Go on with the latest request"
-AWAIT_REQUEST = "Nothing is open, the next request decides"
-
+# Each kind with its label in `rounds` and its lead in `prose`.
+KINDS = {
+    ABOUT: ("About", "Of the people involved it is known:"),
+    GOAL: ("Request", "The user asked, oldest first:"),
+    CONSTRAINTS: ("Rule", "The user set these rules and preferences:"),
+    DONE: ("Done", "So far this was done:"),
+    IN_PROGRESS: ("Open", "Still open is:"),
+    BLOCKED: ("Blocked", "In the way stands:"),
+    DECISIONS: ("Decision", "Decisions and findings were:"),
+    NEXT_STEPS: ("Next", "Next comes:"),
+    FACTS: ("Fact", "To go on one needs to know:"),
+    ERRORS: ("Error", "Errors that were seen, word for word:"),
+    OUTPUT: ("Output", "Around them was printed:"),
+}
+_PREFIXES = {ABOUT: "About the people: ", ERRORS: "Error: ", OUTPUT: "Output: "}  # under a heading
+_UNDER = {CONSTRAINTS: (ABOUT, CONSTRAINTS), FACTS: (FACTS, ERRORS)}
+_MARKS = {DONE: "- [x] ", IN_PROGRESS: "- [ ] "}
+_FILE_ROWS = {"rounds": ("Changed files: ", "Read files: "), "prose": ("The files changed are ", "The files read are ")}
 FIRST, LATER, LATEST = "First request: ", "Then: ", "Latest request: "
-_PREFIXES = {"About the people: ": ABOUT, "Error: ": ERRORS, "Output: ": OUTPUT}
-_NONE, NOTHING_YET = "none", "Nothing yet."
-_NOTHING = re.compile(r"[(\[]?(?:none(?: yet| so far| stated)?|n/a|nothing(?: yet)?|[-–])?[)\].]*", re.IGNORECASE)
-_GOAL_PREFIX = re.compile(rf"^(?:{FIRST}|{LATER}|{LATEST})")
-_MAX_ITEM = 700  # characters of one item of an earlier summary
-_MAX_CHUNK = 400
+_MAX_ITEM, _MAX_CHUNK = 700, 400  # characters of an item of an earlier summary, and of a part of a paragraph
+Outline = Mapping[str, Sequence[str]]
 
 
 class Item(NamedTuple):
@@ -51,149 +61,76 @@ class Item(NamedTuple):
     weight: float = 0.0  # 0: dropped last; larger: dropped sooner
 
 
-# --- structured -----------------------------------------------------------------------------
+class Shape(Protocol):
+    """A function that writes an outline; `reads` and `modified` limit the files listed."""
+
+    def __call__(self, outline: Outline, ops: FileOps, *, reads: int, modified: int) -> str: ...
 
 
-def as_structured(outline: Outline, ops: FileOps, *, reads: int, modified: int | None) -> str:
+# --- writing --------------------------------------------------------------------------------
+
+
+def as_structured(outline: Outline, ops: FileOps, *, reads: int, modified: int) -> str:
     """Write the outline under all headings in order, then the file tags."""
     rows: list[str] = []
-    for heading in prompts.HEADINGS:
+    for heading in HEADINGS:
         name = heading.lstrip("# ")
         rows += ["", heading] if rows else [heading]
-        if name != prompts.PROGRESS:
-            rows += _section_rows(name, outline) or [_bullet(name, 1, _NONE)]
+        if name != PROGRESS:
+            rows += _section_rows(name, outline)
     files = format_tags(ops, reads=reads, modified=modified)
     return "\n".join([*rows, "", files] if files else rows)
 
 
 def _section_rows(name: str, outline: Outline) -> list[str]:
-    items = list(outline.get(name, ()))
+    items = [_PREFIXES.get(kind, "") + item for kind in _UNDER.get(name, (name,)) for item in outline.get(kind, ())]
     if name == GOAL:
-        items = label_goals(items)
-    elif name == CONSTRAINTS:
-        items = _prefix_items(ABOUT, outline) + items
-    elif name == FACTS:
-        items += _prefix_items(ERRORS, outline) + _prefix_items(OUTPUT, outline)
-    return [_bullet(name, number, item) for number, item in enumerate(items, 1)]
+        later = [LATER + goal for goal in items[1:-1]] + [LATEST + goal for goal in items[1:][-1:]]
+        items = [FIRST + goal for goal in items[:1]] + later
+    elif name == DECISIONS:
+        items = [f"**{choice}**{colon}{reason}" for choice, colon, reason in (item.partition(": ") for item in items)]
+    if name == NEXT_STEPS:
+        return [f"{number}. {item}" for number, item in enumerate(items or ["none"], 1)]
+    return [_MARKS.get(name, "- ") + item for item in items] or ["- none"]
 
 
-def _prefix_items(kind: str, outline: Outline) -> list[str]:
-    prefix = next(prefix for prefix, target in _PREFIXES.items() if target == kind)
-    return [prefix + item for item in outline.get(kind, ())]
-
-
-def _bullet(name: str, number: int, item: str) -> str:
-    if item == _NONE:
-        return f"{number}. {item}" if name == NEXT_STEPS else f"- {item}"
-    if name == DECISIONS and not item.startswith("**"):
-        choice, colon, reason = item.partition(": ")
-        item = f"**{choice}**{colon}{reason}"
-    marks = {DONE: "- [x] ", IN_PROGRESS: "- [ ] ", NEXT_STEPS: f"{number}. "}
-    return marks.get(name, "- ") + item
-
-
-def label_goals(goals: Sequence[str]) -> list[str]:
-    """Label the goals: the first, those in between, the latest."""
-    if len(goals) < 2:
-        return [FIRST + goal for goal in goals]
-    return [FIRST + goals[0], *(LATER + goal for goal in goals[1:-1]), LATEST + goals[-1]]
-
-
-# --- rounds ---------------------------------------------------------------------------------
-
-_LABELS = {
-    GOAL: "Request",
-    ABOUT: "About",
-    CONSTRAINTS: "Rule",
-    DONE: "Done",
-    IN_PROGRESS: "Open",
-    BLOCKED: "Blocked",
-    DECISIONS: "Decision",
-    NEXT_STEPS: "Next",
-    FACTS: "Fact",
-    ERRORS: "Error",
-    OUTPUT: "Output",
-}
-_CHANGED, _READ = "Changed files: ", "Read files: "
-
-
-def as_rounds(outline: Outline, ops: FileOps, *, reads: int, modified: int | None) -> str:
+def as_rounds(outline: Outline, ops: FileOps, *, reads: int, modified: int) -> str:
     """Write a labelled line for each item, and the files on lines of their own."""
-    rows = [
-        f"{_LABELS[kind]}: {item if kind in _VERBATIM else _strip_bold(item)}"
-        for kind in KINDS
-        for item in outline.get(kind, ())
-    ]
-    changed, read = _file_rows(ops, reads, modified)
-    if changed:
-        rows.append(_CHANGED + changed)
-    if read:
-        rows.append(_READ + read)
-    return "\n".join(rows) or NOTHING_YET
+    rows = [f"{label}: {item}" for kind, (label, _) in KINDS.items() for item in outline.get(kind, ())]
+    return "\n".join((*rows, *_file_rows("rounds", ops, reads, modified))) or "Nothing yet."
 
 
-def _file_rows(ops: FileOps, reads: int, modified: int | None) -> tuple[str, str]:
-    def row(paths: Iterable[str], limit: int) -> str:
-        ordered = sorted(paths)
-        more = f" (and {len(ordered) - limit} more)" if len(ordered) > limit > 0 else ""
-        return ", ".join(format_path(path) for path in ordered[: max(limit, 0)]) + more
-
-    limit = len(ops.modified) if modified is None else modified
-    return row(ops.modified, limit), row(ops.read, reads)
-
-
-def _strip_bold(item: str) -> str:
-    """Return an item without the marks that only Markdown needs."""
-    return item.replace("**", "")
+def as_prose(outline: Outline, ops: FileOps, *, reads: int, modified: int) -> str:
+    """Write a paragraph for each kind, then one for the files."""
+    paragraphs = []
+    for kind, (_, lead) in KINDS.items():
+        clauses = [_format_clause(kind, item) for item in outline.get(kind, ())]
+        paragraphs += [f"{lead} {'; '.join(clauses)}."] if clauses else []
+    files = " ".join(f"{row}." for row in _file_rows("prose", ops, reads, modified))
+    return "\n\n".join([*paragraphs, files] if files else paragraphs) or "Nothing yet."
 
 
-# --- prose ----------------------------------------------------------------------------------
+SHAPES: dict[str, Shape] = {"structured": as_structured, "rounds": as_rounds, "prose": as_prose}
 
-_LEADS = {
-    ABOUT: "Of the people involved it is known:",
-    GOAL: "The user asked, oldest first:",
-    CONSTRAINTS: "The user set these rules and preferences:",
-    DECISIONS: "Decisions and findings were:",
-    DONE: "So far this was done:",
-    IN_PROGRESS: "Still open is:",
-    BLOCKED: "In the way stands:",
-    NEXT_STEPS: "Next comes:",
-    FACTS: "To go on one needs to know:",
-    ERRORS: "Errors that were seen, word for word:",
-    OUTPUT: "Around them was printed:",
-}
-_FILES_CHANGED, _FILES_READ = "The files changed are", "The files read are"
 # Semicolons separate the items of a paragraph, except inside quotation marks.
 _QUOTED = re.compile(rf"{OPEN}[^{CLOSE}]{{0,1200}}{CLOSE}|; ")
 _PARTS = re.compile(rf"(?:{OPEN}[^{CLOSE}]{{0,1200}}{CLOSE}|[^;{OPEN}]|;(?!\s))+")
 
 
-def as_prose(outline: Outline, ops: FileOps, *, reads: int, modified: int | None) -> str:
-    """Write a paragraph for each kind, then one for the files."""
-    paragraphs = []
-    for kind, lead in _LEADS.items():
-        items = [_format_clause(kind, item) for item in outline.get(kind, ())]
-        if items:
-            paragraphs.append(f"{lead} {'; '.join(items)}.")
-    changed, read = _file_rows(ops, reads, modified)
-    files = [f"{lead} {paths}." for lead, paths in ((_FILES_CHANGED, changed), (_FILES_READ, read)) if paths]
-    return "\n\n".join([*paragraphs, " ".join(files)] if files else paragraphs) or NOTHING_YET
-
-
 def _format_clause(kind: str, item: str) -> str:
-    if kind in _VERBATIM:
+    if kind == ERRORS:
         return f"{OPEN}{item.replace(OPEN, chr(34)).replace(CLOSE, chr(34))}{CLOSE}"
-    item = _QUOTED.sub(lambda match: match[0] if match[0] != "; " else ", ", item)
-    return _strip_bold(item).rstrip(".")
+    return _QUOTED.sub(lambda match: match[0] if match[0] != "; " else ", ", item).rstrip(".")
 
 
-class Shape(Protocol):
-    """A function that writes an outline; `reads` and `modified` limit the files listed."""
+def _file_rows(shape: str, ops: FileOps, reads: int, modified: int) -> list[str]:
+    def row(lead: str, paths: Iterable[str], limit: int) -> str:
+        ordered = sorted(paths)
+        more = f" (and {len(ordered) - limit} more)" if len(ordered) > limit else ""
+        return lead + ", ".join(map(format_path, ordered[:limit])) + more if ordered and limit > 0 else ""
 
-    def __call__(self, outline: Outline, ops: FileOps, *, reads: int, modified: int | None) -> str: ...
-
-
-SHAPES: dict[str, Shape] = {"structured": as_structured, "rounds": as_rounds, "prose": as_prose}
+    changed, read = _FILE_ROWS[shape]
+    return [text for text in (row(changed, ops.modified, modified), row(read, ops.read, reads)) if text]
 
 
 # --- parsing --------------------------------------------------------------------------------
@@ -201,103 +138,69 @@ SHAPES: dict[str, Shape] = {"structured": as_structured, "rounds": as_rounds, "p
 _HEADING = re.compile(r"^\s{0,3}#{1,6}\s+(.+?)[\s#:]*$")
 _BOLD = re.compile(r"^\s{0,3}\*\*([^*]{2,40}?):?\*\*:?\s*(.*)$")
 _ITEM = re.compile(r"^\s*(?:[-*+•]|\d{1,3}[.)])\s+(?:\[([ xX])\]\s+)?(.*)$")
-_LABEL = re.compile(rf"^({'|'.join(_LABELS.values())}): (.*)$")
+_LABEL = re.compile(rf"^({'|'.join(label for label, _ in KINDS.values())}): (.*)$")
 _WRAPPER = re.compile(r"^\s*</?[\w-]*summary>\s*$", re.IGNORECASE)
+_NOTHING = re.compile(r"[(\[]?(?:none(?: yet| so far| stated)?|n/a|nothing(?: yet)?|[-–])?[)\].]*", re.IGNORECASE)
 # In this order: "Open Issues" is work to do, "Errors and Fixes" is not blocked.
 _HEADING_KINDS = (
-    ("in progress", IN_PROGRESS),
-    ("current work", IN_PROGRESS),
-    ("pending", IN_PROGRESS),
-    ("open", IN_PROGRESS),
+    ("in progress|current work|pending|open", IN_PROGRESS),
     ("next", NEXT_STEPS),
-    ("constraint", CONSTRAINTS),
-    ("preference", CONSTRAINTS),
-    ("requirement", CONSTRAINTS),
-    ("goal", GOAL),
-    ("objective", GOAL),
-    ("request", GOAL),
-    ("intent", GOAL),
+    ("constraint|preference|requirement", CONSTRAINTS),
+    ("goal|objective|request|intent", GOAL),
     ("decision", DECISIONS),
-    ("blocked", BLOCKED),
-    ("blocker", BLOCKED),
-    ("done", DONE),
-    ("completed", DONE),
-    ("accomplished", DONE),
-    ("progress", prompts.PROGRESS),
+    ("blocked|blocker", BLOCKED),
+    ("done|completed|accomplished|progress", DONE),
     ("task", GOAL),
-    ("critical context", FACTS),
     ("context", FACTS),
 )
 
 
 def parse(summary: str) -> dict[str, list[str]]:
     """Parse a summary of any shape into its outline; empty lists for an empty one."""
-    text = strip_tags(summary)
     outline: dict[str, list[str]] = {kind: [] for kind in KINDS}
     kind, prefix = FACTS, ""
-    starts_item = True  # whether the next plain line starts an item
-    fenced = False
-    for line in text.splitlines():
+    continues = fenced = False  # whether a plain line continues the item above; whether it is code
+    for line in strip_tags(summary).splitlines():
         if line.lstrip().startswith("```"):
             fenced = not fenced
             continue
+        heading = None if fenced else _HEADING.match(line) or _BOLD.match(line)
+        if heading and (heading.re is _HEADING or _heading_kind(heading[1])):
+            kind = _heading_kind(heading[1]) or FACTS
+            prefix = "" if _heading_kind(heading[1]) else one_line(heading[1], 60) + ": "
+            line, continues = heading[2] if heading.re is _BOLD else "", False
+        label, item = _LABEL.match(line), _ITEM.match(line)
+        lead = next((name for name, (_, lead) in KINDS.items() if line.startswith(lead + " ")), None)
         if not line.strip() or _WRAPPER.match(line):
-            starts_item = True
+            continues = False
+        elif label:
+            _add_item(outline, next(name for name, entry in KINDS.items() if entry[0] == label[1]), label[2])
+            continues = False
+        elif lead:
+            for part in _PARTS.findall(line[len(KINDS[lead][1]) :].strip().removesuffix(".")):
+                part = part.strip()
+                _add_item(outline, lead, part.removeprefix(OPEN).removesuffix(CLOSE) if lead == ERRORS else part)
+        elif line.startswith((*_FILE_ROWS["rounds"], *_FILE_ROWS["prose"])):
             continue
-        heading = None if fenced else _HEADING.match(line)
-        if heading:
-            kind, prefix = _kind_of(heading[1])
-            starts_item = True
-            continue
-        bold = None if fenced else _BOLD.match(line)
-        if bold and _match_heading(bold[1]):
-            kind, prefix = _kind_of(bold[1])
-            line, starts_item = bold[2], True
-            if not line:
-                continue
-        label = _LABEL.match(line)
-        if label:
-            _add_item(outline, next(k for k, v in _LABELS.items() if v == label[1]), label[2])
-            starts_item = True
-            continue
-        if line.startswith((_CHANGED, _READ, _FILES_CHANGED, _FILES_READ)):
-            continue
-        lead = next((k for k, v in _LEADS.items() if line.startswith(v + " ")), None)
-        if lead:
-            for part in _PARTS.findall(line[len(_LEADS[lead]) :].strip().removesuffix(".")):
-                _add_item(outline, lead, _strip_quotes(part) if lead in _VERBATIM else part)
-            continue
-        item = _ITEM.match(line)
-        if item:
-            ticked = {"x": DONE, "X": DONE, " ": IN_PROGRESS}.get(item[1] or "", kind)
-            _add_item(outline, ticked, prefix + item[2])
-        elif starts_item or not outline[kind if kind in outline else FACTS]:
-            _add_item(outline, kind, prefix + line)
+        elif continues and not item and outline[kind]:
+            if len(outline[kind][-1]) < _MAX_ITEM:
+                outline[kind][-1] = _sanitize_item(kind, f"{outline[kind][-1]} {line.strip()}")
         else:
-            _extend_item(outline, kind, line)
-        starts_item = False
+            ticked = {"x": DONE, "X": DONE, " ": IN_PROGRESS}.get((item and item[1]) or "", kind)
+            _add_item(outline, ticked, prefix + (item[2] if item else line))
+            continues = True
     return outline
 
 
-def _match_heading(name: str) -> str | None:
-    name = name.casefold()
-    return next((kind for word, kind in _HEADING_KINDS if word in name), None)
-
-
-def _kind_of(heading: str) -> tuple[str, str]:
-    kind = _match_heading(heading)
-    return (kind, "") if kind else (FACTS, one_line(heading, 60) + ": ")
+def _heading_kind(name: str) -> str | None:
+    return next((kind for words, kind in _HEADING_KINDS if re.search(words, name.casefold())), None)
 
 
 def _add_item(outline: dict[str, list[str]], kind: str, item: str) -> None:
-    item = _GOAL_PREFIX.sub("", item.strip())
-    if kind in (CONSTRAINTS, FACTS):
-        for prefix, target in _PREFIXES.items():
-            if item.startswith(prefix):
-                kind, item = target, item.removeprefix(prefix)
-                break
-    if kind not in outline:
-        kind = DONE  # directly under "Progress"
+    item = re.sub(rf"^(?:{FIRST}|{LATER}|{LATEST})", "", item.strip())
+    if kind in _UNDER:
+        kind = next((other for other, prefix in _PREFIXES.items() if item.startswith(prefix)), kind)
+        item = item.removeprefix(_PREFIXES.get(kind, ""))
     if kind == FACTS and len(item) > _MAX_ITEM:
         outline[kind] += [_sanitize_item(kind, part) for part in _split_paragraph(item)]
     elif not _NOTHING.fullmatch(item):
@@ -314,17 +217,6 @@ def _split_paragraph(paragraph: str) -> list[str]:
     return chunks
 
 
-def _extend_item(outline: dict[str, list[str]], kind: str, line: str) -> None:
-    items = outline[kind if kind in outline else DONE]
-    if len(items[-1]) < _MAX_ITEM:
-        items[-1] = _sanitize_item(kind, f"{items[-1]} {line.strip()}")
-
-
 def _sanitize_item(kind: str, item: str) -> str:
-    if kind in _VERBATIM:
-        return verbatim(item, _MAX_ITEM)
-    return one_line(item, _MAX_ITEM)
-
-
-def _strip_quotes(part: str) -> str:
-    return part.strip().removeprefix(OPEN).removesuffix(CLOSE)
+    item = item.replace("**", "") if kind == DECISIONS else item
+    return verbatim(item, _MAX_ITEM) if kind == ERRORS else one_line(item, _MAX_ITEM)

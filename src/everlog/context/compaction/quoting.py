@@ -1,9 +1,8 @@
 """Quotation of conversation text as data: one line, of bounded length, without any structure.
 
-A summary is read by a model and parsed by the next compaction. Its quotations were written by
-users, models and tools, so a heading, a list marker or one of our tags inside a quotation must not
-count as one. The words are not changed otherwise. The cost depends on the requested width and not
-on the length of the text.
+A summary is read by a model and parsed by the next compaction, so a heading, a list marker or a tag
+inside a quotation must not count as one. The words are not changed otherwise. The cost depends on
+the requested width and not on the length of the text.
 """
 
 from __future__ import annotations
@@ -16,6 +15,8 @@ from everlog.context.fence import Origin, fence, strip_invisible
 OPEN, CLOSE = "“", "”"
 _HEADING = re.compile(r"#{2,}(?:\s+|$)")
 _LEAD = re.compile(r"^(?:\s*(?:#{1,6}(?=\s|$)|>|[-*+•](?=\s)|\[[ xX]\](?=\s)|\d{1,3}[.)](?=\s)))+\s*")
+_SENTENCE_END = re.compile(r"(?<=[^.\s][.!?])\s+(?=[^a-z])|(?<=[。！？])")
+_CASUAL_END = re.compile(r"(?<=[^.\s][.!?])\s+|(?<=[。！？])")
 
 
 def content_lines(text: str) -> Iterator[str]:
@@ -26,9 +27,16 @@ def content_lines(text: str) -> Iterator[str]:
             yield line
 
 
+def sentences(text: str, *, casual: bool = False) -> Iterator[str]:
+    """Yield the sentences of each line; casual ones may begin with a small letter."""
+    end = _CASUAL_END if casual else _SENTENCE_END
+    for line in text.splitlines():
+        yield from (part for part in end.split(line.strip()) if part.strip())
+
+
 def escape_markup(line: str) -> str:
-    """Return the line with our tags escaped and without headings."""
-    return str(fence(_HEADING.sub("", line), Origin.QUOTATION)).strip()
+    """Return the line fenced and without headings."""
+    return fence(_HEADING.sub("", line), Origin.QUOTATION).strip()
 
 
 def one_line(text: str, width: int) -> str:
@@ -37,30 +45,22 @@ def one_line(text: str, width: int) -> str:
     return truncate(escape_markup(flat), width)
 
 
-def cut_middle(text: str, width: int) -> str:
-    """Return a text on one line, cut in its middle: people ask before or after what they paste."""
+def quote(text: str, width: int) -> str:
+    """Return somebody's words in quotation marks, cut in the middle: people ask around what they paste."""
     if len(text) > 8 * width + 800:
         text = f"{text[: 4 * width + 400]}\n…\n{text[-4 * width - 400 :]}"
     flat = escape_markup(" ".join(" ".join(content_lines(text)).split()))
-    if len(flat) <= width:
-        return flat
-    tail = flat[-(width // 3) :]
-    space = tail.find(" ", 0, 24)
-    return f"{truncate(flat, width - len(tail) - 1)} {tail[space + 1 :]}"
-
-
-def quote(text: str, width: int) -> str:
-    """Return somebody else's words in quotation marks."""
-    inside = cut_middle(text, width).replace(OPEN, '"').replace(CLOSE, '"')
+    if len(flat) > width:
+        tail = flat[-(width // 3) :]
+        flat = f"{truncate(flat, width - len(tail) - 1)} {tail[tail.find(' ', 0, 24) + 1 :]}"
+    inside = flat.replace(OPEN, '"').replace(CLOSE, '"')
     return f"{OPEN}{inside}{CLOSE}" if inside else ""
 
 
 def verbatim(line: str, width: int) -> str:
     """Return a line as it is, inner spaces included, so that it can be searched for."""
-    escaped = escape_markup(" ".join(strip_invisible(line[: 4 * width + 400]).strip().splitlines()))
-    if escaped.startswith("# "):
-        escaped = escaped[2:]
-    return escaped if len(escaped) <= width else escaped[:width]
+    line = " ".join(strip_invisible(line[: 4 * width + 400]).strip().splitlines())
+    return escape_markup(line).removeprefix("# ")[:width]
 
 
 def truncate(text: str, width: int) -> str:

@@ -1,0 +1,278 @@
+"""What people and agents said, and the summary items in it: requests, rules, decisions, last state.
+
+A sentence is classified by English words. A false positive is preferred where a miss costs more
+(rules), and a miss where noise does (decisions, completion). Requests and answers need no clue, in
+any language. Only the ends of each text are read, the newest texts first up to a total number of
+characters, and always the opening of the session.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import islice
+from typing import NamedTuple
+
+from everlog.context.compaction.outline import ABOUT, FACTS, Item
+from everlog.context.compaction.prompts import BLOCKED, CONSTRAINTS, DECISIONS, DONE, IN_PROGRESS, NEXT_STEPS
+from everlog.context.compaction.quoting import one_line, quote, sentences
+from everlog.model import Message
+
+ANSWER, STATEMENT, EARLIER_WORDS, LINKS = "Last answer: ", "Last words: ", "Before that: ", "Links: "
+GO_ON, QUESTION, ANSWER_LATEST = "Go on from: ", "Await the answer to: ", "Go on with the latest request"
+AWAIT_REQUEST = "Nothing is open, the next request decides"
+_MAX_SCANNED = 1_000_000  # characters
+_HEAD, _TAIL = 3_000, 1_500  # characters of one text
+_OPENING = 100  # messages whose requests are always read: the first goal, the first rules
+_MAX_SENTENCES = 60  # of one text
+_CUT_SHORT = ("aborted", "error", "max_tokens", "length")
+
+
+class Utterance(NamedTuple):
+    """A text of a person or an agent, of bounded length."""
+
+    position: int  # of its message
+    role: str
+    text: str
+    final: bool  # of an agent: an answer, not words before a call
+
+
+def read_utterances(messages: Sequence[Message]) -> list[Utterance]:
+    """Return what people typed and agents wrote, oldest first."""
+    unscanned = _MAX_SCANNED
+    utterances = []
+    interrupted = False
+    for position in range(len(messages) - 1, -1, -1):
+        message = messages[position]
+        is_opening = position < _OPENING and message.role == "user"
+        if message.role == "toolResult" or (unscanned <= 0 and not is_opening):
+            continue
+        text = message.text.strip()
+        if message.role == "user":
+            interrupted = interrupted or text.startswith("[Request interrupted")
+            final, text = False, typed_text(text)
+        elif text:
+            final = not (message.tool_calls or message.stop_reason in _CUT_SHORT or interrupted or _is_plan(text))
+            interrupted = False
+        if len(text) > _HEAD + _TAIL:
+            text = f"{text[:_HEAD]}\n{text[-_TAIL:]}"
+        unscanned -= len(text)
+        if text:
+            utterances.append(Utterance(position, message.role, text, final))
+    return utterances[::-1]
+
+
+# --- text by users --------------------------------------------------------------------------
+
+# What programs insert into the messages of a user: blocks with these names, and whole messages.
+_INSERTED = re.compile(
+    r"<(system[-_]reminder|task-notification|persisted-output|tick|turn_aborted|context_summary|previous-summary"
+    r"|(?:local-)?command-\w+|bash-\w+|session-start-hook|user-\w+-\w+(?:-hook)?|ide_\w+|environment_\w+"
+    r"|user_instructions)(?:\s[^<>]{0,200})?>"
+)
+_INSERTED_START = (
+    *("Caveat:", "[Request interrupted", "This session is being continued from a previous", "[Image: source:"),
+    *("The conversation history before this point was compacted", "Base directory for this skill:"),
+    *("<user_action>", "<task-notification", "<local-command-"),
+)
+_COMMAND = re.compile(r"<command-(name|args)>\s*([^<]*?)\s*</command-\1>")
+_RULE = re.compile(
+    r"\b(?:must|mustn't|prefer(?:red|ably)?|avoid|ensure|forbidden|constraints?|requirements?|do not|make sure|be sure"
+    r"|should never|can never|instead of|rather than|at (?:least|most)|no (?:more|less) than|no need|not allowed"
+    r"|stick to|please use)\b"
+    r"|^(?:please |and |ok,? |also,? )*(?:use|no(?! worries| problem| doubt)|stop \w+ing|leave) \w"
+)
+# These are rules in an order, not in a narrative: "never use it", not "I never saw it".
+_ORDER = re.compile(r"\b(?:never|always|don['’]?t|should|shouldn't|only|without|remember|keep)\b")
+_NARRATIVE = re.compile(
+    r"(?:\W*(?:yeah|yes|well|so|and|but|oh|hm+|ok(?:ay)?|thanks?|really)\b[,!]?\s*)*"
+    r"(?:i|we|they|he|she|it|that|this|there|you)(?:['’]\w+)?\s(?!want|need|prefer|must|may|can only)"
+)
+_GUESS = re.compile(r"\bmust(?:'ve| have) been\b")
+_ABOUT = re.compile(
+    r"\b(?:my name is|call me|i am called|i work (?:as|at|for|on|in|with)|i live in|i was born|i speak"
+    r"|i(?:'?m| am) (?:an?|the|from|called|based)|i (?:prefer|like|love|hate) (?!(?:that|how|all|it|this|your?)\b)"
+    r"|my (?:wife|husband|partner|son|daughter|kids?|team|company|job|role|boss|birthday|time ?zone|pronouns|email)"
+    r"|you are (?:an?|my|the|called)|your name is)\b",
+    re.IGNORECASE,
+)
+
+
+def typed_text(text: str) -> str:
+    """Return the part of a user message that a person typed, without a program's insertions."""
+    if text.startswith(_INSERTED_START):
+        return ""
+    parts: list[str] = []
+    position = 0
+    never_closed: set[str] = set()  # searched once, so that the scan stays linear
+    for opening in _INSERTED.finditer(text):
+        name = opening[1]
+        if opening.start() >= position and name not in never_closed:
+            end = text.find(f"</{name}>", opening.end())
+            if end < 0:
+                never_closed.add(name)
+            else:
+                parts.append(text[position : opening.start()])
+                position = end + len(name) + 3
+    typed = ("".join(parts) + text[position:]).strip()
+    command = {} if typed else dict(_COMMAND.findall(text[:4_000]))
+    if command.get("args"):
+        return f"{command.get('name', '')} {command['args']}"
+    is_slash_command = typed.startswith("/") and " " not in typed[:200]
+    return "" if is_slash_command or typed.startswith(_INSERTED_START) else typed
+
+
+def find_rules(requests: Iterable[Utterance]) -> Iterator[Item]:
+    """Yield the rules that users set, and who they are."""
+    for request in requests:
+        rules = 0
+        for sentence in islice(sentences(request.text, casual=True), _MAX_SENTENCES):
+            if len(sentence) <= 600 and _ABOUT.search(sentence):
+                yield Item(ABOUT, quote(sentence, 220))
+            elif len(sentence) <= 600 and rules < 6 and _is_rule(sentence):
+                rules += 1
+                yield Item(CONSTRAINTS, quote(sentence, 240))
+
+
+def _is_rule(sentence: str) -> bool:
+    """Return whether a user's sentence sets a rule that outlasts one request."""
+    lower = _GUESS.sub("", sentence.casefold())
+    if _ends_with_question(lower):
+        return False
+    return bool(_RULE.search(lower) or (_ORDER.search(lower) and not _NARRATIVE.match(lower)))
+
+
+# --- text by agents -------------------------------------------------------------------------
+
+_DECISION = re.compile(
+    r"\b(?:decided|decision|chose|chosen|opted|settled on|go(?:ing)? with|went with|instead of|rather than"
+    r"|let'?s (?:use|go|keep|stick)|switch(?:ed|ing)? (?:to|from)|trade-?off|(?:i|we)'?ll (?:use|keep|go with|stick)"
+    r"|root cause|by design|on purpose|deliberately|approach is)\b",
+    re.IGNORECASE,
+)
+_FINDING = re.compile(
+    r"\b(?:because|the (?:issue|problem|bug|cause|reason|fix|blocker) (?:is|was)|turns out|so that"
+    r"|since (?:the|it|we|they)|(?:doesn't|does not|isn't|can't|won't) (?:support|work|allow))\b",
+    re.IGNORECASE,
+)
+_REASON = re.compile(
+    r"(?:,|\s[–—-])?\s+(?=(?:because|since|so that|in order to|instead of|rather than|to avoid)\b)"
+    r"|\s+[–—]\s+|(?<=\w{3}):\s+",
+    re.IGNORECASE,
+)
+_PLAN = re.compile(r"^(?:now\b|let me (?!know)|i need to|i have to)", re.IGNORECASE)
+_DONE = re.compile(
+    r"\b(?:done|completed?|finished|fixed|implemented|resolved|pushed|committed|merged|deployed|released|published"
+    r"|works now|all (?:green|clean|good|set)|closed|success\w*"
+    r"|(?:i|i've|have|has been|was|were) (?:now )?(?:added|created|removed|updated|written|moved)"
+    r"|(?:tests?|checks?|all|suite)\b.{0,30}\bpass(?:e[sd]|ing)?)\b",
+    re.IGNORECASE,
+)
+_NOT_YET = re.compile(
+    r"^(?:now|then)\b|:$|\b(?:let me|i'll|i will|let's|needs? to|should|going to|next|todo|once|if|when|until|before"
+    r"|almost|ready|can be|haven't|hasn't|wasn't|isn't|not|would|can you|could you)\b|\?$",
+    re.IGNORECASE,
+)
+_STUCK = re.compile(
+    r"\b(?:blocked|blocker|stuck|unable to|cannot|can't|could(?:n't| not)|waiting (?:for|on)|still (?:fail\w*|broken)"
+    r"|needs? (?:you|your|the user|access|permission|credentials)|an api key|not working|keeps failing)\b",
+    re.IGNORECASE,
+)
+_NEXT = re.compile(
+    r"\b(?:next|remaining|still (?:to do|need|open)|left to do|to-?dos?|follow-?ups?|what's left)\b", re.IGNORECASE
+)
+_CHECKBOX = re.compile(r"^\s*(?:[-*+]|\d+[.)])\s+\[([ xX~])\]\s+(\S.*)$")
+_LIST_ITEM = re.compile(r"^\s*(?:[-*+•]|\d{1,3}[.)])\s+(\S.*)$")
+_LINK = re.compile(r"https?://[^\s<>()\[\]\"'`，。]{4,200}")
+
+
+def _ends_with_question(text: str) -> bool:
+    return text.rstrip("*_ ").endswith(("?", "？"))
+
+
+def _is_plan(text: str) -> bool:
+    """Return whether a text ends with an announced action rather than an answer."""
+    return any(_PLAN.search(sentence) for sentence in list(sentences(text[-600:]))[-2:])
+
+
+def find_done(utterances: Sequence[Utterance]) -> Iterator[Item]:
+    """Yield answers with their requests, and what agents reported as finished or open in passing."""
+    answers = sum(u.role == "assistant" and u.final for u in utterances)
+    request = ""
+    for utterance in utterances:
+        if utterance.role == "user":
+            request = f"{quote(utterance.text, 90)} → "
+            continue
+        for box in filter(None, map(_CHECKBOX.match, utterance.text.splitlines())):
+            yield Item(DONE if box[1] in "xX" else IN_PROGRESS, one_line(box[2], 160), 0.5)
+        if utterance.final:
+            answers -= 1
+            if answers:  # the last one has a longer item of its own
+                yield Item(DONE, request + one_line(utterance.text, 600 if answers < 5 else 240), 1.0)
+            request = ""
+            continue
+        for sentence in sentences(utterance.text[:600]):
+            if len(sentence.split()) > 5 and _DONE.search(sentence) and not _NOT_YET.search(sentence):
+                yield Item(DONE, one_line(sentence, 160), 2.0)
+
+
+def find_decisions(utterances: Iterable[Utterance]) -> Iterator[Item]:
+    """Yield decisions and findings, each with its reason if one is stated."""
+    for utterance in utterances:
+        before = ""
+        for sentence in islice(sentences(utterance.text), _MAX_SENTENCES):
+            decided = _DECISION.search(sentence) is not None
+            found = decided or (_FINDING.search(sentence) and not _PLAN.search(sentence) and utterance.role != "user")
+            previous, before = before, "" if found else sentence
+            if not found or len(sentence.split()) < 5 or len(sentence) > 500 or _ends_with_question(sentence):
+                continue
+            choice, *reason = _REASON.split(sentence, maxsplit=1)
+            if not reason or min(len(choice.split()), len(reason[0].split())) < 3:
+                is_reason = 30 <= len(previous) <= 240 and not _PLAN.search(previous)
+                choice, reason = sentence, [previous] if is_reason else []
+            text = one_line(choice.strip(" ,;:–—"), 180).rstrip(".")
+            text += f": {one_line(reason[0].strip(' :'), 180)}" if reason else ""
+            yield Item(DECISIONS, text.replace("**", ""), 0.0 if decided else 1.0)
+
+
+def find_state(utterances: Sequence[Utterance], answered: bool) -> Iterator[Item]:
+    """Yield where the conversation stands: obstacles, next steps, the last words, links."""
+    links = [link.rstrip(".,;:") for utterance in utterances for link in _LINK.findall(utterance.text)]
+    if links:
+        newest = list(dict.fromkeys(reversed(links)))[:6]
+        yield Item(FACTS, LINKS + ", ".join(one_line(link, 160) for link in newest[::-1]), 2.0)
+    spoken = [u for u in utterances if u.role == "assistant"]
+    if spoken and not spoken[-1].final:
+        yield from (Item(FACTS, EARLIER_WORDS + quote(u.text, 160), 1.0) for u in spoken[-9:-1])
+    if spoken:
+        yield Item(FACTS, (ANSWER if spoken[-1].final else STATEMENT) + quote(spoken[-1].text, 900), 0.1)
+    if not utterances:
+        return
+    last = utterances[-1]
+    if last.role == "user":
+        yield Item(NEXT_STEPS, ANSWER_LATEST)
+        return
+    closing = list(sentences(last.text))
+    if last.final:
+        yield from (Item(BLOCKED, quote(s, 220)) for s in closing if _STUCK.search(s) and len(s) < 400)
+    announced = [Item(NEXT_STEPS, one_line(line, 200)) for line in _announced_steps(last.text)]
+    yield from announced
+    if not answered:
+        yield Item(NEXT_STEPS, GO_ON + quote(" ".join(closing[-2:]), 300))
+    elif _ends_with_question(closing[-1]):
+        yield Item(NEXT_STEPS, QUESTION + quote(closing[-1], 220))
+    elif not announced:
+        yield Item(NEXT_STEPS, AWAIT_REQUEST)
+
+
+def _announced_steps(text: str) -> Iterator[str]:
+    """Yield lines about what comes next, and the lists under them."""
+    in_list = False
+    for line in text.splitlines():
+        item = _LIST_ITEM.match(line)
+        if item and in_list:
+            yield item[1]
+        elif line.strip():
+            in_list = len(line) < 200 and _NEXT.search(line) is not None
+            if in_list and not (line.startswith("#") or line.rstrip().endswith((":", "**"))):
+                yield line
