@@ -12,8 +12,10 @@ promotion, are counted there.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
+
+import msgspec
 
 from everlog.ids import epoch_ms, timestamp
 from everlog.model import Message, Metadata, ToolCall, UsageRow
@@ -103,13 +105,9 @@ class UsageFold:
         if self._pending:
             settled = self._settled
             for key, counters in self._pending.items():
-                sums = settled.get(key)
-                if sums is None:
-                    settled[key] = counters
-                else:
-                    for index, number in enumerate(counters):
-                        if number:
-                            sums[index] += number
+                sums = settled.setdefault(key, counters)
+                if sums is not counters:
+                    sums[:] = [a + b for a, b in zip(sums, counters, strict=True)]
             self._pending = {}
             self._settled_rows = None
 
@@ -154,17 +152,24 @@ def session_usage(metadata: Metadata) -> tuple[UsageRow, ...]:
 
 def sum_by_day_and_model(rows: Iterable[UsageRow]) -> tuple[UsageRow, ...]:
     """Merge rows into one for each day and model, oldest first."""
-    sums: dict[DayAndModel, Counters] = {}
+    return sum_groups(rows, lambda row: (row.day, row.model))
+
+
+def sum_groups(rows: Iterable[UsageRow], key: Callable[[UsageRow], tuple[Any, ...]]) -> tuple[UsageRow, ...]:
+    """Merge the rows of each group into one, with its model and its last day; in the order of the keys."""
+    groups: dict[tuple[Any, ...], list[UsageRow]] = {}
     for row in rows:
-        sums[row.day, row.model] = _add_counters(_counters_of(row), sums.get((row.day, row.model)))
-    return _to_rows(sums)
+        groups.setdefault(key(row), []).append(row)
+    return tuple(
+        total_usage(group, max(row.day for row in group), group[0].model) for _, group in sorted(groups.items())
+    )
 
 
 def total_usage(rows: Iterable[UsageRow], day: str = "", model: str = "") -> UsageRow:
     """Sum rows into one row with the given day and model."""
     counters: Counters = [0, 0, 0, 0, 0, 0, 0.0]
     for row in rows:
-        counters = _add_counters(_counters_of(row), counters)
+        counters = [a + b for a, b in zip(counters, _counters_of(row), strict=True)]
     return UsageRow(day, model, *counters)
 
 
@@ -182,19 +187,7 @@ def _to_rows(sums: Mapping[DayAndModel, Counters]) -> tuple[UsageRow, ...]:
 
 
 def _counters_of(row: UsageRow) -> Counters:
-    return [
-        row.turns,
-        row.tool_calls,
-        row.input_tokens,
-        row.output_tokens,
-        row.cache_read_tokens,
-        row.cache_write_tokens,
-        row.cost,
-    ]
-
-
-def _add_counters(counters: Counters, sums: Counters | None) -> Counters:
-    return counters if sums is None else [a + b for a, b in zip(sums, counters, strict=True)]
+    return list(msgspec.structs.astuple(row)[2:])
 
 
 def parse_count(value: object) -> int:

@@ -5,7 +5,7 @@ The cost stated by providers and the estimated cost stay separate. Nothing here 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from datetime import date, timedelta
 from typing import Literal
 
@@ -101,7 +101,7 @@ def summarize_usage(
         if any(row.tokens or row.cost for row in spender.spent)
     ]
     costs.sort(key=lambda cost: (-cost.spent.dollars, -cost.spent.tokens))
-    unpriced = {row.model for row in report.spent if _is_unpriced(row, price)}
+    unpriced = {row.model for row in report.spent if not row.cost and row.tokens > 0 and price(row) is None}
     return UsageSummary(
         by=grouping,
         sessions=report.sessions,
@@ -118,62 +118,38 @@ def make_usage_line(rows: Iterable[UsageRow], price: PriceLookup, name: str = ""
     rows = list(rows)
     sums = total_usage(rows)
     estimate = sum((price(row) or 0.0 for row in rows if not row.cost and row.tokens), 0.0)
-    return UsageLine(
-        name=name,
-        turns=sums.turns,
-        tool_calls=sums.tool_calls,
-        input_tokens=sums.input_tokens,
-        output_tokens=sums.output_tokens,
-        cache_read_tokens=sums.cache_read_tokens,
-        cache_write_tokens=sums.cache_write_tokens,
-        cost=sums.cost,
-        estimate=estimate,
-    )
+    counts = {field: getattr(sums, field) for field in UsageRow.__struct_fields__[2:]}
+    return UsageLine(name=name, estimate=estimate, **counts)
 
 
-def _is_unpriced(row: UsageRow, price: PriceLookup) -> bool:
-    return not row.cost and row.tokens > 0 and price(row) is None
-
-
-def _lines(rows: Sequence[UsageRow], price: PriceLookup, by: Grouping, days: tuple[str, str]) -> Iterator[UsageLine]:
-    if by == "model":
-        groups: dict[str, list[UsageRow]] = {}
-        for row in rows:
-            groups.setdefault(row.model, []).append(row)
-        lines = [make_usage_line(groups[name], price, name) for name in groups]
-        yield from sorted(lines, key=lambda line: (-line.tokens, line.name))
-        return
-    groups = {name: [] for name in _period_names(rows, by, days)}
+def _lines(rows: Sequence[UsageRow], price: PriceLookup, by: Grouping, days: tuple[str, str]) -> list[UsageLine]:
+    groups: dict[str, list[UsageRow]] = {name: [] for name in _period_names(rows, by, days)}
     for row in rows:
-        groups.setdefault(_period_name(row.day, by), []).append(row)
-    for name in sorted(groups):
-        yield make_usage_line(groups[name], price, name)
+        groups.setdefault(row.model if by == "model" else _period_name(row.day, by), []).append(row)
+    lines = [make_usage_line(groups[name], price, name) for name in sorted(groups)]
+    return sorted(lines, key=lambda line: -line.tokens) if by == "model" else lines
 
 
 def _period_names(rows: Sequence[UsageRow], by: Grouping, days: tuple[str, str]) -> list[str]:
-    """Return all days, weeks or months from the first to the last; none if too many."""
-    first, last = _date_range(rows, days)
-    if first is None or last is None:
-        return []
+    """Return all days, weeks or months from the first to the last; none if too many, or for models."""
     names: dict[str, None] = {}
-    day = first
-    while day <= last and len(names) <= _MAX_FILLED_LINES[by]:
-        names[_period_name(day.isoformat(), by)] = None
-        if day == last:  # before adding a day, which could exceed the last year
-            break
-        day += timedelta(days=1)
-    return list(names) if len(names) <= _MAX_FILLED_LINES[by] else []
+    most = _MAX_FILLED_LINES.get(by, -1)
+    for number in _day_numbers(rows, days):
+        if len(names) > most:
+            return []
+        names[_period_name(date.fromordinal(number).isoformat(), by)] = None
+    return list(names) if len(names) <= most else []
 
 
-def _date_range(rows: Sequence[UsageRow], days: tuple[str, str]) -> tuple[date | None, date | None]:
-    dates = [day for row in rows if (day := _parse_date(row.day)) is not None]
-    dates += [day for text in days if text and (day := _parse_date(text)) is not None]
-    return (min(dates), max(dates)) if dates else (None, None)
+def _day_numbers(rows: Sequence[UsageRow], days: tuple[str, str]) -> range:
+    """Return the ordinals of all days from the first to the last."""
+    texts = (*(row.day for row in rows), *days)
+    numbers = [day.toordinal() for text in texts if (day := _parse_date(text)) is not None]
+    return range(min(numbers), max(numbers) + 1) if numbers else range(0)
 
 
 def _choose_grouping(rows: Sequence[UsageRow], days: tuple[str, str]) -> Grouping:
-    first, last = _date_range(rows, days)
-    span = (last - first).days + 1 if first is not None and last is not None else 1
+    span = len(_day_numbers(rows, days))
     if span <= TARGET_LINES:
         return "day"
     if span <= TARGET_LINES * 7:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from everlog.log.usage_fold import session_usage, total_usage, usage_weight
+from everlog.log.usage_fold import session_usage, sum_groups, usage_weight
 from everlog.model import Metadata, UsageRow
 from everlog.ports import Spender, UsageReport
 
@@ -22,35 +22,24 @@ def query_usage(sessions: Iterable[Metadata], days: tuple[str, str], spenders: i
         selected = [row for row in usage if first <= row.day and (not last or row.day <= last)]
         if selected:
             rows += selected
-            by_model, title = _by_model(selected), data.display_title
-            all_spenders.append(Spender(data.id, title, data.agent, data.sender, by_model))
-    return UsageReport(_by_day(rows), _top_spenders(all_spenders, spenders), len(all_spenders))
+            by_model = sum_groups(selected, lambda row: (row.model, not row.cost))
+            all_spenders.append(Spender(data.id, data.display_title, data.agent, data.sender, by_model))
+    return UsageReport(sum_groups(rows, _day_key), _top_spenders(all_spenders, spenders), len(all_spenders))
 
 
 def merge_reports(reports: Sequence[UsageReport], spenders: int) -> UsageReport:
     """Merge the reports of several stores into one."""
     return UsageReport(
-        _by_day(row for report in reports for row in report.spent),
+        sum_groups((row for report in reports for row in report.spent), _day_key),
         _top_spenders((spender for report in reports for spender in report.spenders), spenders),
         sum(report.sessions for report in reports),
         sum(report.behind for report in reports),
     )
 
 
-def _by_day(rows: Iterable[UsageRow]) -> tuple[UsageRow, ...]:
-    """Return a row for each day and model; rows with a stated cost are separate, and first."""
-    groups: dict[tuple[str, str, bool], list[UsageRow]] = {}
-    for row in rows:
-        groups.setdefault((row.day, row.model, not row.cost), []).append(row)
-    return tuple(total_usage(groups[key], key[0], key[1]) for key in sorted(groups))
-
-
-def _by_model(rows: Iterable[UsageRow]) -> tuple[UsageRow, ...]:
-    """Return a row for each model, with its last day; those with a stated cost separate."""
-    groups: dict[tuple[str, bool], list[UsageRow]] = {}
-    for row in rows:
-        groups.setdefault((row.model, not row.cost), []).append(row)
-    return tuple(total_usage(groups[key], max(row.day for row in groups[key]), key[0]) for key in sorted(groups))
+def _day_key(row: UsageRow) -> tuple[str, str, bool]:
+    """Rows with a stated cost are separate, and first."""
+    return row.day, row.model, not row.cost
 
 
 def _top_spenders(spenders: Iterable[Spender], limit: int) -> tuple[Spender, ...]:
