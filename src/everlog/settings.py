@@ -325,13 +325,12 @@ def _overrides(environment: Mapping[str, str]) -> list[tuple[str, str, str, str]
     """Return the variables that override settings; one that names no key is an error."""
     overrides = []
     for variable, text in environment.items():
-        for table, keys in _TABLES.items():
-            prefix = f"EVERLOG_{table.upper()}_"
-            if variable.startswith(prefix):
-                key = variable.removeprefix(prefix).lower()
-                if key not in keys:
-                    raise SettingsError(f"{variable}: [{table}] has no key {key!r}")
-                overrides.append((table, key, variable, text))
+        prefix, _, name = variable.partition("_")
+        table, _, key = name.lower().partition("_")
+        if prefix == "EVERLOG" and table in _TABLES and name.startswith(f"{table.upper()}_"):
+            if key not in _TABLES[table]:
+                raise SettingsError(f"{variable}: [{table}] has no key {key!r}")
+            overrides.append((table, key, variable, text))
     return overrides
 
 
@@ -372,18 +371,7 @@ def _check_links(links: Mapping[str, tuple[str, ...]]) -> None:
                 raise SettingsError(f"[session.identity_links]: {sender_id!r} is under {owner!r} and {name!r}")
 
 
+# The tables that variables can override: those that are there once.
 _TABLES: dict[str, dict[str, Any]] = {
-    table: {field.name: field.type for field in msgspec.structs.fields(settings)}
-    for table, settings in (
-        ("session", SessionSettings),
-        ("compaction", CompactionSettings),
-        ("tokens", TokenSettings),
-        ("search", SearchSettings),
-        ("memory", MemorySettings),
-        ("dispatch", DispatchSettings),
-        ("turn", TurnSettings),
-        ("cron", CronSettings),
-        ("daemon", DaemonSettings),
-        ("postgres", PostgresSettings),
-    )
+    name: dict(_fields(kind)) for name, kind in _fields(Settings) if isinstance(kind, type) and issubclass(kind, Table)
 }

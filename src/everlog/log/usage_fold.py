@@ -190,9 +190,9 @@ def _counters_of(row: UsageRow) -> Counters:
     return list(msgspec.structs.astuple(row)[2:])
 
 
-def parse_count(value: object) -> int:
-    """Return a count stated by a record; 0 if it is not a valid count."""
-    return int(value) if isinstance(value, int | float) and 0 < value <= MAX_TOKENS else 0
+def parse_count(value: object, most: int = MAX_TOKENS) -> int:
+    """Return a count stated by a record or a server; 0 if it is not a valid count."""
+    return int(value) if isinstance(value, int | float) and 0 < value <= most else 0
 
 
 def parse_cost(value: object) -> float:

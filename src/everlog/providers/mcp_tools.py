@@ -135,7 +135,9 @@ class McpServer:
             except Exception as error:
                 # The server never saw a request in a terminated session.
                 terminated = "session terminated" in str(error).lower()
-                if not (terminated or _is_connection_lost(error, connection)):
+                # A server that answers with an error is kept.
+                is_lost = connection.lost.is_set() or getattr(error, "code", None) in (None, _CONNECTION_CLOSED)
+                if not (terminated or is_lost):
                     raise self._unavailable(error, connection.stderr_lines) from error
                 async with self._connecting:
                     if self._connection is connection:
@@ -220,12 +222,6 @@ class _ToolNames:
             name = f"{full_name[: MAX_NAME_LENGTH - len(suffix)]}{suffix}"
         self._used[name] = 1
         return name
-
-
-def _is_connection_lost(error: Exception, connection: _Connection) -> bool:
-    """Return whether the server is gone; one that answers with an error is kept."""
-    code = getattr(error, "code", None)
-    return connection.lost.is_set() or code is None or code == _CONNECTION_CLOSED
 
 
 class _Connection:

@@ -47,6 +47,8 @@ from pydantic_ai.tools import ToolDefinition
 from everlog.context.fence import Origin, fence
 from everlog.context.fence import block as prompt_block
 from everlog.errors import ProviderError, ProviderRefusedError, ProviderUnavailableError
+from everlog.log.line_codec import replace_surrogates
+from everlog.log.usage_fold import parse_count
 from everlog.model import AnyBlock, File, Image, Message, Text, Thinking, ToolCall, Usage, assistant
 from everlog.ports import Delta, Request, ToolSpec
 
@@ -87,8 +89,8 @@ def _tool(tool: ToolSpec) -> ToolDefinition:
     # Not strict: a schema is sent as written, with optional parameters.
     return ToolDefinition(
         name=tool.name,
-        description=_replace_surrogates(tool.description),
-        parameters_json_schema=_replace_surrogates(tool.parameters) or NO_PARAMETERS,
+        description=replace_surrogates(tool.description),
+        parameters_json_schema=replace_surrogates(tool.parameters) or NO_PARAMETERS,
         strict=False,
     )
 
@@ -113,28 +115,25 @@ def to_model_messages(request: Request, provider: str, system: str, *, text_only
     calls: dict[str, ToolCallPart] = {}  # as sent, by our call id
     converted: list[ModelMessage] = []
     for message in request.messages:
+        item: ModelMessage
         if message.role == "assistant":
             same_provider = message.model is not None and provider_of(message.model) == provider
             author = system if same_provider else ""
-            response_parts = _response_parts(message, author)
-            parts = (part for part in response_parts if isinstance(part, ToolCallPart))
+            item = ModelResponse(_response_parts(message, author), provider_name=author or None)
+            parts = (part for part in item.parts if isinstance(part, ToolCallPart))
             calls |= zip((call.id for call in message.tool_calls), parts, strict=True)
-            if response_parts and converted and isinstance(converted[-1], ModelResponse):
-                converted[-1].parts = [*converted[-1].parts, *response_parts]
-            elif response_parts:
-                converted.append(ModelResponse(response_parts, provider_name=author or None))
-            continue
-        request_parts = _request_parts(message, calls, text_only)
-        if request_parts and converted and isinstance(converted[-1], ModelRequest):
-            converted[-1].parts = [*converted[-1].parts, *request_parts]
-        elif request_parts:
-            converted.append(ModelRequest(request_parts))
+        else:
+            item = ModelRequest(_request_parts(message, calls, text_only))
+        if item.parts and converted and type(converted[-1]) is type(item):
+            converted[-1].parts = [*converted[-1].parts, *item.parts]
+        elif item.parts:
+            converted.append(item)
     if request.system.strip():
         # pydantic-ai uses the instructions of the last request.
         last = next((item for item in reversed(converted) if isinstance(item, ModelRequest)), None)
         if last is None:
             converted.append(last := ModelRequest([]))
-        last.instructions = _replace_surrogates(request.system)
+        last.instructions = replace_surrogates(request.system)
     return converted
 
 
@@ -144,7 +143,7 @@ def _request_parts(message: Message, calls: dict[str, ToolCallPart], text_only: 
     for block in message.content:
         if isinstance(block, Text):
             if block.text.strip():
-                content.append(_replace_surrogates(block.text))
+                content.append(replace_surrogates(block.text))
         elif (attachment := _to_attachment(block)) is not None:
             is_allowed = isinstance(attachment, str) or not text_only
             content.append(attachment if is_allowed else _UNSUPPORTED_NOTE)
@@ -170,7 +169,7 @@ def _response_parts(message: Message, system: str) -> list[ModelResponsePart]:
     for block in message.content:
         if isinstance(block, Text):
             if block.text.strip():
-                parts.append(TextPart(_replace_surrogates(block.text)))
+                parts.append(TextPart(replace_surrogates(block.text)))
         elif isinstance(block, ToolCall):
             parts.append(_tool_call_part(block, system))
         elif isinstance(block, Thinking):
@@ -178,10 +177,7 @@ def _response_parts(message: Message, system: str) -> list[ModelResponsePart]:
             if system and (block.signature or block.id not in (None, "content")):
                 parts.append(
                     ThinkingPart(
-                        _replace_surrogates(block.thinking),
-                        id=block.id,
-                        signature=block.signature,
-                        provider_name=system,
+                        replace_surrogates(block.thinking), id=block.id, signature=block.signature, provider_name=system
                     )
                 )
         elif isinstance(attachment := _to_attachment(block), BinaryContent):
@@ -190,7 +186,7 @@ def _response_parts(message: Message, system: str) -> list[ModelResponsePart]:
 
 
 def _tool_call_part(call: ToolCall, system: str) -> ToolCallPart:
-    part = ToolCallPart(call.name, _replace_surrogates(call.arguments), call.id)
+    part = ToolCallPart(call.name, replace_surrogates(call.arguments), call.id)
     if not system and not _PORTABLE_ID.fullmatch(call.id):
         part.tool_call_id = f"call_{hashlib.sha256(call.id.encode('utf-8', 'replace')).hexdigest()[:24]}"
     if system and call.signature:
@@ -213,11 +209,11 @@ def _to_attachment(block: AnyBlock) -> str | _Attachment | None:
     """
     if not isinstance(block, Image | File):
         return None
-    name = _replace_surrogates(block.name) if isinstance(block, File) else ""
+    name = replace_surrogates(block.name) if isinstance(block, File) else ""
     if not block.data:
         if not block.url:
             return None
-        url, media_type = _replace_surrogates(block.url), block.mime_type or None
+        url, media_type = replace_surrogates(block.url), block.mime_type or None
         if isinstance(block, Image):
             return ImageUrl(url, media_type=media_type)
         return DocumentUrl(url, media_type=media_type)
@@ -241,21 +237,6 @@ def _detect_media_type(data: bytes) -> str:
     if data[:4] == b"RIFF" and data[8:12] == b"WEBP":
         return "image/webp"
     return next((kind for magic, kind in _MAGIC if data.startswith(magic)), "")
-
-
-def _replace_surrogates(value: Any) -> Any:
-    """Return the value with lone surrogates replaced, which UTF-8 cannot encode."""
-    if isinstance(value, str):
-        try:
-            value.encode()
-            return value
-        except UnicodeEncodeError:
-            return value.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
-    if isinstance(value, dict):
-        return {_replace_surrogates(key): _replace_surrogates(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [_replace_surrogates(item) for item in value]
-    return value
 
 
 # --- responses ------------------------------------------------------------------------------
@@ -323,23 +304,17 @@ def _signature(part: ToolCallPart) -> str | None:
 
 def _usage(response: ModelResponse) -> Usage:
     usage = response.usage
-    cache_read, cache_write = (_valid_count(usage.cache_read_tokens), _valid_count(usage.cache_write_tokens))
-    input_tokens, output_tokens = (_valid_count(usage.input_tokens), _valid_count(usage.output_tokens))
+    cache_read = parse_count(usage.cache_read_tokens, _MAX_COUNT)
+    cache_write = parse_count(usage.cache_write_tokens, _MAX_COUNT)
+    input_tokens = parse_count(usage.input_tokens, _MAX_COUNT)
     return Usage(
         input_tokens=max(input_tokens - cache_read - cache_write, 0),  # the provider includes cached tokens
-        output_tokens=output_tokens,
-        total_tokens=_valid_count(usage.total_tokens),
+        output_tokens=parse_count(usage.output_tokens, _MAX_COUNT),
+        total_tokens=parse_count(usage.total_tokens, _MAX_COUNT),
         cache_read_tokens=cache_read,
         cache_write_tokens=cache_write,
         cost=_cost(response),
     )
-
-
-def _valid_count(tokens: object) -> int:
-    """Return a token count from a server; 0 if it is implausible."""
-    if not isinstance(tokens, int | float) or not 0 <= tokens <= _MAX_COUNT:
-        return 0
-    return int(tokens)
 
 
 def _cost(response: ModelResponse) -> float:

@@ -18,7 +18,8 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 
 import msgspec
 from msgspec.structs import replace
@@ -45,11 +46,11 @@ _MAX_WAIT = 60.0  # seconds
 _MAX_WORDS = 100_000  # of !stream
 _ECHO_WORDS = 12  # of the user message
 
-_FAILURES: dict[str, EverlogError] = {
-    "transient": ProviderUnavailableError("the script asked for a transient failure"),
-    "overflow": ContextOverflowError("the script asked for a context overflow"),
-    "refused": ProviderRefusedError("the script asked for a refusal"),
-    "denied": ProviderDeniedError("the script asked for a key that is not accepted"),
+_FAILURES: dict[str, Callable[[], EverlogError]] = {
+    "transient": partial(ProviderUnavailableError, "the script asked for a transient failure"),
+    "overflow": partial(ContextOverflowError, "the script asked for a context overflow"),
+    "refused": partial(ProviderRefusedError, "the script asked for a refusal"),
+    "denied": partial(ProviderDeniedError, "the script asked for a key that is not accepted"),
 }
 
 
@@ -81,12 +82,11 @@ class OfflineModel:
         # The prompt of a summary or a title contains a conversation, whose scripts must not run.
         script = _parse_script(prompt if request.purpose == "answer" else "")
         steps_done = sum(message.role == "assistant" for message in since)
-        step = script.steps[steps_done] if steps_done < len(script.steps) else _Step()
-        if script.problems:
-            step = _Step()
+        is_done = script.problems or steps_done >= len(script.steps)
+        step = _Step() if is_done else script.steps[steps_done]
         await asyncio.sleep(step.wait)
         if step.fail:
-            raise _new_error(step.fail)
+            raise _FAILURES[step.fail]()
         content: list[AnyBlock] = [Thinking(thought) for thought in step.thoughts]
         if step.calls:
             content += _tool_calls(request.messages, step)
@@ -155,12 +155,6 @@ def _parse_line(script: _Script, command: str, argument: str) -> str:
                 return f"!fail needs one of {', '.join(_FAILURES)}"
             step.fail = argument
     return ""
-
-
-def _new_error(kind: str) -> EverlogError:
-    """Return a new exception each time, since a raised one keeps its traceback."""
-    template = _FAILURES[kind]
-    return type(template)(template.message)
 
 
 def _tool_calls(messages: Sequence[Message], step: _Step) -> list[ToolCall]:

@@ -92,20 +92,14 @@ def map_error(error: BaseException, secrets: Iterable[str] = ()) -> EverlogError
     may_overflow = status not in (*_DENIED_STATUS, 429) and not is_a(_RETRYABLE)
     if is_a(_OVERFLOW) or (may_overflow and _OVERFLOW_PATTERN.search(message)):
         return ContextOverflowError(text)
-    if is_a(_DENIED):
+    decided = is_a(_DENIED | _RETRYABLE | _REFUSED)  # whatever the status is
+    if is_a(_DENIED) or (not decided and status in _DENIED_STATUS):
         return ProviderDeniedError(text, hint="check the key and the account")
-    if is_a(_RETRYABLE):
+    is_retryable = status in _RETRYABLE_STATUS or status >= 500 or (not status and is_a(_CONNECTION_ERRORS))
+    if is_a(_RETRYABLE) or (not decided and is_retryable):
         return ProviderUnavailableError(text, retry_after=_retry_after(error))
-    if is_a(_REFUSED):
-        return ProviderRefusedError(text, hint=_refusal_hint(status))
-    if status in _DENIED_STATUS:
-        return ProviderDeniedError(text, hint="check the key and the account")
-    if status in _RETRYABLE_STATUS or status >= 500:
-        return ProviderUnavailableError(text, retry_after=_retry_after(error))
-    if status >= 400:
-        return ProviderRefusedError(text, hint=_refusal_hint(status))
-    if is_a(_CONNECTION_ERRORS):
-        return ProviderUnavailableError(text, retry_after=_retry_after(error))
+    if decided or status:
+        return ProviderRefusedError(text, hint="check the model's name and the base_url" if status == 404 else "")
     return ProviderError(text)
 
 
@@ -118,18 +112,11 @@ def redact_keys(text: str, secrets: Iterable[str] = ()) -> str:
     return text if len(text) <= _MAX_MESSAGE_CHARS else f"{text[:_MAX_MESSAGE_CHARS]} …"
 
 
-def _refusal_hint(status: int) -> str:
-    return "check the model's name and the base_url" if status == 404 else ""
-
-
 def _status(error: BaseException) -> int:
     """Return the HTTP status of an error, or 0; google-genai calls it `code`."""
     response = _safe_getattr(error, "response")
-    for status in (
-        _safe_getattr(error, "status_code"),
-        _safe_getattr(error, "code"),
-        _safe_getattr(response, "status_code"),
-    ):
+    for holder, name in ((error, "status_code"), (error, "code"), (response, "status_code")):
+        status = _safe_getattr(holder, name)
         if isinstance(status, int) and 400 <= status < 600:
             return status
     return 0
