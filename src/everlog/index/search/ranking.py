@@ -25,6 +25,7 @@ from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
 from typing import NamedTuple, TypeVar
 
+from everlog.index.search.date_phrases import DatePhrase, find_dates
 from everlog.index.search.query import FUNCTION_WORDS, Node, Phrase, parse_word
 from everlog.index.search.words import character_pairs, split_scripts
 
@@ -80,26 +81,6 @@ def parse_question(message: str, now: int) -> Question:
 
 # --- dates ----------------------------------------------------------------------------------
 
-_MONTHS = ("jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec")
-_MONTH = "january|february|march|april|june|july|august|september|october|november|december|sept|" + "|".join(_MONTHS)
-_DAY = r"\d{1,2}(?:st|nd|rd|th)?"
-_YEAR = r"(?:19|20)\d\d"
-# The number at the end of a group's name only makes it unique.
-_DATE = re.compile(
-    rf"""\b(?:
-    (?P<y5>{_YEAR})-(?P<m5>\d\d)-(?P<d5>\d\d)
-    | (?P<d1>{_DAY})(?:\ of)?\ (?P<m1>{_MONTH})\b\.?(?:,?\ (?P<y1>{_YEAR}))?
-    | (?P<m2>{_MONTH})\b\.?\ (?P<d2>{_DAY})\b(?:,?\ (?P<y2>{_YEAR}))?
-    | (?P<m3>{_MONTH})\b\.?,?\ (?:of\ )?(?P<y3>{_YEAR})
-    | (?:in|of|by|since|until|during|before|after|last|early|late)\ (?P<m4>{_MONTH})\b(?!\.?,?\ \d)
-    | (?:in|since|during)\ (?P<y4>{_YEAR})
-    | (?P<count1>today|yesterday)
-    | (?P<count2>\d{{1,3}}|a|one|two|three)\ (?P<unit2>day|week|month)s?\ ago
-    | (?P<count3>last)\ (?P<unit3>week|month)
-    )\b""",
-    re.VERBOSE | re.IGNORECASE,
-)
-_COUNTS = {"today": 0, "yesterday": 1, "last": 1, "a": 1, "one": 1, "two": 2, "three": 3}
 _UNITS = {"day": 1, "week": 7, "month": 30}
 _DAY_MS = 86_400_000
 # People report events afterwards: a passage from the days after a date may be about it.
@@ -115,39 +96,42 @@ def _extract_dates(text: str, now: int) -> tuple[str, list[tuple[int, int]]]:
         today = datetime.fromtimestamp(now / 1000, UTC).date()
     except (ValueError, OverflowError, OSError):
         return text, spans
+    undated: list[str] = []
+    position = 0
+    for phrase in find_dates(text):
+        if meanings := _date_spans(phrase, today):
+            spans += (((start - _EPOCH).days * _DAY_MS, (end - _EPOCH).days * _DAY_MS) for start, end in meanings)
+            undated.append(text[position : phrase.start])
+            position = phrase.end
+    return " ".join((*undated, text[position:])), spans
 
-    def cut(match: re.Match[str]) -> str:
-        meanings = _date_spans(match, today)
-        spans.extend(((start - _EPOCH).days * _DAY_MS, (end - _EPOCH).days * _DAY_MS) for start, end in meanings)
-        return " " if meanings else match[0]
 
-    return _DATE.sub(cut, text), spans
-
-
-def _date_spans(match: re.Match[str], today: date) -> list[tuple[date, date]]:
+def _date_spans(phrase: DatePhrase, today: date) -> list[tuple[date, date]]:
     """Return what a date may mean.
 
     A month without a year is that of this and of the previous year, unless in the future.
     """
-    groups = {name.rstrip("12345"): text.lower() for name, text in match.groupdict().items() if text}
     spans: list[tuple[date, date]] = []
-    if "count" in groups:
-        unit, count = _UNITS[groups.get("unit", "day")], groups["count"]
+    if phrase.steps is not None:
+        days = _UNITS.get(phrase.unit, 0)
+        is_past = phrase.steps < 0 or (phrase.steps == 0 and not phrase.is_period)
         with suppress(OverflowError):
-            start = today - timedelta(unit * (_COUNTS[count] if count in _COUNTS else int(count)) + unit // 2)
+            start = today + timedelta(days * phrase.steps - days // 2)
             # Not meant to the day: `a week ago` is the week around that day.
-            spans.append((start, start + timedelta(unit)))
+            return [(start, start + timedelta(days))] if days and is_past else []
         return spans
-    name, digits = groups.get("m", ""), groups.get("d", "").rstrip("stndrh")
-    month = int(name) if name.isdigit() else _MONTHS.index(name[:3]) + 1 if name else 1
-    for year in [int(groups["y"])] if "y" in groups else [today.year, today.year - 1]:
+    if phrase.modifier in ("next", "this"):
+        return spans
+    for year in [phrase.year] if phrase.year else [today.year, today.year - 1]:
         with suppress(ValueError, OverflowError):  # no such day, or beyond the last year
-            start = date(year, month, int(digits or 1))
-            if digits:
+            start = date(year, phrase.month or 1, phrase.day or 1)
+            if phrase.day is not None:
                 end = start + timedelta(1)
+            elif phrase.month is not None:
+                end = date(year + phrase.month // 12, phrase.month % 12 + 1, 1)
             else:
-                end = date(year + month // 12, month % 12 + 1, 1) if name else date(year + 1, 1, 1)
-            if "y" in groups or start <= today:
+                end = date(year + 1, 1, 1)
+            if phrase.year or start <= today:
                 spans.append((start, end))
     return spans
 
