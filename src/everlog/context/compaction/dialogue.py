@@ -25,7 +25,6 @@ _MAX_SCANNED = 1_000_000  # characters
 _HEAD, _TAIL = 3_000, 1_500  # characters of one text
 _OPENING = 100  # messages whose requests are always read: the first goal, the first rules
 _MAX_SENTENCES = 60  # of one text
-_CUT_SHORT = ("aborted", "error", "max_tokens", "length")
 
 
 class Utterance(NamedTuple):
@@ -44,15 +43,15 @@ def read_utterances(messages: Sequence[Message]) -> list[Utterance]:
     interrupted = False
     for position in range(len(messages) - 1, -1, -1):
         message = messages[position]
-        is_opening = position < _OPENING and message.role == "user"
-        if message.role == "toolResult" or (unscanned <= 0 and not is_opening):
+        if message.role == "toolResult" or (unscanned <= 0 and (position >= _OPENING or message.role != "user")):
             continue
-        text = message.text.strip()
+        text, final = message.text.strip(), False
         if message.role == "user":
             interrupted = interrupted or text.startswith("[Request interrupted")
-            final, text = False, typed_text(text)
+            text = typed_text(text)
         elif text:
-            final = not (message.tool_calls or message.stop_reason in _CUT_SHORT or interrupted or _is_plan(text))
+            was_cut = interrupted or message.stop_reason in ("aborted", "error", "max_tokens", "length")
+            final = not message.tool_calls and not was_cut and not _announces(text)
             interrupted = False
         if len(text) > _HEAD + _TAIL:
             text = f"{text[:_HEAD]}\n{text[-_TAIL:]}"
@@ -77,24 +76,20 @@ _INSERTED_START = (
 )
 _COMMAND = re.compile(r"<command-(name|args)>\s*([^<]*?)\s*</command-\1>")
 _RULE = re.compile(
-    r"\b(?:must|mustn't|prefer(?:red|ably)?|avoid|ensure|forbidden|constraints?|requirements?|do not|make sure|be sure"
-    r"|should never|can never|instead of|rather than|at (?:least|most)|no (?:more|less) than|no need|not allowed"
-    r"|stick to|please use)\b"
+    r"\b(?:must|mustn't|prefer|avoid|ensure|forbidden|constraint|requirement|do not|make sure|be sure|should never"
+    r"|instead of|rather than|at least|at most|no more than|no need|not allowed|stick to|please use)"
     r"|^(?:please |and |ok,? |also,? )*(?:use|no(?! worries| problem| doubt)|stop \w+ing|leave) \w"
 )
 # These are rules in an order, not in a narrative: "never use it", not "I never saw it".
 _ORDER = re.compile(r"\b(?:never|always|don['’]?t|should|shouldn't|only|without|remember|keep)\b")
 _NARRATIVE = re.compile(
-    r"(?:\W*(?:yeah|yes|well|so|and|but|oh|hm+|ok(?:ay)?|thanks?|really)\b[,!]?\s*)*"
+    r"(?:\W*(?:yeah|yes|well|so|and|but|oh|ok|okay|thanks)\b[,!]?\s*)*"
     r"(?:i|we|they|he|she|it|that|this|there|you)(?:['’]\w+)?\s(?!want|need|prefer|must|may|can only)"
 )
-_GUESS = re.compile(r"\bmust(?:'ve| have) been\b")
 _ABOUT = re.compile(
-    r"\b(?:my name is|call me|i am called|i work (?:as|at|for|on|in|with)|i live in|i was born|i speak"
-    r"|i(?:'?m| am) (?:an?|the|from|called|based)|i (?:prefer|like|love|hate) (?!(?:that|how|all|it|this|your?)\b)"
-    r"|my (?:wife|husband|partner|son|daughter|kids?|team|company|job|role|boss|birthday|time ?zone|pronouns|email)"
-    r"|you are (?:an?|my|the|called)|your name is)\b",
-    re.IGNORECASE,
+    r"(?i)\b(?:(?:my|your) name is|call me|i work (?:as|at|for|on|in|with)|i live in|i(?:'?m| am) (?:an?|the|from)"
+    r"|i (?:prefer|like|love|hate) (?!(?:that|how|all|it|this|your?)\b)|you are (?:an?|my|the|called)"
+    r"|my (?:wife|husband|partner|son|daughter|kids?|team|company|job|role|boss|birthday|time ?zone|pronouns|email))\b"
 )
 
 
@@ -102,19 +97,17 @@ def typed_text(text: str) -> str:
     """Return the part of a user message that a person typed, without a program's insertions."""
     if text.startswith(_INSERTED_START):
         return ""
-    parts: list[str] = []
-    position = 0
+    typed, position = "", 0
     never_closed: set[str] = set()  # searched once, so that the scan stays linear
     for opening in _INSERTED.finditer(text):
-        name = opening[1]
-        if opening.start() >= position and name not in never_closed:
-            end = text.find(f"</{name}>", opening.end())
+        if opening.start() >= position and opening[1] not in never_closed:
+            end = text.find(closing := f"</{opening[1]}>", opening.end())
             if end < 0:
-                never_closed.add(name)
+                never_closed.add(opening[1])
             else:
-                parts.append(text[position : opening.start()])
-                position = end + len(name) + 3
-    typed = ("".join(parts) + text[position:]).strip()
+                typed += text[position : opening.start()]
+                position = end + len(closing)
+    typed = (typed + text[position:]).strip()
     command = {} if typed else dict(_COMMAND.findall(text[:4_000]))
     if command.get("args"):
         return f"{command.get('name', '')} {command['args']}"
@@ -129,75 +122,64 @@ def find_rules(requests: Iterable[Utterance]) -> Iterator[Item]:
         for sentence in islice(sentences(request.text, casual=True), _MAX_SENTENCES):
             if len(sentence) <= 600 and _ABOUT.search(sentence):
                 yield Item(ABOUT, quote(sentence, 220))
-            elif len(sentence) <= 600 and rules < 6 and _is_rule(sentence):
+            elif len(sentence) <= 600 and rules < 6 and _is_rule(sentence.casefold()):
                 rules += 1
                 yield Item(CONSTRAINTS, quote(sentence, 240))
 
 
 def _is_rule(sentence: str) -> bool:
     """Return whether a user's sentence sets a rule that outlasts one request."""
-    lower = _GUESS.sub("", sentence.casefold())
-    if _ends_with_question(lower):
-        return False
-    return bool(_RULE.search(lower) or (_ORDER.search(lower) and not _NARRATIVE.match(lower)))
+    sentence = sentence.replace("must have been", "")
+    is_order = _ORDER.search(sentence) and not _NARRATIVE.match(sentence)
+    return bool(is_order or _RULE.search(sentence)) and not _asks(sentence)
+
+
+def _asks(text: str) -> bool:
+    return text.rstrip("*_ ").endswith(("?", "？"))
 
 
 # --- text by agents -------------------------------------------------------------------------
 
 _DECISION = re.compile(
-    r"\b(?:decided|decision|chose|chosen|opted|settled on|go(?:ing)? with|went with|instead of|rather than"
-    r"|let'?s (?:use|go|keep|stick)|switch(?:ed|ing)? (?:to|from)|trade-?off|(?:i|we)'?ll (?:use|keep|go with|stick)"
-    r"|root cause|by design|on purpose|deliberately|approach is)\b",
-    re.IGNORECASE,
+    r"(?i)\b(?:decided|decision|chose|chosen|opted|settled on|go(?:ing)? with|went with|instead of|rather than"
+    r"|let'?s (?:use|go|keep|stick)|switch(?:ed|ing)? (?:to|from)|(?:i|we)'?ll (?:use|keep|go with|stick)|root cause"
+    r"|by design|on purpose|deliberately)\b"
 )
 _FINDING = re.compile(
-    r"\b(?:because|the (?:issue|problem|bug|cause|reason|fix|blocker) (?:is|was)|turns out|so that"
-    r"|since (?:the|it|we|they)|(?:doesn't|does not|isn't|can't|won't) (?:support|work|allow))\b",
-    re.IGNORECASE,
+    r"(?i)\b(?:because|the (?:issue|problem|bug|cause|reason|fix) (?:is|was)|turns out|so that|since (?:the|it|we))\b"
+    r"|(?:doesn't|does not|isn't|can't|won't) (?:support|work|allow)"
 )
 _REASON = re.compile(
-    r"(?:,|\s[–—-])?\s+(?=(?:because|since|so that|in order to|instead of|rather than|to avoid)\b)"
-    r"|\s+[–—]\s+|(?<=\w{3}):\s+",
-    re.IGNORECASE,
+    r"(?i)(?:,|\s[–—-])?\s+(?=(?:because|since|so that|in order to|instead of|rather than|to avoid)\b)"
+    r"|\s+[–—]\s+|(?<=\w{3}):\s+"
 )
-_PLAN = re.compile(r"^(?:now\b|let me (?!know)|i need to|i have to)", re.IGNORECASE)
+_PLAN = re.compile(r"(?i)(?:now\b|let me (?!know)|i need to|i have to)")
 _DONE = re.compile(
-    r"\b(?:done|completed?|finished|fixed|implemented|resolved|pushed|committed|merged|deployed|released|published"
-    r"|works now|all (?:green|clean|good|set)|closed|success\w*"
-    r"|(?:i|i've|have|has been|was|were) (?:now )?(?:added|created|removed|updated|written|moved)"
-    r"|(?:tests?|checks?|all|suite)\b.{0,30}\bpass(?:e[sd]|ing)?)\b",
-    re.IGNORECASE,
+    r"(?i)\b(?:done|completed?|finished|fixed|implemented|resolved|pushed|committed|merged|deployed|released|closed"
+    r"|success\w*|(?:i|i've|has been|was|were) (?:added|created|removed|updated|written|moved)|pass(?:es|ed)?)\b"
 )
 _NOT_YET = re.compile(
-    r"^(?:now|then)\b|:$|\b(?:let me|i'll|i will|let's|needs? to|should|going to|next|todo|once|if|when|until|before"
-    r"|almost|ready|can be|haven't|hasn't|wasn't|isn't|not|would|can you|could you)\b|\?$",
-    re.IGNORECASE,
+    r"(?i)^(?:now|then)\b|:$|\b(?:let me|i'll|i will|let's|needs? to|should|going to|next|once|if|when|until|before"
+    r"|almost|can be|hasn't|isn't|not|would|could)\b|\?$"
 )
 _STUCK = re.compile(
-    r"\b(?:blocked|blocker|stuck|unable to|cannot|can't|could(?:n't| not)|waiting (?:for|on)|still (?:fail\w*|broken)"
-    r"|needs? (?:you|your|the user|access|permission|credentials)|an api key|not working|keeps failing)\b",
-    re.IGNORECASE,
+    r"(?i)\b(?:blocked|stuck|unable to|cannot|can't|could(?:n't| not)|waiting (?:for|on)|still (?:fail\w*|broken)"
+    r"|not working|needs? (?:you|your|access|permission|credentials))\b"
 )
-_NEXT = re.compile(
-    r"\b(?:next|remaining|still (?:to do|need|open)|left to do|to-?dos?|follow-?ups?|what's left)\b", re.IGNORECASE
-)
+_NEXT = re.compile(r"(?i)\b(?:next|remaining|still (?:to do|need|open)|left to do|to-?dos?|follow-?ups?)\b")
 _CHECKBOX = re.compile(r"^\s*(?:[-*+]|\d+[.)])\s+\[([ xX~])\]\s+(\S.*)$")
 _LIST_ITEM = re.compile(r"^\s*(?:[-*+•]|\d{1,3}[.)])\s+(\S.*)$")
 _LINK = re.compile(r"https?://[^\s<>()\[\]\"'`，。]{4,200}")
 
 
-def _ends_with_question(text: str) -> bool:
-    return text.rstrip("*_ ").endswith(("?", "？"))
-
-
-def _is_plan(text: str) -> bool:
+def _announces(text: str) -> bool:
     """Return whether a text ends with an announced action rather than an answer."""
-    return any(_PLAN.search(sentence) for sentence in list(sentences(text[-600:]))[-2:])
+    return any(map(_PLAN.match, list(sentences(text[-600:]))[-2:]))
 
 
 def find_done(utterances: Sequence[Utterance]) -> Iterator[Item]:
     """Yield answers with their requests, and what agents reported as finished or open in passing."""
-    answers = sum(u.role == "assistant" and u.final for u in utterances)
+    answers = sum(utterance.final for utterance in utterances)
     request = ""
     for utterance in utterances:
         if utterance.role == "user":
@@ -222,21 +204,20 @@ def find_decisions(utterances: Iterable[Utterance]) -> Iterator[Item]:
         before = ""
         for sentence in islice(sentences(utterance.text), _MAX_SENTENCES):
             decided = _DECISION.search(sentence) is not None
-            found = decided or (_FINDING.search(sentence) and not _PLAN.search(sentence) and utterance.role != "user")
+            found = decided or (_FINDING.search(sentence) and not _PLAN.match(sentence) and utterance.role != "user")
             previous, before = before, "" if found else sentence
-            if not found or len(sentence.split()) < 5 or len(sentence) > 500 or _ends_with_question(sentence):
+            if not found or len(sentence.split()) < 5 or len(sentence) > 500 or _asks(sentence):
                 continue
             choice, *reason = _REASON.split(sentence, maxsplit=1)
             if not reason or min(len(choice.split()), len(reason[0].split())) < 3:
-                is_reason = 30 <= len(previous) <= 240 and not _PLAN.search(previous)
+                is_reason = 30 <= len(previous) <= 240 and not _PLAN.match(previous)
                 choice, reason = sentence, [previous] if is_reason else []
-            text = one_line(choice.strip(" ,;:–—"), 180).rstrip(".")
-            text += f": {one_line(reason[0].strip(' :'), 180)}" if reason else ""
-            yield Item(DECISIONS, text.replace("**", ""), 0.0 if decided else 1.0)
+            parts = [one_line(choice.strip(" ,;:–—"), 180).rstrip("."), *(one_line(r.strip(" :"), 180) for r in reason)]
+            yield Item(DECISIONS, ": ".join(parts).replace("**", ""), 0.0 if decided else 1.0)
 
 
 def find_state(utterances: Sequence[Utterance], answered: bool) -> Iterator[Item]:
-    """Yield where the conversation stands: obstacles, next steps, the last words, links."""
+    """Yield where the conversation stands: links, the last words, obstacles, next steps."""
     links = [link.rstrip(".,;:") for utterance in utterances for link in _LINK.findall(utterance.text)]
     if links:
         newest = list(dict.fromkeys(reversed(links)))[:6]
@@ -246,23 +227,21 @@ def find_state(utterances: Sequence[Utterance], answered: bool) -> Iterator[Item
         yield from (Item(FACTS, EARLIER_WORDS + quote(u.text, 160), 1.0) for u in spoken[-9:-1])
     if spoken:
         yield Item(FACTS, (ANSWER if spoken[-1].final else STATEMENT) + quote(spoken[-1].text, 900), 0.1)
-    if not utterances:
-        return
-    last = utterances[-1]
-    if last.role == "user":
+    if utterances and utterances[-1].role == "user":
         yield Item(NEXT_STEPS, ANSWER_LATEST)
-        return
-    closing = list(sentences(last.text))
-    if last.final:
-        yield from (Item(BLOCKED, quote(s, 220)) for s in closing if _STUCK.search(s) and len(s) < 400)
-    announced = [Item(NEXT_STEPS, one_line(line, 200)) for line in _announced_steps(last.text)]
-    yield from announced
-    if not answered:
-        yield Item(NEXT_STEPS, GO_ON + quote(" ".join(closing[-2:]), 300))
-    elif _ends_with_question(closing[-1]):
-        yield Item(NEXT_STEPS, QUESTION + quote(closing[-1], 220))
-    elif not announced:
-        yield Item(NEXT_STEPS, AWAIT_REQUEST)
+    elif utterances:
+        last = utterances[-1]
+        closing = list(sentences(last.text))
+        if last.final:
+            yield from (Item(BLOCKED, quote(s, 220)) for s in closing if _STUCK.search(s) and len(s) < 400)
+        announced = list(_announced_steps(last.text))
+        yield from (Item(NEXT_STEPS, one_line(line, 200)) for line in announced)
+        if not answered:
+            yield Item(NEXT_STEPS, GO_ON + quote(" ".join(closing[-2:]), 300))
+        elif _asks(closing[-1]):
+            yield Item(NEXT_STEPS, QUESTION + quote(closing[-1], 220))
+        elif not announced:
+            yield Item(NEXT_STEPS, AWAIT_REQUEST)
 
 
 def _announced_steps(text: str) -> Iterator[str]:

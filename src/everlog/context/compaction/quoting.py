@@ -64,15 +64,10 @@ def verbatim(line: str, width: int) -> str:
 
 
 def truncate(text: str, width: int) -> str:
-    """Cut at `width` characters, at a space if one is near; `…` marks the cut."""
+    """Cut at `width` characters, at a space if one is near; a quotation that was cut is closed again."""
     if len(text) <= width:
         return text
     head = text[: max(width - 1, 0)]
     space = head.rfind(" ", max(width - 24, 0))
-    return (head[:space] if space > 0 else head).rstrip() + "…"
-
-
-def shorten(item: str, width: int) -> str:
-    """Truncate an item; a quotation that was cut is closed again."""
-    short = truncate(item, width)
+    short = (head[:space] if space > 0 else head).rstrip() + "…"
     return short + CLOSE if short.count(OPEN) > short.count(CLOSE) else short
