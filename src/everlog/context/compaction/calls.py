@@ -167,9 +167,8 @@ _ERROR_WORDS = (
 _NO_ERROR = re.compile(r"(?i)\W*warn|(?!.*\b[1-9]\d* (?:fail|error)).*\b(?:0|no|zero|without) (?:error|fail|issue)")
 # Source code and file listings mention errors without being one.
 _CODE = re.compile(
-    r"""(?ix) [{;,(\[]\s*$ | ^\s*[-*•]\s | =>|->|\)\s*\{ | ^\s*(?://|/\*|\*\s|\#\s|"|'|\d+(?:[→|\t]|:(?!\d)))
-    | \b(?:throw\s+new|raise\s+\w|catch\s*\(|except\s+\w|console\.|logger\.|(?:def|fn|func)\s+\w)
-    | ^\s*(?:import|from|return|if|assert|const|let|var|class|test|it)\b.*[\w)"']\s*$ | ^[+-]{1,3}\s*\S.*[({;=]"""
+    r"""(?i)[{;,(\[]\s*$|=>|->|\)\s*\{|^\s*(?:[-*•]\s|//|/\*|#\s|"|'|\d+(?:[→|\t]|:(?!\d)))"""
+    r"""|^\s*(?:import|from|return|if|assert|const|let|class|test|it|throw|raise|except|catch|def|fn|console)\b"""
 )
 _DIAGNOSTIC = re.compile(r"\berror (?:\w{1,3})?\d{3,}:|\berror\[\w+\]:|[\d)]: (?:fatal )?error: ")
 _EXIT_LINE = re.compile(r"(?i)(?:Exit code|Command (?:exited|aborted|failed|timed)|exit(?:ed)?\b).{0,40}$")

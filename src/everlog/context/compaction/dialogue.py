@@ -118,13 +118,10 @@ def typed_text(text: str) -> str:
 def find_rules(requests: Iterable[Utterance]) -> Iterator[Item]:
     """Yield the rules that users set, and who they are."""
     for request in requests:
-        rules = 0
-        for sentence in islice(sentences(request.text, casual=True), _MAX_SENTENCES):
-            if len(sentence) <= 600 and _ABOUT.search(sentence):
-                yield Item(ABOUT, quote(sentence, 220))
-            elif len(sentence) <= 600 and rules < 6 and _is_rule(sentence.casefold()):
-                rules += 1
-                yield Item(CONSTRAINTS, quote(sentence, 240))
+        said = [s for s in islice(sentences(request.text, casual=True), _MAX_SENTENCES) if len(s) <= 600]
+        yield from (Item(ABOUT, quote(s, 220)) for s in said if _ABOUT.search(s))
+        rules = (s for s in said if _is_rule(s.casefold()) and not _ABOUT.search(s))
+        yield from (Item(CONSTRAINTS, quote(s, 240)) for s in islice(rules, 6))
 
 
 def _is_rule(sentence: str) -> bool:

@@ -23,7 +23,7 @@ from everlog.context.compaction import dialogue
 from everlog.context.compaction.calls import MAX_ERRORS, Call
 from everlog.context.compaction.dialogue import Utterance
 from everlog.context.compaction.file_operations import MAX_LISTED_READS, NO_OPS, FileOps, format_path
-from everlog.context.compaction.outline import ABOUT, ERRORS, FACTS, KINDS, OUTPUT, SHAPES, Item, Shape, parse
+from everlog.context.compaction.outline import ERRORS, FACTS, KINDS, OUTPUT, SHAPES, Item, Shape, parse
 from everlog.context.compaction.prompts import BLOCKED, CONSTRAINTS, DONE, GOAL, IN_PROGRESS, NEXT_STEPS
 from everlog.context.compaction.quoting import CLOSE, OPEN, quote, sentences, truncate
 from everlog.context.tokens import TokenCounter, estimate_text
@@ -41,7 +41,7 @@ _STATES = (
     *(dialogue.ANSWER, dialogue.STATEMENT, dialogue.EARLIER_WORDS, dialogue.LINKS),
 )
 _PER_WEIGHT = 6.0  # ranks
-_MAX_ITEMS = {ABOUT: 20, DONE: 60, ERRORS: 2 * MAX_ERRORS}  # others: 40
+_MAX_ITEMS = 400
 _MAX_EARLIER = 150  # items from each end of a kind in an earlier summary
 _ESSENTIAL = 3.0  # up to this rank an item is shortened rather than dropped
 _READ_SHARE, _MIN_ITEM_SHARE = 0.12, 0.25
@@ -196,21 +196,18 @@ def _rank_items(outline: dict[str, list[Item]], focus_words: frozenset[str]) -> 
     position = 0
     for kind, items in outline.items():
         _, _, base, step = KINDS[kind]
-        dropped = max(len(items) - _MAX_ITEMS.get(kind, 40), 0)
         steps: Counter[float] = Counter()  # per weight: items of one weight do not demote those of another
         for index in range(len(items) - 1, -1, -1):
             item = items[index]
             rank = base + step * steps[item.weight] + _PER_WEIGHT * item.weight
             if kind == GOAL and index == 0:
                 rank = 0.0
-            elif index < dropped:
-                continue
             elif kind == GOAL and steps[item.weight] and len(item.text) < 16 and item.text[1:-1].isascii():
                 rank += 12.0  # "continue", "yes"
             steps[item.weight] += 1
             ranked.append((0.3 * rank if _is_about(item.text, focus_words) else rank, position + index, item))
         position += len(items)
-    return sorted(ranked)
+    return sorted(ranked)[:_MAX_ITEMS]
 
 
 # --- fitting --------------------------------------------------------------------------------

@@ -11,7 +11,7 @@ its call. A call without a result, and everything after it, is never summarised.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import msgspec
 
@@ -116,15 +116,9 @@ def cut_by_tokens(messages: Sequence[Message], keep: int, ceiling: float, count:
 
     If no cut is possible there, because one round alone is larger, then before that round.
     """
-    tokens = 0
     cut = None
-    lowest = math.inf
-    for position in range(len(messages) - 1, -1, -1):
-        message = messages[position]
-        tokens += estimate(message, count)
-        lowest = min(lowest, message.seq or math.inf)
-        if _cuttable(message, lowest, ceiling):
-            cut = position
+    for position, tokens, possible in _walk_back(messages, ceiling, count):
+        cut = position if possible else cut
         if tokens >= keep and cut is not None:
             return cut
     return 0
@@ -132,13 +126,8 @@ def cut_by_tokens(messages: Sequence[Message], keep: int, ceiling: float, count:
 
 def cut_by_number(messages: Sequence[Message], keep: int, ceiling: float) -> int:
     """Return the cut that keeps the newest messages, with the calls of their results."""
-    lowest = math.inf
-    for position in range(len(messages) - 1, -1, -1):
-        message = messages[position]
-        lowest = min(lowest, message.seq or math.inf)
-        if len(messages) - position >= keep and _cuttable(message, lowest, ceiling):
-            return position
-    return 0
+    positions = (position for position, _, possible in _walk_back(messages, ceiling, len) if possible)
+    return next((position for position in positions if len(messages) - position >= keep), 0)
 
 
 def cut_at_open_round(
@@ -149,30 +138,28 @@ def cut_at_open_round(
     A finished conversation is cut at its end. An open one keeps the last user message and
     everything done for it; if that is more than `keep` tokens, only its newest rounds.
     """
-    if not messages:
-        return 0
-    last = messages[-1]
-    if last.role == "assistant" and not last.tool_calls and math.isinf(ceiling):
+    if messages and messages[-1].role == "assistant" and not messages[-1].tool_calls and math.isinf(ceiling):
         return len(messages)
-    tokens = 0
     cut = 0
-    lowest = math.inf
+    for position, tokens, possible in _walk_back(messages, ceiling, count):
+        if cut and tokens > keep:
+            return cut
+        cut = position if possible else cut
+        is_first = position == 0 or messages[position - 1].role != "user"
+        if possible and messages[position].role == "user" and is_first:
+            return cut
+    return 0
+
+
+def _walk_back(messages: Sequence[Message], ceiling: float, count: TokenCounter) -> Iterator[tuple[int, int, bool]]:
+    """Yield each position from the last, with the tokens from there on and whether a cut is possible.
+
+    It is if everything from there on may be kept without what precedes it: a result stays with its
+    call, also one that came before its call and so has a smaller seq.
+    """
+    tokens, lowest = 0, ceiling
     for position in range(len(messages) - 1, -1, -1):
         message = messages[position]
         tokens += estimate(message, count)
         lowest = min(lowest, message.seq or math.inf)
-        if cut and tokens > keep:
-            return cut
-        if _cuttable(message, lowest, ceiling):
-            cut = position
-            if message.role == "user" and (position == 0 or messages[position - 1].role != "user"):
-                return cut
-    return 0
-
-
-def _cuttable(message: Message, lowest: float, ceiling: float) -> bool:
-    """Return whether everything from this message on may be kept without what precedes it.
-
-    `lowest` is the smallest seq from here on: a result that came before its call stays with it.
-    """
-    return message.role != "toolResult" and message.seq <= lowest and message.seq <= ceiling
+        yield position, tokens, message.role != "toolResult" and message.seq <= lowest
