@@ -18,6 +18,9 @@ from schemathesis.specs.openapi.checks import (
     status_code_conformance,
 )
 
+from everlog import model, ports
+from everlog.log import usage_report
+from everlog.wire import requests, responses
 from tests.daemon.running_daemon import FAST, REPOSITORY, Daemon
 from tests.daemon.test_request_guard import routes
 from tests.examples import examples
@@ -46,6 +49,12 @@ def test_every_api_route_is_in_the_document_with_a_description(daemon: Daemon) -
             shaped = re.sub(r"\{seq\}", "1", path)
             told.add((method.upper(), re.sub(r"\{[^}]*\}", "abcdef", shaped)))
     assert told == known
+
+
+def test_every_type_of_the_document_is_in_wire_or_a_type_of_the_store(daemon: Daemon) -> None:
+    homes = (requests, responses, model, ports, usage_report)
+    for name in document(daemon)["components"]["schemas"]:
+        assert any(name in vars(home) for home in homes), name
 
 
 def test_an_answer_is_of_one_kind(daemon: Daemon) -> None:
