@@ -30,7 +30,7 @@ run: setup ## the daemon with its page, on the offline model, in ~/.everlog (ROO
 	@$(VENV)/bin/everlog $(if $(ROOT),--root $(ROOT)) serve --example $(ARGS)
 
 demo: setup ## on a temporary root: create, append, kill a writer, recover, list, show, compact
-	@$(PY) -m everlog.cli.demo $(ARGS)
+	@$(PY) -m tests.crash.demo $(ARGS)
 
 # What needs a daemon, a browser, a terminal, a database or a provider's library, or processes by the dozen.
 SLOW := archive browser crash daemon foreign llm providers stores/postgres terminal wheel cli/test_cli_serve.py \

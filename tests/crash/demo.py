@@ -107,7 +107,7 @@ def write_until_killed(root: str, session_id: str) -> int:
 
 def _kill_writer(root: Path, session: Session, directory: Path) -> bool:
     """Kill writers until one leaves an unfinished line; return whether one did."""
-    command = [sys.executable, "-m", "everlog.cli.demo", "--writer", str(root), session.id]
+    command = [sys.executable, "-m", "tests.crash.demo", "--writer", str(root), session.id]
     for attempt in range(1, ATTEMPTS + 1):
         with subprocess.Popen(command, stdout=subprocess.PIPE) as writer:
             assert writer.stdout is not None

@@ -1,4 +1,4 @@
-"""`make run`: the demo tells the whole story, ends well and cleans up."""
+"""`make demo`: the demo tells the whole story, ends well and cleans up."""
 
 from __future__ import annotations
 
@@ -15,9 +15,10 @@ from tests.cli.runner import environment
 @pytest.mark.slow
 def test_demo_kills_a_writer_recovers_and_cleans_up(tmp_path: Path) -> None:
     done = subprocess.run(
-        [sys.executable, "-m", "everlog.cli.demo"],
+        [sys.executable, "-m", "tests.crash.demo"],
         capture_output=True,
         env=environment(tmp_path / "unused", TMPDIR=str(tmp_path)),
+        cwd=Path(__file__).parents[2],
         timeout=300,
         check=False,
     )
