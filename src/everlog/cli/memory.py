@@ -5,20 +5,21 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar, get_args
 
 import click
 
 from everlog.cli import output
 from everlog.cli.options import (
     chosen_root,
+    command,
     complete_agent,
-    find_session,
-    json_option,
+    limit_option,
     open_root,
-    root_option,
+    open_session,
     session_argument,
 )
+from everlog.model import Category
 
 if TYPE_CHECKING:
     from everlog.memory.file_memory import FileMemory
@@ -26,12 +27,12 @@ if TYPE_CHECKING:
     from everlog.ports.memory import Ask
     from everlog.session import Store
 
-CATEGORIES = ("preference", "project", "pattern", "decision", "constraint")
+CATEGORIES = get_args(Category)
 F = TypeVar("F", bound=Callable[..., Any])
 
 
-def memory_options(command: F) -> F:
-    """Add `--agent NAME` and `--project DIR`, which select a memory, `--json` and `--root`."""
+def memory_options(function: F) -> F:
+    """Add `--agent NAME` and `--project DIR`, which select a memory."""
     agent_option = click.option(
         "--agent",
         metavar="NAME",
@@ -41,7 +42,7 @@ def memory_options(command: F) -> F:
         shell_complete=complete_agent,
     )
     project_option = click.option("--project", metavar="DIR", help="Use the memory of the project in DIR instead.")
-    return agent_option(project_option(json_option(root_option()(command))))
+    return agent_option(project_option(function))
 
 
 def chosen_memory(agent: str, project: str | None, store: Store | None = None) -> FileMemory:
@@ -56,7 +57,7 @@ def chosen_memory(agent: str, project: str | None, store: Store | None = None) -
     return memories.open(agent)
 
 
-@click.command()
+@command()
 @memory_options
 def show(agent: str, project: str | None, as_json: bool) -> None:
     """Show MEMORY.md, as agents see it, and list the notes."""
@@ -96,15 +97,9 @@ def show(agent: str, project: str | None, as_json: bool) -> None:
         output.info(f"{output.plural(pending, 'extracted fact')}: the next dream makes notes of it")
 
 
-@click.command()
+@command()
 @click.argument("words", metavar="QUERY…", nargs=-1, required=True)
-@click.option(
-    "--limit",
-    type=click.IntRange(1, 1_000),
-    default=10,
-    show_default=True,
-    help="Show at most this many notes, and this many sessions.",
-)
+@limit_option(1_000, 10, "notes, and this many sessions")
 @memory_options
 def search(words: tuple[str, ...], limit: int, agent: str, project: str | None, as_json: bool) -> None:
     """Search notes, extracted facts and messages."""
@@ -132,7 +127,7 @@ def search(words: tuple[str, ...], limit: int, agent: str, project: str | None, 
         output.info("no matches")
 
 
-@click.command()
+@command()
 @click.argument("text")
 @click.option("--category", type=click.Choice(CATEGORIES), help="Set the kind of fact.")
 @click.option("--name", default="", help="Name the note; default: its first words.")
@@ -146,10 +141,10 @@ def add(
 
     edit = NoteEdit(text=text, category=category, name=name, description=description, by_person=True)
     file = chosen_memory(agent, project).edit(edit)
-    _print_answer(file, {"file": file}, as_json)
+    output.print_answer({"file": file}, file, as_json)
 
 
-@click.command()
+@command()
 @click.argument("note")
 @memory_options
 def edit(note: str, agent: str, project: str | None, as_json: bool) -> None:
@@ -163,19 +158,17 @@ def edit(note: str, agent: str, project: str | None, as_json: bool) -> None:
         text = click.edit(file.text, extension=".md")
         if text is None:
             answer = {"file": file.path, "changed": False}
-            return _print_answer(f"{file.path} was not changed", answer, as_json)
+            return output.print_answer(answer, f"{file.path} was not changed", as_json)
     else:
         text = "" if sys.stdin is None else sys.stdin.buffer.read().decode("utf-8", "replace")
     path = memory.edit(
         NoteEdit(note=file.path, text=text, is_whole_file=True, by_person=True, expected_version=file.version)
     )
-    _print_answer(f"{path} was changed", {"file": path, "changed": text != file.text}, as_json)
+    output.print_answer({"file": path, "changed": text != file.text}, f"{path} was changed", as_json)
 
 
-@click.command()
+@command()
 @session_argument
-@json_option
-@root_option()
 def extract(session_id: str, as_json: bool) -> None:
     """Extract facts from a session into the memory of its agent.
 
@@ -183,9 +176,8 @@ def extract(session_id: str, as_json: bool) -> None:
     """
     import asyncio
 
-    with open_root() as store:
-        session = find_session(store, session_id)
-        agent = session.metadata.agent
+    with open_session(session_id) as session:
+        store, agent = session.store, session.metadata.agent
         memory = chosen_memory(agent, None, store)
         extraction = asyncio.run(memory.extract(session.id, _find_model(store, agent), force=True))
     if extraction.problem:
@@ -208,7 +200,7 @@ def extract(session_id: str, as_json: bool) -> None:
         output.info("no new facts")
 
 
-@click.command()
+@command()
 @click.option("--force", is_flag=True, help="Run now, even if no run is due yet.")
 @click.option("--dry-run", is_flag=True, help="Print the changes without making them.")
 @memory_options
@@ -228,7 +220,7 @@ def dream(force: bool, dry_run: bool, agent: str, project: str | None, as_json: 
             verdict = memory.check_dream(min_hours=settings.dream_hours, min_sessions=settings.dream_sessions)
             if not verdict.ready:
                 answer = {"dreamed": False, "reason": verdict.reason, "changes": [], "remarks": []}
-                return _print_answer(f"not due: {verdict.reason} (--force runs it anyway)", answer, as_json)
+                return output.print_answer(answer, f"not due: {verdict.reason} (--force runs it anyway)", as_json)
         plan = asyncio.run(memory.dream(_find_model(store, agent), dry_run=dry_run))
     if as_json:
         changes = [{"file": change.path, "kind": change.kind, "reasons": change.reasons} for change in plan.changes]
@@ -241,7 +233,7 @@ def dream(force: bool, dry_run: bool, agent: str, project: str | None, as_json: 
     return None
 
 
-@click.command()
+@command()
 @memory_options
 def undo(agent: str, project: str | None, as_json: bool) -> None:
     """Undo the last change: a dream, or an edit of a note.
@@ -256,7 +248,7 @@ def undo(agent: str, project: str | None, as_json: bool) -> None:
     print(output.safe(undone.report))
 
 
-@click.command()
+@command()
 @click.option("--yes", is_flag=True, help="Delete without asking.")
 @memory_options
 def clear(yes: bool, agent: str, project: str | None, as_json: bool) -> int:
@@ -310,10 +302,3 @@ def _note_json(file: MemoryFile) -> dict[str, Any]:
         "age": file.age(time.time()),
         "byPerson": not file.generated,
     }
-
-
-def _print_answer(text: str, answer: dict[str, object], as_json: bool) -> None:
-    if as_json:
-        output.print_json(answer)
-    else:
-        print(output.one_line(text))
