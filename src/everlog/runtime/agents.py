@@ -10,6 +10,8 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import nullcontext
 
+from msgspec.structs import asdict
+
 from everlog.agent.agent import Agent
 from everlog.agent.answer import Answer
 from everlog.agent.builtin_tools import current_time, make_ask_agent
@@ -62,15 +64,7 @@ class Agents:
         try:
             agent = await self.for_session(session)
             with self.memory.bind_session(session) if self.memory else nullcontext():
-                answer = await agent.answer(
-                    message,
-                    session,
-                    lease,
-                    emit=emit,
-                    max_steps=options.max_steps,
-                    allowed=options.allowed,
-                    reads_only=options.reads_only,
-                )
+                answer = await agent.answer(message, session, lease, emit=emit, **asdict(options))
         except BaseException:
             self.failures += 1
             raise

@@ -7,6 +7,8 @@ import random
 import time
 from collections.abc import Awaitable, Callable
 
+from everlog.agent.worker_threads import run_external
+
 MAX_DOUBLINGS = 2  # of the interval after failures: a store that is back is noticed soon
 FIRST_PAUSE, MAX_PAUSE = 5.0, 600.0  # seconds until the next attempt at one item, doubled each time
 MAX_ITEMS = 10_000  # remembered; one that is deleted elsewhere would never be removed
@@ -65,7 +67,7 @@ class BackgroundTask:
         while True:
             await self._wait()
             try:
-                await self._work()
+                await run_external(self._work())
                 self.failures, self.problem = 0, ""
             except Exception as error:  # a bug too: the next run may succeed
                 self.failures += 1
