@@ -15,7 +15,7 @@ as a name that nobody can type. Filters, cursors and pages are in `ports.listing
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple, NoReturn
+from typing import Any, NoReturn
 
 import msgspec
 from msgspec.structs import replace
@@ -85,7 +85,7 @@ def prepare_records(
     return prepared
 
 
-class AppendCall(NamedTuple):
+class AppendCall(msgspec.Struct, frozen=True, gc=False):
     """The arguments of an append, prepared."""
 
     prepared: Sequence[PreparedRecord]

@@ -132,17 +132,18 @@ class LogWriter:
         fold = self._fold
         if fold.newest_schema > SCHEMA_VERSION:
             rules.refuse_newer_schema(self.session, fold.newest_schema)
+        prepared = call.prepared
         retried: dict[int, AnyRecord] = {}
-        for item in call.prepared:
+        for item in prepared:
             if item.retriable:
                 retried = self._find_retried(call)
                 break
-        if len(retried) == len(call.prepared):
+        if len(retried) == len(prepared):
             return rules.in_order(retried, [])
         if call.expected_seq is not None or call.no_marker_after is not None:
             rules.check_conditions(self.session, call, fold.seq, len(retried), self._find_marker)
         if not retried:
-            return self._commit(call.prepared)
+            return self._commit(prepared)
         return rules.in_order(retried, self._commit(rules.without_retried(call, retried)))
 
     def catch_up(self) -> None:
