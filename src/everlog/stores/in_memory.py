@@ -282,3 +282,5 @@ class InMemoryStore(StoreVerbs):
             logs = [log.metadata for log in self._logs.values() if name in (*log.metadata.names, log.metadata.thread)]
         claims = ((data.id, data.generations.get(name, data.current or 0)) for data in logs)
         return max(claims, key=lambda claim: claim[::-1], default=None)
+
+    _named = _holder

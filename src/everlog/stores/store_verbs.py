@@ -43,6 +43,7 @@ class StoreVerbs:
     _lock_names: Callable[[], AbstractContextManager[object]]  # under which names and chat numbers change
     _exists: Callable[[str], bool]
     _holder: HolderLookup  # the session that holds a name, and the generation of its claim
+    _named: HolderLookup  # the same for readers, who need not see a claim that is being made
     _newest_chat: Callable[[str], tuple[str, int] | None]  # of a key or pair, with its number, the highest
     _ids_with_prefix: Callable[[str], Sequence[str]]  # at most two
     _page: Callable[[Filter, int, str | None, Order], Page]
@@ -158,9 +159,6 @@ class StoreVerbs:
         if is_ulid(name) and self._exists(name):
             return name
         return rules.resolve_name(name, self._named, self._ids_with_prefix if prefix else None)
-
-    def _named(self, name: str) -> tuple[str, int] | None:
-        return self._holder(name)
 
     def chats(self, thread: str) -> Chats | None:
         """Return the chats of a key or pair."""

@@ -12,20 +12,18 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, ExitStack, suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from everlog.errors import ConflictError, EverlogError, NotFoundError, StoreFailedError, StoreFullError
 from everlog.log.fold import apply_changes
 from everlog.log.parts import part_name
-from everlog.model import AnyRecord, Damaged, Entry, Metadata, Part
+from everlog.model import Damaged, Entry, Metadata, Part
 from everlog.ports import (
     DiskUsage,
     Filter,
     Measurable,
-    Order,
-    Page,
     Progress,
     RawLine,
     Reporting,
@@ -50,7 +48,6 @@ from everlog.stores.file.log_writer import LogWriter
 from everlog.stores.file.watch import watch_sessions
 from everlog.stores.file.writer_pool import WriterPool
 from everlog.stores.process_fork import register_fork_hooks
-from everlog.stores.rules import AppendCall
 from everlog.stores.store_verbs import StoreVerbs
 
 if TYPE_CHECKING:
@@ -79,15 +76,17 @@ class FileStore(StoreVerbs, Reporting, Watchable, Sweepable, Measurable, Transfe
         self._writers = WriterPool(self._root, self.limits, self._catalogue, self.reports.append)
         self._leases: weakref.WeakSet[FileLease] = weakref.WeakSet()
         self._names = NameLock(self._root, self.limits.lock_seconds)
+        self._lock_names = self._names.acquire
+        self._append = self._writers.append
+        self._page = self._catalogue.page
+        self._holder, self._named = self._catalogue.current_holder, self._catalogue.holder
+        self._newest_chat, self._ids_with_prefix = self._catalogue.newest_chat, self._catalogue.ids_with_prefix
         database = self._catalogue.index.database
         register_fork_hooks(
             before=database.before_fork, in_parent=database.after_fork_in_parent, in_child=self._after_fork_in_child
         )
 
     # --- writing
-
-    def _lock_names(self) -> AbstractContextManager[object]:
-        return self._names.acquire()
 
     def _new_session_fields(self, fields: dict[str, Any], blank: Metadata) -> dict[str, Any]:
         try:
@@ -112,9 +111,6 @@ class FileStore(StoreVerbs, Reporting, Watchable, Sweepable, Measurable, Transfe
         before = self._root.changed_at()
         self._root.stage(session, build)
         self._catalogue.record_creation(row(), before)
-
-    def _append(self, session: str, call: AppendCall) -> list[AnyRecord]:
-        return self._writers.append(session, call)
 
     def _append_meta(self, session: str, changes: dict[str, Any]) -> Metadata:
         call = self._meta_call(changes)
@@ -197,9 +193,6 @@ class FileStore(StoreVerbs, Reporting, Watchable, Sweepable, Measurable, Transfe
 
     # --- finding
 
-    def _page(self, criteria: Filter, limit: int, cursor: str | None, order: Order) -> Page:
-        return self._catalogue.page(criteria, limit, cursor, order)
-
     def catch_up(self, progress: Progress | None = None) -> int:
         """Index all new records for search; returns of how many sessions."""
         return self._catalogue.query_index(lambda index: self._search_index(index).catch_up(progress), 0)
@@ -226,18 +219,6 @@ class FileStore(StoreVerbs, Reporting, Watchable, Sweepable, Measurable, Transfe
             return True
         except NotFoundError:
             return False  # somebody may have chosen it as an alias
-
-    def _holder(self, name: str) -> tuple[str, int] | None:
-        return self._catalogue.current_holder(name)
-
-    def _named(self, name: str) -> tuple[str, int] | None:
-        return self._catalogue.holder(name)
-
-    def _newest_chat(self, thread: str) -> tuple[str, int] | None:
-        return self._catalogue.newest_chat(thread)
-
-    def _ids_with_prefix(self, prefix: str) -> Sequence[str]:
-        return self._catalogue.ids_with_prefix(prefix)
 
     def lease(self, session: str) -> FileLease:
         """Acquire the turn lease. Raises SessionBusyError if it is held; never waits."""

@@ -5,7 +5,8 @@ append_statement  one statement per append: compare-and-set on the head, unique 
 part_layout       the lines of an append, and the parts that they go to
 record_reader     lines in pages, parts, integrity checks
 metadata_rows     metadata, listing, marks, usage: derived, and never written inside an append
-name_claims       keys, aliases and chats; `name_changes` moves them between sessions
+name_claims       keys, aliases and chats, and how they move between sessions
+lifecycle         sessions as wholes: created, copied, adopted from another store, removed
 leases            turns by the server's clock, with an epoch
 passage_search    search by PostgreSQL's full text: trees as tsqueries, texts as words
 background        threads that renew leases, report their loss, and refresh rows

@@ -1,6 +1,5 @@
 """Bounded connection pool for the threads of a process; the last used connection goes first.
 
-Every append acquires and releases a connection, so both take a single step while nobody waits.
 Waiters are served in order, except for urgent ones: leases must be renewed while all connections
 run slow queries. An urgent caller may open one extra connection, or, if the server refuses, gets
 the first that is released. The pool does nothing in the background: a server that is down is
@@ -15,6 +14,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
+from queue import Empty, SimpleQueue
 from typing import Any, TypeVar
 from weakref import WeakSet
 
@@ -81,16 +81,6 @@ class TimedConnection(Connection[tuple[Any, ...]]):
             raise
 
 
-class _Waiter:
-    """A thread that waits for a connection."""
-
-    __slots__ = ("connection", "served")
-
-    def __init__(self) -> None:
-        self.connection: TimedConnection | None = None
-        self.served = threading.Event()
-
-
 class ConnectionPool:
     """The connections of a process to one database."""
 
@@ -101,8 +91,9 @@ class ConnectionPool:
         self._connect, self._address = connect, address
         self._max_size, self._wait_seconds = max_size, wait_seconds
         self._lock = threading.Lock()
+        # Invariant: nobody waits while a connection is idle.
         self._idle: deque[TimedConnection] = deque()
-        self._waiters: deque[_Waiter] = deque()
+        self._waiters: deque[SimpleQueue[TimedConnection]] = deque()
         # Weak: an aborted thread may drop a connection.
         self._all: WeakSet[TimedConnection] = WeakSet()
         self._opening = 0
@@ -112,45 +103,41 @@ class ConnectionPool:
 
     def acquire(self, *, urgent: bool = False) -> TimedConnection:
         """Return a connection for the caller to release; only one call at a time may be urgent."""
-        if self._waiters:
-            return self._wait_for_connection(urgent)
+        with self._lock:
+            if self._idle:
+                return self._idle.pop()
+            waiter: SimpleQueue[TimedConnection] = SimpleQueue()
+            (self._waiters.appendleft if urgent else self._waiters.append)(waiter)
         try:
-            connection = self._idle.pop()
-        except IndexError:
-            return self._wait_for_connection(urgent)
-        if connection.pool_generation == self._generation:
-            return connection
-        self._discard(connection)  # released during an invalidation
-        return self._wait_for_connection(urgent)
+            return self._wait_for_connection(waiter, self._max_size + urgent)
+        finally:
+            self._remove_waiter(waiter)
 
     def release(self, connection: TimedConnection) -> None:
         """Make a connection available again; close it if it is broken or inside a transaction."""
-        if (
-            connection.pool_generation != self._generation
-            or self._closed
-            or len(self._all) > self._max_size  # the extra one of an urgent call
-            or connection.pgconn.transaction_status != TransactionStatus.IDLE
-        ):
-            self._discard(connection)
-            return
-        connection.idle_since = time.monotonic()
-        self._idle.append(connection)
-        if self._waiters:  # waiters enqueue before they look; this is the reverse order
-            with self._lock:
-                self._serve_waiters()
-        elif len(self._idle) > 1:
-            self._close_idle(connection.idle_since)
+        connection.idle_since = now = time.monotonic()
+        with self._lock:
+            if (
+                connection.pool_generation == self._generation
+                and not self._closed
+                and len(self._all) <= self._max_size  # else it is the extra one of an urgent call
+                and connection.pgconn.transaction_status == TransactionStatus.IDLE
+            ):
+                if self._waiters:
+                    self._waiters.popleft().put(connection)
+                    return
+                self._idle.append(connection)
+                if self._idle[0].idle_since >= now - _IDLE_SECONDS:
+                    return
+                connection = self._idle.popleft()
+        self._discard(connection)
 
     def invalidate(self) -> None:
         """Discard all current connections after a loss, those in use when they are released."""
         with self._lock:
             self._generation += 1
-            idle = tuple(self._idle)  # atomically: others acquire and release without the lock
-            outdated = [item for item in idle if item.pool_generation != self._generation]
-            for connection in outdated:
-                with suppress(ValueError):
-                    self._idle.remove(connection)
-        for connection in outdated:
+            idle, self._idle = self._idle, deque()
+        for connection in idle:
             self._discard(connection)
 
     def close(self) -> None:
@@ -158,45 +145,30 @@ class ConnectionPool:
         self._closed = True
         self.invalidate()
 
-    def _close_idle(self, now: float) -> None:
-        """Close the connection that has been idle longest, if it was for too long."""
-        with suppress(IndexError):
-            if self._idle[0].idle_since < now - _IDLE_SECONDS:
-                self._discard(self._idle.popleft())
-
     def _discard(self, connection: TimedConnection) -> None:
         connection.close()
         self._all.discard(connection)
 
     # --- when no connection is free
 
-    def _wait_for_connection(self, urgent: bool) -> TimedConnection:
+    def _wait_for_connection(self, waiter: SimpleQueue[TimedConnection], max_size: int) -> TimedConnection:
         deadline = time.monotonic() + self._wait_seconds
         problem = StoreFailedError(
             f"all connections to {self._address} are in use", hint="raise postgres.pool_size, or postgres.wait_seconds"
         )
-        waiter = _Waiter()
-        with self._lock:
-            (self._waiters.appendleft if urgent else self._waiters.append)(waiter)
-            self._serve_waiters()
-        try:
-            while not waiter.served.is_set():
-                opened = self._open_connection(self._max_size + urgent)
-                if isinstance(opened, TimedConnection):
-                    return opened
-                problem = opened or problem
-                remaining = deadline - time.monotonic()
-                if opened is not None and not self._all and (self._unreachable or remaining <= 0):
-                    self._unreachable = True
-                    raise problem
-                # Not longer: a slot may become free, or the server may be back.
-                if not waiter.served.wait(min(remaining, _RETRY_SECONDS)) and remaining <= 0:
-                    raise problem
-            connection, waiter.connection = waiter.connection, None
-            assert connection is not None
-            return connection
-        finally:
-            self._remove_waiter(waiter)
+        while True:
+            opened = self._open_connection(max_size)
+            if isinstance(opened, TimedConnection):
+                return opened
+            problem = opened or problem
+            remaining = deadline - time.monotonic()
+            if opened is not None and not self._all and (self._unreachable or remaining <= 0):
+                self._unreachable = True
+                raise problem
+            with suppress(Empty):  # not for longer: a slot may become free, or the server may be back
+                return waiter.get(timeout=max(min(remaining, _RETRY_SECONDS), 0))
+            if remaining <= 0:
+                raise problem
 
     def _open_connection(self, max_size: int) -> TimedConnection | StoreFailedError | None:
         """Return a new connection, or the error; None if the pool is full."""
@@ -218,25 +190,9 @@ class ConnectionPool:
             with self._lock:
                 self._opening -= 1
 
-    def _serve_waiters(self) -> None:
-        """Hand idle connections to waiters, in order. The caller holds the lock."""
-        while self._waiters:
-            try:
-                connection = self._idle.pop()
-            except IndexError:
-                return
-            if connection.pool_generation != self._generation:
-                self._discard(connection)
-                continue
-            waiter = self._waiters.popleft()
-            waiter.connection = connection
-            waiter.served.set()
-
-    def _remove_waiter(self, waiter: _Waiter) -> None:
+    def _remove_waiter(self, waiter: SimpleQueue[TimedConnection]) -> None:
         """Remove a waiter; release a connection that was handed to it meanwhile."""
-        with self._lock:
-            with suppress(ValueError):
-                self._waiters.remove(waiter)
-            connection, waiter.connection = waiter.connection, None
-        if connection is not None:
-            self.release(connection)
+        with self._lock, suppress(ValueError):
+            self._waiters.remove(waiter)
+        with suppress(Empty):
+            self.release(waiter.get_nowait())

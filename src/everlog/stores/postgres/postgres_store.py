@@ -7,7 +7,7 @@ How a record is stored is in `append_statement`; this module implements the meth
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from typing import Any, TypeVar, cast
 
@@ -17,10 +17,7 @@ from everlog.model import TURN_END, AnyRecord, Event, Meta, Metadata
 from everlog.ports import (
     Chats,
     DiskUsage,
-    Filter,
     Measurable,
-    Order,
-    Page,
     Progress,
     Query,
     RawLine,
@@ -28,7 +25,6 @@ from everlog.ports import (
     Results,
     SharedBetweenMachines,
     Transferable,
-    UsageReport,
 )
 from everlog.settings import Settings
 from everlog.stores.postgres import schema
@@ -37,12 +33,11 @@ from everlog.stores.postgres.connections import Database
 from everlog.stores.postgres.driver_errors import ReadOnlyError
 from everlog.stores.postgres.id_columns import sid_of
 from everlog.stores.postgres.leases import Leases, PostgresLease, new_owner_name
+from everlog.stores.postgres.lifecycle import SessionLifecycle
 from everlog.stores.postgres.metadata_rows import MetadataRows
-from everlog.stores.postgres.name_changes import NamingAppender
-from everlog.stores.postgres.name_claims import NAME_FIELDS, NameClaims
+from everlog.stores.postgres.name_claims import NAME_FIELDS, NameClaims, NamingAppender
 from everlog.stores.postgres.passage_search import PassageSearch
 from everlog.stores.postgres.record_reader import RecordReader
-from everlog.stores.postgres.row_transfer import RowTransfer
 from everlog.stores.postgres.session_cache import CachedSession, SessionCache
 from everlog.stores.postgres.shared_state import SharedState
 from everlog.stores.process_fork import register_fork_hooks
@@ -77,8 +72,11 @@ class PostgresStore(StoreVerbs, RecordReader, Reporting, Measurable, Transferabl
         self._appender = NamingAppender(self.database, self.limits, self._rows, self._claims, self._meta_call)
         self.passages = PassageSearch(self.database)
         parts = (self.database, self._rows, self._claims, self.passages)
-        self._lifecycle = RowTransfer(*parts, appender=self._appender, meta_call=self._meta_call)
+        self._lifecycle = SessionLifecycle(*parts, appender=self._appender, meta_call=self._meta_call)
         self.sharing = SharedState(self.database, report)
+        self._page, self._usage = self._rows.page, self._rows.usage
+        self._holder = self._named = self._claims.holder
+        self._newest_chat, self._ids_with_prefix = self._claims.newest_chat, self._claims.ids_with_prefix
         self._background.refresh_row = self._rows.refresh
         self._background.renew_leases = self._leases.renew
         register_fork_hooks(in_child=self._after_fork_in_child)
@@ -155,9 +153,6 @@ class PostgresStore(StoreVerbs, RecordReader, Reporting, Measurable, Transferabl
 
     # --- finding
 
-    def _page(self, criteria: Filter, limit: int, cursor: str | None, order: Order) -> Page:
-        return self._rows.page(criteria, limit, cursor, order)
-
     def chats(self, thread: str) -> Chats | None:
         """Return the chats of a key or pair."""
         newest, current = self._newest_chat(thread), self._holder(thread)
@@ -173,18 +168,6 @@ class PostgresStore(StoreVerbs, RecordReader, Reporting, Measurable, Transferabl
 
     def _exists(self, session: str) -> bool:
         return self.database.fetch_row("session_exists", {"sid": sid_of(session)}) is not None
-
-    def _holder(self, name: str) -> tuple[str, int] | None:
-        return self._claims.holder(name)
-
-    def _newest_chat(self, thread: str) -> tuple[str, int] | None:
-        return self._claims.newest_chat(thread)
-
-    def _ids_with_prefix(self, prefix: str) -> Sequence[str]:
-        return self._claims.ids_with_prefix(prefix)
-
-    def _usage(self, criteria: Filter, days: tuple[str, str], spenders: int) -> UsageReport:
-        return self._rows.usage(criteria, days, spenders)
 
     # --- search
 
