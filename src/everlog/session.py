@@ -49,8 +49,8 @@ from everlog.ports import (
     Results,
     SessionRow,
     UsageReport,
-    days_of,
 )
+from everlog.ports.listing import days_of
 from everlog.settings import Settings
 
 if TYPE_CHECKING:

@@ -18,8 +18,8 @@ from everlog.index.database import Database
 from everlog.index.listing_sql import SQLITE, page_clauses
 from everlog.index.usage_rows import UsageTables
 from everlog.model import Metadata
-from everlog.ports import Filter, Order, Page, SessionRow, UsageReport, parse_cursor
-from everlog.ports.listing import COLUMNS
+from everlog.ports import Filter, Order, Page, SessionRow, UsageReport
+from everlog.ports.listing import COLUMNS, parse_cursor
 
 _metadata_decoder = msgspec.json.Decoder(Metadata)
 _UPSERT = """INSERT INTO session VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)

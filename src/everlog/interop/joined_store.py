@@ -32,9 +32,8 @@ from everlog.ports import (
     Results,
     Store,
     UsageReport,
-    parse_cursor,
 )
-from everlog.ports.listing import cursor_of, sort_key
+from everlog.ports.listing import cursor_of, parse_cursor, sort_key
 from everlog.stores import usage_query
 
 T = TypeVar("T")

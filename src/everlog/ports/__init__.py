@@ -14,20 +14,9 @@ from everlog.ports.capabilities import (
     Transferable,
     Watchable,
 )
-from everlog.ports.listing import Filter, Order, Page, SessionRow, days_of, matcher, parse_cursor, since_ms
+from everlog.ports.listing import Filter, Order, Page, SessionRow
 from everlog.ports.provider import Delta, DeltaCallback, Provider, Request, ToolOutput, Toolset, ToolSpec, ignore_delta
-from everlog.ports.queries import (
-    Chats,
-    DiskUsage,
-    Hit,
-    LargeSession,
-    Query,
-    Results,
-    SessionHit,
-    Spender,
-    StorageArea,
-    UsageReport,
-)
+from everlog.ports.queries import Chats, DiskUsage, Hit, Query, Results, SessionHit, Spender, UsageReport
 from everlog.ports.store import ExpiringLease, Lease, Progress, Store
 
 __all__ = [
@@ -39,7 +28,6 @@ __all__ = [
     "ExpiringLease",
     "Filter",
     "Hit",
-    "LargeSession",
     "Lease",
     "Measurable",
     "Order",
@@ -56,7 +44,6 @@ __all__ = [
     "SessionRow",
     "SharedBetweenMachines",
     "Spender",
-    "StorageArea",
     "Store",
     "SweepResult",
     "Sweepable",
@@ -66,9 +53,5 @@ __all__ = [
     "Transferable",
     "UsageReport",
     "Watchable",
-    "days_of",
     "ignore_delta",
-    "matcher",
-    "parse_cursor",
-    "since_ms",
 ]

@@ -18,8 +18,8 @@ from everlog.log import line_codec
 from everlog.log.fold import MetadataFold, apply_changes
 from everlog.log.parts import part_name, split_at_boundary
 from everlog.model import MARKERS, AnyRecord, Damaged, Entry, Metadata, Part
-from everlog.ports import Filter, Lease, Order, Page, Progress, Results, SessionRow, UsageReport, matcher
-from everlog.ports.listing import make_page
+from everlog.ports import Filter, Lease, Order, Page, Progress, Results, SessionRow, UsageReport
+from everlog.ports.listing import make_page, matcher
 from everlog.settings import SessionSettings, Settings
 from everlog.stores import rules, usage_query
 from everlog.stores.file.log_reader import is_birth_record

@@ -16,7 +16,8 @@ from everlog.ids import epoch_ms
 from everlog.index.search.words import grams
 from everlog.log.markers import Markers
 from everlog.model import MARKERS, AnyRecord, Compaction, Damaged, Entry, Message, Meta, Metadata
-from everlog.ports import Filter, Query, since_ms
+from everlog.ports import Filter, Query
+from everlog.ports.listing import since_ms
 from everlog.redaction import redact
 
 # In the order of their weight; the `grams` column follows them.

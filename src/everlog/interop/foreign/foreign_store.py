@@ -30,9 +30,8 @@ from everlog.ports import (
     Results,
     SessionRow,
     UsageReport,
-    matcher,
 )
-from everlog.ports.listing import MAX_PAGE, make_page
+from everlog.ports.listing import MAX_PAGE, make_page, matcher
 from everlog.stores import rules, usage_query
 from everlog.stores.file import disk
 

@@ -18,8 +18,8 @@ from everlog.index.database import IndexUnusableError
 from everlog.index.listing_rows import SessionIndex
 from everlog.log.fold import MetadataFold
 from everlog.log.parts import part_name
-from everlog.ports import Filter, Order, Page, Progress, SessionRow, SweepResult, parse_cursor
-from everlog.ports.listing import conditions_of
+from everlog.ports import Filter, Order, Page, Progress, SessionRow, SweepResult
+from everlog.ports.listing import conditions_of, parse_cursor
 from everlog.stores.file import metadata_file
 from everlog.stores.file.disk import is_running, map_errors
 from everlog.stores.file.layout import Root

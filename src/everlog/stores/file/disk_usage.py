@@ -7,7 +7,8 @@ from collections.abc import Iterable
 from heapq import nlargest
 from pathlib import Path
 
-from everlog.ports import DiskUsage, LargeSession, SessionRow, StorageArea
+from everlog.ports import DiskUsage, SessionRow
+from everlog.ports.queries import LargeSession, StorageArea
 
 
 def measure_disk_usage(root: Path, rows: Iterable[SessionRow], biggest: int) -> DiskUsage:

@@ -28,18 +28,9 @@ from everlog.log.fold import MetadataFold
 from everlog.log.raw_lines import start_fold
 from everlog.log.usage_fold import session_usage, sum_by_day_and_model
 from everlog.model import Meta, Metadata, Through, UsageRow
-from everlog.ports import (
-    DiskUsage,
-    Filter,
-    LargeSession,
-    Order,
-    Page,
-    SessionRow,
-    StorageArea,
-    UsageReport,
-    parse_cursor,
-)
-from everlog.ports.listing import COLUMNS
+from everlog.ports import DiskUsage, Filter, Order, Page, SessionRow, UsageReport
+from everlog.ports.listing import COLUMNS, parse_cursor
+from everlog.ports.queries import LargeSession, StorageArea
 from everlog.stores.file.log_tail import Report
 from everlog.stores.postgres import schema
 from everlog.stores.postgres.connections import Connection, Database
