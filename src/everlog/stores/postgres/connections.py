@@ -85,7 +85,15 @@ class Database:
 
     def run_idempotent(self, work: Callable[[Connection], T], *, urgent: bool = False) -> T:
         """Run work that can safely be repeated; it is, after contention or a lost connection."""
-        return self.retry_contention(lambda: self._run_with_reconnect(work, urgent))
+
+        def attempt() -> T:
+            try:
+                return self.run_once(work, urgent=urgent)
+            except ConnectionLostError:
+                self.discard_connections()
+            return self.run_once(work, urgent=urgent)
+
+        return self.retry_contention(attempt)
 
     def fetch_all(self, label: str, values: Mapping[str, Any] | None = None) -> list[Any]:
         """Return the rows of a statement of `sql/`."""
@@ -94,13 +102,6 @@ class Database:
     def fetch_row(self, label: str, values: Mapping[str, Any] | None = None) -> Any:
         """Return the first row of a statement of `sql/`; None if there is none."""
         return self.run_idempotent(lambda connection: connection.run(label, values).fetchone())
-
-    def _run_with_reconnect(self, work: Callable[[Connection], T], urgent: bool) -> T:
-        try:
-            return self.run_once(work, urgent=urgent)
-        except ConnectionLostError:
-            self.discard_connections()
-        return self.run_once(work, urgent=urgent)
 
     def run_transaction(self, work: Callable[[Connection], T], *, repeatable: bool = False) -> T:
         """Run work as one transaction, and repeat all of it if the database asks for that.
