@@ -331,7 +331,7 @@ class Session:
 
     def usage(self, *, since: str | None = None, until: str | None = None) -> UsageReport:
         """Sum up its tokens and costs by day (UTC) and model."""
-        from everlog.stores.usage_query import query_usage  # noqa: PLC0415 - not for every session
+        from everlog.log.usage_query import query_usage  # noqa: PLC0415 - not for every session
 
         return query_usage([self.metadata], days_of(Filter(since=since), until), 1)
 

@@ -10,8 +10,9 @@ from typing import Any, NamedTuple
 
 from everlog.index.listing_sql import SqlDialect, filter_conditions, where_clause
 from everlog.log.usage_fold import TOKEN_WEIGHTS, session_usage
+from everlog.log.usage_query import query_usage as summarize_sessions
 from everlog.model import Metadata, UsageRow
-from everlog.ports import Filter, Spender, UsageReport
+from everlog.ports import Filter, UsageReport
 
 _NUMBERS = UsageRow.__struct_fields__[2:-1]
 _INSERT = f"INSERT OR REPLACE INTO spent VALUES ({', '.join('?' * (len(_NUMBERS) + 4))})"
@@ -74,29 +75,15 @@ def query_usage(tables: UsageTables, criteria: Filter, days: tuple[str, str], sp
     )
     count = tables.fetch(f"SELECT count(DISTINCT {session}) {selection}", values)[0][0]
     # Prices are unknown here: the most expensive are among the first by tokens or by stated cost.
-    largest = tables.fetch(
+    sessions = tables.fetch(
         f"""WITH sums AS MATERIALIZED (
             SELECT {session} AS name, {weight} AS weight, {dialect.sum.format("spent.cost")} AS stated
             {selection} GROUP BY {session})
-        SELECT name FROM (
-            SELECT * FROM (SELECT * FROM sums ORDER BY weight DESC, stated DESC, name {limit}) AS heaviest
-            UNION SELECT * FROM (SELECT * FROM sums WHERE stated > 0
-                ORDER BY stated DESC, weight DESC, name {limit}) AS dearest) AS largest
-        ORDER BY weight DESC, stated DESC, name""",
+        SELECT {tables.listing_id}, metadata FROM {tables.listing} WHERE {tables.listing_id} IN (
+            SELECT name FROM (SELECT name FROM sums ORDER BY weight DESC, stated DESC, name {limit}) AS heaviest
+            UNION SELECT name FROM (SELECT name FROM sums WHERE stated > 0
+                ORDER BY stated DESC, weight DESC, name {limit}) AS dearest)""",
         values,
     )
-    parameter = dialect.parameter.format("session")
-    of_session = where_clause([*conditions, f"{session} = {parameter}"])
-
-    def spender(name: Any) -> Spender:
-        values["session"] = name
-        usage = tables.fetch(
-            f"""SELECT max(day), model, {sums} {source} {of_session}
-            GROUP BY model, spent.cost > 0 ORDER BY model, spent.cost > 0 DESC""",
-            values,
-        )
-        row = tables.fetch(f"SELECT metadata FROM {tables.listing} WHERE {tables.listing_id} = {parameter}", values)
-        data = tables.read_metadata(name, row[0][0] if row else None)
-        return Spender(data.id, data.display_title, data.agent, data.sender, tuple(UsageRow(*row) for row in usage))
-
-    return UsageReport(tuple(UsageRow(*row) for row in rows), tuple(spender(name) for (name,) in largest), count)
+    largest = summarize_sessions((tables.read_metadata(*row) for row in sessions), days, spenders).spenders
+    return UsageReport(tuple(UsageRow(*row) for row in rows), largest, count)

@@ -18,6 +18,7 @@ from msgspec.structs import replace
 from everlog.errors import EverlogError, InvalidIdError, NotFoundError, StoreFailedError, UnsupportedError
 from everlog.ids import is_ulid, ulid_at
 from everlog.interop.foreign.foreign_store import ForeignStore
+from everlog.log import usage_query
 from everlog.model import AnyRecord, Damaged, Entry, Metadata, Part
 from everlog.ports import (
     Chats,
@@ -34,7 +35,6 @@ from everlog.ports import (
     UsageReport,
 )
 from everlog.ports.listing import cursor_of, parse_cursor, sort_key
-from everlog.stores import usage_query
 
 T = TypeVar("T")
 

@@ -14,14 +14,14 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from everlog.errors import FormatError
-from everlog.log import line_codec
+from everlog.log import line_codec, usage_query
 from everlog.log.fold import MetadataFold, apply_changes
 from everlog.log.parts import part_name, split_at_boundary
 from everlog.model import MARKERS, AnyRecord, Damaged, Entry, Metadata, Part
 from everlog.ports import Filter, Lease, Order, Page, Progress, Results, SessionRow, UsageReport
 from everlog.ports.listing import make_page, matcher
 from everlog.settings import SessionSettings, Settings
-from everlog.stores import rules, usage_query
+from everlog.stores import rules
 from everlog.stores.file.log_reader import is_birth_record
 from everlog.stores.rules import AppendCall
 from everlog.stores.store_verbs import StoreVerbs

@@ -17,6 +17,7 @@ from everlog.interop.foreign.mirrored_session import Mirror, working_directory
 from everlog.interop.foreign.session_opener import SessionOpener, mirror_key
 from everlog.interop.foreign.transcript_files import ENDING, METADATA_ENDING
 from everlog.interop.formats.live_format import FileEdit, LiveFormat
+from everlog.log import usage_query
 from everlog.model import AnyRecord, Damaged, Entry, Metadata, Part, pair
 from everlog.ports import (
     Chats,
@@ -32,7 +33,7 @@ from everlog.ports import (
     UsageReport,
 )
 from everlog.ports.listing import MAX_PAGE, make_page, matcher
-from everlog.stores import rules, usage_query
+from everlog.stores import rules
 from everlog.stores.file import disk
 
 _CREATION_LOCK = "the making of sessions"  # names a lock file: must not change
