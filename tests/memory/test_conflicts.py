@@ -6,14 +6,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from everlog.memory import conflicts
-from everlog.memory.conflicts import lookup_keys, parse_claim
+from everlog.memory.facts import is_contradiction, lookup_keys, parse_claim
 from everlog.model import Category
 
 
 def contradict(one: str, other: str, kinds: tuple[Category, Category]) -> bool:
     first, second = parse_claim(one, kinds[0]), parse_claim(other, kinds[1])
-    found = conflicts.is_contradiction(first, second)
+    found = is_contradiction(first, second)
     assert not found or set(lookup_keys(first)) & set(lookup_keys(second))
     return found
 

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from everlog.memory import extracted_file, notes
+from everlog.memory.consolidation import DreamDraft
 from everlog.memory.dream import gather, make_plan, prune
-from everlog.memory.dream_draft import DreamDraft
 from everlog.memory.dream_proposal import SessionSummary
 from everlog.memory.dream_state import ConsolidationState, check_gates
 from everlog.memory.notes import MemoryFile, Note, compose

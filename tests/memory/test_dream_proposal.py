@@ -8,8 +8,8 @@ from datetime import date
 import pytest
 
 from everlog.memory import dream_proposal, extracted_file
+from everlog.memory.consolidation import DreamDraft
 from everlog.memory.dream import make_plan
-from everlog.memory.dream_draft import DreamDraft
 from everlog.memory.dream_proposal import SessionSummary
 from everlog.memory.notes import MemoryFile, Note, compose
 from everlog.ports.memory import Fact, Source

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
-from everlog.memory.extraction_rules import MAX_CONFIDENCE, extract, find_facts
+from everlog.memory.extraction import MAX_CONFIDENCE, extract_by_rules, find_facts
 from everlog.model import assistant, tool_result, user
 from everlog.ports.memory import Source
 
@@ -65,8 +65,8 @@ def test_facts_know_their_message_and_are_not_very_sure() -> None:
         replace(user("i prefer tabs"), seq=7),
         replace(user("We use uv.", auto_injected=True), seq=8),
     ]
-    found = extract(messages, "S")
+    found = extract_by_rules(messages, "S")
     assert [one.text for one in found] == ["The user prefers tabs.", "Never push to main."]
     assert {one.source for one in found} == {Source("S", 3)}
     assert all(one.confidence <= MAX_CONFIDENCE for one in found)
-    assert extract(messages, "S", ["never push to main", "User prefers tabs"]) == []
+    assert extract_by_rules(messages, "S", ["never push to main", "User prefers tabs"]) == []

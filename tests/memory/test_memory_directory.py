@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from everlog.errors import ConflictError, InvalidIdError, NotFoundError, SessionBusyError
-from everlog.memory import dream, extraction, extraction_rules
+from everlog.memory import dream, extraction
 from everlog.memory.file_memory import FileMemories, FileMemory, memory_path
 from everlog.memory.memory_directory import MemoryDirectory
 from everlog.model import assistant, user
@@ -246,7 +246,7 @@ def test_from_a_conversation_to_notes_and_back(tmp_path: Path) -> None:
         messages.append(replace(assistant("done"), seq=len(messages) + 1))
         state = memory.extraction_state(name)
         assert extraction.check_gates(extraction.measure_activity(messages, state)).ready
-        found = extraction_rules.extract(extraction.unseen_messages(messages, state), name, memory.known_facts())
+        found = extraction.extract_by_rules(extraction.unseen_messages(messages, state), name, memory.known_facts())
         memory.record_extraction(name, found, extraction.advance_state(messages, state), today)
         assert not extraction.check_gates(extraction.measure_activity(messages, memory.extraction_state(name))).ready
     before = texts(tmp_path)

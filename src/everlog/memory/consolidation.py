@@ -4,29 +4,81 @@ A note holds one fact and its past: former facts are kept below it, struck throu
 until which they held. Of two contradicting facts the newer one wins. A note that a person wrote or
 edited is never changed: a contradicting statement is dropped if it is older than the person's edit
 and becomes a separate note if it is newer; both cases are reported.
+
+Nothing here touches a disk: the changes are collected in a draft, and the plan made of it carries
+the text of the files as they were read, so that whoever applies it can detect edits in between.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from datetime import date
+from typing import Literal
 
 import msgspec
 
 from everlog.memory import notes
-from everlog.memory.conflicts import Claim, is_contradiction, lookup_keys, parse_claim
-from everlog.memory.dream_draft import DreamDraft
 from everlog.memory.extracted_file import FactLine
-from everlog.memory.facts import FactIndex, fact_key, is_command
-from everlog.memory.notes import Note
+from everlog.memory.facts import Claim, FactIndex, fact_key, is_command, is_contradiction, lookup_keys, parse_claim
+from everlog.memory.notes import INDEX_FILE, MemoryFile, Note, is_note
 from everlog.memory.relative_dates import resolve_dates
 from everlog.model import Category
-from everlog.ports.memory import Fact
+from everlog.ports.memory import Change, DreamPlan, Fact
 
 _MAX_TITLE = 60  # characters
 _OPENING = re.compile(r"^(?:the user|please|we decided to|we|the project)\s+", re.IGNORECASE)
 _ORDERS = ("please", "always", "never", "from now on")
+
+
+class DreamDraft:
+    """The files of a memory as they would be after a dream."""
+
+    def __init__(self, files: Iterable[MemoryFile]) -> None:
+        self.originals: Mapping[str, MemoryFile] = {file.path: file for file in files}
+        self.texts = {path: file.text for path, file in self.originals.items()}
+        self.remarks: list[str] = []
+        self._reasons: dict[str, dict[str, None]] = {}  # by path, in order
+
+    def write(self, path: str, text: str, reason: str) -> None:
+        """Set the text of a file."""
+        self.texts[path] = text
+        self._reasons.setdefault(path, {})[reason] = None
+
+    def remove(self, path: str, reason: str) -> None:
+        """Remove a file."""
+        del self.texts[path]
+        self._reasons.setdefault(path, {})[reason] = None
+
+    def may_change(self, path: str) -> bool:
+        """Return whether the file's content was written by us alone."""
+        return path not in self.originals or self.originals[path].generated
+
+    def modified(self, path: str) -> float:
+        """Return when a file was last changed; 0 for one that does not exist yet."""
+        return self.originals[path].modified if path in self.originals else 0.0
+
+    def notes(self) -> list[str]:
+        """Return the paths of the notes, in a stable order."""
+        return sorted(path for path in self.texts if is_note(path))
+
+    def text(self, path: str) -> str:
+        """Return the text that a file would have; nothing if it does not exist."""
+        return self.texts.get(path, "")
+
+    def note(self, path: str) -> Note:
+        """Return the note that a file would be."""
+        return Note(self.text(path))
+
+    def to_plan(self, maker: Literal["rules", "model"] = "rules") -> DreamPlan:
+        """Return the effective changes, notes before the index."""
+        changes: list[Change] = []
+        for path in sorted(self._reasons, key=lambda name: (name == INDEX_FILE, name)):
+            before = self.originals[path].text if path in self.originals else None
+            after = self.texts.get(path)
+            if before != after:
+                changes.append(Change(path, before, after, tuple(self._reasons[path])))
+        return DreamPlan(tuple(changes), tuple(self.remarks), maker)
 
 
 def consolidate(draft: DreamDraft, statements: Sequence[FactLine]) -> set[int]:

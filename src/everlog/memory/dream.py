@@ -20,9 +20,8 @@ from typing import Literal
 
 import msgspec
 
-from everlog.memory import dream_proposal, extracted_file, extraction_rules, index_file
-from everlog.memory.consolidation import consolidate
-from everlog.memory.dream_draft import DreamDraft
+from everlog.memory import dream_proposal, extracted_file, extraction, index_file
+from everlog.memory.consolidation import DreamDraft, consolidate
 from everlog.memory.dream_proposal import SessionSummary
 from everlog.memory.extracted_file import FactLine
 from everlog.memory.facts import is_command, sanitize_line
@@ -65,7 +64,7 @@ def _summary_facts(summary: SessionSummary) -> list[Fact]:
             facts.append(Fact("decision", sanitize_line(item[1].replace("**", "")), 0.4, source))
         elif "constraint" in section or "preference" in section:
             statement = item[1].strip("“”\"' ")
-            for fact in extraction_rules.find_facts(statement, source):
+            for fact in extraction.find_facts(statement, source):
                 facts.append(msgspec.structs.replace(fact, confidence=min(fact.confidence, 0.4)))
     return facts
 

@@ -17,7 +17,7 @@ import msgspec
 
 from everlog.context.fence import Fenced, Origin, block, fence, join_fenced
 from everlog.memory import notes
-from everlog.memory.dream_draft import DreamDraft
+from everlog.memory.consolidation import DreamDraft
 from everlog.memory.extraction import quote_as_data
 from everlog.memory.facts import is_command, is_same_fact, sanitize_line
 from everlog.memory.notes import EXTRACTED_FILE, Kind, MemoryFile, Note, is_note

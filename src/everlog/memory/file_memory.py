@@ -27,7 +27,7 @@ from everlog.context.tokens import TokenCounter, estimate_text
 from everlog.errors import ConflictError, EverlogError, InvalidIdError
 from everlog.ids import epoch_ms, timestamp
 from everlog.log.backward_read import read_live
-from everlog.memory import dream, dream_proposal, extraction, extraction_rules, note_edits, recall
+from everlog.memory import dream, dream_proposal, extraction, note_edits, recall
 from everlog.memory.dream_proposal import SessionSummary
 from everlog.memory.dream_state import MIN_HOURS, MIN_SESSIONS, DreamStateFiles, last_run
 from everlog.memory.extraction import quote_as_data
@@ -184,7 +184,7 @@ class FileMemory(MemoryDirectory):
                 problem = f"{type(error).__name__}: {error}"
         finder: Literal["model", "rules"] = "rules" if facts is None else "model"
         if facts is None:
-            facts = await call(lambda: extraction_rules.extract(new, session, known_facts))
+            facts = await call(lambda: extraction.extract_by_rules(new, session, known_facts))
         after = extraction.advance_state(messages, state)
         new_facts = await call(partial(self.record_extraction, session, facts, after, self._today()))
         return ExtractionResult(tuple(new_facts), finder, verdict.reason, problem)

@@ -206,12 +206,9 @@ def _record_digests(folder: int, contents: Sequence[bytes]) -> None:
         newest = disk.read_small_file(_DIGESTS_FILE, folder).split()[-_MAX_DIGESTS // 2 :]
         disk.replace_small_file(_DIGESTS_FILE, b"\n".join(newest) + rows, folder, durable=True)
         return
-    digests_file = disk.open_file(_DIGESTS_FILE, os.O_WRONLY | os.O_CREAT | os.O_APPEND, folder)
-    try:
+    with disk.opened_file(_DIGESTS_FILE, os.O_WRONLY | os.O_CREAT | os.O_APPEND, folder) as digests_file:
         disk.write_all(digests_file, rows)
         disk.sync(digests_file)
-    finally:
-        os.close(digests_file)
 
 
 def _read_files(folder: int, digests: frozenset[str], prefix: str = "", depth: int = 0) -> Iterator[MemoryFile]:

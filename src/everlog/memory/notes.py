@@ -29,6 +29,7 @@ import math
 import re
 import unicodedata
 from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass
 from datetime import UTC, date, datetime
 from functools import cached_property
 from typing import Any, Literal, get_args
@@ -51,30 +52,31 @@ _SOURCE = re.compile(r"session[\"']?\s*:\s*[\"']?([^\s,\"'{}\[\]]+)[\"']?(?:\s*,
 _FORMER = re.compile(r"~~(.+?)~~ \(until (\d{4}-\d\d-\d\d)\)")
 
 
+@dataclass(frozen=True)
 class Note:
-    """A note as it is in its file. Notes with equal text are equal."""
+    """A note as it is in its file."""
 
-    def __init__(self, text: str) -> None:
-        self.text = text
-        rows = text.split("\n")
-        self._end = _head_end(rows)  # the line of the closing fence, or 0
-        self._rows = rows
+    text: str
 
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Note) and self.text == other.text
+    @cached_property
+    def rows(self) -> list[str]:
+        """Return the lines of its text; do not change the list."""
+        return self.text.split("\n")
 
-    def __hash__(self) -> int:
-        return hash(self.text)
-
-    def __repr__(self) -> str:
-        return f"Note({self.text!r})"
+    @cached_property
+    def head_end(self) -> int:
+        """Return the line that closes the front matter, or 0 if there is none."""
+        if self.rows[0].rstrip() != "---":
+            return 0
+        head = (number for number, row in enumerate(self.rows[1:MAX_HEAD_LINES], 1) if row.rstrip() == "---")
+        return next(head, 0)
 
     @cached_property
     def fields(self) -> dict[str, str]:
         """Return the front matter, keys in lower case; the first of two equal keys wins."""
         fields: dict[str, str] = {}
-        for start, end in _key_spans(self._rows, self._end):
-            match = _KEY.fullmatch("\n".join(self._rows[start:end]))
+        for start, end in _key_spans(self.rows, self.head_end):
+            match = _KEY.fullmatch("\n".join(self.rows[start:end]))
             assert match is not None
             fields.setdefault(match[1].lower(), _parse_value(match[2]))
         return fields
@@ -82,7 +84,7 @@ class Note:
     @property
     def body(self) -> str:
         """Return the text after the front matter, without surrounding empty lines."""
-        return "\n".join(self._rows[self._end + 1 :] if self._end else self._rows).strip()
+        return "\n".join(self.rows[self.head_end + 1 :] if self.head_end else self.rows).strip()
 
     @property
     def name(self) -> str:
@@ -223,8 +225,8 @@ def compose(*, body: str, **fields: Any) -> Note:
 
 def edit(note: Note, *, body: str | None = None, **fields: Any) -> Note:
     """Return the note with these keys changed; None removes a key, `source` takes a sequence."""
-    rows = list(note._rows)
-    end = note._end
+    rows = list(note.rows)
+    end = note.head_end
     if fields and not end:
         rows, end = ["---", "---", *([] if rows[:1] == [""] else [""]), *rows], 1
     carriage_return = "\r" if end and rows[0].endswith("\r") else ""
@@ -264,15 +266,6 @@ def add_evidence(note: Note, sources: Iterable[Source | None], confidence: float
 def strike_out(text: str, until: str) -> str:
     """Return a former fact as it is kept in a note."""
     return f"~~{text.replace('~~', '~')}~~ (until {until})"
-
-
-def _head_end(rows: Sequence[str]) -> int:
-    if rows[0].rstrip() != "---":
-        return 0
-    for number in range(1, min(len(rows), MAX_HEAD_LINES)):
-        if rows[number].rstrip() == "---":
-            return number
-    return 0
 
 
 def _key_spans(rows: Sequence[str], end: int) -> list[tuple[int, int]]:

@@ -62,14 +62,13 @@ def open_locked(path: Path, lock_seconds: float) -> Iterator[int]:
     """Open and lock a directory, created if needed, and finish what a crash interrupted."""
     with disk.map_errors(f"memory {path.name}"):
         path.mkdir(mode=0o700, parents=True, exist_ok=True)
-        with disk.opened_directory(os.fspath(path)) as folder:
-            lock_file = disk.open_file(_LOCK_FILE, os.O_RDWR | os.O_CREAT, folder)
-            try:
-                disk.lock(lock_file, lock_seconds, f"the memory {path.name}")
-                recover(folder)
-                yield folder
-            finally:
-                os.close(lock_file)
+        with (
+            disk.opened_directory(os.fspath(path)) as folder,
+            disk.opened_file(_LOCK_FILE, os.O_RDWR | os.O_CREAT, folder) as lock_file,
+        ):
+            disk.lock(lock_file, lock_seconds, f"the memory {path.name}")
+            recover(folder)
+            yield folder
 
 
 def commit(folder: int, swaps: Sequence[Swap], time: float, report: str, undoes: str = "") -> str:
