@@ -14,14 +14,6 @@ from tests.examples import examples
 from tests.log.test_fold import make_log, steps
 
 
-def collect(records: list[AnyRecord]) -> Markers:
-    markers = Markers()
-    for record in records:
-        if isinstance(record, MARKERS):
-            markers.append(record)
-    return markers
-
-
 def answers(markers: Markers, log: list[AnyRecord]) -> list[object]:
     fates = [markers.fate(record.seq) for record in log if isinstance(record, Message)]
     standing = markers.compactions()
@@ -34,9 +26,9 @@ def answers(markers: Markers, log: list[AnyRecord]) -> list[object]:
 @settings(max_examples=examples(1000), deadline=None)
 def test_markers_say_the_same_in_whatever_order_they_are_read(choices: list[tuple[str, int, int]], cut: int) -> None:
     log = make_log(choices)
-    expected = answers(collect(log), log)
+    expected = answers(Markers.of(log), log)
     backward = Markers()
-    grown = collect([])
+    grown = Markers()
     middle = min(cut, len(log))
     for record in reversed(log):
         if isinstance(record, MARKERS):
@@ -73,12 +65,12 @@ def test_search_finds_the_live_messages_however_they_were_indexed(
 
 
 def test_a_marker_changes_only_records_before_it() -> None:
-    markers = collect([Tombstone(deletes=(1, 5), seq=2), Rewind(to_seq=9, seq=3)])
+    markers = Markers.of([Tombstone(deletes=(1, 5), seq=2), Rewind(to_seq=9, seq=3)])
     assert [markers.fate(seq) for seq in (1, 4, 5)] == ["hidden", "live", "live"]
 
 
 def test_a_restored_message_stays_rewound() -> None:
-    markers = collect([Tombstone(deletes=(2,), seq=3), Rewind(to_seq=1, seq=4), Tombstone(restores=(2,), seq=5)])
+    markers = Markers.of([Tombstone(deletes=(2,), seq=3), Rewind(to_seq=1, seq=4), Tombstone(restores=(2,), seq=5)])
     assert markers.fate(2) == "rewound"
     assert markers.restored_seqs() == set()
 

@@ -66,10 +66,9 @@ def print_messages_json(session: Session, *, everything: bool) -> None:
     answer: dict[str, object] = {"metadata": to_builtins(session.metadata)}
     if everything:
         messages = tuple(entry for entry in entries if isinstance(entry, Message))
-        live = {message.seq for message in view.messages}
-        not_live = {message.seq for message in messages} - live
-        answer["deleted"] = sorted(not_live & view.hidden)
-        answer["rewound"] = sorted(not_live - view.hidden)
+        markers = Markers.of(entries)
+        for name, fate in (("deleted", "hidden"), ("rewound", "rewound")):
+            answer[name] = [message.seq for message in messages if markers.fate(message.seq) == fate]
     answer["messages"] = record_objects(messages)
     output.print_json(answer)
     _warn_of_damage(view)

@@ -40,6 +40,15 @@ class Markers:
         self._rewinds: list[tuple[int, int]] = []
         self._compactions: deque[Compaction] = deque()  # oldest first
 
+    @staticmethod
+    def of(entries: Iterable[Entry]) -> Markers:
+        """Return the markers among entries, given in log order."""
+        markers = Markers()
+        for entry in entries:
+            if isinstance(entry, MARKERS):
+                markers.append(entry)
+        return markers
+
     def append(self, marker: Marker) -> None:
         """Add a marker that is later than all others."""
         if isinstance(marker, Tombstone):

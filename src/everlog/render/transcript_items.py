@@ -22,7 +22,6 @@ from everlog.ids import epoch_ms
 from everlog.log.markers import Fate, Markers
 from everlog.log.tool_pairs import pair_results
 from everlog.model import (
-    MARKERS,
     SCHEMA_VERSION,
     TURN_END,
     TURN_INTERRUPTED,
@@ -140,10 +139,7 @@ def build_items(entries: Iterable[Entry], *, everything: bool = False) -> list[T
     `everything`: also removed messages, one by one, and summaries that no longer stand.
     """
     all_entries = list(entries)
-    markers = Markers()
-    for entry in all_entries:
-        if isinstance(entry, MARKERS):
-            markers.append(entry)
+    markers = Markers.of(all_entries)
     messages = [entry for entry in all_entries if isinstance(entry, Message)]
     shown = messages if everything else [message for message in messages if markers.is_live(message.seq)]
     low = next((entry.seq for entry in all_entries if entry.seq is not None), 0)

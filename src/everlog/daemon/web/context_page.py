@@ -6,22 +6,20 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from itertools import groupby
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-from litestar import Request, Response, get
+from litestar import Response, get
 from litestar.di import NamedDependency
 
 from everlog.agent.agent import Agent, PreparedCall
-from everlog.aio import AsyncSession
 from everlog.context.tokens import estimate
-from everlog.daemon.web.templating import render_response
+from everlog.daemon.web.session_page import SessionView
 from everlog.log.backward_read import LeftOut
 from everlog.log.plain_text import format_call, name_block
 from everlog.model import AnyBlock, Message, Thinking, ToolCall
 from everlog.render.html_text import make_readable
 from everlog.render.humanize import one_line, plural, shorten
 from everlog.render.transcript_items import ROLE_LABELS
-from everlog.runtime.runtime import Runtime
 
 FOLD_CHARACTERS = 400  # longer items are folded
 MAX_CHARACTERS = 20_000  # of one message; the session page has the remainder
@@ -88,18 +86,16 @@ class OmittedGroup(NamedTuple):
 
 
 @get("/context")
-async def show_context(
-    request: Request[Any, Any, Any], runtime: NamedDependency[Runtime], session: NamedDependency[AsyncSession]
-) -> Response[str]:
+async def show_context(view: NamedDependency[SessionView]) -> Response[str]:
     """Show the context."""
+    runtime, session = view.runtime, view.session
     metadata = await session.metadata()
     agent = await runtime.agents.for_session(session)
     prepared = await runtime.prepare(session)
     items = await runtime.store.call(lambda: list(_context_items(prepared, agent)))
     context = prepared.context
-    return render_response(
+    return view.render(
         "context.html",
-        request,
         title=metadata.display_title,
         session_id=session.id,
         model=agent.model,

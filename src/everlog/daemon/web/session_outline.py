@@ -8,17 +8,15 @@ and rewound messages. It does not use the full-text index, which knows words, no
 from __future__ import annotations
 
 import re
-from typing import Any
 
 import msgspec
-from litestar import Request, Response, get
+from litestar import Response, get
 from litestar.di import NamedDependency
 from litestar.params import FromQuery
 from markupsafe import Markup
 
-from everlog.aio import AsyncSession
 from everlog.daemon.web.marker_cache import MarkerCache
-from everlog.daemon.web.templating import render_response
+from everlog.daemon.web.session_page import SessionView
 from everlog.model import Message
 from everlog.render.humanize import one_line
 from everlog.render.marker_index import Prompt
@@ -40,33 +38,22 @@ class MessageHit(msgspec.Struct, frozen=True):
 
 
 @get("/outline")
-async def show_outline(request: Request[Any, Any, Any], session: NamedDependency[AsyncSession]) -> Response[str]:
+async def show_outline(view: NamedDependency[SessionView]) -> Response[str]:
     """Show the user's prompts, one line each."""
-    prompts = await session.store.call(_read_prompts, session.sync, request.app.state.marker_cache)
+    prompts = await view.session.store.call(_read_prompts, view.session.sync, view.cache)
     earlier = max(len(prompts) - MAX_PROMPTS, 0)
-    return render_response(
-        "session_outline.html", request, prompts=prompts[-MAX_PROMPTS:], earlier=earlier, session_id=session.id
-    )
+    return view.render("session_outline.html", prompts=prompts[-MAX_PROMPTS:], earlier=earlier)
 
 
 @get("/find")
 async def find_text(
-    request: Request[Any, Any, Any],
-    session: NamedDependency[AsyncSession],
-    q: FromQuery[str] = "",
-    at: FromQuery[int] = 0,
+    view: NamedDependency[SessionView], q: FromQuery[str] = "", at: FromQuery[int] = 0
 ) -> Response[str]:
     """Show the messages that contain a text, ignoring case; `at` is the current one."""
-    hits = await session.store.call(_find_hits, session.sync, request.app.state.marker_cache, q.strip())
-    return render_response(
-        "session_hits.html",
-        request,
-        hits=hits[:MAX_HITS][::-1],
-        is_complete=len(hits) <= MAX_HITS,
-        q=q.strip(),
-        at=at,
-        session_id=session.id,
-    )
+    text = q.strip()
+    hits = await view.session.store.call(_find_hits, view.session.sync, view.cache, text)
+    is_complete = len(hits) <= MAX_HITS
+    return view.render("session_hits.html", hits=hits[:MAX_HITS][::-1], is_complete=is_complete, q=text, at=at)
 
 
 def _read_prompts(session: Session, cache: MarkerCache) -> list[Prompt]:

@@ -16,6 +16,7 @@ from litestar.di import NamedDependency
 from litestar.params import FromPath, FromQuery
 
 from everlog.aio import AsyncSession
+from everlog.daemon.api.session_lookup import find_session
 from everlog.daemon.error_responses import HttpError
 from everlog.daemon.web.marker_cache import MarkerCache
 from everlog.daemon.web.templating import render_response, session_address
@@ -38,20 +39,97 @@ from everlog.render.transcript_items import MessageItem, block_text
 from everlog.runtime.queue_log import find_queued
 from everlog.runtime.run import Run
 from everlog.runtime.runtime import Runtime
-from everlog.session import Session
 from everlog.wire.requests import MAX_INTEGER
 
 RECORDS_AFTER = 24  # shown after the message that a link leads to
-PageRequest = Request[Any, Any, Any]
 ReadWindow = Callable[[ReadSpan, MarkerIndex], PageWindow]
+
+
+class SessionView:
+    """The session of a request, and what its pages are rendered with."""
+
+    def __init__(self, request: Request[Any, Any, Any], runtime: Runtime, session: AsyncSession) -> None:
+        self.request = request
+        self.runtime = runtime
+        self.session = session
+        self.address = session_address(session.id)
+        self.cache: MarkerCache = request.app.state.marker_cache
+
+    async def render_window(
+        self, template: str, read_window: ReadWindow, *, at: int = 0, full: bool = False
+    ) -> Response[str]:
+        """Read a window and render it, in a thread: highlighting long code is slow."""
+
+        def show() -> Response[str]:
+            session = self.session.sync
+            metadata = session.metadata
+            with self.cache.open(session, metadata) as (markers, read_span):
+                window = read_window(read_span, markers)
+                head = markers.high
+                shown = markers.count_messages_from(window.low) if window.starts_with_summary else None
+            run = self.run
+            running = None
+            if run is not None and window.high >= head:  # its calls without a result are running
+                messages = [item.message for item in window.items if isinstance(item, MessageItem)]
+                running = next((message.seq for message in messages if message.id == run.message_id), 0)
+            return self.render(
+                template,
+                metadata=metadata,
+                items=window.items,
+                blocks=PageBlocks(self.address, running=running, full=full),
+                sender=metadata.sender,
+                window=window,
+                head=head,
+                at=at,
+                at_end=window.high > head,
+                # covered by a summary at the beginning of the window
+                messages_before=0 if shown is None else max(metadata.message_count - shown, 0),
+                run_id=run.id if run else "",
+                partial_answer=make_readable(self.request.app.state.partial_answers.text(session.id)),
+                queue=self.queued_messages(metadata),
+                read_only=metadata.newest_schema > SCHEMA_VERSION,
+            )
+
+        return await self.session.store.call(show)
+
+    def render(self, template: str, **variables: Any) -> Response[str]:
+        """Respond with a rendered template."""
+        return render_response(template, self.request, address=self.address, **variables)
+
+    @property
+    def run(self) -> Run | None:
+        """The running turn, unless it has emitted its end."""
+        run = self.runtime.current(self.session.id)
+        return None if run is None or run.is_ending else run
+
+    def queued_messages(self, metadata: Metadata) -> list[tuple[str, str]]:
+        """Return the run id and the text of each queued message."""
+        queued = (find_queued(self.session.sync, item) for item in metadata.waiting)
+        return [(item[0].run_id or "", one_line(item[0].text[:2_000])[:300]) for item in queued if item]
+
+    async def find_message(self, seq: int) -> Message | None:
+        """Return a message by its seq."""
+        record = await self.session.store.call(self.session.sync.record, min(max(seq, 1), MAX_INTEGER))
+        return record if isinstance(record, Message) else None
+
+    async def export(self, extension: str, media_type: str) -> Response[bytes]:
+        """Respond with the session as a document, with secrets redacted."""
+        written, _ = await self.session.store.call(export_document, self.session.sync, extension)
+        name = re.sub(r"[^A-Za-z0-9]", "-", self.session.id)
+        headers = {"Content-Disposition": f'attachment; filename="{name}.{extension}"'}
+        return Response(next(iter(written.files.values())), media_type=media_type, headers=headers)
+
+
+async def provide_view(
+    request: Request[Any, Any, Any], runtime: NamedDependency[Runtime], session_id: FromPath[str]
+) -> SessionView:
+    """Return the view of the session that the path names."""
+    return SessionView(request, runtime, await find_session(runtime, session_id))
 
 
 @get("/")
 async def show_session(
-    *,
-    request: PageRequest,
-    runtime: NamedDependency[Runtime],
-    session: NamedDependency[AsyncSession],
+    view: NamedDependency[SessionView],
     at: FromQuery[int | None] = None,
     before: FromQuery[int | None] = None,
     after: FromQuery[int | None] = None,
@@ -69,63 +147,39 @@ async def show_session(
             return window_after(read_span, markers, after)
         return window_before(read_span, markers, MAX_INTEGER if before is None else before)
 
-    return await _show_window("session.html", request, runtime, session, read_window, at=at or 0)
+    return await view.render_window("session.html", read_window, at=at or 0)
 
 
 @get("/older")
-async def show_older(
-    request: PageRequest,
-    runtime: NamedDependency[Runtime],
-    session: NamedDependency[AsyncSession],
-    before: FromQuery[int],
-) -> Response[str]:
+async def show_older(view: NamedDependency[SessionView], before: FromQuery[int]) -> Response[str]:
     """Show the window before a seq."""
-    return await _show_window("session_window.html", request, runtime, session, partial(window_before, before=before))
+    return await view.render_window("session_window.html", partial(window_before, before=before))
 
 
 @get("/newer")
-async def show_newer(
-    request: PageRequest,
-    runtime: NamedDependency[Runtime],
-    session: NamedDependency[AsyncSession],
-    after: FromQuery[int],
-) -> Response[str]:
+async def show_newer(view: NamedDependency[SessionView], after: FromQuery[int]) -> Response[str]:
     """Show the window after a seq."""
-    return await _show_window("session_window.html", request, runtime, session, partial(window_after, after=after))
+    return await view.render_window("session_window.html", partial(window_after, after=after))
 
 
 @get("/rows")
-async def show_rows(
-    request: PageRequest,
-    runtime: NamedDependency[Runtime],
-    session: NamedDependency[AsyncSession],
-    low: FromQuery[int],
-    high: FromQuery[int],
-) -> Response[str]:
+async def show_rows(view: NamedDependency[SessionView], low: FromQuery[int], high: FromQuery[int]) -> Response[str]:
     """Show a range of records, such as changed ones."""
-    return await _show_window(
-        "session_rows.html", request, runtime, session, partial(window_between, low=low, high=high)
-    )
+    return await view.render_window("session_rows.html", partial(window_between, low=low, high=high))
 
 
 @get("/messages/{seq:int}")
 async def show_message(
-    request: PageRequest,
-    runtime: NamedDependency[Runtime],
-    session: NamedDependency[AsyncSession],
-    seq: FromPath[int],
-    full: FromQuery[bool] = False,
+    view: NamedDependency[SessionView], seq: FromPath[int], full: FromQuery[bool] = False
 ) -> Response[str]:
     """Show one message; with `full`, up to a much higher limit."""
-    return await _show_window(
-        "session_rows.html", request, runtime, session, partial(window_of_message, seq=seq), full=full
-    )
+    return await view.render_window("session_rows.html", partial(window_of_message, seq=seq), full=full)
 
 
 @get("/messages/{seq:int}/text")
-async def show_text(session: NamedDependency[AsyncSession], seq: FromPath[int]) -> Response[bytes]:
+async def show_text(view: NamedDependency[SessionView], seq: FromPath[int]) -> Response[bytes]:
     """Return the text of a message as plain text, of any length."""
-    message = await _find_message(session, seq)
+    message = await view.find_message(seq)
     if message is None:
         raise HttpError(404, "Message not found")
     texts = filter(None, map(block_text, message.content))
@@ -134,37 +188,33 @@ async def show_text(session: NamedDependency[AsyncSession], seq: FromPath[int]) 
 
 @get("/gone")
 async def show_removed(
-    request: PageRequest, session: NamedDependency[AsyncSession], first: FromQuery[int], last: FromQuery[int]
+    view: NamedDependency[SessionView], first: FromQuery[int], last: FromQuery[int]
 ) -> Response[str]:
     """Show messages that were deleted or rewound."""
-    cache: MarkerCache = request.app.state.marker_cache
 
     def read() -> list[MessageItem]:
-        with cache.open(session.sync, session.sync.metadata) as (markers, read_span):
+        session = view.session.sync
+        with view.cache.open(session, session.metadata) as (markers, read_span):
             return removed_messages(read_span, markers, first, last)
 
-    items = await session.store.call(read)
-    address = session_address(session.id)
-    blocks = PageBlocks(address)
-    return render_response("session_rows.html", request, items=items, blocks=blocks, sender="", address=address)
+    items = await view.session.store.call(read)
+    return view.render("session_rows.html", items=items, blocks=PageBlocks(view.address), sender="")
 
 
 @get("/queue")
-async def show_queue(
-    request: PageRequest, runtime: NamedDependency[Runtime], session: NamedDependency[AsyncSession]
-) -> Response[str]:
+async def show_queue(view: NamedDependency[SessionView]) -> Response[str]:
     """Show the queued messages."""
-    queue = await runtime.store.call(lambda: _queued_messages(session.sync, session.sync.metadata))
-    run = _current_run(runtime, session.id)
-    return render_response("session_queue.html", request, queue=queue, run_id=run.id if run else "")
+    queue = await view.session.store.call(lambda: view.queued_messages(view.session.sync.metadata))
+    run = view.run
+    return view.render("session_queue.html", queue=queue, run_id=run.id if run else "")
 
 
 @get("/pictures/{seq:int}/{number:int}")
 async def show_picture(
-    session: NamedDependency[AsyncSession], seq: FromPath[int], number: FromPath[int]
+    view: NamedDependency[SessionView], seq: FromPath[int], number: FromPath[int]
 ) -> Response[bytes]:
     """Return an image of a message."""
-    message = await _find_message(session, seq)
+    message = await view.find_message(seq)
     picture = None if message is None else decode_picture(message, number)
     if picture is None:
         raise HttpError(404, "Image not found")
@@ -173,90 +223,15 @@ async def show_picture(
 
 
 @get("/export.md")
-async def export_markdown(session: NamedDependency[AsyncSession]) -> Response[bytes]:
-    """Export the session as Markdown, with secrets redacted."""
-    return await _export(session, "md", "text/markdown")
+async def export_markdown(view: NamedDependency[SessionView]) -> Response[bytes]:
+    """Export the session as Markdown."""
+    return await view.export("md", "text/markdown")
 
 
 @get("/export.html")
-async def export_html(session: NamedDependency[AsyncSession]) -> Response[bytes]:
-    """Export the session as one HTML file, with secrets redacted."""
-    return await _export(session, "html", MediaType.HTML)
-
-
-async def _export(session: AsyncSession, extension: str, media_type: str) -> Response[bytes]:
-    written, _ = await session.store.call(export_document, session.sync, extension)
-    name = re.sub(r"[^A-Za-z0-9]", "-", session.id)
-    headers = {"Content-Disposition": f'attachment; filename="{name}.{extension}"'}
-    return Response(next(iter(written.files.values())), media_type=media_type, headers=headers)
-
-
-# --- reading --------------------------------------------------------------------------------
-
-
-async def _find_message(session: AsyncSession, seq: int) -> Message | None:
-    record = await session.store.call(session.sync.record, min(max(seq, 1), MAX_INTEGER))
-    return record if isinstance(record, Message) else None
-
-
-def _queued_messages(session: Session, metadata: Metadata) -> list[tuple[str, str]]:
-    """Return the run id and the text of each queued message."""
-    queued = (find_queued(session, item) for item in metadata.waiting)
-    return [(item[0].run_id or "", one_line(item[0].text[:2_000])[:300]) for item in queued if item]
-
-
-def _current_run(runtime: Runtime, session_id: str) -> Run | None:
-    """Return the running turn, unless it has emitted its end."""
-    run = runtime.current(session_id)
-    return None if run is None or run.is_ending else run
-
-
-async def _show_window(
-    template: str,
-    request: PageRequest,
-    runtime: Runtime,
-    session: AsyncSession,
-    read_window: ReadWindow,
-    *,
-    at: int = 0,
-    full: bool = False,
-) -> Response[str]:
-    """Read a window and render it, in a thread: highlighting long code is slow."""
-    cache: MarkerCache = request.app.state.marker_cache
-
-    def show() -> Response[str]:
-        metadata = session.sync.metadata
-        with cache.open(session.sync, metadata) as (markers, read_span):
-            window = read_window(read_span, markers)
-            head = markers.high
-            shown_messages = markers.count_messages_from(window.low) if window.starts_with_summary else None
-        run = _current_run(runtime, session.id)
-        running = None
-        if run is not None and window.high >= head:  # its calls without a result are running
-            messages = [item.message for item in window.items if isinstance(item, MessageItem)]
-            running = next((message.seq for message in messages if message.id == run.message_id), 0)
-        address = session_address(session.id)
-        return render_response(
-            template,
-            request,
-            metadata=metadata,
-            address=address,
-            items=window.items,
-            blocks=PageBlocks(address, running=running, full=full),
-            sender=metadata.sender,
-            window=window,
-            head=head,
-            at=at,
-            at_end=window.high > head,
-            # covered by a summary at the beginning of the window
-            messages_before=0 if shown_messages is None else max(metadata.message_count - shown_messages, 0),
-            run_id=run.id if run else "",
-            partial_answer=make_readable(request.app.state.partial_answers.text(session.id)),
-            queue=_queued_messages(session.sync, metadata),
-            read_only=metadata.newest_schema > SCHEMA_VERSION,
-        )
-
-    return await runtime.store.call(show)
+async def export_html(view: NamedDependency[SessionView]) -> Response[bytes]:
+    """Export the session as one HTML file."""
+    return await view.export("html", MediaType.HTML)
 
 
 ROUTES = (

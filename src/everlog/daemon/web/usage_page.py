@@ -10,9 +10,9 @@ from litestar.di import NamedDependency
 from litestar.params import FromQuery
 from markupsafe import Markup
 
-from everlog.aio import AsyncSession
 from everlog.app import estimate_price
 from everlog.daemon.api.usage_routes import CANDIDATES
+from everlog.daemon.web.session_page import SessionView
 from everlog.daemon.web.templating import render_response
 from everlog.log.usage_report import UsageSummary, summarize_usage
 from everlog.ports import UsageReport
@@ -48,8 +48,9 @@ async def show_usage(
 
 
 @get("/usage")
-async def show_session_usage(request: Request[Any, Any, Any], session: NamedDependency[AsyncSession]) -> Response[str]:
+async def show_session_usage(view: NamedDependency[SessionView]) -> Response[str]:
     """Show the usage of one session."""
+    request, session = view.request, view.session
     range_name = request.query_params.get("range", "all")
     days = _range_days(range_name)
 
