@@ -156,8 +156,8 @@ def counted(tmp_path: Path) -> Iterator[tuple[everlog.Session, Counting]]:
 
 
 def opened(sketches: MarkerCache, session: everlog.Session, before: int = 2**53) -> PageWindow:
-    with sketches.open(session, session.metadata) as (sketch, span):
-        return window_before(span, sketch, before)
+    with sketches.open(session, session.metadata) as sketch:
+        return window_before(sketch, before)
 
 
 def test_ten_thousand_messages_open_with_one_page_read(counted: tuple[everlog.Session, Counting]) -> None:
@@ -194,8 +194,8 @@ def test_damaged_lines_are_shown_once_wherever_a_page_ends(tmp_path: Path, size:
         before = session.metadata.through.seq + 1
         sketches = MarkerCache()
         while before > 1:
-            with sketches.open(session, session.metadata) as (sketch, span):
-                leaf = window_before(span, sketch, before, size)
+            with sketches.open(session, session.metadata) as sketch:
+                leaf = window_before(sketch, before, size)
             found = [
                 part.seq if isinstance(part, Damaged) else part.message.seq
                 for part in leaf.items
@@ -213,7 +213,7 @@ def test_only_some_sketches_are_kept_and_an_emptied_log_is_sketched_anew(tmp_pat
             one.append(everlog.user("hello"))
             assert len(opened(sketches, one).items) == 1
         assert len(sketches._cached) == MAX_SESSIONS
-        with sketches.open(made[-1], made[-1].metadata) as (sketch, _):
+        with sketches.open(made[-1], made[-1].metadata) as sketch:
             sketch.high = 99  # as if its file had been longer
         assert opened(sketches, made[-1]).high == 2
 

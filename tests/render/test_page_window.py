@@ -11,8 +11,8 @@ from msgspec.structs import replace
 import everlog
 from everlog.log.fold import fold
 from everlog.model import Compaction, Damaged, Entry, Event, Message, Unknown
-from everlog.render.marker_index import MarkerIndex
-from everlog.render.page_window import PageWindow, ReadSpan, window_after, window_before, window_between
+from everlog.render.marker_index import MarkerIndex, ReadSpan
+from everlog.render.page_window import PageWindow, window_after, window_before, window_between
 from everlog.render.transcript_items import MessageItem, NoteItem, RemovedItem, SummaryItem, build_items
 from tests import histories
 
@@ -29,11 +29,11 @@ def spans(entries: Sequence[Entry]) -> tuple[ReadSpan, list[int]]:
     return span, read
 
 
-def backwards(span: ReadSpan, sketch: MarkerIndex, size: int) -> list[PageWindow]:
+def backwards(sketch: MarkerIndex, size: int) -> list[PageWindow]:
     leaves: list[PageWindow] = []
     before = sketch.high + 1
     while before > 1:
-        leaf = window_before(span, sketch, before, size)
+        leaf = window_before(sketch, before, size)
         assert leaf.low < leaf.high == before
         leaves.insert(0, leaf)
         before = leaf.low
@@ -59,10 +59,10 @@ def test_pages_joined_are_what_the_fold_of_the_whole_log_shows(
     session, entries = log_of(steps)
     head = session.metadata.through.seq
     span, _ = spans(entries)
-    sketch = MarkerIndex(head * known // 100)  # begun earlier, and gone on since
-    window_before(span, sketch, sketch.high + 1, size)
+    sketch = MarkerIndex(head * known // 100, span)  # begun earlier, and gone on since
+    window_before(sketch, sketch.high + 1, size)
     sketch.extend(one for one in entries if (one.seq or 0) > sketch.high)
-    leaves = backwards(span, sketch, size)
+    leaves = backwards(sketch, size)
 
     assert said(leaves) == [one for one in build_items(entries) if isinstance(one, MessageItem)]
     view = fold(entries)
@@ -89,11 +89,11 @@ def test_going_on_from_any_place_shows_what_the_whole_log_has_behind_it(
     session, entries = log_of(steps)
     head = session.metadata.through.seq
     span, _ = spans(entries)
-    sketch = MarkerIndex(head)
+    sketch = MarkerIndex(head, span)
     begun = after = head * where // 100
     shown: list[MessageItem] = []
     while after < head:
-        leaf = window_after(span, sketch, after, size)
+        leaf = window_after(sketch, after, size)
         assert leaf.low == after + 1 <= leaf.high
         shown += said([leaf])
         after = leaf.high - 1
@@ -107,11 +107,11 @@ def test_the_newest_page_of_a_long_session_is_all_that_is_read() -> None:
         one for number in range(5_000) for one in (everlog.user(f"ask {number}"), everlog.assistant(f"say {number}"))
     )
     span, read = spans(list(session.entries()))
-    sketch = MarkerIndex(10_000)
-    leaf = window_before(span, sketch, 10_001)
+    sketch = MarkerIndex(10_000, span)
+    leaf = window_before(sketch, 10_001)
     assert len(leaf.items) == 60
     assert sum(read) <= 130
-    older = window_before(span, sketch, leaf.low)
+    older = window_before(sketch, leaf.low)
     assert older.high == leaf.low and sum(read) <= 260
 
 
@@ -121,16 +121,16 @@ def test_a_page_ends_where_a_summary_stands_for_what_came_before() -> None:
     session.append(Compaction(first_kept_seq=41, summary="All of it."))
     session.append(everlog.user("and now"))
     span, read = spans(list(session.entries()))
-    sketch = MarkerIndex(52)
-    leaf = window_before(span, sketch, 53)
+    sketch = MarkerIndex(52, span)
+    leaf = window_before(sketch, 53)
     assert (leaf.low, leaf.starts_with_summary, len(said([leaf]))) == (41, True, 11)
     assert isinstance(leaf.items[0], SummaryItem) and not leaf.items[0].is_expanded
     assert [one.kind for one in leaf.items if isinstance(one, NoteItem)] == ["compacted"]
     assert sum(read) < 40
     assert 50 + 1 - sketch.count_messages_from(41) == 40
-    past = window_before(span, sketch, 41)
+    past = window_before(sketch, 41)
     assert (past.low, past.starts_with_summary, past.is_first, len(past.items)) == (1, False, True, 40)
-    across = window_between(span, sketch, 38, 44)
+    across = window_between(sketch, 38, 44)
     assert [type(one).__name__ for one in across.items] == ["MessageItem"] * 3 + ["SummaryItem"] + ["MessageItem"] * 3
 
 
@@ -146,6 +146,6 @@ def test_what_happened_between_messages_stands_in_its_place() -> None:
         Unknown(record_type="hologram", seq=8),
     ]
     span, _ = spans(entries)
-    leaf = window_before(span, MarkerIndex(8), 9)
+    leaf = window_before(MarkerIndex(8, span), 9)
     kinds = [one.kind if isinstance(one, NoteItem) else type(one).__name__ for one in leaf.items]
     assert kinds == ["MessageItem", "cancelled", "failed", "interrupted", "Damaged", "newer"]

@@ -11,7 +11,7 @@ import pytest
 import everlog
 from everlog.app import open_store
 from everlog.index.search.search_index import SearchIndex
-from everlog.model import Compaction, Entry, Tombstone
+from everlog.model import Compaction, Entry, Rewind, Tombstone
 from everlog.ports import Query, SessionHit
 from everlog.session import Store
 from everlog.settings import SearchSettings, SessionSettings, Settings
@@ -78,6 +78,15 @@ def test_what_was_deleted_is_not_found_and_what_is_restored_is(store: Store) -> 
     assert found(store, "apples") == ["One"]
     session.delete()
     assert found(store, "apples") == []
+
+
+def test_a_restored_message_that_was_rewound_stays_unfound(store: Store) -> None:
+    session = talk(store, "One", "apples", "pears")
+    session.append(Tombstone(deletes=(2,)))
+    session.append(Rewind(to_seq=1))
+    assert found(store, "pears") == []
+    session.append(Tombstone(restores=(1, 2)))
+    assert found(store, "pears") == [] and found(store, "apples") == ["One"]
 
 
 def test_a_message_deleted_before_it_was_taken_in_is_never_found(store: Store) -> None:

@@ -72,7 +72,7 @@ def fold(entries: Iterable[Entry]) -> View:
         elif isinstance(entry, Unknown) and entry.schema_version > SCHEMA_VERSION:
             newer.append(entry)
     return View(
-        messages=tuple(message for message in messages if markers.is_live(message.seq)),
+        messages=tuple(markers.live(messages)),
         compaction=markers.summary(),
         hidden=frozenset(markers.hidden_seqs()),
         damage=tuple(damage),

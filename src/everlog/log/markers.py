@@ -87,6 +87,10 @@ class Markers:
         """Return whether a message is neither rewound nor hidden."""
         return self._visible.get(seq, True) and not (self._rewinds and seq > self._floor(seq))
 
+    def live(self, entries: Iterable[Entry]) -> list[Message]:
+        """Return the live messages among entries."""
+        return [entry for entry in entries if isinstance(entry, Message) and self.is_live(entry.seq)]
+
     def hidden_seqs(self) -> set[int]:
         """Return the seqs that a tombstone hides, rewound ones too."""
         return {seq for seq, is_visible in self._visible.items() if not is_visible}

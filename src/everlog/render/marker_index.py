@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from array import array
 from bisect import bisect_left
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 import msgspec
 from msgspec.structs import replace
@@ -21,6 +21,10 @@ from everlog.render.humanize import one_line
 
 MAX_PROMPT = 120  # characters kept of a prompt
 _MAX_READ = 2_000  # characters read of a prompt to get them
+_STEP = 500  # records read at once to extend the index
+
+# Returns the entries with a seq in [low, high), in log order, damaged ones included.
+ReadSpan = Callable[[int, int], Sequence[Entry]]
 
 
 class Prompt(msgspec.Struct, frozen=True, gc=False):
@@ -34,8 +38,9 @@ class Prompt(msgspec.Struct, frozen=True, gc=False):
 class MarkerIndex(Markers):
     """The markers of the records from `low` to `high`, their prompts and their messages."""
 
-    def __init__(self, head: int) -> None:
+    def __init__(self, head: int, read: ReadSpan) -> None:
         super().__init__()
+        self._read = read
         self.low = head + 1  # Invariant: every record from here to `high` was added once
         self.high = head
         self._prompts: list[Prompt] = []  # oldest first
@@ -43,15 +48,29 @@ class MarkerIndex(Markers):
 
     # --- growing
 
-    def extend_back(self, low: int, entries: Sequence[Entry]) -> None:
-        """Add the records from `low` up to the start of the index, given in log order."""
+    def read(self, low: int, high: int) -> Sequence[Entry]:
+        """Read the records in [low, high), and index those before the start of the index.
+
+        `high` is within the index, or at its start.
+        """
+        entries = self._read(low, high)
+        if low < self.low:
+            self._extend_back([entry for entry in entries if entry.seq is None or entry.seq < self.low])
+            self.low = low
+        return entries
+
+    def extend_to(self, low: int) -> None:
+        """Extend the index back to a seq."""
+        while self.low > max(low, 1):
+            self.read(max(low, 1, self.low - _STEP), self.low)
+
+    def _extend_back(self, entries: Sequence[Entry]) -> None:
         messages = [entry for entry in entries if isinstance(entry, Message)]
         self._prompts[:0] = _prompts(messages)
         self._message_seqs[:0] = array("q", (message.seq for message in messages))
         for entry in reversed(entries):
             if isinstance(entry, MARKERS):
                 self.prepend(replace(entry, line=b""))
-        self.low = min(self.low, low)
 
     def extend(self, entries: Iterable[Entry]) -> None:
         """Add the records appended after `high`, in log order."""

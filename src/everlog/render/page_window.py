@@ -10,7 +10,7 @@ little further for the other: the window of the call shows the result, the other
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from math import inf
 
 import msgspec
@@ -27,9 +27,6 @@ MAX_ANSWERS = 150_000  # characters of answers, the slowest part to render, abov
 _MAX_ANSWER = 15_000  # characters counted of one answer; a longer one is shown cut
 _FIRST_STEP, _MAX_STEP = 8, 64  # records read in one step
 
-# Returns the entries with a seq in [low, high), in log order, damaged ones included.
-ReadSpan = Callable[[int, int], Sequence[Entry]]
-
 
 class PageWindow(msgspec.Struct, frozen=True):
     """The items shown of the records in [low, high)."""
@@ -45,17 +42,17 @@ class PageWindow(msgspec.Struct, frozen=True):
         return self.low <= 1
 
 
-def window_before(read: ReadSpan, markers: MarkerIndex, before: int, size: int = WINDOW_SIZE) -> PageWindow:
+def window_before(index: MarkerIndex, before: int, size: int = WINDOW_SIZE) -> PageWindow:
     """Return the window that ends before a seq."""
-    before = markers.clamp(before)
-    extend_index(read, markers, before)
+    before = index.clamp(before)
+    index.extend_to(before)
     entries: list[Entry] = []
     low, step, count, total_bytes, weight = before, _FIRST_STEP, 0, 0, 0
     begin = 0  # the first seq of the window, once known
     while low > 1 and not begin:
         start = max(1, low - step)
-        chunk = _read_indexed(read, markers, start, low)
-        boundary = markers.summary_end_before(before)
+        chunk = index.read(start, low)
+        boundary = index.summary_end_before(before)
         for entry in reversed(chunk):
             seq = entry.seq
             if seq is not None and seq < (begin or boundary):
@@ -63,7 +60,7 @@ def window_before(read: ReadSpan, markers: MarkerIndex, before: int, size: int =
             entries.append(entry)
             total_bytes += 0 if isinstance(entry, Damaged) else len(entry.line)
             if isinstance(entry, Message) and entry.role != "toolResult":
-                count += markers.is_live(entry.seq)
+                count += index.is_live(entry.seq)
                 weight += _weight(entry)
             is_full = count >= size or total_bytes >= MAX_BYTES or weight >= MAX_ANSWERS
             if seq is not None and (is_full or before - seq >= MAX_RECORDS):
@@ -73,100 +70,80 @@ def window_before(read: ReadSpan, markers: MarkerIndex, before: int, size: int =
             break
         step = min(step * 2, _MAX_STEP)
     entries.reverse()
-    return _build_window(read, markers, max(low, 1), before, entries)
+    return _build_window(index, max(low, 1), before, entries)
 
 
-def window_after(read: ReadSpan, markers: MarkerIndex, after: int, size: int = WINDOW_SIZE) -> PageWindow:
+def window_after(index: MarkerIndex, after: int, size: int = WINDOW_SIZE) -> PageWindow:
     """Return the window that begins after a seq."""
-    low = markers.clamp(after) + 1
-    extend_index(read, markers, low)
+    low = index.clamp(after) + 1
+    index.extend_to(low)
     entries: list[Entry] = []
     high, count, total_bytes, weight = low, 0, 0, 0
-    while high <= markers.high and count < size and high - low < MAX_RECORDS:
+    while high <= index.high and count < size and high - low < MAX_RECORDS:
         if total_bytes >= MAX_BYTES or weight >= MAX_ANSWERS:
             break
-        chunk = read(high, min(high + _FIRST_STEP, markers.high + 1))
+        chunk = index.read(high, min(high + _FIRST_STEP, index.high + 1))
         entries += chunk
-        high = min(high + _FIRST_STEP, markers.high + 1)
+        high = min(high + _FIRST_STEP, index.high + 1)
         count += sum(isinstance(entry, Message) and entry.role != "toolResult" for entry in chunk)
         total_bytes += sum(0 if isinstance(entry, Damaged) else len(entry.line) for entry in chunk)
         weight += sum(_weight(entry) for entry in chunk if isinstance(entry, Message))
-    return _build_window(read, markers, low, high, entries)
+    return _build_window(index, low, high, entries)
 
 
 def _weight(message: Message) -> int:
     return min(len(message.line), _MAX_ANSWER) if message.role == "assistant" else 0
 
 
-def window_between(read: ReadSpan, markers: MarkerIndex, low: int, high: int) -> PageWindow:
+def window_between(index: MarkerIndex, low: int, high: int) -> PageWindow:
     """Return the window of the records in [low, high), at most MAX_RECORDS of them."""
-    low = max(markers.clamp(low), 1)
-    high = min(markers.clamp(high), low + MAX_RECORDS)
-    extend_index(read, markers, low)
-    return _build_window(read, markers, low, high, read(low, high))
+    low = max(index.clamp(low), 1)
+    high = min(index.clamp(high), low + MAX_RECORDS)
+    index.extend_to(low)
+    return _build_window(index, low, high, index.read(low, high))
 
 
-def window_of_message(read: ReadSpan, markers: MarkerIndex, seq: int) -> PageWindow:
+def window_of_message(index: MarkerIndex, seq: int) -> PageWindow:
     """Return a window with the one item that shows a message; for a result, that of its call."""
-    seq = markers.clamp(seq)
-    window = window_between(read, markers, seq, seq + 1)
+    seq = index.clamp(seq)
+    window = window_between(index, seq, seq + 1)
     if window.items:
         return window
-    messages = (entry for entry in read(seq, seq + 1) if isinstance(entry, Message))
+    messages = (entry for entry in index.read(seq, seq + 1) if isinstance(entry, Message))
     call_ids = {message.tool_call_id for message in messages} - {None}
     position = seq
     while call_ids and position > max(1, seq - MAX_RECORDS):
         start = max(1, position - _MAX_STEP)
-        earlier = _read_indexed(read, markers, start, position)
-        for message in reversed(_live_messages(earlier, markers)):
+        earlier = index.read(start, position)
+        for message in reversed(index.live(earlier)):
             if any(call.id in call_ids for call in message.tool_calls):
-                return window_between(read, markers, message.seq, message.seq + 1)
+                return window_between(index, message.seq, message.seq + 1)
         position = start
     return window
 
 
-def removed_messages(read: ReadSpan, markers: MarkerIndex, first: int, last: int) -> list[MessageItem]:
+def removed_messages(index: MarkerIndex, first: int, last: int) -> list[MessageItem]:
     """Return the deleted or rewound messages from `first` to `last`."""
-    first = max(markers.clamp(first), 1)
-    last = min(markers.clamp(last), first + MAX_RECORDS)
-    extend_index(read, markers, first)
-    messages = [m for m in read(first, last + 1) if isinstance(m, Message) and not markers.is_live(m.seq)]
+    first = max(index.clamp(first), 1)
+    last = min(index.clamp(last), first + MAX_RECORDS)
+    index.extend_to(first)
+    messages = [m for m in index.read(first, last + 1) if isinstance(m, Message) and not index.is_live(m.seq)]
     results = ToolResults(messages)
-    return [item for message in messages for item in results.items(message, markers.fate(message.seq))]
-
-
-def extend_index(read: ReadSpan, markers: MarkerIndex, low: int, step: int = 500) -> None:
-    """Extend a marker index back to a seq."""
-    while markers.low > max(low, 1):
-        _read_indexed(read, markers, max(low, 1, markers.low - step), markers.low)
-
-
-def _read_indexed(read: ReadSpan, markers: MarkerIndex, low: int, high: int) -> Sequence[Entry]:
-    entries = read(low, high)
-    if low < markers.low:
-        new = [entry for entry in entries if entry.seq is None or entry.seq < markers.low]
-        markers.extend_back(low, new)
-    return entries
+    return [item for message in messages for item in results.items(message, index.fate(message.seq))]
 
 
 # --- items of a window -------------------------------------------------------------------------
 
 
-def _build_window(read: ReadSpan, markers: MarkerIndex, low: int, high: int, entries: Sequence[Entry]) -> PageWindow:
-    results = ToolResults(_paired_messages(read, markers, low, high, _live_messages(entries, markers)))
-    end = high if high <= markers.high else inf  # a summary may stand after the last record
-    items = tuple(arrange_items(entries, markers, results, (low, end)))
+def _build_window(index: MarkerIndex, low: int, high: int, entries: Sequence[Entry]) -> PageWindow:
+    results = ToolResults(_paired_messages(index, low, high, index.live(entries)))
+    end = high if high <= index.high else inf  # a summary may stand after the last record
+    items = tuple(arrange_items(entries, index, results, (low, end)))
     first = items[0] if items else None
     return PageWindow(low, high, items, isinstance(first, SummaryItem) and not first.is_expanded)
 
 
-def _live_messages(entries: Sequence[Entry], markers: MarkerIndex) -> list[Message]:
-    return [entry for entry in entries if isinstance(entry, Message) and markers.is_live(entry.seq)]
-
-
-def _paired_messages(
-    read: ReadSpan, markers: MarkerIndex, low: int, high: int, live: Sequence[Message]
-) -> list[Message]:
+def _paired_messages(index: MarkerIndex, low: int, high: int, live: Sequence[Message]) -> list[Message]:
     """Return the live messages of a window and of its surroundings, as far as open calls and results need them."""
     before: list[Message] = []
     after: list[Message] = []
@@ -176,11 +153,11 @@ def _paired_messages(
         is_complete = _is_complete(messages, range(len(before), len(before) + len(live)))
         if not is_complete and first > max(1, low - MAX_RECORDS):
             start = max(1, first - _MAX_STEP)
-            before[:0] = _live_messages(_read_indexed(read, markers, start, first), markers)
+            before[:0] = index.live(index.read(start, first))
             first = start
-        elif not is_complete and end <= min(markers.high, high + MAX_RECORDS):
-            stop = min(end + _MAX_STEP, markers.high + 1)
-            after += _live_messages(read(end, stop), markers)
+        elif not is_complete and end <= min(index.high, high + MAX_RECORDS):
+            stop = min(end + _MAX_STEP, index.high + 1)
+            after += index.live(index.read(end, stop))
             end = stop
         else:
             return messages
@@ -189,6 +166,6 @@ def _paired_messages(
 def _is_complete(messages: Sequence[Message], inside: range) -> bool:
     """Return whether every call in a window has its result, and every result an earlier call."""
     pairs = pair_results(messages)
-    early = (index for index, caller in pairs.caller.items() if caller > index)
-    calls = (index for index, _ in pairs.open_calls)
-    return not any(index in inside for index in (*early, *calls, *pairs.strays))
+    early = (result for result, caller in pairs.caller.items() if caller > result)
+    calls = (call for call, _ in pairs.open_calls)
+    return not any(position in inside for position in (*early, *calls, *pairs.strays))

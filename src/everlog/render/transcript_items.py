@@ -140,10 +140,10 @@ def build_items(entries: Iterable[Entry], *, everything: bool = False) -> list[T
     """
     all_entries = list(entries)
     markers = Markers.of(all_entries)
-    messages = [entry for entry in all_entries if isinstance(entry, Message)]
-    shown = messages if everything else [message for message in messages if markers.is_live(message.seq)]
+    recorded = [entry for entry in all_entries if isinstance(entry, Message)]
+    results = ToolResults(recorded if everything else markers.live(recorded))
     low = next((entry.seq for entry in all_entries if entry.seq is not None), 0)
-    return list(arrange_items(all_entries, markers, ToolResults(shown), (low, inf), everything=everything))
+    return list(arrange_items(all_entries, markers, results, (low, inf), everything=everything))
 
 
 def arrange_items(

@@ -97,31 +97,32 @@ class EventPrinter:
 
     def on_event(self, event: RunEvent) -> Iterator[OutputItem]:
         """Yield the output of an event."""
+        run = event.run_id or ""
         match event:
             case events.StreamDelta():
                 yield from self._flush_thinking()
-                self._set_run_of(event)
+                self._set_run(run)
                 chunks = list(self._blocks.feed(event.text))  # also if nothing of it is shown
                 if not self._joined_midway:
                     self._has_shown_text = True
                     yield from map(_to_output, chunks)
                 return
             case events.ThinkingDelta():
-                self._set_run_of(event)
+                self._set_run(run)
                 self._thinking.append(event.text)
                 return
         yield from self._flush_thinking()
         match event:
             case events.RunStart():
-                self._set_run_of(event)
+                self._set_run(run)
                 self._joined_midway = self._has_shown_part = False
-                self.waiting.pop(event.run_id or "", None)
+                self.waiting.pop(run, None)
             case events.Queued():
-                self.waiting.setdefault(event.run_id or "", "")
+                self.waiting.setdefault(run, "")
                 yield Line(f"queued: {len(self.waiting)}")
             case events.ToolStart():
                 yield from self._flush_text()
-                self._set_run_of(event)
+                self._set_run(run)
                 self._calls[event.tool_call_id] = event
             case events.ToolResult():
                 yield self._on_tool_result(event)
@@ -130,19 +131,20 @@ class EventPrinter:
             case events.MessageComplete():
                 yield from self._flush_text()
                 # A queued message may be answered by another process: this is its only event.
-                if text := self.waiting.get(event.run_id or ""):
-                    yield from self._show_prompt(event.run_id or "", text)
+                if text := self.waiting.get(run):
+                    yield from self._show_prompt(run, text)
                 if event.content and self._last_answer_seq != event.seq:
                     yield Markdown(output.safe(event.content))
                 self._last_answer_seq = event.seq
                 yield Line(_format_completion(event))
-                self._end_run(event)
+                self._end_run(run)
             case events.Error():
                 yield from self._flush_text()
                 yield self._on_error(event)
-                self._end_run(event)
+                self._end_run(run)
             case _:
-                yield from self._notice(event)
+                if notice := _notice_text(event):  # it is not part of a turn
+                    yield Line(output.one_line(notice))
 
     def tail(self, columns: int) -> list[Line]:
         """Return lines for what is unfinished: the last text, thinking and running tool calls."""
@@ -177,9 +179,6 @@ class EventPrinter:
 
     # --- the parts of a turn
 
-    def _set_run_of(self, event: RunEvent) -> None:
-        self._set_run(event.run_id or "")
-
     def _set_run(self, run: str) -> None:
         if self.run != run:
             self.run = run
@@ -191,10 +190,10 @@ class EventPrinter:
             self._prompted_runs.append(run)
             yield Line(format_prompt(text), "bold")
 
-    def _end_run(self, event: RunEvent) -> None:
-        self.waiting.pop(event.run_id or "", None)
-        self._ended_runs.append(event.run_id or "")
-        if self.run == event.run_id:
+    def _end_run(self, run: str) -> None:
+        self.waiting.pop(run, None)
+        self._ended_runs.append(run)
+        if self.run == run:
             self.run = ""
             self._calls.clear()
 
@@ -264,12 +263,6 @@ class EventPrinter:
             return Line("cancelled" if is_queued else "stopped; the text so far is kept", "yellow")
         hint = f" ({event.hint})" if event.hint else ""
         return Line(f"✗ {output.one_line(event.message + hint)}", "red")
-
-    def _notice(self, event: RunEvent) -> Iterator[OutputItem]:
-        """Yield a one-line notice for an event that is not part of a turn."""
-        text = _notice_text(event)
-        if text:
-            yield Line(output.one_line(text))
 
 
 def format_prompt(text: str) -> str:

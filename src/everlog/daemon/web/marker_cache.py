@@ -13,8 +13,7 @@ from itertools import chain
 from threading import Lock
 
 from everlog.model import Entry, Metadata
-from everlog.render.marker_index import MarkerIndex
-from everlog.render.page_window import ReadSpan
+from everlog.render.marker_index import MarkerIndex, ReadSpan
 from everlog.session import Session
 
 MAX_SESSIONS = 24
@@ -28,21 +27,21 @@ class MarkerCache:
         self._lock = Lock()
 
     @contextmanager
-    def open(self, session: Session, metadata: Metadata) -> Iterator[tuple[MarkerIndex, ReadSpan]]:
-        """Lock a session's marker index, extended to its last record, with a reader of its log."""
+    def open(self, session: Session, metadata: Metadata) -> Iterator[MarkerIndex]:
+        """Lock a session's marker index, extended to its last record."""
         head = metadata.through.seq
         with self._lock:
             cached = self._cached.pop(session.id, None)
             if cached is None or cached[0].high > head:  # its files were replaced
-                cached = (MarkerIndex(head), Lock())
+                cached = (MarkerIndex(head, log_reader(session)), Lock())
             self._cached[session.id] = cached
             while len(self._cached) > MAX_SESSIONS:
                 self._cached.popitem(last=False)
-        markers, lock = cached
+        index, lock = cached
         with lock:
-            if markers.high < head:
-                markers.extend(log_reader(session)(markers.high + 1, head + 1))
-            yield markers, log_reader(session)
+            if index.high < head:
+                index.extend(index.read(index.high + 1, head + 1))
+            yield index
 
 
 def log_reader(session: Session) -> ReadSpan:

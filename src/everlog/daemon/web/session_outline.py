@@ -20,7 +20,6 @@ from everlog.daemon.web.session_page import SessionView
 from everlog.model import Message
 from everlog.render.humanize import one_line
 from everlog.render.marker_index import Prompt
-from everlog.render.page_window import extend_index
 from everlog.render.transcript_items import ROLE_LABELS, block_text
 from everlog.session import Session
 
@@ -57,9 +56,9 @@ async def find_text(
 
 
 def _read_prompts(session: Session, cache: MarkerCache) -> list[Prompt]:
-    with cache.open(session, session.metadata) as (markers, read_span):
-        extend_index(read_span, markers, 1)
-        return markers.prompts()
+    with cache.open(session, session.metadata) as index:
+        index.extend_to(1)
+        return index.prompts()
 
 
 def _find_hits(session: Session, cache: MarkerCache, text: str) -> list[MessageHit]:
@@ -77,9 +76,9 @@ def _find_hits(session: Session, cache: MarkerCache, text: str) -> list[MessageH
         snippet = next(filter(None, snippets), None)
         if snippet is None:
             continue
-        with cache.open(session, metadata) as (markers, read_span):
-            extend_index(read_span, markers, entry.seq)
-            if not markers.is_live(entry.seq):
+        with cache.open(session, metadata) as index:
+            index.extend_to(entry.seq)
+            if not index.is_live(entry.seq):
                 continue
         hits.append(MessageHit(entry.seq, ROLE_LABELS[entry.role], snippet))
         if len(hits) > MAX_HITS:

@@ -28,7 +28,6 @@ from everlog.render.humanize import one_line
 from everlog.render.marker_index import MarkerIndex
 from everlog.render.page_window import (
     PageWindow,
-    ReadSpan,
     removed_messages,
     window_after,
     window_before,
@@ -42,7 +41,7 @@ from everlog.runtime.runtime import Runtime
 from everlog.wire.requests import MAX_INTEGER
 
 RECORDS_AFTER = 24  # shown after the message that a link leads to
-ReadWindow = Callable[[ReadSpan, MarkerIndex], PageWindow]
+ReadWindow = Callable[[MarkerIndex], PageWindow]
 
 
 class SessionView:
@@ -63,10 +62,10 @@ class SessionView:
         def show() -> Response[str]:
             session = self.session.sync
             metadata = session.metadata
-            with self.cache.open(session, metadata) as (markers, read_span):
-                window = read_window(read_span, markers)
-                head = markers.high
-                shown = markers.count_messages_from(window.low) if window.starts_with_summary else None
+            with self.cache.open(session, metadata) as index:
+                window = read_window(index)
+                head = index.high
+                shown = index.count_messages_from(window.low) if window.starts_with_summary else None
             run = self.run
             running = None
             if run is not None and window.high >= head:  # its calls without a result are running
@@ -136,16 +135,16 @@ async def show_session(
 ) -> Response[str]:
     """Show the end of a session, or the page at a message or before or after a seq."""
 
-    def read_window(read_span: ReadSpan, markers: MarkerIndex) -> PageWindow:
+    def read_window(index: MarkerIndex) -> PageWindow:
         if at is not None:
-            high = markers.clamp(at) + RECORDS_AFTER
-            window = window_before(read_span, markers, high if high < markers.high else MAX_INTEGER)
+            high = index.clamp(at) + RECORDS_AFTER
+            window = window_before(index, high if high < index.high else MAX_INTEGER)
             if window.low > at:  # the window starts at a summary after the message
-                return window_between(read_span, markers, at - RECORDS_AFTER, high)
+                return window_between(index, at - RECORDS_AFTER, high)
             return window
         if after is not None:
-            return window_after(read_span, markers, after)
-        return window_before(read_span, markers, MAX_INTEGER if before is None else before)
+            return window_after(index, after)
+        return window_before(index, MAX_INTEGER if before is None else before)
 
     return await view.render_window("session.html", read_window, at=at or 0)
 
@@ -194,8 +193,8 @@ async def show_removed(
 
     def read() -> list[MessageItem]:
         session = view.session.sync
-        with view.cache.open(session, session.metadata) as (markers, read_span):
-            return removed_messages(read_span, markers, first, last)
+        with view.cache.open(session, session.metadata) as index:
+            return removed_messages(index, first, last)
 
     items = await view.session.store.call(read)
     return view.render("session_rows.html", items=items, blocks=PageBlocks(view.address), sender="")
