@@ -18,19 +18,17 @@ from everlog.agent.turn_lease import acquire_lease
 from everlog.aio import AsyncStore
 from everlog.errors import EverlogError, NotFoundError
 from everlog.ids import timestamp
-from everlog.model import Damaged
 from everlog.runtime.background_task import BackgroundTask
 from everlog.wire.events import RunEvent, SessionChanged
 from everlog.wire.responses import Damage, IntegrityStatus
 
 
-class Repair(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+class Repair(msgspec.Struct, frozen=True, kw_only=True):
     """The repairs made to a session, and the damage that is left."""
 
-    session: str
     at: str
-    done: tuple[str, ...]
-    left: tuple[Damaged, ...]
+    done: list[str]
+    left: list[Damage]
 
 
 _NOT_RUN = IntegrityStatus(running=False, started_at=None, ended_at=None, done=0, of=0, ok=True, damage=[], failure="")
@@ -55,11 +53,12 @@ class IntegrityCheck:
             self.task.wake()
         return self.progress
 
-    async def verify(self, session_id: str) -> tuple[Damaged, ...]:
+    async def verify(self, session_id: str) -> list[Damage]:
         """Check one session now, update its problems, and return its damage."""
         with self._clear_if_missing(session_id):
-            damage = await self._store.call(self._store.sync.port.verify, session_id)
-        self._set_damage(session_id, [Damage.of(session_id, damaged) for damaged in damage])
+            damaged = await self._store.call(self._store.sync.port.verify, session_id)
+        damage = [Damage.of(session_id, item) for item in damaged]
+        self._set_damage(session_id, damage)
         return damage
 
     async def repair(self, session_id: str) -> Repair:
@@ -69,7 +68,7 @@ class IntegrityCheck:
             async with acquire_lease(session):
                 done = await session.repair()
         remaining = await self.verify(session.id)
-        report = Repair(session=session.id, at=self._now(), done=done, left=remaining)
+        report = Repair(at=self._now(), done=list(done), left=remaining)
         self.repairs[session.id] = report
         return report
 

@@ -23,17 +23,8 @@ class Queue:
     """The queues of all sessions that this process works on."""
 
     def __init__(self, answerer: Answerer, *, max_waiting: int, emit: Sink) -> None:
-        self._workers = Workers(answerer, emit, max_waiting)
-        self._queues = self._workers.queues
-
-    @property
-    def max_waiting(self) -> int:
-        """The number of messages that may wait for one session."""
-        return self._workers.max_waiting
-
-    @max_waiting.setter
-    def max_waiting(self, count: int) -> None:
-        self._workers.max_waiting = count
+        self.workers = Workers(answerer, emit, max_waiting)
+        self._queues = self.workers.queues
 
     def works_on(self, session: str) -> bool:
         """Return whether this process has runs of a session."""
@@ -71,7 +62,7 @@ class Queue:
 
     async def _submit(self, session: AsyncSession, message: Message, options: TurnOptions) -> Run:
         async with self._locked(session) as queue:
-            if self._workers.is_closed:
+            if self.workers.is_closed:
                 raise SessionBusyError("the daemon is shutting down", hint="send it again later")
             return await queue.submit(message, options)
 
@@ -93,7 +84,7 @@ class Queue:
         A queue that was dropped while we waited for its lock is replaced by a new one.
         """
         while True:
-            queue = self._queues.setdefault(session.id, SessionQueue(session, self._workers))
+            queue = self._queues.setdefault(session.id, SessionQueue(session, self.workers))
             async with queue.lock:
                 if self._queues.get(session.id) is queue:
                     try:
@@ -136,13 +127,13 @@ class Queue:
 
         Waiting messages are recorded and continue after the next start.
         """
-        self._workers.is_closed = True
+        self.workers.is_closed = True
         for queue in list(self._queues.values()):  # a message that is being accepted counts too
             async with queue.lock:
                 queue.drop_if_idle()
-        if not self._workers.tasks:
+        if not self.workers.tasks:
             return
-        _, unfinished = await asyncio.wait(set(self._workers.tasks), timeout=seconds)
+        _, unfinished = await asyncio.wait(set(self.workers.tasks), timeout=seconds)
         for queue in list(self._queues.values()):
             queue.stop_turn()
         if unfinished:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from itertools import islice
-from typing import Any
+from typing import Any, TypeGuard
 
 import msgspec
 
@@ -13,7 +13,7 @@ from everlog.agent.turn_lease import is_lost
 from everlog.aio import AsyncSession
 from everlog.errors import ConflictError, EverlogError, ProviderError, RunCancelledError, SessionBusyError
 from everlog.log.line_codec import from_object, to_object
-from everlog.model import QUEUED, TURN_END, TURN_INTERRUPTED, WITHDRAWN, Event, Message, Metadata, Usage
+from everlog.model import QUEUED, TURN_END, TURN_INTERRUPTED, WITHDRAWN, Entry, Event, Message, Metadata, Usage
 from everlog.ports import Lease
 from everlog.session import R, Session
 from everlog.stores.rules import RETRY_WINDOW
@@ -71,15 +71,8 @@ def withdrawn_error(session: str, run_id: str) -> RunCancelledError:
 def find_queued(session: Session, message_id: str) -> tuple[Message, TurnOptions] | None:
     """Return a waiting message and its options, or None if its event cannot be read."""
     for entry in session.store.port.tail(session.id):  # newest first: it was added recently
-        if isinstance(entry, Event) and entry.kind == QUEUED and entry.data.get("id") == message_id:
-            try:
-                message = from_object(entry.data["message"])
-                options = msgspec.convert(entry.data.get("how", {}), TurnOptions)
-            except (KeyError, TypeError, ValueError, EverlogError):
-                return None
-            if isinstance(message, Message) and message.id == message_id:
-                return message, options
-            return None
+        if _is_queued(entry, message_id):
+            return _decode_queued(entry.data, message_id)
     return None
 
 
@@ -94,10 +87,23 @@ def find_submission(session: Session, message_id: str) -> Message | None:
     for entry in islice(session.store.port.tail(session.id), RETRY_WINDOW):
         if isinstance(entry, Message) and entry.id == message_id:
             return entry
-        if isinstance(entry, Event) and entry.kind == QUEUED and entry.data.get("id") == message_id:
-            queued = find_queued(session, message_id)
+        if _is_queued(entry, message_id):
+            queued = _decode_queued(entry.data, message_id)
             return queued[0] if queued else None
     return None
+
+
+def _is_queued(entry: Entry, message_id: str) -> TypeGuard[Event]:
+    return isinstance(entry, Event) and entry.kind == QUEUED and entry.data.get("id") == message_id
+
+
+def _decode_queued(data: dict[str, Any], message_id: str) -> tuple[Message, TurnOptions] | None:
+    try:
+        message = from_object(data["message"])
+        options = msgspec.convert(data.get("how", {}), TurnOptions)
+    except (KeyError, TypeError, ValueError, EverlogError):
+        return None
+    return (message, options) if isinstance(message, Message) and message.id == message_id else None
 
 
 def read_outcome(session: Session, run_id: str, message_id: str) -> Answer | EverlogError:

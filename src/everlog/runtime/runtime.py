@@ -168,7 +168,7 @@ class Runtime:
         self.cron.replace(settings.cron.jobs)
         self.store.sync.settings = settings
         self.router = router
-        self.queue.max_waiting = settings.turn.waiting
+        self.queue.workers.max_waiting = settings.turn.waiting
         await self.agents.replace_toolsets(toolsets)
 
     async def drain(self, seconds: float) -> None:

@@ -9,7 +9,7 @@ from litestar.params import FromPath
 from everlog.daemon.api.session_lookup import find_session
 from everlog.daemon.error_responses import ERROR_RESPONSES
 from everlog.runtime.runtime import Runtime
-from everlog.wire.responses import Damage, Health, IntegrityStatus, RepairResult, VerifyResult
+from everlog.wire.responses import Health, IntegrityStatus, RepairResult, VerifyResult
 
 
 class HealthRoutes(Controller):
@@ -38,7 +38,7 @@ class HealthRoutes(Controller):
         """Check the integrity of every byte of one session."""
         session = await find_session(runtime, session_id)
         damage = await runtime.integrity_check.verify(session.id)
-        return VerifyResult(ok=not damage, damage=[Damage.of(session.id, damaged) for damaged in damage])
+        return VerifyResult(ok=not damage, damage=damage)
 
     @post("/sessions/{session_id:str}/repair", status_code=200, responses=ERROR_RESPONSES)
     async def repair_session(self, runtime: NamedDependency[Runtime], session_id: FromPath[str]) -> RepairResult:
@@ -46,5 +46,4 @@ class HealthRoutes(Controller):
         session = await find_session(runtime, session_id)
         await runtime.wait_for_release(session.id)
         repair = await runtime.integrity_check.repair(session.id)
-        left = [Damage.of(session.id, damaged) for damaged in repair.left]
-        return RepairResult(id=session.id, done=list(repair.done), left=left)
+        return RepairResult(id=session.id, done=repair.done, left=repair.left)

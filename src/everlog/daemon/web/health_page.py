@@ -14,7 +14,6 @@ from litestar.params import FromQuery
 from everlog.daemon.api.session_lookup import open_session
 from everlog.daemon.web.templating import render_response
 from everlog.errors import EverlogError
-from everlog.model import Damaged
 from everlog.ports import Reporting, SharedBetweenMachines, Sweepable
 from everlog.render.html_text import make_readable
 from everlog.runtime.integrity_check import Repair
@@ -32,7 +31,7 @@ class CheckedSession(msgspec.Struct, frozen=True):
 
     id: str
     title: str
-    damage: list[Damage | Damaged]
+    damage: list[Damage]
     more_damage: int
     repair: Repair | None
 
@@ -82,7 +81,7 @@ async def show_health(
 
 def _checked_sessions(runtime: Runtime, damage: Iterable[Damage]) -> list[CheckedSession]:
     """Return the sessions with damage and those that were repaired."""
-    damage_by_session: dict[str, list[Damage | Damaged]] = {}
+    damage_by_session: dict[str, list[Damage]] = {}
     for item in damage:
         damage_by_session.setdefault(item.session, []).append(item)
     for session in runtime.integrity_check.repairs:
@@ -91,7 +90,7 @@ def _checked_sessions(runtime: Runtime, damage: Iterable[Damage]) -> list[Checke
     return [_checked_session(runtime, session, items) for session, items in first_sessions]
 
 
-def _checked_session(runtime: Runtime, session: str, damage: Iterable[Damage | Damaged]) -> CheckedSession:
+def _checked_session(runtime: Runtime, session: str, damage: Iterable[Damage]) -> CheckedSession:
     try:
         title = runtime.store.sync.port.metadata(session).display_title
     except EverlogError:  # its metadata may be damaged
