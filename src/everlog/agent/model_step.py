@@ -146,8 +146,13 @@ class ModelStep:
         in_progress = True
 
         def on_delta(delta: Delta) -> None:
-            if in_progress:  # a late delta must not become part of the next answer
-                self._emit_delta(delta)
+            if not in_progress:  # a late delta must not become part of the next answer
+                return
+            if delta.thinking:
+                self._state.emit(ThinkingDelta(session_id=self._session.id, text=delta.text))
+            else:
+                self.partial_text.append(delta.text)
+                self._state.emit(StreamDelta(session_id=self._session.id, text=delta.text))
 
         with span(
             f"chat {request.model}", operation="chat", conversation=self._session.id, model=request.model
@@ -162,13 +167,6 @@ class ModelStep:
             if reply.usage is not None:
                 active_span.record_usage(reply.usage)
             return reply
-
-    def _emit_delta(self, delta: Delta) -> None:
-        if delta.thinking:
-            self._state.emit(ThinkingDelta(session_id=self._session.id, text=delta.text))
-        else:
-            self.partial_text.append(delta.text)
-            self._state.emit(StreamDelta(session_id=self._session.id, text=delta.text))
 
     # --- the context
 

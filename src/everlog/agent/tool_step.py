@@ -37,7 +37,7 @@ class ToolStep:
         finally:
             for task in tasks:
                 task.cancel()
-            await run_to_completion(_wait_for(tasks))
+            await run_to_completion(asyncio.gather(*tasks, return_exceptions=True))
 
     async def _run(self, call: ToolCall) -> None:
         """Run one tool and store its output; a failure is stored as its output."""
@@ -102,7 +102,3 @@ def _truncate(output: ToolOutput, limit: int) -> Content:
                 limit -= len(block.text)
         result.append(block)
     return result
-
-
-async def _wait_for(tasks: Sequence[asyncio.Task[None]]) -> None:
-    await asyncio.gather(*tasks, return_exceptions=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import threading
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from typing import Any, ParamSpec, TypeVar
 
@@ -73,7 +73,7 @@ def cancel_count() -> int:
     return 0 if task is None else task.cancelling()
 
 
-async def run_to_completion(work: Coroutine[Any, Any, T]) -> T:
+async def run_to_completion(work: Awaitable[T]) -> T:
     """Await work that must not stop half-way, however often the task is cancelled.
 
     A cancellation that arrives meanwhile is raised afterwards.
