@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -792,3 +793,31 @@ def test_a_summary_read_back_and_written_again_is_stable(said: list[str], strate
     once = summarise([], strategy=strategy, previous=summarise(messages, strategy=strategy))
     twice = summarise([], strategy=strategy, previous=once)
     assert summarise([], strategy=strategy, previous=twice) == twice
+
+
+# --- summaries of earlier versions ----------------------------------------------------------
+
+
+@pytest.mark.parametrize("earlier", STRATEGIES)
+@pytest.mark.parametrize("later", STRATEGIES)
+def test_a_summary_of_an_earlier_version_is_carried_on(earlier: str, later: str) -> None:
+    previous = (Path(__file__).parent / "golden" / f"summary_{earlier}.txt").read_text(encoding="utf-8")
+    ops = FileOps(modified=frozenset({"/w/hull.py", "/w/mast.py"}))
+    summary = summarise([user("Paint it")], strategy=later, previous=previous, ops=ops)
+    for kept in (
+        "“My name is Ada. Build a boat; make it strong. You must only use oak.”",
+        "“My name is Ada.”",
+        "“Then glue it”",
+        "“Paint it”",
+        "Committed 1a2b3c4 on main: Cut the planks",
+        "Seal the hull",
+        "I decided to use oak planks",
+        "because oak is strong",
+        "https://example.org/saw",
+        "error: blade; broken",
+        "/w/hull.py",
+        "/w/mast.py",
+    ):
+        assert kept in summary
+    assert "missing teeth" not in summary, "output is no longer carried over"
+    assert summary.count("/w/hull.py") == 1

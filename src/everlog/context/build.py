@@ -73,7 +73,9 @@ def assemble(
     messages = shorten_results(messages, tool_result_budget)
     tokens = context_tokens(live, messages, count, overhead)
     if tokens > window:
-        tokens = _plausible_tokens(tokens, live, messages, count, overhead)
+        # In an imported session the count may come from a conversation that is not in the session.
+        guess = context_tokens(live, messages, count, overhead, use_counts=False)
+        tokens = tokens if tokens <= MAX_COUNT_RATIO * guess + MAX_COUNT_EXCESS else guess
     first = 0
     if live.summary is not None:
         messages.insert(0, summary_message(live.summary))
@@ -107,7 +109,12 @@ def fit(context: Context, live: LiveMessages, limit: int, count: TokenCounter = 
 
 
 def context_tokens(
-    live: LiveMessages, messages: Sequence[Message], count: TokenCounter = estimate_text, overhead: int = 0
+    live: LiveMessages,
+    messages: Sequence[Message],
+    count: TokenCounter = estimate_text,
+    overhead: int = 0,
+    *,
+    use_counts: bool = True,
 ) -> int:
     """Return the size of a context: the last usable provider count, plus an estimate.
 
@@ -117,7 +124,8 @@ def context_tokens(
     after = 0
     for message in reversed(messages):
         if (
-            message.usage is not None
+            use_counts
+            and message.usage is not None
             and message.role == "assistant"
             and message.stop_reason not in FAILED_STOP_REASONS
             and message.seq >= live.last_edit_seq
@@ -129,20 +137,6 @@ def context_tokens(
     if live.summary is not None:
         after += estimate(summary_message(live.summary), count)
     return after + overhead
-
-
-def _plausible_tokens(
-    tokens: int, live: LiveMessages, messages: Sequence[Message], count: TokenCounter, overhead: int
-) -> int:
-    """Return a count that exceeds the window, or an estimate if the count is implausible.
-
-    In an imported session the count may come from a conversation that is not in the session. No
-    estimate is off by so much.
-    """
-    guess = overhead + sum(estimate(message, count) for message in messages)
-    if live.summary is not None:
-        guess += estimate(summary_message(live.summary), count)
-    return tokens if tokens <= MAX_COUNT_RATIO * guess + MAX_COUNT_EXCESS else guess
 
 
 def summary_message(compaction: Compaction) -> Message:

@@ -21,6 +21,7 @@ from __future__ import annotations
 
 import binascii
 import re
+import struct
 from collections.abc import Callable
 from typing import Any
 
@@ -249,16 +250,16 @@ def _dimensions(data: str) -> tuple[int, int]:
     """Return width and height from the header of a PNG, GIF, WebP or JPEG, else zeros."""
     head = _decode(data, 64)
     if head.startswith(b"\x89PNG"):
-        return _big_endian(head, 16, 4), _big_endian(head, 20, 4)
+        return int.from_bytes(head[16:20], "big"), int.from_bytes(head[20:24], "big")
     if head.startswith(b"GIF8"):
-        return _little_endian(head, 6, 2), _little_endian(head, 8, 2)
+        return int.from_bytes(head[6:8], "little"), int.from_bytes(head[8:10], "little")
     if head.startswith(b"RIFF"):
         if head[12:16] == b"VP8X":
-            return _little_endian(head, 24, 3) + 1, _little_endian(head, 27, 3) + 1
+            return int.from_bytes(head[24:27], "little") + 1, int.from_bytes(head[27:30], "little") + 1
         if head[12:16] == b"VP8L":
-            packed = _little_endian(head, 21, 4)
+            packed = int.from_bytes(head[21:25], "little")
             return (packed & 0x3FFF) + 1, (packed >> 14 & 0x3FFF) + 1
-        return _little_endian(head, 26, 2) & 0x3FFF, _little_endian(head, 28, 2) & 0x3FFF
+        return int.from_bytes(head[26:28], "little") & 0x3FFF, int.from_bytes(head[28:30], "little") & 0x3FFF
     return _jpeg_dimensions(_decode(data, _JPEG_HEADER)) if head.startswith(b"\xff\xd8") else (0, 0)
 
 
@@ -267,17 +268,10 @@ def _jpeg_dimensions(head: bytes) -> tuple[int, int]:
     offset = 2
     while offset + 9 <= len(head) and head[offset] == 0xFF:
         if 0xC0 <= head[offset + 1] <= 0xCF and head[offset + 1] not in (0xC4, 0xC8, 0xCC):
-            return _big_endian(head, offset + 7, 2), _big_endian(head, offset + 5, 2)
-        offset += 2 + _big_endian(head, offset + 2, 2)
+            height, width = struct.unpack_from(">HH", head, offset + 5)
+            return width, height
+        offset += 2 + int.from_bytes(head[offset + 2 : offset + 4], "big")
     return 0, 0
-
-
-def _big_endian(data: bytes, offset: int, size: int) -> int:
-    return int.from_bytes(data[offset : offset + size], "big")
-
-
-def _little_endian(data: bytes, offset: int, size: int) -> int:
-    return int.from_bytes(data[offset : offset + size], "little")
 
 
 # --- exact counts ---------------------------------------------------------------------------

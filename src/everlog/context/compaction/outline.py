@@ -35,8 +35,8 @@ KINDS = {
     ERRORS: ("Error", "Errors that were seen, word for word:", 2.0, 0.3),
     OUTPUT: ("Output", "Around them was printed:", 0.0, 0.0),
 }
-_KIND_OF_LABEL = {label: kind for kind, (label, *_) in KINDS.items()}
-_KIND_OF_LEAD = {f"{lead} ": kind for kind, (_, lead, *_) in KINDS.items()}
+_LABELS = {f"{label}: ": kind for kind, (label, *_) in KINDS.items()}
+_LEADS = {f"{lead} ": kind for kind, (_, lead, *_) in KINDS.items()}
 _PREFIXES = {ABOUT: "About the people: ", ERRORS: "Error: ", OUTPUT: "Output: "}  # under a heading
 _UNDER = {CONSTRAINTS: (ABOUT, CONSTRAINTS), FACTS: (FACTS, ERRORS)}
 _MARKS = {DONE: "- [x] ", IN_PROGRESS: "- [ ] "}
@@ -84,14 +84,14 @@ def _section_rows(name: str, outline: Outline) -> list[str]:
 
 def as_rounds(outline: Outline, ops: FileOps, reads: int, modified: int) -> str:
     """Write a labelled line for each item, and the files on lines of their own."""
-    rows = [f"{label}: {item}" for label, kind in _KIND_OF_LABEL.items() for item in outline.get(kind, ())]
+    rows = [label + item for label, kind in _LABELS.items() for item in outline.get(kind, ())]
     return "\n".join((*rows, *_file_rows("rounds", ops, reads, modified))) or "Nothing yet."
 
 
 def as_prose(outline: Outline, ops: FileOps, reads: int, modified: int) -> str:
     """Write a paragraph for each kind, then one for the files."""
     paragraphs = []
-    for lead, kind in _KIND_OF_LEAD.items():
+    for lead, kind in _LEADS.items():
         clauses = [_format_clause(kind, item) for item in outline.get(kind, ())]
         paragraphs += [f"{lead}{'; '.join(clauses)}."] if clauses else []
     files = " ".join(f"{row}." for row in _file_rows("prose", ops, reads, modified))
@@ -126,7 +126,6 @@ def _file_rows(shape: str, ops: FileOps, reads: int, modified: int) -> list[str]
 _HEADING = re.compile(r"^\s{0,3}#{1,6}\s+(.+?)[\s#:]*$")
 _BOLD = re.compile(r"^\s{0,3}\*\*([^*]{2,40}?):?\*\*:?\s*(.*)$")
 _ITEM = re.compile(r"^\s*(?:[-*+•]|\d{1,3}[.)])\s+(?:\[([ xX])\]\s+)?(.*)$")
-_LABEL = re.compile(rf"^({'|'.join(_KIND_OF_LABEL)}): (.*)$")
 _WRAPPER = re.compile(r"^\s*</?[\w-]*summary>\s*$", re.IGNORECASE)
 _NOTHING = re.compile(r"[(\[]?(?:none(?: yet| so far| stated)?|n/a|nothing(?: yet)?|[-–])?[)\].]*", re.IGNORECASE)
 # In this order: "Open Issues" is work to do, "Errors and Fixes" is not blocked.
@@ -157,18 +156,17 @@ def parse(summary: str) -> dict[str, list[str]]:
             kind = _heading_kind(heading[1]) or FACTS
             prefix = "" if _heading_kind(heading[1]) else one_line(heading[1], 60) + ": "
             line, continues = heading[2] if heading.re is _BOLD else "", False
-        label, item = _LABEL.match(line), _ITEM.match(line)
-        lead = next(filter(line.startswith, _KIND_OF_LEAD), "")
+        item = _ITEM.match(line)
+        label, lead = (next(filter(line.startswith, starts), "") for starts in (_LABELS, _LEADS))
         if not line.strip() or _WRAPPER.match(line):
             continues = False
         elif label:
-            _add_item(outline, _KIND_OF_LABEL[label[1]], label[2])
+            _add_item(outline, _LABELS[label], line.removeprefix(label))
             continues = False
         elif lead:
             for part in map(str.strip, _PARTS.findall(line.removeprefix(lead).strip().removesuffix("."))):
-                is_error = _KIND_OF_LEAD[lead] == ERRORS
-                part = part.removeprefix(OPEN).removesuffix(CLOSE) if is_error else part
-                _add_item(outline, _KIND_OF_LEAD[lead], part)
+                is_error = _LEADS[lead] == ERRORS
+                _add_item(outline, _LEADS[lead], part.removeprefix(OPEN).removesuffix(CLOSE) if is_error else part)
         elif line.startswith((*_FILE_ROWS["rounds"], *_FILE_ROWS["prose"])):
             continue
         elif continues and not item and outline[kind]:
