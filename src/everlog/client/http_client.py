@@ -106,8 +106,9 @@ class Client:
 
         With `check`, a model that the daemon cannot use is refused now; otherwise turns fail later.
         """
-        fields = {"name": title, "agent": agent, "sender": sender, "model": model, "system_prompt": system_prompt}
-        body = requests.NewSession(**{name: value for name, value in fields.items() if value is not None})
+        body = _fill(
+            requests.NewSession, name=title, agent=agent, sender=sender, model=model, system_prompt=system_prompt
+        )
         return self._call("POST", "/api/sessions", responses.CreatedSession, body, check=check or None)
 
     def session(self, session_id: str) -> responses.SessionDetail:
@@ -124,8 +125,8 @@ class Client:
         check: bool = False,
     ) -> responses.SessionSummary:
         """Change the metadata of a session; None removes a value. `check` as in `create`."""
-        body = requests.SessionUpdate(name=title, model=model, system_prompt=system_prompt)  # type: ignore[arg-type]
-        path = _session_path(session_id)
+        path, fields = _session_path(session_id), {"name": title, "model": model, "system_prompt": system_prompt}
+        body = requests.SessionUpdate(**fields)  # type: ignore[arg-type]  # the daemon refuses what is None
         return self._call("PATCH", path, responses.SessionSummary, body, check=check or None)
 
     def delete(self, session_id: str) -> None:
@@ -145,9 +146,8 @@ class Client:
 
     def fork(self, session_id: str, at: int | None = None) -> responses.CreatedSession:
         """Create a session that shares everything up to the record `at`."""
-        return self._call(
-            "POST", _session_path(session_id, "fork"), responses.CreatedSession, requests.ForkRequest(at=at)
-        )
+        path, body = _session_path(session_id, "fork"), requests.ForkRequest(at=at)
+        return self._call("POST", path, responses.CreatedSession, body)
 
     def rewind(self, session_id: str, to_seq: int) -> responses.RewindResult:
         """Rewind a session to a message."""
@@ -169,14 +169,14 @@ class Client:
         self, session_id: str, content: Content, *, id: str = "", cwd: str | None = None, timeout: float = TURN_SECONDS
     ) -> responses.RunResult:
         """Send a message and wait for the end of the turn; sent again with its id, only once."""
-        path, body = _session_path(session_id, "messages"), _new_message(content, id, cwd)
+        path, body = _session_path(session_id, "messages"), _fill(requests.NewMessage, content=content, id=id, cwd=cwd)
         return self._call("POST", path, responses.RunResult, body, timeout=timeout)
 
     def submit(
         self, session_id: str, content: Content, *, id: str = "", cwd: str | None = None
     ) -> responses.AcceptedMessage:
         """Queue a message. It is durable on return; the turn runs in the daemon."""
-        path, body = _session_path(session_id, "messages"), _new_message(content, id, cwd)
+        path, body = _session_path(session_id, "messages"), _fill(requests.NewMessage, content=content, id=id, cwd=cwd)
         return self._call("POST", path, responses.AcceptedMessage, body, wait=False)
 
     def stream(self, session_id: str, content: Content, *, cwd: str | None = None) -> Iterator[RunEvent]:
@@ -223,15 +223,8 @@ class Client:
         wait: bool = True,
     ) -> responses.InboundResult:
         """Submit a channel's message; delivered again with its id, it is answered once."""
-        body = requests.InboundMessage(
-            context=dict(context),  # type: ignore[arg-type]  # checked by the daemon
-            text=text,
-            id=id,
-            session_key=session_key,
-            new_chat=new_chat,
-            cwd=cwd,
-            system=system,
-        )
+        options = {"id": id, "session_key": session_key, "new_chat": new_chat, "cwd": cwd, "system": system}
+        body = _fill(requests.InboundMessage, context=dict(context), text=text, **options)
         return self._call("POST", "/api/inbound", responses.InboundResult, body, timeout=TURN_SECONDS, wait=wait)
 
     # --- the daemon
@@ -306,12 +299,7 @@ class Client:
         description: str | None = None,
     ) -> responses.SavedNote:
         """Write a note as a person, so that no dream changes it."""
-        body = requests.NewNote(
-            text=text,
-            category=category,  # type: ignore[arg-type]  # checked by the daemon
-            name=name or "",
-            description=description or "",
-        )
+        body = _fill(requests.NewNote, text=text, category=category, name=name, description=description)
         return self._call("POST", "/api/memory", responses.SavedNote, body, agent=agent)
 
     def forget(self, note: str, *, agent: str | None = None) -> None:
@@ -330,13 +318,8 @@ class Client:
         version: str | None = None,
     ) -> responses.SavedNote:
         """Replace the text of a note, if it is still of this `version`."""
-        body = requests.NoteRevision(
-            text=text,
-            category=category,  # type: ignore[arg-type]  # checked by the daemon
-            name=name or "",
-            description=description or "",
-            version=version or "",
-        )
+        fields = {"category": category, "name": name, "description": description, "version": version}
+        body = _fill(requests.NoteRevision, text=text, **fields)
         return self._call("PUT", _path("memory", note), responses.SavedNote, body, agent=agent)
 
     def memory_changes(self, agent: str | None = None) -> list[responses.MemoryChange]:
@@ -445,8 +428,9 @@ def _path(*segments: str) -> str:
     return "/".join(("/api", *(quote(segment, safe="", errors="replace") for segment in segments)))
 
 
-def _new_message(content: Content, id: str, cwd: str | None) -> requests.NewMessage:
-    return requests.NewMessage(content=content, id=id, cwd=cwd)  # type: ignore[arg-type]  # checked by the daemon
+def _fill(body_type: type[T], **fields: object) -> T:
+    """Return a body without the fields that are None; the daemon checks their values."""
+    return body_type(**{name: value for name, value in fields.items() if value is not None})
 
 
 def _encode_body(body: msgspec.Struct) -> bytes:

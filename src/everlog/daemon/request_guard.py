@@ -17,11 +17,12 @@ import asyncio
 import math
 from collections.abc import Callable, Iterable
 from contextlib import suppress
-from email.message import Message as Headers
+from email.message import Message as MimeHeaders
 from html import escape
 from typing import Any
 
 import msgspec
+from litestar.datastructures import Headers
 from litestar.enums import ScopeType
 from litestar.types import ASGIApp, Receive, Scope, Send
 
@@ -200,12 +201,10 @@ class _RequestHead:
         self.method = "GET" if self.is_socket else str(scope.get("method", ""))
         raw = scope.get("raw_path") or scope["path"].encode()
         self.path = raw.decode("ascii", "replace")
-        self._headers: dict[bytes, list[str]] = {}
-        for name, value in scope["headers"]:
-            self._headers.setdefault(name.lower(), []).append(value.decode("latin-1"))
+        self._headers = Headers.from_scope(scope)
 
     def header_values(self, name: str) -> list[str]:
-        return self._headers.get(name.encode(), [])
+        return self._headers.getall(name, [])
 
     def header(self, name: str) -> str | None:
         """Return a header that may occur once; None if it is missing or repeated."""
@@ -231,7 +230,7 @@ class _RequestHead:
 
     @property
     def is_json(self) -> bool:
-        headers = Headers()
+        headers = MimeHeaders()
         headers["content-type"] = self.header("content-type") or "text/plain"
         return headers.get_content_type() == JSON
 
