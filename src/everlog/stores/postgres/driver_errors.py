@@ -163,32 +163,27 @@ def map_error(error: psycopg.Error, address: Address, *, lost: bool = False) -> 
     return StoreFailedError(f"{address} refused: {message}", hint=_RETRY_HINT)
 
 
+# By SQLSTATE, the first that matches: what it becomes, its text about the address and the driver's message, a hint.
+_BY_STATE: tuple[tuple[str, type[EverlogError], str, str], ...] = (
+    ("40001|40P01", ContentionError, "other processes write to the same rows of {}", _RETRY_HINT),
+    ("23505", DuplicateRowError, "{} already has such a row: {}", ""),
+    ("53100", StoreFullError, "{} is full: {}", "free disk space; reading still works"),
+    ("53...", StoreFailedError, "{} is out of resources: {}", "lower postgres.pool_size, or use a larger server"),
+    ("25006", ReadOnlyError, "{} is read-only: {}", "is it a standby, or set to read-only?"),
+    ("55P03", SessionBusyError, "another process has locked rows of {}: {}", _RETRY_HINT),
+    ("57014", StoreFailedError, "{} took too long: {}", "the limit is postgres.statement_seconds"),
+    ("57P..|58(?!000)...|XX...", StoreFailedError, "{} is not available: {}", _RETRY_HINT),
+    ("28...|3D000|42501", SettingsError, "{} denied access: {}", "check user, password and database"),
+    ("42P01|42703|3F000|42883|42704", SettingsError, "{} lacks a table: {}", _MIGRATE_HINT),
+    ("22...|54...", FormatError, "{} cannot store a value: {}", ""),  # 54: too large for an index or a column
+)
+
+
 def _map_sqlstate(state: str, message: str, address: Address, *, cached_plan: bool) -> EverlogError | None:
     """Map by SQLSTATE; `cached_plan`: the message mentions a cached plan. None if unknown."""
     if state in ("26000", "42P05") or (state == "0A000" and cached_plan):
         return StatementLostError(f"{address} lost a prepared statement: {message}", hint=_RETRY_HINT)
-    if state in ("40001", "40P01"):
-        return ContentionError(f"other processes write to the same rows of {address}", hint=_RETRY_HINT)
-    if state == "23505":
-        return DuplicateRowError(f"{address} already has such a row: {message}")
-    if state == "53100":
-        return StoreFullError(f"{address} is full: {message}", hint="free disk space; reading still works")
-    if state.startswith("53"):
-        return StoreFailedError(
-            f"{address} is out of resources: {message}", hint="lower postgres.pool_size, or use a larger server"
-        )
-    if state == "25006":
-        return ReadOnlyError(f"{address} is read-only: {message}", hint="is it a standby, or set to read-only?")
-    if state == "55P03":
-        return SessionBusyError(f"another process has locked rows of {address}: {message}", hint=_RETRY_HINT)
-    if state == "57014":
-        return StoreFailedError(f"{address} took too long: {message}", hint="the limit is postgres.statement_seconds")
-    if state.startswith(("57P", "58", "XX")) and state != "58000":
-        return StoreFailedError(f"{address} is not available: {message}", hint=_RETRY_HINT)
-    if state.startswith("28") or state in ("3D000", "42501"):
-        return SettingsError(f"{address} denied access: {message}", hint="check user, password and database")
-    if state in ("42P01", "42703", "3F000", "42883", "42704"):
-        return SettingsError(f"{address} lacks a table: {message}", hint=_MIGRATE_HINT)
-    if state.startswith(("22", "54")):  # 54: too large for an index or a column
-        return FormatError(f"{address} cannot store a value: {message}")
+    for states, kind, text, hint in _BY_STATE:
+        if re.fullmatch(states, state):
+            return kind(text.format(address, message), hint=hint)
     return None
