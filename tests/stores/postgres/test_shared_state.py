@@ -16,8 +16,8 @@ from everlog.model import Event, user
 from everlog.ports import ExpiringLease
 from everlog.session import Store
 from everlog.settings import Settings
-from everlog.stores.postgres.notifications import CHANNELS, MIN_PAUSE, Listener, shard_of
 from everlog.stores.postgres.postgres_store import PostgresStore
+from everlog.stores.postgres.shared_state import CHANNELS, MIN_PAUSE, Listener, shard_of
 from tests.stores.postgres.open_stores import Stores
 from tests.stores.postgres.workers import until
 
