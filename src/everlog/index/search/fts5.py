@@ -17,11 +17,10 @@ from typing import Any
 
 import apsw
 import msgspec
-from msgspec.structs import replace
 
 from everlog.index.database import TOKENIZER, Database
-from everlog.index.listing_sql import SQLITE, filter_conditions
-from everlog.index.search.passages import KINDS, PassageText, SessionUpdate, StaleSession, passage_conditions
+from everlog.index.listing_sql import SQLITE
+from everlog.index.search.passages import KINDS, PassageText, SessionUpdate, StaleSession, query_conditions
 from everlog.index.search.query import And, Node, Not, Or, Phrase, compile_node, identifier_parts
 from everlog.index.search.ranking import BUDGET, PassageHit
 from everlog.index.search.snippets import CLOSE, MAX_WORDS, OPEN
@@ -37,11 +36,14 @@ _ADD_PASSAGES = "UPDATE fact SET value = value + ? WHERE key = 'passages'"
 _COLUMN_NUMBER = "".join(f" WHEN '{kind}' THEN {number}" for number, kind in enumerate(KINDS))
 _SEQ_BITS = 24  # low bits of a row's number, for the seq
 _MAX_SEQ = (1 << _SEQ_BITS) - 1  # later records are not searched
+_OF_SESSIONS = (
+    f"found >> {_SEQ_BITS} IN (SELECT number FROM taken WHERE session IN (SELECT id FROM session WHERE {{}}))"
+)
 _BATCH_ROWS = 20_000  # scored passages before other threads may use the index
 
 _OPERATORS: Mapping[type, str] = {And: "AND", Or: "OR", Not: "NOT"}
-# A score and a negated row: sorted, the best come first, and of equal ones the newest.
-ScoredRow = tuple[float, int]
+# A score, a negated row and 1: sorted, the best come first, and of equal ones the newest.
+ScoredRow = tuple[float, int, int]
 
 _metadata_decoder = msgspec.json.Decoder(Metadata)
 
@@ -90,8 +92,8 @@ class FullText:
             FROM ahead CROSS JOIN session ON session.id = ahead.session
             LEFT JOIN taken ON taken.session = session.id
             WHERE taken.bytes IS NOT session.bytes
-            ORDER BY session.active LIMIT ?""",
-            limit,
+            ORDER BY session.active LIMIT :limit""",
+            limit=limit,
         )
         return [StaleSession(session, seq, size, _metadata_decoder.decode(data)) for session, seq, size, data in rows]
 
@@ -113,19 +115,15 @@ class FullText:
         self, match: Node, weights: Sequence[float], query: Query, limit: int, span: tuple[int, int] | None = None
     ) -> list[PassageHit]:
         """Return the best passages of a time span, or of all; without any condition, of the newest `BUDGET`."""
-        sessions, values = _session_numbers(query)
-        conditions = [f"passage.id >> {_SEQ_BITS} IN ({sessions})"] if sessions else []
-        for condition, value in passage_conditions(query, span):
-            conditions.append(f"passage.{condition} ?")
-            values.append(value)
+        conditions, values = query_conditions(query, _OF_SESSIONS, "passage", SQLITE, span)
         if conditions:
-            statement = f"""SELECT word.rowid, {_score(weights)} AS score
-                FROM word JOIN passage ON passage.id = word.rowid WHERE word MATCH ? AND {" AND ".join(conditions)}
-                ORDER BY score, passage.at DESC, passage.id DESC LIMIT ?"""
+            statement = f"""SELECT word.rowid AS found, {_score(weights)} AS score
+                FROM word JOIN passage ON passage.id = found WHERE word MATCH :match AND {" AND ".join(conditions)}
+                ORDER BY score, passage.at DESC, found DESC LIMIT :limit"""
         else:
             statement = f"""SELECT * FROM (SELECT rowid, {_score(weights)} AS score
-                FROM word WHERE word MATCH ? ORDER BY rowid DESC LIMIT {BUDGET}) ORDER BY score LIMIT ?"""
-        return self._load_hits(self._fetch(statement, to_fts5(match), *values, limit))
+                FROM word WHERE word MATCH :match ORDER BY rowid DESC LIMIT {BUDGET}) ORDER BY score LIMIT :limit"""
+        return self._load_hits(self._fetch(statement, match=to_fts5(match), limit=limit, **values))
 
     def find_per_session(
         self, match: Node, weights: Sequence[float], query: Query, per_session: int
@@ -136,28 +134,22 @@ class FullText:
         that are returned.
         """
         table, score = ("inside", "-1.0") if identifier_parts(match) else ("word", _score(weights))
-        sessions, session_values = _session_numbers(query)
-        numbers = {row[0] for row in self._fetch(sessions, *session_values)} if sessions else None
-        if numbers is not None and not numbers:
-            return []
-        conditions = passage_conditions(query)
-        fit = f", {' AND '.join(f'passage.{condition} ?' for condition, _ in conditions)}" if conditions else ""
-        join = "LEFT JOIN passage ON passage.id = found" if conditions else ""
-        statement = f"""SELECT score, -found {fit}
+        conditions, values = query_conditions(query, _OF_SESSIONS, "passage", SQLITE)
+        fits = " AND ".join(conditions) or "1"
+        statement = f"""SELECT score, -found, {fits}
             FROM (SELECT rowid AS found, {score} AS score FROM {table}
-                WHERE {table} MATCH ? AND rowid > ? ORDER BY rowid LIMIT {_BATCH_ROWS})
-            {join} ORDER BY found"""
+                WHERE {table} MATCH :match AND rowid > :last_row ORDER BY rowid LIMIT {_BATCH_ROWS})
+            {"LEFT JOIN passage ON passage.id = found" if "passage." in fits else ""} ORDER BY found"""
+        values |= {"match": to_fts5(match), "last_row": -1}
         best: dict[int, list[ScoredRow]] = {}
-        last_row, has_more = -1, True
+        has_more = True
         while has_more:
-            rows = self._fetch(statement, *(value for _, value in conditions), to_fts5(match), last_row)
+            rows = self._fetch(statement, **values)
             has_more = len(rows) == _BATCH_ROWS
-            last_row = -rows[-1][1] if rows else last_row
-            fitting = [row[:2] for row in rows if row[2]] if conditions else rows
-            for number, scored in _group_by_session(fitting):
-                if numbers is None or number in numbers:
-                    best[number] = nsmallest(per_session, (*best.get(number, ()), *scored))
-        return self._load_hits([(-row, score) for scored in best.values() for score, row in scored])
+            values["last_row"] = -rows[-1][1] if rows else -1
+            for number, scored in _group_by_session([row for row in rows if row[2]] if conditions else rows):
+                best[number] = nsmallest(per_session, (*best.get(number, ()), *scored))
+        return self._load_hits([(-row, score) for scored in best.values() for score, row, _ in scored])
 
     def _load_hits(self, scores: Sequence[tuple[int, float]]) -> list[PassageHit]:
         """Return the hits for scored rows, as far as they still exist."""
@@ -165,21 +157,21 @@ class FullText:
         for first in range(0, len(scores), _BATCH_ROWS):
             batch = dict(scores[first : first + _BATCH_ROWS])
             rows = self._fetch(
-                f"""SELECT passage.id, taken.session, passage.at FROM json_each(?) JOIN passage ON passage.id = value
+                f"""SELECT passage.id, taken.session, at FROM json_each(:rows) JOIN passage ON passage.id = value
                 JOIN taken ON taken.number = passage.id >> {_SEQ_BITS}""",
-                msgspec.json.encode(list(batch)).decode(),
+                rows=msgspec.json.encode(list(batch)).decode(),
             )
             hits += [PassageHit(row, session, row & _MAX_SEQ, time, batch[row]) for row, session, time in rows]
         return hits
 
     def count_matches(self, match: Node) -> int:
         """Return how many passages match."""
-        return int(self._fetch("SELECT count(*) FROM word WHERE word MATCH ?", to_fts5(match))[0][0])
+        return int(self._fetch("SELECT count(*) FROM word WHERE word MATCH :match", match=to_fts5(match))[0][0])
 
     def matching_rows(self, match: Node, limit: int) -> list[int]:
         """Return the rows of the newest `limit` passages that match."""
-        statement = "SELECT rowid FROM word WHERE word MATCH ? ORDER BY rowid DESC LIMIT ?"
-        return [row[0] for row in self._fetch(statement, to_fts5(match), limit)]
+        statement = "SELECT rowid FROM word WHERE word MATCH :match ORDER BY rowid DESC LIMIT :limit"
+        return [row[0] for row in self._fetch(statement, match=to_fts5(match), limit=limit)]
 
     def count_passages(self) -> int:
         """Return how many passages are indexed."""
@@ -188,16 +180,16 @@ class FullText:
     def load_passages(self, rows: Sequence[int], match: Node | None) -> dict[int, PassageText]:
         """Return passages, each with a snippet in which the matches are marked."""
         wanted = msgspec.json.encode(rows).decode()
-        is_wanted = "IN (SELECT value FROM json_each(?))"
-        texts = self._fetch(f"SELECT id, kind, at, text FROM passage WHERE id {is_wanted}", wanted)
+        is_wanted = "IN (SELECT value FROM json_each(:wanted))"
+        texts = self._fetch(f"SELECT id, kind, at, text FROM passage WHERE id {is_wanted}", wanted=wanted)
         snippets: Mapping[int, str] = {}
         if match is not None:
             statement = f"""SELECT word.rowid, {_snippet(f"CASE kind {_COLUMN_NUMBER} END")} FROM word
-                JOIN passage ON passage.id = word.rowid WHERE word MATCH ? AND word.rowid {is_wanted}"""
-            snippets = dict(self._fetch(statement, to_fts5(match), wanted))
+                JOIN passage ON passage.id = word.rowid WHERE word MATCH :match AND word.rowid {is_wanted}"""
+            snippets = dict(self._fetch(statement, match=to_fts5(match), wanted=wanted))
         return {row: PassageText(kind, time, snippets.get(row) or "", text) for row, kind, time, text in texts}
 
-    def _fetch(self, statement: str, *values: Any) -> list[Any]:
+    def _fetch(self, statement: str, **values: Any) -> list[Any]:
         with self._database.read_cursor() as cursor:
             return cursor.execute(statement, values).fetchall()
 
@@ -214,17 +206,6 @@ def _group_by_session(rows: Sequence[ScoredRow]) -> Iterator[tuple[int, Sequence
         end = bisect_right(rows, _row_id(number, _MAX_SEQ), start, key=lambda row: -row[1])
         yield number, rows[start:end]
         start = end
-
-
-def _session_numbers(query: Query) -> tuple[str, list[Any]]:
-    """Return the SELECT of the numbers of the sessions that a query is about; empty for all."""
-    positional = SQLITE._replace(parameter="?")
-    criteria = replace(query.criteria, since=None, unfinished=None)
-    conditions, values = filter_conditions(criteria, dialect=positional)
-    if not conditions:
-        return "", []
-    sessions = f"SELECT id FROM session WHERE {' AND '.join(conditions)}"
-    return f"SELECT number FROM taken WHERE session IN ({sessions})", list(values.values())
 
 
 # --- within a transaction -------------------------------------------------------------------

@@ -7,12 +7,14 @@ tombstone or a rewind removes is not found any more; a restored one is found aga
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
 from msgspec import UNSET, UnsetType
+from msgspec.structs import replace
 
 from everlog.ids import epoch_ms
+from everlog.index.listing_sql import SqlDialect, filter_conditions
 from everlog.index.search.words import grams
 from everlog.log.markers import Markers
 from everlog.model import MARKERS, AnyRecord, Compaction, Damaged, Entry, Message, Meta, Metadata
@@ -71,17 +73,31 @@ class SessionUpdate(NamedTuple):
     changes: PassageChanges
 
 
-def passage_conditions(query: Query, span: tuple[int, int] | None = None) -> list[tuple[str, int | str]]:
-    """Return what a passage must be to match: a column with an operator, and a value."""
+def query_conditions(
+    query: Query, of_sessions: str, table: str, dialect: SqlDialect, span: tuple[int, int] | None = None
+) -> tuple[list[str], dict[str, Any]]:
+    """Return what a query requires of a passage, as SQL conditions and their values.
+
+    `of_sessions`: the condition that a passage is of a session that meets `{}`; `table`: of the
+    passages; `span`: a further time span.
+    """
+    conditions, values = filter_conditions(replace(query.criteria, since=None, unfinished=None), dialect=dialect)
+    if conditions:
+        conditions = [of_sessions.format(" AND ".join(conditions))]
     start, end = span or (None, None)
-    conditions = [
+    until = since_ms(Filter(since=query.until))
+    tests = (
         ("at >=", since_ms(query.criteria)),
-        ("at <", since_ms(Filter(since=query.until))),
-        ("kind =", query.role),
+        ("at <", until),
         ("at >=", start),
         ("at <", end),
-    ]
-    return [(condition, value) for condition, value in conditions if value is not None]
+        ("kind =", query.role),
+    )
+    for number, (test, value) in enumerate(tests):
+        if value is not None:
+            conditions.append(f"{table}.{test} {dialect.parameter.format(f'passage{number}')}")
+            values[f"passage{number}"] = dialect.text(value) if isinstance(value, str) else value
+    return conditions, values
 
 
 def collect_changes(entries: Iterable[Entry], *, include_tools: bool = False) -> PassageChanges:

@@ -25,11 +25,10 @@ from functools import partial
 from typing import Any
 from uuid import UUID
 
-from msgspec.structs import replace
 from psycopg import Rollback
 
 from everlog.index.search.fts5 import make_snippets
-from everlog.index.search.passages import KINDS, PassageText, SessionUpdate, StaleSession, passage_conditions
+from everlog.index.search.passages import KINDS, PassageText, SessionUpdate, StaleSession, query_conditions
 from everlog.index.search.query import And, Node, Not, Or, Phrase, compile_node, find_phrases, identifier_parts
 from everlog.index.search.ranking import BUDGET, PassageHit
 from everlog.index.search.words import identifiers
@@ -37,7 +36,7 @@ from everlog.model import Metadata
 from everlog.ports import Query
 from everlog.stores.postgres.connections import Connection, Database
 from everlog.stores.postgres.id_columns import session_of, sid_of, stripe_of
-from everlog.stores.postgres.metadata_rows import decode_metadata, filter_conditions, storable_text
+from everlog.stores.postgres.metadata_rows import DIALECT, decode_metadata, storable_text
 from everlog.stores.postgres.statements import load_statements
 
 _SEQ_BITS = 40  # of a row id that hold the seq
@@ -127,7 +126,7 @@ class PassageSearch:
         self, match: Node, weights: Sequence[float], query: Query, limit: int, span: tuple[int, int] | None = None
     ) -> list[PassageHit]:
         """Return the best passages of a time span, or of all; of the newest, if very many match."""
-        conditions, values = self._conditions(query, span)
+        conditions, values = query_conditions(query, self._sql["of_sessions"], "p", DIALECT, span)
         values |= {"among": _MAX_RANKED if conditions else BUDGET, "limit": limit}
         return self._find_hits("best_passages", _score(weights), match, [_MATCHES.format("words"), *conditions], values)
 
@@ -135,7 +134,7 @@ class PassageSearch:
         self, match: Node, weights: Sequence[float], query: Query, per_session: int
     ) -> list[PassageHit]:
         """Return the best passages of every session with a match, up to `per_session` of each."""
-        conditions, values = self._conditions(query)
+        conditions, values = query_conditions(query, self._sql["of_sessions"], "p", DIALECT)
         values["each"] = per_session
         names = identifier_parts(match)
         column, score = ("inside", "-1.0") if names else ("words", _score(weights))
@@ -154,15 +153,6 @@ class PassageSearch:
             PassageHit(_row_id(sid, seq), session_of(sid), seq, at, score)
             for sid, seq, at, score in self._fetch_matches(filled, match, values)
         ]
-
-    def _conditions(self, query: Query, span: tuple[int, int] | None = None) -> tuple[list[str], dict[str, Any]]:
-        conditions, values = filter_conditions(replace(query.criteria, since=None, unfinished=None))
-        if conditions:
-            conditions = [self._sql["sessions"].format(conditions=" AND ".join(conditions))]
-        for number, (condition, value) in enumerate(passage_conditions(query, span)):
-            conditions.append(f"p.{condition} %(passage{number})s")
-            values[f"passage{number}"] = storable_text(value) if isinstance(value, str) else value
-        return conditions, values
 
     def count_matches(self, match: Node) -> int:
         """Count matching passages, up to twice the budget of a ranking."""

@@ -89,5 +89,5 @@ SELECT sid, seq, at, score FROM (
     ) ranked
 ) placed WHERE place <= %(each)s
 
--- sessions: Restrict passages to some sessions
-p.sid IN (SELECT sid FROM everlog.listing WHERE {conditions})
+-- of_sessions: Restrict passages to some sessions
+p.sid IN (SELECT sid FROM everlog.listing WHERE {})
