@@ -91,6 +91,11 @@ def test_every_statement_names_its_tables_with_their_schema() -> None:
     assert in_schema("FROM everlog.rec", "order") == 'FROM "order".rec'
 
 
+def test_every_statement_has_a_name_of_its_own() -> None:
+    names = [name for file in FOLDER.glob("*.sql") for name in load_statements(file.stem)]
+    assert sorted(names) == sorted(set(names))
+
+
 def test_migrations_have_only_what_other_engines_take_too() -> None:
     for file in (FOLDER / "migrations").glob("*.sql"):
         text = " ".join(schema.split_statements(file.read_text(encoding="utf-8"))).upper()

@@ -69,7 +69,7 @@ class Database:
         self.address = Address(url)
         self.settings = settings
         self._statements: dict[str, str] = {}
-        for file in ("records", "rows", "sessions", "sharing", "transfer"):
+        for file in ("records", "rows", "search", "sessions", "sharing", "transfer"):
             self._statements |= load_statements(file, settings.schema)
         self._report = report
         self._durable = durable

@@ -37,12 +37,13 @@ from everlog.ports import Query
 from everlog.stores.postgres.connections import Connection, Database
 from everlog.stores.postgres.id_columns import session_of, sid_of, stripe_of
 from everlog.stores.postgres.metadata_rows import DIALECT, decode_metadata, storable_text
-from everlog.stores.postgres.statements import load_statements
+from everlog.stores.postgres.statements import in_schema
 
 _SEQ_BITS = 40  # of a row id that hold the seq
 _MAX_RANKED = 20_000  # the newest passages, for one query
 _MAX_STEMS = 50_000  # in the cache
 _LEXEME = re.compile(r"'((?:[^']|'')*)'")
+_OF_SESSIONS = "p.sid IN (SELECT sid FROM everlog.listing WHERE {})"
 _MATCHES = "p.{} @@ %(match)s::tsquery"
 _OPERATORS: Mapping[type, str] = {And: "&", Or: "|", Not: "& !"}
 
@@ -52,18 +53,18 @@ class PassageSearch:
 
     def __init__(self, database: Database) -> None:
         self._database = database
-        self._sql = load_statements("search", database.settings.schema)
+        self._of_sessions = in_schema(_OF_SESSIONS, database.settings.schema)
         self._stems: dict[str, str] = {}
 
     # --- indexing
 
     def mark_pending(self, connection: Connection, sid: UUID, seq: int) -> None:
         """Mark a session as having records to index."""
-        connection.execute(self._sql["mark_pending"], {"sid": sid, "seq": seq})
+        connection.run("mark_pending", {"sid": sid, "seq": seq})
 
     def stale_sessions(self, limit: int = 1_000) -> list[StaleSession]:
         """Return sessions that have grown since they were indexed, oldest first."""
-        rows = self._fetch(self._sql["stale_sessions"], {"limit": limit})
+        rows = self._database.fetch_all("stale_sessions", {"limit": limit})
         return [
             StaleSession(session_of(sid), seq, size, decode_metadata(data) or Metadata(id=session_of(sid)))
             for sid, seq, size, data in rows
@@ -75,19 +76,17 @@ class PassageSearch:
             self._database.run_transaction(partial(self._apply_update, update))
 
     def _apply_update(self, update: SessionUpdate, connection: Connection) -> None:
-        sid, seq = sid_of(update.stale.session), update.stale.seq
-        through = max(update.changes.last_seq, seq)
-        values = {"sid": sid, "seq": seq, "through": through}
-        connection.execute(self._sql["insert_indexed"], {"sid": sid})
-        if not connection.execute(self._sql["advance_indexed"], values).rowcount:
+        (session, seq, _, _), changes = update
+        sid = sid_of(session)
+        values = {"sid": sid, "seq": seq, "through": max(changes.last_seq, seq)}
+        connection.run("insert_indexed", values)
+        if not connection.run("advance_indexed", values).rowcount:
             return  # another process indexed it meanwhile
-        count_change = 0
-        for first, last in update.changes.removed_ranges:
-            removed_range = {"sid": sid, "first": first, "last": last}
-            count_change -= connection.execute(self._sql["delete_range"], removed_range).rowcount
-        if update.changes.removed:
-            removed = {"sid": sid, "seqs": sorted(update.changes.removed)}
-            count_change -= connection.execute(self._sql["delete_seqs"], removed).rowcount
+        removed = 0
+        for first, last in changes.removed_ranges:
+            removed += connection.run("delete_range", {"sid": sid, "first": first, "last": last}).rowcount
+        if changes.removed:
+            removed += connection.run("delete_seqs", {"sid": sid, "seqs": sorted(changes.removed)}).rowcount
         rows = [
             {
                 "sid": sid,
@@ -98,27 +97,24 @@ class PassageSearch:
                 "words": encode_document(passage.text, passage.grams),
                 "inside": encode_trigrams(passage.text),
             }
-            for passage in update.changes.new.values()
+            for passage in changes.new.values()
         ]
         if rows:
-            with connection.cursor() as cursor:
-                cursor.executemany(self._sql["upsert_passage"], rows)
+            connection.run_many("upsert_passage", rows)
         # As late as possible, since appends wait for it. A deletion before this point undoes all of
         # it; one after it waits for the transaction and removes what was written.
-        if connection.execute(self._sql["lock_session"], {"sid": sid}).fetchone() is None:
+        if connection.value("keep_session", values) is None:
             raise Rollback
-        stripe = {"stripe": stripe_of(sid.bytes), "more": count_change + len(rows)}
-        connection.execute(self._sql["add_passages"], stripe)
-        connection.execute(self._sql["delete_pending_through"], {"sid": sid, "through": through})
+        connection.run("add_passages", {"stripe": stripe_of(sid.bytes), "more": len(rows) - removed})
+        connection.run("delete_pending_through", values)
 
     def drop(self, connection: Connection, sid: UUID) -> None:
         """Delete the passages of a session."""
-        count = connection.execute(self._sql["delete_passages"], {"sid": sid}).rowcount
-        for name in ("delete_indexed", "delete_pending"):
-            connection.execute(self._sql[name], {"sid": sid})
+        count = connection.run("delete_passages", {"sid": sid}).rowcount
+        for label in ("delete_indexed", "delete_pending"):
+            connection.run(label, {"sid": sid})
         if count:
-            stripe = {"stripe": stripe_of(sid.bytes), "more": -count}
-            connection.execute(self._sql["add_passages"], stripe)
+            connection.run("add_passages", {"stripe": stripe_of(sid.bytes), "more": -count})
 
     # --- searching
 
@@ -126,15 +122,16 @@ class PassageSearch:
         self, match: Node, weights: Sequence[float], query: Query, limit: int, span: tuple[int, int] | None = None
     ) -> list[PassageHit]:
         """Return the best passages of a time span, or of all; of the newest, if very many match."""
-        conditions, values = query_conditions(query, self._sql["of_sessions"], "p", DIALECT, span)
+        conditions, values = query_conditions(query, self._of_sessions, "p", DIALECT, span)
         values |= {"among": _MAX_RANKED if conditions else BUDGET, "limit": limit}
-        return self._find_hits("best_passages", _score(weights), match, [_MATCHES.format("words"), *conditions], values)
+        conditions.insert(0, _MATCHES.format("words"))
+        return self._find_hits("best_passages", _score(weights), match, conditions, values)
 
     def find_per_session(
         self, match: Node, weights: Sequence[float], query: Query, per_session: int
     ) -> list[PassageHit]:
         """Return the best passages of every session with a match, up to `per_session` of each."""
-        conditions, values = query_conditions(query, self._sql["of_sessions"], "p", DIALECT)
+        conditions, values = query_conditions(query, self._of_sessions, "p", DIALECT)
         values["each"] = per_session
         names = identifier_parts(match)
         column, score = ("inside", "-1.0") if names else ("words", _score(weights))
@@ -146,44 +143,45 @@ class PassageSearch:
         return self._find_hits("best_per_session", score, match, conditions, values)
 
     def _find_hits(
-        self, statement: str, score: str, match: Node, conditions: Sequence[str], values: Mapping[str, Any]
+        self, label: str, score: str, match: Node, conditions: Sequence[str], values: Mapping[str, Any]
     ) -> list[PassageHit]:
-        filled = self._sql[statement].format(score=score, conditions=" AND ".join(conditions))
-        return [
-            PassageHit(_row_id(sid, seq), session_of(sid), seq, at, score)
-            for sid, seq, at, score in self._fetch_matches(filled, match, values)
-        ]
+        rows = self._fetch_matches(label, match, values, score=score, conditions=" AND ".join(conditions))
+        return [PassageHit(_row_id(sid, seq), session_of(sid), seq, at, score) for sid, seq, at, score in rows]
 
     def count_matches(self, match: Node) -> int:
         """Count matching passages, up to twice the budget of a ranking."""
-        rows = self._fetch_matches(self._sql["count_matches"], match, {"limit": 2 * BUDGET})
+        rows = self._fetch_matches("count_matches", match, {"limit": 2 * BUDGET})
         return int(rows[0][0]) if rows else 0
 
     def matching_rows(self, match: Node, limit: int) -> list[int]:
         """Return the row ids of the newest matching passages, up to `limit`."""
-        rows = self._fetch_matches(self._sql["newest_matches"], match, {"limit": limit})
-        return [_row_id(sid, seq) for sid, seq in rows]
+        return [_row_id(sid, seq) for sid, seq in self._fetch_matches("newest_matches", match, {"limit": limit})]
 
     def count_passages(self) -> int:
         """Count all passages."""
-        return int(self._fetch(self._sql["count_passages"], {})[0][0])
+        return int(self._database.fetch_row("count_passages")[0])
 
     def load_passages(self, rows: Sequence[int], match: Node | None) -> dict[int, PassageText]:
         """Load passages, each with a snippet in which the matches are marked."""
         if not rows:
             return {}
         sids, seqs = [UUID(int=row >> _SEQ_BITS) for row in rows], [row & ((1 << _SEQ_BITS) - 1) for row in rows]
-        texts = self._fetch(self._sql["passage_texts"], {"sids": sids, "seqs": seqs})
+        texts = self._database.fetch_all("passage_texts", {"sids": sids, "seqs": seqs})
         snippets = make_snippets([row[-1] for row in texts], match) if match is not None else {}
         return {
             _row_id(sid, seq): PassageText(kind, at, snippets.get(number, ""), text)
             for number, (sid, seq, kind, at, text) in enumerate(texts)
         }
 
-    def _fetch_matches(self, statement: str, match: Node, values: Mapping[str, Any]) -> list[Any]:
-        """Return the rows that match a tree; none if it has no words."""
+    def _fetch_matches(self, label: str, match: Node, values: Mapping[str, Any], **parts: str) -> list[Any]:
+        """Return the rows that match a tree; none if it has no words. `parts`: of the statement."""
         tsquery = self._to_tsquery(match)
-        return self._fetch(statement, {**values, "match": tsquery}) if tsquery else []
+
+        def fetch(connection: Connection) -> list[Any]:
+            statement = connection.statements[label].format(**parts)
+            return connection.execute(statement, {**values, "match": tsquery}, binary=True).fetchall()
+
+        return self._database.run_idempotent(fetch) if tsquery else []
 
     def _to_tsquery(self, match: Node) -> str:
         """Return a tree as the text of a tsquery; empty if it has no words."""
@@ -203,15 +201,10 @@ class PassageSearch:
             self._stems = {}
         stems = self._stems  # another thread may replace it
         new = sorted(words - stems.keys())
-        for word, vector in self._fetch(self._sql["stems"], {"words": new}) if new else ():
+        for word, vector in self._database.fetch_all("stems", {"words": new}) if new else ():
             lexeme = _LEXEME.search(vector)
             stems[word] = lexeme[1].replace("''", "'") if lexeme else word
         return stems
-
-    def _fetch(self, statement: str, values: Mapping[str, Any]) -> list[Any]:
-        return self._database.run_idempotent(
-            lambda connection: connection.execute(statement, values, binary=True).fetchall()
-        )
 
 
 def _score(weights: Sequence[float]) -> str:

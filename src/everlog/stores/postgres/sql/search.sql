@@ -22,7 +22,7 @@ INSERT INTO everlog.taken (sid, seq) VALUES (%(sid)s, 0) ON CONFLICT (sid) DO NO
 -- advance_indexed: Record how far a session is indexed; 0 rows mean that another process was faster
 UPDATE everlog.taken SET seq = %(through)s WHERE sid = %(sid)s AND seq = %(seq)s
 
--- lock_session: Block the deletion of a session until the transaction ends
+-- keep_session: Block the deletion of a session until the transaction ends
 SELECT 1 FROM everlog.session WHERE sid = %(sid)s AND deleted_at IS NULL FOR SHARE
 
 -- delete_pending_through: Delete the pending row, unless the session has grown since
@@ -88,6 +88,3 @@ SELECT sid, seq, at, score FROM (
         FROM everlog.passage p WHERE {conditions}
     ) ranked
 ) placed WHERE place <= %(each)s
-
--- of_sessions: Restrict passages to some sessions
-p.sid IN (SELECT sid FROM everlog.listing WHERE {})
