@@ -58,19 +58,19 @@ def add_facts(text: str, facts: Sequence[Fact], day: date) -> str:
     if not facts:
         return text
     ending = "\r\n" if "\r\n" in text else "\n"
-    new = [format_line(fact) for fact in facts]
     rows = text.split("\n")
-    section, end = _find_section(rows)
+    section = _section_lines(rows)
     heading = f"{_DAY_HEADING}{day.isoformat()}"
-    if section is None:
+    new = [format_line(fact) for fact in facts]
+    if not section:
         body = text if not text or text.endswith("\n") else text + ending
         above = ending if body.strip() else ""
         return body + above + ending.join((SECTION, "", heading, *new, ""))
-    for number in lines_outside_code(rows):
-        if section < number < end and rows[number].rstrip() == heading:
+    for number in section:
+        if rows[number].rstrip() == heading:
             return _insert_rows(rows, number + 1, new, ending)
-    position = section + 1
-    below = position < end and not rows[position].strip()  # keep the empty line below the heading
+    position = section[0] + 1
+    below = position < len(rows) and not rows[position].strip()  # keep the empty line below the heading
     position += below
     gap = [""] if position < len(rows) and rows[position].strip() else []
     return _insert_rows(rows, position, [*([] if below else [""]), heading, *new, *gap], ending)
@@ -85,15 +85,10 @@ def _insert_rows(rows: list[str], position: int, new: list[str], ending: str) ->
 
 def parse_lines(text: str) -> list[FactLine]:
     """Return the facts of the section in file order; other lines are skipped."""
-    rows = text.split("\n")
-    section, end = _find_section(rows)
-    if section is None:
-        return []
     lines: list[FactLine] = []
     day: date | None = None
-    for number in lines_outside_code(rows):
-        if not section < number < end:
-            continue
+    rows = text.split("\n")
+    for number in _section_lines(rows):
         row = rows[number].rstrip()
         if row.startswith("### "):
             day = _parse_day(row)
@@ -132,16 +127,16 @@ def _parse_day(heading: str) -> date | None:
         return None
 
 
-def _find_section(rows: Sequence[str]) -> tuple[int | None, int]:
-    """Return the line of our heading and the line where the section ends."""
-    start: int | None = None
+def _section_lines(rows: Sequence[str]) -> list[int]:
+    """Return the lines of our section outside code blocks, its heading first."""
+    numbers: list[int] = []
     for number in lines_outside_code(rows):
         row = rows[number].rstrip()
-        if start is None:
-            start = number if row == SECTION else None
-        elif row.startswith(("# ", "## ")):
-            return start, number
-    return start, len(rows)
+        if numbers and row.startswith(("# ", "## ")):
+            break
+        if numbers or row == SECTION:
+            numbers.append(number)
+    return numbers
 
 
 def lines_outside_code(rows: Sequence[str]) -> Iterator[int]:

@@ -66,21 +66,21 @@ def read_session(
     store: Store, session: str, read_state: Callable[[str], ExtractionState], *, force: bool
 ) -> SessionReading:
     """Check the gates, cheapest first: a long log is read only if it may be worth it."""
-    if not force:
-        count = store.metadata(session).message_count  # includes deleted ones
-        verdict = check_gates(SessionActivity(count, MIN_TOOL_CALLS, first=True, pending=False))
-        if not verdict.ready:
-            return SessionReading(verdict, ExtractionState())
+    if force:
+        return SessionReading(Verdict(True, "forced"), read_state(session), fold(store.read(session)).messages)
+    count = store.metadata(session).message_count  # includes deleted ones
+    verdict = check_gates(SessionActivity(count, MIN_TOOL_CALLS, first=True, pending=False))
+    if not verdict.ready:
+        return SessionReading(verdict, ExtractionState())
     state = read_state(session)
-    if not force and state.extraction_count:
+    if state.extraction_count:
         since = store.read(session, after=state.last_extracted_message_index)
         calls = sum(len(entry.tool_calls) for entry in since if isinstance(entry, Message))
         verdict = check_gates(SessionActivity(MIN_MESSAGES, calls, first=False, pending=False))
         if not verdict.ready:
             return SessionReading(verdict, state)
     messages = fold(store.read(session)).messages
-    verdict = Verdict(True, "forced") if force else check_gates(measure_activity(messages, state))
-    return SessionReading(verdict, state, messages)
+    return SessionReading(check_gates(measure_activity(messages, state)), state, messages)
 
 
 def measure_activity(messages: Sequence[Message], state: ExtractionState) -> SessionActivity:

@@ -25,6 +25,7 @@ from typing import NamedTuple
 from everlog.context.fence import Origin, fence
 from everlog.context.tokens import TokenCounter
 from everlog.errors import EverlogError
+from everlog.index.search.words import split_scripts
 from everlog.memory.extracted_file import parse_lines
 from everlog.memory.facts import sanitize_line, words
 from everlog.memory.notes import EXTRACTED_FILE, MemoryFile, is_note
@@ -101,7 +102,7 @@ _K1, _B = 1.2, 0.75
 _MAX_TEXT = 20_000  # characters of a message or a note that are read
 _ENDINGS = re.compile(r"(?:ing|ed|es|ly|e|s)$")
 _MIN_STEM = 3  # letters
-_UNSPACED = re.compile("[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3005-\u30ff\u3400-\u9fff\uac00-\ud7a3]+")
+_LETTERS = re.compile(r"[^\W_]+")
 # In addition to those of `facts.words`: frequent in questions, without a meaning of their own.
 _QUESTION_WORDS = frozenset(
     """what which who whom whose when where why how can could should would may might me us them he
@@ -173,11 +174,11 @@ def _term_counts(text: str) -> Counter[str]:
 def _terms(text: str) -> list[str]:
     terms: list[str] = []
     for word in words(text[:_MAX_TEXT]):
-        spaced = _UNSPACED.sub(" ", word)
-        for run in _UNSPACED.findall(word):
-            terms += [run[start : start + 2] for start in range(max(len(run) - 1, 1))]
-        for part in re.findall(r"[^\W_]+", spaced):
-            terms.append(_stem(part))
+        for segment, unspaced in split_scripts(word):
+            if unspaced:
+                terms += [segment[start : start + 2] for start in range(max(len(segment) - 1, 1))]
+            else:
+                terms += map(_stem, _LETTERS.findall(segment))
     return terms
 
 
