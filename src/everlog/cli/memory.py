@@ -61,18 +61,12 @@ def chosen_memory(agent: str, project: str | None, store: Store | None = None) -
 @memory_options
 def show(agent: str, project: str | None, as_json: bool) -> None:
     """Show MEMORY.md, as agents see it, and list the notes."""
-    from everlog.memory.extracted_file import parse_lines
-    from everlog.memory.index_file import truncate
-    from everlog.memory.notes import EXTRACTED_FILE, INDEX_FILE, select_notes
-
-    memories = chosen_memory(agent, project)
-    files = memories.files()
-    texts = {file.path: file.text for file in files}
-    index = truncate(texts.get(INDEX_FILE, ""))
-    pending = len(parse_lines(texts.get(EXTRACTED_FILE, "")))
-    notes = [_note_json(file) for file in select_notes(files)]
+    memory = chosen_memory(agent, project)
+    index, files, facts = memory.contents()
+    pending = len(facts)
+    notes = [_note_json(file) for file in files]
     if as_json:
-        name = str(memories.path.relative_to(chosen_root()))
+        name = str(memory.path.relative_to(chosen_root()))
         output.print_json({"memory": name, "index": index, "notes": notes, "facts": pending})
         return
     if index.strip():
@@ -105,11 +99,8 @@ def search(words: tuple[str, ...], limit: int, agent: str, project: str | None, 
     """Search notes, extracted facts and messages."""
     import msgspec
 
-    from everlog.memory.recall import collect_items, rank_items
-
     query = " ".join(words)
-    candidates = collect_items(chosen_memory(agent, project).files())
-    matches = rank_items(candidates, query, limit)
+    matches = chosen_memory(agent, project).search(query, limit)
     with open_root() as store, output.progress("indexing new messages") as on_progress:
         criteria: dict[str, Any] = {} if project else {"agent": agent}
         sessions = store.search(query, limit=limit, progress=on_progress, **criteria)
@@ -161,9 +152,7 @@ def edit(note: str, agent: str, project: str | None, as_json: bool) -> None:
             return output.print_answer(answer, f"{file.path} was not changed", as_json)
     else:
         text = "" if sys.stdin is None else sys.stdin.buffer.read().decode("utf-8", "replace")
-    path = memory.edit(
-        NoteEdit(note=file.path, text=text, is_whole_file=True, by_person=True, expected_version=file.version)
-    )
+    path = memory.edit(NoteEdit(note=file.path, text=text, is_whole_file=True, by_person=True, version=file.version))
     output.print_answer({"file": path, "changed": text != file.text}, f"{path} was changed", as_json)
 
 

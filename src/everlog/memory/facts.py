@@ -174,38 +174,19 @@ def select_new(facts: Iterable[Fact], known_texts: Iterable[str]) -> list[Fact]:
 
 # --- contradictions -------------------------------------------------------------------------
 
-_RIVALS = tuple(
-    frozenset(group.split())
-    for group in (
-        "tab space",
-        "dark light",
-        "npm yarn pnpm bun",
-        "vim emacs neovim vscode nano",
-        "pytest unittest nose",
-        "jest vitest mocha",
-        "black yapf autopep8 ruff flake8 pylint",
-        "prettier eslint biome",
-        "poetry pip uv pipenv conda pdm",
-        "postgre postgresql postgres mysql sqlite mongodb mariadb oracle",
-        "redi redis memcached",
-        "rest graphql grpc",
-        "react vue svelte angular",
-        "aw aws gcp azure",
-        "github gitlab bitbucket",
-        "merge rebase squash",
-        "snake_case camelcase kebab-case pascalcase",
-        "single double",
-        "short long brief detailed concise verbose",
-        "formal informal casual",
-        "small large big",
-        "sync async synchronou asynchronou",
-        "metric imperial",
-        "django flask fastapi litestar",
-        "docker podman",
-        "bash zsh fish",
-        "monday tuesday wednesday thursday friday saturday sunday",
-    )
-)
+# Words that exclude each other, as `words` returns them.
+_RIVAL_GROUPS = """
+    tab space | dark light | npm yarn pnpm bun | vim emacs neovim vscode nano | pytest unittest nose |
+    jest vitest mocha | black yapf autopep8 ruff flake8 pylint | prettier eslint biome |
+    poetry pip uv pipenv conda pdm | postgre postgresql postgres mysql sqlite mongodb mariadb oracle |
+    redi redis memcached | rest graphql grpc | react vue svelte angular | aw aws gcp azure |
+    github gitlab bitbucket | merge rebase squash | snake_case camelcase kebab-case pascalcase |
+    single double | short long brief detailed concise verbose | formal informal casual |
+    small large big | sync async synchronou asynchronou | metric imperial |
+    django flask fastapi litestar | docker podman | bash zsh fish |
+    monday tuesday wednesday thursday friday saturday sunday
+"""
+_RIVALS = tuple(frozenset(group.split()) for group in _RIVAL_GROUPS.split("|"))
 # These allow several values: whoever supports SQLite may support Postgres as well.
 _MULTI_VALUE = frozenset({"support", "supported", "speak", "know", "target", "include", "read", "both"})
 _NUMBER = re.compile(r"v?\d[\w.\-]*\+?")

@@ -26,9 +26,11 @@ from typing import NamedTuple
 
 from everlog.errors import ConflictError, InvalidIdError, NotFoundError
 from everlog.memory import extracted_file, index_file, transaction
+from everlog.memory.extracted_file import FactLine
 from everlog.memory.extraction import ExtractionState
 from everlog.memory.facts import select_new
 from everlog.memory.notes import EXTRACTED_FILE, INDEX_FILE, MemoryFile, find_text, select_notes
+from everlog.memory.recall import MemoryItem, collect_items, rank_items
 from everlog.memory.transaction import HistoryEntry, Swap
 from everlog.ports.memory import DreamPlan, Fact
 from everlog.stores.file import disk
@@ -42,6 +44,14 @@ _MAX_SESSIONS = 5_000  # states of sessions; older ones are dropped
 _MAX_DEPTH = 8
 _States = dict[str, ExtractionState]  # by session
 _TEMPORARY_FILE = re.compile(r".+\.\d+\.tmp")
+
+
+class MemoryContents(NamedTuple):
+    """What a memory contains, for people."""
+
+    index_text: str  # MEMORY.md, as a model is shown it
+    notes: list[MemoryFile]  # newest first
+    facts: list[FactLine]  # extracted, and in no note yet
 
 
 class UndoResult(NamedTuple):
@@ -75,6 +85,16 @@ class MemoryDirectory:
         with self._open_locked() as folder:
             digests = _read_digests(folder)
             return sorted(_read_files(folder, digests), key=lambda file: (-file.modified, file.path))
+
+    def contents(self) -> MemoryContents:
+        """Return the index, the notes and the extracted facts."""
+        files = self.files()
+        index = index_file.truncate(find_text(files, INDEX_FILE) or "")
+        return MemoryContents(index, select_notes(files), _extracted_lines(files))
+
+    def search(self, message: str, limit: int) -> list[MemoryItem]:
+        """Return the notes and facts that a message is about, best first."""
+        return rank_items(collect_items(self.files()), message, limit)
 
     def notes(self, limit: int = LISTING_LIMIT) -> list[MemoryFile]:
         """Return the notes, newest first."""
@@ -232,8 +252,11 @@ def _read_files(folder: int, digests: frozenset[str], prefix: str = "", depth: i
 
 
 def _known_facts(files: Sequence[MemoryFile]) -> list[str]:
-    lines = extracted_file.parse_lines(find_text(files, EXTRACTED_FILE) or "")
-    return [file.note.fact for file in select_notes(files)] + [line.fact.text for line in lines]
+    return [file.note.fact for file in select_notes(files)] + [line.fact.text for line in _extracted_lines(files)]
+
+
+def _extracted_lines(files: Sequence[MemoryFile]) -> list[FactLine]:
+    return extracted_file.parse_lines(find_text(files, EXTRACTED_FILE) or "")
 
 
 def _check_path(path: str) -> str:

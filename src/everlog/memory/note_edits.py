@@ -24,7 +24,7 @@ def plan_edit(files: Sequence[MemoryFile], edit: NoteEdit, today: date) -> tuple
     if edit.note is None:
         return _plan_new_note(files, edit, today)
     file = find(files if edit.is_whole_file else select_notes(files), edit.note)
-    if edit.expected_version and file.version != edit.expected_version:
+    if edit.version and file.version != edit.version:
         hint = "edit it again" if edit.is_whole_file else "open it again and make the change there"
         raise ConflictError(f"{file.path} was changed by somebody else", hint=hint)
     if edit.text is None:

@@ -60,7 +60,7 @@ class NoteEdit(msgspec.Struct, frozen=True, kw_only=True):
     confidence: float | None = None  # of a new note
     source: Source | None = None  # of a new note
     by_person: bool = False  # then no dream rewrites it
-    expected_version: str = ""  # as it was read; ConflictError if it is different now
+    version: str = ""  # as it was read; ConflictError if it is different now
 
 
 class Change(msgspec.Struct, frozen=True):

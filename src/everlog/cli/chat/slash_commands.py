@@ -203,20 +203,16 @@ def _result_lines(results: Results) -> Iterator[Line]:
 async def memory(chat: Chat, argument: str) -> None:
     """Show the agent's memory, or search it."""
     from everlog.memory.file_memory import FileMemories
-    from everlog.memory.index_file import truncate
-    from everlog.memory.notes import INDEX_FILE, find_text, select_notes
-    from everlog.memory.recall import collect_items, rank_items
 
     agent = (await chat.session.metadata()).agent
-    files = await chat.backend.store.call(FileMemories(chat.root).open(agent).files)
+    memories = FileMemories(chat.root).open(agent)
     if argument:
-        matches = rank_items(collect_items(files), argument, MAX_LISTED)
+        matches = await chat.backend.store.call(memories.search, argument, MAX_LISTED)
         lines = [f"{item.file}  {item.day}  {output.one_line(item.text)}" for item in matches]
     else:
-        index = find_text(files, INDEX_FILE) or ""
-        lines = output.safe(truncate(index).strip()).split("\n") if index.strip() else []
-        if not lines:
-            lines = [output.one_line(file.path) for file in select_notes(files)]
+        index, notes, _ = await chat.backend.store.call(memories.contents)
+        lines = output.safe(index.strip()).split("\n") if index.strip() else []
+        lines = lines or [output.one_line(file.path) for file in notes]
     empty = "no matches" if argument else f"the memory of {output.one_line(agent)} is empty"
     await chat.show([Line(line, "") for line in lines] or [Line(empty)])
 

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from litestar import Controller, delete, get, post, put
 from litestar.di import NamedDependency
 from litestar.params import FromPath, FromQuery, JSONBody
+from msgspec.structs import asdict
 
 from everlog.daemon.api.session_lookup import unquote_segment
 from everlog.daemon.error_responses import ERROR_RESPONSES
@@ -14,6 +15,7 @@ from everlog.errors import NotFoundError
 from everlog.ids import timestamp
 from everlog.log.line_codec import replace_surrogates
 from everlog.memory.file_memory import FileMemory
+from everlog.memory.memory_directory import LISTING_LIMIT
 from everlog.memory.notes import MemoryFile, Note
 from everlog.memory.transaction import HistoryEntry
 from everlog.ports.memory import DreamPlan, NoteEdit
@@ -43,11 +45,9 @@ class MemoryRoutes(Controller):
         memory = open_memory(runtime, agent)
 
         def read() -> AgentMemory:
-            return AgentMemory(
-                agent=memory.path.name,
-                index=replace_surrogates(memory.truncated_index()),
-                notes=[to_note_file(file) for file in memory.notes()],
-            )
+            index, notes, _ = memory.contents()
+            files = [to_note_file(file) for file in notes[:LISTING_LIMIT]]
+            return AgentMemory(agent=memory.path.name, index=replace_surrogates(index), notes=files)
 
         return await runtime.store.call(read)
 
@@ -77,7 +77,7 @@ class MemoryRoutes(Controller):
 
         With the `version` that you read, it is a conflict if the note has changed since.
         """
-        return await _edit_note(runtime, agent, unquote_segment(file), data, data.version)
+        return await _edit_note(runtime, agent, unquote_segment(file), data)
 
     @get("/changes", responses=ERROR_RESPONSES)
     async def list_changes(
@@ -121,19 +121,9 @@ def open_memory(runtime: Runtime, agent: str | None) -> FileMemory:
     return runtime.memories.open(agent or runtime.router.default_agent)
 
 
-async def _edit_note(
-    runtime: Runtime, agent: str | None, note: str | None, data: NewNote, expected_version: str = ""
-) -> SavedNote:
+async def _edit_note(runtime: Runtime, agent: str | None, note: str | None, data: NewNote) -> SavedNote:
     """Write or change a note as a person."""
-    edit = NoteEdit(
-        note=note,
-        text=data.text,
-        name=data.name,
-        description=data.description,
-        category=data.category,
-        by_person=True,
-        expected_version=expected_version,
-    )
+    edit = NoteEdit(note=note, by_person=True, **asdict(data))
     return SavedNote(file=await runtime.store.call(open_memory(runtime, agent).edit, edit))
 
 

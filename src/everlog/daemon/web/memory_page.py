@@ -21,11 +21,8 @@ from everlog.errors import EverlogError, InvalidIdError
 from everlog.ids import timestamp
 from everlog.log.line_codec import replace_surrogates
 from everlog.memory.dream_state import last_run
-from everlog.memory.extracted_file import parse_lines
 from everlog.memory.file_memory import FileMemory
-from everlog.memory.index_file import truncate
 from everlog.memory.memory_directory import LISTING_LIMIT
-from everlog.memory.notes import EXTRACTED_FILE, INDEX_FILE, select_notes
 from everlog.model import MAX_NOTE_LENGTH
 from everlog.ports import Store
 from everlog.ports.memory import CATEGORIES, Fact, Verdict
@@ -134,23 +131,22 @@ def _agents(runtime: Runtime, selected: str) -> list[str]:
 
 
 def _read_memory(runtime: Runtime, memory: FileMemory) -> _MemoryView:
-    files = memory.files()
-    texts = {file.path: replace_surrogates(file.text) for file in files}
+    index, notes, facts = memory.contents()
     link = _make_linker(runtime.store.sync.port)
-    notes = [to_note_file(file) for file in select_notes(files)]
     state = memory.dream_state.state
     min_hours, min_sessions = runtime.settings.memory.dream_hours, runtime.settings.memory.dream_sessions
     verdict = memory.check_dream(min_hours=min_hours, min_sessions=min_sessions)
-    facts = parse_lines(texts.get(EXTRACTED_FILE, ""))
     return _MemoryView(
-        index=make_readable(truncate(texts.get(INDEX_FILE, "")).strip()),
-        cards=[_note_card(note, memory.path.name, link) for note in notes[:LISTING_LIMIT]],
+        index=make_readable(replace_surrogates(index).strip()),
+        cards=[_note_card(to_note_file(file), memory.path.name, link) for file in notes[:LISTING_LIMIT]],
         note_count=len(notes),
         facts=[
             FactLine(
                 line.fact,
                 line.day.isoformat(),
-                [link(FactSource(session=source.session, seq=source.seq))] if (source := line.fact.source) else [],
+                [link(FactSource(session=replace_surrogates(source.session), seq=source.seq))]
+                if (source := line.fact.source)
+                else [],
             )
             for line in facts[:MAX_FACTS]
         ],
