@@ -42,13 +42,9 @@ def make_ask(provider: Provider, model: str = "") -> Ask | None:
         return None
 
     async def ask(system: str, text: str) -> str:
+        messages = (user(text),)
         request = Request(
-            messages=(user(text),),
-            system=system,
-            model=model,
-            max_tokens=_MAX_TOKENS,
-            temperature=0.0,
-            purpose="summary",
+            messages=messages, system=system, model=model, max_tokens=_MAX_TOKENS, temperature=0.0, purpose="summary"
         )
         async with asyncio.timeout(ANSWER_SECONDS):
             return (await run_external(provider.complete(request))).text
