@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 from everlog.agent.answer import Answer
-from everlog.agent.compactor import SUMMARY_SECONDS, Outcome, window_of
+from everlog.agent.compactor import SUMMARY_SECONDS, Compactor, Outcome, window_of
 from everlog.agent.hooks import HOOK_SECONDS, Hooks
 from everlog.agent.titles import set_title
 from everlog.agent.tools import Function, build_tools
@@ -77,15 +77,19 @@ class Agent:
             agent=name,
             model=self.model,
             provider=self.provider,
-            summariser=summariser,
+            compactor=Compactor(
+                compaction,
+                provider=summariser,
+                model=self.model,
+                window=window_of(compaction, self.provider, self.model),
+                count=self.store.sync.count,
+                seconds=summary_seconds,
+            ),
             system=system,
             tools=build_tools(tools),
             toolsets=tuple(toolsets),
             hooks=Hooks(hooks, name, hook_seconds),
             settings=turn,
-            compaction=compaction,
-            summary_seconds=summary_seconds,
-            window=window_of(compaction, self.provider, self.model),
             count=self.store.sync.count,
             max_steps=max_steps or turn.max_steps,
         )
@@ -235,7 +239,7 @@ class Agent:
         with self.busy():
             async with acquire_lease(async_session) as lease:
                 await async_session.close_calls(lease=lease)
-                compactor = self.spec.compactor(sink)
+                compactor = replace(self.spec.compactor, emit=sink)
                 outcome = await compactor.run(async_session, lease, manual=True, focus=focus)
                 await self.spec.hooks.notify("on_compact", async_session.sync, sink, outcome)
                 return outcome
@@ -259,7 +263,7 @@ class Agent:
     async def close(self, seconds: float | None = None) -> None:
         """Wait for background work as `settle` does, then close the connections to the model."""
         await self.settle(seconds)
-        for provider in {id(p): p for p in (self.provider, self.spec.summariser)}.values():
+        for provider in {id(p): p for p in (self.provider, self.spec.compactor.provider)}.values():
             close_provider = getattr(provider, "close", None)
             if close_provider is not None:
                 await close_provider()
@@ -290,9 +294,10 @@ class Agent:
 
     async def _preview(self, session: AsyncSession, overhead: int, sink: Sink) -> Context:
         live = await session.live()
-        context = self.spec.assemble(live, (), overhead)
+        compactor = self.spec.compactor
+        context = compactor.context(live, (), overhead)
         inject = await self.spec.hooks.injections(session.sync, context.messages, sink)
-        return fit(self.spec.assemble(live, inject, overhead), live, self.spec.window, self.spec.count)
+        return fit(compactor.context(live, inject, overhead), live, compactor.window, compactor.count)
 
     async def _open_session(self, session: Session | AsyncSession | str, *, create: bool) -> AsyncSession:
         if isinstance(session, str):

@@ -9,7 +9,7 @@ not recorded.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import KW_ONLY, dataclass
 
 import msgspec
@@ -79,9 +79,9 @@ class Draft(msgspec.Struct, frozen=True):
     covered: int  # tokens of the messages to summarise
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True)
 class Compactor:
-    """Compaction of sessions with one provider and one set of settings."""
+    """Compaction of sessions with one provider, one set of settings and one size of contexts."""
 
     settings: CompactionSettings
     _: KW_ONLY
@@ -93,8 +93,8 @@ class Compactor:
     seconds: float = SUMMARY_SECONDS  # for one summary
 
     def __post_init__(self) -> None:
-        self.window = self.window or window_of(self.settings, self.provider, self.model)
-        self.model = self.settings.model or self.model
+        object.__setattr__(self, "window", self.window or window_of(self.settings, self.provider, self.model))
+        object.__setattr__(self, "model", self.settings.model or self.model)
 
     @property
     def trigger(self) -> int:
@@ -181,13 +181,20 @@ class Compactor:
             live=live,
             plan=new_plan,
             ops=collect_file_ops(new_plan.covered, old_ops),
-            context=self._context(live),
+            context=self.context(live),
             covered=self._estimate(new_plan.covered),
         )
 
-    def _context(self, live: LiveMessages) -> Context:
-        budget = self.settings.tool_result_budget
-        return assemble(live, window=self.window, tool_result_budget=budget, count=self.count)
+    def context(self, live: LiveMessages, inject: Sequence[Message] = (), overhead: int = 0) -> Context:
+        """Build a context, before it is made to fit; `overhead` are the tokens of prompt and tools."""
+        return assemble(
+            live,
+            window=self.window,
+            overhead=overhead,
+            inject=inject,
+            tool_result_budget=self.settings.tool_result_budget,
+            count=self.count,
+        )
 
     def _estimate(self, messages: Iterable[Message]) -> int:
         return sum(estimate(message, self.count) for message in messages)
@@ -295,7 +302,7 @@ class Compactor:
 
     def _tokens_freed(self, draft: Draft, record: Compaction) -> int:
         """Estimate how many tokens smaller the context becomes."""
-        after = self._context(apply_compaction(draft.live, record))
+        after = self.context(apply_compaction(draft.live, record))
         return self._estimate(draft.context.messages) - self._estimate(after.messages)
 
     async def _commit(

@@ -8,6 +8,7 @@ failed for a temporary reason is retried with exponential backoff.
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import random
 from collections.abc import Sequence
 
@@ -46,7 +47,7 @@ class ModelStep:
         self._state = state
         self._session = state.session
         self._warned_percentages = warned_percentages  # session → last warning, kept between turns
-        self._compactor = spec.compactor(state.emit)
+        self._compactor = dataclasses.replace(spec.compactor, emit=state.emit)
         self._overhead = 0  # tokens of the system prompt and the tools
         self._initial_live: LiveMessages | None = None  # as read when the turn began
         self._last_context: Context | None = None
@@ -65,16 +66,16 @@ class ModelStep:
 
     async def step(self) -> Message:
         """Return one answer of the model; retry once with less if the context is refused."""
-        spec = self._spec
+        compactor = self._compactor
         # Messages below the trigger of compaction must be sent, even if they exceed the budget.
-        limit = max(token_budget(spec.compaction, spec.window), self._compactor.trigger)
+        limit = max(token_budget(compactor.settings, compactor.window), compactor.trigger)
         context, live = await self._read_compacted()
         self._warn(context.tokens)
         fitted = await self._fit(context, live, limit)
         try:
             reply = await self._complete(fitted)
         except ContextOverflowError:
-            if self._state.history is None and spec.compaction.enabled:
+            if self._state.history is None and compactor.settings.enabled:
                 await self._compact(squeeze=True)
             context, live = await self._read()
             limit = min(limit, int(fitted.tokens * REFUSED_SHARE))
@@ -84,7 +85,7 @@ class ModelStep:
             raise ProviderError(f"the model replied with role {reply.role!r}")
         self._state.add_usage(reply.usage)
         self._last_context = fitted
-        return replace(reply, model=reply.model or spec.model or None)
+        return replace(reply, model=reply.model or self._spec.model or None)
 
     async def compact_if_needed(self, reply: Message) -> None:
         """Compact if `reply` has made the context too large.
@@ -104,7 +105,7 @@ class ModelStep:
 
     def _warn(self, tokens: int) -> None:
         """Emit a warning, once each, when the context reaches 80 and 95 percent of the window."""
-        session, window = self._session.id, self._spec.window
+        session, window = self._session.id, self._compactor.window
         percent = next((p for p in WARN_PERCENT if tokens * 100 >= p * window), 0)
         if percent > self._warned_percentages.get(session, 0):
             self._state.emit(TokenWarning(session_id=session, percent=percent, tokens=tokens, window=window))
@@ -176,7 +177,7 @@ class ModelStep:
         for _ in range(2):
             if (
                 self._state.history is not None
-                or not self._spec.compaction.enabled
+                or not self._compactor.settings.enabled
                 or self._compaction_failed
                 or context.tokens <= self._compactor.trigger
             ):
@@ -204,7 +205,7 @@ class ModelStep:
                 live = initial  # nothing was appended since: do not read it twice
             else:
                 live = self._session.sync.live()
-            return self._spec.assemble(live, self.injections, self._overhead), live
+            return self._compactor.context(live, self.injections, self._overhead), live
 
         return await self._session.store.call(read)
 

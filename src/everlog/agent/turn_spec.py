@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from everlog.agent.compactor import Compactor
@@ -10,13 +10,11 @@ from everlog.agent.hooks import Hooks
 from everlog.agent.tools import RunnableTool, load_toolset
 from everlog.agent.worker_threads import run_external
 from everlog.aio import AsyncSession
-from everlog.context.build import Context, assemble
 from everlog.context.inject import wrap_stored_text
 from everlog.context.tokens import TokenCounter
-from everlog.log.backward_read import LiveMessages
-from everlog.model import Message, Metadata
+from everlog.model import Metadata
 from everlog.ports import Provider, Toolset, ToolSpec
-from everlog.settings import CompactionSettings, TurnSettings
+from everlog.settings import TurnSettings
 from everlog.wire.events import Sink, Status
 
 
@@ -27,31 +25,16 @@ class TurnSpec:
     agent: str  # its name
     model: str
     provider: Provider
-    summariser: Provider | None  # None: use the built-in summary
+    compactor: Compactor  # knows the window and when it is too full
     system: str
     tools: Mapping[str, RunnableTool]
     toolsets: tuple[Toolset, ...]
     hooks: Hooks
     settings: TurnSettings
-    compaction: CompactionSettings
-    summary_seconds: float
-    window: int  # tokens
     count: TokenCounter
     max_steps: int
     allowed: frozenset[str] | None = None  # the only tools that may be used, by name
     reads_only: bool = False  # use only tools that change nothing
-
-    def compactor(self, emit: Sink) -> Compactor:
-        """Return a compactor with these settings that reports to `emit`."""
-        return Compactor(
-            self.compaction,
-            provider=self.summariser,
-            model=self.model,
-            window=self.window,
-            emit=emit,
-            count=self.count,
-            seconds=self.summary_seconds,
-        )
 
     async def collect_tools(self, session: str, emit: Sink) -> dict[str, RunnableTool]:
         """Return the tools that may be used, of toolsets too; report and skip a toolset that fails."""
@@ -80,14 +63,3 @@ class TurnSpec:
     def tool_tokens(self, tool: ToolSpec) -> int:
         """Estimate the tokens of one tool."""
         return self.count(tool.name) + self.count(tool.description) + 10
-
-    def assemble(self, live: LiveMessages, inject: Sequence[Message], overhead: int) -> Context:
-        """Build the context of a step, before it is made to fit the window."""
-        return assemble(
-            live,
-            window=self.window,
-            overhead=overhead,
-            inject=inject,
-            tool_result_budget=self.compaction.tool_result_budget,
-            count=self.count,
-        )

@@ -358,8 +358,7 @@ class Runtime:
     async def plan_compaction(self, session: AsyncSession, *, focus: str = "") -> Outcome:
         """Return what a compaction would record with the built-in summary; write nothing."""
         agent = await self.agents.for_session(session)
-        preview = agent.spec.compactor(self.emit).preview
-        return await self.store.call(preview, session.sync, focus)
+        return await self.store.call(agent.spec.compactor.preview, session.sync, focus)
 
     async def context(self, session: AsyncSession) -> Context:
         """Return the context that the next model call would be sent; nothing is sent."""
