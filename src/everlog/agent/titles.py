@@ -14,7 +14,7 @@ from everlog.aio import AsyncSession
 from everlog.context.fence import Origin, block, fence
 from everlog.errors import ConflictError, EverlogError
 from everlog.log.fold import fold
-from everlog.model import Message, Meta, user
+from everlog.model import Meta, user
 from everlog.ports import Provider, Request
 from everlog.wire.events import SessionRenamed, Sink, Status
 
@@ -80,11 +80,8 @@ def _first_exchange(session: AsyncSession) -> tuple[str, str]:
     """Return the first user message and the first answer."""
     view = fold(session.sync.entries(limit=_FIRST_RECORDS))
     question = next((m.text for m in view.messages if m.role == "user"), "")
-    return question, next((text for m in view.messages if (text := _assistant_text(m))), "")
-
-
-def _assistant_text(message: Message) -> str:
-    return message.text.strip() if message.role == "assistant" else ""
+    answers = (m.text.strip() for m in view.messages if m.role == "assistant")
+    return question, next((answer for answer in answers if answer), "")
 
 
 def _set_if_unnamed(session: AsyncSession, title: str) -> bool:

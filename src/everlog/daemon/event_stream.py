@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
+from itertools import islice
 from typing import Any
 
 import msgspec
@@ -290,10 +291,5 @@ def _error_event(session_id: str, error: EverlogError) -> Error:
 
 def _read_messages(session: Session, after: int) -> list[Message]:
     """Read the next messages of a log, including deleted and rewound ones."""
-    messages: list[Message] = []
-    for entry in session.entries(after=after):
-        if isinstance(entry, Message):
-            messages.append(entry)
-            if len(messages) == REPLAY_PAGE:
-                break
-    return messages
+    messages = (entry for entry in session.entries(after=after) if isinstance(entry, Message))
+    return list(islice(messages, REPLAY_PAGE))
