@@ -132,10 +132,9 @@ def find_work(calls: Sequence[Call]) -> Iterator[Item]:
 
 
 def last_calls(calls: Sequence[Call]) -> Iterator[Item]:
-    """Yield the last commands and the last calls of any kind, with their outcome."""
-    commands = [position for position, call in enumerate(calls) if call.command][-4:]
-    for position in sorted({*commands, *range(max(len(calls) - 2, 0), len(calls))}):
-        call, outcome = calls[position], ""
+    """Yield the last calls with their outcome."""
+    for call in calls[-5:]:
+        outcome = ""
         if call.result is not None and (call.failed or call.name.lower() not in MODIFYING):
             lines = [_failure_line(call)] if call.failed else list(content_lines(call.result[-2_000:]))
             outcome = f" → {one_line((lines or ['no output'])[-1], 100)}"
@@ -236,11 +235,8 @@ def _failure_line(call: Call) -> str:
     return next((line for line in lines if is_error(line, allow_code=True)), (lines or [""])[0])
 
 
-def find_failing(calls: Sequence[Call], *, answered: bool) -> Iterator[Item]:
-    """Yield calls near the end that failed and did not succeed later.
-
-    After an answer only a failure of the very last call still counts.
-    """
+def find_failing(calls: Sequence[Call]) -> Iterator[Item]:
+    """Yield calls near the end that failed and did not succeed later."""
     failures: dict[tuple[str, str], Call] = {}
     for call in calls[-_RECENT_CALLS:]:
         key = (call.name.lower(), call.path or " ".join(call.command.split()[:2]))
@@ -248,9 +244,8 @@ def find_failing(calls: Sequence[Call], *, answered: bool) -> Iterator[Item]:
             failures[key] = call
         elif call.result is not None:
             failures.pop(key, None)
-    if not answered or (calls and calls[-1].failed):
-        for call in list(failures.values())[-4:]:
-            yield Item(BLOCKED, f"{describe_call(call)}: {verbatim(_failure_line(call), 160)}".rstrip(": "))
+    for call in list(failures.values())[-4:]:
+        yield Item(BLOCKED, f"{describe_call(call)}: {verbatim(_failure_line(call), 160)}".rstrip(": "))
 
 
 def collect_errors(calls: Sequence[Call]) -> list[Item]:

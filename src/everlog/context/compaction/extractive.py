@@ -84,7 +84,7 @@ def _gather(messages: Sequence[Message], focus: str) -> list[Item]:
         *dialogue.find_done(utterances),
         *tool_calls.find_work(calls),
         *tool_calls.collect_tasks(calls),
-        *tool_calls.find_failing([c for c in calls if c.position >= last_request], answered=answered),
+        *([] if answered else tool_calls.find_failing([c for c in calls if c.position >= last_request])),
         *dialogue.find_decisions(utterances),
         *([Item(FACTS, CWD + truncate(format_path(cwd), 200), 0.2)] if cwd else ()),
         *tool_calls.last_calls(calls),

@@ -77,20 +77,10 @@ def format_path(path: str) -> str:
 def strip_tags(summary: str) -> str:
     """Return a summary without its file tags; an unclosed tag removes nothing else."""
     for tag in TAGS:
-        opening, closing = f"<{tag}>", f"</{tag}>"
-        parts: list[str] = []
-        position = 0
-        while (start := summary.find(opening, position)) >= 0:
-            parts.append(summary[position:start].rstrip())
-            end = summary.find(closing, start)
-            if end < 0:
-                parts.append(summary[start:].replace(opening, ""))
-                position = len(summary)
-                break
-            position = end + len(closing)
-        if parts:
-            remainder = summary[position:]
-            summary = "".join(parts) + ("\n" + remainder.lstrip() if remainder.strip() else "")
+        head, *lists = summary.split(f"<{tag}>")
+        pieces = [(text, text.partition(f"</{tag}>")) for text in lists]
+        parts = (head, *(after if closing else text for text, (_, closing, after) in pieces))
+        summary = "\n".join(part.strip() for part in parts if part.strip())
     return summary.strip()
 
 
