@@ -77,7 +77,7 @@ def describe_call(call: Call) -> str:
 # --- work -----------------------------------------------------------------------------------
 
 _COMMITTED = re.compile(r"(?m)^\[(\S+(?: \([^)]*\))?) ([0-9a-f]{7,40})\] (.+)$")
-_TESTED = re.compile(r"(?m)\b\d+ (?:tests?|pass(?:ed|ing)|examples?|specs?)\b(?![\w.])|\btest result: |^OK \(")
+_TESTED = re.compile(r"(?m)\b\d+ (?:tests?|pass(?:ed|ing)|examples?|specs?)\b(?![\w./])|\btest result: |^OK \(")
 
 
 def collect_tasks(calls: Iterable[Call]) -> list[Item]:

@@ -76,14 +76,14 @@ _INSERTED_START = (
 )
 _COMMAND = re.compile(r"<command-(name|args)>\s*([^<]*?)\s*</command-\1>")
 _RULE = re.compile(
-    r"\b(?:must|mustn't|prefer|avoid|ensure|forbidden|constraint|requirement|do not|make sure|be sure|should never"
-    r"|instead of|rather than|at least|at most|no more than|no need|not allowed|stick to|please use)"
+    r"\b(?:must|mustn't|prefer|avoid|ensure|forbidden|constraint|requirement|do not|make sure|instead of|rather than"
+    r"|at least|at most|no more than|no need|not allowed|stick to|please use)"
     r"|^(?:please |and |ok,? |also,? )*(?:use|no(?! worries| problem| doubt)|stop \w+ing|leave) \w"
 )
 # These are rules in an order, not in a narrative: "never use it", not "I never saw it".
 _ORDER = re.compile(r"\b(?:never|always|don['’]?t|should|shouldn't|only|without|remember|keep)\b")
 _NARRATIVE = re.compile(
-    r"(?:\W*(?:yeah|yes|well|so|and|but|oh|ok|okay|thanks)\b[,!]?\s*)*"
+    r"(?:\W*(?:yes|well|so|and|but|oh|ok|okay|thanks)\b[,!]?\s*)*"
     r"(?:i|we|they|he|she|it|that|this|there|you)(?:['’]\w+)?\s(?!want|need|prefer|must|may|can only)"
 )
 _ABOUT = re.compile(
@@ -142,26 +142,20 @@ _DECISION = re.compile(
     r"|let'?s (?:use|go|keep|stick)|switch(?:ed|ing)? (?:to|from)|(?:i|we)'?ll (?:use|keep|go with|stick)|root cause"
     r"|by design|on purpose|deliberately)\b"
 )
-_FINDING = re.compile(
-    r"(?i)\b(?:because|the (?:issue|problem|bug|cause|reason|fix) (?:is|was)|turns out|so that|since (?:the|it|we))\b"
-    r"|(?:doesn't|does not|isn't|can't|won't) (?:support|work|allow)"
-)
+_FINDING = re.compile(r"(?i)\b(?:because|turns out|so that|the (?:issue|problem|bug|cause|reason|fix) (?:is|was))\b")
 _REASON = re.compile(
     r"(?i)(?:,|\s[–—-])?\s+(?=(?:because|since|so that|in order to|instead of|rather than|to avoid)\b)"
     r"|\s+[–—]\s+|(?<=\w{3}):\s+"
 )
 _PLAN = re.compile(r"(?i)(?:now\b|let me (?!know)|i need to|i have to)")
 _DONE = re.compile(
-    r"(?i)\b(?:done|completed?|finished|fixed|implemented|resolved|pushed|committed|merged|deployed|released|closed"
-    r"|success\w*|(?:i|i've|has been|was|were) (?:added|created|removed|updated|written|moved)|pass(?:es|ed)?)\b"
+    r"(?i)\b(?:done|completed?|finished|fixed|implemented|resolved|committed|merged|deployed|tests pass)\b"
 )
 _NOT_YET = re.compile(
-    r"(?i)^(?:now|then)\b|:$|\b(?:let me|i'll|i will|let's|needs? to|should|going to|next|once|if|when|until|before"
-    r"|almost|can be|hasn't|isn't|not|would|could)\b|\?$"
+    r"(?i)[:?]$|^(?:now|then)\b|\b(?:let|i'll|will|needs?|should|next|if|when|until|before|almost|not)\b"
 )
 _STUCK = re.compile(
-    r"(?i)\b(?:blocked|stuck|unable to|cannot|can't|could(?:n't| not)|waiting (?:for|on)|still (?:fail\w*|broken)"
-    r"|not working|needs? (?:you|your|access|permission|credentials))\b"
+    r"(?i)\b(?:blocked|stuck|unable to|cannot|can't|could(?:n't| not)|waiting (?:for|on)|not working)\b"
 )
 _NEXT = re.compile(r"(?i)\b(?:next|remaining|still (?:to do|need|open)|left to do|to-?dos?|follow-?ups?)\b")
 _CHECKBOX = re.compile(r"^\s*(?:[-*+]|\d+[.)])\s+\[([ xX~])\]\s+(\S.*)$")
