@@ -57,9 +57,7 @@ _NAMES = (
 )
 # `<file>` is left alone: it stands in the usage line of many a command. The end of a text counts as
 # a tag that begins, since the next text may go on with it.
-_TAG = re.compile(
-    rf"[<＜﹤](?=\s*+/?\s*+(?:(?:{_NAMES})(?![\w.-])|\Z)|\s*+file\s+(?:path|name)\b|\s*+/\s*+file\b)", re.IGNORECASE
-)
+_AFTER_BRACKET = rf"(?=(?i:\s*+/?\s*+(?:(?:{_NAMES})(?![\w.-])|\Z)|\s*+file\s+(?:path|name)\b|\s*+/\s*+file\b))"
 _OWN_BLOCK = re.compile(r"(<(recall|environment)>)(.*)(</\2>)", re.DOTALL)  # that a hook may write itself
 _EMPTY_BLOCK = re.compile(r"<(?:recall|environment)/>")
 
@@ -68,15 +66,13 @@ _ESCAPE = re.compile(
     r"|(?:\x1b\[|\x9b)[0-?]*+[ -/]*+[@-~]"  # colours, cursor
     r"|\x1b[@-Z\\-_]"
 )
-# Characters that are not seen, or that change how others are displayed …
-_INVISIBLE = re.compile(
-    "[\x00-\x08\x0e-\x1b\x7f-\x84\x86-\x9f\xad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b\u200e\u200f"
-    "\u202a-\u202e\u2060-\u206f\u3164\ufe00-\ufe0d\ufeff\uffa0\ufff9-\ufffb\U0001d173-\U0001d17a\U000e0000-\U000e01ff]+"
+# Characters that are not seen, or that change how others are displayed: line ends other than ours,
+# broken surrogates, those that join letters of some scripts and emoji, and all others.
+_LINE_ENDS, _JOINERS = "\r\x0b\x0c\x1c\x1d\x1e\x1f\x85\u2028\u2029", "\u200c\u200d\ufe0e\ufe0f"
+_UNSEEN = re.compile(
+    "[\x00-\x08\x0b-\x1f\x7f-\x9f\xad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b-\u200f\u2028-\u202e"
+    "\u2060-\u206f\u3164\ud800-\udfff\ufe00-\ufe0f\ufeff\uffa0\ufff9-\ufffb\U0001d173-\U0001d17a\U000e0000-\U000e01ff]+"
 )
-_LINE_END = re.compile("\r\n?|[\x0b\x0c\x1c-\x1f\x85\u2028\u2029]")
-_SURROGATE = re.compile("[\ud800-\udfff]")
-# … and those that are needed between letters of some scripts and in emoji.
-_JOINERS = re.compile("[\u200c\u200d\ufe0e\ufe0f]+")
 
 
 def fence(text: str, origin: Origin, *, limit: int | None = None, keep_end: bool = False) -> Fenced:
@@ -91,7 +87,11 @@ def fence(text: str, origin: Origin, *, limit: int | None = None, keep_end: bool
         mark = f"[… {len(text)} characters, of which {limit} are shown]"
         room = max(limit - len(mark) - 1, 0)
         text = f"{mark}\n{text[-room:] if room else ''}" if keep_end else f"{text[:room]}\n{mark}"
-    return Fenced(_TAG.sub("‹", strip_invisible(text)))
+    text = strip_invisible(text)
+    for bracket in "<＜﹤":
+        if bracket in text:
+            text = re.sub(bracket + _AFTER_BRACKET, "‹", text)
+    return Fenced(text)
 
 
 def join_fenced(parts: Iterable[Fenced], separator: str) -> Fenced:
@@ -110,7 +110,7 @@ def restore_blocks(text: Fenced, tags: Sequence[str]) -> Fenced:
 
     Each tag must be a line of its own, and only a complete block is restored.
     """
-    rows = text.split("\n")
+    rows = text.split("\n") if "‹" in text else [text]
     opened: tuple[str, int] | None = None
     for number, row in enumerate(rows):
         tag = row.strip("‹/>")
@@ -145,11 +145,12 @@ def strip_invisible(text: str) -> str:
     """
     if "\x1b" in text or "\x9b" in text:
         text = _ESCAPE.sub("", text)
-    text = _INVISIBLE.sub("", _LINE_END.sub("\n", text))
-    return text if text.isascii() else _JOINERS.sub(_keep_joiner, _SURROGATE.sub("\ufffd", text))
+    return _UNSEEN.sub(_replace_unseen, text.replace("\r\n", "\n"))
 
 
-def _keep_joiner(match: re.Match[str]) -> str:
-    """Keep what joins characters beyond ASCII; elsewhere it only hides a word."""
-    start = match.start()
-    return match[0][:2] if start and not match.string[start - 1].isascii() else ""
+def _replace_unseen(match: re.Match[str]) -> str:
+    """Keep what joins characters beyond ASCII; elsewhere a joiner only hides a word."""
+    run, start = match[0], match.start()
+    if not run.strip(_JOINERS):
+        return run[:2] if start and not match.string[start - 1].isascii() else ""
+    return "".join("\n" if c in _LINE_ENDS else "\ufffd" if "\ud800" <= c <= "\udfff" else "" for c in run)
