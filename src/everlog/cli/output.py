@@ -20,6 +20,8 @@ from everlog.render import humanize
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from everlog.ports import SessionRow
+
 ELASTIC_PIPED = 48  # width of the elastic column in piped output
 BAR_DELAY = 0.2  # seconds before a progress bar is drawn
 ELASTIC_MIN = 16  # its minimum width, reached before columns are dropped
@@ -59,6 +61,19 @@ def ago(iso: str, now: float) -> str:
 def format_time(iso: str) -> str:
     """Format a stored time without fractions of a second."""
     return humanize.exact_time(iso) or shorten(one_line(iso), 40)
+
+
+def session_cells(row: SessionRow, now: float) -> dict[str, str]:
+    """Return a session of a listing as the cells of a table, by their titles."""
+    return {
+        "ID": row.id,
+        "TITLE": row.metadata.display_title,
+        "AGENT": row.metadata.agent,
+        "SENDER": row.metadata.sender,
+        "MSGS": str(row.metadata.message_count),
+        "ACTIVE": ago(row.metadata.last_message_at, now),
+        "SIZE": size(row.bytes),
+    }
 
 
 # --- streams --------------------------------------------------------------------------------

@@ -42,22 +42,12 @@ def list_sessions(limit: int, cursor: str | None, as_json: bool, **criteria: Any
         output.info("no session matches" if is_filtered else "no sessions yet (everlog sessions new)")
         return
     now = time.time()
-    rows = [
-        (
-            row.id,
-            row.metadata.display_title,
-            row.metadata.agent,
-            row.metadata.sender,
-            str(row.metadata.message_count),
-            output.ago(row.metadata.last_message_at, now),
-            output.size(row.bytes),
-        )
-        for row in page
-    ]
-    titles = ("ID", "TITLE", "AGENT", "SENDER", "MSGS", "ACTIVE", "SIZE")
+    rows = [output.session_cells(row, now) for row in page]
+    titles = tuple(rows[0])
     droppable = ("SENDER", "AGENT", "SIZE", "MSGS")
     right = ("MSGS", "SIZE")
-    output.print_table(titles, rows, right=right, elastic="TITLE", droppable=droppable, last_resort="ACTIVE")
+    cells = [tuple(row.values()) for row in rows]
+    output.print_table(titles, cells, right=right, elastic="TITLE", droppable=droppable, last_resort="ACTIVE")
     if page.next is not None:
         output.info(f"{len(page):,} of {page.total:,}; continue with --cursor {page.next}")
 

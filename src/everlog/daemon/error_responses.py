@@ -15,7 +15,7 @@ from litestar.openapi import ResponseSpec
 from litestar.types import ExceptionHandler
 
 from everlog import errors
-from everlog.daemon.json_log import log_event
+from everlog.daemon.json_log import Level, log_event
 from everlog.errors import EverlogError
 from everlog.wire.error_table import ERROR_STATUSES, status_of
 from everlog.wire.responses import ErrorBody
@@ -74,16 +74,18 @@ def to_http_error(error: EverlogError) -> HttpError:
 
 def _respond(request: Request[Any, Any, Any], error: HttpError) -> Response[bytes]:
     if error.status >= 500:
-        log_event(
-            "request_failed",
-            level="warning",
-            method=request.method,
-            path=request.scope["path"],
-            status=error.status,
-            error=error.body.error,
-        )
+        _log_failure(request, error.status, "warning", error=error.body.error)
+    return _encode(error)
+
+
+def _encode(error: HttpError) -> Response[bytes]:
     body = msgspec.json.encode(error.body)
     return Response(body, media_type=JSON, status_code=error.status, headers=error.headers)
+
+
+def _log_failure(request: Request[Any, Any, Any], status: int, level: Level, **fields: object) -> None:
+    path = request.scope["path"]
+    log_event("request_failed", level=level, method=request.method, path=path, status=status, **fields)
 
 
 def _handle_everlog_error(request: Request[Any, Any, Any], error: EverlogError) -> Response[bytes]:
@@ -115,17 +117,8 @@ def _details(extra: object) -> tuple[str, ...]:
 
 
 def _handle_unexpected(request: Request[Any, Any, Any], error: Exception) -> Response[bytes]:
-    log_event(
-        "request_failed",
-        level="error",
-        method=request.method,
-        path=request.scope["path"],
-        status=500,
-        problem=repr(error)[:1000],
-        at=_location(error),
-    )
-    body = msgspec.json.encode(ErrorBody(error=INTERNAL))
-    return Response(body, media_type=JSON, status_code=500)
+    _log_failure(request, 500, "error", problem=repr(error)[:1000], at=_location(error))
+    return _encode(HttpError(500, INTERNAL))
 
 
 def _location(error: BaseException) -> str:

@@ -60,19 +60,13 @@ async def sessions(chat: Chat, argument: str) -> None:
     """List sessions."""
     page = await chat.backend.store.list(limit=MAX_LISTED, title=argument or None)
     now = time.time()
-    rows = [
-        (
-            f"{'*' if row.id == chat.session.id else ' '} {row.id}",
-            row.metadata.display_title,
-            str(row.metadata.message_count),
-            output.ago(row.metadata.last_message_at, now),
-        )
-        for row in page
-    ]
-    if not rows:
+    if not page:
         await chat.show([Line("no session matches")])
         return
+    cells = [output.session_cells(row, now) for row in page]
+    marks = ["* " if row.id == chat.session.id else "  " for row in page]
     titles = ("  ID", "TITLE", "MSGS", "ACTIVE")
+    rows = [(mark + row["ID"], *(row[title] for title in titles[1:])) for mark, row in zip(marks, cells, strict=True)]
     output.print_table(titles, rows, right=("MSGS",), elastic="TITLE", droppable=("ACTIVE", "MSGS"))
     if page.next is not None:
         await chat.show([Line(f"{len(page)} of {page.total:,}")])

@@ -44,7 +44,7 @@ class SessionTable(UIControl):
         for number, row in enumerate(visible, self._top):
             is_highlighted = number == position
             style = "class:highlighted" if is_highlighted else ""
-            text = (MARK if is_highlighted else "  ") + _cells(_values(row, now), widths)
+            text = (MARK if is_highlighted else "  ") + _cells(output.session_cells(row.session, now), widths)
             lines.append([(style, fill(text, width))])
             if row.hit:
                 lines.append(_passage_line(row.hit, width))
@@ -95,18 +95,6 @@ class PreviewPane(UIControl):
             wrapped += [[(prompt_style(style), part)] for part in reversed(parts)]
         lines = [*header, *reversed(wrapped[:room])] if room > 0 else header
         return UIContent(get_line=lambda index: lines[index], line_count=len(lines), show_cursor=False)
-
-
-def _values(row: Row, now: float) -> dict[str, str]:
-    metadata = row.session.metadata
-    return {
-        "TITLE": metadata.display_title,
-        "AGENT": metadata.agent,
-        "SENDER": metadata.sender,
-        "MSGS": str(metadata.message_count),
-        "ACTIVE": output.ago(metadata.last_message_at, now),
-        "SIZE": output.size(row.session.bytes),
-    }
 
 
 def _cells(values: dict[str, str], widths: dict[str, int]) -> str:
