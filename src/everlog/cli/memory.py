@@ -202,19 +202,19 @@ def dream(force: bool, dry_run: bool, agent: str, project: str | None, as_json: 
     """
     import asyncio
 
+    from everlog.wire.responses import DreamResult
+
     with open_root() as store:
         memory = chosen_memory(agent, project, store)
         if not (force or dry_run):
             settings = store.settings.memory
             verdict = memory.check_dream(min_hours=settings.dream_hours, min_sessions=settings.dream_sessions)
             if not verdict.ready:
-                answer = {"dreamed": False, "reason": verdict.reason, "changes": [], "remarks": []}
+                answer = DreamResult.of(None, verdict.reason)
                 return output.print_answer(answer, f"not due: {verdict.reason} (--force runs it anyway)", as_json)
         plan = asyncio.run(memory.dream(_find_model(store, agent), dry_run=dry_run))
     if as_json:
-        changes = [{"file": change.path, "kind": change.kind, "reasons": change.reasons} for change in plan.changes]
-        reason = "a dry run changes nothing" if dry_run else f"by {plan.maker}"
-        output.print_json({"dreamed": not dry_run, "reason": reason, "changes": changes, "remarks": plan.remarks})
+        output.print_json(DreamResult.of(plan, dry_run=dry_run))
         return None
     print(output.safe(plan.report()))
     if plan.changes:

@@ -437,7 +437,7 @@ def _encode_body(body: msgspec.Struct) -> bytes:
     try:
         return msgspec.json.encode(body)
     except UnicodeEncodeError:  # a lone surrogate, from bad bytes in a terminal or a file
-        return msgspec.json.encode(replace_surrogates(msgspec.to_builtins(body)))
+        return msgspec.json.encode(replace_surrogates(body))
 
 
 def _query_value(value: object) -> str:

@@ -12,8 +12,9 @@ from typing import Any
 import msgspec
 from msgspec.structs import asdict
 
-from everlog.log.line_codec import build_line, encode, has_crc
+from everlog.log.line_codec import build_line, encode, has_crc, replace_surrogates
 from everlog.model import AnyRecord, Damaged, Unknown, Usage
+from everlog.ports.memory import DreamPlan
 
 RecordObject = dict[str, Any]
 
@@ -251,6 +252,21 @@ class DreamResult(ResponseBody, frozen=True, kw_only=True):
     reason: str  # why not, or by which method
     changes: list[FileChange]
     remarks: list[str]  # findings that were deliberately left unchanged
+
+    @classmethod
+    def of(cls, plan: DreamPlan | None, refused: str = "", *, dry_run: bool = False) -> DreamResult:
+        """Return the result of a dream by its plan; without one, it was refused."""
+        if plan is None:
+            return cls(dreamed=False, reason=refused, changes=[], remarks=[])
+        changes = [
+            FileChange(file=change.path, kind=change.kind, reasons=list(change.reasons)) for change in plan.changes
+        ]
+        return cls(
+            dreamed=not dry_run,
+            reason="a dry run changes nothing" if dry_run else f"by {plan.maker}",
+            changes=replace_surrogates(changes),
+            remarks=replace_surrogates(list(plan.remarks)),
+        )
 
 
 class UndoResult(ResponseBody, frozen=True, kw_only=True):

@@ -18,19 +18,10 @@ from everlog.memory.file_memory import FileMemory
 from everlog.memory.memory_directory import LISTING_LIMIT
 from everlog.memory.notes import MemoryFile, Note
 from everlog.memory.transaction import HistoryEntry
-from everlog.ports.memory import DreamPlan, NoteEdit
+from everlog.ports.memory import NoteEdit
 from everlog.runtime.runtime import Runtime
 from everlog.wire.requests import DreamRequest, NewNote, NoteRevision
-from everlog.wire.responses import (
-    AgentMemory,
-    DreamResult,
-    FactSource,
-    FileChange,
-    MemoryChange,
-    NoteFile,
-    SavedNote,
-    UndoResult,
-)
+from everlog.wire.responses import AgentMemory, DreamResult, FactSource, MemoryChange, NoteFile, SavedNote, UndoResult
 
 
 class MemoryRoutes(Controller):
@@ -102,7 +93,7 @@ class MemoryRoutes(Controller):
         name = open_memory(runtime, agent).path.name
         assert runtime.memory is not None
         plan, refused = await runtime.memory.dream_now(name, force=options.force, dry_run=options.dry_run)
-        return to_dream_result(plan, refused, dry_run=options.dry_run)
+        return DreamResult.of(plan, refused, dry_run=options.dry_run)
 
     @post("/undo", status_code=200, responses=ERROR_RESPONSES)
     async def undo(self, runtime: NamedDependency[Runtime], agent: FromQuery[str | None] = None) -> UndoResult:
@@ -142,23 +133,6 @@ def to_memory_changes(history: Iterable[HistoryEntry]) -> list[MemoryChange]:
         )
         for entry in reversed(entries)
     ]
-
-
-def to_dream_result(plan: DreamPlan | None, refused: str, *, dry_run: bool) -> DreamResult:
-    """Convert the plan of a dream to a response."""
-    if plan is None:
-        return DreamResult(dreamed=False, reason=refused, changes=[], remarks=[])
-    return DreamResult(
-        dreamed=not dry_run,
-        reason="a dry run changes nothing" if dry_run else f"by {plan.maker}",
-        changes=[
-            FileChange(
-                file=replace_surrogates(change.path), kind=change.kind, reasons=replace_surrogates(list(change.reasons))
-            )
-            for change in plan.changes
-        ],
-        remarks=replace_surrogates(list(plan.remarks)),
-    )
 
 
 def to_note_file(file: MemoryFile) -> NoteFile:

@@ -15,7 +15,7 @@ from litestar.di import NamedDependency
 from litestar.params import FromQuery
 from markupsafe import Markup
 
-from everlog.daemon.api.memory_routes import open_memory, to_dream_result, to_memory_changes, to_note_file
+from everlog.daemon.api.memory_routes import open_memory, to_memory_changes, to_note_file
 from everlog.daemon.web.templating import render_response, session_address
 from everlog.errors import EverlogError, InvalidIdError
 from everlog.ids import timestamp
@@ -28,7 +28,7 @@ from everlog.ports import Store
 from everlog.ports.memory import CATEGORIES, Fact, Verdict
 from everlog.render.html_text import make_readable, render_markdown
 from everlog.runtime.runtime import Runtime
-from everlog.wire.responses import FactSource, MemoryChange, NoteFile
+from everlog.wire.responses import DreamResult, FactSource, MemoryChange, NoteFile
 
 MAX_CHANGES = 20
 MAX_FACTS = 200
@@ -99,7 +99,7 @@ async def show_memory(
     plan = None
     if preview and runtime.memory is not None:
         dream_plan, _ = await runtime.memory.dream_now(name, dry_run=True)
-        plan = to_dream_result(dream_plan, "", dry_run=True)
+        plan = DreamResult.of(dream_plan, dry_run=True)
     query = urlencode({"agent": name})
     return render_response(
         "memory.html",
