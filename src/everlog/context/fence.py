@@ -110,7 +110,7 @@ def restore_blocks(text: Fenced, tags: Sequence[str]) -> Fenced:
 
     Each tag must be a line of its own, and only a complete block is restored.
     """
-    rows = text.split("\n") if "‹" in text else [text]
+    rows: list[str] = text.split("\n") if "‹" in text else [text]
     opened: tuple[str, int] | None = None
     for number, row in enumerate(rows):
         tag = row.strip("‹/>")
