@@ -105,20 +105,6 @@ class LegacyStore(InMemoryStore, Reporting):
 
 def _replace_file(file: Path, data: bytes) -> None:
     """Replace a file atomically and durably."""
-    temporary = file.with_name(f".{file.name}.{os.getpid()}.tmp")
-    with disk.map_errors(f"writing {file.name}"):
-        flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
-        try:
-            with open(os.open(temporary, flags, 0o600), "wb") as stream:
-                stream.write(data)
-                stream.flush()
-                os.fsync(stream.fileno())
-            os.replace(temporary, file)
-        except BaseException:
-            temporary.unlink(missing_ok=True)
-            raise
-        directory = os.open(file.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        try:
-            os.fsync(directory)
-        finally:
-            os.close(directory)
+    flags = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
+    with disk.map_errors(f"writing {file.name}"), disk.closing_descriptor(os.open(file.parent, flags)) as folder:
+        disk.replace_small_file(file.name, data, folder, durable=True)
