@@ -250,10 +250,10 @@ def test_an_append_that_cannot_be_written_is_not_acknowledged(tmp_path: Path, mo
     session = store.create(key="agent:a:direct:1")
     session.append(everlog.user("one"))
 
-    def refuse(*_: Any) -> Any:
+    def refuse(*_: Any, **__: Any) -> Any:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(os, "replace", refuse)
+    monkeypatch.setattr(os, "rename", refuse)
     with pytest.raises(everlog.StoreFullError):
         session.append(everlog.user("two"))
     monkeypatch.undo()
