@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from everlog.index.search.fts5 import to_fts5
-from everlog.index.search.query import Or, Phrase, join_nodes
+from everlog.index.search.query import Phrase, join_nodes
 from everlog.index.search.ranking import (
     RECALL_WEIGHTS,
     WEIGHTS,
@@ -113,7 +113,7 @@ def test_any_message_is_a_question_that_the_index_understands(message: str, now:
     assert question == parse_question(message, now)
     for term in question.terms:
         table.matching(term)
-    table.matching(join_nodes(Or, question.terms))
+    table.matching(join_nodes("OR", question.terms))
 
 
 # --- which words

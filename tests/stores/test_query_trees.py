@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from everlog.index.search.fts5 import FullText
-from everlog.index.search.query import And, Node, Not, Or, parse_query
+from everlog.index.search.query import Group, Node, parse_query
 from everlog.index.search.ranking import WEIGHTS
 from everlog.index.search.search_index import FullTextIndex
 from everlog.index.search.words import character_pairs
@@ -47,12 +47,9 @@ PIECES = st.sampled_from(
 
 def matches(node: Node, text: str) -> bool:
     """Whether a text is what a tree says, read word by word."""
-    if isinstance(node, And):
-        return all(matches(inner, text) for inner in node.nodes)
-    if isinstance(node, Or):
-        return any(matches(inner, text) for inner in node.nodes)
-    if isinstance(node, Not):
-        return matches(node.nodes[0], text) and not matches(node.nodes[1], text)
+    if isinstance(node, Group):
+        parts = [matches(inner, text) for inner in node.nodes]
+        return {"AND": all(parts), "OR": any(parts), "NOT": parts[0] and not parts[1]}[node.operator]
     if node.field:
         words = character_pairs("\n".join(re.findall(r"[\u4e00-\u9fff]+", text))).split()
         phrase = node.text.split()

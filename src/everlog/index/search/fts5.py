@@ -21,7 +21,7 @@ import msgspec
 from everlog.index.database import TOKENIZER, Database
 from everlog.index.listing_sql import SQLITE
 from everlog.index.search.passages import KINDS, PassageText, SessionUpdate, StaleSession, query_conditions
-from everlog.index.search.query import And, Node, Not, Or, Phrase, compile_node, identifier_parts
+from everlog.index.search.query import Node, Operator, Phrase, compile_node, identifier_parts
 from everlog.index.search.ranking import BUDGET, PassageHit
 from everlog.index.search.snippets import CLOSE, MAX_WORDS, OPEN
 from everlog.index.search.words import grams, identifiers
@@ -41,7 +41,7 @@ _OF_SESSIONS = (
 )
 _BATCH_ROWS = 20_000  # scored passages before other threads may use the index
 
-_OPERATORS: Mapping[type, str] = {And: "AND", Or: "OR", Not: "NOT"}
+_OPERATORS: Mapping[Operator, str] = {"AND": "AND", "OR": "OR", "NOT": "NOT"}
 # A score, a negated row and 1: sorted, the best come first, and of equal ones the newest.
 ScoredRow = tuple[float, int, int]
 

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Mapping
-from typing import TypeAlias
+from typing import Literal, TypeAlias
 
 import msgspec
 
@@ -75,40 +75,30 @@ class Phrase(msgspec.Struct, frozen=True, gc=False):
     field: str = ""
 
 
-class And(msgspec.Struct, frozen=True):
-    """All of some nodes."""
+class Group(msgspec.Struct, frozen=True):
+    """All of some nodes, any of them, or the first of two without the second."""
 
+    operator: Operator
     nodes: tuple[Node, ...]
 
 
-class Or(msgspec.Struct, frozen=True):
-    """Any of some nodes."""
-
-    nodes: tuple[Node, ...]
+Operator = Literal["AND", "OR", "NOT"]
+Node: TypeAlias = Phrase | Group
 
 
-class Not(msgspec.Struct, frozen=True):
-    """The first of two nodes without the second."""
-
-    nodes: tuple[Node, Node]
-
-
-Node: TypeAlias = Phrase | And | Or | Not
-
-
-def compile_node(node: Node, compile_phrase: Callable[[Phrase], str], operators: Mapping[type, str]) -> str:
+def compile_node(node: Node, compile_phrase: Callable[[Phrase], str], operators: Mapping[Operator, str]) -> str:
     """Return a tree as an infix expression.
 
     `compile_phrase` returns an empty text for a phrase that has no words in the index; it is left
-    out. `operators`: for `And`, `Or` and `Not`.
+    out.
     """
     if isinstance(node, Phrase):
         return compile_phrase(node)
     parts = [compile_node(inner, compile_phrase, operators) for inner in node.nodes]
-    if isinstance(node, Not) and not parts[0]:
+    if node.operator == "NOT" and not parts[0]:
         return ""
     parts = [part for part in parts if part]
-    return f"({f' {operators[type(node)]} '.join(parts)})" if len(parts) > 1 else "".join(parts)
+    return f"({f' {operators[node.operator]} '.join(parts)})" if len(parts) > 1 else "".join(parts)
 
 
 def find_phrases(node: Node) -> list[Phrase]:
@@ -123,15 +113,15 @@ def identifier_parts(node: Node) -> list[str]:
     return [phrase.text for phrase in find_phrases(node) if phrase.field == "names"]
 
 
-def join_nodes(kind: type[And | Or], nodes: Iterable[Node | None]) -> Node | None:
+def join_nodes(operator: Operator, nodes: Iterable[Node | None]) -> Node | None:
     """Join the distinct ones of some nodes; None if there are none."""
     distinct = tuple(dict.fromkeys(node for node in nodes if node is not None))
-    return kind(distinct) if len(distinct) > 1 else next(iter(distinct), None)
+    return Group(operator, distinct) if len(distinct) > 1 else next(iter(distinct), None)
 
 
 def _exclude(node: Node | None, excluded: Iterable[Node | None]) -> Node | None:
-    unwanted = join_nodes(Or, excluded)
-    return Not((node, unwanted)) if node is not None and unwanted is not None else node
+    unwanted = join_nodes("OR", excluded)
+    return Group("NOT", (node, unwanted)) if node is not None and unwanted is not None else node
 
 
 # --- the parser -----------------------------------------------------------------------------
@@ -159,16 +149,16 @@ def parse_query(text: str) -> ParsedQuery:
     if match is None:
         # Only operators, or only excluded words: then search for those.
         required, excluded = [text for kind, text in tokens if kind in _TERM_KINDS], []
-        match = join_nodes(And, map(parse_word, required))
+        match = join_nodes("AND", map(parse_word, required))
     words = [word for text in required for word in _WORD.findall(text) if _has_word(word)]
     significant = [word for word in words if word not in FUNCTION_WORDS] or words
     names = [name for word in significant if len(name := word.rstrip("*")) >= _MIN_SUBSTRING and _has_word(name)]
-    match_any = join_nodes(Or, map(parse_word, significant))
+    match_any = join_nodes("OR", map(parse_word, significant))
     return ParsedQuery(
         match=match,
         match_any=_exclude(match_any, [_parse_term(text, is_phrase=True) for text in excluded]) or match,
         # Identifiers cannot exclude words, so what is excluded would be found.
-        match_inside=None if excluded else join_nodes(And, [Phrase(name, field="names") for name in names]),
+        match_inside=None if excluded else join_nodes("AND", [Phrase(name, field="names") for name in names]),
         highlights=tuple(dict.fromkeys(s for word in required for s, unspaced in split_scripts(word) if unspaced)),
     )
 
@@ -192,7 +182,7 @@ class _Conjunction(msgspec.Struct):
 
     def join(self) -> Node | None:
         """Return the tree; function words count only if there is nothing else."""
-        return _exclude(join_nodes(And, [*self.words, *self.groups] or self.function_words), self.excluded)
+        return _exclude(join_nodes("AND", [*self.words, *self.groups] or self.function_words), self.excluded)
 
 
 class _Parser:
@@ -229,7 +219,7 @@ class _Parser:
                 elif node is not None:
                     part.groups.append(node)
                 is_negated = False
-        return join_nodes(Or, [part.join() for part in alternatives])
+        return join_nodes("OR", [part.join() for part in alternatives])
 
     def _parse_token(self, kind: str, text: str) -> Node | None:
         (self.excluded if self._negations else self.required).append(text)
@@ -261,11 +251,11 @@ def _parse_term(text: str, *, is_phrase: bool = False, is_prefix: bool = False) 
         elif is_phrase:
             nodes.append(Phrase(segment, is_last_prefix))
         elif is_last_prefix:
-            nodes.append(join_nodes(Or, [Phrase(segment, is_prefix=True), *map(Phrase, _complete_word(segment))]))
+            nodes.append(join_nodes("OR", [Phrase(segment, is_prefix=True), *map(Phrase, _complete_word(segment))]))
         else:
             inner = split_identifier(segment)
-            nodes.append(join_nodes(Or, [Phrase(segment), Phrase(" ".join(inner)) if inner else None]))
-    return join_nodes(And, nodes)
+            nodes.append(join_nodes("OR", [Phrase(segment), Phrase(" ".join(inner)) if inner else None]))
+    return join_nodes("AND", nodes)
 
 
 def _parse_unspaced(run: str) -> Node | None:

@@ -14,7 +14,7 @@ from everlog.index.listing_rows import SessionIndex
 from everlog.index.search import passages, ranking
 from everlog.index.search.fts5 import FullText
 from everlog.index.search.passages import PassageText, SessionUpdate, StaleSession
-from everlog.index.search.query import Node, Or, join_nodes, parse_query
+from everlog.index.search.query import Node, join_nodes, parse_query
 from everlog.index.search.snippets import make_hit
 from everlog.log.line_codec import replace_surrogates
 from everlog.model import Entry, Message, Metadata
@@ -181,7 +181,7 @@ class SearchIndex:
         """Return the sessions that a message is about, the best first."""
         question = ranking.parse_question(replace_surrogates(message), now)
         terms = ranking.choose_terms({term: self._text.count_matches(term) for term in question.terms})
-        match = join_nodes(Or, terms)
+        match = join_nodes("OR", terms)
         if match is None:
             return Results()
         weights = list(ranking.RECALL_WEIGHTS.values())

@@ -29,7 +29,7 @@ from psycopg import Rollback
 
 from everlog.index.search.fts5 import make_snippets
 from everlog.index.search.passages import KINDS, PassageText, SessionUpdate, StaleSession, query_conditions
-from everlog.index.search.query import And, Node, Not, Or, Phrase, compile_node, find_phrases, identifier_parts
+from everlog.index.search.query import Node, Operator, Phrase, compile_node, find_phrases, identifier_parts
 from everlog.index.search.ranking import BUDGET, PassageHit
 from everlog.index.search.words import identifiers
 from everlog.model import Metadata
@@ -45,7 +45,7 @@ _MAX_STEMS = 50_000  # in the cache
 _LEXEME = re.compile(r"'((?:[^']|'')*)'")
 _OF_SESSIONS = "p.sid IN (SELECT sid FROM everlog.listing WHERE {})"
 _MATCHES = "p.{} @@ %(match)s::tsquery"
-_OPERATORS: Mapping[type, str] = {And: "&", Or: "|", Not: "& !"}
+_OPERATORS: Mapping[Operator, str] = {"AND": "&", "OR": "|", "NOT": "& !"}
 
 
 class PassageSearch:
