@@ -12,6 +12,7 @@ import asyncio
 import os
 import re
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -122,9 +123,8 @@ class Models:
 
     def check(self, model: str) -> None:
         """Connect a model; SettingsError if its settings do not allow that. Nothing is sent."""
-        if model != OFFLINE:
-            connected = self._connected_models.get(model) or self._connect(model)
-            self._connected_models[model] = connected
+        if model != OFFLINE and model not in self._connected_models:
+            self._connected_models[model] = self._connect(model)
 
     async def close(self) -> None:
         """Close open connections; a later call opens them again."""
@@ -154,10 +154,7 @@ class Models:
         table = self._settings.provider.get(provider)
         key = "" if table is None else _key(provider, table, self._environment)
         try:
-            if table is None:
-                connected = _build_known(model)
-            else:
-                connected = _build_configured(provider, name, table, key)
+            connected = _build_model(model, table, key)
         except ImportError as error:
             raise SettingsError(f"{model} needs a package that is not installed: {error}", hint=INSTALL) from error
         except Exception as error:
@@ -182,15 +179,8 @@ def _key(provider: str, table: ProviderSettings, environment: Mapping[str, str])
     return key
 
 
-def _build_known(model: str) -> Model[Any]:
-    """Build a model that pydantic-ai knows by name; its key is in the usual variable."""
-    from pydantic_ai.models import infer_model  # noqa: PLC0415 - see above
-
-    return infer_model(model)
-
-
-def _build_configured(provider: str, name: str, table: ProviderSettings, key: str) -> Model[Any]:
-    """Build a model of a provider in the settings.
+def _build_model(model: str, table: ProviderSettings | None, key: str) -> Model[Any]:
+    """Build a model that pydantic-ai knows by name, or one of a provider in the settings.
 
     A custom server never gets a key that was not configured for it: the libraries would send
     OpenAI's or Anthropic's from the environment.
@@ -198,28 +188,23 @@ def _build_configured(provider: str, name: str, table: ProviderSettings, key: st
     from pydantic_ai.models import infer_model  # noqa: PLC0415 - see above
     from pydantic_ai.providers import infer_provider_class  # noqa: PLC0415
 
+    if table is None:
+        return infer_model(model)  # its key is in the usual variable
     if table.base_url and not table.base_url.startswith(("http://", "https://")):
         raise ValueError("base_url must begin with http:// or https://")
-    api = _interface(provider, table)
+    provider, _, name = model.partition(":")
+    api = table.api
+    if api == "openai" and not table.base_url:
+        # A table with the name of a known provider and no address means that one.
+        with suppress(ValueError, ImportError):
+            infer_provider_class(provider)
+            api = provider
     if api in ("openai", "openai-chat", "openai-responses"):
         return _build_openai(provider, name, table.base_url, key, responses=api == "openai-responses")
     options = {"base_url": table.base_url} if table.base_url else {}
     if key or table.base_url:
         options["api_key"] = key or NO_KEY
     return infer_model(f"{api}:{name}", lambda kind: infer_provider_class(kind)(**options))
-
-
-def _interface(provider: str, table: ProviderSettings) -> str:
-    """Return the API; a table with the name of a known provider and no address means that one."""
-    from pydantic_ai.providers import infer_provider_class  # noqa: PLC0415 - see above
-
-    if table.api == "openai" and not table.base_url:
-        try:
-            infer_provider_class(provider)
-            return provider
-        except (ValueError, ImportError):
-            pass
-    return table.api
 
 
 def _build_openai(provider: str, name: str, base_url: str, key: str, *, responses: bool) -> Model[Any]:
@@ -249,18 +234,13 @@ def _connect_error(model: str, provider: str, error: Exception, key: str) -> Set
     """Return why a model cannot be connected, and what to set."""
     message = redact_keys(str(error), (key,))
     variables = re.findall(r"\b[A-Z][A-Z0-9]*_[A-Z0-9_]+\b", message)
+    problem, hint = f"{model}: {message}", f"see [provider.{provider}] in docs/providers.md"
     if variables:
-        names = " or ".join(dict.fromkeys(variables))
-        return SettingsError(
-            f"{model} needs {names}", hint=f"set it in the environment, or api_key_env in [provider.{provider}]"
-        )
-    if message.startswith("Unknown provider"):
-        return SettingsError(
-            f"[provider.{provider}] api: {message}", hint="openai, openai-responses, anthropic, google …"
-        )
-    if message.startswith("Unknown model"):
-        return SettingsError(
-            f"there is no provider {provider!r}",
-            hint=f"add [provider.{provider}] with its base_url, or use a known one",
-        )
-    return SettingsError(f"{model}: {message}", hint=f"see [provider.{provider}] in docs/providers.md")
+        problem = f"{model} needs {' or '.join(dict.fromkeys(variables))}"
+        hint = f"set it in the environment, or api_key_env in [provider.{provider}]"
+    elif message.startswith("Unknown provider"):
+        problem, hint = f"[provider.{provider}] api: {message}", "openai, openai-responses, anthropic, google …"
+    elif message.startswith("Unknown model"):
+        problem = f"there is no provider {provider!r}"
+        hint = f"add [provider.{provider}] with its base_url, or use a known one"
+    return SettingsError(problem, hint=hint)

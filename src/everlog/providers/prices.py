@@ -31,12 +31,8 @@ def estimate_cost(usage: UsageRow) -> float | None:
     rates = rates_of(usage.model)
     if rates is None:
         return None
-    return (
-        usage.input_tokens * rates.input
-        + usage.output_tokens * rates.output
-        + usage.cache_read_tokens * rates.cache_read
-        + usage.cache_write_tokens * rates.cache_write
-    )
+    counts = usage.input_tokens, usage.output_tokens, usage.cache_read_tokens, usage.cache_write_tokens
+    return sum(count * rate for count, rate in zip(counts, rates, strict=True))
 
 
 @lru_cache(maxsize=256)

@@ -55,12 +55,8 @@ def to_fts5(node: Node) -> str:
 
 def _phrase(phrase: Phrase) -> str:
     column = f"{phrase.field} : " if phrase.field else ""
-    return f"{column}{_quote(phrase.text)}{' *' if phrase.is_prefix else ''}"
-
-
-def _quote(text: str) -> str:
-    """Quote a text as a phrase: whatever it contains, the index sees consecutive words."""
-    return '"' + text.replace('"', '""') + '"'
+    quoted = phrase.text.replace('"', '""')  # whatever is quoted, the index sees consecutive words
+    return f"""{column}"{quoted}"{" *" if phrase.is_prefix else ""}"""
 
 
 def make_snippets(texts: Sequence[str], match: Node) -> dict[int, str]:
