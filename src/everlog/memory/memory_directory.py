@@ -191,10 +191,8 @@ class MemoryDirectory:
     def undo(self) -> UndoResult:
         """Undo the last plan; ConflictError, naming the files, if one was edited since."""
         with self._open_locked() as folder:
-            entries = transaction.read_history(folder)
-            undone = {entry.manifest.undoes for entry in entries}
-            plans = (entry for entry in reversed(entries) if not entry.manifest.undoes)
-            last = next((entry for entry in plans if entry.id not in undone), None)
+            history = reversed(transaction.read_history(folder))
+            last = next((entry for entry in history if not entry.manifest.undoes and not entry.undone), None)
             if last is None:
                 raise NotFoundError("nothing to undo in this memory")
             swaps = [Swap(swap.path, swap.new, swap.old) for swap in transaction.load_swaps(folder, last)]

@@ -55,6 +55,7 @@ class HistoryEntry(NamedTuple):
 
     id: str
     manifest: Manifest
+    undone: bool  # by a later entry
 
 
 @contextmanager
@@ -106,12 +107,13 @@ def recover(folder: int) -> None:
 
 def read_history(folder: int) -> list[HistoryEntry]:
     """Return the history, oldest first."""
-    entries: list[HistoryEntry] = []
+    manifests: dict[str, Manifest] = {}
     with suppress(FileNotFoundError), disk.opened_directory(HISTORY, folder) as history_folder:
         for name in _entry_ids(history_folder):
             with disk.opened_directory(name, history_folder) as entry_folder:
-                entries.append(HistoryEntry(name, _read_manifest(entry_folder)))
-    return entries
+                manifests[name] = _read_manifest(entry_folder)
+    undone = {manifest.undoes for manifest in manifests.values()}
+    return [HistoryEntry(name, manifest, name in undone) for name, manifest in manifests.items()]
 
 
 def load_swaps(folder: int, entry: HistoryEntry) -> list[Swap]:

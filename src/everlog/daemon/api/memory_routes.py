@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 
 from litestar import Controller, delete, get, post, put
 from litestar.di import NamedDependency
@@ -118,10 +118,8 @@ async def _edit_note(runtime: Runtime, agent: str | None, note: str | None, data
     return SavedNote(file=await runtime.store.call(open_memory(runtime, agent).edit, edit))
 
 
-def to_memory_changes(history: Iterable[HistoryEntry]) -> list[MemoryChange]:
+def to_memory_changes(history: Sequence[HistoryEntry]) -> list[MemoryChange]:
     """Convert the history of a memory to a response, newest first."""
-    entries = list(history)
-    undone = {entry.manifest.undoes for entry in entries}
     return [
         MemoryChange(
             id=entry.id,
@@ -129,9 +127,9 @@ def to_memory_changes(history: Iterable[HistoryEntry]) -> list[MemoryChange]:
             report=replace_surrogates(entry.manifest.report),
             files=[replace_surrogates(item.path) for item in entry.manifest.items],
             undoes=entry.manifest.undoes,
-            undone=entry.id in undone,
+            undone=entry.undone,
         )
-        for entry in reversed(entries)
+        for entry in reversed(history)
     ]
 
 
