@@ -6,11 +6,15 @@ import asyncio
 from collections.abc import Iterable, Iterator
 from typing import Any
 
+import msgspec
+
 from everlog.app import open_runtime
 from everlog.daemon.event_stream import EventStream
 from everlog.daemon.http_app import build_app
 from everlog.daemon.listing_events import ListingWatcher
 from everlog.daemon.request_limits import RateLimiter
+from everlog.wire import events
+from everlog.wire.requests import STREAM_REQUESTS
 
 INTRODUCTION = """\
 # The HTTP API
@@ -23,6 +27,11 @@ An `{id}` is a session's id, its key or an alias, percent-encoded as one segment
 as in [the file](format.md), without their crc.
 """
 
+STREAM = """\
+JSON objects on the WebSocket `/ws`, each with its `type`. How they follow each other is in
+[daemon.md](daemon.md#the-websocket).
+"""
+
 TAGS = ("sessions", "talk", "memory", "usage", "cron", "daemon")
 METHODS = ("GET", "POST", "PUT", "PATCH", "DELETE")
 UNLIMITED = 2**53 - 1  # the largest number that JSON surely holds
@@ -33,7 +42,8 @@ Schema = dict[str, Any]
 def page() -> str:
     """The whole page."""
     document = asyncio.run(_document())
-    return "\n".join([INTRODUCTION, *_routes(document), *_types(document["components"])]) + "\n"
+    parts = [INTRODUCTION, *_routes(document), *_stream(), *_types(document["components"])]
+    return "\n".join(parts) + "\n"
 
 
 async def _document() -> Schema:
@@ -94,6 +104,26 @@ def _parameter(one: Schema) -> str:
     return f"| `{one['name']}` | {kind} | {default} |"
 
 
+def _stream() -> Iterator[str]:
+    yield f"## The event stream\n\n{STREAM}"
+    kinds = [kind for kind in vars(events).values() if isinstance(kind, type) and issubclass(kind, events.RunEvent)]
+    sent = [kind for kind in kinds if kind not in (events.RunEvent, events.StreamNotice)]
+    for title, structs in (("A client sends", STREAM_REQUESTS.values()), ("It is sent", sent)):
+        yield f"| {title} | fields | meaning |"
+        yield "| --- | --- | --- |"
+        for struct in structs:
+            names = [f"`{field.encode_name}{_mark(struct, field)}`" for field in msgspec.structs.fields(struct)]
+            brief = (struct.__doc__ or "").partition("\n")[0]
+            yield f"| `{struct.__struct_config__.tag}` | {', '.join(names)} | {brief} |"
+        yield ""
+
+
+def _mark(struct: type[msgspec.Struct], field: msgspec.structs.FieldInfo) -> str:
+    """A `?` for what may be left out; an event leaves out only what is unset."""
+    optional = field.default is msgspec.UNSET if issubclass(struct, events.RunEvent) else not field.required
+    return "?" if optional else ""
+
+
 def _types(components: Schema) -> Iterator[str]:
     yield "## Types\n"
     for name, schema in sorted(components["schemas"].items()):
@@ -139,8 +169,6 @@ def _joined(kinds: Iterable[str]) -> str:
 
 
 def _json(value: object) -> str:
-    import msgspec
-
     return msgspec.json.encode(value).decode()
 
 
