@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 from hypothesis import strategies as st
 
-from everlog.cli.route import RouteLine
+from everlog.cli.route_input import RouteLine
 from everlog.identity.route import Router, Routing
 
 FIELDS = ("channel", "account", "chat_id", "chat_type", "topic_id", "space_id", "space_type")

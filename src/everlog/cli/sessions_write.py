@@ -55,7 +55,7 @@ def new(as_json: bool, aliases: tuple[str, ...], context: str | None, **fields: 
 def _create_routed(context: str, aliases: tuple[str, ...], fields: dict[str, Any]) -> Metadata:
     from click.core import ParameterSource
 
-    from everlog.cli.route import parse_context
+    from everlog.cli.route_input import parse_context
     from everlog.identity.route import Router, Routing
 
     ctx = click.get_current_context()
