@@ -131,3 +131,10 @@ def test_taking_lines_out_leaves_what_a_person_wrote_in_their_day() -> None:
     text = FIRST + "my own remark\n\n## Other\nx\n"
     left = remove_lines(text, {parse_lines(text)[0].number})
     assert left == text.replace("- **[preference]** The user prefers tabs *(confidence: 80%)*\n", "")
+
+
+@pytest.mark.parametrize(
+    "text", ["", "mine", "mine\n", "## Auto-extracted memories", "### Session memories — 2026-04-03\n\n"]
+)
+def test_nothing_to_remove_changes_nothing(text: str) -> None:
+    assert remove_lines(text, set()) == text

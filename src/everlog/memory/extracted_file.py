@@ -15,6 +15,7 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterator, Sequence
 from datetime import date
+from itertools import pairwise
 from typing import NamedTuple
 
 from everlog.memory.facts import sanitize_line
@@ -102,13 +103,15 @@ def remove_lines(text: str, numbers: Collection[int]) -> str:
     removed = set(numbers)
     rows = text.split("\n")
     headings = [number for number, row in enumerate(rows) if row.startswith("#")]
-    for start, end in zip(headings, [*headings[1:], len(rows)], strict=True):
+    ends_with_day = False  # the last day of the file becomes empty
+    for start, end in pairwise((*headings, len(rows))):
         lines = range(start + 1, end)
         is_empty = not any(rows[number].strip() for number in lines if number not in removed)
         if rows[start].startswith(_DAY_HEADING) and is_empty and not removed.isdisjoint(lines):
             removed.update(range(start, end))
+            ends_with_day = end == len(rows)
     kept = [row for number, row in enumerate(rows) if number not in removed]
-    if removed and len(rows) - 1 in removed and kept and kept[-1].strip():
+    if ends_with_day and kept and kept[-1].strip():
         kept.append("")  # the file still ends with a newline
     return "\n".join(kept)
 
