@@ -23,14 +23,14 @@ def plan_edit(files: Sequence[MemoryFile], edit: NoteEdit, today: date) -> tuple
     """
     if edit.note is None:
         return _plan_new_note(files, edit, today)
+    if edit.text is not None and not edit.text.strip():
+        raise FormatError("the note would be empty", hint="nothing was changed")
     file = find(files if edit.is_whole_file else select_notes(files), edit.note)
     if edit.version and file.version != edit.version:
         hint = "edit it again" if edit.is_whole_file else "open it again and make the change there"
         raise ConflictError(f"{file.path} was changed by somebody else", hint=hint)
     if edit.text is None:
         return file.path, _make_plan(files, file.path, None, "forgotten", f"{file.path} was removed")
-    if not edit.text.strip():
-        raise FormatError("the note would be empty", hint="nothing was changed")
     text = edit.text
     if not edit.is_whole_file:
         body = text.replace("\r\n", "\n").strip()[:MAX_NOTE_LENGTH]
