@@ -157,7 +157,7 @@ class ModelStep:
 
         with span(
             f"chat {request.model}", operation="chat", conversation=self._session.id, model=request.model
-        ) as active_span:
+        ) as record_usage:
             try:
                 async with asyncio.timeout(seconds):
                     reply = await run_external(self._spec.provider.complete(request, on_delta))
@@ -166,7 +166,7 @@ class ModelStep:
             finally:
                 in_progress = False
             if reply.usage is not None:
-                active_span.record_usage(reply.usage)
+                record_usage(reply.usage)
             return reply
 
     # --- the context

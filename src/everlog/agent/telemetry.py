@@ -6,7 +6,7 @@ configures the SDK decides about sampling and export; without configuration span
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cache
 from typing import Any
@@ -22,29 +22,24 @@ _ATTRIBUTES = {
 }
 
 
-class ActiveSpan:
-    """The span of a block, or a placeholder without OpenTelemetry."""
-
-    def __init__(self, span: Any = None) -> None:
-        self._span = span
-
-    def record_usage(self, usage: Usage) -> None:
-        """Record the tokens that the model calls within the span used."""
-        if self._span is not None:
-            self._span.set_attribute("gen_ai.usage.input_tokens", usage.input_tokens)
-            self._span.set_attribute("gen_ai.usage.output_tokens", usage.output_tokens)
-
-
 @contextmanager
-def span(name: str, **fields: str) -> Iterator[ActiveSpan]:
-    """Run a block within a span; an exception that leaves the block is recorded in it."""
+def span(name: str, **fields: str) -> Iterator[Callable[[Usage], None]]:
+    """Run a block within a span; an exception that leaves the block is recorded in it.
+
+    Yields a function that records the tokens which the model calls within the span used.
+    """
     tracer = _tracer()
     if tracer is None:
-        yield ActiveSpan()
+        yield lambda usage: None
         return
     attributes = {_ATTRIBUTES[key]: value for key, value in fields.items() if value}
     with tracer.start_as_current_span(name, attributes=attributes) as otel_span:
-        yield ActiveSpan(otel_span)
+
+        def record_usage(usage: Usage) -> None:
+            otel_span.set_attribute("gen_ai.usage.input_tokens", usage.input_tokens)
+            otel_span.set_attribute("gen_ai.usage.output_tokens", usage.output_tokens)
+
+        yield record_usage
 
 
 @cache

@@ -106,13 +106,13 @@ class Turn:
             conversation=self.session.id,
             agent=spec.agent,
             model=spec.model,
-        ) as active_span:
+        ) as record_usage:
             try:
                 await self._begin()
                 reply, stop = await self._run_steps()
                 await self.model_step.compact_if_needed(reply)
                 answer = await self._finish(reply, stop)
-                active_span.record_usage(answer.usage)
+                record_usage(answer.usage)
             except asyncio.CancelledError:
                 cancellation = RunCancelledError("the turn was cancelled")
                 await run_to_completion(self._abort("cancelled", cancellation))

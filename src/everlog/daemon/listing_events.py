@@ -142,14 +142,13 @@ class ListingWatcher:
 
     def _deleted_sessions(self, sessions: set[str]) -> tuple[str, ...]:
         """Return the sessions that are deleted, not merely too old for the first page."""
-        return tuple(session for session in sessions if not self._exists(session))
-
-    def _exists(self, session: str) -> bool:
-        try:
-            self._runtime.store.sync.port.metadata(session)
-        except NotFoundError:
-            return False
-        return True
+        deleted = []
+        for session in sessions:
+            try:
+                self._runtime.store.sync.port.metadata(session)
+            except NotFoundError:
+                deleted.append(session)
+        return tuple(deleted)
 
     # --- appends by other processes
 
