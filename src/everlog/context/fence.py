@@ -122,6 +122,22 @@ def restore_blocks(text: Fenced, tags: Sequence[str]) -> Fenced:
     return Fenced("\n".join(rows))
 
 
+def remove_blocks(text: str, opening: re.Pattern[str]) -> str:
+    """Return a text without the blocks that begin with such a tag, whose name is the first group, and are closed."""
+    parts: list[str] = []
+    position = 0
+    never_closed: set[str] = set()  # searched once, so that the scan stays linear
+    for tag in opening.finditer(text):
+        if tag.start() >= position and tag[1] not in never_closed:
+            end = text.find(closing := f"</{tag[1]}>", tag.end())
+            if end < 0:
+                never_closed.add(tag[1])
+            else:
+                parts.append(text[position : tag.start()])
+                position = end + len(closing)
+    return "\n".join((*parts, text[position:]))
+
+
 _QUOTED = str.maketrans('"<>', "'‹›")
 
 

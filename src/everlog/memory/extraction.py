@@ -19,7 +19,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from everlog.context.fence import Fenced, Origin, block, fence
+from everlog.context.fence import Fenced, Origin, block, fence, remove_blocks
 from everlog.log.fold import fold
 from everlog.log.plain_text import render_plain_text
 from everlog.memory.facts import is_command, sanitize_line, select_new, words
@@ -313,7 +313,7 @@ _REWRITES = (  # a preference in the third person
 
 def sentences(text: str) -> Iterator[str]:
     """Yield the statements that a person typed, one at a time."""
-    text = _CODE.sub("\n", _strip_injected(text[:_MAX_SCANNED]))
+    text = _CODE.sub("\n", remove_blocks(text[:_MAX_SCANNED], _INJECTED_TAG))
     for line in text.split("\n"):
         # A line that contains a command to the memory is skipped as a whole.
         if line.startswith((">", "|", "$ ", "    ")) or is_command(line):
@@ -321,23 +321,6 @@ def sentences(text: str) -> Iterator[str]:
         for part in _SENTENCE_END.split(line.strip()):
             if sentence := _LEAD.sub("", part.strip()).strip():
                 yield sentence
-
-
-def _strip_injected(text: str) -> str:
-    """Return a message without the tagged sections that a program inserted."""
-    parts: list[str] = []
-    position = 0
-    unclosed: set[str] = set()  # tags searched once in vain: keeps the scan linear
-    for tag in _INJECTED_TAG.finditer(text):
-        if tag.start() < position or tag[1] in unclosed:
-            continue
-        end = text.find(f"</{tag[1]}>", tag.end())
-        if end < 0:
-            unclosed.add(tag[1])
-            continue
-        parts.append(text[position : tag.start()])
-        position = end + len(tag[1]) + 3
-    return "\n".join((*parts, text[position:]))
 
 
 def classify(sentence: str) -> tuple[Category, float] | None:

@@ -16,6 +16,7 @@ from typing import NamedTuple
 from everlog.context.compaction.outline import ABOUT, FACTS, Item
 from everlog.context.compaction.prompts import BLOCKED, CONSTRAINTS, DECISIONS, DONE, IN_PROGRESS, NEXT_STEPS
 from everlog.context.compaction.quoting import one_line, quote, sentences
+from everlog.context.fence import remove_blocks
 from everlog.model import Message
 
 ANSWER, STATEMENT, EARLIER_WORDS, LINKS = "Last answer: ", "Last words: ", "Before that: ", "Links: "
@@ -97,17 +98,7 @@ def typed_text(text: str) -> str:
     """Return the part of a user message that a person typed, without a program's insertions."""
     if text.startswith(_INSERTED_START):
         return ""
-    typed, position = "", 0
-    never_closed: set[str] = set()  # searched once, so that the scan stays linear
-    for opening in _INSERTED.finditer(text):
-        if opening.start() >= position and opening[1] not in never_closed:
-            end = text.find(closing := f"</{opening[1]}>", opening.end())
-            if end < 0:
-                never_closed.add(opening[1])
-            else:
-                typed += text[position : opening.start()]
-                position = end + len(closing)
-    typed = (typed + text[position:]).strip()
+    typed = remove_blocks(text, _INSERTED).strip()
     command = {} if typed else dict(_COMMAND.findall(text[:4_000]))
     if command.get("args"):
         return f"{command.get('name', '')} {command['args']}"

@@ -220,7 +220,7 @@ def _fit(ranked: Sequence[_Ranked], shape: Shape, ops: FileOps, limit: int, coun
     if count(frame) > limit:
         return "\n".join(rows[: _most(len(rows), lambda n: count("\n".join(rows[:n])) <= limit)])
     room = max(count(frame), limit - max(_GOAL_ROOM, int(limit * _MIN_ITEM_SHARE)))
-    modified = _most(len(ops.modified), lambda n: count(shape({}, ops, 0, n)) <= room)
+    modified = _most(min(len(ops.modified), limit), lambda n: count(shape({}, ops, 0, n)) <= room)
     room = count(frame) + int(limit * _READ_SHARE)
     reads = _most(min(len(ops.read), MAX_LISTED_READS), lambda n: count(shape({}, ops, n, 0)) <= room)
     essential = sum(rank <= _ESSENTIAL for rank, _, _ in ranked)
