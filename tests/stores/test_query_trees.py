@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 
 from everlog.index.search.fts5 import FullText
 from everlog.index.search.query import Group, Node, parse_query
-from everlog.index.search.ranking import WEIGHTS
 from everlog.index.search.search_index import FullTextIndex
 from everlog.index.search.words import character_pairs
 from everlog.model import user
@@ -91,7 +90,7 @@ def test_an_index_finds_what_a_tree_says(index: FullTextIndex, text: str) -> Non
         if match is None:
             continue
         wanted = [number for number, text in enumerate(TEXTS, 1) if matches(match, text)]
-        query, weights = Query(text=""), list(WEIGHTS.values())
-        assert sorted(hit.seq for hit in index.find_best(match, weights, query, 100)) == wanted
-        assert sorted(hit.seq for hit in index.find_per_session(match, weights, query, 100)) == wanted
-        assert index.count_matches(match) == len(wanted) == len(index.matching_rows(match, 100))
+        query = Query(text="")
+        assert sorted(hit.seq for hit in index.find_best(match, query)) == wanted
+        assert sorted(hit.seq for hit in index.find_per_session(match, query, 100)) == wanted
+        assert index.count_matches(match) == len(wanted) == len(index.matching_rows(match))

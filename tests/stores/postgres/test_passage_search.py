@@ -9,7 +9,6 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from everlog.index.search import ranking
 from everlog.index.search.query import Node, parse_query
 from everlog.model import assistant, user
 from everlog.ports import Query
@@ -20,8 +19,6 @@ from tests.examples import examples
 from tests.index import test_query as queries
 from tests.stores.postgres.open_stores import Stores, shared_server
 from tests.stores.postgres.server import Server
-
-WEIGHTS = list(ranking.WEIGHTS.values())
 
 
 def _given(test: Any) -> list[tuple[str, list[int]]]:
@@ -51,7 +48,7 @@ def texts(store: PostgresStore) -> PassageSearch:
 
 
 def matching(texts: PassageSearch, match: Node | None) -> list[int]:
-    hits = texts.find_best(match, WEIGHTS, Query(text=""), 100) if match is not None else []
+    hits = texts.find_best(match, Query(text="")) if match is not None else []
     return sorted(hit.seq for hit in hits)
 
 
@@ -69,7 +66,7 @@ def test_a_piece_of_an_identifier_is_found_inside(texts: PassageSearch) -> None:
     for piece, found in (("serNam", [3]), ("user_na", [4]), ("rNaX", [])):
         match = parse_query(piece).match_inside
         assert match is not None
-        hits = texts.find_per_session(match, WEIGHTS, Query(text=""), 10)
+        hits = texts.find_per_session(match, Query(text=""), 10)
         assert [hit.seq for hit in hits] == found
 
 
@@ -82,9 +79,9 @@ def test_every_text_can_be_asked_for_and_taken_in(texts: PassageSearch, text: st
             continue
         matching(texts, match)
         texts.count_matches(match)
-        texts.matching_rows(match, 5)
+        texts.matching_rows(match)
     if parsed.match_inside is not None:
-        texts.find_per_session(parsed.match_inside, WEIGHTS, Query(text=""), 5)
+        texts.find_per_session(parsed.match_inside, Query(text=""), 5)
     passage_search.encode_document(text, text)
 
 

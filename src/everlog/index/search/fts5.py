@@ -22,7 +22,7 @@ from everlog.index.database import TOKENIZER, Database
 from everlog.index.listing_sql import SQLITE
 from everlog.index.search.passages import KINDS, PassageText, SessionUpdate, StaleSession, query_conditions
 from everlog.index.search.query import Node, Operator, Phrase, compile_node, identifier_parts
-from everlog.index.search.ranking import BUDGET, PassageHit
+from everlog.index.search.ranking import BUDGET, MAX_HITS, RECALL_WEIGHTS, WEIGHTS, PassageHit
 from everlog.index.search.snippets import CLOSE, MAX_WORDS, OPEN
 from everlog.index.search.words import grams, identifiers
 from everlog.log.line_codec import replace_surrogates
@@ -81,15 +81,14 @@ class FullText:
 
     # --- indexing
 
-    def stale_sessions(self, limit: int = 1_000) -> list[StaleSession]:
+    def stale_sessions(self) -> list[StaleSession]:
         """Return sessions that have grown, oldest first, so that newer ones get higher rows."""
         rows = self._fetch(
             """SELECT session.id, coalesce(taken.seq, 0), session.bytes, session.metadata
             FROM ahead CROSS JOIN session ON session.id = ahead.session
             LEFT JOIN taken ON taken.session = session.id
             WHERE taken.bytes IS NOT session.bytes
-            ORDER BY session.active LIMIT :limit""",
-            limit=limit,
+            ORDER BY session.active LIMIT 1000"""
         )
         return [StaleSession(session, seq, size, _metadata_decoder.decode(data)) for session, seq, size, data in rows]
 
@@ -107,29 +106,28 @@ class FullText:
 
     # --- queries
 
-    def find_best(
-        self, match: Node, weights: Sequence[float], query: Query, limit: int, span: tuple[int, int] | None = None
-    ) -> list[PassageHit]:
-        """Return the best passages of a time span, or of all; without any condition, of the newest `BUDGET`."""
+    def find_best(self, match: Node, query: Query, span: tuple[int, int] | None = None) -> list[PassageHit]:
+        """Return the best passages of a time span, or of all, for recall.
+
+        Without any condition, only the newest `BUDGET` are ranked.
+        """
         conditions, values = query_conditions(query, _OF_SESSIONS, "passage", SQLITE, span)
         if conditions:
-            statement = f"""SELECT word.rowid AS found, {_score(weights)} AS score
+            statement = f"""SELECT word.rowid AS found, {_score(RECALL_WEIGHTS)} AS score
                 FROM word JOIN passage ON passage.id = found WHERE word MATCH :match AND {" AND ".join(conditions)}
-                ORDER BY score, passage.at DESC, found DESC LIMIT :limit"""
+                ORDER BY score, passage.at DESC, found DESC LIMIT {MAX_HITS}"""
         else:
-            statement = f"""SELECT * FROM (SELECT rowid, {_score(weights)} AS score
-                FROM word WHERE word MATCH :match ORDER BY rowid DESC LIMIT {BUDGET}) ORDER BY score LIMIT :limit"""
-        return self._load_hits(self._fetch(statement, match=to_fts5(match), limit=limit, **values))
+            statement = f"""SELECT * FROM (SELECT rowid, {_score(RECALL_WEIGHTS)} AS score
+                FROM word WHERE word MATCH :match ORDER BY rowid DESC LIMIT {BUDGET}) ORDER BY score LIMIT {MAX_HITS}"""
+        return self._load_hits(self._fetch(statement, match=to_fts5(match), **values))
 
-    def find_per_session(
-        self, match: Node, weights: Sequence[float], query: Query, per_session: int
-    ) -> list[PassageHit]:
+    def find_per_session(self, match: Node, query: Query, per_session: int) -> list[PassageHit]:
         """Return the best passages of every session that matches, `per_session` of each.
 
         One pass over all matches, in batches. Session and time are looked up only for the passages
         that are returned.
         """
-        table, score = ("inside", "-1.0") if identifier_parts(match) else ("word", _score(weights))
+        table, score = ("inside", "-1.0") if identifier_parts(match) else ("word", _score(WEIGHTS))
         conditions, values = query_conditions(query, _OF_SESSIONS, "passage", SQLITE)
         fits = " AND ".join(conditions) or "1"
         statement = f"""SELECT score, -found, {fits}
@@ -164,10 +162,10 @@ class FullText:
         """Return how many passages match."""
         return int(self._fetch("SELECT count(*) FROM word WHERE word MATCH :match", match=to_fts5(match))[0][0])
 
-    def matching_rows(self, match: Node, limit: int) -> list[int]:
-        """Return the rows of the newest `limit` passages that match."""
-        statement = "SELECT rowid FROM word WHERE word MATCH :match ORDER BY rowid DESC LIMIT :limit"
-        return [row[0] for row in self._fetch(statement, match=to_fts5(match), limit=limit)]
+    def matching_rows(self, match: Node) -> list[int]:
+        """Return the rows of the newest passages that match."""
+        statement = f"SELECT rowid FROM word WHERE word MATCH :match ORDER BY rowid DESC LIMIT {BUDGET}"
+        return [row[0] for row in self._fetch(statement, match=to_fts5(match))]
 
     def count_passages(self) -> int:
         """Return how many passages are indexed."""
@@ -190,8 +188,8 @@ class FullText:
             return cursor.execute(statement, values).fetchall()
 
 
-def _score(weights: Sequence[float]) -> str:
-    return f"bm25(word, {', '.join(str(float(weight)) for weight in weights)})"
+def _score(weights: Mapping[str, float]) -> str:
+    return f"bm25(word, {', '.join(map(str, weights.values()))})"
 
 
 def _group_by_session(rows: Sequence[ScoredRow]) -> Iterator[tuple[int, Sequence[ScoredRow]]]:

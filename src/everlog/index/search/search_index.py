@@ -15,6 +15,7 @@ from everlog.index.search import passages, ranking
 from everlog.index.search.fts5 import FullText
 from everlog.index.search.passages import PassageText, SessionUpdate, StaleSession
 from everlog.index.search.query import Node, join_nodes, parse_query
+from everlog.index.search.ranking import PassageHit
 from everlog.index.search.snippets import make_hit
 from everlog.log.line_codec import replace_surrogates
 from everlog.model import Entry, Message, Metadata
@@ -33,16 +34,12 @@ Span = tuple[int, int]  # Unix milliseconds
 class FullTextIndex(Protocol):
     """The full-text index of a store: `fts5.FullText`, or the tables of a database."""
 
-    def stale_sessions(self, limit: int = ...) -> list[StaleSession]: ...
+    def stale_sessions(self) -> list[StaleSession]: ...
     def apply_updates(self, updates: Iterable[SessionUpdate]) -> None: ...
-    def find_best(
-        self, match: Node, weights: Sequence[float], query: Query, limit: int, span: Span | None = ...
-    ) -> list[ranking.PassageHit]: ...
-    def find_per_session(
-        self, match: Node, weights: Sequence[float], query: Query, per_session: int
-    ) -> list[ranking.PassageHit]: ...
+    def find_best(self, match: Node, query: Query, span: Span | None = ...) -> list[PassageHit]: ...
+    def find_per_session(self, match: Node, query: Query, per_session: int) -> list[PassageHit]: ...
     def count_matches(self, match: Node) -> int: ...
-    def matching_rows(self, match: Node, limit: int) -> list[int]: ...
+    def matching_rows(self, match: Node) -> list[int]: ...
     def count_passages(self) -> int: ...
     def load_passages(self, rows: Sequence[int], match: Node | None) -> dict[int, PassageText]: ...
 
@@ -165,11 +162,10 @@ class SearchIndex:
     def search(self, query: Query) -> Results:
         """Return the sessions that match a query, the best first."""
         parsed = parse_query(replace_surrogates(query.text))
-        weights = list(ranking.WEIGHTS.values())
         # Some of every session, so that one with many matches does not hide the others.
         per_session = max(query.hits, ranking.BEST_PASSAGES)
         for match in (parsed.match, parsed.match_any, parsed.match_inside):
-            hits = self._text.find_per_session(match, weights, query, per_session) if match is not None else []
+            hits = self._text.find_per_session(match, query, per_session) if match is not None else []
             if hits:
                 break
         matches = ranking.rank_sessions(hits, per_session=per_session)
@@ -184,13 +180,11 @@ class SearchIndex:
         match = join_nodes("OR", terms)
         if match is None:
             return Results()
-        weights = list(ranking.RECALL_WEIGHTS.values())
-        hits: dict[int, ranking.PassageHit] = {}
+        hits: dict[int, PassageHit] = {}
         # The best overall may miss the dates in question.
         for span in (None, *((start, end + ranking.LATE_MS) for start, end in question.spans)):
-            best = self._text.find_best(match, weights, query, ranking.MAX_HITS, span)
-            hits = {hit.row: hit for hit in best} | hits
-        term_rows = {term: self._text.matching_rows(term, ranking.BUDGET) for term in terms}
+            hits = {hit.row: hit for hit in self._text.find_best(match, query, span)} | hits
+        term_rows = {term: self._text.matching_rows(term) for term in terms}
         total = self._text.count_passages()
         matches = ranking.rank_recall(question, hits.values(), term_rows, total, per_session=query.hits)
         return self._results(matches, match, (), query)

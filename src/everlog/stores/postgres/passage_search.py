@@ -30,7 +30,7 @@ from psycopg import Rollback
 from everlog.index.search.fts5 import make_snippets
 from everlog.index.search.passages import KINDS, PassageText, SessionUpdate, StaleSession, query_conditions
 from everlog.index.search.query import Node, Operator, Phrase, compile_node, find_phrases, identifier_parts
-from everlog.index.search.ranking import BUDGET, PassageHit
+from everlog.index.search.ranking import BUDGET, MAX_HITS, RECALL_WEIGHTS, WEIGHTS, PassageHit
 from everlog.index.search.words import identifiers
 from everlog.model import Metadata
 from everlog.ports import Query
@@ -62,9 +62,9 @@ class PassageSearch:
         """Mark a session as having records to index."""
         connection.run("mark_pending", {"sid": sid, "seq": seq})
 
-    def stale_sessions(self, limit: int = 1_000) -> list[StaleSession]:
+    def stale_sessions(self) -> list[StaleSession]:
         """Return sessions that have grown since they were indexed, oldest first."""
-        rows = self._database.fetch_all("stale_sessions", {"limit": limit})
+        rows = self._database.fetch_all("stale_sessions", {"limit": 1_000})
         return [
             StaleSession(session_of(sid), seq, size, decode_metadata(data) or Metadata(id=session_of(sid)))
             for sid, seq, size, data in rows
@@ -118,23 +118,19 @@ class PassageSearch:
 
     # --- searching
 
-    def find_best(
-        self, match: Node, weights: Sequence[float], query: Query, limit: int, span: tuple[int, int] | None = None
-    ) -> list[PassageHit]:
-        """Return the best passages of a time span, or of all; of the newest, if very many match."""
+    def find_best(self, match: Node, query: Query, span: tuple[int, int] | None = None) -> list[PassageHit]:
+        """Return the best passages of a time span, or of all, for recall; of the newest, if very many match."""
         conditions, values = query_conditions(query, self._of_sessions, "p", DIALECT, span)
-        values |= {"among": _MAX_RANKED if conditions else BUDGET, "limit": limit}
+        values |= {"among": _MAX_RANKED if conditions else BUDGET, "limit": MAX_HITS}
         conditions.insert(0, _MATCHES.format("words"))
-        return self._find_hits("best_passages", _score(weights), match, conditions, values)
+        return self._find_hits("best_passages", _score(RECALL_WEIGHTS), match, conditions, values)
 
-    def find_per_session(
-        self, match: Node, weights: Sequence[float], query: Query, per_session: int
-    ) -> list[PassageHit]:
+    def find_per_session(self, match: Node, query: Query, per_session: int) -> list[PassageHit]:
         """Return the best passages of every session with a match, up to `per_session` of each."""
         conditions, values = query_conditions(query, self._of_sessions, "p", DIALECT)
         values["each"] = per_session
         names = identifier_parts(match)
-        column, score = ("inside", "-1.0") if names else ("words", _score(weights))
+        column, score = ("inside", "-1.0") if names else ("words", _score(WEIGHTS))
         # The indexed condition first: the others must read the text.
         conditions.insert(0, _MATCHES.format(column))
         for number, name in enumerate(names):
@@ -153,9 +149,9 @@ class PassageSearch:
         rows = self._fetch_matches("count_matches", match, {"limit": 2 * BUDGET})
         return int(rows[0][0]) if rows else 0
 
-    def matching_rows(self, match: Node, limit: int) -> list[int]:
-        """Return the row ids of the newest matching passages, up to `limit`."""
-        return [_row_id(sid, seq) for sid, seq in self._fetch_matches("newest_matches", match, {"limit": limit})]
+    def matching_rows(self, match: Node) -> list[int]:
+        """Return the row ids of the newest matching passages."""
+        return [_row_id(sid, seq) for sid, seq in self._fetch_matches("newest_matches", match, {"limit": BUDGET})]
 
     def count_passages(self) -> int:
         """Count all passages."""
@@ -207,8 +203,8 @@ class PassageSearch:
         return stems
 
 
-def _score(weights: Sequence[float]) -> str:
-    cases = " ".join(f"WHEN '{kind}' THEN {float(weight)}" for kind, weight in zip(KINDS, weights, strict=False))
+def _score(weights: Mapping[str, float]) -> str:
+    cases = " ".join(f"WHEN '{kind}' THEN {weights[kind]}" for kind in KINDS)
     return f"-(ts_rank(p.words, %(match)s::tsquery, 1) + 1e-9) * CASE p.kind {cases} ELSE 1 END"
 
 
