@@ -14,7 +14,7 @@ has the `words.grams` of each text beside it.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Literal, TypeAlias
 
 import msgspec
@@ -172,17 +172,12 @@ def parse_word(word: str) -> Node | None:
     return _parse_term(word.rstrip("*"), is_prefix=word.endswith("*"))
 
 
-class _Conjunction(msgspec.Struct):
-    """The nodes between two ORs."""
-
-    words: list[Node] = []
-    function_words: list[Node] = []
-    groups: list[Node] = []  # phrases too
-    excluded: list[Node] = []
-
-    def join(self) -> Node | None:
-        """Return the tree; function words count only if there is nothing else."""
-        return _exclude(join_nodes("AND", [*self.words, *self.groups] or self.function_words), self.excluded)
+def _join_conjunction(nodes: Sequence[tuple[str, Node]]) -> Node | None:
+    """Join the nodes between two ORs, by kind; function words count only if there is nothing else."""
+    words, groups, function_words, excluded = (
+        [node for kind, node in nodes if kind == wanted] for wanted in ("word", "group", "function word", "excluded")
+    )
+    return _exclude(join_nodes("AND", [*words, *groups] or function_words), excluded)
 
 
 class _Parser:
@@ -196,14 +191,14 @@ class _Parser:
 
     def parse_group(self, depth: int = 0) -> Node | None:
         """Parse up to the closing parenthesis, or all; operators without operands are skipped."""
-        alternatives = [_Conjunction()]
+        alternatives: list[list[tuple[str, Node]]] = [[]]
         is_negated = False
         for kind, text in self._tokens:
             if (kind, text) == ("bracket", ")"):
                 if depth:
                     break
             elif (kind, text) == ("operator", "OR"):
-                alternatives.append(_Conjunction())
+                alternatives.append([])
                 is_negated = False
             elif kind in ("minus", "operator"):
                 is_negated = is_negated or text != "AND"
@@ -211,15 +206,12 @@ class _Parser:
                 self._negations += is_negated
                 node = self.parse_group(depth + 1) if kind == "bracket" else self._parse_token(kind, text)
                 self._negations -= is_negated
-                part = alternatives[-1]
-                if node is not None and is_negated:
-                    part.excluded.append(node)
-                elif node is not None and kind == "word":
-                    (part.function_words if text in FUNCTION_WORDS else part.words).append(node)
-                elif node is not None:
-                    part.groups.append(node)
+                word_kind = "function word" if text in FUNCTION_WORDS else "word"
+                node_kind = "excluded" if is_negated else word_kind if kind == "word" else "group"
+                if node is not None:
+                    alternatives[-1].append((node_kind, node))
                 is_negated = False
-        return join_nodes("OR", [part.join() for part in alternatives])
+        return join_nodes("OR", map(_join_conjunction, alternatives))
 
     def _parse_token(self, kind: str, text: str) -> Node | None:
         (self.excluded if self._negations else self.required).append(text)
