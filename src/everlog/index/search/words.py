@@ -27,7 +27,7 @@ _UNSPACED = (
     "\uff66-\uff9f\uffa0-\uffdc"  # half-width kana and Hangul
     "\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U000323af"  # Chinese characters
 )
-_RUN = re.compile(f"[{_UNSPACED}]+")
+_RUN = re.compile(f"([{_UNSPACED}]+)")
 # UTF-8 bytes that start none of these; E2 is punctuation, and in every text of a model.
 _SPACED = bytes((*range(0xE0), 0xE2, 0xEE, *range(0xF1, 0x100)))
 
@@ -44,14 +44,10 @@ _MARKED = re.compile(f"[{''.join(map(chr, _MARKS))}]")
 # --- words inside words ---------------------------------------------------------------------
 
 # Kinds of characters, a byte each: a byte search quickly rules out that a text has a boundary.
-_KINDS = bytes(
-    ord("0")
-    if chr(code) in "0123456789"
-    else ord("_" if code == ord("_") else " ")
-    if not chr(code).isalpha()
-    else ord("A" if chr(code).isupper() else "a")
-    for code in range(256)
-)
+_KINDS = "".join(
+    "A" if char.isupper() else "a" if char.isalpha() else "0" if char in "0123456789" else "_" if char == "_" else " "
+    for char in map(chr, range(256))
+).encode()
 _NAME = re.compile(r"[A-Za-z0-9_\u00c0-\u024f]{4,}")
 # `APIs` is one word, `APIServer` is two.
 _BOUNDARY = re.compile(r"[a-z][A-Z]|[A-Z]{2}[a-z]{2}|[A-Za-z][0-9]|[0-9][A-Za-z]")
@@ -119,12 +115,7 @@ def character_pairs(runs: str) -> str:
 
 def split_scripts(word: str) -> list[tuple[str, bool]]:
     """Split a word where a script without spaces starts or ends; True: a segment in such one."""
-    segments: list[tuple[str, bool]] = []
-    end = 0
-    for match in _RUN.finditer(word):
-        segments += [(word[end : match.start()], False), (match[0], True)]
-        end = match.end()
-    return [segment for segment in (*segments, (word[end:], False)) if segment[0]]
+    return [(segment, bool(number % 2)) for number, segment in enumerate(_RUN.split(word)) if segment]
 
 
 def _has_boundary(kinds: bytes) -> bool:
