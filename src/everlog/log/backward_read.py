@@ -55,13 +55,13 @@ def read_live(newest_first: Iterable[Entry], *, accept_stale: bool = True) -> Li
     trimmed_seqs: list[int] = []
     breaker: dict[str, int] | None = None
     for entry in read_since_summary(newest_first, markers, accept_stale=accept_stale):
-        last_seq = max(last_seq, entry.seq or 0)
+        if entry.seq is not None and entry.seq > last_seq:
+            last_seq = entry.seq
         if isinstance(entry, Message):
-            if markers.is_live(entry.seq):
-                if entry.auto_injected:  # not written by a native store
-                    unreadable.append(LeftOut(entry.seq, "injected into an earlier run"))
-                else:
-                    messages.append(entry)
+            if not entry.auto_injected:
+                messages.append(entry)
+            elif markers.is_live(entry.seq):  # not written by a native store
+                unreadable.append(LeftOut(entry.seq, "injected into an earlier run"))
         elif isinstance(entry, MARKERS):
             last_marker = max(last_marker, entry.seq)
             if not isinstance(entry, Rewind):
@@ -80,7 +80,7 @@ def read_live(newest_first: Iterable[Entry], *, accept_stale: bool = True) -> Li
     summary = markers.summary(accept_stale=accept_stale)
     since = 0 if summary is None else summary.seq
     return LiveMessages(
-        messages=tuple(messages),
+        messages=tuple(markers.live(messages)),
         summary=summary,
         unreadable=tuple(unreadable),
         stale_seqs=() if summary is None else markers.stale_seqs(summary),

@@ -89,7 +89,10 @@ class Markers:
 
     def live(self, entries: Iterable[Entry]) -> list[Message]:
         """Return the live messages among entries."""
-        return [entry for entry in entries if isinstance(entry, Message) and self.is_live(entry.seq)]
+        messages = [entry for entry in entries if isinstance(entry, Message)]
+        if not self._visible and not self._rewinds:
+            return messages
+        return [message for message in messages if self.is_live(message.seq)]
 
     def hidden_seqs(self) -> set[int]:
         """Return the seqs that a tombstone hides, rewound ones too."""
