@@ -50,7 +50,7 @@ def test_the_control_loses_and_damages_nothing(server: Server, root: Path) -> No
     ("twin", "complaint"), [("WritesTwice", "damage"), ("NumbersWithoutLock", "not dense"), ("Buffered", "not dense")]
 )
 def test_a_twin_without_a_lock_fails_side_by_side(twin: str, complaint: str, server: Server, tmp_path: Path) -> None:
-    for attempt in range(5):  # by chance they might not meet
+    for attempt in range(20):  # by chance they might not meet
         found = at_once(twin, server, tmp_path / f"{attempt}", ["1*100000"] * RECORDS, processes=4)
         if any(complaint in one for one in found):
             return
