@@ -14,13 +14,12 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 from everlog.context.compaction.file_operations import MODIFYING, format_path, path_argument
-from everlog.context.compaction.outline import ERRORS, FACTS, Item
+from everlog.context.compaction.outline import EDITS, ERRORS, FACTS, RAN, TESTS, UNANSWERED, Item
 from everlog.context.compaction.prompts import BLOCKED, DONE, IN_PROGRESS
 from everlog.context.compaction.quoting import content_lines, one_line, truncate, verbatim
 from everlog.context.fence import strip_invisible
 from everlog.model import Message
 
-UNANSWERED, TESTS, EDITS, COMMAND = "Not finished: ", "Tests: ", "Most edits: ", "Ran: "
 MAX_ERRORS = 30
 _MAX_MARKED = 24  # errors of results marked as failed, which others do not displace
 _SCANNED_ENDS, _MAX_SCANNED = 20_000, 1_500_000  # characters at each end of a result, and of all
@@ -138,7 +137,7 @@ def last_calls(calls: Sequence[Call]) -> Iterator[Item]:
         if call.result is not None and (call.failed or call.name.lower() not in MODIFYING):
             lines = [_failure_line(call)] if call.failed else list(content_lines(call.result[-2_000:]))
             outcome = f" → {one_line((lines or ['no output'])[-1], 100)}"
-        yield Item(FACTS, COMMAND + describe_call(call) + outcome, 0.7)
+        yield Item(FACTS, RAN + describe_call(call) + outcome, 0.7)
     yield from (Item(IN_PROGRESS, UNANSWERED + describe_call(call), 0.2) for call in calls[-3:] if call.result is None)
 
 

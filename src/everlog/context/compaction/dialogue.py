@@ -9,61 +9,21 @@ characters, and always the opening of the session.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from itertools import islice
 from typing import NamedTuple
 
+from everlog.context.compaction import outline
 from everlog.context.compaction.outline import ABOUT, FACTS, Item
-from everlog.context.compaction.prompts import BLOCKED, CONSTRAINTS, DECISIONS, DONE, IN_PROGRESS, NEXT_STEPS
+from everlog.context.compaction.prompts import BLOCKED, CONSTRAINTS, DECISIONS, DONE, GOAL, IN_PROGRESS, NEXT_STEPS
 from everlog.context.compaction.quoting import one_line, quote, sentences
 from everlog.context.fence import remove_blocks
 from everlog.model import Message
 
-ANSWER, STATEMENT, EARLIER_WORDS, LINKS = "Last answer: ", "Last words: ", "Before that: ", "Links: "
-GO_ON, QUESTION, ANSWER_LATEST = "Go on from: ", "Await the answer to: ", "Go on with the latest request"
-AWAIT_REQUEST = "Nothing is open, the next request decides"
 _MAX_SCANNED = 1_000_000  # characters
 _HEAD, _TAIL = 3_000, 1_500  # characters of one text
 _OPENING = 100  # messages whose requests are always read: the first goal, the first rules
-_MAX_SENTENCES = 60  # of one text
-
-
-class Utterance(NamedTuple):
-    """A text of a person or an agent, of bounded length."""
-
-    position: int  # of its message
-    role: str
-    text: str
-    final: bool  # of an agent: an answer, not words before a call
-
-
-def read_utterances(messages: Sequence[Message]) -> list[Utterance]:
-    """Return what people typed and agents wrote, oldest first."""
-    unscanned = _MAX_SCANNED
-    utterances = []
-    interrupted = False
-    for position in range(len(messages) - 1, -1, -1):
-        message = messages[position]
-        if message.role == "toolResult" or (unscanned <= 0 and (position >= _OPENING or message.role != "user")):
-            continue
-        text, final = message.text.strip(), False
-        if message.role == "user":
-            interrupted = interrupted or text.startswith("[Request interrupted")
-            text = typed_text(text)
-        elif text:
-            was_cut = interrupted or message.stop_reason in ("aborted", "error", "max_tokens", "length")
-            final = not message.tool_calls and not was_cut and not _announces(text)
-            interrupted = False
-        if len(text) > _HEAD + _TAIL:
-            text = f"{text[:_HEAD]}\n{text[-_TAIL:]}"
-        unscanned -= len(text)
-        if text:
-            utterances.append(Utterance(position, message.role, text, final))
-    return utterances[::-1]
-
-
-# --- text by users --------------------------------------------------------------------------
-
+_MAX_SENTENCES, _MAX_SENTENCE = 60, 500  # sentences of one text, characters of one
 # What programs insert into the messages of a user: blocks with these names, and whole messages.
 _INSERTED = re.compile(
     r"<(system[-_]reminder|task-notification|persisted-output|tick|turn_aborted|context_summary|previous-summary"
@@ -77,57 +37,21 @@ _INSERTED_START = (
 )
 _COMMAND = re.compile(r"<command-(name|args)>\s*([^<]*?)\s*</command-\1>")
 _RULE = re.compile(
-    r"\b(?:must|mustn't|prefer|avoid|ensure|forbidden|constraint|requirement|do not|make sure|instead of|rather than"
-    r"|at least|at most|no more than|no need|not allowed|stick to|please use)"
+    r"\b(?:must(?! have been)|prefer|avoid|ensure|forbidden|constraint|requirement|do not|make sure|instead of"
+    r"|rather than|at least|at most|no more than|no need|not allowed|stick to|please use)"
     r"|^(?:please |and |ok,? |also,? )*(?:use|no(?! worries| problem| doubt)|stop \w+ing|leave) \w"
 )
 # These are rules in an order, not in a narrative: "never use it", not "I never saw it".
-_ORDER = re.compile(r"\b(?:never|always|don['’]?t|should|shouldn't|only|without|remember|keep)\b")
-_NARRATIVE = re.compile(
-    r"(?:\W*(?:yes|well|so|and|but|oh|ok|okay|thanks)\b[,!]?\s*)*"
-    r"(?:i|we|they|he|she|it|that|this|there|you)(?:['’]\w+)?\s(?!want|need|prefer|must|may|can only)"
+_ORDER = re.compile(
+    r"(?!(?:\W*(?:yes|well|so|and|but|oh|ok|okay|thanks)\b[,!]?\s*)*"
+    r"(?:i|we|they|he|she|it|that|this|there|you)(?:['’]\w+)?\s(?!want|need|prefer|must|may|can only))"
+    r".*\b(?:never|always|don['’]?t|should|shouldn't|only|without|remember|keep)\b"
 )
 _ABOUT = re.compile(
     r"(?i)\b(?:(?:my|your) name is|call me|i work (?:as|at|for|on|in|with)|i live in|i(?:'?m| am) (?:an?|the|from)"
     r"|i (?:prefer|like|love|hate) (?!(?:that|how|all|it|this|your?)\b)|you are (?:an?|my|the|called)"
     r"|my (?:wife|husband|partner|son|daughter|kids?|team|company|job|role|boss|birthday|time ?zone|pronouns|email))\b"
 )
-
-
-def typed_text(text: str) -> str:
-    """Return the part of a user message that a person typed, without a program's insertions."""
-    if text.startswith(_INSERTED_START):
-        return ""
-    typed = remove_blocks(text, _INSERTED).strip()
-    command = {} if typed else dict(_COMMAND.findall(text[:4_000]))
-    if command.get("args"):
-        return f"{command.get('name', '')} {command['args']}"
-    is_slash_command = typed.startswith("/") and " " not in typed[:200]
-    return "" if is_slash_command or typed.startswith(_INSERTED_START) else typed
-
-
-def find_rules(requests: Iterable[Utterance]) -> Iterator[Item]:
-    """Yield the rules that users set, and who they are."""
-    for request in requests:
-        said = [s for s in islice(sentences(request.text, casual=True), _MAX_SENTENCES) if len(s) <= 600]
-        yield from (Item(ABOUT, quote(s, 220)) for s in said if _ABOUT.search(s))
-        rules = (s for s in said if _is_rule(s.casefold()) and not _ABOUT.search(s))
-        yield from (Item(CONSTRAINTS, quote(s, 240)) for s in islice(rules, 6))
-
-
-def _is_rule(sentence: str) -> bool:
-    """Return whether a user's sentence sets a rule that outlasts one request."""
-    sentence = sentence.replace("must have been", "")
-    is_order = _ORDER.search(sentence) and not _NARRATIVE.match(sentence)
-    return bool(is_order or _RULE.search(sentence)) and not _asks(sentence)
-
-
-def _asks(text: str) -> bool:
-    return text.rstrip("*_ ").endswith(("?", "？"))
-
-
-# --- text by agents -------------------------------------------------------------------------
-
 _DECISION = re.compile(
     r"(?i)\b(?:decided|decision|chose|chosen|opted|settled on|go(?:ing)? with|went with|instead of|rather than"
     r"|let'?s (?:use|go|keep|stick)|switch(?:ed|ing)? (?:to|from)|(?:i|we)'?ll (?:use|keep|go with|stick)|root cause"
@@ -140,90 +64,151 @@ _REASON = re.compile(
 )
 _PLAN = re.compile(r"(?i)(?:now\b|let me (?!know)|i need to|i have to)")
 _DONE = re.compile(
-    r"(?i)\b(?:done|completed?|finished|fixed|implemented|resolved|committed|merged|deployed|tests pass)\b"
+    r"(?i)(?!now\b|then\b|.*(?:[:?]$|\b(?:let|i'll|will|needs?|should|next|if|when|until|before|almost|not)\b))"
+    r".*\b(?:done|completed?|finished|fixed|implemented|resolved|committed|merged|deployed|tests pass)\b"
 )
-_NOT_YET = re.compile(
-    r"(?i)[:?]$|^(?:now|then)\b|\b(?:let|i'll|will|needs?|should|next|if|when|until|before|almost|not)\b"
-)
-_STUCK = re.compile(
-    r"(?i)\b(?:blocked|stuck|unable to|cannot|can't|could(?:n't| not)|waiting (?:for|on)|not working)\b"
-)
+_STUCK = re.compile(r"(?i)\b(?:blocked|stuck|unable to|cannot|can't|could(?:n't| not)|waiting (?:for|on))\b")
 _NEXT = re.compile(r"(?i)\b(?:next|remaining|still (?:to do|need|open)|left to do|to-?dos?|follow-?ups?)\b")
-_CHECKBOX = re.compile(r"^\s*(?:[-*+]|\d+[.)])\s+\[([ xX~])\]\s+(\S.*)$")
-_LIST_ITEM = re.compile(r"^\s*(?:[-*+•]|\d{1,3}[.)])\s+(\S.*)$")
+_LIST_ITEM = re.compile(r"^\s*(?:[-*+•]|\d{1,3}[.)])\s+(?:\[([ xX~])\]\s+)?(\S.*)$")
 _LINK = re.compile(r"https?://[^\s<>()\[\]\"'`，。]{4,200}")
 
 
-def _announces(text: str) -> bool:
-    """Return whether a text ends with an announced action rather than an answer."""
-    return any(map(_PLAN.match, list(sentences(text[-600:]))[-2:]))
+class Utterance(NamedTuple):
+    """A text of a person or an agent, of bounded length."""
+
+    position: int  # of its message
+    by_user: bool
+    text: str
+    final: bool  # of an agent: an answer, not words before a call
 
 
-def find_done(utterances: Sequence[Utterance]) -> Iterator[Item]:
-    """Yield answers with their requests, and what agents reported as finished or open in passing."""
-    answers = sum(utterance.final for utterance in utterances)
+def read_utterances(messages: Sequence[Message]) -> list[Utterance]:
+    """Return what people typed and agents wrote, oldest first."""
+    unscanned = _MAX_SCANNED
+    utterances = []
+    interrupted = False
+    for position in range(len(messages) - 1, -1, -1):
+        message = messages[position]
+        by_user = message.role == "user"
+        if message.role == "toolResult" or (unscanned <= 0 and (position >= _OPENING or not by_user)):
+            continue
+        text, final = message.text.strip(), False
+        if by_user:
+            interrupted = interrupted or text.startswith("[Request interrupted")
+            text = _typed_text(text)
+        elif text:
+            was_cut = interrupted or message.stop_reason in ("aborted", "error", "max_tokens", "length")
+            announces = any(map(_PLAN.match, list(sentences(text[-600:]))[-2:]))
+            final = not (message.tool_calls or was_cut or announces)
+            interrupted = False
+        if len(text) > _HEAD + _TAIL:
+            text = f"{text[:_HEAD]}\n{text[-_TAIL:]}"
+        unscanned -= len(text)
+        if text:
+            utterances.append(Utterance(position, by_user, text, final))
+    return utterances[::-1]
+
+
+def _typed_text(text: str) -> str:
+    """Return the part of a user message that a person typed, without a program's insertions."""
+    if text.startswith(_INSERTED_START):
+        return ""
+    typed = remove_blocks(text, _INSERTED).strip()
+    command = {} if typed else dict(_COMMAND.findall(text[:4_000]))
+    if command.get("args"):
+        return f"{command.get('name', '')} {command['args']}"
+    is_slash_command = typed.startswith("/") and " " not in typed[:200]
+    return "" if is_slash_command or typed.startswith(_INSERTED_START) else typed
+
+
+def find_items(utterances: Sequence[Utterance]) -> Iterator[Item]:
+    """Yield requests and rules of people, answers and reports of agents, and decisions of both."""
+    unseen_answers = sum(utterance.final for utterance in utterances)
     request = ""
-    for utterance in utterances:
-        if utterance.role == "user":
-            request = f"{quote(utterance.text, 90)} → "
+    for _, by_user, text, final in utterances:
+        said = [s for s in islice(sentences(text), _MAX_SENTENCES) if len(s) <= _MAX_SENTENCE]
+        yield from _find_decisions(said, by_user)
+        if by_user:
+            request = f"{quote(text, 90)} → "
+            yield Item(GOAL, quote(text, 400))
+            yield from (Item(ABOUT, quote(s, 220)) for s in said if _ABOUT.search(s))
+            rules = (s for s in said if _is_rule(s.casefold()) and not _ABOUT.search(s))
+            yield from (Item(CONSTRAINTS, quote(s, 240)) for s in islice(rules, 6))
             continue
-        for box in filter(None, map(_CHECKBOX.match, utterance.text.splitlines())):
-            yield Item(DONE if box[1] in "xX" else IN_PROGRESS, one_line(box[2], 160), 0.5)
-        if utterance.final:
-            answers -= 1
-            if answers:  # the last one has a longer item of its own
-                yield Item(DONE, request + one_line(utterance.text, 600 if answers < 5 else 240), 1.0)
+        for box in filter(None, map(_LIST_ITEM.match, text.splitlines())):
+            if box[1]:
+                yield Item(DONE if box[1] in "xX" else IN_PROGRESS, one_line(box[2], 160), 0.5)
+        if final:
+            unseen_answers -= 1
+            if unseen_answers:  # the last one has a longer item of its own
+                yield Item(DONE, request + one_line(text, 600 if unseen_answers < 5 else 240), 1.0)
             request = ""
+        else:
+            reports = (s for s in sentences(text[:600]) if _DONE.match(s) and len(s.split()) > 5)
+            yield from (Item(DONE, one_line(s, 160), 2.0) for s in reports)
+
+
+def _is_rule(sentence: str) -> bool:
+    """Return whether a user's sentence sets a rule that outlasts one request."""
+    return bool(_ORDER.match(sentence) or _RULE.search(sentence)) and not _asks(sentence)
+
+
+def _asks(text: str) -> bool:
+    return text.rstrip("*_ ").endswith(("?", "？"))
+
+
+def _find_decisions(said: Sequence[str], by_user: bool) -> Iterator[Item]:
+    """Yield decisions and findings, each with its reason: in the sentence, or else the sentence before it."""
+    before = ""
+    for sentence in said:
+        decided = _DECISION.search(sentence) is not None
+        found = decided or (_FINDING.search(sentence) and not _PLAN.match(sentence) and not by_user)
+        previous, before = before, "" if found else sentence
+        if not found or len(sentence.split()) < 5 or _asks(sentence):
             continue
-        for sentence in sentences(utterance.text[:600]):
-            if len(sentence.split()) > 5 and _DONE.search(sentence) and not _NOT_YET.search(sentence):
-                yield Item(DONE, one_line(sentence, 160), 2.0)
-
-
-def find_decisions(utterances: Iterable[Utterance]) -> Iterator[Item]:
-    """Yield decisions and findings, each with its reason if one is stated."""
-    for utterance in utterances:
-        before = ""
-        for sentence in islice(sentences(utterance.text), _MAX_SENTENCES):
-            decided = _DECISION.search(sentence) is not None
-            found = decided or (_FINDING.search(sentence) and not _PLAN.match(sentence) and utterance.role != "user")
-            previous, before = before, "" if found else sentence
-            if not found or len(sentence.split()) < 5 or len(sentence) > 500 or _asks(sentence):
-                continue
-            choice, *reason = _REASON.split(sentence, maxsplit=1)
-            if not reason or min(len(choice.split()), len(reason[0].split())) < 3:
-                is_reason = 30 <= len(previous) <= 240 and not _PLAN.match(previous)
-                choice, reason = sentence, [previous] if is_reason else []
-            parts = [one_line(choice.strip(" ,;:–—"), 180).rstrip("."), *(one_line(r.strip(" :"), 180) for r in reason)]
-            yield Item(DECISIONS, ": ".join(parts).replace("**", ""), 0.0 if decided else 1.0)
+        choice, *reason = _REASON.split(sentence, maxsplit=1)
+        if not reason or min(len(choice.split()), len(reason[0].split())) < 3:
+            is_reason = 30 <= len(previous) <= 240 and not _PLAN.match(previous)
+            choice, reason = sentence, [previous] if is_reason else []
+        parts = [one_line(choice.strip(" ,;:–—"), 180).rstrip("."), *(one_line(r.strip(" :"), 180) for r in reason)]
+        yield Item(DECISIONS, ": ".join(parts).replace("**", ""), 0.0 if decided else 1.0)
 
 
 def find_state(utterances: Sequence[Utterance], answered: bool) -> Iterator[Item]:
-    """Yield where the conversation stands: links, the last words, obstacles, next steps."""
+    """Yield where the conversation stands: links, open request, last words, obstacles, next steps."""
     links = [link.rstrip(".,;:") for utterance in utterances for link in _LINK.findall(utterance.text)]
     if links:
         newest = list(dict.fromkeys(reversed(links)))[:6]
-        yield Item(FACTS, LINKS + ", ".join(one_line(link, 160) for link in newest[::-1]), 2.0)
-    spoken = [u for u in utterances if u.role == "assistant"]
+        yield Item(FACTS, outline.LINKS + ", ".join(one_line(link, 160) for link in newest[::-1]), 2.0)
+    requests = [u for u in utterances if u.by_user]
+    if requests and not answered:
+        yield Item(IN_PROGRESS, outline.WORKING + quote(requests[-1].text, 160))
+    spoken = [u for u in utterances if not u.by_user]
     if spoken and not spoken[-1].final:
-        yield from (Item(FACTS, EARLIER_WORDS + quote(u.text, 160), 1.0) for u in spoken[-9:-1])
+        yield from (Item(FACTS, outline.EARLIER_WORDS + quote(u.text, 160), 1.0) for u in spoken[-9:-1])
     if spoken:
-        yield Item(FACTS, (ANSWER if spoken[-1].final else STATEMENT) + quote(spoken[-1].text, 900), 0.1)
-    if utterances and utterances[-1].role == "user":
-        yield Item(NEXT_STEPS, ANSWER_LATEST)
-    elif utterances:
-        last = utterances[-1]
-        closing = list(sentences(last.text))
-        if last.final:
-            yield from (Item(BLOCKED, quote(s, 220)) for s in closing if _STUCK.search(s) and len(s) < 400)
-        announced = list(_announced_steps(last.text))
-        yield from (Item(NEXT_STEPS, one_line(line, 200)) for line in announced)
-        if not answered:
-            yield Item(NEXT_STEPS, GO_ON + quote(" ".join(closing[-2:]), 300))
-        elif _asks(closing[-1]):
-            yield Item(NEXT_STEPS, QUESTION + quote(closing[-1], 220))
-        elif not announced:
-            yield Item(NEXT_STEPS, AWAIT_REQUEST)
+        label = outline.ANSWER if spoken[-1].final else outline.STATEMENT
+        yield Item(FACTS, label + quote(spoken[-1].text, 900), 0.1)
+    if utterances:
+        yield from _find_next_steps(utterances[-1], answered)
+
+
+def _find_next_steps(last: Utterance, answered: bool) -> Iterator[Item]:
+    """Yield what is in the way and what comes next, from the last words."""
+    if last.by_user:
+        yield Item(NEXT_STEPS, outline.ANSWER_LATEST)
+        return
+    closing = list(sentences(last.text))
+    if last.final:
+        yield from (Item(BLOCKED, quote(s, 220)) for s in closing if _STUCK.search(s) and len(s) < 400)
+    announced = list(_announced_steps(last.text))
+    yield from (Item(NEXT_STEPS, one_line(line, 200)) for line in announced)
+    if not answered:
+        yield Item(NEXT_STEPS, outline.GO_ON + quote(" ".join(closing[-2:]), 300))
+    elif _asks(closing[-1]):
+        yield Item(NEXT_STEPS, outline.QUESTION + quote(closing[-1], 220))
+    elif not announced:
+        yield Item(NEXT_STEPS, outline.AWAIT_REQUEST)
 
 
 def _announced_steps(text: str) -> Iterator[str]:
@@ -232,7 +217,7 @@ def _announced_steps(text: str) -> Iterator[str]:
     for line in text.splitlines():
         item = _LIST_ITEM.match(line)
         if item and in_list:
-            yield item[1]
+            yield item[2]
         elif line.strip():
             in_list = len(line) < 200 and _NEXT.search(line) is not None
             if in_list and not (line.startswith("#") or line.rstrip().endswith((":", "**"))):

@@ -62,8 +62,8 @@ def format_tags(ops: FileOps, *, reads: int = MAX_LISTED_READS, modified: int | 
     All changed files are listed unless `modified` limits them; of files only read, `reads`.
     """
     changed = len(ops.modified) if modified is None else modified
-    tags = (_format_tag(TAGS[0], sorted(ops.read), reads), _format_tag(TAGS[1], sorted(ops.modified), changed))
-    return "\n\n".join(part for part in tags if part)
+    lists = zip(TAGS, (list_paths(ops.read, reads), list_paths(ops.modified, changed)), strict=True)
+    return "\n\n".join(block(tag, *(fence(row, Origin.PATH) for row in rows)) for tag, rows in lists if rows)
 
 
 def format_path(path: str) -> str:
@@ -84,10 +84,8 @@ def strip_tags(summary: str) -> str:
     return summary.strip()
 
 
-def _format_tag(name: str, paths: list[str], limit: int) -> str:
-    if not paths or limit <= 0:
-        return ""
-    rows = [format_path(path) for path in paths[:limit]]
-    if len(paths) > limit:
-        rows.append(f"(and {len(paths) - limit} more)")
-    return block(name, *(fence(row, Origin.PATH) for row in rows))
+def list_paths(paths: Iterable[str], limit: int) -> list[str]:
+    """Return the first paths in order as they are written in a summary, and how many more there are."""
+    ordered = sorted(paths)
+    more = [f"(and {len(ordered) - limit} more)"] if len(ordered) > limit > 0 else []
+    return [format_path(path) for path in ordered[: max(limit, 0)]] + more

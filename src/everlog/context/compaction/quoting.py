@@ -13,25 +13,22 @@ from collections.abc import Iterator
 from everlog.context.fence import Origin, fence, strip_invisible
 
 OPEN, CLOSE = "“", "”"
+STRAIGHT = str.maketrans({OPEN: '"', CLOSE: '"'})  # for text between quotation marks
 _HEADING = re.compile(r"#{2,}(?:\s+|$)")
 _LEAD = re.compile(r"^(?:\s*(?:#{1,6}(?=\s|$)|>|[-*+•](?=\s)|\[[ xX]\](?=\s)|\d{1,3}[.)](?=\s)))+\s*")
-_SENTENCE_END = re.compile(r"(?<=[^.\s][.!?])\s+(?=[^a-z])|(?<=[。！？])")
-_CASUAL_END = re.compile(r"(?<=[^.\s][.!?])\s+|(?<=[。！？])")
+_SENTENCE_END = re.compile(r"(?<=[^.\s][.!?])(?<!e\.g\.|i\.e\.|etc\.)\s+|(?<=[。！？])")
 
 
-def content_lines(text: str) -> Iterator[str]:
-    """Yield the nonempty lines of a text, without indent and list or heading marks."""
-    for line in strip_invisible(text).splitlines():
-        line = _LEAD.sub("", line).strip()
-        if line:
-            yield line
+def content_lines(text: str) -> list[str]:
+    """Return the nonempty lines of a text, without indent and list or heading marks."""
+    lines = (_LEAD.sub("", line).strip() for line in strip_invisible(text).splitlines())
+    return [line for line in lines if line]
 
 
-def sentences(text: str, *, casual: bool = False) -> Iterator[str]:
-    """Yield the sentences of each line; casual ones may begin with a small letter."""
-    end = _CASUAL_END if casual else _SENTENCE_END
+def sentences(text: str) -> Iterator[str]:
+    """Yield the sentences of each line; they may begin with a small letter."""
     for line in text.splitlines():
-        yield from (part for part in end.split(line.strip()) if part.strip())
+        yield from (part for part in _SENTENCE_END.split(line.strip()) if part.strip())
 
 
 def escape_markup(line: str) -> str:
@@ -41,20 +38,18 @@ def escape_markup(line: str) -> str:
 
 def one_line(text: str, width: int) -> str:
     """Return a text on one line, cut at its end."""
-    flat = " ".join(" ".join(content_lines(text[: 4 * width + 400])).split())
-    return truncate(escape_markup(flat), width)
+    return truncate(_flatten(text[: 4 * width + 400]), width)
 
 
 def quote(text: str, width: int) -> str:
     """Return somebody's words in quotation marks, cut in the middle: people ask around what they paste."""
     if len(text) > 8 * width + 800:
         text = f"{text[: 4 * width + 400]}\n…\n{text[-4 * width - 400 :]}"
-    flat = escape_markup(" ".join(" ".join(content_lines(text)).split()))
+    flat = _flatten(text)
     if len(flat) > width:
         tail = flat[-(width // 3) :]
         flat = f"{truncate(flat, width - len(tail) - 1)} {tail[tail.find(' ', 0, 24) + 1 :]}"
-    inside = flat.replace(OPEN, '"').replace(CLOSE, '"')
-    return f"{OPEN}{inside}{CLOSE}" if inside else ""
+    return f"{OPEN}{flat.translate(STRAIGHT)}{CLOSE}" if flat else ""
 
 
 def verbatim(line: str, width: int) -> str:
@@ -71,3 +66,7 @@ def truncate(text: str, width: int) -> str:
     space = head.rfind(" ", max(width - 24, 0))
     short = (head[:space] if space > 0 else head).rstrip() + "…"
     return short + CLOSE if short.count(OPEN) > short.count(CLOSE) else short
+
+
+def _flatten(text: str) -> str:
+    return escape_markup(" ".join(" ".join(content_lines(text)).split()))
