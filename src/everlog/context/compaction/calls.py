@@ -25,7 +25,6 @@ _MAX_MARKED = 24  # errors of results marked as failed, which others do not disp
 _SCANNED_ENDS, _MAX_SCANNED = 20_000, 1_500_000  # characters at each end of a result, and of all
 _RECENT_CALLS = 20  # whose failure may still block the work
 _COMMANDS = ("command", "cmd", "script", "code")
-_TARGETS = ("query", "url", "pattern", "description", "prompt", "name", "id")
 _TASK_TEXTS = ("content", "text", "title", "step", "task", "subject", "description", "name")
 
 
@@ -68,9 +67,9 @@ def describe_call(call: Call) -> str:
     """Describe a call in a few words."""
     if call.command:
         return f"`{one_line(call.command[:600].replace('2>&1', '').replace('`', chr(39)), 120)}`"
-    values = (call.arguments.get(key) for key in _TARGETS)
-    target = format_path(call.path) or next((one_line(value, 120) for value in values if isinstance(value, str)), "")
-    return f"{one_line(call.name, 40)} {truncate(target, 120)}".strip()
+    texts = (one_line(value, 120) for value in call.arguments.values() if isinstance(value, str))
+    target = truncate(format_path(call.path), 120) if call.path else next(texts, "")
+    return f"{one_line(call.name, 40)} {target}".strip()
 
 
 # --- work -----------------------------------------------------------------------------------
@@ -79,30 +78,26 @@ _COMMITTED = re.compile(r"(?m)^\[(\S+(?: \([^)]*\))?) ([0-9a-f]{7,40})\] (.+)$")
 _TESTED = re.compile(r"(?m)\b\d+ (?:tests?|pass(?:ed|ing)|examples?|specs?)\b(?![\w./])|\btest result: |^OK \(")
 
 
-def collect_tasks(calls: Iterable[Call]) -> list[Item]:
-    """Return the state of the newest task list, and of tasks created one by one."""
-    listed: list[tuple[str, str]] = []
-    single: dict[str, tuple[str, str]] = {}
+def collect_tasks(calls: Iterable[Call]) -> Iterator[Item]:
+    """Yield the tasks of the newest list, or those created one by one, in their newest state."""
+    tasks: dict[str, tuple[str, str]] = {}
     for call in calls:
         name = call.name.lower().replace("_", "")
-        if tasks := next((value for value in call.arguments.values() if _is_tasks(value)), None):
-            listed = [(_task_text(task), str(task["status"])) for task in tasks]
+        if listed := next((value for value in call.arguments.values() if _is_task_list(value)), None):
+            tasks = {str(n): (_task_text(task), str(task["status"])) for n, task in enumerate(listed, 1)}
         elif name == "taskcreate":
             number = re.search(r"\d+", (call.result or "")[:200])
-            single[number[0] if number else str(len(single) + 1)] = (_task_text(call.arguments), "")
-        elif name == "taskupdate" and (key := str(call.arguments.get("taskId"))) in single:
-            single[key] = (single[key][0], str(call.arguments.get("status", "")))
-    items = []
-    for text, status in (*listed, *single.values()):
-        is_done = re.fullmatch("completed?|done", status.lower())
-        is_active = is_done or re.search("progress|active", status.lower())
-        if text and not re.fullmatch("cancell?ed|deleted", status.lower()):
-            items.append(Item(DONE if is_done else IN_PROGRESS, one_line(text, 160), 0.0 if is_active else 0.3))
-    # The task in progress comes last: it is the one to continue with.
-    return sorted(items, key=lambda item: item.weight, reverse=True)
+            tasks[number[0] if number else str(len(tasks) + 1)] = (_task_text(call.arguments), "")
+        elif name == "taskupdate" and (key := str(call.arguments.get("taskId"))) in tasks:
+            tasks[key] = (tasks[key][0], str(call.arguments.get("status", "")))
+    for text, status in tasks.values():
+        if re.fullmatch("(?i)completed?|done", status):
+            yield Item(DONE, one_line(text, 160))
+        elif not re.fullmatch("(?i)cancell?ed|deleted", status):
+            yield Item(IN_PROGRESS, one_line(text, 160), 0.0 if re.search("(?i)progress|active", status) else 0.3)
 
 
-def _is_tasks(value: Any) -> bool:
+def _is_task_list(value: Any) -> bool:
     return isinstance(value, list) and all(isinstance(t, dict) and "status" in t and _task_text(t) for t in value)
 
 
@@ -115,12 +110,11 @@ def find_work(calls: Sequence[Call]) -> Iterator[Item]:
     """Yield commits, the newest outcome of tests, the most edited files."""
     tests = ""
     for call in calls:
-        if call.result is not None and not call.failed and call.command and not _displays(call):
+        if call.result is not None and not call.failed and call.command and not _DISPLAYING_COMMAND.match(call.command):
             for branch, commit, subject in _COMMITTED.findall(call.result[:4_000]):
                 yield Item(DONE, f"Committed {commit} on {one_line(branch, 60)}: {one_line(subject, 140)}", 0.2)
-            tail = call.result[-2_000:]
-            lines = [line for line in content_lines(tail) if _TESTED.search(line)] if _TESTED.search(tail) else []
-            if lines and not is_error(lines[-1]):
+            lines = [line for line in content_lines(call.result[-2_000:]) if _TESTED.search(line)]
+            if lines and not _is_error(lines[-1]):
                 tests = f"{TESTS}{describe_call(call)}: {one_line(lines[-1].strip(' ='), 120)}"
     if tests:
         yield Item(DONE, tests)
@@ -135,7 +129,7 @@ def last_calls(calls: Sequence[Call]) -> Iterator[Item]:
     for call in calls[-5:]:
         outcome = ""
         if call.result is not None and (call.failed or call.name.lower() not in MODIFYING):
-            lines = [_failure_line(call)] if call.failed else list(content_lines(call.result[-2_000:]))
+            lines = [_failure_line(call)] if call.failed else content_lines(call.result[-2_000:])
             outcome = f" → {one_line((lines or ['no output'])[-1], 100)}"
         yield Item(FACTS, RAN + describe_call(call) + outcome, 0.7)
     yield from (Item(IN_PROGRESS, UNANSWERED + describe_call(call), 0.2) for call in calls[-3:] if call.result is None)
@@ -146,38 +140,39 @@ def last_calls(calls: Sequence[Call]) -> Iterator[Item]:
 _ERROR = re.compile(
     r"""(?x)
       \b\w*(?:Error|Exception|Failure|Panic)\b\s*[:(\[] | \(\S*(?:Error|Exception)\) | \*\*\*.*\bError\b
-    | ^\W{0,6}(?i:error|fatal|panic|failed|failure|exception|critical|aborted|err)\b\s*(?:\[[^\]]*\])?\s*[:!]
-    | (?i:\berror\b(?:\s+\w{1,12}\d+|\[\w+\])?\s*: | \[(?:error|fatal|critical|emergency|crit|alert)\])
-    | \bnpm\ (?:ERR!|error\b) | ^\*\*\ \(\w | ^E\s{2,}\S | ^\W{0,3}[✗✘❌✖] | \bHTTP/\d\S*\ [45]\d\d\b
-    | \b(?:FAILED|FAIL|ERROR|FATAL|CRITICAL|PANIC|ABORTED|CONFLICT)\b | (?i:\bfailed(?:\s*:|\s+(?:to|with|at|in)\b))
+    | (?i:\b(?:error|fatal|panic|failed|failure|exception|critical|aborted|err)\b(?:\ \w{1,12}\d+|\[\w+\])?\s*[:!])
+    | (?i:\[(?:error|fatal|critical|emergency|crit|alert)\]) | \bnpm\ (?:ERR!|error\b) | ^\*\*\ \(\w | ^E\s{2,}\S
+    | \b(?:FAILED|FAIL|ERROR|FATAL|CRITICAL|PANIC|ABORTED|CONFLICT)\b | (?i:\bfailed\ (?:to|with|at|in)\b)
+    | ^\W{0,3}[✗✘❌✖] | \bHTTP/\d\S*\ [45]\d\d\b
     | (?i:\bpanicked\ at | segmentation\ fault | core\ dumped | out\ of\ memory | command\ not\ found | timed\ out)
     | (?i:no\ such\ (?:file|module|table|host) | (?:permission|access)\ denied | connection\ (?:refused|reset))
     | (?i:(?:^\S{0,60}\s?|:\s)(?:cannot|can't|could\ not|unable\ to)\b | does\ not\ exist | non-zero\ exit)
     | (?i:\b(?:exit|exited|returned?)\b.{0,20}\b(?:code|status|with)\b\W{0,3}[1-9] | \b[1-9]\d*\ (?:fail|error)\w*\b)
     """
 )
-# A quick check before the pattern: most text contains none of these.
+# A quick check before the pattern: most lines contain none of these.
 _ERROR_WORDS = (
     *("error", "fail", "fatal", "panic", "exception", "abort", "denied", "refused", "reset", "err!", "crit", "exit"),
     *("such", "cannot", "can't", "unable", "could not", "exist", "not found", "memory", "fault", "dumped", "conflict"),
     *("timed out", "** (", "http/", "✗", "✘", "❌", "✖", "e  ", "[alert", "[emerg", "return"),
 )
 _NO_ERROR = re.compile(r"(?i)\W*warn|(?!.*\b[1-9]\d* (?:fail|error)).*\b(?:0|no|zero|without) (?:error|fail|issue)")
-# Source code and file listings mention errors without being one.
+# Source code and file listings mention errors without being one, unless a compiler's message quotes them.
 _CODE = re.compile(
-    r"""(?i)[{;,(\[]\s*$|=>|->|\)\s*\{|^\s*(?:[-*•]\s|//|/\*|#\s|"|'|\d+(?:[→|\t]|:(?!\d)))"""
-    r"""|^\s*(?:import|from|return|if|assert|const|let|class|test|it|throw|raise|except|catch|def|fn|console)\b"""
+    r"""(?i)(?!.*(?:\berror (?:\w{1,3})?\d{3,}:|\berror\[\w+\]:|[\d)]: (?:fatal )?error: ))"""
+    r"""(?:.*(?:[{;,(\[]\s*$|=>|->|\)\s*\{)|\s*(?:[-*•]\s|//|/\*|#\s|"|'|\d+(?:[→|\t]|:(?!\d)))"""
+    r"""|\s*(?:import|from|return|if|assert|const|let|class|test|it|throw|raise|except|catch|def|fn|console)\b)"""
 )
-_DIAGNOSTIC = re.compile(r"\berror (?:\w{1,3})?\d{3,}:|\berror\[\w+\]:|[\d)]: (?:fatal )?error: ")
 _EXIT_LINE = re.compile(r"(?i)(?:Exit code|Command (?:exited|aborted|failed|timed)|exit(?:ed)?\b).{0,40}$")
 # The varying parts of error messages: times, addresses, ids.
 _VARYING = re.compile(
     r"(?i)\d{4}-\d\d-\d\d[T ]?|\d\d:\d\d:\d\d(?:[.,]\d+)?Z?|0x[0-9a-f]+|\b[0-9a-f]{8,}(?:-[0-9a-f]+)*\b"
 )
+# Tools and commands that display files, pages or history rather than their own work.
 _DISPLAYING_TOOL = re.compile("(?i)read|view|glob|grep|search|fetch|list|^ls$|write|edit|todo|^task$|agent|notebook")
 _DISPLAYING_COMMAND = re.compile(
     r"\s*(?:\w+=\S*\s+|cd\s[^&;]*(?:&&|;)\s*)*"
-    r"(?:cat|sed|grep|rg|find|ls|less|head|awk|jq|tree|wc|echo|git\s+(?:diff|log|show|blame|grep))\b"
+    r"(cat|sed|grep|rg|find|ls|less|head|awk|jq|tree|wc|echo|git(?=\s+(?:diff|log|show|blame|grep)))\b"
 )
 
 
@@ -186,64 +181,49 @@ def take_ends(text: str) -> str:
     return text if len(text) <= 2 * _SCANNED_ENDS else f"{text[:_SCANNED_ENDS]}\n{text[-_SCANNED_ENDS:]}"
 
 
-def is_error(line: str, *, allow_code: bool = False) -> bool:
-    """Return whether a line of output reports an error and does not look like source code."""
-    line = line[:400]
-    if " " not in line.strip() or not _has_error_word(line) or not _ERROR.search(line) or _NO_ERROR.match(line):
-        return False
-    return allow_code or _DIAGNOSTIC.search(line) is not None or not _CODE.search(line)
-
-
 def error_key(line: str) -> str:
     """Return what two reports of the same error have in common."""
     return " ".join(_VARYING.sub("", line[:300]).casefold().split()).lstrip("0123456789)#. ")
 
 
-def _has_error_word(text: str) -> bool:
-    lower = text.lower()
-    return any(word in lower for word in _ERROR_WORDS)
-
-
-def _displays(call: Call) -> bool:
-    """Return whether a call displays files, pages or history rather than its own work."""
-    return bool(_DISPLAYING_TOOL.search(call.name) or _DISPLAYING_COMMAND.match(call.command))
+def _is_error(line: str, *, allow_code: bool = False) -> bool:
+    """Return whether a line of output reports an error and does not look like source code."""
+    line, lower = line[:400], line[:400].lower()
+    if " " not in line or not any(word in lower for word in _ERROR_WORDS) or not _ERROR.search(line):
+        return False
+    return not _NO_ERROR.match(line) and (allow_code or not _CODE.match(line))
 
 
 def _report_lines(call: Call) -> list[str]:
     """Return the lines of a result that report what went wrong, in order."""
-    text = take_ends(call.result or "")
-    if not call.failed and not _has_error_word(text):
-        return []
-    lines = [line.strip() for line in strip_invisible(text).splitlines() if line.strip()]
-    if call.failed and not call.command and _displays(call):
+    lines = [line.strip() for line in strip_invisible(take_ends(call.result or "")).splitlines() if line.strip()]
+    displaying = _DISPLAYING_COMMAND.match(call.command)
+    displays = displaying or _DISPLAYING_TOOL.search(call.name)
+    if call.failed and displays and not call.command:
         return lines[:1]  # then the file or the edit follows
-    errors = [line for line in lines if is_error(line, allow_code=call.failed)]
-    if not call.failed and _displays(call):  # its own complaint: `cat: b.py: No such file`
-        program = re.split(r"&&|;|\|", call.command)[0].split()[:1]
-        names = (*(("fatal", "error") if program == ["git"] else program), "bash", "sh", "zsh")
-        return [line for line in errors if line.startswith(tuple(f"{name}: " for name in names))]
+    errors = [line for line in lines if _is_error(line, allow_code=call.failed)]
     if call.failed:
         first = lines[:3] + lines[3:][-2:] if all(map(_EXIT_LINE.match, errors)) else lines[:1]
         errors = list(dict.fromkeys((*first, *errors)))
+    elif displays:  # its own complaint: `cat: b.py: No such file`
+        program = displaying[1].replace("git", "fatal") if displaying else "bash"
+        errors = [line for line in errors if line.startswith((f"{program}: ", "bash: ", "sh: ", "zsh: "))]
     return errors if len(errors) <= MAX_ERRORS else errors[:4] + errors[-20:]
 
 
 def _failure_line(call: Call) -> str:
     """Return what went wrong, in one line."""
     lines = [line for line in _report_lines(call) if not _EXIT_LINE.match(line)]
-    return next((line for line in lines if is_error(line, allow_code=True)), (lines or [""])[0])
+    return next((line for line in lines if _is_error(line, allow_code=True)), (lines or [""])[0])
 
 
 def find_failing(calls: Sequence[Call]) -> Iterator[Item]:
     """Yield calls near the end that failed and did not succeed later."""
-    failures: dict[tuple[str, str], Call] = {}
+    outcomes: dict[tuple[str, str], Call] = {}
     for call in calls[-_RECENT_CALLS:]:
-        key = (call.name.lower(), call.path or " ".join(call.command.split()[:2]))
-        if call.failed:
-            failures[key] = call
-        elif call.result is not None:
-            failures.pop(key, None)
-    for call in list(failures.values())[-4:]:
+        if call.result is not None:
+            outcomes[call.name.lower(), call.path or " ".join(call.command.split()[:2])] = call
+    for call in [call for call in outcomes.values() if call.failed][-4:]:
         yield Item(BLOCKED, f"{describe_call(call)}: {verbatim(_failure_line(call), 160)}".rstrip(": "))
 
 

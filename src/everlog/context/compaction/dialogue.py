@@ -180,24 +180,19 @@ def find_state(utterances: Sequence[Utterance], answered: bool) -> Iterator[Item
     if links:
         newest = list(dict.fromkeys(reversed(links)))[:6]
         yield Item(FACTS, outline.LINKS + ", ".join(one_line(link, 160) for link in newest[::-1]), 2.0)
-    requests = [u for u in utterances if u.by_user]
-    if requests and not answered:
-        yield Item(IN_PROGRESS, outline.WORKING + quote(requests[-1].text, 160))
-    spoken = [u for u in utterances if not u.by_user]
-    if spoken and not spoken[-1].final:
-        yield from (Item(FACTS, outline.EARLIER_WORDS + quote(u.text, 160), 1.0) for u in spoken[-9:-1])
-    if spoken:
-        label = outline.ANSWER if spoken[-1].final else outline.STATEMENT
-        yield Item(FACTS, label + quote(spoken[-1].text, 900), 0.1)
-    if utterances:
-        yield from _find_next_steps(utterances[-1], answered)
+    newest_by = {utterance.by_user: utterance for utterance in utterances}
+    if not answered and (request := newest_by.get(True)):
+        yield Item(IN_PROGRESS, outline.WORKING + quote(request.text, 160))
+    if words := newest_by.get(False):
+        yield Item(FACTS, (outline.ANSWER if words.final else outline.STATEMENT) + quote(words.text, 900), 0.1)
+    if utterances and utterances[-1].by_user:
+        yield Item(NEXT_STEPS, outline.ANSWER_LATEST)
+    elif words:
+        yield from _find_next_steps(words, answered)
 
 
 def _find_next_steps(last: Utterance, answered: bool) -> Iterator[Item]:
-    """Yield what is in the way and what comes next, from the last words."""
-    if last.by_user:
-        yield Item(NEXT_STEPS, outline.ANSWER_LATEST)
-        return
+    """Yield what is in the way and what comes next, from an agent's last words."""
     closing = list(sentences(last.text))
     if last.final:
         yield from (Item(BLOCKED, quote(s, 220)) for s in closing if _STUCK.search(s) and len(s) < 400)

@@ -41,14 +41,14 @@ FIRST, LATER, LATEST = "First request: ", "Then: ", "Latest request: "
 # Not parsed: files are known from the calls, and output was written by earlier versions.
 _IGNORED = (*_FILES["rounds"], *_FILES["prose"], "Output: ", "Around them was printed: ")
 # Items that begin so describe a state: a newer one replaces an older one. The lasting ones are carried
-# over until then, the others never are; names were written by earlier versions.
-LASTING = (WORKING, CWD, TESTS, EDITS, RAN, ANSWER, STATEMENT, EARLIER_WORDS, LINKS) = (
+# over until then, the others never are; some were written by earlier versions only.
+LASTING = (WORKING, CWD, TESTS, EDITS, RAN, ANSWER, STATEMENT, LINKS) = (
     *("Working on: ", "Working directory: ", "Tests: ", "Most edits: ", "Ran: "),
-    *("Last answer: ", "Last words: ", "Before that: ", "Links: "),
+    *("Last answer: ", "Last words: ", "Links: "),
 )
-SHORT_LIVED = (UNANSWERED, FOCUS, GO_ON, QUESTION, ANSWER_LATEST, AWAIT_REQUEST, _) = (
+SHORT_LIVED = (UNANSWERED, FOCUS, GO_ON, QUESTION, ANSWER_LATEST, AWAIT_REQUEST, *_) = (
     *("Not finished: ", "Focus: ", "Go on from: ", "Await the answer to: ", "Go on with the latest request"),
-    *("Nothing is open, the next request decides", "Names: "),
+    *("Nothing is open, the next request decides", "Before that: ", "Names: "),
 )
 _MAX_ITEM = 700  # characters of an item of an earlier summary
 Outline = Mapping[str, Sequence[str]]
@@ -124,11 +124,10 @@ _HEADING_KINDS = {
     "in progress|current work|pending|open": IN_PROGRESS,
     "next": NEXT_STEPS,
     "constraint|preference|requirement": CONSTRAINTS,
-    "goal|objective|request|intent": GOAL,
     "decision": DECISIONS,
     "blocked|blocker": BLOCKED,
     "done|completed|accomplished|progress": DONE,
-    "task": GOAL,
+    "goal|objective|request|intent|task": GOAL,
     "context": FACTS,
 }
 
