@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 from everlog.context.compaction.file_operations import MODIFYING, format_path, path_argument
 from everlog.context.compaction.outline import EDITS, ERRORS, FACTS, RAN, TESTS, UNANSWERED, Item
 from everlog.context.compaction.prompts import BLOCKED, DONE, IN_PROGRESS
-from everlog.context.compaction.quoting import content_lines, one_line, truncate, verbatim
+from everlog.context.compaction.quoting import content_lines, one_line, take_ends, truncate, verbatim
 from everlog.context.fence import strip_invisible
 from everlog.model import Message
 
@@ -165,20 +165,13 @@ _CODE = re.compile(
 )
 _EXIT_LINE = re.compile(r"(?i)(?:Exit code|Command (?:exited|aborted|failed|timed)|exit(?:ed)?\b).{0,40}$")
 # The varying parts of error messages: times, addresses, ids.
-_VARYING = re.compile(
-    r"(?i)\d{4}-\d\d-\d\d[T ]?|\d\d:\d\d:\d\d(?:[.,]\d+)?Z?|0x[0-9a-f]+|\b[0-9a-f]{8,}(?:-[0-9a-f]+)*\b"
-)
+_VARYING = re.compile(r"(?i)\d{4}-\d\d-\d\dT?|\d\d:\d\d:\d\d(?:[.,]\d+)?|0x[0-9a-f]+|\b[0-9a-f]{8,}(?:-[0-9a-f]+)*\b")
 # Tools and commands that display files, pages or history rather than their own work.
 _DISPLAYING_TOOL = re.compile("(?i)read|view|glob|grep|search|fetch|list|^ls$|write|edit|todo|^task$|agent|notebook")
 _DISPLAYING_COMMAND = re.compile(
     r"\s*(?:\w+=\S*\s+|cd\s[^&;]*(?:&&|;)\s*)*"
     r"(cat|sed|grep|rg|find|ls|less|head|awk|jq|tree|wc|echo|git(?=\s+(?:diff|log|show|blame|grep)))\b"
 )
-
-
-def take_ends(text: str) -> str:
-    """Return the two ends of a text, where tools report failures."""
-    return text if len(text) <= 2 * _SCANNED_ENDS else f"{text[:_SCANNED_ENDS]}\n{text[-_SCANNED_ENDS:]}"
 
 
 def error_key(line: str) -> str:
@@ -196,7 +189,8 @@ def _is_error(line: str, *, allow_code: bool = False) -> bool:
 
 def _report_lines(call: Call) -> list[str]:
     """Return the lines of a result that report what went wrong, in order."""
-    lines = [line.strip() for line in strip_invisible(take_ends(call.result or "")).splitlines() if line.strip()]
+    text = strip_invisible(take_ends(call.result or "", _SCANNED_ENDS, _SCANNED_ENDS))
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
     displaying = _DISPLAYING_COMMAND.match(call.command)
     displays = displaying or _DISPLAYING_TOOL.search(call.name)
     if call.failed and displays and not call.command:

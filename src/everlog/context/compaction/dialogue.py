@@ -16,7 +16,7 @@ from typing import NamedTuple
 from everlog.context.compaction import outline
 from everlog.context.compaction.outline import ABOUT, FACTS, Item
 from everlog.context.compaction.prompts import BLOCKED, CONSTRAINTS, DECISIONS, DONE, GOAL, IN_PROGRESS, NEXT_STEPS
-from everlog.context.compaction.quoting import one_line, quote, sentences
+from everlog.context.compaction.quoting import LIST_ITEM, one_line, quote, sentences, take_ends
 from everlog.context.fence import remove_blocks
 from everlog.model import Message
 
@@ -37,13 +37,13 @@ _INSERTED_START = (
 )
 _COMMAND = re.compile(r"<command-(name|args)>\s*([^<]*?)\s*</command-\1>")
 _RULE = re.compile(
-    r"\b(?:must(?! have been)|prefer|avoid|ensure|forbidden|constraint|requirement|do not|make sure|instead of"
+    r"(?i)\b(?:must(?! have been)|prefer|avoid|ensure|forbidden|constraint|requirement|do not|make sure|instead of"
     r"|rather than|at least|at most|no more than|no need|not allowed|stick to|please use)"
     r"|^(?:please |and |ok,? |also,? )*(?:use|no(?! worries| problem| doubt)|stop \w+ing|leave) \w"
 )
 # These are rules in an order, not in a narrative: "never use it", not "I never saw it".
 _ORDER = re.compile(
-    r"(?!(?:\W*(?:yes|well|so|and|but|oh|ok|okay|thanks)\b[,!]?\s*)*"
+    r"(?i)(?!(?:\W*(?:yes|well|so|and|but|oh|ok|okay|thanks)\b[,!]?\s*)*"
     r"(?:i|we|they|he|she|it|that|this|there|you)(?:['’]\w+)?\s(?!want|need|prefer|must|may|can only))"
     r".*\b(?:never|always|don['’]?t|should|shouldn't|only|without|remember|keep)\b"
 )
@@ -54,14 +54,10 @@ _ABOUT = re.compile(
 )
 _DECISION = re.compile(
     r"(?i)\b(?:decided|decision|chose|chosen|opted|settled on|go(?:ing)? with|went with|instead of|rather than"
-    r"|let'?s (?:use|go|keep|stick)|switch(?:ed|ing)? (?:to|from)|(?:i|we)'?ll (?:use|keep|go with|stick)|root cause"
-    r"|by design|on purpose|deliberately)\b"
+    r"|root cause|let'?s (?:use|go|keep)|switch(?:ed|ing)? (?:to|from)|(?:i|we)'?ll (?:use|keep|stick)|by design)\b"
 )
 _FINDING = re.compile(r"(?i)\b(?:because|turns out|so that|the (?:issue|problem|bug|cause|reason|fix) (?:is|was))\b")
-_REASON = re.compile(
-    r"(?i)(?:,|\s[–—-])?\s+(?=(?:because|since|so that|in order to|instead of|rather than|to avoid)\b)"
-    r"|\s+[–—]\s+|(?<=\w{3}):\s+"
-)
+_REASON = re.compile(r"(?i),?\s+(?=(?:because|since|so that|instead of|rather than|to avoid)\b)|\s+[–—]\s+")
 _PLAN = re.compile(r"(?i)(?:now\b|let me (?!know)|i need to|i have to)")
 _DONE = re.compile(
     r"(?i)(?!now\b|then\b|.*(?:[:?]$|\b(?:let|i'll|will|needs?|should|next|if|when|until|before|almost|not)\b))"
@@ -69,7 +65,6 @@ _DONE = re.compile(
 )
 _STUCK = re.compile(r"(?i)\b(?:blocked|stuck|unable to|cannot|can't|could(?:n't| not)|waiting (?:for|on))\b")
 _NEXT = re.compile(r"(?i)\b(?:next|remaining|still (?:to do|need|open)|left to do|to-?dos?|follow-?ups?)\b")
-_LIST_ITEM = re.compile(r"^\s*(?:[-*+•]|\d{1,3}[.)])\s+(?:\[([ xX~])\]\s+)?(\S.*)$")
 _LINK = re.compile(r"https?://[^\s<>()\[\]\"'`，。]{4,200}")
 
 
@@ -101,8 +96,7 @@ def read_utterances(messages: Sequence[Message]) -> list[Utterance]:
             announces = any(map(_PLAN.match, list(sentences(text[-600:]))[-2:]))
             final = not (message.tool_calls or was_cut or announces)
             interrupted = False
-        if len(text) > _HEAD + _TAIL:
-            text = f"{text[:_HEAD]}\n{text[-_TAIL:]}"
+        text = take_ends(text, _HEAD, _TAIL)
         unscanned -= len(text)
         if text:
             utterances.append(Utterance(position, by_user, text, final))
@@ -132,10 +126,10 @@ def find_items(utterances: Sequence[Utterance]) -> Iterator[Item]:
             request = f"{quote(text, 90)} → "
             yield Item(GOAL, quote(text, 400))
             yield from (Item(ABOUT, quote(s, 220)) for s in said if _ABOUT.search(s))
-            rules = (s for s in said if _is_rule(s.casefold()) and not _ABOUT.search(s))
+            rules = (s for s in said if (_RULE.search(s) or _ORDER.match(s)) and not (_ABOUT.search(s) or _asks(s)))
             yield from (Item(CONSTRAINTS, quote(s, 240)) for s in islice(rules, 6))
             continue
-        for box in filter(None, map(_LIST_ITEM.match, text.splitlines())):
+        for box in filter(None, map(LIST_ITEM.match, text.splitlines())):
             if box[1]:
                 yield Item(DONE if box[1] in "xX" else IN_PROGRESS, one_line(box[2], 160), 0.5)
         if final:
@@ -146,11 +140,6 @@ def find_items(utterances: Sequence[Utterance]) -> Iterator[Item]:
         else:
             reports = (s for s in sentences(text[:600]) if _DONE.match(s) and len(s.split()) > 5)
             yield from (Item(DONE, one_line(s, 160), 2.0) for s in reports)
-
-
-def _is_rule(sentence: str) -> bool:
-    """Return whether a user's sentence sets a rule that outlasts one request."""
-    return bool(_ORDER.match(sentence) or _RULE.search(sentence)) and not _asks(sentence)
 
 
 def _asks(text: str) -> bool:
@@ -210,7 +199,7 @@ def _announced_steps(text: str) -> Iterator[str]:
     """Yield lines about what comes next, and the lists under them."""
     in_list = False
     for line in text.splitlines():
-        item = _LIST_ITEM.match(line)
+        item = LIST_ITEM.match(line)
         if item and in_list:
             yield item[2]
         elif line.strip():

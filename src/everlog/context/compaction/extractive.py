@@ -24,7 +24,7 @@ from everlog.context.compaction import outline as states
 from everlog.context.compaction.file_operations import MAX_LISTED_READS, NO_OPS, FileOps, format_path
 from everlog.context.compaction.outline import ERRORS, FACTS, KINDS, Item, parse, write
 from everlog.context.compaction.prompts import BLOCKED, CONSTRAINTS, DONE, GOAL, IN_PROGRESS, NEXT_STEPS
-from everlog.context.compaction.quoting import CLOSE, OPEN, quote, sentences, truncate
+from everlog.context.compaction.quoting import CLOSE, OPEN, quote, sentences, take_ends, truncate
 from everlog.context.tokens import TokenCounter, estimate_text
 from everlog.model import Message
 
@@ -77,7 +77,7 @@ def _gather(messages: Sequence[Message], focus: str) -> list[Item]:
         *tool_calls.collect_errors(calls),
     ]
     if focus.strip():
-        results = [tool_calls.take_ends(call.result)[:4_000] for call in calls[-200:] if call.result]
+        results = [take_ends(call.result, 2_000, 2_000) for call in calls[-200:] if call.result]
         items += _focus_items([*(u.text for u in utterances), *results], focus)
     return [item for item in items if item.text]
 

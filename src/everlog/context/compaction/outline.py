@@ -15,7 +15,7 @@ from typing import NamedTuple
 from everlog.context.compaction import prompts
 from everlog.context.compaction.file_operations import FileOps, format_tags, list_paths, strip_tags
 from everlog.context.compaction.prompts import BLOCKED, CONSTRAINTS, DECISIONS, DONE, GOAL, IN_PROGRESS, NEXT_STEPS
-from everlog.context.compaction.quoting import CLOSE, OPEN, STRAIGHT, one_line, sentences, verbatim
+from everlog.context.compaction.quoting import CLOSE, LIST_ITEM, OPEN, STRAIGHT, one_line, sentences, verbatim
 
 FACTS = prompts.CRITICAL
 ABOUT, ERRORS = "About", "Errors"  # kinds without a heading of their own
@@ -116,7 +116,6 @@ def _write_clause(kind: str, item: str) -> str:
 # --- parsing --------------------------------------------------------------------------------
 
 _HEADING = re.compile(r"^\s{0,3}#{2,6}\s+(.+?)[\s#:]*$")
-_ITEM = re.compile(r"^\s*(?:[-*+•]|\d{1,3}[.)])\s+(?:\[([ xX])\]\s+)?(.*)$")
 _WRAPPER = re.compile(r"\s*(?:</?[\w-]*summary>|```\w*)?\s*", re.IGNORECASE)
 _NOTHING = re.compile(r"[(\[]?(?:none(?: yet| so far| stated)?|n/a|nothing(?: yet)?|[-–])?[)\].]*", re.IGNORECASE)
 # In this order: "Open Issues" is work to do, "Errors and Fixes" is not blocked.
@@ -138,7 +137,7 @@ def parse(summary: str) -> dict[str, list[str]]:
     section, prefix = FACTS, ""
     last = ""  # the kind of the item above, which a plain line continues
     for line in strip_tags(summary).splitlines():
-        heading, item = _HEADING.match(line), _ITEM.match(line)
+        heading, item = _HEADING.match(line), LIST_ITEM.match(line)
         text = item[2] if item else line.strip()
         kind, clauses = _parse_clauses(line)
         if heading:

@@ -14,6 +14,7 @@ from everlog.context.fence import Origin, fence, strip_invisible
 
 OPEN, CLOSE = "“", "”"
 STRAIGHT = str.maketrans({OPEN: '"', CLOSE: '"'})  # for text between quotation marks
+LIST_ITEM = re.compile(r"^\s*(?:[-*+•]|\d{1,3}[.)])\s+(?:\[([ xX~])\]\s+)?(\S.*)$")  # the tick, the text
 _HEADING = re.compile(r"#{2,}(?:\s+|$)")
 _LEAD = re.compile(r"^(?:\s*(?:#{1,6}(?=\s|$)|>|[-*+•](?=\s)|\[[ xX]\](?=\s)|\d{1,3}[.)](?=\s)))+\s*")
 _SENTENCE_END = re.compile(r"(?<=[^.\s][.!?])(?<!e\.g\.|i\.e\.|etc\.)\s+|(?<=[。！？])")
@@ -36,6 +37,11 @@ def escape_markup(line: str) -> str:
     return fence(_HEADING.sub("", line), Origin.QUOTATION).strip()
 
 
+def take_ends(text: str, head: int, tail: int) -> str:
+    """Return a text, or so many characters of its two ends if it is longer."""
+    return text if len(text) <= head + tail else f"{text[:head]}\n…\n{text[-tail:]}"
+
+
 def one_line(text: str, width: int) -> str:
     """Return a text on one line, cut at its end."""
     return truncate(_flatten(text[: 4 * width + 400]), width)
@@ -43,9 +49,7 @@ def one_line(text: str, width: int) -> str:
 
 def quote(text: str, width: int) -> str:
     """Return somebody's words in quotation marks, cut in the middle: people ask around what they paste."""
-    if len(text) > 8 * width + 800:
-        text = f"{text[: 4 * width + 400]}\n…\n{text[-4 * width - 400 :]}"
-    flat = _flatten(text)
+    flat = _flatten(take_ends(text, 4 * width + 400, 4 * width + 400))
     if len(flat) > width:
         tail = flat[-(width // 3) :]
         flat = f"{truncate(flat, width - len(tail) - 1)} {tail[tail.find(' ', 0, 24) + 1 :]}"
