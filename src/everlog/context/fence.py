@@ -122,12 +122,16 @@ def restore_blocks(text: Fenced, tags: Sequence[str]) -> Fenced:
     return Fenced("\n".join(rows))
 
 
-def remove_blocks(text: str, opening: re.Pattern[str]) -> str:
-    """Return a text without the blocks that begin with such a tag, whose name is the first group, and are closed."""
+# Programs insert blocks with such names into the messages of a user: `<system-reminder>`, `<ide_selection>`.
+_INSERTED_TAG = re.compile(r"<([a-z]+[-_][a-z_-]+|tick)(?:\s[^<>]{0,200})?>")
+
+
+def remove_insertions(text: str) -> str:
+    """Return a user's text without the closed blocks that a program inserted into it."""
     parts: list[str] = []
     position = 0
     never_closed: set[str] = set()  # searched once, so that the scan stays linear
-    for tag in opening.finditer(text):
+    for tag in _INSERTED_TAG.finditer(text):
         if tag.start() >= position and tag[1] not in never_closed:
             end = text.find(closing := f"</{tag[1]}>", tag.end())
             if end < 0:

@@ -19,7 +19,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from everlog.context.fence import Fenced, Origin, block, fence, remove_blocks
+from everlog.context.fence import Fenced, Origin, block, fence, remove_insertions
 from everlog.log.fold import fold
 from everlog.log.plain_text import render_plain_text
 from everlog.memory.facts import is_command, sanitize_line, select_new, words
@@ -203,7 +203,6 @@ def attribute_facts(facts: Iterable[Fact], messages: Sequence[Message], session:
 
 # --- rules ----------------------------------------------------------------------------------
 
-_INJECTED_TAG = re.compile(r"<([a-z]+[-_][a-z_-]+|tick)(?:\s[^<>]{0,200})?>")
 _CODE = re.compile(r"```.*?(?:```|\Z)|~~~.*?(?:~~~|\Z)", re.DOTALL)
 _SENTENCE_END = re.compile(r"(?<=[^.\s][.!?;])\s+|(?<=[。！？；])")
 _LEAD = re.compile(
@@ -313,7 +312,7 @@ _REWRITES = (  # a preference in the third person
 
 def sentences(text: str) -> Iterator[str]:
     """Yield the statements that a person typed, one at a time."""
-    text = _CODE.sub("\n", remove_blocks(text[:_MAX_SCANNED], _INJECTED_TAG))
+    text = _CODE.sub("\n", remove_insertions(text[:_MAX_SCANNED]))
     for line in text.split("\n"):
         # A line that contains a command to the memory is skipped as a whole.
         if line.startswith((">", "|", "$ ", "    ")) or is_command(line):

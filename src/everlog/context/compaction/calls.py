@@ -26,6 +26,43 @@ _SCANNED_ENDS, _MAX_SCANNED = 20_000, 1_500_000  # characters at each end of a r
 _RECENT_CALLS = 20  # whose failure may still block the work
 _COMMANDS = ("command", "cmd", "script", "code")
 _TASK_TEXTS = ("content", "text", "title", "step", "task", "subject", "description", "name")
+_COMMITTED = re.compile(r"(?m)^\[(\S+(?: \([^)]*\))?) ([0-9a-f]{7,40})\] (.+)$")
+_TESTED = re.compile(r"(?m)\b\d+ (?:tests?|pass(?:ed|ing)|examples?|specs?)\b(?![\w./])|\btest result: |^OK \(")
+_ERROR = re.compile(
+    r"""(?x)
+      \b\w*(?:Error|Exception|Failure|Panic)\b\s*[:(\[] | \(\S*(?:Error|Exception)\) | \*\*\*.*\bError\b
+    | (?i:\b(?:error|fatal|panic|failed|failure|exception|critical|aborted|err)\b(?:\ \w{1,12}\d+|\[\w+\])?\s*[:!])
+    | (?i:\[(?:error|fatal|critical|emergency|crit|alert)\]) | \bnpm\ (?:ERR!|error\b) | ^\*\*\ \(\w | ^E\s{2,}\S
+    | \b(?:FAILED|FAIL|ERROR|FATAL|CRITICAL|PANIC|ABORTED|CONFLICT)\b | (?i:\bfailed\ (?:to|with|at|in)\b)
+    | ^\W{0,3}[✗✘❌✖] | \bHTTP/\d\S*\ [45]\d\d\b
+    | (?i:\bpanicked\ at | segmentation\ fault | core\ dumped | out\ of\ memory | command\ not\ found | timed\ out)
+    | (?i:no\ such\ (?:file|module|table|host) | (?:permission|access)\ denied | connection\ (?:refused|reset))
+    | (?i:(?:^\S{0,60}\s?|:\s)(?:cannot|can't|could\ not|unable\ to)\b | does\ not\ exist | non-zero\ exit)
+    | (?i:\b(?:exit|exited|returned?)\b.{0,20}\b(?:code|status|with)\b\W{0,3}[1-9] | \b[1-9]\d*\ (?:fail|error)\w*\b)
+    """
+)
+# A quick check before the pattern: most lines contain none of these.
+_ERROR_WORDS = (
+    *("error", "fail", "fatal", "panic", "exception", "abort", "denied", "refused", "reset", "err!", "crit", "exit"),
+    *("such", "cannot", "can't", "unable", "could not", "exist", "not found", "memory", "fault", "dumped", "conflict"),
+    *("timed out", "** (", "http/", "✗", "✘", "❌", "✖", "e  ", "[alert", "[emerg", "return"),
+)
+_NO_ERROR = re.compile(r"(?i)\W*warn|(?!.*\b[1-9]\d* (?:fail|error)).*\b(?:0|no|zero|without) (?:error|fail|issue)")
+# Source code and file listings mention errors without being one, unless a compiler's message quotes them.
+_CODE = re.compile(
+    r"""(?i)(?!.*(?:\berror (?:\w{1,3})?\d{3,}:|\berror\[\w+\]:|[\d)]: (?:fatal )?error: ))"""
+    r"""(?:.*(?:[{;,(\[]\s*$|=>|->|\)\s*\{)|\s*(?:[-*•]\s|//|/\*|#\s|"|'|\d+(?:[→|\t]|:(?!\d)))"""
+    r"""|\s*(?:import|from|return|if|assert|const|let|class|test|it|throw|raise|except|catch|def|fn|console)\b)"""
+)
+_EXIT_LINE = re.compile(r"(?i)(?:Exit code|Command (?:exited|aborted|failed|timed)|exit(?:ed)?\b).{0,40}$")
+# The varying parts of error messages: times, addresses, ids.
+_VARYING = re.compile(r"(?i)\d{4}-\d\d-\d\dT?|\d\d:\d\d:\d\d(?:[.,]\d+)?|0x[0-9a-f]+|\b[0-9a-f]{8,}(?:-[0-9a-f]+)*\b")
+# Tools and commands that display files, pages or history rather than their own work.
+_DISPLAYING_TOOL = re.compile("(?i)read|view|glob|grep|search|fetch|list|^ls$|write|edit|todo|^task$|agent|notebook")
+_DISPLAYING_COMMAND = re.compile(
+    r"\s*(?:\w+=\S*\s+|cd\s[^&;]*(?:&&|;)\s*)*"
+    r"(cat|sed|grep|rg|find|ls|less|head|awk|jq|tree|wc|echo|git(?=\s+(?:diff|log|show|blame|grep)))\b"
+)
 
 
 class Call(NamedTuple):
@@ -70,12 +107,6 @@ def describe_call(call: Call) -> str:
     texts = (one_line(value, 120) for value in call.arguments.values() if isinstance(value, str))
     target = truncate(format_path(call.path), 120) if call.path else next(texts, "")
     return f"{one_line(call.name, 40)} {target}".strip()
-
-
-# --- work -----------------------------------------------------------------------------------
-
-_COMMITTED = re.compile(r"(?m)^\[(\S+(?: \([^)]*\))?) ([0-9a-f]{7,40})\] (.+)$")
-_TESTED = re.compile(r"(?m)\b\d+ (?:tests?|pass(?:ed|ing)|examples?|specs?)\b(?![\w./])|\btest result: |^OK \(")
 
 
 def collect_tasks(calls: Iterable[Call]) -> Iterator[Item]:
@@ -133,45 +164,6 @@ def last_calls(calls: Sequence[Call]) -> Iterator[Item]:
             outcome = f" → {one_line((lines or ['no output'])[-1], 100)}"
         yield Item(FACTS, RAN + describe_call(call) + outcome, 0.7)
     yield from (Item(IN_PROGRESS, UNANSWERED + describe_call(call), 0.2) for call in calls[-3:] if call.result is None)
-
-
-# --- failures -------------------------------------------------------------------------------
-
-_ERROR = re.compile(
-    r"""(?x)
-      \b\w*(?:Error|Exception|Failure|Panic)\b\s*[:(\[] | \(\S*(?:Error|Exception)\) | \*\*\*.*\bError\b
-    | (?i:\b(?:error|fatal|panic|failed|failure|exception|critical|aborted|err)\b(?:\ \w{1,12}\d+|\[\w+\])?\s*[:!])
-    | (?i:\[(?:error|fatal|critical|emergency|crit|alert)\]) | \bnpm\ (?:ERR!|error\b) | ^\*\*\ \(\w | ^E\s{2,}\S
-    | \b(?:FAILED|FAIL|ERROR|FATAL|CRITICAL|PANIC|ABORTED|CONFLICT)\b | (?i:\bfailed\ (?:to|with|at|in)\b)
-    | ^\W{0,3}[✗✘❌✖] | \bHTTP/\d\S*\ [45]\d\d\b
-    | (?i:\bpanicked\ at | segmentation\ fault | core\ dumped | out\ of\ memory | command\ not\ found | timed\ out)
-    | (?i:no\ such\ (?:file|module|table|host) | (?:permission|access)\ denied | connection\ (?:refused|reset))
-    | (?i:(?:^\S{0,60}\s?|:\s)(?:cannot|can't|could\ not|unable\ to)\b | does\ not\ exist | non-zero\ exit)
-    | (?i:\b(?:exit|exited|returned?)\b.{0,20}\b(?:code|status|with)\b\W{0,3}[1-9] | \b[1-9]\d*\ (?:fail|error)\w*\b)
-    """
-)
-# A quick check before the pattern: most lines contain none of these.
-_ERROR_WORDS = (
-    *("error", "fail", "fatal", "panic", "exception", "abort", "denied", "refused", "reset", "err!", "crit", "exit"),
-    *("such", "cannot", "can't", "unable", "could not", "exist", "not found", "memory", "fault", "dumped", "conflict"),
-    *("timed out", "** (", "http/", "✗", "✘", "❌", "✖", "e  ", "[alert", "[emerg", "return"),
-)
-_NO_ERROR = re.compile(r"(?i)\W*warn|(?!.*\b[1-9]\d* (?:fail|error)).*\b(?:0|no|zero|without) (?:error|fail|issue)")
-# Source code and file listings mention errors without being one, unless a compiler's message quotes them.
-_CODE = re.compile(
-    r"""(?i)(?!.*(?:\berror (?:\w{1,3})?\d{3,}:|\berror\[\w+\]:|[\d)]: (?:fatal )?error: ))"""
-    r"""(?:.*(?:[{;,(\[]\s*$|=>|->|\)\s*\{)|\s*(?:[-*•]\s|//|/\*|#\s|"|'|\d+(?:[→|\t]|:(?!\d)))"""
-    r"""|\s*(?:import|from|return|if|assert|const|let|class|test|it|throw|raise|except|catch|def|fn|console)\b)"""
-)
-_EXIT_LINE = re.compile(r"(?i)(?:Exit code|Command (?:exited|aborted|failed|timed)|exit(?:ed)?\b).{0,40}$")
-# The varying parts of error messages: times, addresses, ids.
-_VARYING = re.compile(r"(?i)\d{4}-\d\d-\d\dT?|\d\d:\d\d:\d\d(?:[.,]\d+)?|0x[0-9a-f]+|\b[0-9a-f]{8,}(?:-[0-9a-f]+)*\b")
-# Tools and commands that display files, pages or history rather than their own work.
-_DISPLAYING_TOOL = re.compile("(?i)read|view|glob|grep|search|fetch|list|^ls$|write|edit|todo|^task$|agent|notebook")
-_DISPLAYING_COMMAND = re.compile(
-    r"\s*(?:\w+=\S*\s+|cd\s[^&;]*(?:&&|;)\s*)*"
-    r"(cat|sed|grep|rg|find|ls|less|head|awk|jq|tree|wc|echo|git(?=\s+(?:diff|log|show|blame|grep)))\b"
-)
 
 
 def error_key(line: str) -> str:

@@ -17,23 +17,18 @@ from everlog.context.compaction import outline
 from everlog.context.compaction.outline import ABOUT, FACTS, Item
 from everlog.context.compaction.prompts import BLOCKED, CONSTRAINTS, DECISIONS, DONE, GOAL, IN_PROGRESS, NEXT_STEPS
 from everlog.context.compaction.quoting import LIST_ITEM, one_line, quote, sentences, take_ends
-from everlog.context.fence import remove_blocks
+from everlog.context.fence import remove_insertions
 from everlog.model import Message
 
 _MAX_SCANNED = 1_000_000  # characters
 _HEAD, _TAIL = 3_000, 1_500  # characters of one text
 _OPENING = 100  # messages whose requests are always read: the first goal, the first rules
 _MAX_SENTENCES, _MAX_SENTENCE = 60, 500  # sentences of one text, characters of one
-# What programs insert into the messages of a user: blocks with these names, and whole messages.
-_INSERTED = re.compile(
-    r"<(system[-_]reminder|task-notification|persisted-output|tick|turn_aborted|context_summary|previous-summary"
-    r"|(?:local-)?command-\w+|bash-\w+|session-start-hook|user-\w+-\w+(?:-hook)?|ide_\w+|environment_\w+"
-    r"|user_instructions)(?:\s[^<>]{0,200})?>"
-)
+# How whole messages begin that a program wrote.
 _INSERTED_START = (
     *("Caveat:", "[Request interrupted", "This session is being continued from a previous", "[Image: source:"),
     *("The conversation history before this point was compacted", "Base directory for this skill:"),
-    *("<user_action>", "<task-notification", "<local-command-"),
+    "<task-notification",
 )
 _COMMAND = re.compile(r"<command-(name|args)>\s*([^<]*?)\s*</command-\1>")
 _RULE = re.compile(
@@ -107,7 +102,7 @@ def _typed_text(text: str) -> str:
     """Return the part of a user message that a person typed, without a program's insertions."""
     if text.startswith(_INSERTED_START):
         return ""
-    typed = remove_blocks(text, _INSERTED).strip()
+    typed = remove_insertions(text).strip()
     command = {} if typed else dict(_COMMAND.findall(text[:4_000]))
     if command.get("args"):
         return f"{command.get('name', '')} {command['args']}"

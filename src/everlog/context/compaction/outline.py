@@ -116,7 +116,7 @@ def _write_clause(kind: str, item: str) -> str:
 # --- parsing --------------------------------------------------------------------------------
 
 _HEADING = re.compile(r"^\s{0,3}#{2,6}\s+(.+?)[\s#:]*$")
-_WRAPPER = re.compile(r"\s*(?:</?[\w-]*summary>|```\w*)?\s*", re.IGNORECASE)
+_WRAPPER = re.compile(r"\s*(?:</?[\w-]*summary>|# [\w ]*summary|```\w*)?\s*", re.IGNORECASE)
 _NOTHING = re.compile(r"[(\[]?(?:none(?: yet| so far| stated)?|n/a|nothing(?: yet)?|[-–])?[)\].]*", re.IGNORECASE)
 # In this order: "Open Issues" is work to do, "Errors and Fixes" is not blocked.
 _HEADING_KINDS = {
