@@ -144,7 +144,8 @@ def find_work(calls: Sequence[Call]) -> Iterator[Item]:
         if call.result is not None and not call.failed and call.command and not _DISPLAYING_COMMAND.match(call.command):
             for branch, commit, subject in _COMMITTED.findall(call.result[:4_000]):
                 yield Item(DONE, f"Committed {commit} on {one_line(branch, 60)}: {one_line(subject, 140)}", 0.2)
-            lines = [line for line in content_lines(call.result[-2_000:]) if _TESTED.search(line)]
+            tail = call.result[-2_000:]
+            lines = [line for line in content_lines(tail) if _TESTED.search(line)] if _TESTED.search(tail) else []
             if lines and not _is_error(lines[-1]):
                 tests = f"{TESTS}{describe_call(call)}: {one_line(lines[-1].strip(' ='), 120)}"
     if tests:

@@ -38,7 +38,7 @@ _RULE = re.compile(
 )
 # These are rules in an order, not in a narrative: "never use it", not "I never saw it".
 _ORDER = re.compile(
-    r"(?i)(?!(?:\W*(?:yes|well|so|and|but|oh|ok|okay|thanks)\b[,!]?\s*)*"
+    r"(?i)(?!(?:\W*+(?:yes|well|so|and|but|oh|ok|okay|thanks)\b)*+\W*+"
     r"(?:i|we|they|he|she|it|that|this|there|you)(?:['’]\w+)?\s(?!want|need|prefer|must|may|can only))"
     r".*\b(?:never|always|don['’]?t|should|shouldn't|only|without|remember|keep)\b"
 )

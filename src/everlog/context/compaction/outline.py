@@ -115,8 +115,8 @@ def _write_clause(kind: str, item: str) -> str:
 
 # --- parsing --------------------------------------------------------------------------------
 
-_HEADING = re.compile(r"^\s{0,3}#{2,6}\s+(.+?)[\s#:]*$")
-_WRAPPER = re.compile(r"\s*(?:</?[\w-]*summary>|# [\w ]*summary|```\w*)?\s*", re.IGNORECASE)
+_HEADING = re.compile(r"^\s{0,3}#{2,6}\s+(\S.*)$")
+_WRAPPER = re.compile(r"\s*+(?:</?[\w-]*summary>|# [\w ]*summary|```\w*)?\s*", re.IGNORECASE)
 _NOTHING = re.compile(r"[(\[]?(?:none(?: yet| so far| stated)?|n/a|nothing(?: yet)?|[-–])?[)\].]*", re.IGNORECASE)
 # In this order: "Open Issues" is work to do, "Errors and Fixes" is not blocked.
 _HEADING_KINDS = {
@@ -142,7 +142,7 @@ def parse(summary: str) -> dict[str, list[str]]:
         kind, clauses = _parse_clauses(line)
         if heading:
             section = next((kind for words, kind in _HEADING_KINDS.items() if re.search(words, heading[1].lower())), "")
-            prefix = "" if section else f"{one_line(heading[1], 60)}: "
+            prefix = "" if section else one_line(heading[1], 60).rstrip(" #:") + ": "
             section, last = section or FACTS, ""
         elif _WRAPPER.fullmatch(line) or text.startswith(_IGNORED):
             last = ""
