@@ -1,7 +1,8 @@
 """Items of a transcript as styled lines of text, with folded tool calls and thinking.
 
-A tool call is one line with the status of its result; only `full` shows the result itself. Every
-line is safe for a terminal.
+A tool call is one line with the status of its result; only `full` shows the result itself. A chat
+has no headings and no indent, so its lines begin with a sign of their own. Every line is safe for a
+terminal.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from everlog.render.transcript_items import (
     describe_arguments,
     describe_damage,
     encode_arguments,
+    format_arguments,
 )
 
 CALL_WIDTH = 100  # of a tool call's arguments
@@ -26,10 +28,12 @@ RESULT_LINES = 6  # of a tool result, and of thinking
 FOLDED_WIDTH = 60  # of folded thinking and errors
 LINE_WIDTH = 72  # assumed length of a line when a text is cut
 MARKDOWN = "markdown"  # the style of a whole text that a terminal may show formatted
-MIN_ELAPSED = 100  # milliseconds; shorter durations are not shown
+MIN_ELAPSED = 100  # milliseconds; shorter durations are not shown in a transcript
 ROLE_STYLES = {"user": "bold green", "assistant": "bold cyan", "toolResult": "yellow"}
+_STATES = {"done": ("✓", "magenta"), "failed": ("✗", "red"), "open": ("…", "yellow")}  # of a tool call
 
 Line = tuple[str, str]  # style, text
+Foldable = Thinking | ToolExchange
 
 
 def prompt_style(style: str) -> str:
@@ -56,7 +60,13 @@ def item_lines(item: TranscriptItem, *, full: bool = False, max_lines: int | Non
     elif isinstance(item, Damaged):
         yield from (("", ""), ("red", f"! {output.one_line(describe_damage(item))}"))
     elif isinstance(item, NoteItem) and item.kind != "compacted":  # the summary itself is shown
-        yield from (("", ""), ("red", f"! {output.one_line(item.text)}"))
+        yield from (("", ""), note_line(item))
+
+
+def note_line(note: NoteItem) -> Line:
+    """Return an event between messages as one line."""
+    mark = "✗" if note.kind == "failed" else "!"
+    return "yellow" if note.kind == "cancelled" else "red", f"{mark} {output.one_line(note.text)}"
 
 
 def describe_speaker(message: Message, tool_name: str | None = None) -> str:
@@ -84,7 +94,7 @@ def _message_lines(item: MessageItem, full: bool, max_lines: int | None) -> Iter
         elif isinstance(block, Text) and is_formatted:
             lines = iter([(MARKDOWN, output.safe(block.text))])
         elif isinstance(block, Thinking) and not full:
-            lines = iter([_thinking_line(block)])
+            lines = iter([folded_line(block)])
         else:
             lines = block_lines(block, RESULT_LINES if is_result and not full else max_lines, full)
         for style, line in lines:
@@ -93,29 +103,76 @@ def _message_lines(item: MessageItem, full: bool, max_lines: int | None) -> Iter
 
 def _exchange_lines(exchange: ToolExchange, full: bool) -> Iterator[Line]:
     """Yield a call with its status in one line; with `full`, all its arguments and its result."""
+    yield _exchange_line(exchange, full=full)
+    if full:
+        yield from _result_lines(exchange)
+
+
+def _result_lines(exchange: ToolExchange) -> Iterator[Line]:
+    for block in exchange.result.content if exchange.result else ():
+        yield from (("dim", f"  {line}") for _, line in block_lines(block, None, True))
+
+
+def folded_line(block: Foldable, *, columns: int = 0) -> Line:
+    """Return a tool call or thinking as one line; `columns`: as a line of a chat of that width."""
+    if isinstance(block, ToolExchange):
+        return _exchange_line(block, columns=columns)
+    words = output.one_line(first_line(block.thinking, FOLDED_WIDTH))
+    length = f" ({len(block.thinking):,} characters)" if words.endswith("…") else ""
+    if columns:
+        return "dim italic", output.shorten(f"✻ thought: {words}{length}", columns - 1)
+    return "dim italic", f"~ {words}{length}"
+
+
+def chat_lines(item: MessageItem, columns: int, max_lines: int) -> Iterator[Line]:
+    """Yield a message as a chat shows it, but at most `max_lines` of one text."""
+    for block in item.blocks:
+        if isinstance(block, Foldable):
+            yield folded_line(block, columns=columns)
+        elif item.message.role == "user":
+            yield "bold", format_prompt("\n".join(line for _, line in block_lines(block, max_lines, False)))
+        else:
+            yield from block_lines(block, max_lines, False)
+
+
+def format_prompt(text: str) -> str:
+    """Format a user's message as it looks behind the prompt."""
+    return "› " + output.safe(text).replace("\n", "\n  ")
+
+
+def unfolded_lines(block: Foldable, columns: int) -> Iterator[Line]:
+    """Yield a line of a chat, and below it all that it stands for."""
+    yield folded_line(block, columns=columns)
+    if isinstance(block, Thinking):
+        yield from (("", f"  {line}") for line in output.safe(block.thinking).split("\n"))
+        return
+    if block.call.arguments:
+        yield from (("", f"  {line}") for line in output.safe(format_arguments(block.call.arguments)).split("\n"))
+    yield from _result_lines(block)
+
+
+def _exchange_line(exchange: ToolExchange, *, full: bool = False, columns: int = 0) -> Line:
     call, result = exchange.call, exchange.result
+    mark, style = _STATES[exchange.state]
     describe = encode_arguments if full else describe_arguments
     summary = f"{output.one_line(call.name)} {output.one_line(describe(call.arguments))}".rstrip()
-    if result is None:
-        yield "yellow", f"… {summary}"
-        return
-    if (elapsed := exchange.elapsed_ms or 0) >= MIN_ELAPSED:
-        summary += f" · {output.duration(elapsed)}"
-    summary += f" (#{result.seq})" if result.seq else ""
-    if result.is_error:
-        error = "" if full else output.one_line(first_line(result.text, FOLDED_WIDTH))
-        yield "red", f"✗ {summary}: {error}" if error else f"✗ {summary}"
-    else:
-        yield "magenta", f"✓ {summary}"
-    if full:
-        for block in result.content:
-            yield from (("dim", f"  {line}") for _, line in block_lines(block, None, True))
+    problem = output.one_line(first_line(result.text, FOLDED_WIDTH)) if result and result.is_error and not full else ""
+    problem = f": {problem}" if problem else ""
+    elapsed = exchange.elapsed_ms
+    if columns:
+        time = "" if elapsed is None else f" {format_elapsed(elapsed)}"
+        room = columns - 1
+        head = f"⚙ {summary}"
+        end = output.shorten(f" {mark}{time}{problem}", max(room - output.display_width(head), room // 2, 12))
+        return style, output.shorten(head, max(room - output.display_width(end), 8)) + end
+    time = "" if elapsed is None or elapsed < MIN_ELAPSED else f" · {format_elapsed(elapsed)}"
+    seq = f" (#{result.seq})" if result and result.seq else ""
+    return style, f"{mark} {summary}{time}{seq}{problem}"
 
 
-def _thinking_line(block: Thinking) -> Line:
-    line = output.one_line(first_line(block.thinking, FOLDED_WIDTH))
-    length = f" ({len(block.thinking):,} characters)" if line.endswith("…") else ""
-    return "dim italic", f"~ {line}{length}"
+def format_elapsed(milliseconds: int) -> str:
+    """Format how long a call or a turn took; below a second in tenths of it."""
+    return f"{milliseconds / 1000:.1f} s" if milliseconds < 1000 else output.duration(milliseconds)
 
 
 def block_lines(block: AnyBlock, limit: int | None, full: bool) -> Iterator[Line]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import io
 import os
 import re
+import shutil
 import sys
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
@@ -89,6 +90,11 @@ def escape_unencodable_text() -> None:
 def is_terminal(stream: TextIO | None) -> bool:
     """Return whether the stream is a terminal."""
     return stream is not None and stream.isatty()
+
+
+def terminal_width() -> int:
+    """Return the width of the terminal in columns."""
+    return max(shutil.get_terminal_size().columns, 10)
 
 
 def console(*, stderr: bool = False) -> Console:

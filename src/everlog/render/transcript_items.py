@@ -52,8 +52,8 @@ class ToolExchange(msgspec.Struct, frozen=True):
     """A tool call and its result, if there is one."""
 
     call: ToolCall
-    result: Message | None
-    started_at: str = ""  # when the message with the call was written
+    result: Message | None = None
+    elapsed_ms: int | None = None  # between call and result, if it is known
 
     @property
     def state(self) -> Literal["done", "failed", "open"]:
@@ -62,12 +62,12 @@ class ToolExchange(msgspec.Struct, frozen=True):
             return "open"
         return "failed" if self.result.is_error else "done"
 
-    @property
-    def elapsed_ms(self) -> int | None:
-        """The time between call and result, if it is known."""
-        start = epoch_ms(self.started_at)
-        end = None if self.result is None else epoch_ms(self.result.timestamp)
-        return None if start is None or end is None or end < start else end - start
+    @classmethod
+    def of(cls, call: ToolCall, caller: Message, result: Message | None) -> ToolExchange:
+        """Return the exchange of a stored call; its time is that between the two messages."""
+        start = epoch_ms(caller.timestamp)
+        end = None if result is None else epoch_ms(result.timestamp)
+        return cls(call, result, None if start is None or end is None or end < start else end - start)
 
 
 class MessageItem(msgspec.Struct, frozen=True):
@@ -125,9 +125,7 @@ class ToolResults:
             return
         results = {call.id: iter(self._results.get((message.seq, call.id), ())) for call in message.tool_calls}
         blocks = (
-            ToolExchange(block, next(results[block.id], None), message.timestamp)
-            if isinstance(block, ToolCall)
-            else block
+            ToolExchange.of(block, message, next(results[block.id], None)) if isinstance(block, ToolCall) else block
             for block in message.content
         )
         yield MessageItem(message, tuple(blocks), fate)

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import shutil
 import signal
 import sys
 from collections.abc import Iterable
@@ -25,9 +24,9 @@ from prompt_toolkit.output.color_depth import ColorDepth
 from prompt_toolkit.styles import DEFAULT_ATTRS, Attrs, Style, StyleTransformation
 
 from everlog.cli import output
-from everlog.cli.chat.event_printer import Line, Markdown, OutputItem, Plain
+from everlog.cli.chat.event_printer import PLAIN
 from everlog.cli.chat.markdown_stream import MAX_BLOCK_CHARS
-from everlog.cli.message_lines import prompt_style
+from everlog.cli.message_lines import MARKDOWN, Line, prompt_style
 
 if TYPE_CHECKING:
     from prompt_toolkit.completion import Completer
@@ -62,32 +61,26 @@ class _NoColor(StyleTransformation):
         return "bare"
 
 
-def render(items: Iterable[OutputItem]) -> str:
-    """Render items as text with escape sequences."""
+def render(lines: Iterable[Line]) -> str:
+    """Render lines as text with escape sequences."""
     from rich.text import Text
 
     from everlog.cli.terminal_markdown import RenderedMarkdown
 
     console = output.console()
     chunks = []
-    for item in items:
-        if isinstance(item, Plain):
-            chunks.append(item.text)
+    for style, text in lines:
+        if style == PLAIN:
+            chunks.append(text)
             continue
         with console.capture() as captured:
-            if isinstance(item, Markdown):
-                console.print(RenderedMarkdown(item.text))
+            if style == MARKDOWN:
+                console.print(RenderedMarkdown(text))
                 console.print()
             else:
-                is_long = len(item.text) > MAX_BLOCK_CHARS
-                console.print(Text(item.text, item.style), soft_wrap=is_long)
+                console.print(Text(text, style), soft_wrap=len(text) > MAX_BLOCK_CHARS)
         chunks.append(captured.get())
     return "".join(chunks)
-
-
-def terminal_width() -> int:
-    """Return the width of the terminal in columns."""
-    return max(shutil.get_terminal_size().columns, 10)
 
 
 class ChatScreen:
@@ -131,9 +124,9 @@ class ChatScreen:
         except (EOFError, KeyboardInterrupt):
             return ""
 
-    async def show(self, items: Iterable[OutputItem]) -> None:
-        """Print items above the input, permanently."""
-        text = render(items)
+    async def show(self, lines: Iterable[Line]) -> None:
+        """Print lines above the input, permanently."""
+        text = render(lines)
         if not text:
             return
         text = text if text.endswith("\n") else f"{text}\n"
@@ -164,8 +157,8 @@ class ChatScreen:
 
     def _prompt_text(self) -> StyleAndTextTuples:
         fragments: StyleAndTextTuples = []
-        for line in self._delegate.lines_above(terminal_width()):
-            fragments.append((prompt_style(line.style), f"{line.text}\n"))
+        for style, text in self._delegate.lines_above(output.terminal_width()):
+            fragments.append((prompt_style(style), f"{text}\n"))
         fragments.append(("bold", PROMPT))
         return fragments
 
@@ -173,7 +166,7 @@ class ChatScreen:
         return self._session.default_buffer.text.startswith("/")
 
     def _toolbar(self) -> str:
-        return self._delegate.status_line(terminal_width() - 1)
+        return self._delegate.status_line(output.terminal_width() - 1)
 
     def _keys(self) -> KeyBindings:
         keys = KeyBindings()
@@ -242,9 +235,9 @@ class LineTerminal:
             raise EOFError
         return line
 
-    async def show(self, items: Iterable[OutputItem]) -> None:
-        """Print items on their own lines."""
-        text = render(items)
+    async def show(self, lines: Iterable[Line]) -> None:
+        """Print lines between those of the input."""
+        text = render(lines)
         if text:
             before = "\n" if self._prompt else ""
             after = "" if text.endswith("\n") else "\n"

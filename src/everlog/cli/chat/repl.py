@@ -15,11 +15,12 @@ from everlog.aio import AsyncSession
 from everlog.cli import output
 from everlog.cli.chat import slash_parser
 from everlog.cli.chat.backend import Backend, Disconnected, Reconnected, StreamItem, open_local_backend
-from everlog.cli.chat.chat_screen import ChatScreen, LineTerminal, Terminal, is_dumb, terminal_width
+from everlog.cli.chat.chat_screen import ChatScreen, LineTerminal, Terminal, is_dumb
 from everlog.cli.chat.daemon_backend import find_daemon
-from everlog.cli.chat.event_printer import JOINED_NOTICE, OTHER_SESSION_HINT, EventPrinter, Line, OutputItem, Plain
+from everlog.cli.chat.event_printer import JOINED_NOTICE, OTHER_SESSION_HINT, EventPrinter
 from everlog.cli.chat.input_history import JsonFileHistory
 from everlog.cli.chat.session_choice import describe_session, model_of
+from everlog.cli.message_lines import Line
 from everlog.cli.sessions_context import window_of
 from everlog.errors import ContextOverflowError, EverlogError, NotFoundError
 from everlog.session import Session
@@ -45,7 +46,7 @@ class Chat:
         self.backend = backend
         self.session = session
         self.pair = ("", "")  # agent and sender, known even after the session was deleted
-        self.printer = EventPrinter(terminal_width)
+        self.printer = EventPrinter(output.terminal_width)
         self.is_over = False
         self.screen_lock = asyncio.Lock()  # held by the picker, and while items are printed
         self._event_lock = asyncio.Lock()  # held while events are handled or the session changes
@@ -67,7 +68,7 @@ class Chat:
                 await self._read_input(listener)
             finally:
                 listener.cancel()
-        await self.show([Line(text) async for text in self._exit_notices()])
+        await self.show([("dim", text) async for text in self._exit_notices()])
 
     async def _exit_notices(self) -> AsyncIterator[str]:
         """Yield what happens to the running turns."""
@@ -99,7 +100,7 @@ class Chat:
         async with self._event_lock:  # its events wait until it is described
             run = await self.backend.follow(session.id)
             metadata = await session.metadata()
-            self.session, self.printer = session, EventPrinter(terminal_width)
+            self.session, self.printer = session, EventPrinter(output.terminal_width)
             if run:
                 self.printer.join_run(run)
             self.pair = (metadata.agent, metadata.sender)
@@ -108,17 +109,17 @@ class Chat:
                 lambda: list(describe_session(session.sync, self.backend.description))
             )
             if run:
-                lines.append(Line(JOINED_NOTICE))
+                lines.append(("dim", JOINED_NOTICE))
             await self.show(lines)
 
     def leave(self) -> None:
         """End the chat."""
         self.is_over = True
 
-    async def show(self, items: Iterable[OutputItem]) -> None:
-        """Print items, in the order of the calls."""
+    async def show(self, lines: Iterable[Line]) -> None:
+        """Print lines, in the order of the calls."""
         async with self.screen_lock:
-            await self.terminal.show(items)
+            await self.terminal.show(lines)
 
     # --- input
 
@@ -138,7 +139,7 @@ class Chat:
             problem = str(error)
             if isinstance(error, NotFoundError) and not is_command:  # the session was deleted
                 problem = f"{error.message} ({OTHER_SESSION_HINT})"
-            await self.show([Line(f"✗ {output.one_line(problem)}", "red")])
+            await self.show([("red", f"✗ {output.one_line(problem)}")])
             return "" if is_command else text
 
     async def _submit(self, text: str) -> str:
@@ -163,7 +164,7 @@ class Chat:
         self._is_disconnected = False
         self.session = await self.backend.store.session(self.session.id)
         await self.backend.follow(self.session.id)
-        await self.show([Line("· no daemon is running: continuing in this process", "yellow")])
+        await self.show([("yellow", "· no daemon is running: continuing in this process")])
 
     async def _run_interruptible(self, work: Awaitable[str]) -> str:
         """Run a command that Ctrl+C cancels; by a signal, as no prompt is there to read keys."""
@@ -179,7 +180,7 @@ class Chat:
             else:
                 loop.remove_signal_handler(signal.SIGINT)
         if task.cancelled():
-            await self.show([Line("cancelled", "yellow")])
+            await self.show([("yellow", "cancelled")])
             return ""
         return task.result()
 
@@ -191,25 +192,25 @@ class Chat:
             while len(items) < MAX_BATCH and not self.backend.events.empty():
                 items.append(self.backend.events.get_nowait())
             async with self._event_lock:
-                outputs = [entry for item in items for entry in self._on_item(item)]
+                lines = [line for item in items for line in self._on_item(item)]
                 if any(map(_changes_status, items)):
                     await self._refresh_status()
-                if outputs:
-                    await self.show(_merge_plain(outputs))
+                if lines:
+                    await self.show(lines)
             self.terminal.refresh()
 
-    def _on_item(self, item: StreamItem) -> Iterable[OutputItem]:
+    def _on_item(self, item: StreamItem) -> Iterable[Line]:
         if isinstance(item, RunEvent):
             return self.printer.on_event(item) if item.session_id == self.session.id else ()
         if isinstance(item, Disconnected):
             self._is_disconnected = True
             remainder = list(self.printer.on_disconnect())
             line = "lost the daemon; if it is not back, your next message is answered here"
-            return [*remainder, Line(f"✗ {line}", "red")]
+            return [*remainder, ("red", f"✗ {line}")]
         self._is_disconnected = False
         if item.run:
             self.printer.join_run(item.run)
-        return [Line("· the daemon is back")]
+        return [("dim", "· the daemon is back")]
 
     async def _refresh_status(self) -> None:
         """Read the content of the status line."""
@@ -239,7 +240,7 @@ class Chat:
             self._start_task(self._cancel(self.printer.run))
             return True
         if is_empty:
-            self._start_task(self.show([Line(EXIT_HINT)]))
+            self._start_task(self.show([("dim", EXIT_HINT)]))
         return False
 
     def on_unfold(self) -> None:
@@ -250,7 +251,7 @@ class Chat:
         try:
             await self.backend.cancel(self.session.id, run)
         except EverlogError as error:
-            await self.show([Line(f"✗ {output.one_line(str(error))}", "red")])
+            await self.show([("red", f"✗ {output.one_line(str(error))}")])
 
     def _start_task(self, work: Awaitable[None]) -> None:
         task = asyncio.ensure_future(work)
@@ -280,14 +281,3 @@ def _status_of(session: Session) -> tuple[str, str]:
         usage = f"more than {window:,} tokens"
     parts = (metadata.display_title, metadata.agent, model)
     return " · ".join(map(output.one_line, parts)), usage
-
-
-def _merge_plain(items: list[OutputItem]) -> list[OutputItem]:
-    """Merge consecutive plain texts."""
-    merged: list[OutputItem] = []
-    for item in items:
-        if isinstance(item, Plain) and merged and isinstance(merged[-1], Plain):
-            merged[-1] = Plain(merged[-1].text + item.text)
-        else:
-            merged.append(item)
-    return merged

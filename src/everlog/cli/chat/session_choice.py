@@ -9,16 +9,16 @@ from typing import NamedTuple
 from everlog.aio import AsyncSession, AsyncStore
 from everlog.cli import output
 from everlog.cli.chat.backend import Backend
-from everlog.cli.chat.event_printer import Line, format_prompt
-from everlog.cli.message_lines import format_participants
+from everlog.cli.message_lines import Line, chat_lines, format_participants, note_line
 from everlog.cli.options import find_async_session
+from everlog.cli.transcript_output import entries_since_summary
 from everlog.errors import NotFoundError, UnsupportedError
 from everlog.identity.route import Router, Routing
-from everlog.model import Message, Metadata
+from everlog.model import Metadata
+from everlog.render.transcript_items import MessageItem, NoteItem, build_items
 from everlog.session import Session, Store
 
 BRIEF_LINES = 6  # of a message of the last exchange
-BRIEF_WIDTH = 400  # characters of it
 
 
 class SessionChoice(NamedTuple):
@@ -104,34 +104,33 @@ def describe_session(session: Session, location: str) -> Iterator[Line]:
     metadata = session.metadata
     title = output.one_line(metadata.display_title)
     if not metadata.message_count:
-        yield Line(f"New session {metadata.id} · {format_participants(metadata)} · {location}")
+        yield "dim", f"New session {metadata.id} · {format_participants(metadata)} · {location}"
         return
     ago = output.ago(metadata.last_message_at, time.time())
     count = output.plural(metadata.message_count, "message")
-    yield Line(title, "bold")
-    yield Line(f"{metadata.id} · {format_participants(metadata)} · {ago} · {count} · {location}")
+    yield "bold", title
+    yield "dim", f"{metadata.id} · {format_participants(metadata)} · {ago} · {count} · {location}"
     yield from _last_exchange(session)
     if metadata.waiting:
         count = output.plural(len(metadata.waiting), "message")
-        yield Line(f"{count} queued: answered before your next message")
+        yield "dim", f"{count} queued: answered before your next message"
 
 
 def _last_exchange(session: Session) -> Iterator[Line]:
-    """Yield the last message of the user and its answer, abbreviated."""
-    answer: Message | None = None
-    for message in reversed(session.live().messages):
-        if message.role == "assistant" and answer is None and message.text:
-            answer = message
-        if message.role == "user":
-            yield Line("")
-            yield Line(_abbreviate(format_prompt(message.text)))
-            break
-    if answer is not None:
-        yield Line(_abbreviate(output.safe(answer.text)))
-    yield Line("")
-
-
-def _abbreviate(text: str) -> str:
-    lines = text[:BRIEF_WIDTH].split("\n")[:BRIEF_LINES]
-    head = "\n".join(lines)
-    return head if len(head) == len(text) else f"{head} …"
+    """Yield the last message of the user and its answer, abbreviated, and whether its turn failed."""
+    messages: list[MessageItem] = []  # the last first
+    notes: list[NoteItem] = []  # after them
+    for item in reversed(build_items(entries_since_summary(session))):
+        if isinstance(item, NoteItem) and item.kind != "compacted" and not messages:
+            notes.append(item)
+        elif isinstance(item, MessageItem):
+            is_prompt = item.message.role == "user"
+            if is_prompt or (item.message.role == "assistant" and item.message.text and not messages):
+                messages.append(item)
+            if is_prompt:
+                break
+    yield "", ""
+    for message in reversed(messages):
+        yield from (("dim", line) for _, line in chat_lines(message, output.terminal_width(), BRIEF_LINES))
+    yield from map(note_line, reversed(notes))
+    yield "", ""

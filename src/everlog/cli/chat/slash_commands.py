@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 
 from everlog.cli import output
 from everlog.cli.chat import session_choice
-from everlog.cli.chat.chat_screen import is_dumb, terminal_width
-from everlog.cli.chat.event_printer import Line
+from everlog.cli.chat.chat_screen import is_dumb
+from everlog.cli.message_lines import Line
 from everlog.cli.options import find_async_session
 from everlog.context.tokens import estimate
 from everlog.errors import ConflictError, FormatError, NotFoundError, StoreFailedError
@@ -42,7 +42,7 @@ async def resume(chat: Chat, argument: str) -> None:
     if not argument:
         if is_dumb():
             await sessions(chat, "")
-            await chat.show([Line("/resume ID continues one of them")])
+            await chat.show([("dim", "/resume ID continues one of them")])
             return
         from everlog.cli.picker import pick_async
 
@@ -61,7 +61,7 @@ async def sessions(chat: Chat, argument: str) -> None:
     page = await chat.backend.store.list(limit=MAX_LISTED, title=argument or None)
     now = time.time()
     if not page:
-        await chat.show([Line("no session matches")])
+        await chat.show([("dim", "no session matches")])
         return
     cells = [output.session_cells(row, now) for row in page]
     marks = ["* " if row.id == chat.session.id else "  " for row in page]
@@ -69,7 +69,7 @@ async def sessions(chat: Chat, argument: str) -> None:
     rows = [(mark + row["ID"], *(row[title] for title in titles[1:])) for mark, row in zip(marks, cells, strict=True)]
     output.print_table(titles, rows, right=("MSGS",), elastic="TITLE", droppable=("ACTIVE", "MSGS"))
     if page.next is not None:
-        await chat.show([Line(f"{len(page)} of {page.total:,}")])
+        await chat.show([("dim", f"{len(page)} of {page.total:,}")])
 
 
 async def title(chat: Chat, argument: str) -> None:
@@ -77,7 +77,7 @@ async def title(chat: Chat, argument: str) -> None:
     if argument:
         await chat.backend.rename(chat.session.id, argument)
     else:
-        await chat.show([Line(output.one_line((await chat.session.metadata()).display_title), "")])
+        await chat.show([("", output.one_line((await chat.session.metadata()).display_title))])
 
 
 async def fork(chat: Chat, argument: str) -> None:
@@ -87,7 +87,7 @@ async def fork(chat: Chat, argument: str) -> None:
         seq = parse_number(argument.removeprefix("#"), "/fork takes the number of a message")
     copy = await chat.session.fork(seq)
     await session_choice.make_current(copy)
-    await chat.show([Line(f"· a copy of {chat.session.id}")])
+    await chat.show([("dim", f"· a copy of {chat.session.id}")])
     await chat.enter(copy)
 
 
@@ -100,7 +100,7 @@ async def rewind(chat: Chat, argument: str) -> str | None:
         return None
     prompts = [index for index, item in enumerate(messages) if item.role == "user" and item.seq]
     if not prompts:
-        await chat.show([Line("no messages yet")])
+        await chat.show([("dim", "no messages yet")])
         return None
     latest = prompts[::-1][:MAX_LISTED]
     if not argument:
@@ -120,7 +120,7 @@ async def rewind(chat: Chat, argument: str) -> str | None:
 def _prompt_lines(prompts: list[Message]) -> Iterator[Line]:
     for back, message in reversed(list(enumerate(prompts, 1))):
         words = output.one_line(" ".join(message.text[:200].split()))
-        yield Line(output.shorten(f"{back:>3}  {words}", terminal_width() - 1), "")
+        yield "", output.shorten(f"{back:>3}  {words}", output.terminal_width() - 1)
 
 
 def parse_number(text: str, problem: str) -> int:
@@ -138,12 +138,12 @@ async def compact(chat: Chat, argument: str) -> None:
     outcome = await chat.backend.compact(chat.session.id, argument)
     if not outcome.compacted:
         reason = output.one_line(outcome.reason or "there is nothing to summarise")
-        await chat.show([Line(f"not compacted: {reason}")])
+        await chat.show([("dim", f"not compacted: {reason}")])
         return
     remaining = outcome.tokens - outcome.tokens_freed
     head = f"compacted {outcome.messages:,} messages: {outcome.tokens:,} → {remaining:,} tokens"
     summary = output.safe(str((outcome.record or {}).get("summary", "")))
-    await chat.show([Line(head, "bold"), *(Line(f"  {line}") for line in summary.split("\n"))])
+    await chat.show([("bold", head), *(("dim", f"  {line}") for line in summary.split("\n"))])
 
 
 async def context(chat: Chat, argument: str) -> None:
@@ -156,19 +156,19 @@ def _context_lines(built: Context, count: Callable[[str], int]) -> Iterator[Line
     percent = built.tokens * 100 / built.window
     left_out = f", {len(built.left_out):,} left out" if built.left_out else ""
     size = f"{built.tokens:,} of {built.window:,} tokens ({percent:.0f} %)"
-    yield Line(f"{size}, {output.plural(len(built.messages), 'message')}{left_out}", "bold")
+    yield "bold", f"{size}, {output.plural(len(built.messages), 'message')}{left_out}"
     earlier = len(built.messages) - MAX_CONTEXT_MESSAGES
     if earlier > 0:
-        yield Line(f"  … {output.plural(earlier, 'message')} before these")
+        yield "dim", f"  … {output.plural(earlier, 'message')} before these"
     for message in built.messages[-MAX_CONTEXT_MESSAGES:]:
         origin = "injected" if message.auto_injected else "summary"
         label = f"#{message.seq}" if message.seq else origin
         words = output.one_line(" ".join(message.text[:200].split()))
         calls = ", ".join(f"⚙ {output.one_line(call.name)}" for call in message.tool_calls)
         head = f"  {label:>8} {message.role} · {estimate(message, count):,}  "
-        yield Line(output.shorten(f"{head}{words} {calls}".rstrip(), terminal_width() - 1), "")
+        yield "", output.shorten(f"{head}{words} {calls}".rstrip(), output.terminal_width() - 1)
     for reason in dict.fromkeys(item.why for item in built.left_out):
-        yield Line(f"  left out: {output.one_line(reason)}")
+        yield "dim", f"  left out: {output.one_line(reason)}"
 
 
 # --- search ---------------------------------------------------------------------------------
@@ -184,14 +184,14 @@ async def search(chat: Chat, argument: str) -> None:
 
 def _result_lines(results: Results) -> Iterator[Line]:
     if not results.results:
-        yield Line("no matches")
+        yield "dim", "no matches"
     now = time.time()
     for session in results.results:
-        yield Line(f"{output.one_line(session.title)}  {session.session}", "bold")
+        yield "bold", f"{output.one_line(session.title)}  {session.session}"
         for hit in session.hits:
             seq = f"#{hit.seq}" if hit.seq else ""
             ago = output.ago(hit.timestamp, now)
-            yield Line(f"  {seq:>6} {hit.role} · {ago}  {output.one_line(hit.snippet)}", "")
+            yield "", f"  {seq:>6} {hit.role} · {ago}  {output.one_line(hit.snippet)}"
 
 
 async def memory(chat: Chat, argument: str) -> None:
@@ -208,7 +208,7 @@ async def memory(chat: Chat, argument: str) -> None:
         lines = output.safe(index.strip()).split("\n") if index.strip() else []
         lines = lines or [output.one_line(file.path) for file in notes]
     empty = "no matches" if argument else f"the memory of {output.one_line(agent)} is empty"
-    await chat.show([Line(line, "") for line in lines] or [Line(empty)])
+    await chat.show([("", line) for line in lines] or [("dim", empty)])
 
 
 # --- usage and export -----------------------------------------------------------------------
@@ -243,7 +243,7 @@ def _usage_lines(session: Session) -> Iterator[Line]:
     width = max(len(value) for _, value in rows)
     for name, value in rows:
         if value:
-            yield Line(f"  {name:<14} {value:>{width}}", "")
+            yield "", f"  {name:<14} {value:>{width}}"
 
 
 async def export(chat: Chat, argument: str) -> None:
@@ -279,4 +279,4 @@ async def export(chat: Chat, argument: str) -> None:
         hint = "choose another file; the session is unchanged"
         raise StoreFailedError(f"cannot write {target}: {reason}", hint=hint) from error
     suffix = f", {output.plural(redactions, 'secret')} redacted" if redactions else ""
-    await chat.show([Line(f"written: {output.one_line(str(target))}{suffix}")])
+    await chat.show([("dim", f"written: {output.one_line(str(target))}{suffix}")])

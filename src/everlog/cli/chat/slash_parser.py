@@ -12,7 +12,7 @@ from prompt_toolkit.document import Document
 
 from everlog.cli import output
 from everlog.cli.chat import slash_commands as commands
-from everlog.cli.chat.event_printer import Line
+from everlog.cli.message_lines import Line, unfolded_lines
 from everlog.errors import EverlogError
 from everlog.session import Store
 
@@ -34,9 +34,9 @@ async def show_help(chat: Chat, argument: str) -> None:
     """List the commands and keys."""
     width = max(len(f"{name} {command.usage}") for name, command in SLASH_COMMANDS.items()) + 1
     lines = [
-        Line(f"  {f'/{name} {command.usage}':<{width}}  {command.help}", "") for name, command in SLASH_COMMANDS.items()
+        ("", f"  {f'/{name} {command.usage}':<{width}}  {command.help}") for name, command in SLASH_COMMANDS.items()
     ]
-    await chat.show([*lines, *(Line(f"  {line}") for line in KEY_HELP)])
+    await chat.show([*lines, *(("dim", f"  {line}") for line in KEY_HELP)])
 
 
 async def unfold(chat: Chat, argument: str) -> None:
@@ -92,20 +92,19 @@ def _unknown_command(name: str) -> Iterator[Line]:
     suggestion = f" Did you mean /{matches[0]}?" if matches else ""
     label = output.shorten(output.one_line(name), 30)
     hint = "Type /help for the list, or start with // to send the text as it is."
-    yield Line(f"Unknown command /{label}.{suggestion} {hint}", "yellow")
+    yield "yellow", f"Unknown command /{label}.{suggestion} {hint}"
 
 
 def unfold_lines(chat: Chat, count: int) -> Iterator[Line]:
     """Yield the last `count` folded items in full; with 0, those of the last turn with any."""
     folded = list(chat.printer.folded)
     if not folded:
-        yield Line("nothing is folded")
+        yield "dim", "nothing is folded"
         return
-    last_run = folded[-1].run
-    selected = folded[-count:] if count else [item for item in folded if item.run == last_run]
-    for item in selected:
-        yield Line(item.line, "cyan")
-        yield from (Line(f"  {line}", "") for line in item.text.split("\n"))
+    last_run, _ = folded[-1]
+    selected = folded[-count:] if count else [item for item in folded if item[0] == last_run]
+    for _, block in selected:
+        yield from unfolded_lines(block, output.terminal_width())
 
 
 class SlashCompleter(Completer):
