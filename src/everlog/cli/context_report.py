@@ -15,7 +15,7 @@ from everlog.cli.message_lines import Line
 from everlog.context.build import Context
 from everlog.context.tokens import TokenCounter, estimate
 from everlog.log.backward_read import LeftOut
-from everlog.model import Compaction, Message, Metadata
+from everlog.model import Message, Metadata
 
 if TYPE_CHECKING:
     from everlog.agent.compactor import Outcome  # loads asyncio, which a context does not need
@@ -33,7 +33,7 @@ def print_context(metadata: Metadata, context: Context, count: TokenCounter, *, 
         chain(
             message_lines.heading_lines(metadata, _details(context)),
             _transcript_lines(context.messages, count, full),
-            _omission_lines(context.left_out),
+            omission_lines(context.left_out),
             _stale_lines(context.stale),
         )
     )
@@ -96,7 +96,8 @@ def _label(message: Message) -> str:
     return "injected:" if message.auto_injected else "summary:"
 
 
-def _omission_lines(omissions: Sequence[LeftOut]) -> Iterator[Line]:
+def omission_lines(omissions: Sequence[LeftOut]) -> Iterator[Line]:
+    """Yield which messages were left out of a context, by reason."""
     if not omissions:
         return
     yield "", ""
@@ -128,11 +129,7 @@ def _stale_lines(seqs: Sequence[int]) -> Iterator[Line]:
 
 def print_outcome(outcome: Outcome) -> None:
     """Print the outcome of a compaction: its sizes, its files and its summary."""
-    record = outcome.record
-    if record is None:
-        print(f"not compacted: {output.one_line(outcome.reason or '')}")
-    else:
-        transcript_output.print_lines(chain(_outcome_lines(outcome, record), _summary_lines(record)))
+    transcript_output.print_lines(outcome_lines(outcome))
 
 
 def print_outcome_json(outcome: Outcome) -> None:
@@ -148,9 +145,14 @@ def print_outcome_json(outcome: Outcome) -> None:
     output.print_json(answer)
 
 
-def _outcome_lines(outcome: Outcome, record: Compaction) -> Iterator[Line]:
+def outcome_lines(outcome: Outcome) -> Iterator[Line]:
+    """Yield the sizes, the files and the summary of a compaction, or why there is none."""
     from everlog.agent.compactor import DRY_RUN
 
+    record = outcome.record
+    if record is None:
+        yield "", f"not compacted: {output.one_line(outcome.reason or 'there is nothing to summarise')}"
+        return
     summary = f"{output.plural(outcome.messages, 'message')} into a {record.strategy} summary"
     sizes = f"{outcome.tokens:,} → {outcome.tokens - outcome.tokens_freed:,} tokens"
     if outcome.compacted:
@@ -166,8 +168,5 @@ def _outcome_lines(outcome: Outcome, record: Compaction) -> Iterator[Line]:
             listed = ", ".join(output.one_line(file) for file in files[:MAX_FILES])
             more = len(files) - MAX_FILES
             yield "", f"{action}: {listed}{f' and {more:,} more' if more > 0 else ''}"
-
-
-def _summary_lines(record: Compaction) -> Iterator[Line]:
     yield "", ""
-    yield from (("blue", f"  {line}") for line in output.safe(record.summary).split("\n"))
+    yield message_lines.summary_line(record)

@@ -10,13 +10,26 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from everlog.cli import output
-from everlog.model import AnyBlock, Damaged, File, Image, Message, Metadata, OtherBlock, Text, Thinking, ToolCall
+from everlog.model import (
+    AnyBlock,
+    Compaction,
+    Damaged,
+    File,
+    Image,
+    Message,
+    Metadata,
+    OtherBlock,
+    Text,
+    Thinking,
+    ToolCall,
+)
 from everlog.render.humanize import first_line
 from everlog.render.transcript_items import (
     MessageItem,
     NoteItem,
     ToolExchange,
     TranscriptItem,
+    block_text,
     describe_arguments,
     describe_damage,
     encode_arguments,
@@ -69,6 +82,11 @@ def note_line(note: NoteItem) -> Line:
     return "yellow" if note.kind == "cancelled" else "red", f"{mark} {output.one_line(note.text)}"
 
 
+def summary_line(record: Compaction) -> Line:
+    """Return the text of a summary."""
+    return MARKDOWN, f"  {output.safe(record.summary)}"
+
+
 def describe_speaker(message: Message, tool_name: str | None = None) -> str:
     """Return who said a message; of a tool result, which tool and whether it failed."""
     speaker: str = message.role
@@ -86,9 +104,7 @@ def _message_lines(item: MessageItem, full: bool, max_lines: int | None) -> Iter
     yield "", ""
     yield "dim" if mark else ROLE_STYLES[message.role], head
     is_formatted = message.role == "assistant" and not mark and not max_lines
-    for block in item.blocks:
-        if isinstance(block, Text) and not block.text.strip():
-            continue  # some programs store line breaks before their thinking
+    for block in _visible_blocks(item):
         if isinstance(block, ToolExchange):
             lines = _exchange_lines(block, full)
         elif isinstance(block, Text) and is_formatted:
@@ -99,6 +115,13 @@ def _message_lines(item: MessageItem, full: bool, max_lines: int | None) -> Iter
             lines = block_lines(block, RESULT_LINES if is_result and not full else max_lines, full)
         for style, line in lines:
             yield ("dim" if mark or is_result else style), f"  {line}"
+
+
+def _visible_blocks(item: MessageItem) -> Iterator[AnyBlock | ToolExchange]:
+    """Yield all blocks but blank ones: line breaks before thinking, and thinking that is kept secret."""
+    for block in item.blocks:
+        if not isinstance(block, Text | Thinking) or block_text(block).strip():
+            yield block
 
 
 def _exchange_lines(exchange: ToolExchange, full: bool) -> Iterator[Line]:
@@ -126,7 +149,7 @@ def folded_line(block: Foldable, *, columns: int = 0) -> Line:
 
 def chat_lines(item: MessageItem, columns: int, max_lines: int) -> Iterator[Line]:
     """Yield a message as a chat shows it, but at most `max_lines` of one text."""
-    for block in item.blocks:
+    for block in _visible_blocks(item):
         if isinstance(block, Foldable):
             yield folded_line(block, columns=columns)
         elif item.message.role == "user":

@@ -15,7 +15,7 @@ from itertools import chain
 from typing import TYPE_CHECKING
 
 from everlog.cli import output
-from everlog.cli.message_lines import MARKDOWN, Line, heading_lines, item_lines
+from everlog.cli.message_lines import MARKDOWN, Line, heading_lines, item_lines, summary_line
 from everlog.log.fold import View, fold, to_builtins
 from everlog.log.markers import Markers, read_since_summary
 from everlog.model import Damaged, Entry, Message
@@ -169,5 +169,5 @@ def _summary_lines(item: SummaryItem, covered: str, everything: bool) -> Iterato
         label += " (--all shows them)"
     yield "", ""
     yield "blue", f"{label} ".ljust(RULE_WIDTH, "─")
-    yield MARKDOWN, f"  {output.safe(record.summary)}"
+    yield summary_line(record)
     yield "blue", "─" * RULE_WIDTH

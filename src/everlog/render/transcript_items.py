@@ -89,10 +89,10 @@ class SummaryItem(msgspec.Struct, frozen=True):
 class NoteItem(msgspec.Struct, frozen=True):
     """An event between messages, such as a failed turn."""
 
-    seq: int
+    seq: int  # 0 if it is not recorded
     kind: str  # cancelled, failed, interrupted, compacted, newer
     text: str
-    timestamp: str
+    timestamp: str = ""
     first_kept_seq: int = 0  # of a compaction: the position of its summary
 
 

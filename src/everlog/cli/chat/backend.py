@@ -8,14 +8,17 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import Path
-from typing import NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from everlog.aio import AsyncSession, AsyncStore
 from everlog.cli import output
 from everlog.context.build import Context
 from everlog.errors import NotFoundError
 from everlog.wire.events import RunEvent
-from everlog.wire.responses import AcceptedMessage, CompactionResult
+from everlog.wire.responses import AcceptedMessage
+
+if TYPE_CHECKING:
+    from everlog.agent.compactor import Outcome
 
 
 class Disconnected(NamedTuple):
@@ -59,7 +62,7 @@ class Backend(Protocol):
     async def cancel(self, session: str, run_id: str = "") -> bool:
         """Cancel a turn or a queued message; return whether there was one."""
 
-    async def compact(self, session: str, focus: str) -> CompactionResult:
+    async def compact(self, session: str, focus: str) -> Outcome:
         """Summarise the older part of the session."""
 
     async def context(self, session: str) -> Context:

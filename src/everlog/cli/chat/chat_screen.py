@@ -13,7 +13,7 @@ import signal
 import sys
 from collections.abc import Iterable
 from contextlib import AbstractContextManager, nullcontext
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from prompt_toolkit import PromptSession
 from prompt_toolkit.application import get_app
@@ -32,23 +32,9 @@ if TYPE_CHECKING:
     from prompt_toolkit.completion import Completer
     from prompt_toolkit.history import History
 
+    from everlog.cli.chat.repl import Chat
+
 PROMPT = "› "
-
-
-class ScreenDelegate(Protocol):
-    """Supplies the lines around the input, and handles keys."""
-
-    def lines_above(self, columns: int) -> list[Line]:
-        """Return the lines to show above the input at the moment."""
-
-    def status_line(self, columns: int) -> str:
-        """Return the line below the input."""
-
-    def on_interrupt(self, is_empty: bool) -> bool:
-        """Handle Ctrl+C; return whether to keep the typed text."""
-
-    def on_unfold(self) -> None:
-        """Handle Ctrl+O."""
 
 
 class _NoColor(StyleTransformation):
@@ -86,8 +72,8 @@ def render(lines: Iterable[Line]) -> str:
 class ChatScreen:
     """A terminal with cursor control, drawn by prompt_toolkit."""
 
-    def __init__(self, delegate: ScreenDelegate, history: History, completer: Completer) -> None:
-        self._delegate = delegate
+    def __init__(self, chat: Chat, history: History, completer: Completer) -> None:
+        self._chat = chat
         bare = bool(os.environ.get("NO_COLOR"))
         self._session: PromptSession[str] = PromptSession(
             self._prompt_text,
@@ -157,7 +143,7 @@ class ChatScreen:
 
     def _prompt_text(self) -> StyleAndTextTuples:
         fragments: StyleAndTextTuples = []
-        for style, text in self._delegate.lines_above(output.terminal_width()):
+        for style, text in self._chat.printer.tail(output.terminal_width()):
             fragments.append((prompt_style(style), f"{text}\n"))
         fragments.append(("bold", PROMPT))
         return fragments
@@ -166,7 +152,7 @@ class ChatScreen:
         return self._session.default_buffer.text.startswith("/")
 
     def _toolbar(self) -> str:
-        return self._delegate.status_line(output.terminal_width() - 1)
+        return self._chat.status_line(output.terminal_width() - 1)
 
     def _keys(self) -> KeyBindings:
         keys = KeyBindings()
@@ -191,12 +177,12 @@ class ChatScreen:
         @keys.add("<sigint>")
         def interrupt(event: KeyPressEvent) -> None:
             buffer = event.current_buffer
-            if not self._delegate.on_interrupt(not buffer.text):
+            if not self._chat.on_interrupt(not buffer.text):
                 buffer.reset()
 
         @keys.add("c-o")
         def unfold(event: KeyPressEvent) -> None:
-            self._delegate.on_unfold()
+            self._chat.on_unfold()
 
         return keys
 
@@ -204,14 +190,14 @@ class ChatScreen:
 class LineTerminal:
     """A terminal without cursor control."""
 
-    def __init__(self, delegate: ScreenDelegate) -> None:
-        self._delegate = delegate
+    def __init__(self, chat: Chat) -> None:
+        self._chat = chat
         self._lines: asyncio.Queue[str | None] = asyncio.Queue()
         self._remainder = b""
         self._prompt = ""  # printed at the end of the last line
         loop = asyncio.get_running_loop()
         loop.add_reader(sys.stdin.fileno(), self._read)
-        loop.add_signal_handler(signal.SIGINT, delegate.on_interrupt, True)
+        loop.add_signal_handler(signal.SIGINT, chat.on_interrupt, True)
 
     async def read_line(self, text: str = "") -> str:
         """Read a line; `text` cannot be edited here and is only printed, to be typed again."""

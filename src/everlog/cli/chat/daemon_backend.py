@@ -14,6 +14,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
+from msgspec.structs import asdict
+
 from everlog.agent.worker_threads import call_in_loop, run_in_thread
 from everlog.aio import AsyncSession, AsyncStore
 from everlog.cli.chat.backend import Backend, Disconnected, Reconnected, StreamItem
@@ -24,10 +26,12 @@ from everlog.log.backward_read import LeftOut
 from everlog.log.line_codec import from_object
 from everlog.model import Message
 from everlog.wire.events import MessageStored
-from everlog.wire.responses import AcceptedMessage, CompactionResult
+from everlog.wire.responses import AcceptedMessage
 
 if TYPE_CHECKING:
     from websockets.sync.connection import Connection
+
+    from everlog.agent.compactor import Outcome
 
 T = TypeVar("T")
 
@@ -72,8 +76,12 @@ class DaemonBackend(Backend):
     async def cancel(self, session: str, run_id: str = "") -> bool:
         return await self._call(lambda client: client.cancel(session, run_id))
 
-    async def compact(self, session: str, focus: str) -> CompactionResult:
-        return await self._call(lambda client: client.compact(session, focus=focus))
+    async def compact(self, session: str, focus: str) -> Outcome:
+        from everlog.agent.compactor import Outcome
+
+        reply = await self._call(lambda client: client.compact(session, focus=focus))
+        record = None if reply.record is None else from_object(reply.record)
+        return Outcome(**(asdict(reply) | {"record": record}))
 
     async def context(self, session: str) -> Context:
         reply = await self._call(lambda client: client.context(session))

@@ -213,12 +213,12 @@ class EventPrinter:
     def _error_note(self, event: events.Error) -> NoteItem:
         if event.code == "RunCancelledError":
             is_queued = event.run_id in self.waiting
-            return NoteItem(0, "cancelled", "cancelled" if is_queued else "stopped; the text so far is kept", "")
+            return NoteItem(0, "cancelled", "cancelled" if is_queued else "stopped; the text so far is kept")
         hint = f" ({event.hint})" if event.hint else ""
-        return NoteItem(0, "failed", event.message + hint, "")
+        return NoteItem(0, "failed", event.message + hint)
 
 
-def format_usage(usage: Usage) -> list[str]:
+def _format_usage(usage: Usage) -> list[str]:
     """Return the tokens and the cost of a turn, as far as known."""
     details = []
     cached = usage.cache_read_tokens
@@ -236,7 +236,7 @@ def _chunk_line(chunk: Chunk) -> Line:
 
 
 def _format_completion(event: events.MessageComplete) -> str:
-    details = [format_elapsed(event.duration_ms), *format_usage(event.usage)]
+    details = [format_elapsed(event.duration_ms), *_format_usage(event.usage)]
     if event.tool_calls:
         details.append(output.plural(event.tool_calls, "tool call"))
     if event.stop != "end":

@@ -12,18 +12,19 @@ from __future__ import annotations
 import asyncio
 import os
 from contextlib import suppress
-
-from msgspec.structs import asdict
+from typing import TYPE_CHECKING
 
 from everlog.aio import AsyncSession
 from everlog.cli.chat.backend import Backend, StreamItem
 from everlog.context.build import Context
 from everlog.errors import EverlogError
-from everlog.log.line_codec import to_object
 from everlog.runtime.remote_events import RemoteEvents
 from everlog.runtime.runtime import Runtime
 from everlog.wire.events import MessageComplete, RunEvent
-from everlog.wire.responses import AcceptedMessage, CompactionResult
+from everlog.wire.responses import AcceptedMessage
+
+if TYPE_CHECKING:
+    from everlog.agent.compactor import Outcome
 
 POLL_SECONDS = 1.0  # between two polls for records of other processes
 CLOSE_SECONDS = 3.0  # for titles and notes to finish when the program exits
@@ -74,11 +75,9 @@ class LocalBackend(Backend):
     async def cancel(self, session: str, run_id: str = "") -> bool:
         return await self._runtime.cancel(session, run_id)
 
-    async def compact(self, session: str, focus: str) -> CompactionResult:
+    async def compact(self, session: str, focus: str) -> Outcome:
         async with self._edit_lock:
-            outcome = await self._runtime.compact(await self.store.session(session), focus=focus)
-        record = None if outcome.record is None else to_object(outcome.record)
-        return CompactionResult(**(asdict(outcome) | {"record": record}))
+            return await self._runtime.compact(await self.store.session(session), focus=focus)
 
     async def context(self, session: str) -> Context:
         return await self._runtime.context(await self.store.session(session))

@@ -219,11 +219,7 @@ class Chat:
         except EverlogError as error:
             self._status = (output.one_line(error.message), "")
 
-    # --- ScreenDelegate
-
-    def lines_above(self, columns: int) -> list[Line]:
-        """Return the lines of the running turn."""
-        return self.printer.tail(columns)
+    # --- called by the terminal
 
     def status_line(self, columns: int) -> str:
         """Return session, agent, model, context usage and the number of queued messages."""
@@ -235,7 +231,7 @@ class Chat:
         return f"{output.shorten(label, width)} · {right}" if width > 10 else right[:columns]
 
     def on_interrupt(self, is_empty: bool) -> bool:
-        """Stop the turn (Ctrl+C); else discard the input; else show how to leave."""
+        """Stop the turn (Ctrl+C), else show how to leave; return whether to keep the typed text."""
         if self.printer.run:
             self._start_task(self._cancel(self.printer.run))
             return True

@@ -9,7 +9,7 @@ from typing import NamedTuple
 from everlog.aio import AsyncSession, AsyncStore
 from everlog.cli import output
 from everlog.cli.chat.backend import Backend
-from everlog.cli.message_lines import Line, chat_lines, format_participants, note_line
+from everlog.cli.message_lines import Line, chat_lines, format_participants, heading_lines, note_line
 from everlog.cli.options import find_async_session
 from everlog.cli.transcript_output import entries_since_summary
 from everlog.errors import NotFoundError, UnsupportedError
@@ -102,14 +102,12 @@ def model_of(store: Store, metadata: Metadata) -> str:
 def describe_session(session: Session, location: str) -> Iterator[Line]:
     """Yield the title, age and last exchange of a session."""
     metadata = session.metadata
-    title = output.one_line(metadata.display_title)
     if not metadata.message_count:
         yield "dim", f"New session {metadata.id} · {format_participants(metadata)} · {location}"
         return
     ago = output.ago(metadata.last_message_at, time.time())
     count = output.plural(metadata.message_count, "message")
-    yield "bold", title
-    yield "dim", f"{metadata.id} · {format_participants(metadata)} · {ago} · {count} · {location}"
+    yield from heading_lines(metadata, (ago, count, location))
     yield from _last_exchange(session)
     if metadata.waiting:
         count = output.plural(len(metadata.waiting), "message")

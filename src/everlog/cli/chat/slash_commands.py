@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from everlog.cli import output
 from everlog.cli.chat import session_choice
 from everlog.cli.chat.chat_screen import is_dumb
+from everlog.cli.context_report import omission_lines, outcome_lines
 from everlog.cli.message_lines import Line
 from everlog.cli.options import find_async_session
 from everlog.context.tokens import estimate
@@ -136,14 +137,7 @@ def parse_number(text: str, problem: str) -> int:
 async def compact(chat: Chat, argument: str) -> None:
     """Summarise the older part of the session."""
     outcome = await chat.backend.compact(chat.session.id, argument)
-    if not outcome.compacted:
-        reason = output.one_line(outcome.reason or "there is nothing to summarise")
-        await chat.show([("dim", f"not compacted: {reason}")])
-        return
-    remaining = outcome.tokens - outcome.tokens_freed
-    head = f"compacted {outcome.messages:,} messages: {outcome.tokens:,} → {remaining:,} tokens"
-    summary = output.safe(str((outcome.record or {}).get("summary", "")))
-    await chat.show([("bold", head), *(("dim", f"  {line}") for line in summary.split("\n"))])
+    await chat.show(outcome_lines(outcome))
 
 
 async def context(chat: Chat, argument: str) -> None:
@@ -167,8 +161,7 @@ def _context_lines(built: Context, count: Callable[[str], int]) -> Iterator[Line
         calls = ", ".join(f"⚙ {output.one_line(call.name)}" for call in message.tool_calls)
         head = f"  {label:>8} {message.role} · {estimate(message, count):,}  "
         yield "", output.shorten(f"{head}{words} {calls}".rstrip(), output.terminal_width() - 1)
-    for reason in dict.fromkeys(item.why for item in built.left_out):
-        yield "dim", f"  left out: {output.one_line(reason)}"
+    yield from omission_lines(built.left_out)
 
 
 # --- search ---------------------------------------------------------------------------------
