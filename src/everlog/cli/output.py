@@ -9,7 +9,6 @@ from __future__ import annotations
 import io
 import os
 import re
-import shutil
 import sys
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
@@ -94,6 +93,8 @@ def is_terminal(stream: TextIO | None) -> bool:
 
 def terminal_width() -> int:
     """Return the width of the terminal in columns."""
+    import shutil  # few commands need it
+
     return max(shutil.get_terminal_size().columns, 10)
 
 
