@@ -66,10 +66,7 @@ class Item(NamedTuple):
 
 
 def write(strategy: str, outline: Outline, ops: FileOps, reads: int, modified: int) -> str:
-    """Write the outline, then the given numbers of files, in the shape of a strategy.
-
-    An unknown strategy is written as `structured`.
-    """
+    """Write the outline, then the given numbers of files, in the shape of a strategy, or else `structured`."""
     if strategy not in _FILES:
         parts = [_write_section(heading, outline) for heading in prompts.HEADINGS]
         return "\n\n".join(filter(None, (*parts, format_tags(ops, reads=reads, modified=modified))))
