@@ -114,8 +114,8 @@ def collect_tasks(calls: Iterable[Call]) -> Iterator[Item]:
     tasks: dict[str, tuple[str, str]] = {}
     for call in calls:
         name = call.name.lower().replace("_", "")
-        if listed := next((value for value in call.arguments.values() if _is_task_list(value)), None):
-            tasks = {str(n): (_task_text(task), str(task["status"])) for n, task in enumerate(listed, 1)}
+        if task_list := next((value for value in call.arguments.values() if _is_task_list(value)), None):
+            tasks = {str(n): (_task_text(task), str(task["status"])) for n, task in enumerate(task_list, 1)}
         elif name == "taskcreate":
             number = re.search(r"\d+", (call.result or "")[:200])
             tasks[number[0] if number else str(len(tasks) + 1)] = (_task_text(call.arguments), "")
@@ -184,8 +184,8 @@ def _report_lines(call: Call) -> list[str]:
     """Return the lines of a result that report what went wrong, in order."""
     text = strip_invisible(take_ends(call.result or "", _SCANNED_ENDS, _SCANNED_ENDS))
     lines = [line.strip() for line in text.splitlines() if line.strip()]
-    displaying = _DISPLAYING_COMMAND.match(call.command)
-    displays = displaying or _DISPLAYING_TOOL.search(call.name)
+    display = _DISPLAYING_COMMAND.match(call.command)
+    displays = display or _DISPLAYING_TOOL.search(call.name)
     if call.failed and displays and not call.command:
         return lines[:1]  # then the file or the edit follows
     errors = [line for line in lines if _is_error(line, allow_code=call.failed)]
@@ -193,7 +193,7 @@ def _report_lines(call: Call) -> list[str]:
         first = lines[:3] + lines[3:][-2:] if all(map(_EXIT_LINE.match, errors)) else lines[:1]
         errors = list(dict.fromkeys((*first, *errors)))
     elif displays:  # its own complaint: `cat: b.py: No such file`
-        program = displaying[1].replace("git", "fatal") if displaying else "bash"
+        program = display[1].replace("git", "fatal") if display else "bash"
         errors = [line for line in errors if line.startswith((f"{program}: ", "bash: ", "sh: ", "zsh: "))]
     return errors if len(errors) <= MAX_ERRORS else errors[:4] + errors[-20:]
 

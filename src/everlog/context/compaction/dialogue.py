@@ -115,13 +115,13 @@ def find_items(utterances: Sequence[Utterance]) -> Iterator[Item]:
     unseen_answers = sum(utterance.final for utterance in utterances)
     request = ""
     for _, by_user, text, final in utterances:
-        said = [s for s in islice(sentences(text), _MAX_SENTENCES) if len(s) <= _MAX_SENTENCE]
-        yield from _find_decisions(said, by_user)
+        phrases = [s for s in islice(sentences(text), _MAX_SENTENCES) if len(s) <= _MAX_SENTENCE]
+        yield from _find_decisions(phrases, by_user)
         if by_user:
             request = f"{quote(text, 90)} → "
             yield Item(GOAL, quote(text, 400))
-            yield from (Item(ABOUT, quote(s, 220)) for s in said if _ABOUT.search(s))
-            rules = (s for s in said if (_RULE.search(s) or _ORDER.match(s)) and not (_ABOUT.search(s) or _asks(s)))
+            yield from (Item(ABOUT, quote(s, 220)) for s in phrases if _ABOUT.search(s))
+            rules = (s for s in phrases if (_RULE.search(s) or _ORDER.match(s)) and not (_ABOUT.search(s) or _asks(s)))
             yield from (Item(CONSTRAINTS, quote(s, 240)) for s in islice(rules, 6))
             continue
         for box in filter(None, map(LIST_ITEM.match, text.splitlines())):
@@ -141,21 +141,21 @@ def _asks(text: str) -> bool:
     return text.rstrip("*_ ").endswith(("?", "？"))
 
 
-def _find_decisions(said: Sequence[str], by_user: bool) -> Iterator[Item]:
+def _find_decisions(phrases: Sequence[str], by_user: bool) -> Iterator[Item]:
     """Yield decisions and findings, each with its reason: in the sentence, or else the sentence before it."""
     before = ""
-    for sentence in said:
-        decided = _DECISION.search(sentence) is not None
-        found = decided or (_FINDING.search(sentence) and not _PLAN.match(sentence) and not by_user)
-        previous, before = before, "" if found else sentence
-        if not found or len(sentence.split()) < 5 or _asks(sentence):
+    for sentence in phrases:
+        is_decision = _DECISION.search(sentence) is not None
+        is_finding = is_decision or (_FINDING.search(sentence) and not _PLAN.match(sentence) and not by_user)
+        previous, before = before, "" if is_finding else sentence
+        if not is_finding or len(sentence.split()) < 5 or _asks(sentence):
             continue
         choice, *reason = _REASON.split(sentence, maxsplit=1)
         if not reason or min(len(choice.split()), len(reason[0].split())) < 3:
             is_reason = 30 <= len(previous) <= 240 and not _PLAN.match(previous)
             choice, reason = sentence, [previous] if is_reason else []
         parts = [one_line(choice.strip(" ,;:–—"), 180).rstrip("."), *(one_line(r.strip(" :"), 180) for r in reason)]
-        yield Item(DECISIONS, ": ".join(parts).replace("**", ""), 0.0 if decided else 1.0)
+        yield Item(DECISIONS, ": ".join(parts).replace("**", ""), 0.0 if is_decision else 1.0)
 
 
 def find_state(utterances: Sequence[Utterance], answered: bool) -> Iterator[Item]:
@@ -180,13 +180,13 @@ def _find_next_steps(last: Utterance, answered: bool) -> Iterator[Item]:
     closing = list(sentences(last.text))
     if last.final:
         yield from (Item(BLOCKED, quote(s, 220)) for s in closing if _STUCK.search(s) and len(s) < 400)
-    announced = list(_announced_steps(last.text))
-    yield from (Item(NEXT_STEPS, one_line(line, 200)) for line in announced)
+    steps = list(_announced_steps(last.text))
+    yield from (Item(NEXT_STEPS, one_line(line, 200)) for line in steps)
     if not answered:
         yield Item(NEXT_STEPS, outline.GO_ON + quote(" ".join(closing[-2:]), 300))
     elif _asks(closing[-1]):
         yield Item(NEXT_STEPS, outline.QUESTION + quote(closing[-1], 220))
-    elif not announced:
+    elif not steps:
         yield Item(NEXT_STEPS, outline.AWAIT_REQUEST)
 
 
