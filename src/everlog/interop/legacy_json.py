@@ -106,5 +106,5 @@ class LegacyStore(InMemoryStore, Reporting):
 def _replace_file(file: Path, data: bytes) -> None:
     """Replace a file atomically and durably."""
     flags = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
-    with disk.map_errors(f"writing {file.name}"), disk.closing_descriptor(os.open(file.parent, flags)) as folder:
+    with disk.map_errors(f"writing {file.name}"), disk.OpenDescriptor(os.open(file.parent, flags)) as folder:
         disk.replace_small_file(file.name, data, folder, durable=True)

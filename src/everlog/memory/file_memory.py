@@ -92,7 +92,7 @@ class FileMemories:
 
     def open_project(self, directory: str) -> FileMemory:
         """Return the memory of the project in a directory, whether it exists or not."""
-        return FileMemory(self, memory_path(self.root, project=project_key(directory)))
+        return FileMemory(self, self._project_path(directory))
 
     def agents(self) -> list[str]:
         """Return the agents that have a memory."""
@@ -107,8 +107,11 @@ class FileMemories:
     def _project_around(self, cwd: str | None) -> FileMemory | None:
         if not cwd or not cwd.startswith("/") or "\0" in cwd:
             return None
-        around = (self.open_project(str(directory)) for directory in (Path(cwd), *Path(cwd).parents))
-        return next((memory for memory in around if memory.path.is_dir()), None)
+        around = (self._project_path(str(directory)) for directory in (Path(cwd), *Path(cwd).parents))
+        return next((FileMemory(self, path) for path in around if path.is_dir()), None)
+
+    def _project_path(self, directory: str) -> Path:
+        return memory_path(self.root, project=project_key(directory))
 
 
 class FileMemory(MemoryDirectory):

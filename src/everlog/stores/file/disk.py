@@ -60,11 +60,9 @@ def open_directory(name: str, parent: int | None = None) -> int:
     return os.open(name, _DIRECTORY, dir_fd=parent)
 
 
-@contextmanager
-def opened_directory(name: str, parent: int | None = None) -> Iterator[int]:
+def opened_directory(name: str, parent: int | None = None) -> OpenDescriptor:
     """Open a directory that is not a symlink, for a `with` block."""
-    with closing_descriptor(open_directory(name, parent)) as folder:
-        yield folder
+    return OpenDescriptor(open_directory(name, parent))
 
 
 def open_file(name: str, flags: int, parent: int) -> int:
@@ -78,20 +76,24 @@ def open_file(name: str, flags: int, parent: int) -> int:
     return descriptor
 
 
-@contextmanager
-def opened_file(name: str, flags: int, parent: int) -> Iterator[int]:
-    """Yield a descriptor of a regular file in a directory, and close it."""
-    with closing_descriptor(open_file(name, flags, parent)) as descriptor:
-        yield descriptor
+def opened_file(name: str, flags: int, parent: int) -> OpenDescriptor:
+    """Open a regular file in a directory, for a `with` block."""
+    return OpenDescriptor(open_file(name, flags, parent))
 
 
-@contextmanager
-def closing_descriptor(descriptor: int) -> Iterator[int]:
-    """Yield a descriptor, and close it at the end of the block."""
-    try:
-        yield descriptor
-    finally:
-        os.close(descriptor)
+class OpenDescriptor:
+    """A descriptor that is closed at the end of its `with` block."""
+
+    __slots__ = ("_descriptor",)
+
+    def __init__(self, descriptor: int) -> None:
+        self._descriptor = descriptor
+
+    def __enter__(self) -> int:
+        return self._descriptor
+
+    def __exit__(self, *error: object) -> None:
+        os.close(self._descriptor)
 
 
 def restrict_mode(descriptor: int) -> None:

@@ -21,7 +21,7 @@ from everlog.errors import ConflictError, StoreFailedError
 from everlog.ids import is_ulid
 from everlog.stores import rules
 from everlog.stores.file.disk import (
-    closing_descriptor,
+    OpenDescriptor,
     is_running,
     map_error,
     map_errors,
@@ -123,12 +123,12 @@ class Root:
         return all(os.path.isdir(f"{self._text}/{name}") for name in _DIRECTORIES)
 
     def _open_path(self, path: Path) -> AbstractContextManager[int]:
-        return closing_descriptor(os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC))
+        return OpenDescriptor(os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC))
 
     def open_subdirectory(self, name: str) -> AbstractContextManager[int]:
         """Return a block with a descriptor of `sessions`, `tmp` or `trash`."""
         with self._open_path(self.path) as root:
-            return closing_descriptor(open_directory(name, root))
+            return opened_directory(name, root)
 
     def open_session(self, session: str, parent: int | None = None) -> int:
         """Return a descriptor of a session's directory. InvalidIdError before any file access.
