@@ -94,7 +94,7 @@ class DreamPlan(msgspec.Struct, frozen=True):
 
 
 class Verdict(NamedTuple):
-    """Whether to extract or to dream, and why or why not."""
+    """The decision of a gate: whether to extract or to dream, and why or why not."""
 
     ready: bool
     reason: str

@@ -38,7 +38,7 @@ class PageWindow(msgspec.Struct, frozen=True):
 
     @property
     def is_first(self) -> bool:
-        """Whether there are no earlier records."""
+        """Return whether there are no earlier records."""
         return self.low <= 1
 
 

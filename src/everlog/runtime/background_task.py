@@ -17,10 +17,10 @@ MAX_ITEMS = 10_000  # remembered; one that is deleted elsewhere would never be r
 class BackgroundTask:
     """Work that is done again and again, after an interval or when it is woken; no failure ends it.
 
-    `interval` is in seconds, or a function that returns them; None waits until `wake`. A fixed
-    interval is randomised by the share `jitter` and grows after failures. After `wake` the work
-    begins `debounce` seconds later, since more may follow. `on_failure` gets what the work raises;
-    without it, the exception handler of the event loop does.
+    `interval` is in seconds, or a function that returns them and never raises; None waits until
+    `wake`. A fixed interval is randomised by the share `jitter` and grows after failures. After
+    `wake` the work begins `debounce` seconds later, since more may follow. `on_failure` gets what
+    the work raises; without it, the exception handler of the event loop does.
     """
 
     def __init__(

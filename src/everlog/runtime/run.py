@@ -42,7 +42,7 @@ class Run:
 
     @property
     def is_done(self) -> bool:
-        """Whether the run has ended."""
+        """Return whether the run has ended."""
         return self._result.done()
 
     async def answer(self) -> Answer:

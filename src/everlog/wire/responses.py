@@ -163,7 +163,7 @@ class RestoreResult(ResponseBody, frozen=True, kw_only=True):
 
 
 class CancelResult(ResponseBody, frozen=True, kw_only=True):
-    """Whether there was a turn or a queued message to cancel."""
+    """The result of a cancellation: whether there was a turn or a queued message to cancel."""
 
     cancelled: bool
 

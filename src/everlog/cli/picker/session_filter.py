@@ -91,7 +91,7 @@ class SessionFilter:
 
     @property
     def is_searching(self) -> bool:
-        """Whether the search by content is still running."""
+        """Return whether the search by content is still running."""
         return self._search_task.is_busy
 
     # --- loading

@@ -68,7 +68,7 @@ class ContextItem(NamedTuple):
 
     @property
     def is_folded(self) -> bool:
-        """Whether only the preview is shown at first."""
+        """Return whether only the preview is shown at first."""
         return len(self.full_text) > FOLD_CHARACTERS or self.full_text.count("\n") > 8
 
     @property

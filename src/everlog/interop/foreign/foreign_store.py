@@ -123,6 +123,8 @@ class ForeignStore(SessionOpener, Reporting, Reclaimable):
 
     def _append(self, session: str, call: rules.AppendCall) -> list[AnyRecord]:
         with self._locked_mirror(session) as mirror:
+            if call.lease is not None:  # it may have been released while we waited for the file
+                rules.check_lease(session, call.lease, self.lease_type)
             stem = mirror.files.stem
             stored = mirror.append(call, self.reports.append)
         if mirror.files.stem != stem:
