@@ -13,7 +13,15 @@ import pytest
 
 import everlog
 from everlog.app import open_runtime, open_store
-from everlog.errors import InvalidIdError, NotFoundError, SettingsError, StoreFailedError, UnsupportedError
+from everlog.errors import (
+    ConflictError,
+    InvalidIdError,
+    NotFoundError,
+    SettingsError,
+    StoreFailedError,
+    UnsupportedError,
+)
+from everlog.interop.foreign.foreign_store import ForeignLease
 from everlog.interop.formats.claude import project_directory
 from everlog.ports import Query
 from everlog.settings import Settings, StoreSettings
@@ -351,3 +359,22 @@ def test_no_command_puts_anything_of_ours_into_a_foreign_directory(tmp_path: Pat
         assert os.listdir(place) == ["crab_user_1.jsonl"]
     home = tmp_path / "person" / ".everlog"
     assert home.stat().st_mode & 0o077 == 0
+
+
+def test_a_lease_that_is_released_while_an_append_waits_for_the_file_refuses_it(tmp_path: Path) -> None:
+    class Released(ForeignLease):
+        """Held when the append is made, and not any more when the file is locked."""
+
+        answers = iter([True, False])
+
+        @property
+        def held(self) -> bool:
+            return next(self.answers)
+
+    root = made(tmp_path / "theirs", {"crab_8.jsonl": crabtalk_file()})
+    with open_store(root, home=tmp_path / "home") as store:
+        session = store.list()[0].id
+        before = (root / "crab_8.jsonl").read_bytes()
+        with store.port.lease(session) as lease, pytest.raises(ConflictError, match="lease"):
+            store.port.append(session, [everlog.user("late")], lease=Released(session, lease))
+    assert (root / "crab_8.jsonl").read_bytes() == before
