@@ -22,6 +22,7 @@ from everlog.settings import SessionSettings, Settings
 ROUNDS = 5
 MEGABYTE = 1_000_000
 SESSIONS = 1_000  # of the tree that is listed, 1 MB each
+SEARCHED_SESSIONS, SEARCHED_BYTES = 3_000, 60 * MEGABYTE
 BLOCKS, BLOCK = 10, 20  # appends
 TREE_BYTES = 200 * MEGABYTE  # of the tree that is archived
 
@@ -44,7 +45,7 @@ def measure(folder: Path) -> list[Figure]:
             imports.append(_timed(partial(import_session, store.port, "claude", read), processor))
             brought = store.session(f"claude:{session.stem}")
             shows.append(_timed(brought.view))
-    whole = middle(reads) + middle(imports)
+    whole, busy = middle(reads) + middle(imports), reading + middle(processor)
     first, second, written = _archive(folder)
     figures = [
         Figure(
@@ -56,11 +57,11 @@ def measure(folder: Path) -> list[Figure]:
         ),
         Figure(
             "import it to a store of ours, without sync",
-            "≥ 40 MB/s",
-            f"{size / whole / MEGABYTE:.0f} MB/s",
-            size / whole / MEGABYTE >= 40,
-            f"of that, storing {size / middle(imports) / MEGABYTE:.0f} MB/s; by processor time "
-            f"{size / (reading + middle(processor)) / MEGABYTE:.0f} MB/s",
+            "≥ 90 MB/s of processor time",
+            f"{size / busy / MEGABYTE:.0f} MB/s",
+            size / busy / MEGABYTE >= 90,
+            f"{size / whole / MEGABYTE:.0f} MB/s by the clock; of that, storing "
+            f"{size / middle(imports) / MEGABYTE:.0f} MB/s",
         ),
         Figure("show the view of it, imported", "≤ 60 ms", f"{middle(shows) * 1000:.0f} ms", middle(shows) <= 0.06),
         Figure(
@@ -77,7 +78,7 @@ def measure(folder: Path) -> list[Figure]:
             "1,000 files",
         ),
     ]
-    return [*figures, *_listed(folder), *_shown(folder, session), _appended(folder, session)]
+    return [*figures, *_listed(folder), *_searched(folder), *_shown(folder, session), _appended(folder, session)]
 
 
 def _timed(work: Callable[[], object], processor: list[float] | None = None) -> float:
@@ -178,6 +179,37 @@ def _listed(folder: Path) -> list[Figure]:
     ]
 
 
+def _searched(folder: Path) -> list[Figure]:
+    """A tree of many short sessions, searched for the first time and again."""
+    tree, home = folder / "searched", folder / "searched-home"
+    (tree / "-srv-app").mkdir(parents=True)
+    template = tree / "-srv-app" / f"{_STAND}.jsonl"
+    _write_claude(template, SEARCHED_BYTES // SEARCHED_SESSIONS)
+    data = template.read_bytes()
+    template.unlink()
+    for _ in range(SEARCHED_SESSIONS):
+        own = str(uuid4())
+        (tree / "-srv-app" / f"{own}.jsonl").write_bytes(data.replace(_STAND.encode(), own.encode()))
+
+    def search() -> None:
+        with open_store(tree, dialect="claude", home=home) as store:
+            assert store.search("login").total == SEARCHED_SESSIONS
+
+    first = _timed(search)
+    later = middle([_timed(search) for _ in range(ROUNDS)])
+    total = SEARCHED_SESSIONS * len(data) / MEGABYTE
+    return [
+        Figure(
+            f"the first search over {SEARCHED_SESSIONS:,} sessions of Claude Code",
+            "≤ 10 s",
+            f"{first:.1f} s",
+            first <= 10,
+            f"{total:.0f} MB; the tree is listed first",
+        ),
+        Figure("the next search, by another store object", "≤ 300 ms", f"{later * 1000:.0f} ms", later <= 0.3),
+    ]
+
+
 _STAND = "00000000-0000-4000-8000-000000000000"  # replaced by the id of each session
 
 
@@ -259,9 +291,9 @@ def _appended(folder: Path, session: Path) -> Figure:
     ratio = middle([a / b for a, b in zip(live, own, strict=True)])
     return Figure(
         "append to a live session, durable, against a native append",
-        "–",
+        "≤ 4 ×",
         f"{ratio:.1f} × the time",
-        None,
+        ratio <= 4,
         f"{middle(live) / BLOCK * 1000:.2f} ms and {middle(own) / BLOCK * 1000:.2f} ms; "
         f"{BLOCKS} blocks of {BLOCK} each",
     )

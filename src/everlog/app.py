@@ -190,7 +190,7 @@ def _open_foreign(
 
         return copy(home, paths)
 
-    return ForeignStore(real, formats, mirror, derived, back_up=archive_files, progress=progress)
+    return ForeignStore(real, formats, mirror, derived, back_up=archive_files, settings=settings, progress=progress)
 
 
 def is_foreign(root: Path) -> bool:

@@ -7,7 +7,7 @@ a store in a process, so that the mark of a dead process is checked once and the
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -103,6 +103,12 @@ class SessionIndex:
         """Return the ids of all sessions that have a row."""
         with self.database.read_cursor() as cursor:
             return {row[0] for row in cursor.execute("SELECT id FROM session")}
+
+    def rows(self) -> Iterator[SessionRow]:
+        """Yield the rows of all sessions."""
+        with self.database.read_cursor() as cursor:
+            rows = cursor.execute(f"SELECT {_COLUMNS} FROM session").fetchall()
+        return map(_to_row, rows)
 
     # --- marks
 

@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from msgspec.structs import replace
 
@@ -17,27 +17,18 @@ from everlog.interop.foreign.mirrored_session import Mirror, working_directory
 from everlog.interop.foreign.session_opener import SessionOpener, mirror_key
 from everlog.interop.foreign.transcript_files import ENDING, METADATA_ENDING
 from everlog.interop.formats.live_format import FileEdit, LiveFormat
-from everlog.log import usage_query
 from everlog.model import AnyRecord, Damaged, Entry, Metadata, Part, pair
-from everlog.ports import (
-    Chats,
-    Filter,
-    Lease,
-    Order,
-    Page,
-    Query,
-    Reclaimable,
-    Reporting,
-    Results,
-    SessionRow,
-    UsageReport,
-)
+from everlog.ports import Chats, Filter, Lease, Order, Page, Reclaimable, Reporting, Results, SessionRow, UsageReport
 from everlog.ports.listing import MAX_PAGE, make_page, matcher
 from everlog.stores import rules
 from everlog.stores.file import disk
 
 _CREATION_LOCK = "the making of sessions"  # names a lock file: must not change
 IMPORT_HINT = "import the session (everlog sessions import) and continue it there"
+
+
+if TYPE_CHECKING:
+    from everlog.index.search.search_index import SearchIndex
 
 
 class ForeignLease(Lease):
@@ -184,6 +175,7 @@ class ForeignStore(SessionOpener, Reporting, Reclaimable):
         with self._mutex:
             self._mirrors.pop(session, None)
         self._mirror_store.delete(mirror.session)
+        self._index.drop(session)
         self._catalogue.rescan()
         return parts
 
@@ -247,86 +239,20 @@ class ForeignStore(SessionOpener, Reporting, Reclaimable):
                 if matches(row):
                     yield row
 
-    def search(self, query: Query, *, progress: Progress | None = None) -> Results:
-        """Search messages; new lines in the files are indexed first."""
-        self.catch_up(progress)
-        return self._search_mirrors(self._mirror_store.search, query)
-
-    def recall(self, query: Query, now: int) -> Results:
-        """Return the sessions that a message is about, among those indexed so far."""
-        return self._search_mirrors(lambda mirror_query: self._mirror_store.recall(mirror_query, now), query)
-
     def catch_up(self, progress: Progress | None = None) -> int:
-        """Mirror the new lines of all files, index them, and return in how many sessions."""
-        self._read_new_lines(progress)
-        return self._mirror_store.catch_up()
+        """Index the new lines of all files, and return in how many sessions there were any."""
+        return self._index.catch_up(self._catalogue.sessions(), progress)
+
+    def _query_search(self, query: Callable[[SearchIndex], Results]) -> Results:
+        return query(self._index.search)
 
     def _read_new_lines(self, progress: Progress | None) -> None:
-        rows = self._catalogue.sessions()
-        stamps = self._mirrored_stamps
-        sessions = [session for session, row in rows.items() if stamps.get(session) != row.stamps]
-        for done, session in enumerate(sessions, 1):
-            try:
-                self._current_mirror(session)
-                stamps[session] = rows[session].stamps
-            except EverlogError as error:  # one bad file must not hide the others
-                self.reports.append(f"{session} cannot be searched: {error.message}")
-            if progress is not None:
-                progress(done, len(sessions))
+        self.catch_up(progress)
 
     def _usage(self, criteria: Filter, days: tuple[str, str], spenders: int) -> UsageReport:
-        matches = matcher(criteria)
-        mirror_rows = self._mirror_store.list(limit=MAX_PAGE)
-        mirrors = {mirror_row.metadata.key: mirror_row.metadata for mirror_row in mirror_rows}
-        matching: list[Metadata] = []
-        behind = 0
-        for session, row in self._catalogue.sessions().items():
-            listed = row.session_row(session)
-            if not matches(listed):
-                continue
-            data, mirrored = listed.metadata, mirrors.get(mirror_key(row))
-            is_current = self._mirrored_stamps.get(session) == row.stamps
-            if mirrored is None or not (is_current or mirrored.message_count >= data.message_count):
-                behind += 1
-            if mirrored is not None:
-                matching.append(replace(data, spent=mirrored.spent, spending=mirrored.spending))
-        return replace(usage_query.query_usage(matching, days, spenders), behind=behind)
-
-    def _search_mirrors(self, run_query: Callable[[Query], Results], query: Query) -> Results:
-        """Run a query on the mirrors and return the results under the sessions' own ids.
-
-        The filter is applied here, because the mirrors do not have the metadata it is about. If the
-        first answer does not have all hits, all are fetched, and then the details of one page.
-        """
-        mirror_query = _without_filter(query)
-        all_hits = page_hits = run_query(mirror_query)
-        if page_hits.total > len(page_hits.results):
-            all_hits = run_query(replace(mirror_query, limit=page_hits.total, hits=0))
-        matching = self._matching_rows(all_hits, query)
-        page = dict(list(matching.items())[query.offset : query.offset + query.limit])
-        if all_hits is not page_hits:
-            excluded = frozenset(hit.session for hit in all_hits.results if hit.session not in page)
-            page_hits = run_query(replace(mirror_query, excluded_sessions=excluded))
-        results = [
-            replace(hit, session=row.id, title=row.metadata.display_title)
-            for hit in page_hits.results
-            if (row := page.get(hit.session)) is not None
-        ]
-        return Results(tuple(results), len(matching))
-
-    def _matching_rows(self, results: Results, query: Query) -> dict[str, SessionRow]:
-        """Return the sessions that pass the query's filter, by mirror id, best hit first."""
-        names = {mirror_key(row): session for session, row in self._catalogue.sessions().items()}
-        matches = matcher(replace(query.criteria, since=None))
-        rows: dict[str, SessionRow] = {}
-        for hit in results.results:
-            name = names.get(self._mirror_store.metadata(hit.session).key or "")
-            row = self._catalogue.find(name) if name is not None else None
-            if name is None or row is None or name in query.excluded_sessions:
-                continue
-            if matches(listed := row.session_row(name)):
-                rows[hit.session] = listed
-        return rows
+        sessions = self._catalogue.sessions()
+        self._index.catch_up(sessions, only=self._mirrors)  # what is open costs nothing to count
+        return self._index.usage(sessions, criteria, days, spenders)
 
     def resolve(self, name: str, *, prefix: bool = False) -> str:
         """Return the id behind an id, key or alias; with `prefix`, also behind its beginning."""
@@ -443,12 +369,8 @@ class ForeignStore(SessionOpener, Reporting, Reclaimable):
                 except EverlogError as error:
                     self.reports.append(f"the uptime of {session} was not saved: {error.message}")
         self._mirror_store.close()
+        self._index.close()
         self._catalogue.close()
-
-
-def _without_filter(query: Query) -> Query:
-    """Return the query without the criteria that only the foreign files can answer."""
-    return replace(query, criteria=Filter(since=query.criteria.since), excluded_sessions=frozenset(), offset=0)
 
 
 def _unsupported(feature: str, hint: str) -> NoReturn:

@@ -13,12 +13,15 @@ from pathlib import Path
 from everlog.errors import InvalidIdError, LogDamagedError, NotFoundError, SessionBusyError
 from everlog.ids import is_name
 from everlog.interop.foreign.foreign_catalogue import ForeignCatalogue, Progress, TranscriptRow
+from everlog.interop.foreign.foreign_index import ForeignIndex, SessionRecords, SessionSource
 from everlog.interop.foreign.mirrored_session import Mirror
-from everlog.interop.foreign.transcript_files import ENDING, Signature
+from everlog.interop.foreign.transcript_files import ENDING
 from everlog.interop.formats.format_types import derive_id
 from everlog.interop.formats.live_format import LiveFormat
 from everlog.ports import Store
+from everlog.settings import SessionSettings, Settings
 from everlog.stores.file import disk
+from everlog.stores.in_memory import InMemoryStore
 from everlog.stores.process_fork import register_fork_hooks
 from everlog.stores.rules import no_session
 from everlog.stores.store_verbs import StoreVerbs
@@ -41,10 +44,11 @@ class SessionOpener(StoreVerbs):
         home: Path,
         *,
         back_up: Callable[[Sequence[Path]], object],
+        settings: Settings | None = None,
         clock: Callable[[], float] = time.time,
         progress: Progress | None = None,
     ) -> None:
-        super().__init__(None, clock)
+        super().__init__(settings, clock)
         self._root = root
         self._formats = tuple(formats)
         self._mirror_store = mirror_store
@@ -55,7 +59,12 @@ class SessionOpener(StoreVerbs):
         self._catalogue = ForeignCatalogue(root, formats, home / "index.db", self.reports.append, progress)
         self._mutex = threading.Lock()
         self._mirrors: dict[str, Mirror] = {}
-        self._mirrored_stamps: dict[str, Signature] = {}  # of files when they were last mirrored
+        self._index = ForeignIndex(
+            home / "foreign.db",
+            SessionSource(self._find_mirror, self._open_records, self._read_records),
+            self.reports.append,
+            include_tools=self._tool_output,
+        )
         self._locks: dict[str, threading.Lock] = {}
         register_fork_hooks(in_child=self._after_fork_in_child)
 
@@ -166,6 +175,27 @@ class SessionOpener(StoreVerbs):
         finally:
             disk.unlock(descriptor)  # explicitly: a forked child may have a copy of the descriptor
             os.close(descriptor)
+
+    # --- for the index
+
+    def _find_mirror(self, row: TranscriptRow) -> str | None:
+        """Return the id of a session's mirror; None if it was never opened."""
+        try:
+            return self._mirror_store.resolve(mirror_key(row))
+        except NotFoundError:
+            return None
+
+    def _open_records(self, session: str) -> SessionRecords:
+        mirror = self._current_mirror(session)
+        return SessionRecords(mirror.metadata, lambda after: self._mirror_store.read(mirror.session, after=after))
+
+    def _read_records(self, row: TranscriptRow) -> SessionRecords:
+        """Read a session into memory, as its mirror would be."""
+        store = InMemoryStore(Settings(session=SessionSettings(total_bytes=0, line_bytes=1 << 40)))
+        session = store.create({"source": row.format}).id
+        mirror = Mirror(row.name, self._catalogue.files(row), self._format(row.format), store, session)
+        mirror.catch_up()
+        return SessionRecords(mirror.metadata, lambda after: store.read(session, after=after))
 
     def _current_mirror(self, session: str) -> Mirror:
         with self._locked_mirror(session) as mirror:
