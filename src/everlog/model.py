@@ -129,6 +129,9 @@ class Record(
     record_type: ClassVar[str] = ""
 
 
+PROGRAM = "program"  # sender of a user message that no person wrote (an environment, the body of a command)
+
+
 class Message(Record, frozen=True, kw_only=True, tag="message", gc=False):
     """A message of a user or a model, or the result of a tool."""
 
@@ -140,7 +143,7 @@ class Message(Record, frozen=True, kw_only=True, tag="message", gc=False):
     model: str | None = None
     usage: Usage | None = None
     stop_reason: str | None = None
-    sender: str | None = None
+    sender: str | None = None  # PROGRAM: the program that recorded it wrote it in the user's name
     cwd: str | None = None
     run_id: str | None = None  # of the turn that this message started
     timestamp: str = ""

@@ -152,7 +152,7 @@ def glanced(dialect: LiveFormat, pieces: Iterable[Sequence[bytes]]) -> ListingSc
     """What a listing shows of a file that grew piece by piece."""
     seen = ListingScan()
     for piece in pieces:
-        seen = dialect.scan_listing(seen, placed(piece), None)
+        seen = dialect.scan_listing(seen, placed(piece), TranscriptInfo(""))
     return seen
 
 

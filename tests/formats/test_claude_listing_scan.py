@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from everlog.interop.formats import claude
 from everlog.interop.formats.format_types import Line, split_lines
-from everlog.interop.formats.live_format import ListingScan
+from everlog.interop.formats.live_format import ListingScan, TranscriptInfo
 from everlog.model import Message
 from tests.examples import examples
 from tests.formats.claude_session import Session, read
@@ -20,7 +20,7 @@ from tests.formats.test_claude_tail import WHERE, agent_session, conversation, l
 
 
 def glance(data: bytes, seen: ListingScan | None = None) -> ListingScan:
-    return claude.scan_listing(seen or ListingScan(), split_lines(data), None)
+    return claude.scan_listing(seen or ListingScan(), split_lines(data), TranscriptInfo(""))
 
 
 @settings(max_examples=examples(150), deadline=None)
@@ -28,11 +28,13 @@ def glance(data: bytes, seen: ListingScan | None = None) -> ListingScan:
 def test_a_glance_in_pieces_equals_one_at_once(given_steps: list[tuple[str, Any]], data: st.DataObject) -> None:
     lines = [Line(0, line) for line in linear(given_steps)]
     cut = data.draw(st.integers(0, len(lines)))
-    first = claude.scan_listing(ListingScan(), lines[:cut], None)
+    first = claude.scan_listing(ListingScan(), lines[:cut], TranscriptInfo(""))
     first = replace(first, state=json.loads(json.dumps(first.state)))
-    assert claude.scan_listing(first, lines[cut:], None) == claude.scan_listing(ListingScan(), lines, None)
+    assert claude.scan_listing(first, lines[cut:], TranscriptInfo("")) == claude.scan_listing(
+        ListingScan(), lines, TranscriptInfo("")
+    )
     found = claude.read_tail({}, lines, WHERE)
-    seen = claude.scan_listing(ListingScan(), lines, None)
+    seen = claude.scan_listing(ListingScan(), lines, TranscriptInfo(""))
     assert found is not None
     assert seen.messages == sum(isinstance(item, Message) for item in found.items)
     made = read(b"".join(line.data + b"\n" for line in lines))

@@ -402,7 +402,7 @@ def test_whatever_the_bytes_are_the_same_messages_are_found(
     said = [item.id for item in claude.read_all(split_lines(data), WHERE).items]
     assert said == [item.id for item in bare(read(data).items)]
     claude.read_tail({}, split_lines(data), WHERE)
-    claude.scan_listing(ListingScan(), split_lines(data), None)
+    claude.scan_listing(ListingScan(), split_lines(data), TranscriptInfo(""))
 
 
 def test_damaged_lines_are_passed_over_and_records_glued_to_them_are_found() -> None:
@@ -527,7 +527,7 @@ def test_a_real_transcript_is_followed_as_it_is_read(path: Path) -> None:
     mirror = Mirror(data, path.stem, step=50)
     assert list(mirror.items.values()) == [one for one in found.items if not isinstance(one, HiddenMessages)]
     assert mirror.notes == found.state
-    seen = claude.scan_listing(ListingScan(), split_lines(data), None)
+    seen = claude.scan_listing(ListingScan(), split_lines(data), TranscriptInfo(""))
     assert seen.messages == sum(isinstance(item, Message) for item in made.items)
     assert seen.title == made.metadata["name"]
     mirror.append(user("next", id=uuid(1)))

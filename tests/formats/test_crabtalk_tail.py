@@ -340,10 +340,10 @@ def test_facts_without_a_place_are_refused(facts: dict[str, Any]) -> None:
 @given(files(any_line), cuts)
 def test_a_listing_counts_what_would_be_followed(data: bytes, where: list[int]) -> None:
     lines = list(split_lines(data))
-    at_once = crabtalk.scan_listing(ListingScan(), lines, HEAD)
+    at_once = crabtalk.scan_listing(ListingScan(), lines, TranscriptInfo("", HEAD))
     seen = ListingScan()
     for piece in pieces(lines, where):
-        seen = crabtalk.scan_listing(seen, piece, HEAD)
+        seen = crabtalk.scan_listing(seen, piece, TranscriptInfo("", HEAD))
     assert seen == at_once
     items = crabtalk.read_tail({}, lines, WHERE).items
     assert at_once.messages == sum(isinstance(item, Message) for item in items)
@@ -351,9 +351,9 @@ def test_a_listing_counts_what_would_be_followed(data: bytes, where: list[int]) 
 
 def test_a_listing_shows_what_the_first_line_says() -> None:
     beside = next(iter(FULL.files.values())).partition(b"\n")[0]
-    seen = crabtalk.scan_listing(ListingScan(), behind_head(FULL), beside)
+    seen = crabtalk.scan_listing(ListingScan(), behind_head(FULL), TranscriptInfo("", beside))
     assert seen == ListingScan(
         messages=9, title="Fix the build!", created="2026-04-02T08:15:30.123Z", agent="crab", sender="tg:12345"
     )
-    assert crabtalk.scan_listing(seen, [], head(title="New")).title == "New"
-    assert crabtalk.scan_listing(ListingScan(), behind_head(FULL), None) == ListingScan(messages=9)
+    assert crabtalk.scan_listing(seen, [], TranscriptInfo("", head(title="New"))).title == "New"
+    assert crabtalk.scan_listing(ListingScan(), behind_head(FULL), TranscriptInfo("")) == ListingScan(messages=9)

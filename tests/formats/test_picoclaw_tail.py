@@ -532,10 +532,10 @@ def test_another_history_keeps_the_summary_and_the_keys() -> None:
 @given(files(any_line), abouts, cuts)
 def test_a_listing_counts_what_would_be_followed(data: bytes, about: bytes, where: list[int]) -> None:
     lines = list(split_lines(data))
-    at_once = picoclaw.scan_listing(ListingScan(), lines, about)
+    at_once = picoclaw.scan_listing(ListingScan(), lines, TranscriptInfo("", about))
     seen = ListingScan()
     for piece in pieces(lines, where):
-        seen = picoclaw.scan_listing(seen, piece, about)
+        seen = picoclaw.scan_listing(seen, piece, TranscriptInfo("", about))
     assert seen == at_once
     items = [item for item in held(data, about).items if isinstance(item, Message)]
     assert at_once.messages == len(items)
@@ -544,7 +544,7 @@ def test_a_listing_counts_what_would_be_followed(data: bytes, about: bytes, wher
 
 
 def test_a_listing_shows_what_picoclaw_shows() -> None:
-    seen = picoclaw.scan_listing(ListingScan(), split_lines(LINES), META)
+    seen = picoclaw.scan_listing(ListingScan(), split_lines(LINES), TranscriptInfo("", META))
     assert seen == ListingScan(
         messages=8,
         title="first <b> & \u2028 漢字",
@@ -556,7 +556,7 @@ def test_a_listing_shows_what_picoclaw_shows() -> None:
         aliases=("agent:main:main", "agent:main:telegram:direct:42"),
         scope=json.loads(META)["scope"],
     )
-    bare = picoclaw.scan_listing(ListingScan(), split_lines(LINES), None)
+    bare = picoclaw.scan_listing(ListingScan(), split_lines(LINES), TranscriptInfo(""))
     assert (bare.messages, bare.key, bare.created) == (8, "", "")
 
 
@@ -572,6 +572,6 @@ def test_a_listing_shows_what_picoclaw_shows() -> None:
 )
 def test_the_title_is_the_first_thing_the_user_said(line: bytes, title: str) -> None:
     blank = Line(0, b'{"role":"user","content":""}')
-    seen = picoclaw.scan_listing(ListingScan(), [blank, Line(0, line)], None)
+    seen = picoclaw.scan_listing(ListingScan(), [blank, Line(0, line)], TranscriptInfo(""))
     assert (seen.title, seen.messages) == (title, 1 + (line != THOUGHT))
-    assert picoclaw.scan_listing(seen, [Line(0, said("later"))], None).title == (title or "later")
+    assert picoclaw.scan_listing(seen, [Line(0, said("later"))], TranscriptInfo("")).title == (title or "later")

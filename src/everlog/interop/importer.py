@@ -10,6 +10,8 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -31,11 +33,12 @@ from everlog.interop.formats.format_types import (
     derive_id,
     extra_field,
 )
+from everlog.interop.formats.recognition import detect, read_head
 from everlog.log.line_codec import from_object, with_keys
 from everlog.model import SETTABLE, AnyRecord, Compaction, Damaged, Event, Message, Meta, Tombstone
 from everlog.ports import Store
 
-HEAD_BYTES = 64 * 1024  # read from a file to detect its format
+MAX_ANCESTORS = 5  # folders above a transcript in which a file of its program is looked for
 BATCH_BYTES = 4_000_000  # of one write, about
 BATCH = 500  # records of one write
 CHUNK = 1 << 20
@@ -105,6 +108,19 @@ class FileSource:
         """Return the content of a file."""
         return (self.path.parent / path).read_bytes()
 
+    def find_ancestor(self, name: str) -> bytes | None:
+        """Return the nearest file with this name in the folders above."""
+        for folder in islice(self.path.absolute().parents, 1, MAX_ANCESTORS + 1):
+            with suppress(OSError):
+                return (folder / name).read_bytes()
+        return None
+
+    def find_related(self, part: str) -> bytes | None:
+        """Return another transcript of the tree by a part of its file name."""
+        # A tree by date is searched from its top, any other folder alone.
+        top = next(folder for folder in self.path.absolute().parents if not folder.name.isdecimal())
+        return next((path.read_bytes() for path in sorted(top.rglob(f"*{_escape_glob(part)}*"))), None)
+
 
 def _skip_to_newline(file: Any) -> int:
     """Seek to after the next newline; return -1 if there is none."""
@@ -147,8 +163,7 @@ def find_files(paths: Sequence[Path]) -> list[Path]:
 def detect_format(path: Path, formats: Sequence[Format]) -> Format | None:
     """Detect the format of a file from its content; None if no format recognises it."""
     with path.open("rb") as file:
-        head = file.read(HEAD_BYTES)
-    return next((format for format in formats if format.recognises(path.name, head)), None)
+        return detect(path.name, read_head(file), formats)
 
 
 # --- importing ---------------------------------------------------------------------------

@@ -9,14 +9,25 @@ Sessions that the format reads are imported into a native store and exported aga
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from random import Random
 from typing import Any, ClassVar
 
 import msgspec
 
 from everlog.errors import FormatError
 from everlog.interop.exporter import export
-from everlog.interop.formats.format_types import ExportedFiles, ForeignSession, Format, InMemorySource
+from everlog.interop.formats.format_types import (
+    ExportedFiles,
+    ForeignSession,
+    HiddenMessages,
+    InMemorySource,
+    Item,
+    Line,
+    Summary,
+)
+from everlog.interop.formats.live_format import ListingScan, LiveFormat, TailState, TranscriptInfo
+from everlog.interop.formats.session_reader import metadata_of, open_source
 from everlog.interop.importer import import_session
 from everlog.model import Compaction, Message, ToolCall, assistant, tool_result, user
 from everlog.session import Session, Store
@@ -32,6 +43,7 @@ class FormatConformance:
     sessions: ClassVar[Sequence[InMemorySource]]  # valid ones, written by hand
     exact = False  # exported byte for byte; else as the same objects in the same order
     writable = True
+    one_reader = False  # whether import, live view and listing use one `SessionReader`
     # A line of an unknown type; None if the format has no place for one.
     unknown: ClassVar[bytes | None] = b'{"type":"from-the-future","uuid":"u-1","data":{"a":[1]}}'
 
@@ -103,6 +115,33 @@ class FormatConformance:
                 with _new_store() as store:
                     written = self._round_trip(store, grown)
                 assert msgspec.json.decode(self.unknown) in _objects(written.files[path])
+
+    # --- one reader
+
+    def test_import_live_view_and_listing_agree_at_every_line(self) -> None:
+        """The file grows from a cut to its end; long files are cut at random."""
+        for source in self.sessions if self.one_reader else ():
+            format = self._format
+            transcript, parts = open_source(
+                source, format.METADATA_LOCATION, format.session_id_of, format.ANCESTOR_FILE
+            )
+            lines = [line for _, part in parts for line in part]
+            imported = _ItemView(self._format.read(source).items)
+            for cut in _cuts(len(lines)):
+                followed, scan = _ItemView(), ListingScan()
+                for start, end in ((0, cut), (cut, len(lines))):
+                    followed.follow(self._format, lines[start:end], lines[:end], transcript)
+                    scan = self._format.scan_listing(scan, lines[start:end], transcript)
+                assert followed.dialogue == imported.dialogue, cut
+                assert followed.summary == imported.summary, cut
+                self._check_facts(source, scan, followed, cut)
+
+    def _check_facts(self, source: InMemorySource, scan: ListingScan, followed: _ItemView, cut: int) -> None:
+        read = self._format.read(source)
+        expected = metadata_of(scan)
+        for key in ("name", "cwd", "model", "agent", "sender", "key"):
+            assert read.metadata.get(key) == expected.get(key), (key, cut)
+        assert scan.messages == len(followed.messages), cut
 
     # --- in a store
 
@@ -184,8 +223,8 @@ class FormatConformance:
     # --- helpers
 
     @property
-    def _format(self) -> Format:
-        format_module: Format = type(self).format
+    def _format(self) -> LiveFormat:
+        format_module: LiveFormat = type(self).format
         return format_module
 
     def _round_trip(self, store: Store, source: InMemorySource) -> ExportedFiles:
@@ -206,6 +245,57 @@ class FormatConformance:
         without = b"\n".join((*lines[:number], *lines[number + 1 :]))
         read = self._format.read(_replace_file(source, path, without))
         return len(set(self._texts(self._format.read(source))) - set(self._texts(read)))
+
+
+class _ItemView:
+    """The conversation in some items, as a store would show it."""
+
+    def __init__(self, items: Iterable[Item] = ()) -> None:
+        self.messages: dict[str, Message] = {}
+        self.summary: tuple[str, str | None] | None = None  # text and first kept message
+        self._hidden: set[str] = set()
+        self._abandoned: set[str] = set()  # hidden by branches, as last reported
+        self._state: TailState = {}
+        self._add(items)
+
+    def follow(
+        self, format: LiveFormat, new: Sequence[Line], lines: Sequence[Line], transcript: TranscriptInfo
+    ) -> None:
+        """Read new lines, or all lines if the format asks for them."""
+        result = format.read_tail(self._state, new, transcript)
+        if result is None:
+            result = format.read_all(lines, transcript)
+        self._state = result.state
+        self._add(result.items)
+
+    def _add(self, items: Iterable[Item]) -> None:
+        for item in items:
+            if isinstance(item, Message):
+                self.messages.setdefault(item.id, item)
+            elif isinstance(item, Summary):
+                self.summary = item.text, item.first_kept
+            elif isinstance(item, HiddenMessages):
+                if item.extra:
+                    self._hidden |= set(item.ids)
+                else:
+                    self._abandoned = set(item.ids)
+
+    @property
+    def dialogue(self) -> list[tuple[Any, ...]]:
+        """What the messages that are shown say, with their ids."""
+        hidden = self._hidden | self._abandoned
+        return [
+            (message.id, message.role, message.content, message.tool_call_id, message.model)
+            for message in self.messages.values()
+            if message.id not in hidden
+        ]
+
+
+def _cuts(count: int) -> Sequence[int]:
+    """Return all line boundaries of a short file, random ones of a long file."""
+    if count <= MAX_CUTS:
+        return range(count + 1)
+    return sorted(Random(count).sample(range(count + 1), MAX_CUTS))
 
 
 def _new_store() -> Store:

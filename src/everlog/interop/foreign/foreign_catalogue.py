@@ -24,12 +24,12 @@ from everlog.index.foreign_transcripts import ForeignTranscripts
 from everlog.interop.foreign.foreign_files import ForeignFiles
 from everlog.interop.foreign.transcript_files import ENDING, ReadPosition, Signature, Stamp, signature
 from everlog.interop.formats.live_format import ListingScan, LiveFormat
+from everlog.interop.formats.recognition import detect, read_head
 from everlog.model import Metadata
 from everlog.ports import SessionRow
 from everlog.stores.file.disk import map_errors
 from everlog.stores.file.log_tail import Report
 
-HEAD_BYTES = 64 * 1024  # read from a file to detect its format
 MAX_DEPTH = 8  # folders below the root
 Progress = Callable[[int, int], None]
 
@@ -259,11 +259,11 @@ class ForeignCatalogue:
             map_errors(f"reading {row.path}"),
             open(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC), "rb") as file,
         ):
-            head = file.read(HEAD_BYTES)
+            head = read_head(file)
         formats = list(self._formats.values())
         if not head and len(formats) == 1:
             return formats[0]
-        return next((format for format in formats if format.recognises(path.name, head)), None)
+        return detect(path.name, head, formats)
 
     def _scan_listing(
         self, row: TranscriptRow, files: ForeignFiles, format: LiveFormat, stamps: Signature
@@ -271,9 +271,10 @@ class ForeignCatalogue:
         with map_errors(f"reading {row.path}"):
             is_rewritten = not files.is_unchanged_before(row.position)
             new_lines = files.new_lines(ReadPosition() if is_rewritten else row.position)
-            meta_bytes = files.info("").meta_bytes
+            transcript = files.info(row.name)
+            meta_bytes = transcript.meta_bytes
             old_scan = ListingScan() if is_rewritten else row.scan
-            scan = format.scan_listing(old_scan, new_lines, meta_bytes)
+            scan = format.scan_listing(old_scan, new_lines, transcript)
             chat_of = getattr(format, "chat_of", None)  # only CrabTalk's names have a number
             if chat_of is not None:
                 scan = replace(scan, chat=chat_of(row.stem, meta_bytes))

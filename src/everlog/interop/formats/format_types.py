@@ -10,13 +10,17 @@ the line.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from enum import IntEnum
+from hashlib import sha256
 from typing import Any, NamedTuple, Protocol
 from uuid import NAMESPACE_OID, uuid5
 
 import msgspec
 
+from everlog.log.line_codec import encode_other_block
 from everlog.model import AnyRecord, Event, Message, Metadata
 
+_encode = msgspec.json.Encoder(enc_hook=encode_other_block).encode
 DERIVED_KEY = "derived"  # key of a tombstone without a record in the source
 MAX_LINE_BYTES = 64_000_000  # a longer line is treated as damage
 
@@ -54,6 +58,14 @@ class Source(Protocol):
         """Return the content of a file."""
         ...
 
+    def find_ancestor(self, name: str) -> bytes | None:
+        """Return the content of the nearest file with this name in the folders above; None if there is none."""
+        ...
+
+    def find_related(self, part: str) -> bytes | None:
+        """Return another transcript of the same tree by a part of its file name; None if there is none."""
+        ...
+
 
 class InMemorySource(NamedTuple):
     """A source whose files are held in memory."""
@@ -73,6 +85,14 @@ class InMemorySource(NamedTuple):
     def read(self, path: str) -> bytes:
         """Return the content of a file."""
         return self.files[path]
+
+    def find_ancestor(self, name: str) -> bytes | None:
+        """Return the file named `../name`, if there is one."""
+        return self.files.get(f"../{name}")
+
+    def find_related(self, part: str) -> bytes | None:
+        """Return the file `../` whose name contains a text, if there is one."""
+        return next((data for path, data in self.files.items() if path.startswith("../") and part in path), None)
 
 
 def split_lines(data: bytes) -> Iterator[Line]:
@@ -143,13 +163,25 @@ class ExportedFiles(msgspec.Struct, frozen=True):
     losses: tuple[str, ...] = ()  # what the format cannot hold, as text
 
 
+class Match(IntEnum):
+    """How sure a format is that a file is one of its transcripts."""
+
+    NO = 0
+    POSSIBLE = 1  # the name or later lines say so, but the first line is missing or damaged
+    SURE = 2
+
+
 class Format(Protocol):
     """A foreign file format. A module implements it with module-level functions."""
 
     NAME: str
 
-    def recognises(self, path: str, head: bytes) -> bool:
-        """Return whether a file is such a transcript, by its first 64 KiB. Never raises."""
+    def recognises(self, path: str, head: bytes) -> Match:
+        """Return whether a file is such a transcript, by its name and its beginning. Never raises.
+
+        `head` is at least 64 KiB, and longer if the first line is: it contains the whole first
+        line, and its last line may be cut.
+        """
         ...
 
     def read(self, source: Source) -> ForeignSession:
@@ -164,6 +196,18 @@ class Format(Protocol):
 def derive_id(name: str, position: str | int) -> str:
     """Return a deterministic id for an item that has none in its file."""
     return str(uuid5(NAMESPACE_OID, f"{name} {position}"))
+
+
+def content_fingerprint(message: Message, *, with_time: bool = True) -> str:
+    """Return a digest of what a message says, equal in every copy of its session.
+
+    `with_time` also tells apart equal texts said at different times; leave it out where the format
+    stores no times.
+    """
+    said: list[object] = [message.role, message.tool_call_id, message.timestamp if with_time else ""]
+    if message.role != "toolResult":  # the full text of a large result may be in another file
+        said.append(message.content)
+    return sha256(_encode(said)).hexdigest()[:32]
 
 
 def extra_field(record: AnyRecord, key: str) -> Any:

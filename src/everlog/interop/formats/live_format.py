@@ -38,6 +38,13 @@ class TranscriptInfo(NamedTuple):
     meta_bytes: bytes | None = None  # the metadata line or file, if the format has one
     # Reads a file in the folder named like the session (`tool-results/x.txt`); None if missing.
     read_file: Callable[[str], bytes | None] = lambda _: None
+    stem: str = ""  # the transcript's file name without its extension
+    # Reads another transcript of the same tree by a part of its file name (the base of a fork);
+    # None if there is none.
+    read_related: Callable[[str], bytes | None] = lambda _: None
+    ancestor_file: bytes | None = None  # content of the format's ANCESTOR_FILE
+    # Id of one of several sessions in the same file (an inline sidechain); empty: the main one.
+    branch: str = ""
 
 
 class MirrorLog(Protocol):
@@ -99,6 +106,9 @@ class ListingScan(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     scope: dict[str, Any] | None = None
     chat: int | None = None
     skip: bool = False  # not a session of its own: not listed
+    program_id: str = ""  # the id that the program itself gave the session; empty: the file's name
+    parent: str = ""  # id of the session that started this one (a subagent, a fork)
+    branches: tuple[str, ...] = ()  # ids of further sessions in the same file
     state: TailState = msgspec.field(default_factory=dict, name="notes")  # the format's; small
 
 
@@ -114,6 +124,8 @@ class LiveFormat(Format, Protocol):
     PART_BYTES: int  # limit of a part `<stem>_part2.jsonl`; 0: a session is one file
     TOTAL_BYTES: int  # limit of all parts that its program can load; 0: none
     LINE_BYTES: int  # limit of a line that its program can read; 0: none
+    ANCESTOR_FILE: str  # name of a file in a folder above that says more about sessions; empty: none
+    IS_REWRITTEN: bool  # whether its program rewrites transcripts, dropping lines at their start
 
     def is_id(self, text: str) -> bool:
         """Return whether a text can be the id of a session."""
@@ -171,6 +183,21 @@ class LiveFormat(Format, Protocol):
         """
         ...
 
-    def scan_listing(self, scan: ListingScan, lines: Iterable[Line], meta_bytes: bytes | None) -> ListingScan:
+    def scan_listing(self, scan: ListingScan, lines: Iterable[Line], transcript: TranscriptInfo) -> ListingScan:
         """Continue a listing scan over further lines. Fast: most lines need no parsing."""
+        ...
+
+    def fingerprint(self, message: Message) -> str:
+        """Return what identifies a message in every copy of its session.
+
+        The id, where the program gives messages ids that never change; else a digest of the
+        content (see `format_types.content_fingerprint`).
+        """
+        ...
+
+    def resume_command(self, facts: ListingScan, path: str) -> tuple[str, ...]:
+        """Return the command with which the session's own program continues it; empty: none.
+
+        `path` is that of the transcript. The command is run in the session's working directory.
+        """
         ...

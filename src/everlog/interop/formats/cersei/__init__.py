@@ -31,10 +31,15 @@ from everlog.interop.formats.cersei.tail_reader import (
     session_id_of,
 )
 from everlog.interop.formats.cersei.writer import PART_BYTES, write
+from everlog.interop.formats.format_types import content_fingerprint
 from everlog.interop.formats.jsonl import head_objects
+from everlog.interop.formats.live_format import ListingScan
 from everlog.interop.formats.rust_alphanumeric import is_alphanumeric
+from everlog.model import Message
 
 __all__ = [
+    "ANCESTOR_FILE",
+    "IS_REWRITTEN",
     "LINE_BYTES",
     "METADATA_LOCATION",
     "NAME",
@@ -43,6 +48,7 @@ __all__ = [
     "build_session",
     "encode_metadata",
     "encode_record",
+    "fingerprint",
     "is_id",
     "name_fields",
     "project_directory",
@@ -50,6 +56,7 @@ __all__ = [
     "read_all",
     "read_tail",
     "recognises",
+    "resume_command",
     "scan_listing",
     "session_id_of",
     "write",
@@ -93,3 +100,17 @@ def project_directory(path: str) -> tuple[str, ...]:
     library = "".join(character if is_alphanumeric(character) or character in "-_." else "_" for character in path)
     dashes = re.sub(r"[/\\:]", "-", path)
     return library, dashes.strip("-"), dashes
+
+
+ANCESTOR_FILE = ""
+IS_REWRITTEN = False
+
+
+def fingerprint(message: Message) -> str:
+    """Return what identifies a message in every copy of its session."""
+    return content_fingerprint(message, with_time=False)
+
+
+def resume_command(facts: ListingScan, path: str) -> tuple[str, ...]:
+    """Return the command that continues the session in its own program."""
+    return ("abstract", "--resume", facts.program_id) if facts.program_id else ()

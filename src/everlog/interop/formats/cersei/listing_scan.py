@@ -15,7 +15,7 @@ from everlog.ids import epoch_ms
 from everlog.interop.formats.cersei.entries import read_messages
 from everlog.interop.formats.format_types import Line
 from everlog.interop.formats.jsonl import parse_object, text_of
-from everlog.interop.formats.live_format import ListingScan
+from everlog.interop.formats.live_format import ListingScan, TranscriptInfo
 
 _MAX_TITLE = 80  # characters
 
@@ -52,7 +52,7 @@ class _Entry(msgspec.Struct, gc=False):
 _decode = msgspec.json.Decoder(_Entry).decode
 
 
-def scan_listing(scan: ListingScan, lines: Iterable[Line], meta_bytes: bytes | None) -> ListingScan:
+def scan_listing(scan: ListingScan, lines: Iterable[Line], transcript: TranscriptInfo) -> ListingScan:
     """Continue a listing scan over further lines."""
     scanner = _ListingScanner(scan)
     for line in lines:

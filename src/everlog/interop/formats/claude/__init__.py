@@ -35,9 +35,12 @@ from everlog.interop.formats.claude.tail_reader import read_all, read_tail
 from everlog.interop.formats.claude.writer import write
 from everlog.interop.formats.format_types import ForeignSession, Source, split_lines
 from everlog.interop.formats.jsonl import parse_records
-from everlog.interop.formats.live_format import MetadataLocation
+from everlog.interop.formats.live_format import ListingScan, MetadataLocation
+from everlog.model import Message
 
 __all__ = [
+    "ANCESTOR_FILE",
+    "IS_REWRITTEN",
     "LINE_BYTES",
     "METADATA_LOCATION",
     "NAME",
@@ -46,6 +49,7 @@ __all__ = [
     "build_session",
     "encode_metadata",
     "encode_record",
+    "fingerprint",
     "is_id",
     "name_fields",
     "project_directory",
@@ -53,6 +57,7 @@ __all__ = [
     "read_all",
     "read_tail",
     "recognises",
+    "resume_command",
     "scan_listing",
     "session_id_of",
     "write",
@@ -152,3 +157,17 @@ def _parent_call(source: Source, path: str, paths: Sequence[str], agent_calls: M
     agent_id = path.rpartition("/agent-")[2].removesuffix(".jsonl")
     call_id = metadata.pop("toolUseId", None) or agent_calls.get(agent_id)
     return {**metadata, "toolCallId": call_id} if isinstance(call_id, str) else metadata
+
+
+ANCESTOR_FILE = ""
+IS_REWRITTEN = False
+
+
+def fingerprint(message: Message) -> str:
+    """Return what identifies a message in every copy of its session."""
+    return message.id
+
+
+def resume_command(facts: ListingScan, path: str) -> tuple[str, ...]:
+    """Return the command that continues the session in its own program."""
+    return ("claude", "--resume", facts.program_id) if facts.program_id else ()

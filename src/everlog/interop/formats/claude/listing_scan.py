@@ -16,7 +16,7 @@ from everlog.interop.formats.claude.chain import CHAIN_TYPES, MESSAGE_TYPES
 from everlog.interop.formats.claude.session_titles import TITLE_KEYS, Titles
 from everlog.interop.formats.format_types import MAX_LINE_BYTES, Line
 from everlog.interop.formats.jsonl import parse_object, parse_records
-from everlog.interop.formats.live_format import ListingScan
+from everlog.interop.formats.live_format import ListingScan, TranscriptInfo
 
 
 class _Block(msgspec.Struct, gc=False):
@@ -50,7 +50,7 @@ class _ScanState(msgspec.Struct, omit_defaults=True, rename={"is_subagent": "inn
 _decode = msgspec.json.Decoder(_ScannedRecord).decode
 
 
-def scan_listing(scan: ListingScan, lines: Iterable[Line], meta_bytes: bytes | None) -> ListingScan:
+def scan_listing(scan: ListingScan, lines: Iterable[Line], transcript: TranscriptInfo) -> ListingScan:
     """Continue a listing scan over further lines."""
     return _ListingScanner(scan).scan(lines)
 

@@ -44,7 +44,15 @@ from everlog.interop.formats.crabtalk.tail_reader import (
     scan_listing,
     session_id_of,
 )
-from everlog.interop.formats.format_types import ExportedFiles, ForeignSession, Item, Source, Summary, derive_id
+from everlog.interop.formats.format_types import (
+    ExportedFiles,
+    ForeignSession,
+    Item,
+    Source,
+    Summary,
+    content_fingerprint,
+    derive_id,
+)
 from everlog.interop.formats.jsonl import (
     Row,
     attach_preserved,
@@ -57,6 +65,7 @@ from everlog.interop.formats.jsonl import (
     text_of,
     unreadable_event,
 )
+from everlog.interop.formats.live_format import ListingScan
 from everlog.interop.formats.writer import (
     FileBuilder,
     Losses,
@@ -68,7 +77,9 @@ from everlog.interop.formats.writer import (
 from everlog.model import AnyRecord, Compaction, Event, File, Image, Message, Metadata, OtherBlock, Thinking, ToolCall
 
 __all__ = [
+    "ANCESTOR_FILE",
     "HAS_UPTIME",
+    "IS_REWRITTEN",
     "LINE_BYTES",
     "METADATA_LOCATION",
     "META_EVENT",
@@ -81,6 +92,7 @@ __all__ = [
     "encode_metadata",
     "encode_record",
     "file_name",
+    "fingerprint",
     "is_id",
     "name_fields",
     "parse_name",
@@ -90,6 +102,7 @@ __all__ = [
     "read_message",
     "read_tail",
     "recognises",
+    "resume_command",
     "scan_listing",
     "session_id_of",
     "slug",
@@ -239,3 +252,17 @@ def _build_meta(metadata: Metadata, meta_event: Event | None) -> dict[str, Any]:
         uptime = meta.get("uptime_secs")
         meta["uptime_secs"] = metadata.uptime_secs + (uptime if isinstance(uptime, int) else 0)
     return meta
+
+
+ANCESTOR_FILE = ""
+IS_REWRITTEN = False
+
+
+def fingerprint(message: Message) -> str:
+    """Return what identifies a message in every copy of its session."""
+    return content_fingerprint(message, with_time=False)
+
+
+def resume_command(facts: ListingScan, path: str) -> tuple[str, ...]:
+    """Return the command that continues the session in its own program."""
+    return ()

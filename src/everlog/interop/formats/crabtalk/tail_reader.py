@@ -127,10 +127,10 @@ class _Plain(msgspec.Struct, forbid_unknown_fields=True, gc=False):
 _plain = msgspec.json.Decoder(_Plain)
 
 
-def scan_listing(scan: ListingScan, lines: Iterable[Line], meta_bytes: bytes | None) -> ListingScan:
+def scan_listing(scan: ListingScan, lines: Iterable[Line], transcript: TranscriptInfo) -> ListingScan:
     """Continue a listing scan over further lines."""
     messages = scan.messages + sum(_is_message(line.data) for line in lines)
-    meta = parse_meta(meta_bytes)
+    meta = parse_meta(transcript.meta_bytes)
     if not meta:
         return replace(scan, messages=messages)
     return replace(

@@ -12,7 +12,9 @@ under `pi`, without the content that the record has itself.
 
 from __future__ import annotations
 
+from everlog.interop.formats.format_types import content_fingerprint
 from everlog.interop.formats.jsonl import head_objects
+from everlog.interop.formats.live_format import ListingScan
 from everlog.interop.formats.pi.entries import NAME
 from everlog.interop.formats.pi.entry_builder import encode_metadata, encode_record
 from everlog.interop.formats.pi.listing_scan import scan_listing
@@ -30,8 +32,11 @@ from everlog.interop.formats.pi.tail_reader import (
     session_id_of,
 )
 from everlog.interop.formats.pi.writer import write
+from everlog.model import Message
 
 __all__ = [
+    "ANCESTOR_FILE",
+    "IS_REWRITTEN",
     "LINE_BYTES",
     "METADATA_LOCATION",
     "NAME",
@@ -40,12 +45,14 @@ __all__ = [
     "build_session",
     "encode_metadata",
     "encode_record",
+    "fingerprint",
     "is_id",
     "name_fields",
     "read",
     "read_all",
     "read_tail",
     "recognises",
+    "resume_command",
     "scan_listing",
     "session_id_of",
     "write",
@@ -61,3 +68,17 @@ def recognises(path: str, head: bytes) -> bool:
         and isinstance(first.get("id"), str)
         and isinstance(first.get("timestamp"), str)
     )
+
+
+ANCESTOR_FILE = ""
+IS_REWRITTEN = False
+
+
+def fingerprint(message: Message) -> str:
+    """Return what identifies a message in every copy of its session."""
+    return content_fingerprint(message)
+
+
+def resume_command(facts: ListingScan, path: str) -> tuple[str, ...]:
+    """Return the command that continues the session in its own program."""
+    return ("pi", "--session", path)

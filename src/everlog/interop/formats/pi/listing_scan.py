@@ -13,7 +13,7 @@ import msgspec
 from everlog.ids import epoch_ms
 from everlog.interop.formats.format_types import Line
 from everlog.interop.formats.jsonl import Row, parse_object, text_of
-from everlog.interop.formats.live_format import ListingScan
+from everlog.interop.formats.live_format import ListingScan, TranscriptInfo
 from everlog.interop.formats.pi.entries import read_message
 
 _MAX_TITLE = 80  # characters
@@ -38,7 +38,7 @@ class _Entry(msgspec.Struct, gc=False):
 _decode = msgspec.json.Decoder(_Entry).decode
 
 
-def scan_listing(scan: ListingScan, lines: Iterable[Line], meta_bytes: bytes | None) -> ListingScan:
+def scan_listing(scan: ListingScan, lines: Iterable[Line], transcript: TranscriptInfo) -> ListingScan:
     """Continue a listing scan over further lines."""
     listing = _ListingFold(scan)
     for line in lines:

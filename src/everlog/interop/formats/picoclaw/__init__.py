@@ -14,7 +14,9 @@ kept as text, because they have nanoseconds.
 
 from __future__ import annotations
 
+from everlog.interop.formats.format_types import content_fingerprint
 from everlog.interop.formats.jsonl import head_objects
+from everlog.interop.formats.live_format import ListingScan
 from everlog.interop.formats.picoclaw.entry_builder import build_session, encode_metadata, encode_record, name_fields
 from everlog.interop.formats.picoclaw.history_edits import encode_history, reclaim_lines, truncate
 from everlog.interop.formats.picoclaw.lines import (
@@ -38,8 +40,11 @@ from everlog.interop.formats.picoclaw.tail_reader import (
     session_id_of,
 )
 from everlog.interop.formats.picoclaw.writer import write
+from everlog.model import Message
 
 __all__ = [
+    "ANCESTOR_FILE",
+    "IS_REWRITTEN",
     "LINE_BYTES",
     "MAX_READABLE_BYTES",
     "METADATA_LOCATION",
@@ -53,6 +58,7 @@ __all__ = [
     "encode_metadata",
     "encode_record",
     "file_stem",
+    "fingerprint",
     "is_id",
     "name_fields",
     "read",
@@ -60,6 +66,7 @@ __all__ = [
     "read_tail",
     "reclaim_lines",
     "recognises",
+    "resume_command",
     "scan_listing",
     "session_id_of",
     "truncate",
@@ -85,3 +92,17 @@ def recognises(path: str, head: bytes) -> bool:
         has_keys = any(key in value for key in (*PICOCLAW_KEYS, "tool_calls"))
         is_match = is_match or has_key_name or has_keys
     return is_match
+
+
+ANCESTOR_FILE = ""
+IS_REWRITTEN = True
+
+
+def fingerprint(message: Message) -> str:
+    """Return what identifies a message in every copy of its session."""
+    return content_fingerprint(message)
+
+
+def resume_command(facts: ListingScan, path: str) -> tuple[str, ...]:
+    """Return the command that continues the session in its own program."""
+    return ()

@@ -165,7 +165,7 @@ class _Plain(msgspec.Struct, forbid_unknown_fields=True, gc=False):
 _plain = msgspec.json.Decoder(_Plain)
 
 
-def scan_listing(scan: ListingScan, lines: Iterable[Line], meta_bytes: bytes | None) -> ListingScan:
+def scan_listing(scan: ListingScan, lines: Iterable[Line], transcript: TranscriptInfo) -> ListingScan:
     """Continue a listing scan; the title is the first user message, as in PicoClaw's own list."""
     messages, title, model = scan.messages, scan.title, scan.model
     for line in lines:
@@ -176,7 +176,7 @@ def scan_listing(scan: ListingScan, lines: Iterable[Line], meta_bytes: bytes | N
         role, text, message_model = message
         title = title or (_shorten(text) if role == "user" else "")
         model = message_model or model
-    meta = parse_meta(meta_bytes)
+    meta = parse_meta(transcript.meta_bytes)
     result = replace(scan, messages=messages, title=title, model=model)
     if meta is None:
         return result
