@@ -197,10 +197,10 @@ def is_foreign(root: Path) -> bool:
     """Tell whether a directory holds sessions of another program and no native store."""
     if not root.is_dir() or any((root / name).exists() for name in _NATIVE_NAMES):
         return False
-    from everlog.interop.importer import detect_format, find_files  # noqa: PLC0415 - not for every store
+    from everlog.interop.transcript_sources import detect_format, find_files  # noqa: PLC0415 - not for every store
 
     formats = load_formats(*LIVE_FORMATS)
-    files = (file for file in find_files([root]) if file.suffix == ".jsonl")
+    files = (file for file in find_files([root])[0] if file.suffix == ".jsonl")
     with suppress(OSError):
         return any(detect_format(file, formats) for file in islice(files, 20))
     return False

@@ -28,28 +28,39 @@ def import_(paths: tuple[Path, ...], name: str, as_json: bool) -> int:
     """Import sessions of other programs from files or folders.
 
     The format is detected from a file's content. The source is not changed. Sessions are imported
-    completely; damaged lines are kept and reported. Importing again adds only new records.
+    completely; damaged lines are kept and reported. Importing again adds only new records. Two
+    files with the same id that say different things become two sessions. Files that are not
+    sessions are named with the reason.
     """
     from everlog.app import load_formats
-    from everlog.interop.importer import find_files, import_files
+    from everlog.interop.importer import ImportResult, import_files
+    from everlog.interop.transcript_sources import find_files
 
-    files = find_files(paths)
+    files, skipped = find_files(paths)
     formats = load_formats() if name == "auto" else load_formats(name)
     with open_root() as store, output.progress("importing files") as on_progress:
         results = list(import_files(store.port, files, formats, progress=on_progress))
+    results += [ImportResult(path=file.path, problem=file.reason) for file in skipped]
     return _print_results(results, _print_imported, "no files were found", as_json)
 
 
 def _print_imported(result: ImportResult) -> None:
     name = output.one_line(Path(result.path).name)
-    new = f"{result.added} new" if result.added != result.records_out else "all new"
-    records = output.plural(result.records_out, "record")
-    print(f"{name} → {result.id}, {result.format}: {records}, {new}")
+    print(f"{name} → {result.id}, {result.format}: {_describe_counts(result)}")
     for child in result.children:
-        count = output.plural(child.records_out, "record")
-        print(f"  {output.one_line(child.path)} → {child.id}, {count}")
-    for text in (*result.lost, *(text for child in result.children for text in child.lost)):
-        output.warn(f"{name}: {text}")
+        print(f"  {output.one_line(child.path)} → {child.id}: {_describe_counts(child)}")
+    for item in (result, *result.children):
+        if item.differs_from is not None:
+            output.warn(f"{name}: goes another way than {item.differs_from}, so it is a session of its own")
+        for text in item.problems:
+            output.warn(f"{name}: {text}")
+
+
+def _describe_counts(result: ImportResult) -> str:
+    records = output.plural(result.records_in, "record")
+    counts = {"new": result.stored, "already there": result.already_there, "LOST": result.lost}
+    shown = [f"{count} {word}" for word, count in counts.items() if count]
+    return f"{records}, {', '.join(shown) if result.stored != result.records_in else 'all new'}"
 
 
 def _print_results(results: Sequence[R], print_result: Callable[[R], None], none_found: str, as_json: bool) -> int:

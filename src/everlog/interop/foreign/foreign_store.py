@@ -329,7 +329,7 @@ class ForeignStore(SessionOpener, Reporting, Reclaimable):
 
     def verify(self, session: str) -> tuple[Damaged, ...]:
         """Return the bytes in the files that are not records."""
-        from everlog.interop.importer import FileSource  # noqa: PLC0415 - rarely needed
+        from everlog.interop.transcript_sources import FileSource  # noqa: PLC0415 - rarely needed
 
         row = self._find_row(session)
         format = self._format(row.format)

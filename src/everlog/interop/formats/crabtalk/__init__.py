@@ -254,6 +254,7 @@ def _build_meta(metadata: Metadata, meta_event: Event | None) -> dict[str, Any]:
     return meta
 
 
+KEYS: frozenset[str] = frozenset()
 ANCESTOR_FILE = ""
 IS_REWRITTEN = False
 

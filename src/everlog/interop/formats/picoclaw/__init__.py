@@ -94,6 +94,7 @@ def recognises(path: str, head: bytes) -> bool:
     return is_match
 
 
+KEYS: frozenset[str] = frozenset()
 ANCESTOR_FILE = ""
 IS_REWRITTEN = True
 
