@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from everlog.interop.formats.format_types import ExportedFiles
     from everlog.interop.importer import ImportResult
     from everlog.interop.legacy_import import MigrationResult
+    from everlog.ports import SkippedFile
 
 READABLE = ("auto", "claude", "codex", "cersei", "crabtalk", "gemini", "picoclaw", "pi")
 R = TypeVar("R", "ImportResult", "MigrationResult")
@@ -33,15 +34,14 @@ def import_(paths: tuple[Path, ...], name: str, as_json: bool) -> int:
     sessions are named with the reason.
     """
     from everlog.app import load_formats
-    from everlog.interop.importer import ImportResult, import_files
+    from everlog.interop.importer import import_files
     from everlog.interop.transcript_sources import find_files
 
     files, skipped = find_files(paths)
     formats = load_formats() if name == "auto" else load_formats(name)
     with open_root() as store, output.progress("importing files") as on_progress:
         results = list(import_files(store.port, files, formats, progress=on_progress))
-    results += [ImportResult(path=file.path, problem=file.reason) for file in skipped]
-    return _print_results(results, _print_imported, "no files were found", as_json)
+    return _print_results(results, _print_imported, "no files were found", as_json, skipped)
 
 
 def _print_imported(result: ImportResult) -> None:
@@ -63,11 +63,20 @@ def _describe_counts(result: ImportResult) -> str:
     return f"{records}, {', '.join(shown) if result.stored != result.records_in else 'all new'}"
 
 
-def _print_results(results: Sequence[R], print_result: Callable[[R], None], none_found: str, as_json: bool) -> int:
-    """Print the result of each file, then those that were skipped; return the exit code."""
+def _print_results(
+    results: Sequence[R],
+    print_result: Callable[[R], None],
+    none_found: str,
+    as_json: bool,
+    others: Sequence[SkippedFile] = (),
+) -> int:
+    """Print the result of each file, then those that were skipped; return the exit code.
+
+    `others` are files that nobody would take for a session: they are named, and are no failure.
+    """
     failures = [result for result in results if result.problem]
     if as_json:
-        output.print_json({"files": results})
+        output.print_json({"files": results, **({"skipped": others} if others else {})})
     else:
         for result in results:
             if not result.problem:
@@ -76,6 +85,8 @@ def _print_results(results: Sequence[R], print_result: Callable[[R], None], none
             output.info(none_found)
     for result in failures:
         output.warn(f"skipped {result.path}: {result.problem}")
+    for file in () if as_json else others:
+        output.info(f"skipped {output.one_line(file.path)}: {file.reason}")
     return 1 if failures else 0
 
 

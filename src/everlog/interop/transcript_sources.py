@@ -5,14 +5,14 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import suppress
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from everlog.interop.directory_walk import FoundFile, SkippedFile, walk
+from everlog.interop.directory_walk import FoundFile, walk
 from everlog.interop.formats.format_types import MAX_LINE_BYTES, Format, Line
 from everlog.interop.formats.recognition import detect, explain_refusal, read_head
+from everlog.ports import SkippedFile
 
 ENDINGS = (".jsonl", ".json")
 MAX_ANCESTORS = 5  # folders above a transcript in which a file of its program is looked for
@@ -63,16 +63,26 @@ class FileSource:
 
     def find_ancestor(self, name: str) -> bytes | None:
         """Return the nearest file with this name in the folders above."""
-        for folder in islice(self.path.absolute().parents, 1, MAX_ANCESTORS + 1):
-            with suppress(OSError):
-                return (folder / name).read_bytes()
-        return None
+        path = ancestor_path(self.path.parent, name)
+        return None if path is None else path.read_bytes()
 
     def find_related(self, part: str) -> bytes | None:
         """Return another transcript of the tree by a part of its file name."""
-        # A tree by date is searched from its top, any other folder alone.
-        top = next(folder for folder in self.path.absolute().parents if not folder.name.isdecimal())
-        return next((path.read_bytes() for path in sorted(top.rglob(f"*{_escape_glob(part)}*"))), None)
+        return read_related(self.path.parent, part)
+
+
+def ancestor_path(folder: Path, name: str) -> Path | None:
+    """Return the path of the nearest file with this name above a folder, or None."""
+    above = (parent / name for parent in islice(folder.absolute().parents, MAX_ANCESTORS))
+    return next((path for path in above if path.is_file()), None)
+
+
+def read_related(folder: Path, part: str) -> bytes | None:
+    """Return a transcript of the same tree by a part of its file name, or None."""
+    # A tree by date is searched from its top, any other folder alone.
+    parents = (folder.absolute(), *folder.absolute().parents)
+    top = next(parent for parent in parents if not parent.name.isdecimal())
+    return next((path.read_bytes() for path in sorted(top.rglob(f"*{_escape_glob(part)}*"))), None)
 
 
 def _skip_to_newline(file: Any) -> int:
@@ -104,7 +114,8 @@ def find_files(paths: Iterable[Path]) -> tuple[list[Path], list[SkippedFile]]:
             continue
         for entry in walk(path, ENDINGS):
             if isinstance(entry, FoundFile):
-                files.append(path / entry.path)
+                if not entry.parent:  # a subagent's comes with its session
+                    files.append(path / entry.path)
             else:
                 skipped.append(SkippedFile(str(path / entry.path), entry.reason or explain_file(path / entry.path, ())))
     return files, skipped

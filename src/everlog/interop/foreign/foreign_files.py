@@ -13,12 +13,12 @@ from contextlib import contextmanager, suppress
 from zlib import crc32
 
 from everlog.errors import ConflictError, FormatError, StoreFullError
+from everlog.interop.directory_walk import Stamp
 from everlog.interop.foreign.transcript_files import (
     ENDING,
     START_POSITION,
     AppendedLines,
     ReadPosition,
-    Stamp,
     Transcript,
     open_for_reading,
     stamp_in,
