@@ -206,6 +206,17 @@ def is_foreign(root: Path) -> bool:
     return False
 
 
+def unrecognised_files(root: Path) -> Sequence[ports.SkippedFile]:
+    """Return the files of a directory that holds no store of ours, with the reason why they are no sessions."""
+    if not root.is_dir() or any((root / name).exists() for name in _NATIVE_NAMES):
+        return ()
+    from everlog.interop.transcript_sources import explain_file, find_files  # noqa: PLC0415 - not for every store
+
+    files, skipped = find_files([root])
+    formats = load_formats()
+    return [*skipped, *(ports.SkippedFile(str(file), explain_file(file, formats)) for file in files)]
+
+
 def _join_stores(
     port: ports.Store, root: Path, settings: Settings, progress: Callable[[int, int], None] | None
 ) -> ports.Store:

@@ -435,6 +435,17 @@ class Metadata(msgspec.Struct, frozen=True, kw_only=True, rename="camel", gc=Fal
         return self.run is not None or bool(self.waiting)
 
     @property
+    def resume_command(self) -> str:
+        """The shell command that continues the session in its own program; empty if it has none."""
+        import shlex  # noqa: PLC0415 - few callers
+
+        command, cwd = self.extra.get("resume"), self.extra.get("cwd")
+        if not isinstance(command, list | tuple):
+            return f"everlog chat --resume {self.id}"
+        folder = f"cd {shlex.quote(cwd)} && " if isinstance(cwd, str) and cwd else ""
+        return folder + shlex.join(map(str, command)) if command else ""
+
+    @property
     def thread(self) -> str:
         """The name its chats are numbered under: the key, or the pair of agent and sender."""
         return self.key or pair(self.agent, self.sender)

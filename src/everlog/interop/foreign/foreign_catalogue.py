@@ -82,12 +82,7 @@ class TranscriptRow(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
     def session_row(self, session: str) -> SessionRow:
         """Return the session as a listing shows it."""
         scan, modified = self.scan, self.modified_ns / 1e9
-        extra = {
-            "cwd": scan.cwd,
-            "agents": self.agents,
-            "parent": {"id": self.parent_id} if self.parent_id else None,
-            "resume": self.resume,
-        }
+        extra = {"cwd": scan.cwd, "agents": self.agents, "parent": {"id": self.parent_id} if self.parent_id else None}
         last = _normalize_time(scan.last) or (timestamp(modified) if scan.messages else "")
         metadata = Metadata(
             id=session,
@@ -103,7 +98,7 @@ class TranscriptRow(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
             aliases=scan.aliases,
             scope=scan.scope,
             chat=scan.chat,
-            extra={key: value for key, value in extra.items() if value},
+            extra={"resume": self.resume, **{key: value for key, value in extra.items() if value}},
         )
         return SessionRow(metadata, sum(self.sizes), max(len(self.sizes), 1))
 

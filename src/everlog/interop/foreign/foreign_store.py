@@ -290,7 +290,8 @@ class ForeignStore(SessionOpener, Reporting, Reclaimable, DirectoryBacked):
         sessions = self._catalogue.sessions()
 
         def ids_with_prefix(letters: str) -> list[str]:
-            return [session for session in sessions if session.startswith(letters)]
+            ids = (session for session, row in sessions.items() if not row.is_child or ":" in letters)
+            return [session for session in ids if session.startswith(letters)]
 
         def holder(key: str) -> tuple[str, int] | None:
             session = self._find_holder(key) or self._find_derived(key)

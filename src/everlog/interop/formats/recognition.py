@@ -64,7 +64,9 @@ def detect(path: str, head: bytes, formats: Sequence[F]) -> F | None:
 
 
 def explain_refusal(path: str, head: bytes, formats: Sequence[Format]) -> str:
-    """Return why a file is not a session of these formats: what it is, or what it is near to."""
+    """Return why a file is not a session that can be used in place: what it is, or what it is near to."""
+    if (format := detect(path, head, formats)) is not None:
+        return f"a {format.NAME} session, which everlog sessions import reads"
     if path in _COMPANIONS:
         return f"not a session: {_COMPANIONS[path]}"
     if not head:
