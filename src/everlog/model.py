@@ -157,6 +157,11 @@ class Message(Record, frozen=True, kw_only=True, tag="message", gc=False):
         return "\n".join(block.text for block in self.content if isinstance(block, Text))
 
     @property
+    def is_typed(self) -> bool:
+        """Whether it is a user's message that no program inserted in the user's name."""
+        return self.role == "user" and self.sender != PROGRAM
+
+    @property
     def tool_calls(self) -> tuple[ToolCall, ...]:
         """The tool calls among its blocks."""
         return tuple(block for block in self.content if isinstance(block, ToolCall))

@@ -18,10 +18,9 @@ from typing import TYPE_CHECKING, Any, TextIO
 from everlog.render import humanize
 
 if TYPE_CHECKING:
-    from everlog.ports import SkippedFile
     from rich.console import Console
 
-    from everlog.ports import SessionRow
+    from everlog.ports import SessionRow, SkippedFile
 
 ELASTIC_PIPED = 48  # width of the elastic column in piped output
 BAR_DELAY = 0.2  # seconds before a progress bar is drawn
