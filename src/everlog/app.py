@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from everlog.agent.tools import Function
     from everlog.aio import AsyncStore
     from everlog.interop.foreign.foreign_store import ForeignStore
-    from everlog.interop.formats.format_types import Format
     from everlog.interop.formats.live_format import LiveFormat
     from everlog.model import UsageRow
     from everlog.ports import Provider, Toolset, Transferable
@@ -183,7 +182,7 @@ def _open_foreign(
     # A mirror has no limits of its own: those of the foreign format apply.
     session = replace(settings.session, total_bytes=0, line_bytes=1 << 40)
     mirror = FileStore(derived, replace(settings, session=session))
-    formats = cast("list[LiveFormat]", load_formats(*names))
+    formats = load_formats(*names)
 
     def archive_files(paths: Sequence[Path]) -> object:
         from everlog.interop.archive.backup import copy  # noqa: PLC0415 - only before a reclaim
@@ -371,11 +370,11 @@ LIVE_FORMATS = ("claude", "cersei", "pi", "crabtalk", "picoclaw")  # those that 
 _NATIVE_NAMES = ("sessions", "index.db", "config.toml", "run")  # which only a native store has
 
 
-def load_formats(*names: str) -> list[Format]:
+def load_formats(*names: str) -> list[LiveFormat]:
     """Load the formats of other programs by name; without names, all of them."""
     from importlib import import_module  # noqa: PLC0415 - each is loaded when it is needed
 
-    return [cast("Format", import_module(f"everlog.interop.formats.{name}")) for name in names or FORMATS]
+    return [cast("LiveFormat", import_module(f"everlog.interop.formats.{name}")) for name in names or FORMATS]
 
 
 def make_counter(settings: Settings) -> TokenCounter:

@@ -15,7 +15,7 @@ INSERTED = Message(role="user", content=(Text("I prefer tabs, always."),), sende
 
 def conversation(store: Store) -> Session:
     session = store.create()
-    session.append([INSERTED, user("hello"), assistant("hi")])
+    session.append_many([INSERTED, user("hello"), assistant("hi")])
     return session
 
 

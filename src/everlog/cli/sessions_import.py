@@ -127,6 +127,9 @@ def export(*, session_id: str, name: str, folder: Path, redact: bool, as_json: b
                 output.info(f"{output.plural(covered, 'secret')} redacted (--no-redact keeps them)")
         else:
             written = exporter.export(session, *load_formats(name))
+    if not as_json:
+        for text in written.losses:  # before anything is written
+            output.warn(f"left out: {text}")
     existing = [path for path in written.files if (folder / path).exists()]
     if existing:
         raise ConflictError(f"{folder / existing[0]} already exists", hint="use another --output")
@@ -142,8 +145,6 @@ def export(*, session_id: str, name: str, folder: Path, redact: bool, as_json: b
         return
     for file in files:
         print(output.one_line(file))
-    for text in written.losses:
-        output.warn(f"left out: {text}")
 
 
 @command()

@@ -17,6 +17,7 @@ from msgspec.structs import replace
 from everlog.errors import EverlogError, FormatError
 from everlog.ids import is_name
 from everlog.interop.formats.format_types import DamagedBytes, ForeignSession, Format, HiddenMessages, derive_id
+from everlog.interop.formats.live_format import ListingScan, LiveFormat
 from everlog.interop.import_target import ImportTarget, hide_before_summaries
 from everlog.interop.transcript_sources import FileSource, detect_format, explain_file
 from everlog.model import SETTABLE, Meta
@@ -42,7 +43,7 @@ class ImportResult(msgspec.Struct, frozen=True, kw_only=True, rename="camel", om
 def import_files(
     store: Store,
     files: Sequence[Path],
-    formats: Sequence[Format],
+    formats: Sequence[LiveFormat],
     *,
     progress: Callable[[int, int], None] | None = None,
 ) -> Iterator[ImportResult]:
@@ -52,8 +53,12 @@ def import_files(
             format = detect_format(file, formats)
             if format is None:
                 raise FormatError(explain_file(file, formats))
-            result = import_session(store, format, format.read(FileSource(file)))
-            yield replace(result, path=str(file))
+            source = format.read(FileSource(file))
+            # Where the file is, its own program can go on with it.
+            command = format.resume_command(ListingScan(program_id=source.session_id), str(file.absolute()))
+            if command:
+                source = replace(source, metadata={**source.metadata, "resume": command})
+            yield replace(import_session(store, format, source), path=str(file))
         except EverlogError as error:
             yield ImportResult(path=str(file), problem=str(error))
         except OSError as error:

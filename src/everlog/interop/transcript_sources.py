@@ -11,7 +11,7 @@ from typing import Any
 
 from everlog.interop.directory_walk import FoundFile, walk
 from everlog.interop.formats.format_types import MAX_LINE_BYTES, Format, Line
-from everlog.interop.formats.recognition import detect, explain_refusal, read_head
+from everlog.interop.formats.recognition import F, detect, explain_refusal, read_head
 from everlog.ports import SkippedFile
 
 ENDINGS = (".jsonl", ".json")
@@ -121,7 +121,7 @@ def find_files(paths: Iterable[Path]) -> tuple[list[Path], list[SkippedFile]]:
     return files, skipped
 
 
-def detect_format(path: Path, formats: Sequence[Format]) -> Format | None:
+def detect_format(path: Path, formats: Sequence[F]) -> F | None:
     """Detect the format of a file from its content; None if no format recognises it."""
     with path.open("rb") as file:
         return detect(path.name, read_head(file), formats)
