@@ -350,7 +350,8 @@ class ForeignCatalogue:
     def _assign_ids(self) -> None:
         """Assign ids to all sessions: of several with one name, the one created first has it as its id.
 
-        So an id never goes from one conversation to another when one of them grows. A session that another one started has that one's id before its own.
+        So an id never goes from one conversation to another when one of them grows. A session that
+        another one started has that one's id before its own.
         """
         assert self._rows is not None
         listed = [row for row in self._rows.values() if row.format and (row.is_child or not row.scan.skip)]
