@@ -1,0 +1,112 @@
+"""The real Claude Code, headless: a home of its own, a model on loopback, and what it sent of a conversation."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shlex
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from tests.real.fake_models import FakeModels, Json
+
+# `make test-real` installs the wheel there that carries the program.
+PROGRAM = Path(sys.prefix) / "real" / "claude" / "claude_agent_sdk" / "_bundled" / "claude"
+MODEL = "claude-sonnet-4-5"
+_REMINDER = re.compile(r"<system-reminder>.*?</system-reminder>", re.DOTALL)
+_NOTIFICATION = re.compile(r"<task-notification>.*</task-notification>", re.DOTALL)
+
+
+class ClaudeCli:
+    """One user with one project, and no way to any model but the fake one."""
+
+    def __init__(self, home: Path, models: FakeModels) -> None:
+        self.models = models
+        self.work = home / "work"
+        self.projects = home / ".claude" / "projects"
+        self.work.mkdir(parents=True)
+        self._environment = {
+            "PATH": os.pathsep.join((str(PROGRAM.parent), "/usr/local/bin:/usr/bin:/bin")),
+            "LANG": "C.UTF-8",
+            "HOME": str(home),
+            "TMPDIR": str(home),
+            "CLAUDE_CONFIG_DIR": str(home / ".claude"),
+            "ANTHROPIC_BASE_URL": models.url,
+            "ANTHROPIC_API_KEY": "test",
+            "NO_PROXY": "127.0.0.1",
+            "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1",
+            "DISABLE_AUTOUPDATER": "1",
+            "DISABLE_ERROR_REPORTING": "1",
+            "DISABLE_TELEMETRY": "1",
+        }
+
+    def run(self, prompt: str, *flags: str) -> list[Json]:
+        """Give it a prompt, and return the requests that it sent until it ended."""
+        return self.shell(shlex.join(["claude", *flags]), prompt)
+
+    def shell(self, command: str, prompt: str) -> list[Json]:
+        """Give a prompt to what a command line starts."""
+        before = len(self.models.requests)
+        headless = ["-p", "--model", MODEL, "--output-format", "json", "--", prompt]
+        done = subprocess.run(
+            ["sh", "-c", f"{command} {shlex.join(headless)}"],
+            env=self._environment,
+            cwd=self.work,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=False,
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
+        assert json.loads(done.stdout)["is_error"] is False, done.stdout
+        return self.models.requests[before:]
+
+    def start(self, session_id: str, prompt: str) -> list[Json]:
+        """Begin a session."""
+        return self.run(prompt, "--session-id", session_id)
+
+    def resume(self, session_id: str, prompt: str) -> list[Json]:
+        """Go on with a session."""
+        return self.run(prompt, "--resume", session_id)
+
+    def transcript(self, session_id: str) -> Path:
+        """Return the file of a session."""
+        (path,) = self.projects.glob(f"*/{session_id}.jsonl")
+        return path
+
+
+def conversation(request: Json) -> list[str]:
+    """Return what a request says, block by block, without the reminders that the program adds each time."""
+    return [part for message in request["messages"] for part in _parts(message["role"], message["content"])]
+
+
+def _parts(role: str, content: Any) -> Iterator[str]:
+    blocks = [{"type": "text", "text": content}] if isinstance(content, str) else content
+    for block in blocks:
+        match block["type"]:
+            case "text":
+                if words := spoken(block["text"]):
+                    yield f"{role}: {words}"
+            case "tool_use":
+                yield f"{role}: call {block['id']} {block['name']} {json.dumps(block['input'], sort_keys=True)}"
+            case "tool_result":
+                yield f"{role}: result {block['tool_use_id']} {spoken(_plain(block['content']))}"
+            case kind:
+                yield f"{role}: {kind}"
+
+
+def spoken(text: str) -> str:
+    """Return a text without reminders; a notification of the program inside one is part of the conversation."""
+    notification = _NOTIFICATION.search(text)
+    return notification[0] if notification else _REMINDER.sub("", text).strip()
+
+
+def _plain(content: Any) -> str:
+    if isinstance(content, str):
+        return content
+    return "".join(block["text"] for block in content if block["type"] == "text")
