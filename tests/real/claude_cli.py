@@ -10,6 +10,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from time import monotonic, sleep
 from typing import Any
 
 from tests.real.fake_models import FakeModels, Json
@@ -17,6 +18,7 @@ from tests.real.fake_models import FakeModels, Json
 # `make test-real` installs the wheel there that carries the program.
 PROGRAM = Path(sys.prefix) / "real" / "claude" / "claude_agent_sdk" / "_bundled" / "claude"
 MODEL = "claude-sonnet-4-5"
+SECONDS = 120
 _REMINDER = re.compile(r"<system-reminder>.*?</system-reminder>", re.DOTALL)
 _NOTIFICATION = re.compile(r"<task-notification>.*</task-notification>", re.DOTALL)
 
@@ -59,12 +61,36 @@ class ClaudeCli:
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,
-            timeout=120,
+            timeout=SECONDS,
             check=False,
         )
         assert done.returncode == 0, done.stdout + done.stderr
         assert json.loads(done.stdout)["is_error"] is False, done.stdout
         return self.models.requests[before:]
+
+    def kill_while_it_waits(self, session_id: str, prompt: str) -> None:
+        """Kill it when a prompt is in the transcript and at the model, which does not answer."""
+        before = len(self.models.requests)
+        said = b'"role":"user","content":' + json.dumps(prompt).encode()
+        self.models.is_silent = True
+        command = ["claude", "-p", "--model", MODEL, "--resume", session_id, "--", prompt]
+        with subprocess.Popen(
+            command,
+            executable=PROGRAM,
+            env=self._environment,
+            cwd=self.work,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        ) as process:
+            try:
+                deadline = monotonic() + SECONDS
+                while len(self.models.requests) == before or said not in self.transcript(session_id).read_bytes():
+                    assert process.poll() is None and monotonic() < deadline
+                    sleep(0.01)
+            finally:
+                process.kill()
+        self.models.is_silent = False
 
     def start(self, session_id: str, prompt: str) -> list[Json]:
         """Begin a session."""

@@ -29,9 +29,12 @@ class FakeModels:
     def __init__(self, reply: Reply) -> None:
         self.reply = reply
         self.input_tokens = 10  # that an answer states: a program compacts by it
+        self.error = 0  # status of an error instead of answers
+        self.is_silent = False  # requests are kept and never answered
         self.requests: list[Json] = []  # bodies of requests to /v1/messages
         self.paths: list[str] = []  # of every request
         self._lock = threading.Lock()
+        self._closed = threading.Event()
         fake = self
 
         class Handler(BaseHTTPRequestHandler):
@@ -79,6 +82,12 @@ class FakeModels:
         elif path != "/v1/messages":
             error = {"type": "error", "error": {"type": "not_found_error", "message": path}}
             _send(handler, 404, "application/json", json.dumps(error))
+        elif self.is_silent:
+            handler.close_connection = True
+            self._closed.wait()
+        elif self.error:
+            error = {"type": "error", "error": {"type": "invalid_request_error", "message": "not today"}}
+            _send(handler, self.error, "application/json", json.dumps(error))
         else:
             message = self._message(body, number)
             if body.get("stream"):
@@ -105,6 +114,7 @@ class FakeModels:
         return self
 
     def __exit__(self, *error: object) -> None:
+        self._closed.set()
         self._server.shutdown()
         self._server.server_close()
         self._thread.join()

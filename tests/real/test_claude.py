@@ -41,6 +41,11 @@ def answer(request: Json) -> list[Json]:
         return [text(f"<analysis>Tea.</analysis><summary>{SUMMARY}</summary>")]
     if last.endswith("Run a command."):
         return [text("I run it."), call("toolu_shell", "Bash", command="echo from the shell", description="say")]
+    if last.endswith("Run two commands."):
+        commands = [call(f"toolu_{name}", "Bash", command=f"echo {name}", description="say") for name in ("one", "two")]
+        return [text("I run both."), *commands]
+    if last.endswith("Run a loud command."):
+        return [call("toolu_loud", "Bash", command="seq 1 20000", description="count")]
     if last.endswith("Ask another agent."):
         task = {"description": "taste", "prompt": "Taste the second tea.", "subagent_type": "general-purpose"}
         return [text("I ask it."), call("toolu_agent", "Agent", **task)]
@@ -333,6 +338,75 @@ def test_a_command_that_it_ran_is_read_as_it_sends_it(desk: Desk) -> None:
     ours = in_context(desk.session)
     assert ours == [*conversation(request), "assistant: That is done."]
     assert "user: result toolu_shell from the shell" in ours
+
+
+def test_calls_at_once_are_read_with_both_results(desk: Desk) -> None:
+    *_, request = desk.cli.run("Run two commands.", "--resume", desk.session_id, "--allowed-tools", "Bash")
+    # A record holds one call, so with us each call is followed by its result; it sends the calls first.
+    assert sorted(in_context(desk.session)) == sorted([*conversation(request), "assistant: That is done."])
+    for name in ("one", "two"):
+        at = in_context(desk.session).index(f"user: result toolu_{name} {name}")
+        assert in_context(desk.session)[at - 1].startswith(f"assistant: call toolu_{name}")
+    (request,) = desk.cli.resume(desk.session_id, "And a green one?")
+    assert sorted(in_context(desk.session)) == sorted([*conversation(request), "assistant: Assam."])
+
+
+def test_a_result_of_which_it_sends_a_part_is_whole_with_us(desk: Desk) -> None:
+    *_, request = desk.cli.run("Run a loud command.", "--resume", desk.session_id, "--allowed-tools", "Bash")
+    *before, sent = conversation(request)
+    *ours, result, _ = in_context(desk.session)
+    assert ours == before
+    assert "<persisted-output>" in sent and "19999" not in sent
+    assert result.split() == ["user:", "result", "toolu_loud", *map(str, range(1, 20_001))]
+
+
+def test_the_text_behind_a_command_is_part_of_the_context_and_no_title(cli: ClaudeCli, tmp_path: Path) -> None:
+    command = cli.work / ".claude" / "commands" / "brew.md"
+    command.parent.mkdir(parents=True)
+    command.write_text("Explain how to brew $ARGUMENTS slowly.\n")
+    session_id = str(uuid4())
+    (request,) = cli.start(session_id, "/brew oolong")
+    assert any("Explain how to brew oolong slowly." in part for part in conversation(request))
+    with everlog.open_store(cli.projects, dialect="claude", home=tmp_path / "everlog") as store:
+        assert in_context(store.session(session_id)) == [*conversation(request), "assistant: Assam."]
+        (row,) = store.list()
+        assert row.metadata.title == "/brew oolong"
+        assert [hit.session for hit in store.search("slowly").results] == [session_id]
+
+
+def test_an_error_of_the_model_is_not_in_the_context(desk: Desk) -> None:
+    desk.cli.models.error = 400
+    with pytest.raises(AssertionError, match="is_error"):
+        desk.cli.resume(desk.session_id, "And which is smoky?")
+    desk.cli.models.error = 0
+    (request,) = desk.cli.resume(desk.session_id, "And a green one?")
+    sent = conversation(request)
+    assert in_context(desk.session) == [*sent, "assistant: Assam."]
+    assert sent[-2:] == ["user: And which is smoky?", "user: And a green one?"]
+
+
+def test_a_session_whose_program_was_killed_goes_on(desk: Desk) -> None:
+    desk.cli.kill_while_it_waits(desk.session_id, "And which is smoky?")
+    desk.session.append(assistant("Lapsang."))
+    (request,) = desk.cli.resume(desk.session_id, "And a green one?")
+    sent = conversation(request)
+    assert sent[2:] == ["user: And which is smoky?", "assistant: Lapsang.", "user: And a green one?"]
+    assert in_context(desk.session) == [*sent, "assistant: Assam."]
+
+
+def test_a_fork_that_it_made_is_a_session_of_its_own(desk: Desk, tmp_path: Path) -> None:
+    (request,) = desk.cli.run("And a green one?", "--resume", desk.session_id, "--fork-session")
+    desk.cli.resume(desk.session_id, "And which is smoky?")
+    (fork,) = {row.id for row in desk.store.list()} - {desk.session_id}
+    assert in_context(desk.store.session(fork)) == [*conversation(request), "assistant: Assam."]
+    store = everlog.open_store(tmp_path / "native", dialect="native")
+    files = [desk.cli.transcript(name) for name in (desk.session_id, fork)]
+    results = list(import_files(store.port, files, load_formats()))
+    assert len({result.id for result in results}) == 2
+    assert [(result.lost, result.differs_from) for result in results] == [(0, None)] * 2
+    for result, name in zip(results, (desk.session_id, fork), strict=True):
+        assert result.id is not None
+        assert in_context(store.session(result.id)) == in_context(desk.store.session(name))
 
 
 def test_an_agent_that_it_started_is_a_session_of_its_own(desk: Desk) -> None:
