@@ -1,17 +1,16 @@
-"""The real Claude Code, headless: a home of its own, a model on loopback, and what it sent of a conversation."""
+"""The real Claude Code, headless: a home of its own and a model on loopback."""
 
 from __future__ import annotations
 
 import json
 import os
-import re
 import shlex
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from time import monotonic, sleep
-from typing import Any
+
+import pytest
 
 from tests.real.fake_models import FakeModels, Json
 
@@ -19,8 +18,11 @@ from tests.real.fake_models import FakeModels, Json
 PROGRAM = Path(sys.prefix) / "real" / "claude" / "claude_agent_sdk" / "_bundled" / "claude"
 MODEL = "claude-sonnet-4-5"
 SECONDS = 120
-_REMINDER = re.compile(r"<system-reminder>.*?</system-reminder>", re.DOTALL)
-_NOTIFICATION = re.compile(r"<task-notification>.*</task-notification>", re.DOTALL)
+NEEDS_CLAUDE = [
+    pytest.mark.real,
+    pytest.mark.skipif("EVERLOG_TEST_REAL" not in os.environ, reason="runs a foreign program: make test-real"),
+    pytest.mark.skipif(not PROGRAM.is_file(), reason="Claude Code is not installed: make test-real"),
+]
 
 
 class ClaudeCli:
@@ -104,35 +106,3 @@ class ClaudeCli:
         """Return the file of a session."""
         (path,) = self.projects.glob(f"*/{session_id}.jsonl")
         return path
-
-
-def conversation(request: Json) -> list[str]:
-    """Return what a request says, block by block, without the reminders that the program adds each time."""
-    return [part for message in request["messages"] for part in _parts(message["role"], message["content"])]
-
-
-def _parts(role: str, content: Any) -> Iterator[str]:
-    blocks = [{"type": "text", "text": content}] if isinstance(content, str) else content
-    for block in blocks:
-        match block["type"]:
-            case "text":
-                if words := spoken(block["text"]):
-                    yield f"{role}: {words}"
-            case "tool_use":
-                yield f"{role}: call {block['id']} {block['name']} {json.dumps(block['input'], sort_keys=True)}"
-            case "tool_result":
-                yield f"{role}: result {block['tool_use_id']} {spoken(_plain(block['content']))}"
-            case kind:
-                yield f"{role}: {kind}"
-
-
-def spoken(text: str) -> str:
-    """Return a text without reminders; a notification of the program inside one is part of the conversation."""
-    notification = _NOTIFICATION.search(text)
-    return notification[0] if notification else _REMINDER.sub("", text).strip()
-
-
-def _plain(content: Any) -> str:
-    if isinstance(content, str):
-        return content
-    return "".join(block["text"] for block in content if block["type"] == "text")
