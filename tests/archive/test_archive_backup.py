@@ -15,7 +15,6 @@ from everlog.interop.archive.archive_folder import open_for_writing
 from everlog.interop.archive.archive_listing import FileRow, list_archive
 from everlog.interop.archive.backup import copy
 from everlog.interop.archive.objects import BLOCK_BYTES
-from everlog.interop.archive.program_directories import default_directories
 from everlog.interop.archive.restore import restore
 from everlog.interop.archive.verify import verify
 from tests.archive.trees import log, needs_user, object_bytes, objects, prints, restored, run, tree
@@ -321,16 +320,3 @@ def test_the_state_is_made_anew_from_the_manifests(root: Path, source: Path, dam
     assert list_archive(root, ["*"], limit=100) == expected
     done = run(root, source)
     assert (done.bytes_read, done.bytes_written) == (0, 0)
-
-
-def test_the_usual_places_are_those_of_the_programs(tmp_path: Path) -> None:
-    home = Path("/home/me")
-    first, *others = default_directories(home, {})
-    assert first == home / ".claude" / "projects"
-    assert [str(one.relative_to(home)) for one in others] == [
-        ".codex/sessions",
-        ".pi/agent/sessions",
-        ".crabtalk/sessions",
-        ".picoclaw/workspace/sessions",
-    ]
-    assert default_directories(home, {"CLAUDE_CONFIG_DIR": "/x"})[0] == Path("/x/projects")

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from everlog.interop.archive.archive_folder import open_for_writing
+from everlog.interop.archive.program_directories import VARIABLES
 from tests.cli.runner import SRC, Cli, run_on_terminal, run_process
 
 
@@ -26,7 +27,8 @@ def source(tmp_path: Path) -> Path:
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A home of its own."""
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
-    monkeypatch.delenv("CLAUDE_CONFIG_DIR", raising=False)
+    for name in VARIABLES:
+        monkeypatch.delenv(name, raising=False)
     (tmp_path / "home").mkdir()
     return tmp_path / "home"
 

@@ -25,14 +25,15 @@ MAX_PROBLEMS = 20  # printed one by one
 def add(sources: tuple[Path, ...], again: bool, as_json: bool) -> int:
     """Archive new and changed files.
 
-    Without a SOURCE: the existing folders of Claude Code, Codex, pi, CrabTalk and PicoClaw. Every
-    byte is kept; links are recorded but not followed. A deleted file stays in the archive, and a
-    rewritten file keeps its earlier versions.
+    Without a SOURCE: the existing sessions of Claude Code, Cersei, Codex, Gemini CLI, pi, CrabTalk
+    and PicoClaw, where their environment variables place them. Every byte is kept; links are
+    recorded but not followed. A deleted file stays in the archive, and a rewritten file keeps its
+    earlier versions.
     """
     from everlog.interop.archive.backup import copy
-    from everlog.interop.archive.program_directories import default_directories
+    from everlog.interop.archive.program_directories import default_sources
 
-    paths = list(sources) or default_directories(Path.home(), os.environ)
+    paths = list(sources) or default_sources(Path.home(), os.environ)
     with output.progress("archiving") as on_progress:
         report = copy(chosen_root(), paths, skip_missing=not sources, reread=again, progress=on_progress)
     if as_json:
