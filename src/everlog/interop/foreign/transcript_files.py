@@ -157,7 +157,13 @@ class Transcript:
     def info(self, session_id: str) -> TranscriptInfo:
         """Return what a format needs besides the session's lines."""
         with self.open_folder() as folder:
-            return TranscriptInfo(session_id, self._read_meta(folder)[0], self._read_session_file, self.stem)
+            return TranscriptInfo(
+                session_id,
+                self._read_meta(folder)[0],
+                self._read_session_file,
+                self.stem,
+                read_lines=lambda: self.new_lines(START_POSITION),
+            )
 
     def _read_meta(self, folder: int) -> tuple[bytes | None, int]:
         """Return the metadata that the program rewrites each time, and the offset of the lines."""
