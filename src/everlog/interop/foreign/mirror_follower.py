@@ -163,7 +163,9 @@ class MirrorFollower:
         return queued
 
     def _needs_whole_file(self, item: ConversationItem) -> bool:
-        """Return whether an item replaces all that is hidden, or removes the summary."""
+        """Return whether an item changes what is hidden, or removes the summary."""
+        if isinstance(item, Message):  # it was dropped from the file before, and is back
+            return self.format.IS_REWRITTEN and item.id in self._ids
         return isinstance(item, HiddenMessages) and (not item.extra or self._summary_id in item.ids)
 
     def _refresh(self) -> None:
