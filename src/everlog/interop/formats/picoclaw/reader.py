@@ -120,8 +120,8 @@ class PicoClawReader(SessionReader):
 
     def _read_row(self, row: Row, path: str) -> Message | Event | None:
         is_full = self.detail == Detail.FULL
+        self.damage += report_damage((row,))
         if row.value is None:
-            self.damage += report_damage((row,))
             if not is_full:
                 return None
             event = unreadable_event(NAME, self.transcript.session_id, row, path, self._time)
