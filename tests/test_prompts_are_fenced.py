@@ -242,7 +242,7 @@ async def _walk_import(root: Path, text: str) -> Prompts:
     ]
     lines = b"".join(json.dumps(row).encode() + b"\n" for row in rows)
     store = everlog.open_store(root)
-    imported = import_session(store.port, "pi", pi.read(InMemorySource("a.jsonl", {"a.jsonl": lines})))
+    imported = import_session(store.port, pi, pi.read(InMemorySource("a.jsonl", {"a.jsonl": lines})))
     return {Origin.BRANCH_SUMMARY: [store.session(imported.id or "").context().messages[-1].text]}
 
 

@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from everlog.agent.tools import Function
     from everlog.aio import AsyncStore
     from everlog.interop.foreign.foreign_store import ForeignStore
-    from everlog.interop.formats.format_types import Format
     from everlog.interop.formats.live_format import LiveFormat
     from everlog.model import UsageRow
     from everlog.ports import Provider, Toolset, Transferable
@@ -183,7 +182,7 @@ def _open_foreign(
     # A mirror has no limits of its own: those of the foreign format apply.
     session = replace(settings.session, total_bytes=0, line_bytes=1 << 40)
     mirror = FileStore(derived, replace(settings, session=session))
-    formats = cast("list[LiveFormat]", load_formats(*names))
+    formats = load_formats(*names)
 
     def archive_files(paths: Sequence[Path]) -> object:
         from everlog.interop.archive.backup import copy  # noqa: PLC0415 - only before a reclaim
@@ -197,13 +196,24 @@ def is_foreign(root: Path) -> bool:
     """Tell whether a directory holds sessions of another program and no native store."""
     if not root.is_dir() or any((root / name).exists() for name in _NATIVE_NAMES):
         return False
-    from everlog.interop.importer import detect_format, find_files  # noqa: PLC0415 - not for every store
+    from everlog.interop.transcript_sources import detect_format, find_files  # noqa: PLC0415 - not for every store
 
     formats = load_formats(*LIVE_FORMATS)
-    files = (file for file in find_files([root]) if file.suffix == ".jsonl")
+    files = (file for file in find_files([root])[0] if file.suffix == ".jsonl")
     with suppress(OSError):
         return any(detect_format(file, formats) for file in islice(files, 20))
     return False
+
+
+def unrecognised_files(root: Path) -> Sequence[ports.SkippedFile]:
+    """Return the files of a directory that holds no store of ours, with the reason why they are no sessions."""
+    if not root.is_dir() or any((root / name).exists() for name in _NATIVE_NAMES):
+        return ()
+    from everlog.interop.transcript_sources import explain_file, find_files  # noqa: PLC0415 - not for every store
+
+    files, skipped = find_files([root])
+    formats = load_formats()
+    return [*skipped, *(ports.SkippedFile(str(file), explain_file(file, formats)) for file in files)]
 
 
 def _join_stores(
@@ -361,11 +371,11 @@ LIVE_FORMATS = ("claude", "crabtalk", "cersei", "pi", "picoclaw")  # those that 
 _NATIVE_NAMES = ("sessions", "index.db", "config.toml", "run")  # which only a native store has
 
 
-def load_formats(*names: str) -> list[Format]:
+def load_formats(*names: str) -> list[LiveFormat]:
     """Load the formats of other programs by name; without names, all of them."""
     from importlib import import_module  # noqa: PLC0415 - each is loaded when it is needed
 
-    return [cast("Format", import_module(f"everlog.interop.formats.{name}")) for name in names or FORMATS]
+    return [cast("LiveFormat", import_module(f"everlog.interop.formats.{name}")) for name in names or FORMATS]
 
 
 def make_counter(settings: Settings) -> TokenCounter:

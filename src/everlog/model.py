@@ -157,6 +157,11 @@ class Message(Record, frozen=True, kw_only=True, tag="message", gc=False):
         return "\n".join(block.text for block in self.content if isinstance(block, Text))
 
     @property
+    def is_typed(self) -> bool:
+        """Whether it is a user's message that no program inserted in the user's name."""
+        return self.role == "user" and self.sender != PROGRAM
+
+    @property
     def tool_calls(self) -> tuple[ToolCall, ...]:
         """The tool calls among its blocks."""
         return tuple(block for block in self.content if isinstance(block, ToolCall))
@@ -433,6 +438,17 @@ class Metadata(msgspec.Struct, frozen=True, kw_only=True, rename="camel", gc=Fal
     def unfinished(self) -> bool:
         """Whether a turn has not ended, or messages are queued."""
         return self.run is not None or bool(self.waiting)
+
+    @property
+    def resume_command(self) -> str:
+        """The shell command that continues the session in its own program; empty if it has none."""
+        import shlex  # noqa: PLC0415 - few callers
+
+        command, cwd = self.extra.get("resume"), self.extra.get("cwd")
+        if not isinstance(command, list | tuple):
+            return f"everlog chat --resume {self.id}"
+        folder = f"cd {shlex.quote(cwd)} && " if isinstance(cwd, str) and cwd else ""
+        return folder + shlex.join(map(str, command)) if command else ""
 
     @property
     def thread(self) -> str:

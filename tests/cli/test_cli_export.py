@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -28,14 +29,31 @@ def source(tmp_path: Path) -> Path:
 def test_a_folder_is_imported_once_and_the_source_stays(cli: Cli, source: Path) -> None:
     done = cli("sessions", "import", str(source), "--json")
     (one,) = done.json["files"]
-    assert (one["format"], one["recordsIn"], one["lost"]) == ("crabtalk", 3, [])
-    assert one["added"] == one["recordsOut"] or one["added"] > 0
+    assert (one["format"], one["recordsIn"], one["lost"]) == ("crabtalk", 3, 0)
+    assert (one["stored"], one["alreadyThere"]) == (3, 0)
     assert (source / "crab_user_1.jsonl").read_bytes() == CRAB
     again = cli("sessions", "import", str(source), "--json").json["files"][0]
-    assert (again["id"], again["added"]) == (one["id"], 0)
+    assert (again["id"], again["stored"], again["alreadyThere"]) == (one["id"], 0, 3)
     assert "hello" in cli("sessions", "show", one["id"]).out
     said = cli("sessions", "import", str(source)).out
-    assert said.startswith(f"crab_user_1.jsonl → {one['id']}, crabtalk: ") and "0 new" in said
+    assert said.startswith(f"crab_user_1.jsonl → {one['id']}, crabtalk: ") and "3 already there" in said
+
+
+def test_two_conversations_with_one_name_are_two_sessions_and_the_report_says_so(cli: Cli, source: Path) -> None:
+    other = source / "copy" / "crab_user_1.jsonl"
+    other.parent.mkdir()
+    other.write_bytes(CRAB.replace(b"hello", b"goodbye"))
+    done = cli("sessions", "import", str(source))
+    assert done.code == 0 and len(set(re.findall(r"→ (\S+),", done.out))) == 2
+    assert "goes another way than" in done.err
+
+
+def test_other_files_in_a_folder_are_named_and_are_no_failure(cli: Cli, source: Path) -> None:
+    (source / "notes.txt").write_text("to do\n")
+    done = cli("sessions", "import", str(source))
+    assert done.code == 0 and "notes.txt: not a session" in done.err
+    (skipped,) = cli("sessions", "import", str(source), "--json").json["skipped"]
+    assert skipped["path"].endswith("notes.txt") and "JSON" in skipped["reason"]
 
 
 def test_files_that_are_none_are_named_and_the_others_come_in(cli: Cli, source: Path) -> None:
@@ -70,7 +88,7 @@ def test_any_session_can_be_written_in_any_format(cli: Cli, source: Path, tmp_pa
     assert "hello, my key" in text
     if name not in ("native", "json"):
         back = cli("sessions", "import", str(tmp_path / "o"), "--json").json["files"][0]
-        assert back["format"] == name and back["lost"] == []
+        assert back["format"] == name and back["lost"] == 0
         shown = json.loads(cli("sessions", "show", back["id"], "--json").out)["messages"]
         assert [one["role"] for one in shown] == ["user", "assistant"]
 

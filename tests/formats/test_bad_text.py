@@ -49,6 +49,6 @@ def test_it_is_shown_named_and_given_back(name: str, bad: bytes) -> None:
     assert len(said) == 1 and said[0].startswith("caf\ufffd")
     assert any(one.path == path for one in read.damage)
     store = Store(InMemoryStore())
-    session = store.session(import_session(store.port, dialect.NAME, read).id or "")
+    session = store.session(import_session(store.port, dialect, read).id or "")
     written = dialect.write(session.metadata, session.records())
     assert written.files[next(iter(written.files))] == data

@@ -43,7 +43,7 @@ def test_a_session_says_the_same_in_another_format(source: Any, name: str, targe
 def brought(store: Store, dialect: Any, source: InMemorySource) -> Session:
     read = dialect.read(source)
     assert not read.damage
-    done = import_session(store.port, dialect.NAME, read)
+    done = import_session(store.port, dialect, read)
     assert done.id is not None
     return store.session(done.id)
 

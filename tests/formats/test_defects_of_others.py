@@ -39,7 +39,8 @@ from everlog.interop.archive.backup import copy
 from everlog.interop.archive.restore import restore
 from everlog.interop.archive.verify import verify
 from everlog.interop.foreign.foreign_store import ForeignStore
-from everlog.interop.importer import find_files, import_files
+from everlog.interop.importer import import_files
+from everlog.interop.transcript_sources import find_files
 from everlog.model import Compaction, Message, ToolCall, assistant, tool_result, user
 from everlog.ports import Request
 from everlog.session import Session, Store
@@ -670,8 +671,8 @@ def test_a_thousand_records_of_unknown_kinds_are_no_thousand_warnings(tmp_path: 
         assert session.verify() == ()
         assert isinstance(store.port, ForeignStore) and not store.port.reports
     with everlog.open_store("memory:") as store:
-        (done,) = import_files(store.port, find_files([place.root]), load_formats("claude"))
-        assert (done.records_in, done.records_out, done.lost) == (1002, 1002, ())
+        (done,) = import_files(store.port, find_files([place.root])[0], load_formats("claude"))
+        assert (done.records_in, done.stored, done.lost) == (1002, 1002, 0)
 
 
 def test_usage_is_counted_once_in_a_session_its_fork_and_its_agents(tmp_path: Path) -> None:

@@ -18,7 +18,8 @@ from everlog.interop.formats.format_types import (
     Summary,
     split_lines,
 )
-from everlog.interop.importer import FileSource, detect_format, find_files, import_files, import_session
+from everlog.interop.importer import import_files, import_session
+from everlog.interop.transcript_sources import FileSource, detect_format, find_files
 from everlog.model import Event, Tombstone, assistant, user
 from everlog.settings import SessionSettings, Settings
 
@@ -29,6 +30,18 @@ CRAB = (
     b'{"role":"assistant","content":"hi"}\n'
 )
 CORPUS = Path(__file__).parents[3] / "shared" / "corpus"
+
+
+class IdFormat:
+    """A format whose messages have ids that never change; nothing else of it is used here."""
+
+    NAME = "test"
+    KEYS: frozenset[str] = frozenset()
+    IS_REWRITTEN = False
+
+    @staticmethod
+    def fingerprint(message: everlog.Message) -> str:
+        return message.id
 
 
 def _read(*items: everlog.Message | Event | Summary | HiddenMessages, name: str = "a") -> ForeignSession:
@@ -55,7 +68,7 @@ def test_transcripts_are_found_and_what_belongs_to_them_is_not(tmp_path: Path) -
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_bytes(b"{}\n")
     (tmp_path / "link.jsonl").symlink_to(tmp_path / "a.jsonl")
-    found = [one.relative_to(tmp_path).as_posix() for one in find_files([tmp_path])]
+    found = [one.relative_to(tmp_path).as_posix() for one in find_files([tmp_path])[0]]
     assert found == ["a.jsonl", "b.json", "lonely_part2.jsonl", "deep/er/c.jsonl"]
     assert FileSource(tmp_path / "a.jsonl").paths() == [
         "a.jsonl",
@@ -105,7 +118,7 @@ def test_a_summary_keeps_what_it_names_and_hides_nothing() -> None:
             Summary(id="s1", text="so far", first_kept="m3"),
             assistant("four", id="m4"),
         )
-        session = store.session(import_session(store.port, "test", read).id or "")
+        session = store.session(import_session(store.port, IdFormat, read).id or "")
         assert [one.text for one in session.messages()] == ["one", "two", "three", "four"]
         assert [one.text for one in session.context().messages] == ["so far", "three", "four"]
 
@@ -113,20 +126,20 @@ def test_a_summary_keeps_what_it_names_and_hides_nothing() -> None:
 def test_a_summary_that_keeps_nothing_stands_for_all_before_it() -> None:
     with everlog.open_store("memory:") as store:
         read = _read(user("one", id="m1"), Summary(id="s1", text="so far"), user("two", id="m2"))
-        session = store.session(import_session(store.port, "test", read).id or "")
+        session = store.session(import_session(store.port, IdFormat, read).id or "")
         assert [one.text for one in session.context().messages] == ["so far", "two"]
 
 
 def test_a_branch_that_was_left_is_hidden_and_shown_when_it_is_taken_up_again() -> None:
     first, left, taken = user("a", id="m1"), assistant("b", id="m2"), assistant("c", id="m3")
     with everlog.open_store("memory:") as store:
-        done = import_session(store.port, "test", _read(first, left, taken, HiddenMessages(id="h1", ids=("m2",))))
+        done = import_session(store.port, IdFormat, _read(first, left, taken, HiddenMessages(id="h1", ids=("m2",))))
         session = store.session(done.id or "")
         assert [one.text for one in session.messages()] == ["a", "c"]
-        import_session(store.port, "test", _read(first, left, taken, HiddenMessages(id="h2", ids=("m3",))))
+        import_session(store.port, IdFormat, _read(first, left, taken, HiddenMessages(id="h2", ids=("m3",))))
         assert [one.text for one in session.messages()] == ["a", "b"]
         session.tombstone(1)  # by a person: no import brings it back
-        import_session(store.port, "test", _read(first, left, taken, HiddenMessages(id="h3", ids=("m2",))))
+        import_session(store.port, IdFormat, _read(first, left, taken, HiddenMessages(id="h3", ids=("m2",))))
         assert [one.text for one in session.messages()] == ["c"]
         assert sum(isinstance(one, Tombstone) for one in session.records()) == 4
 
@@ -143,23 +156,23 @@ def test_a_branch_that_was_left_before_a_summary_does_not_make_it_stale() -> Non
     )
     with everlog.open_store("memory:") as store:
         read = _read(*items, HiddenMessages(id="h1", ids=("m2", "m5")))
-        session = store.session(import_session(store.port, "test", read).id or "")
+        session = store.session(import_session(store.port, IdFormat, read).id or "")
         assert [one.text for one in session.messages()] == ["a", "taken", "b", "c"]
         context = session.context()
         assert [one.text for one in context.messages] == ["so far", "b", "c"]
         assert context.stale == ()
-        assert import_session(store.port, "test", read).added == 0
+        assert import_session(store.port, IdFormat, read).stored == 0
 
 
 def test_what_was_skipped_and_is_no_more_is_shown_again() -> None:
     first, second = user("a", id="m1"), user("b", id="m2")
     with everlog.open_store("memory:") as store:
-        done = import_session(store.port, "test", _read(first, second, HiddenMessages(id="h1", ids=("m1",))))
+        done = import_session(store.port, IdFormat, _read(first, second, HiddenMessages(id="h1", ids=("m1",))))
         session = store.session(done.id or "")
         assert [one.text for one in session.messages()] == ["b"]
-        import_session(store.port, "test", _read(first, second))
+        import_session(store.port, IdFormat, _read(first, second))
         assert [one.text for one in session.messages()] == ["a", "b"]
-        assert import_session(store.port, "test", _read(first, second)).added == 0
+        assert import_session(store.port, IdFormat, _read(first, second)).stored == 0
 
 
 def test_a_run_that_was_cut_short_is_taken_up(tmp_path: Path) -> None:
@@ -176,10 +189,10 @@ def test_a_run_that_was_cut_short_is_taken_up(tmp_path: Path) -> None:
 
         store.port.append = failing  # type: ignore[method-assign, assignment]
         with pytest.raises(everlog.StoreFailedError):
-            import_session(store.port, "test", _read(*items))
+            import_session(store.port, IdFormat, _read(*items))
         store.port.append = append  # type: ignore[method-assign]
-        done = import_session(store.port, "test", _read(*items))
-        assert done.added == 700
+        done = import_session(store.port, IdFormat, _read(*items))
+        assert (done.stored, done.already_there) == (700, 500)
         texts = [one.text for one in store.session(done.id or "").messages()]
         assert texts == [f"message {at}" for at in range(1200)]
 
@@ -188,10 +201,10 @@ def test_a_record_that_is_too_long_for_us_is_named_and_the_others_are_there() ->
     settings = Settings(session=SessionSettings(line_bytes=2_000))
     with everlog.open_store("memory:", settings=settings) as store:
         read = _read(user("one", id="m1"), user("x" * 5_000, id="m2"), user("three", id="m3"))
-        done = import_session(store.port, "test", read)
-        assert len(done.lost) == 1 and "m2" in done.lost[0]
+        done = import_session(store.port, IdFormat, read)
+        assert done.lost == 1 and "m2" in done.problems[0]
         assert [one.text for one in store.session(done.id or "").messages()] == ["one", "three"]
-        assert import_session(store.port, "test", read).added == 0
+        assert import_session(store.port, IdFormat, read).stored == 0
 
 
 def test_facts_become_metadata_and_agents_that_were_asked_sessions_of_their_own() -> None:
@@ -204,7 +217,7 @@ def test_facts_become_metadata_and_agents_that_were_asked_sessions_of_their_own(
         children=(child,),
     )
     with everlog.open_store("memory:") as store:
-        done = import_session(store.port, "test", read)
+        done = import_session(store.port, IdFormat, read)
         known = store.session("test:a").metadata
         assert (known.title, known.agent, known.sender, known.source) == ("Title", "crab", "tg:1", "test")
         assert known.created_at.startswith("2026-02-02") and not known.model_chosen
@@ -221,7 +234,7 @@ def test_files_are_imported_by_their_content_and_others_are_named(tmp_path: Path
     (tmp_path / "crab_user_1.jsonl").write_bytes(CRAB)
     (tmp_path / "what.jsonl").write_bytes(b"no session\n")
     (tmp_path / "gone.jsonl").write_bytes(CRAB)
-    files = find_files([tmp_path])
+    files, _ = find_files([tmp_path])
     (tmp_path / "gone.jsonl").unlink()
     with everlog.open_store("memory:") as store:
         told: list[tuple[int, int]] = []
@@ -229,7 +242,7 @@ def test_files_are_imported_by_their_content_and_others_are_named(tmp_path: Path
         assert [(one.format, one.problem) for one in done] == [
             ("crabtalk", ""),
             ("", "No such file or directory"),
-            ("", "not a session in a known format"),
+            ("", "not a session in a known format: no line of it is a JSON object"),
         ]
         assert told == [(1, 3), (2, 3), (3, 3)]
         session = store.session(done[0].id or "")
@@ -242,14 +255,14 @@ def test_every_real_session_comes_in_whole_and_goes_back_out_equal() -> None:
         pytest.skip("no corpus")
     from everlog.interop.exporter import export
 
-    files = find_files([CORPUS / "claude-code", CORPUS / "pi"])
+    files, _ = find_files([CORPUS / "claude-code", CORPUS / "pi"])
     with everlog.open_store("memory:") as store:
         for file in files:
             dialect = detect_format(file, load_formats())
             assert dialect is not None
             read = dialect.read(FileSource(file))
-            done = import_session(store.port, dialect.NAME, read)
-            assert (done.lost, done.records_out) == ((), len(read.items))
+            done = import_session(store.port, dialect, read)
+            assert (done.lost, done.stored, done.problems) == (0, done.records_in, ())
             written = export(store.session(done.id or ""), dialect)
             name = next(iter(written.files))
             ours = [json.loads(line) for line in written.files[name].split(b"\n") if line]

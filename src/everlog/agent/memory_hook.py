@@ -238,4 +238,4 @@ class MemoryHook(Hook):
 
 
 def _is_user_input(message: Message) -> bool:
-    return message.role == "user" and not message.auto_injected
+    return message.is_typed and not message.auto_injected

@@ -79,7 +79,7 @@ async def _ask_model(provider: Provider, model: str, question: str, answer: str)
 def _first_exchange(session: AsyncSession) -> tuple[str, str]:
     """Return the first user message and the first answer."""
     view = fold(session.sync.entries(limit=_FIRST_RECORDS))
-    question = next((m.text for m in view.messages if m.role == "user"), "")
+    question = next((m.text for m in view.messages if m.is_typed), "")
     answers = (m.text.strip() for m in view.messages if m.role == "assistant")
     return question, next((answer for answer in answers if answer), "")
 

@@ -16,7 +16,7 @@ from typing import Any
 import click
 
 from everlog.cli import output
-from everlog.cli.options import chosen_root, chosen_store, command, open_root
+from everlog.cli.options import chosen_foreign, chosen_root, chosen_store, command, open_root
 
 
 @command()
@@ -37,6 +37,8 @@ def doctor(watch: bool, as_json: bool) -> int:
             checks["settings"] = lambda: _settings(root)
             checks["sessions"] = lambda: _sessions(root)
             checks |= {"index": _index, "leftovers": _leftovers}
+    if chosen_foreign() is not None:
+        checks["files"] = _files
     results = [_run_check(name, check) for name, check in checks.items()]
     failed = [result["name"] for result in results if not result["ok"]]
     if as_json:
@@ -148,6 +150,18 @@ def _sessions(root: Path) -> str:
     if stray_entries or open_to_others:
         raise StoreFailedError(detail)
     return detail
+
+
+def _files() -> str:
+    """Read the foreign directory, and name the files that are not taken as sessions."""
+    from everlog.ports import DirectoryBacked
+
+    with open_root() as store:
+        count = store.list(limit=1).total
+        directories = store.port.capability(DirectoryBacked)
+        skipped = () if directories is None else directories.skipped_files()
+    others = "".join(f"; not a session: {file.path} ({file.reason})" for file in skipped)
+    return f"{output.plural(count, 'session')}{others}"
 
 
 def _database() -> str:

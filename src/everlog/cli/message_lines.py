@@ -89,7 +89,7 @@ def summary_line(record: Compaction) -> Line:
 
 def describe_speaker(message: Message, tool_name: str | None = None) -> str:
     """Return who said a message; of a tool result, which tool and whether it failed."""
-    speaker: str = message.role
+    speaker: str = message.role if message.role != "user" or message.is_typed else "inserted by the program"
     if message.role == "toolResult":
         name = message.tool_name or tool_name
         speaker = f"tool result of {output.one_line(name)}" if name else "tool result"
@@ -152,7 +152,7 @@ def chat_lines(item: MessageItem, columns: int, max_lines: int) -> Iterator[Line
     for block in _visible_blocks(item):
         if isinstance(block, Foldable):
             yield folded_line(block, columns=columns)
-        elif item.message.role == "user":
+        elif item.message.is_typed:
             yield "bold", format_prompt("\n".join(line for _, line in block_lines(block, max_lines, False)))
         else:
             yield from block_lines(block, max_lines, False)

@@ -20,7 +20,7 @@ from everlog.render import humanize
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from everlog.ports import SessionRow
+    from everlog.ports import SessionRow, SkippedFile
 
 ELASTIC_PIPED = 48  # width of the elastic column in piped output
 BAR_DELAY = 0.2  # seconds before a progress bar is drawn
@@ -74,6 +74,14 @@ def session_cells(row: SessionRow, now: float) -> dict[str, str]:
         "ACTIVE": ago(row.metadata.last_message_at, now),
         "SIZE": size(row.bytes),
     }
+
+
+def print_skipped(files: Sequence[SkippedFile], limit: int | None = None) -> None:
+    """Name files that are not sessions, with the reason, on stderr; at most `limit` of them."""
+    for file in files[:limit]:
+        info(f"not a session: {one_line(file.path)}: {one_line(file.reason)}")
+    if limit is not None and len(files) > limit:
+        info(f"not sessions: {len(files) - limit:,} more files (everlog doctor names all)")
 
 
 # --- streams --------------------------------------------------------------------------------

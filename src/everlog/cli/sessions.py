@@ -11,6 +11,7 @@ import click
 
 from everlog.cli import output
 from everlog.cli.options import (
+    chosen_root,
     command,
     filter_options,
     limit_option,
@@ -20,6 +21,8 @@ from everlog.cli.options import (
     time_option,
 )
 
+SHOWN_SKIPPED = 5  # files that are not sessions, named by a listing; --json names all
+
 
 @command("list")
 @limit_option(1_000_000, 50, "sessions")
@@ -28,15 +31,33 @@ from everlog.cli.options import (
 @time_option("--since", "Show only sessions active since TIME: ISO 8601 (UTC), or an age such as 7d or 12h.")
 @click.option("--title", metavar="TEXT", help="Show only sessions with TEXT in the title.")
 def list_sessions(limit: int, cursor: str | None, as_json: bool, **criteria: Any) -> None:
-    """List sessions, last active first."""
+    """List sessions, last active first.
+
+    Files in a directory of another program that are not sessions are named with the reason.
+    """
+    from everlog.app import unrecognised_files
+    from everlog.ports import DirectoryBacked
+
     with open_root() as store:
         page = store.list(limit=limit, cursor=cursor, **criteria)
+        directories = store.port.capability(DirectoryBacked)
+        skipped = directories.skipped_files() if directories else () if page else unrecognised_files(chosen_root())
     if as_json:
         from everlog.log.fold import to_builtins
 
-        sessions = [{**to_builtins(row.metadata), "bytes": row.bytes, "parts": row.parts} for row in page]
-        output.print_json({"sessions": sessions, "next": page.next, "total": page.total})
+        sessions = [
+            {
+                **to_builtins(row.metadata),
+                "resumeCommand": row.metadata.resume_command,
+                "bytes": row.bytes,
+                "parts": row.parts,
+            }
+            for row in page
+        ]
+        others = {"skipped": skipped} if skipped else {}
+        output.print_json({"sessions": sessions, "next": page.next, "total": page.total, **others})
         return
+    output.print_skipped(skipped, SHOWN_SKIPPED)
     if not page:
         is_filtered = any(criteria.values()) or cursor is not None
         output.info("no session matches" if is_filtered else "no sessions yet (everlog sessions new)")

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from everlog.interop.formats.format_types import ExportedFiles
     from everlog.interop.importer import ImportResult
     from everlog.interop.legacy_import import MigrationResult
+    from everlog.ports import SkippedFile
 
 READABLE = ("auto", "claude", "codex", "cersei", "crabtalk", "gemini", "picoclaw", "pi")
 R = TypeVar("R", "ImportResult", "MigrationResult")
@@ -28,35 +29,54 @@ def import_(paths: tuple[Path, ...], name: str, as_json: bool) -> int:
     """Import sessions of other programs from files or folders.
 
     The format is detected from a file's content. The source is not changed. Sessions are imported
-    completely; damaged lines are kept and reported. Importing again adds only new records.
+    completely; damaged lines are kept and reported. Importing again adds only new records. Two
+    files with the same id that say different things become two sessions. Files that are not
+    sessions are named with the reason.
     """
     from everlog.app import load_formats
-    from everlog.interop.importer import find_files, import_files
+    from everlog.interop.importer import import_files
+    from everlog.interop.transcript_sources import find_files
 
-    files = find_files(paths)
+    files, skipped = find_files(paths)
     formats = load_formats() if name == "auto" else load_formats(name)
     with open_root() as store, output.progress("importing files") as on_progress:
         results = list(import_files(store.port, files, formats, progress=on_progress))
-    return _print_results(results, _print_imported, "no files were found", as_json)
+    return _print_results(results, _print_imported, "no files were found", as_json, skipped)
 
 
 def _print_imported(result: ImportResult) -> None:
     name = output.one_line(Path(result.path).name)
-    new = f"{result.added} new" if result.added != result.records_out else "all new"
-    records = output.plural(result.records_out, "record")
-    print(f"{name} → {result.id}, {result.format}: {records}, {new}")
+    print(f"{name} → {result.id}, {result.format}: {_describe_counts(result)}")
     for child in result.children:
-        count = output.plural(child.records_out, "record")
-        print(f"  {output.one_line(child.path)} → {child.id}, {count}")
-    for text in (*result.lost, *(text for child in result.children for text in child.lost)):
-        output.warn(f"{name}: {text}")
+        print(f"  {output.one_line(child.path)} → {child.id}: {_describe_counts(child)}")
+    for item in (result, *result.children):
+        if item.differs_from is not None:
+            output.warn(f"{name}: goes another way than {item.differs_from}, so it is a session of its own")
+        for text in item.problems:
+            output.warn(f"{name}: {text}")
 
 
-def _print_results(results: Sequence[R], print_result: Callable[[R], None], none_found: str, as_json: bool) -> int:
-    """Print the result of each file, then those that were skipped; return the exit code."""
+def _describe_counts(result: ImportResult) -> str:
+    records = output.plural(result.records_in, "record")
+    counts = {"new": result.stored, "already there": result.already_there, "LOST": result.lost}
+    shown = [f"{count} {word}" for word, count in counts.items() if count]
+    return f"{records}, {', '.join(shown) if result.stored != result.records_in else 'all new'}"
+
+
+def _print_results(
+    results: Sequence[R],
+    print_result: Callable[[R], None],
+    none_found: str,
+    as_json: bool,
+    others: Sequence[SkippedFile] = (),
+) -> int:
+    """Print the result of each file, then those that were skipped; return the exit code.
+
+    `others` are files that nobody would take for a session: they are named, and are no failure.
+    """
     failures = [result for result in results if result.problem]
     if as_json:
-        output.print_json({"files": results})
+        output.print_json({"files": results, **({"skipped": others} if others else {})})
     else:
         for result in results:
             if not result.problem:
@@ -65,6 +85,8 @@ def _print_results(results: Sequence[R], print_result: Callable[[R], None], none
             output.info(none_found)
     for result in failures:
         output.warn(f"skipped {result.path}: {result.problem}")
+    for file in () if as_json else others:
+        output.info(f"skipped {output.one_line(file.path)}: {file.reason}")
     return 1 if failures else 0
 
 
@@ -105,6 +127,9 @@ def export(*, session_id: str, name: str, folder: Path, redact: bool, as_json: b
                 output.info(f"{output.plural(covered, 'secret')} redacted (--no-redact keeps them)")
         else:
             written = exporter.export(session, *load_formats(name))
+    if not as_json:
+        for text in written.losses:  # before anything is written
+            output.warn(f"left out: {text}")
     existing = [path for path in written.files if (folder / path).exists()]
     if existing:
         raise ConflictError(f"{folder / existing[0]} already exists", hint="use another --output")
@@ -120,8 +145,6 @@ def export(*, session_id: str, name: str, folder: Path, redact: bool, as_json: b
         return
     for file in files:
         print(output.one_line(file))
-    for text in written.losses:
-        output.warn(f"left out: {text}")
 
 
 @command()

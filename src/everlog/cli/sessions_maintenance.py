@@ -23,6 +23,7 @@ from everlog.cli.options import (
 if TYPE_CHECKING:
     from everlog.interop.store_copy import SourceDamage
     from everlog.model import Damaged
+    from everlog.ports import SkippedFile
     from everlog.wire.responses import Damage
 
 
@@ -36,8 +37,10 @@ def verify(session_id: str | None, as_json: bool) -> int:
     """
     import msgspec
 
+    from everlog.ports import DirectoryBacked
     from everlog.wire.responses import Damage
 
+    skipped: Sequence[SkippedFile] = ()
     with open_root() as store:
         if session_id is not None:
             session = find_session(store, session_id)
@@ -45,12 +48,15 @@ def verify(session_id: str | None, as_json: bool) -> int:
         else:
             readable, unreadable, damage = check_sessions((row.id for row in store.walk()), store.port.verify)
             verified = readable + unreadable
+            directories = store.port.capability(DirectoryBacked)
+            skipped = () if directories is None else directories.skipped_files()
     if as_json:
         results = [msgspec.to_builtins(item) for item in damage]
         for result in results if session_id is not None else ():
             del result["session"]
-        output.print_json({"ok": not damage, "damage": results})
+        output.print_json({"ok": not damage, "damage": results, **({"skipped": skipped} if skipped else {})})
     else:
+        output.print_skipped(skipped)
         print_check(verified, damage, with_bytes=True)
     if damage:
         hint = "everlog sessions repair ID repairs what it can"

@@ -42,7 +42,9 @@ def print_transcript(session: Session, *, everything: bool, full: bool) -> None:
         output.plural(metadata.message_count, "message"),
         output.size(session.size),
     ]
-    heading = heading_lines(metadata, details)
+    heading = [*heading_lines(metadata, details)]
+    if metadata.resume_command:
+        heading.append(("dim", f"continue with: {output.one_line(metadata.resume_command)}"))
     print_lines(chain(heading, _transcript_lines(entries, metadata.message_count, everything, full)))
 
 
@@ -63,7 +65,8 @@ def print_messages_json(session: Session, *, everything: bool) -> None:
     entries = list(session.entries())
     view = fold(entries)
     messages = view.messages
-    answer: dict[str, object] = {"metadata": to_builtins(session.metadata)}
+    metadata = session.metadata
+    answer: dict[str, object] = {"metadata": {**to_builtins(metadata), "resumeCommand": metadata.resume_command}}
     if everything:
         messages = tuple(entry for entry in entries if isinstance(entry, Message))
         markers = Markers.of(entries)

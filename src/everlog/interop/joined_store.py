@@ -22,6 +22,7 @@ from everlog.log import usage_query
 from everlog.model import AnyRecord, Damaged, Entry, Metadata, Part
 from everlog.ports import (
     Chats,
+    DirectoryBacked,
     Filter,
     Lease,
     Order,
@@ -31,6 +32,7 @@ from everlog.ports import (
     Reclaimable,
     Reporting,
     Results,
+    SkippedFile,
     Store,
     UsageReport,
 )
@@ -39,7 +41,7 @@ from everlog.ports.listing import cursor_of, parse_cursor, sort_key
 T = TypeVar("T")
 
 
-class JoinedStore(Reporting, Reclaimable):
+class JoinedStore(Reporting, Reclaimable, DirectoryBacked):
     """The store port on a native store and several foreign ones."""
 
     def __init__(self, native: Store, foreign: Sequence[ForeignStore]) -> None:
@@ -54,6 +56,14 @@ class JoinedStore(Reporting, Reclaimable):
         native = self.native.capability(Reporting)
         reporting = (*(() if native is None else (native,)), *self._foreign)
         return [*self._failures, *(report for store in reporting for report in store.reports)]
+
+    def skipped_files(self) -> Sequence[SkippedFile]:
+        """Return the files of all foreign directories that are not taken as sessions."""
+        return [
+            SkippedFile(str(store.root / file.path), file.reason)
+            for store in self._foreign
+            for file in store.skipped_files()
+        ]
 
     def capability(self, kind: type[T]) -> T | None:
         """Return the joined store for what it does itself, else what the native store has."""

@@ -352,6 +352,6 @@ def extract_by_rules(messages: Iterable[Message], session: str, known_facts: Ite
     """Return the new facts that the user of a session stated, oldest first."""
     facts: list[Fact] = []
     for message in messages:
-        if message.role == "user" and not message.auto_injected:
+        if message.is_typed and not message.auto_injected:
             facts += find_facts(message.text, Source(session, message.seq))
     return select_new(facts, known_facts)[-MAX_FACTS:]

@@ -50,6 +50,21 @@ class Sweepable(Protocol):
         ...
 
 
+class SkippedFile(msgspec.Struct, frozen=True):
+    """A file in the directory of a store that is not taken as a session."""
+
+    path: str  # relative to the directory
+    reason: str
+
+
+class DirectoryBacked(Protocol):
+    """A store on directories that may hold files which are not sessions."""
+
+    def skipped_files(self) -> Sequence[SkippedFile]:
+        """Return every file that is neither a session nor part of one, with the reason."""
+        ...
+
+
 class Reclaimable(Protocol):
     """A store on files with lines that their program skips."""
 

@@ -15,7 +15,6 @@ from everlog.model import Damaged, Entry, Metadata
 from everlog.render.html_blocks import HtmlBlocks
 from everlog.render.humanize import one_line
 from everlog.render.transcript_items import (
-    ROLE_LABELS,
     MessageItem,
     NoteItem,
     Redact,
@@ -23,6 +22,7 @@ from everlog.render.transcript_items import (
     TranscriptItem,
     build_items,
     describe_damage,
+    speaker_label,
 )
 
 CONTENT_SECURITY_POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:"
@@ -79,7 +79,7 @@ def _render_item(item: TranscriptItem, blocks: HtmlBlocks, redact: Redact) -> st
         message = item.message
         return (
             f'<article class="{escape(message.role)}" id="m{message.seq}">\n'
-            f'<p class="who"><b>{ROLE_LABELS[message.role]}</b> '
+            f'<p class="who"><b>{speaker_label(message)}</b> '
             f'<a href="#m{message.seq}">{_render_time(message.timestamp)}</a></p>\n{blocks.render(item)}\n</article>'
         )
     if isinstance(item, SummaryItem):

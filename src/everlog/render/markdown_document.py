@@ -9,6 +9,7 @@ from everlog.log.plain_text import format_call
 from everlog.model import Damaged, Entry, File, Image, Metadata, Text, Thinking
 from everlog.render.humanize import one_line
 from everlog.render.transcript_items import (
+    INSERTED_LABEL,
     MessageItem,
     NoteItem,
     Redact,
@@ -61,7 +62,8 @@ def _item_lines(item: TranscriptItem, redact: Redact) -> Iterator[str]:
 
 def _message_lines(item: MessageItem, redact: Redact) -> Iterator[str]:
     message = item.message
-    yield f"## {_ROLE_LABELS[message.role]} · {message.timestamp}"
+    label = INSERTED_LABEL if message.role == "user" and not message.is_typed else _ROLE_LABELS[message.role]
+    yield f"## {label} · {message.timestamp}"
     for block in item.blocks:
         yield ""
         if isinstance(block, Text):

@@ -106,5 +106,5 @@ def _prompts(messages: Iterable[Message]) -> list[Prompt]:
     return [
         Prompt(message.seq, one_line(make_readable(message.text[:_MAX_READ]))[:MAX_PROMPT], message.timestamp)
         for message in messages
-        if message.role == "user"
+        if message.is_typed
     ]

@@ -43,9 +43,15 @@ from everlog.render.humanize import first_line, one_line
 
 Redact = Callable[[str], str]  # applied to every text that is shown
 ROLE_LABELS = {"user": "You", "assistant": "Agent", "toolResult": "Tool"}
+INSERTED_LABEL = "Inserted"  # of a message that a program wrote in the user's name
 BRIEF_CHARACTERS = 60  # of a call's arguments in one line
 # The argument that describes a call best, for most tools.
 _KEY_ARGUMENTS = ("command", "file_path", "path", "pattern", "query", "url", "prompt", "description", "task")
+
+
+def speaker_label(message: Message) -> str:
+    """Return who said a message, as pages show it."""
+    return INSERTED_LABEL if message.role == "user" and not message.is_typed else ROLE_LABELS[message.role]
 
 
 class ToolExchange(msgspec.Struct, frozen=True):

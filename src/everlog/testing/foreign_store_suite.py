@@ -313,7 +313,7 @@ class ForeignStoreConformance:
         files = {name: data for name, data in files.items() if not name.endswith(".json")} | files
         name = next(iter(files)).removesuffix(".jsonl").rpartition("/")[2]
         with Store(InMemoryStore()) as store:
-            imported = import_session(store.port, "x", self.format.read(InMemorySource(name, files)))
+            imported = import_session(store.port, self.format, self.format.read(InMemorySource(name, files)))
             return _dialogue(_messages(store, imported.id or ""))
 
 

@@ -168,10 +168,10 @@ class FormatConformance:
         for source in self.sessions:
             read = self._format.read(source)
             with _new_store() as store:
-                first = import_session(store.port, self._format.NAME, read)
+                first = import_session(store.port, self._format, read)
                 before = self._session(store, first.id).records()
-                again = import_session(store.port, self._format.NAME, read)
-                assert (again.id, again.added) == (first.id, 0)
+                again = import_session(store.port, self._format, read)
+                assert (again.id, again.stored) == (first.id, 0)
                 assert self._session(store, first.id).records() == before
 
     def test_importing_a_grown_file_adds_only_new_records(self) -> None:
@@ -183,8 +183,8 @@ class FormatConformance:
                 for count in (2, len(lines) // 2, len(lines)):
                     data = b"\n".join(lines[:count]).rstrip(b"\n") + b"\n"
                     read = self._format.read(_replace_file(source, path, data))
-                    imported = import_session(store.port, self._format.NAME, read)
-                at_once = import_session(other.port, self._format.NAME, self._format.read(source))
+                    imported = import_session(store.port, self._format, read)
+                at_once = import_session(other.port, self._format, self._format.read(source))
                 grown = self._session(store, imported.id).messages()
                 assert [message.text for message in grown] == [
                     message.text for message in self._session(other, at_once.id).messages()
@@ -203,7 +203,7 @@ class FormatConformance:
             name = path.rpartition("/")[2].rpartition(".")[0]
             read = self._format.read(InMemorySource(name, written.files))
             assert not read.damage
-            back = self._session(store, import_session(store.port, self._format.NAME, read).id)
+            back = self._session(store, import_session(store.port, self._format, read).id)
             assert [(message.role, message.text) for message in back.messages()] == [
                 (message.role, message.text) for message in session.messages()
             ]
@@ -233,7 +233,7 @@ class FormatConformance:
         return format_module
 
     def _round_trip(self, store: Store, source: InMemorySource) -> ExportedFiles:
-        imported = import_session(store.port, self._format.NAME, self._format.read(source))
+        imported = import_session(store.port, self._format, self._format.read(source))
         return export(self._session(store, imported.id), self._format)
 
     @staticmethod

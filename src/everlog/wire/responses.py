@@ -65,6 +65,7 @@ class SessionSummary(ResponseBody, frozen=True, kw_only=True):
     sender: str
     running: bool
     waiting: int  # messages in its queue
+    resume_command: str  # continues it in its own program; empty: that has none
 
 
 class Listing(ResponseBody, frozen=True, kw_only=True):

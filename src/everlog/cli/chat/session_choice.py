@@ -122,7 +122,7 @@ def _last_exchange(session: Session) -> Iterator[Line]:
         if isinstance(item, NoteItem) and item.kind != "compacted" and not messages:
             notes.append(item)
         elif isinstance(item, MessageItem):
-            is_prompt = item.message.role == "user"
+            is_prompt = item.message.is_typed
             if is_prompt or (item.message.role == "assistant" and item.message.text and not messages):
                 messages.append(item)
             if is_prompt:

@@ -99,7 +99,7 @@ async def rewind(chat: Chat, argument: str) -> str | None:
         seq = parse_number(argument[1:], "/rewind #SEQ takes the number of a message")
         await chat.backend.rewind(chat.session.id, seq)
         return None
-    prompts = [index for index, item in enumerate(messages) if item.role == "user" and item.seq]
+    prompts = [index for index, item in enumerate(messages) if item.is_typed and item.seq]
     if not prompts:
         await chat.show([("dim", "no messages yet")])
         return None

@@ -33,6 +33,7 @@ def header_lines(row: SessionRow) -> list[Line]:
         ("dim", metadata.id),
         ("dim", format_participants(metadata) + model),
         ("dim", " · ".join(details)),
+        *([("dim", output.one_line(metadata.resume_command))] if metadata.resume_command else []),
     ]
 
 

@@ -80,7 +80,9 @@ def read_utterances(messages: Sequence[Message]) -> list[Utterance]:
     for position in range(len(messages) - 1, -1, -1):
         message = messages[position]
         by_user = message.role == "user"
-        if message.role == "toolResult" or (unscanned <= 0 and (position >= _OPENING or not by_user)):
+        if message.role == "toolResult" or (by_user and not message.is_typed):
+            continue
+        if unscanned <= 0 and (position >= _OPENING or not by_user):
             continue
         text, final = message.text.strip(), False
         if by_user:

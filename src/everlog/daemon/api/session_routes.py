@@ -67,7 +67,9 @@ class SessionRoutes(Controller):
         session = await find_session(runtime, session_id)
 
         def read(sync: Session) -> SessionDetail:
-            return SessionDetail(messages=record_objects(sync.messages()), metadata=to_builtins(sync.metadata))
+            known = sync.metadata
+            fields = {**to_builtins(known), "resumeCommand": known.resume_command}
+            return SessionDetail(messages=record_objects(sync.messages()), metadata=fields)
 
         return await runtime.store.call(read, session.sync)
 
@@ -127,6 +129,7 @@ def _summarize(runtime: Runtime, metadata: Metadata) -> SessionSummary:
         sender=metadata.sender,
         running=runtime.current(metadata.id) is not None,
         waiting=len(metadata.waiting),
+        resume_command=metadata.resume_command,
     )
 
 

@@ -19,7 +19,7 @@ from everlog.log.plain_text import format_call, name_block
 from everlog.model import AnyBlock, Message, Thinking, ToolCall
 from everlog.render.html_text import make_readable
 from everlog.render.humanize import one_line, plural, shorten
-from everlog.render.transcript_items import ROLE_LABELS
+from everlog.render.transcript_items import ROLE_LABELS, speaker_label
 
 FOLD_CHARACTERS = 400  # longer items are folded
 MAX_CHARACTERS = 20_000  # of one message; the session page has the remainder
@@ -154,7 +154,7 @@ def _describe(message: Message, *, first: bool) -> tuple[str, str, list[str]]:
         marks = ["shortened; the full result is in the session"] if is_shortened else []
         if message.is_error:
             marks.append("error")
-        return kind, ROLE_LABELS[message.role], marks
+        return kind, speaker_label(message), marks
     if message.auto_injected:
         origin = next((source for prefix, source in _ORIGINS if text.startswith(prefix)), "from a hook")
         return "injected", "Injected", [origin]

@@ -20,7 +20,7 @@ from everlog.daemon.web.session_page import SessionView
 from everlog.model import Message
 from everlog.render.humanize import one_line
 from everlog.render.marker_index import Prompt
-from everlog.render.transcript_items import ROLE_LABELS, block_text
+from everlog.render.transcript_items import block_text, speaker_label
 from everlog.session import Session
 
 MAX_PROMPTS = 1_000  # the newest
@@ -80,7 +80,7 @@ def _find_hits(session: Session, cache: MarkerCache, text: str) -> list[MessageH
             index.extend_to(entry.seq)
             if not index.is_live(entry.seq):
                 continue
-        hits.append(MessageHit(entry.seq, ROLE_LABELS[entry.role], snippet))
+        hits.append(MessageHit(entry.seq, speaker_label(entry), snippet))
         if len(hits) > MAX_HITS:
             break
     return hits

@@ -26,7 +26,7 @@ from everlog.daemon.error_responses import HttpError
 from everlog.errors import EverlogError
 from everlog.render import humanize
 from everlog.render.html_text import make_readable
-from everlog.render.transcript_items import ROLE_LABELS, describe_damage
+from everlog.render.transcript_items import ROLE_LABELS, describe_damage, speaker_label
 from everlog.wire.error_table import status_of
 
 _TITLE_CHARACTERS = 80  # of the heading of an error page
@@ -96,7 +96,13 @@ def template_environment() -> Environment:
         lstrip_blocks=True,
         auto_reload=False,
     )
-    environment.globals |= {"asset": asset_address, "views": VIEWS, "version": __version__, "role_labels": ROLE_LABELS}
+    environment.globals |= {
+        "asset": asset_address,
+        "views": VIEWS,
+        "version": __version__,
+        "role_labels": ROLE_LABELS,
+        "speaker_label": speaker_label,
+    }
     environment.filters |= {
         "address": session_address,
         "size": humanize.size,

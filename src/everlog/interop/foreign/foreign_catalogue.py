@@ -7,35 +7,33 @@ are cached in `index.db`, so that the next process does not read the files again
 from __future__ import annotations
 
 import os
-import re
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from functools import partial
 from pathlib import Path
 
 import msgspec
 from msgspec.structs import replace
 
-from everlog.errors import EverlogError, StoreFailedError
+from everlog.errors import EverlogError
 from everlog.ids import epoch_ms, timestamp
 from everlog.index.foreign_transcripts import ForeignTranscripts
+from everlog.interop.directory_walk import FoundFile, Stamp, walk
 from everlog.interop.foreign.foreign_files import ForeignFiles
-from everlog.interop.foreign.transcript_files import ENDING, ReadPosition, Signature, Stamp, signature
+from everlog.interop.foreign.transcript_files import ENDING, ReadPosition, Signature, signature, stamp_of
 from everlog.interop.formats.live_format import ListingScan, LiveFormat
 from everlog.interop.formats.recognition import detect, read_head
+from everlog.interop.transcript_sources import ancestor_path, explain_file
 from everlog.model import Metadata
-from everlog.ports import SessionRow
+from everlog.ports import SessionRow, SkippedFile
 from everlog.stores.file.disk import map_errors
 from everlog.stores.file.log_tail import Report
 
-MAX_DEPTH = 8  # folders below the root
 Progress = Callable[[int, int], None]
 
-_PART = re.compile(r"_part[0-9]+$")
-_SESSION_FOLDERS = ("subagents", "tool-results")  # their files belong to a session
 _BATCH = 200
+_VERSION = 2  # of the rows in the index: others are not used
 
 
 class TranscriptRow(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -43,21 +41,38 @@ class TranscriptRow(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
 
     folder: str
     stem: str
+    version: int = 1
     format: str = msgspec.field(default="", name="dialect")  # empty: not recognised
     # If so, the formats that were tried.
     tried_formats: tuple[str, ...] = msgspec.field(default=(), name="tried")
     name: str = ""  # the session's id, unless other files have the same
     stamps: Signature = ()  # of the files when they were last read
+    ancestor: Stamp | None = None  # stamp of the format's ANCESTOR_FILE then
     position: ReadPosition = msgspec.field(default=ReadPosition(), name="trail")
     sizes: tuple[int, ...] = ()
     scan: ListingScan = msgspec.field(default=ListingScan(), name="glance")
     # Whether another file of the folder has the same session id.
     has_shared_name: bool = msgspec.field(default=False, name="twin")
+    parent: str = ""  # path of the transcript whose session started this one, if that is known by the place
+    branch: str = ""  # id of the session within the file, if it is not the file's main one
+    parent_id: str = ""  # id of the session that started this one
+    agents: tuple[str, ...] = ()  # ids of the sessions that this one started
+    resume: tuple[str, ...] = ()  # the command that continues it in its own program
 
     @property
     def path(self) -> str:
         """Path of the transcript, relative to the root."""
         return f"{self.folder}/{self.stem}{ENDING}" if self.folder else f"{self.stem}{ENDING}"
+
+    @property
+    def key(self) -> str:
+        """What tells it from all other sessions of the directory."""
+        return f"{self.path}#{self.branch}" if self.branch else self.path
+
+    @property
+    def is_child(self) -> bool:
+        """Whether it is listed under the session that started it, not by itself."""
+        return bool(self.parent or self.branch or (self.scan.skip and self.scan.parent))
 
     @property
     def modified_ns(self) -> int:
@@ -67,6 +82,7 @@ class TranscriptRow(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
     def session_row(self, session: str) -> SessionRow:
         """Return the session as a listing shows it."""
         scan, modified = self.scan, self.modified_ns / 1e9
+        extra = {"cwd": scan.cwd, "agents": self.agents, "parent": {"id": self.parent_id} if self.parent_id else None}
         last = _normalize_time(scan.last) or (timestamp(modified) if scan.messages else "")
         metadata = Metadata(
             id=session,
@@ -82,7 +98,7 @@ class TranscriptRow(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
             aliases=scan.aliases,
             scope=scan.scope,
             chat=scan.chat,
-            extra={"cwd": scan.cwd} if scan.cwd else {},
+            extra={"resume": self.resume, **{key: value for key, value in extra.items() if value}},
         )
         return SessionRow(metadata, sum(self.sizes), max(len(self.sizes), 1))
 
@@ -111,14 +127,28 @@ class ForeignCatalogue:
         self._report = report
         self._progress = progress
         self._lock = threading.Lock()
-        self._rows: dict[str, TranscriptRow] | None = None  # by path
+        self._rows: dict[str, TranscriptRow] | None = None  # by key
         self._sessions: dict[str, TranscriptRow] = {}  # by id
+        self._others: list[SkippedFile] = []  # files that cannot be transcripts
+        self._unreadable: dict[str, str] = {}  # path → problem
+        self._ancestors: dict[tuple[str, str], Stamp | None] = {}  # of files above folders, in one scan
 
     def sessions(self) -> Mapping[str, TranscriptRow]:
         """Scan the directory and return all its sessions by id."""
         with self._lock:
             self._scan()
             return self._sessions
+
+    def skipped_files(self) -> list[SkippedFile]:
+        """Scan the directory and return every file that is not taken as a session, with the reason."""
+        with self._lock:
+            self._scan()
+            rows = list((self._rows or {}).values())
+        skipped = [SkippedFile(path, problem) for path, problem in self._unreadable.items()]
+        formats = tuple(self._formats.values())
+        for path, reason in (*((file.path, file.reason) for file in self._others), *_refused_rows(rows)):
+            skipped.append(SkippedFile(path, reason or explain_file(self._root / path, formats)))
+        return sorted(skipped, key=lambda file: file.path)
 
     def find(self, session: str) -> TranscriptRow | None:
         """Return a session, or None. The directory is scanned only if its file has moved."""
@@ -138,11 +168,13 @@ class ForeignCatalogue:
             row = self._find(session)
             if row is None:
                 return None
+            self._ancestors = {}
             refreshed = self._refresh_row(row, self._stamps(row))
-            if refreshed is not row and refreshed is not None:
-                self._save({row.path: replace(refreshed, has_shared_name=False)}, ())
-                self._sessions[session] = refreshed
-            return refreshed or row
+            if refreshed is None or refreshed is row:
+                return row
+            self._save({row.key: replace(refreshed, has_shared_name=False, agents=(), parent_id="")}, ())
+            self._sessions[session] = refreshed
+            return refreshed
 
     def has_seen(self, session: str) -> bool:
         """Return whether the last scan found this session."""
@@ -151,7 +183,7 @@ class ForeignCatalogue:
     def files(self, row: TranscriptRow) -> ForeignFiles:
         """Return the files of a session."""
         format = self._formats[row.format]
-        return ForeignFiles(self._root, row.folder, row.stem, format, self._report)
+        return ForeignFiles(self._root, row.folder, row.stem, format, self._report, branch=row.branch)
 
     def rescan(self) -> None:
         """Scan the directory again, after we created, deleted or renamed a file."""
@@ -162,10 +194,10 @@ class ForeignCatalogue:
         """Add a new session, whose content does not reveal its format yet."""
         with self._lock:
             self._scan()
-            row = TranscriptRow(folder=folder, stem=stem, format=format.NAME)
+            row = TranscriptRow(folder=folder, stem=stem, version=_VERSION, format=format.NAME)
             refreshed = self._refresh_row(row, self._stamps(row))
             if refreshed is not None:
-                self._save({refreshed.path: refreshed}, ())
+                self._save({refreshed.key: refreshed}, ())
                 self._assign_ids()
 
     def reset_after_fork(self) -> None:
@@ -183,17 +215,28 @@ class ForeignCatalogue:
             self._rows = self._load()
         rows: dict[str, TranscriptRow] = {}
         changed: dict[str, TranscriptRow] = {}
-        transcripts = list(_walk(self._root))
-        for done, (folder, stem, stamps) in enumerate(transcripts, 1):
-            path = f"{folder}/{stem}{ENDING}" if folder else f"{stem}{ENDING}"
-            cached = self._rows.get(path)
-            row = self._refresh_row(cached or TranscriptRow(folder=folder, stem=stem), stamps)
-            if row is None:
-                continue
-            rows[path] = row
-            if row is not cached:
-                changed[path] = row
-                self._report_progress(done, len(transcripts), len(changed))
+        entries = list(walk(self._root, (ENDING,)))
+        self._others = [entry for entry in entries if isinstance(entry, SkippedFile)]
+        self._unreadable, self._ancestors = {}, {}
+        transcripts = [entry for entry in entries if isinstance(entry, FoundFile)]
+        for done, file in enumerate(transcripts, 1):
+            stem = file.name.removesuffix(ENDING)
+            stamps = signature(stem, file.stamp_of)
+            if not stamps:
+                continue  # removed meanwhile
+            pending = [TranscriptRow(folder=file.folder, stem=stem, version=_VERSION, parent=file.parent)]
+            while pending:
+                fresh = pending.pop()
+                cached = self._rows.get(fresh.key)
+                row = self._refresh_row(cached or fresh, stamps)
+                if row is None:
+                    continue
+                rows[row.key] = row
+                if not row.branch:
+                    pending = [replace(fresh, branch=branch, format=row.format) for branch in row.scan.branches]
+                if row is not cached:
+                    changed[row.key] = row
+                    self._report_progress(done, len(transcripts), len(changed))
             if len(changed) >= _BATCH:
                 self._save(changed, ())
                 changed = {}
@@ -212,7 +255,8 @@ class ForeignCatalogue:
             for path, data in self._transcripts.load().items():
                 try:
                     row = _decode(data)
-                    if row.format in self._formats or row.tried_formats == tuple(self._formats):
+                    is_current = row.version == _VERSION
+                    if is_current and (row.format in self._formats or row.tried_formats == tuple(self._formats)):
                         rows[path] = row
                 except (msgspec.DecodeError, UnicodeError):
                     continue  # written by another version: the file is scanned again
@@ -239,7 +283,7 @@ class ForeignCatalogue:
 
     def _refresh_row(self, row: TranscriptRow, stamps: Signature) -> TranscriptRow | None:
         """Return the current row: the same object if unchanged, None if the file is gone."""
-        if stamps == row.stamps:
+        if stamps == row.stamps and self._ancestor_stamp(row) == row.ancestor:
             return row if stamps else None
         try:
             format = self._formats.get(row.format) or self._detect_format(row)
@@ -249,8 +293,20 @@ class ForeignCatalogue:
             return self._scan_listing(identified, self.files(identified), format, stamps)
         except EverlogError as error:
             if os.path.lexists(self._root / row.path):
+                self._unreadable[row.path] = error.message
                 self._report(f"{row.path} cannot be listed: {error.message}")
             return None
+
+    def _ancestor_stamp(self, row: TranscriptRow) -> Stamp | None:
+        format = self._formats.get(row.format)
+        if format is None or not format.ANCESTOR_FILE:
+            return None
+        key = row.folder, format.ANCESTOR_FILE
+        if key not in self._ancestors:
+            path = ancestor_path(self._root / row.folder, format.ANCESTOR_FILE)
+            with suppress(OSError):
+                self._ancestors[key] = None if path is None else stamp_of(path.stat())
+        return self._ancestors.get(key)
 
     def _detect_format(self, row: TranscriptRow) -> LiveFormat | None:
         """Detect the format of a file from its content."""
@@ -273,6 +329,8 @@ class ForeignCatalogue:
             new_lines = files.new_lines(ReadPosition() if is_rewritten else row.position)
             transcript = files.info(row.name)
             meta_bytes = transcript.meta_bytes
+            name = row.name if row.is_child else format.session_id_of(row.stem, meta_bytes)
+            transcript = transcript._replace(session_id=name)
             old_scan = ListingScan() if is_rewritten else row.scan
             scan = format.scan_listing(old_scan, new_lines, transcript)
             chat_of = getattr(format, "chat_of", None)  # only CrabTalk's names have a number
@@ -280,17 +338,23 @@ class ForeignCatalogue:
                 scan = replace(scan, chat=chat_of(row.stem, meta_bytes))
             return replace(
                 row,
-                name=format.session_id_of(row.stem, meta_bytes),
+                name=name,
+                resume=format.resume_command(scan, str(self._root / row.path)),
                 stamps=stamps,
+                ancestor=self._ancestor_stamp(row),
                 position=new_lines.position,
                 sizes=tuple(files.sizes()),
                 scan=scan,
             )
 
     def _assign_ids(self) -> None:
-        """Assign ids to all sessions: of several with one name, the newest has it as its id."""
+        """Assign ids to all sessions: of several with one name, the newest has it as its id.
+
+        A session that another one started has that one's id before its own.
+        """
         assert self._rows is not None
-        rows = [row for row in self._rows.values() if row.format and not row.scan.skip]
+        listed = [row for row in self._rows.values() if row.format and (row.is_child or not row.scan.skip)]
+        rows = [row for row in listed if not row.is_child]
         names = Counter((row.folder, row.name) for row in rows)
         if len(names) < len(rows):
             rows = [replace(row, has_shared_name=names[row.folder, row.name] > 1) for row in rows]
@@ -301,53 +365,30 @@ class ForeignCatalogue:
             if older is not None:
                 sessions[f"{older.folder.replace('/', ':')}:{older.stem}"] = older
             sessions[row.name] = row
+        self._add_children([row for row in listed if row.is_child], sessions)
         self._sessions = sessions
 
-
-def _walk(root: Path) -> Iterator[tuple[str, str, Signature]]:
-    """Yield folder, stem and signature of each possible transcript; symlinks are not followed."""
-    folders = [("", 0)]
-    while folders:
-        folder, depth = folders.pop()
-        try:
-            with os.scandir(root / folder) as entries:
-                children = [(item.name, item.is_dir(follow_symlinks=False), item) for item in entries]
-        except OSError as error:
-            if folder:
-                continue  # removed meanwhile, or not readable
-            raise StoreFailedError(f"{root} cannot be read: {error.strerror}") from error
-        names = {name: entry for name, is_folder, entry in children if not is_folder}
-        stamp = partial(_stamp, names)
-        for name, is_folder, _ in children:
-            if is_folder:
-                is_owned = name in _SESSION_FOLDERS or f"{name}{ENDING}" in names
-                is_hidden = is_owned or name.startswith(".")
-                if not is_hidden and depth < MAX_DEPTH and _is_text(name):
-                    folders.append((f"{folder}/{name}" if folder else name, depth + 1))
-            elif name.endswith(ENDING) and _is_text(name):
-                stem = name.removesuffix(ENDING)
-                part = _PART.search(stem)
-                if part and f"{stem[: part.start()]}{ENDING}" in names:
-                    continue
-                if stamps := signature(stem, stamp):
-                    yield folder, stem, stamps
+    @staticmethod
+    def _add_children(children: Sequence[TranscriptRow], sessions: dict[str, TranscriptRow]) -> None:
+        ids = {row.path: session for session, row in sessions.items()} if children else {}
+        agents: dict[str, list[str]] = {}
+        for row in sorted(children, key=lambda row: row.key):
+            parent = ids.get(row.parent or row.path, row.scan.parent)
+            parent = parent if parent in sessions else ""
+            session = f"{parent or row.folder.replace('/', ':')}:{row.branch or row.stem}"
+            sessions[session] = replace(row, name=session, parent_id=parent)
+            if parent:
+                agents.setdefault(parent, []).append(session)
+        for parent, started in agents.items():
+            sessions[parent] = replace(sessions[parent], agents=tuple(started))
 
 
-def _is_text(name: str) -> bool:
-    """Return whether a name is UTF-8; other names cannot be session ids."""
-    try:
-        name.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
-
-
-def _stamp(names: Mapping[str, os.DirEntry[str]], name: str) -> Stamp | None:
-    entry = names.get(name)
-    if entry is None or not entry.is_file(follow_symlinks=False):
-        return None
-    try:
-        status = entry.stat(follow_symlinks=False)
-    except OSError:
-        return None
-    return status.st_ino, status.st_size, status.st_mtime_ns
+def _refused_rows(rows: Sequence[TranscriptRow]) -> Sequence[tuple[str, str]]:
+    """Return the files that no format recognises, or that are no sessions of their own."""
+    refused = [(row.path, "") for row in rows if not row.format]
+    skipped = [
+        (row.path, f"no messages of its own, but part of another {row.format} session")
+        for row in rows
+        if row.format and row.scan.skip and not row.is_child
+    ]
+    return [*refused, *skipped]

@@ -15,12 +15,12 @@ from zlib import crc32
 
 from everlog.errors import ConflictError, StoreFullError
 from everlog.ids import timestamp
+from everlog.interop.directory_walk import Stamp
 from everlog.interop.foreign.transcript_files import (
     ENDING,
     START_POSITION,
     AppendedLines,
     ReadPosition,
-    Stamp,
     Transcript,
     open_for_reading,
     stamp_in,

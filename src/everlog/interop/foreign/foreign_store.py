@@ -11,14 +11,28 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from msgspec.structs import replace
 
 from everlog.errors import EverlogError, InvalidIdError, NotFoundError, UnsupportedError
+from everlog.interop.directory_walk import METADATA_ENDING
 from everlog.interop.foreign.foreign_catalogue import Progress
 from everlog.interop.foreign.foreign_files import ForeignFiles
 from everlog.interop.foreign.mirrored_session import Mirror, working_directory
 from everlog.interop.foreign.session_opener import SessionOpener, mirror_key
-from everlog.interop.foreign.transcript_files import ENDING, METADATA_ENDING
+from everlog.interop.foreign.transcript_files import ENDING
 from everlog.interop.formats.live_format import FileEdit, LiveFormat
-from everlog.model import AnyRecord, Damaged, Entry, Metadata, Part, pair
-from everlog.ports import Chats, Filter, Lease, Order, Page, Reclaimable, Reporting, Results, SessionRow, UsageReport
+from everlog.model import AnyRecord, Damaged, Entry, Event, Metadata, Part, pair
+from everlog.ports import (
+    Chats,
+    DirectoryBacked,
+    Filter,
+    Lease,
+    Order,
+    Page,
+    Reclaimable,
+    Reporting,
+    Results,
+    SessionRow,
+    SkippedFile,
+    UsageReport,
+)
 from everlog.ports.listing import MAX_PAGE, make_page, matcher
 from everlog.stores import rules
 from everlog.stores.file import disk
@@ -48,7 +62,7 @@ class ForeignLease(Lease):
         self._mirror.release()
 
 
-class ForeignStore(SessionOpener, Reporting, Reclaimable):
+class ForeignStore(SessionOpener, Reporting, Reclaimable, DirectoryBacked):
     """Sessions of other programs, each in its own format, in one directory."""
 
     lease_type = ForeignLease
@@ -102,7 +116,7 @@ class ForeignStore(SessionOpener, Reporting, Reclaimable):
         project_directory = getattr(format, "project_directory", None)
         if project_directory is None:
             return ""
-        folders = {row.folder for row in self._catalogue.sessions().values()}
+        folders = {row.folder for row in self._catalogue.sessions().values() if not row.is_child}
         is_nested = "" not in folders if folders else self._root.name == "projects"
         return str(project_directory(cwd)[0]) if is_nested else ""
 
@@ -112,7 +126,25 @@ class ForeignStore(SessionOpener, Reporting, Reclaimable):
             row.folder == folder and row.stem.startswith(f"{stem}_") for row in rows
         )
 
+    def _check_whole_file(self, session: str, operation: str) -> None:
+        if self._find_row(session).branch:
+            raise UnsupportedError(
+                f"session {session} is inside the file of another one and cannot be {operation} by itself",
+                hint=IMPORT_HINT,
+            )
+
+    def skipped_files(self) -> Sequence[SkippedFile]:
+        """Return every file in the directory that is not taken as a session, with the reason."""
+        return self._catalogue.skipped_files()
+
+    @property
+    def root(self) -> Path:
+        """The directory."""
+        return self._root
+
     def _append(self, session: str, call: rules.AppendCall) -> list[AnyRecord]:
+        if not all(isinstance(item.record, Event) for item in call.prepared):
+            self._check_whole_file(session, "continued")
         with self._locked_mirror(session) as mirror:
             if call.lease is not None:  # it may have been released while we waited for the file
                 rules.check_lease(session, call.lease, self.lease_type)
@@ -125,6 +157,7 @@ class ForeignStore(SessionOpener, Reporting, Reclaimable):
     def update(self, session: str, changes: Mapping[str, Any], *, unless_held: bool = False) -> Metadata:
         """Change metadata that the session's format can hold; UnsupportedError for the rest."""
         if changes:
+            self._check_whole_file(session, "changed")
             with self._locked_mirror(session) as mirror:
                 stem = mirror.files.stem
                 mirror.change_metadata(dict(changes))
@@ -170,6 +203,7 @@ class ForeignStore(SessionOpener, Reporting, Reclaimable):
 
     def delete(self, session: str) -> int:
         """Delete a session's files and its mirror, and return how many parts it had."""
+        self._check_whole_file(session, "deleted")
         with self.lease(session), self._locked_mirror(session) as mirror:
             parts = mirror.files.remove()
         with self._mutex:
@@ -194,16 +228,9 @@ class ForeignStore(SessionOpener, Reporting, Reclaimable):
 
     def metadata(self, session: str) -> Metadata:
         """Return the metadata in the file, with the turns and usage that the mirror knows."""
-        self._find_row(session)
-        mirror = self._current_mirror(session)
-        row = self._catalogue.current(session)
-        mirrored = mirror.metadata
-        if row is None:  # the transcript of a subagent, which is not listed itself
-            parent = session.partition(":")[0]
-            extra = {**mirrored.extra, "parent": parent}
-            return replace(mirrored, id=session, key=None, extra=extra)
-        subagents = [f"{session}:{stem}" for _, stem in self._subagents(row)]
-        listed = row.session_row(session).metadata
+        found = self._find_row(session)
+        mirrored = self._current_mirror(session).metadata
+        listed = (self._catalogue.current(session) or found).session_row(session).metadata
         return replace(
             listed,
             uptime_secs=mirrored.uptime_secs,
@@ -213,7 +240,6 @@ class ForeignStore(SessionOpener, Reporting, Reclaimable):
             run=mirrored.run,
             waiting=mirrored.waiting,
             through=mirrored.through,
-            extra={**listed.extra, "agents": subagents} if subagents else listed.extra,
         )
 
     def _page(self, criteria: Filter, limit: int, cursor: str | None, order: Order) -> Page:
@@ -221,7 +247,7 @@ class ForeignStore(SessionOpener, Reporting, Reclaimable):
             return make_page(self._unfinished_rows(criteria), limit, cursor, order)
         matches = matcher(criteria)
         sessions = self._catalogue.sessions().items()
-        rows = (row for name, item in sessions if matches(row := item.session_row(name)))
+        rows = (row for name, item in sessions if not item.is_child and matches(row := item.session_row(name)))
         return make_page(rows, limit, cursor, order)
 
     def was_listed(self, session: str) -> bool:
@@ -264,7 +290,8 @@ class ForeignStore(SessionOpener, Reporting, Reclaimable):
         sessions = self._catalogue.sessions()
 
         def ids_with_prefix(letters: str) -> list[str]:
-            return [session for session in sessions if session.startswith(letters)]
+            ids = (session for session, row in sessions.items() if not row.is_child or ":" in letters)
+            return [session for session in ids if session.startswith(letters)]
 
         def holder(key: str) -> tuple[str, int] | None:
             session = self._find_holder(key) or self._find_derived(key)
@@ -288,7 +315,11 @@ class ForeignStore(SessionOpener, Reporting, Reclaimable):
         sessions = self._catalogue.sessions()
         if name in sessions:
             return name
-        holders = (session for session, row in sessions.items() if name in (row.scan.key, *row.scan.aliases))
+        holders = (
+            session
+            for session, row in sessions.items()
+            if name in (row.scan.key, row.scan.program_id, *row.scan.aliases) and not row.is_child
+        )
         return next(holders, None) if name else None
 
     def chats(self, thread: str) -> Chats | None:
@@ -296,7 +327,7 @@ class ForeignStore(SessionOpener, Reporting, Reclaimable):
         candidates = [
             ((row.scan.chat or 0, row.modified_ns), session)
             for session, row in self._catalogue.sessions().items()
-            if thread in (row.scan.key, row.session_row(session).metadata.thread)
+            if not row.is_child and thread in (row.scan.key, row.session_row(session).metadata.thread)
         ]
         if not candidates:
             return None
@@ -329,7 +360,7 @@ class ForeignStore(SessionOpener, Reporting, Reclaimable):
 
     def verify(self, session: str) -> tuple[Damaged, ...]:
         """Return the bytes in the files that are not records."""
-        from everlog.interop.importer import FileSource  # noqa: PLC0415 - rarely needed
+        from everlog.interop.transcript_sources import FileSource  # noqa: PLC0415 - rarely needed
 
         row = self._find_row(session)
         format = self._format(row.format)
@@ -337,7 +368,8 @@ class ForeignStore(SessionOpener, Reporting, Reclaimable):
             read = format.read(FileSource(self._root / row.path))
         return tuple(
             Damaged(file=damage.path, start=damage.start, end=damage.end, problem=damage.problem)
-            for damage in read.damage
+            for item in (read, *read.children)
+            for damage in item.damage
         )
 
     # --- not supported by these formats

@@ -32,7 +32,7 @@ from everlog.interop.foreign.transcript_files import START_POSITION, AppendedLin
 from everlog.interop.formats.format_types import HiddenMessages, Summary, derive_id
 from everlog.interop.formats.jsonl import attach_preserved
 from everlog.interop.formats.live_format import ConversationItem, LiveFormat, TailState, TranscriptInfo
-from everlog.interop.importer import BATCH, ImportTarget, hide_before_summaries
+from everlog.interop.import_target import BATCH, ImportTarget, hide_before_summaries
 from everlog.log.line_codec import from_object, with_keys
 from everlog.model import (
     MARKERS,

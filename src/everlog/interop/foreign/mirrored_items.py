@@ -9,7 +9,7 @@ from msgspec.structs import replace
 from everlog.interop.foreign.origin_marks import MARK_KEY, id_in_file
 from everlog.interop.formats.format_types import HiddenMessages, Summary, derive_id
 from everlog.interop.formats.live_format import ConversationItem
-from everlog.interop.importer import TOO_LARGE
+from everlog.interop.import_target import TOO_LARGE
 from everlog.log.markers import Markers
 from everlog.model import MARKERS, REREAD, Damaged, Entry, Event, Message
 

@@ -13,9 +13,10 @@ from typing import Any
 from msgspec.structs import replace
 
 from everlog.errors import EverlogError, UnsupportedError
+from everlog.interop.directory_walk import METADATA_ENDING
 from everlog.interop.foreign.mirror_follower import MirrorFollower
 from everlog.interop.foreign.origin_marks import has_same_content, id_in_file, merge_record, strip_mark
-from everlog.interop.foreign.transcript_files import METADATA_ENDING, START_POSITION, AppendedLines
+from everlog.interop.foreign.transcript_files import START_POSITION, AppendedLines
 from everlog.interop.formats.format_types import Line
 from everlog.interop.formats.live_format import FileEdit, TailState, TranscriptInfo
 from everlog.model import MARKERS, TURN_END, AnyRecord, Event, Message, Meta, Metadata

@@ -15,7 +15,6 @@ from everlog.ids import is_name
 from everlog.interop.foreign.foreign_catalogue import ForeignCatalogue, Progress, TranscriptRow
 from everlog.interop.foreign.foreign_index import ForeignIndex, SessionRecords, SessionSource
 from everlog.interop.foreign.mirrored_session import Mirror
-from everlog.interop.foreign.transcript_files import ENDING
 from everlog.interop.formats.format_types import derive_id
 from everlog.interop.formats.live_format import LiveFormat
 from everlog.ports import Store
@@ -84,35 +83,11 @@ class SessionOpener(StoreVerbs):
         row = self._catalogue.find(session)
         if row is not None:
             return row
-        parent, _, inner = session.partition(":")
-        if inner and (parent_row := self._catalogue.find(parent)) is not None:
-            subagent = self._find_subagent(parent_row, inner)
-            if subagent is not None:
-                return subagent
-        if not any(format.is_id(session) for format in self._formats):
+        if not any(format.is_id(session.partition(":")[0]) for format in self._formats):
             raise InvalidIdError(
                 f"not a session id: {session[:60]!r}", hint="use the ids of the program that the sessions belong to"
             )
         raise no_session(session)
-
-    def _find_subagent(self, parent: TranscriptRow, stem: str) -> TranscriptRow | None:
-        """Return the transcript of a subagent of a session, or None."""
-        for folder, candidate in self._subagents(parent):
-            if candidate == stem:
-                name = f"{parent.name}:{stem}"
-                return TranscriptRow(folder=folder, stem=stem, format=parent.format, name=name)
-        return None
-
-    def _subagents(self, row: TranscriptRow) -> Iterator[tuple[str, str]]:
-        """Yield folder and stem of the transcripts of a session's subagents."""
-        top = self._root / row.folder / row.stem / "subagents"
-        for folder, folders, names in os.walk(top):
-            folders.sort()
-            for name in sorted(names):
-                path = Path(folder, name)
-                if name.endswith(ENDING) and not path.is_symlink():
-                    relative = Path(folder).relative_to(self._root).as_posix()
-                    yield relative, name.removesuffix(ENDING)
 
     @contextmanager
     def _locked_mirror(self, session: str) -> Iterator[Mirror]:

@@ -12,6 +12,7 @@ import errno
 import os
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple, cast
 from zlib import crc32
@@ -19,14 +20,15 @@ from zlib import crc32
 import msgspec
 
 from everlog.errors import EverlogError, NotFoundError
+from everlog.interop.directory_walk import METADATA_ENDING, Stamp
 from everlog.interop.formats.format_types import MAX_LINE_BYTES, Line
 from everlog.interop.formats.jsonl import parse_object
 from everlog.interop.formats.live_format import HeadFormat, LiveFormat, TranscriptInfo
+from everlog.interop.transcript_sources import ancestor_path, read_related
 from everlog.stores.file import disk
 from everlog.stores.file.log_tail import Report
 
 ENDING = ".jsonl"
-METADATA_ENDING = ".meta.json"
 _CHUNK = 1 << 20
 _HEAD_CHUNK = 1 << 13  # the first line is short
 _MAX_METADATA_BYTES = 1 << 24  # of the metadata file
@@ -54,7 +56,6 @@ class AppendedLines(NamedTuple):
     is_contiguous: bool  # no other lines follow the position that was expected
 
 
-Stamp = tuple[int, int, int]  # inode, size and mtime of a file
 Signature = tuple[Stamp, ...]
 
 
@@ -73,12 +74,15 @@ def signature(stem: str, stamp: Callable[[str], Stamp | None]) -> Signature:
 class Transcript:
     """The files of one foreign session: a transcript, its further parts, its metadata file."""
 
-    def __init__(self, root: Path, folder: str, stem: str, format: LiveFormat, report: Report) -> None:
+    def __init__(
+        self, root: Path, folder: str, stem: str, format: LiveFormat, report: Report, *, branch: str = ""
+    ) -> None:
         self._root = root
         self._folder = folder  # relative to the root
         self._format = format
         self._report = report
         self.stem = stem
+        self.branch = branch  # id of the session in the file, if it is not the main one
 
     @property
     def path(self) -> str:
@@ -158,13 +162,19 @@ class Transcript:
     def info(self, session_id: str) -> TranscriptInfo:
         """Return what a format needs besides the session's lines."""
         with self.open_folder() as folder:
-            return TranscriptInfo(
-                session_id,
-                self._read_meta(folder)[0],
-                self._read_session_file,
-                self.stem,
-                read_lines=lambda: self.new_lines(START_POSITION),
-            )
+            meta_bytes = self._read_meta(folder)[0]
+        parent, name = self._root / self._folder, self._format.ANCESTOR_FILE
+        ancestor = ancestor_path(parent, name) if name else None
+        return TranscriptInfo(
+            session_id,
+            meta_bytes,
+            self._read_session_file,
+            self.stem,
+            partial(read_related, parent),
+            None if ancestor is None else ancestor.read_bytes(),
+            self.branch,
+            lambda: self.new_lines(START_POSITION),
+        )
 
     def _read_meta(self, folder: int) -> tuple[bytes | None, int]:
         """Return the metadata that the program rewrites each time, and the offset of the lines."""

@@ -26,6 +26,7 @@ from everlog.interop.formats.format_types import (
     Item,
     Source,
     Summary,
+    content_fingerprint,
     derive_id,
     split_lines,
 )
@@ -382,3 +383,15 @@ def _summary_text(payload: Mapping[str, Any]) -> str:
 
 def _list(value: Any) -> Sequence[Any]:
     return value if isinstance(value, list) else ()
+
+
+KEYS: frozenset[str] = frozenset()
+IS_REWRITTEN = False
+
+
+def fingerprint(message: Message) -> str:
+    return content_fingerprint(message)
+
+
+def resume_command(facts: Any, path: str) -> tuple[str, ...]:
+    return ()

@@ -175,6 +175,8 @@ class Format(Protocol):
     """A foreign file format. A module implements it with module-level functions."""
 
     NAME: str
+    KEYS: frozenset[str]  # some keys of its lines that are characteristic of it
+    IS_REWRITTEN: bool  # whether its program rewrites transcripts, dropping lines at their start
 
     def recognises(self, path: str, head: bytes) -> Match:
         """Return whether a file is such a transcript, by its name and its beginning. Never raises.
@@ -190,6 +192,14 @@ class Format(Protocol):
 
     def write(self, metadata: Metadata, records: Sequence[AnyRecord]) -> ExportedFiles:
         """Return all records of a log, in order, as files of this format."""
+        ...
+
+    def fingerprint(self, message: Message) -> str:
+        """Return what identifies a message in every copy of its session.
+
+        The id, where the program gives messages ids that never change; else a digest of the
+        content (see `content_fingerprint`).
+        """
         ...
 
 

@@ -435,3 +435,15 @@ def _usage(tokens: Any) -> Usage | None:
         total_tokens=counts.get("total", 0),
         cache_read_tokens=cached,
     )
+
+
+KEYS: frozenset[str] = frozenset()
+IS_REWRITTEN = False
+
+
+def fingerprint(message: Message) -> str:
+    return message.id
+
+
+def resume_command(facts: Any, path: str) -> tuple[str, ...]:
+    return ()

@@ -144,7 +144,6 @@ class LiveFormat(Format, Protocol):
     TOTAL_BYTES: int  # limit of all parts that its program can load; 0: none
     LINE_BYTES: int  # limit of a line that its program can read; 0: none
     ANCESTOR_FILE: str  # name of a file in a folder above that says more about sessions; empty: none
-    IS_REWRITTEN: bool  # whether its program rewrites transcripts, dropping lines at their start
 
     def is_id(self, text: str) -> bool:
         """Return whether a text can be the id of a session."""
@@ -204,14 +203,6 @@ class LiveFormat(Format, Protocol):
 
     def scan_listing(self, scan: ListingScan, lines: Iterable[Line], transcript: TranscriptInfo) -> ListingScan:
         """Continue a listing scan over further lines. Fast: most lines need no parsing."""
-        ...
-
-    def fingerprint(self, message: Message) -> str:
-        """Return what identifies a message in every copy of its session.
-
-        The id, where the program gives messages ids that never change; else a digest of the
-        content (see `format_types.content_fingerprint`).
-        """
         ...
 
     def resume_command(self, facts: ListingScan, path: str) -> tuple[str, ...]:

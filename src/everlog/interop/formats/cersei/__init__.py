@@ -102,6 +102,7 @@ def project_directory(path: str) -> tuple[str, ...]:
     return library, dashes.strip("-"), dashes
 
 
+KEYS: frozenset[str] = frozenset()
 ANCESTOR_FILE = ""
 IS_REWRITTEN = False
 

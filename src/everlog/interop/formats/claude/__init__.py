@@ -159,6 +159,7 @@ def _parent_call(source: Source, path: str, paths: Sequence[str], agent_calls: M
     return {**metadata, "toolCallId": call_id} if isinstance(call_id, str) else metadata
 
 
+KEYS: frozenset[str] = frozenset()
 ANCESTOR_FILE = ""
 IS_REWRITTEN = False
 

@@ -70,6 +70,7 @@ def recognises(path: str, head: bytes) -> bool:
     )
 
 
+KEYS: frozenset[str] = frozenset()
 ANCESTOR_FILE = ""
 IS_REWRITTEN = False
 

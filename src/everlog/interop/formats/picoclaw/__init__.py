@@ -71,7 +71,7 @@ TOTAL_BYTES = 0
 LINE_BYTES = MAX_READABLE_BYTES
 ANCESTOR_FILE = ""
 IS_REWRITTEN = True
-KEYS = frozenset({"role", "content", "reasoning_content", "tool_call_id", *PICOCLAW_KEYS})
+KEYS = frozenset({"reasoning_content", "tool_call_id", *PICOCLAW_KEYS})
 
 
 def session_id_of(stem: str, meta_bytes: bytes | None) -> str:

@@ -1,0 +1,118 @@
+"""Walking a directory of foreign sessions: every file is a possible transcript, part of one, or skipped.
+
+What belongs to a transcript is not named: its further parts, its metadata file, and the folder with
+its name; but the transcripts of its subagents in that folder are. Everything else is named, with
+the reason if the place or the kind of the file is one; whether a possible transcript is one, its
+content tells. Symbolic links are not followed.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Collection, Iterator, Mapping
+from functools import partial
+from pathlib import Path
+from typing import NamedTuple
+
+from everlog.errors import StoreFailedError
+from everlog.ports import SkippedFile
+
+MAX_DEPTH = 8  # folders below the root
+METADATA_ENDING = ".meta.json"
+_PART = re.compile(r"_part[0-9]+$")
+_SUBAGENTS = "subagents"  # folder in that of a session
+Stamp = tuple[int, int, int]  # inode, size and mtime of a file
+
+
+class FoundFile(NamedTuple):
+    """A possible transcript."""
+
+    folder: str  # relative to the root
+    name: str
+    stamp_of: Callable[[str], Stamp | None]  # of a file in the same folder; None if there is none
+    parent: str = ""  # path of the transcript whose subagent it is
+
+    @property
+    def path(self) -> str:
+        """Path relative to the root."""
+        return f"{self.folder}/{self.name}" if self.folder else self.name
+
+
+def walk(root: Path, endings: Collection[str]) -> Iterator[FoundFile | SkippedFile]:
+    """Yield the files of a directory, folder by folder, in the order of their names.
+
+    Possible transcripts have one of the `endings`. A skipped file has an empty reason if only its
+    content can tell why it is none.
+    """
+    folders = [("", 0, "")]
+    while folders:
+        folder, depth, parent = folders.pop()
+        try:
+            with os.scandir(root / folder) as entries:
+                children = sorted(entries, key=lambda entry: entry.name)
+        except OSError as error:
+            if not folder:
+                raise StoreFailedError(f"{root} cannot be read: {error.strerror}") from error
+            if not isinstance(error, FileNotFoundError):  # removed meanwhile, or there are no subagents
+                yield SkippedFile(f"{folder}/", f"the folder cannot be read: {error.strerror}")
+            continue
+        names = {entry.name: entry for entry in children if not entry.is_dir(follow_symlinks=False)}
+        inner: list[tuple[str, int, str]] = []
+        for entry in children:
+            path = f"{folder}/{entry.name}" if folder else entry.name
+            if entry.name in names:
+                is_transcript = entry.name.endswith(tuple(endings)) and not entry.name.endswith(METADATA_ENDING)
+                if reason := _refusal(entry):
+                    yield SkippedFile(os.fsencode(path).decode("utf-8", "replace"), reason)
+                elif is_transcript and not _is_part(entry.name, names):
+                    yield FoundFile(folder, entry.name, partial(_stamp, names), parent)
+                elif not parent and not _is_part(entry.name, names):
+                    yield SkippedFile(path, "")
+            elif owner := next((path + ending for ending in endings if f"{entry.name}{ending}" in names), ""):
+                inner.append((f"{path}/{_SUBAGENTS}", depth + 1, owner))
+            elif not _is_text(entry.name) or entry.name.startswith(".") or depth >= MAX_DEPTH:
+                reason = "a hidden folder" if entry.name.startswith(".") else f"more than {MAX_DEPTH} folders deep"
+                reason = reason if _is_text(entry.name) else "its name is not UTF-8"
+                yield SkippedFile(os.fsencode(f"{path}/").decode("utf-8", "replace"), reason)
+            else:
+                inner.append((path, depth + 1, parent))
+        folders += reversed(inner)
+
+
+def _refusal(entry: os.DirEntry[str]) -> str:
+    """Return why a file cannot be read, whatever is in it; empty if it can be."""
+    if not _is_text(entry.name):
+        return "its name is not UTF-8"
+    if entry.is_symlink():
+        return "a symbolic link"
+    return "" if entry.is_file(follow_symlinks=False) else "not a regular file"
+
+
+def _is_part(name: str, names: Mapping[str, object]) -> bool:
+    """Return whether a file belongs to a transcript beside it: a further part, or its metadata."""
+    stem, dot, ending = name.rpartition(".")
+    part = _PART.search(stem)
+    if part is not None and f"{stem[: part.start()]}{dot}{ending}" in names:
+        return True
+    return name.endswith(METADATA_ENDING) and f"{name.removesuffix(METADATA_ENDING)}.jsonl" in names
+
+
+def _is_text(name: str) -> bool:
+    """Return whether a name is UTF-8; other names cannot be session ids."""
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def _stamp(names: Mapping[str, os.DirEntry[str]], name: str) -> Stamp | None:
+    entry = names.get(name)
+    if entry is None or not entry.is_file(follow_symlinks=False):
+        return None
+    try:
+        status = entry.stat(follow_symlinks=False)
+    except OSError:
+        return None
+    return status.st_ino, status.st_size, status.st_mtime_ns

@@ -1,0 +1,120 @@
+"""What lies in a foreign directory: sessions, those that they started, and files that are neither."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from everlog.app import open_store
+from everlog.ports import DirectoryBacked, Filter
+from everlog.session import Store
+from tests.foreign.foreign_directories import crabtalk_file, made
+from tests.formats.conversations import CONVERSATIONS, ID, claude
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Path:
+    return tmp_path / "home"
+
+
+def subagent_file(text: str, agent: str = "x1") -> bytes:
+    record = {
+        "parentUuid": None,
+        "isSidechain": True,
+        "agentId": agent,
+        "type": "assistant",
+        "message": {
+            "role": "assistant",
+            "id": "msg_1",
+            "model": "m",
+            "content": [{"type": "text", "text": text}],
+            "usage": {"input_tokens": 100, "output_tokens": 20},
+        },
+        "uuid": "b1b1b1b1-0000-4000-8000-000000000000",
+        "timestamp": "2026-03-01T08:00:00.000Z",
+        "cwd": "/w",
+        "sessionId": ID,
+        "version": "2.1.0",
+    }
+    return json.dumps(record).encode() + b"\n"
+
+
+def skipped(store: Store) -> dict[str, str]:
+    directory = store.port.capability(DirectoryBacked)
+    assert directory is not None
+    return {file.path: file.reason for file in directory.skipped_files()}
+
+
+def test_a_subagent_is_found_by_search_counted_and_listed_under_its_session(tmp_path: Path, home: Path) -> None:
+    files = {f"-w/{ID}/subagents/agent-x1.jsonl": subagent_file("a giraffe")}
+    files |= {f"-w/{name}": data for name, data in claude(["hello", "hi"]).items()}
+    root = made(tmp_path / "projects", files)
+    with open_store(root, dialect="claude", home=home) as store:
+        (row,) = store.list()
+        assert row.metadata.extra["agents"] == (f"{ID}:agent-x1",)
+        (result,) = store.search("giraffe").results
+        assert result.session == f"{ID}:agent-x1"
+        assert store.session(result.session).metadata.extra["parent"] == {"id": ID}
+        assert store.port.resolve(ID[:8], prefix=True) == ID
+        store.port.catch_up()
+        assert sum(row.output_tokens for row in store.usage().spent) == 20
+
+
+def test_every_file_that_is_no_session_is_named_with_the_reason(tmp_path: Path, home: Path) -> None:
+    deep = "/".join("abcdefghi")
+    root = made(
+        tmp_path / "crab",
+        {
+            "crab_user_1.jsonl": crabtalk_file(),
+            "notes.txt": b"to do\n",
+            "odd.jsonl": b'{"role":1,"agent":"x","created_by":2}\n',
+            "export.jsonl": b'[{"chat_messages":[],"uuid":"u"}]\n',
+            ".hidden/crab_user_2.jsonl": crabtalk_file(),
+            f"{deep}/crab_user_3.jsonl": crabtalk_file(),
+            "session.db": b"SQLite format 3\0",
+        },
+    )
+    (root / "link.jsonl").symlink_to(root / "crab_user_1.jsonl")
+    with open_store(root, dialect="crabtalk", home=home) as store:
+        assert len(list(store.list())) == 1
+        reasons = skipped(store)
+    assert reasons.keys() == {
+        ".hidden/",
+        "a/b/c/d/e/f/g/h/i/",
+        "export.jsonl",
+        "link.jsonl",
+        "notes.txt",
+        "odd.jsonl",
+        "session.db",
+    }
+    assert reasons[".hidden/"] == "a hidden folder"
+    assert reasons["link.jsonl"] == "a symbolic link"
+    assert reasons["export.jsonl"].startswith("a Claude.ai export")
+    assert reasons["session.db"].startswith("an SQLite database")
+    assert reasons["odd.jsonl"].startswith("not a session in a known format")
+
+
+@pytest.mark.parametrize("format", sorted(CONVERSATIONS))
+def test_reading_a_foreign_directory_creates_nothing_in_it(tmp_path: Path, home: Path, format: str) -> None:
+    root = made(tmp_path / "root", CONVERSATIONS[format](["hello zebra", "hi"]))
+    before = {path: (path.stat().st_mtime_ns, path.read_bytes()) for path in root.rglob("*")}
+    with open_store(root, home=home) as store:
+        (row,) = store.list()
+        assert [message.text for message in store.session(row.id).messages()] == ["hello zebra", "hi"]
+        assert store.search("zebra").total == 1
+        assert store.port.verify(row.id) == ()
+        assert store.list(limit=1).total == 1 and skipped(store) == {}
+        store.port.list(Filter(title="zebra"))
+    assert {path: (path.stat().st_mtime_ns, path.read_bytes()) for path in root.rglob("*")} == before
+
+
+def test_a_listing_says_how_to_go_on_in_the_program_of_each_session(tmp_path: Path, home: Path) -> None:
+    root = made(tmp_path / "pi", CONVERSATIONS["pi"](["hello", "hi"]))
+    with open_store(root, dialect="pi", home=home) as store:
+        (row,) = store.list()
+        assert row.metadata.resume_command.startswith(f"cd /w && pi --session {root}/")
+    with open_store("memory:") as store:
+        session = store.create()
+        assert session.metadata.resume_command == f"everlog chat --resume {session.id}"
