@@ -24,6 +24,7 @@ from everlog.model import (
     Thinking,
     Tombstone,
     ToolCall,
+    Usage,
     assistant,
     tool_result,
     user,
@@ -343,6 +344,27 @@ def test_a_session_of_ours_is_written_as_picoclaw_would() -> None:
         '{\n  "key": "agent:main:x",\n  "summary": "",\n  "skip": 0,\n  "count": 4,\n'
         '  "created_at": "2026-01-01T00:00:00Z",\n  "updated_at": "2026-01-01T00:00:00Z"\n}'
     )
+
+
+def test_what_the_files_cannot_hold_is_named_as_lost() -> None:
+    usage = Usage(input_tokens=1, output_tokens=2)
+    answer = replace(assistant("x", model="m"), usage=usage, stop_reason="stop", cwd="/w", sender="s")
+    metadata = Metadata(id=ID, title="Mine", agent="a", sender="u", extra={"cwd": "/w"}, system_prompt_override="s")
+    losses = picoclaw.write(metadata, numbered([user("hello"), answer])).losses
+    assert losses == (
+        "agent: 1",
+        "sender: 1",
+        "sender of a message: 1",
+        "stop reason of a message: 1",
+        "system prompt of the session: 1",
+        "title: 1",
+        "usage of a message: 1",
+        "working directory: 1",
+        "working directory of a message: 1",
+    )
+    read = picoclaw.read(FULL)
+    assert picoclaw.write(metadata_of(read), stored(read)).losses == ()
+    assert metadata_of(read).title == "first <b> & \u2028 漢字"
 
 
 def test_a_key_that_no_file_can_be_named_by_is_refused() -> None:

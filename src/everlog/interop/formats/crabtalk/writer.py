@@ -9,7 +9,7 @@ from everlog.interop.formats.crabtalk.head_line import META_DEFAULTS, format_tim
 from everlog.interop.formats.crabtalk.lines import NAME, encode_json, write_message
 from everlog.interop.formats.crabtalk.names import file_name, parse_name
 from everlog.interop.formats.crabtalk.reader import META_EVENT
-from everlog.interop.formats.format_types import ExportedFiles
+from everlog.interop.formats.format_types import ExportedFiles, derive_id
 from everlog.interop.formats.jsonl import text_of
 from everlog.interop.formats.writer import (
     FileBuilder,
@@ -33,6 +33,14 @@ def write(metadata: Metadata, records: Sequence[AnyRecord]) -> ExportedFiles:
     meta = _build_meta(metadata, meta_event)
     if meta_event is None:
         file.add_line(encode_json(meta))
+    agent, sender = text_of(meta, "agent"), text_of(meta, "created_by")
+    chat = metadata.chat if metadata.chat is not None else 1
+    prefix, separator, stem = (metadata.key or "").partition(f"{NAME}:")  # as it was imported
+    # The times of messages that an import read are not theirs: there are none in the file.
+    session_id = stem or file_name(agent, sender, chat, "").removesuffix(".jsonl")
+    line_ids = {derive_id(session_id, number) for number in range(len(records) + 2)}
+    losses.add("working directory", bool(metadata.extra.get("cwd")))
+    losses.add("system prompt of the session", bool(metadata.system_prompt_override))
     for record in reposition_compactions(records):
         if meta_event is not None and isinstance(record, Event) and record.kind == META_EVENT:
             if record is not meta_events[0]:
@@ -48,6 +56,8 @@ def write(metadata: Metadata, records: Sequence[AnyRecord]) -> ExportedFiles:
         elif isinstance(record, Message):
             losses.count_blocks(record, (Image, File, OtherBlock, Thinking, ToolCall))
             losses.add("mark of a failed tool", bool(record.is_error))
+            losses.count_fields(record, ("model", "usage", "stop_reason", "cwd", "sender"))
+            losses.count_fields(record, () if record.id in line_ids else ("timestamp",))
             file.add_line(encode_json(write_message(record)), ended=has_newline(record, NAME))
         elif isinstance(record, Compaction):
             file.add_line(encode_json({"compact": record.summary}), ended=has_newline(record, NAME))
@@ -55,10 +65,7 @@ def write(metadata: Metadata, records: Sequence[AnyRecord]) -> ExportedFiles:
             file.add_line(encode_json(record.data), ended=has_newline(record, NAME))
         else:
             losses.count_record(record)
-    chat = metadata.chat if metadata.chat is not None else 1
-    agent, sender = text_of(meta, "agent"), text_of(meta, "created_by")
     path = file_name(agent, sender, chat, text_of(meta, "title"))
-    prefix, separator, stem = (metadata.key or "").partition(f"{NAME}:")  # as it was imported
     if separator and not prefix and meta_event is not None and meta == meta_event.data:
         name_parts = parse_name(stem, agent, sender)
         path = f"{stem}.jsonl" if name_parts.chat is None else path  # the imported name had no number

@@ -20,7 +20,6 @@ from everlog.log.line_codec import with_keys
 from everlog.model import AnyBlock, AnyRecord, Compaction, Event, File, Image, Message, Role, Text, Thinking, ToolCall
 
 ROLES: dict[str, Role] = {"user": "user", "assistant": "assistant", "tool": "toolResult"}
-STRATEGY = "structured"  # of its summaries: which wrapper they have in a context
 
 _PICOCLAW_ROLES = {native: foreign for foreign, native in ROLES.items()}
 _PRESERVED_KEYS = ("system_parts",)  # without a field in our records
@@ -72,7 +71,7 @@ def read_document(data: bytes, stem: str, modified_ms: int) -> Document:
             raise FormatError(f"messages[{index}]: {error.message}") from error
     if summary:
         time = timestamp(updated / 1000)
-        compaction = Compaction(first_kept_seq=2, strategy=STRATEGY, summary=summary, timestamp=time)
+        compaction = Compaction(first_kept_seq=2, strategy="prose", summary=summary, timestamp=time)
         records.insert(0, compaction)
     is_certain = "key" in value and ("created" in value or "updated" in value)
     return Document(key, tuple(records), created, updated, is_certain)

@@ -49,7 +49,6 @@ from everlog.interop.formats.picoclaw.lines import (
     lowercase_keys,
     parse_message,
 )
-from everlog.interop.formats.picoclaw.messages import STRATEGY
 from everlog.interop.formats.picoclaw.meta_file import find_fault, parse_meta, scope_agent, skip_count, valid_time
 from everlog.interop.formats.session_reader import Detail, NeedsWholeFileError, SessionReader
 from everlog.model import Event, Image, Message
@@ -234,7 +233,7 @@ class PicoClawReader(SessionReader):
                 id=self._mark_id(f"summary {first} {text}"),
                 text=text or NO_SUMMARY_TEXT,
                 first_kept=first,
-                strategy=STRATEGY,
+                strategy="structured",  # which wrapper it has in a context
                 timestamp=time,
                 extra={NAME: {}} if is_full else {},
             )
