@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from hashlib import sha256
+from typing import Any
 
 from msgspec.structs import replace
 
@@ -16,6 +17,7 @@ from everlog.interop.formats.jsonl import (
     Row,
     attach_preserved,
     parse_lines,
+    parse_object,
     preserved_data,
     record_event,
     report_damage,
@@ -23,6 +25,7 @@ from everlog.interop.formats.jsonl import (
     unreadable_event,
 )
 from everlog.interop.formats.live_format import TailState
+from everlog.interop.formats.plain_lines import decode_plain
 from everlog.interop.formats.session_reader import Detail, SessionReader
 from everlog.model import Message
 
@@ -57,21 +60,29 @@ class CrabTalkReader(SessionReader):
             # Whatever is in its place, the head counts as one line.
             for row in parse_lines(self.transcript.head, path):
                 yield self._preserve_row(replace(row, number=2 - row.number), path)
+        if not self.detail:
+            self.facts = replace(self.facts, messages=self.facts.messages + sum(map(self._has_message, lines)))
+            return
         before = self._number + 1
         for row in parse_lines(lines, path):
             number = before + row.number
             self._number = number - 1 + (row.data.count(b"\n") if row.is_blank else 0)
-            read = self._read_line(row, derive_id(self.transcript.session_id, number) if self.detail else "")
+            read = self._read_value(row.value, derive_id(self.transcript.session_id, number))
             if isinstance(read, Message):
                 self.facts = replace(self.facts, messages=self.facts.messages + 1)
             if self.detail == Detail.FULL:
                 yield self._preserve_row(replace(row, number=number), path, read)
-            elif self.detail and read is not None:
+            elif read is not None:
                 yield read
 
-    def _read_line(self, row: Row, item_id: str) -> Message | Summary | None:
+    def _has_message(self, line: Line) -> bool:
+        plain = decode_plain(line.data)
+        if plain is not None:
+            return plain.role in ROLES
+        return isinstance(self._read_value(parse_object(line.data)[0], ""), Message)
+
+    def _read_value(self, value: dict[str, Any] | None, item_id: str) -> Message | Summary | None:
         """Return the item of a line; None for a system prompt, an unknown type, or damage."""
-        value = row.value
         if value is None:
             return None
         if isinstance(value.get("compact"), str):

@@ -39,7 +39,7 @@ from everlog.interop.formats.jsonl import (
     unreadable_event,
 )
 from everlog.interop.formats.live_format import TailState, TranscriptInfo
-from everlog.interop.formats.picoclaw.go_json import encode_go_json
+from everlog.interop.formats.picoclaw.go_json import TIME_PATTERN, encode_go_json
 from everlog.interop.formats.picoclaw.lines import (
     NAME,
     count_lines,
@@ -49,7 +49,9 @@ from everlog.interop.formats.picoclaw.lines import (
     lowercase_keys,
     parse_message,
 )
+from everlog.interop.formats.picoclaw.messages import ROLES
 from everlog.interop.formats.picoclaw.meta_file import find_fault, parse_meta, scope_agent, skip_count, valid_time
+from everlog.interop.formats.plain_lines import decode_plain
 from everlog.interop.formats.session_reader import Detail, NeedsWholeFileError, SessionReader
 from everlog.model import Event, Image, Message
 
@@ -100,22 +102,32 @@ class PicoClawReader(SessionReader):
         """Read further lines."""
         if self._is_older_version and self.detail and not self.whole:
             raise NeedsWholeFileError
+        if not self.detail:
+            self._scan(lines)
+            return
         for row in parse_lines(lines, path):
             count = 1 if row.value is not None else count_lines(row.data)
             self._lines.line_count += count
             self.line_count += not row.is_blank
-            item = self._read_row(row, path) if self.detail else None
-            if not self.detail:
-                self._scan_row(row)
+            item = self._read_row(row, path)
             self._ids += [item.id if isinstance(item, Message) else ""] * count
             if item is not None:
                 yield item
 
     # --- lines
 
-    def _scan_row(self, row: Row) -> None:
-        if row.value is not None and (message := parse_message(lowercase_keys(row.value), "", "")):
-            self._note_facts(message)
+    def _scan(self, lines: Iterable[Line]) -> None:
+        messages, title, model = self.facts.messages, self.facts.title, self.facts.model
+        for line in lines:
+            plain = decode_plain(line.data)
+            # A message without text may have only thinking: it needs the full parse.
+            if plain and plain.role in ROLES and plain.content.strip() and TIME_PATTERN.fullmatch(plain.created_at):
+                messages, model = messages + 1, plain.model_name or model
+                title = title or (shorten(plain.content) if plain.role == "user" else "")
+            elif message := parse_message(lowercase_keys(parse_object(line.data)[0] or {}), "", ""):
+                messages, model = messages + 1, message.model or model
+                title = title or (title_of(message) if message.role == "user" else "")
+        self.facts = replace(self.facts, messages=messages, title=title, model=model)
 
     def _read_row(self, row: Row, path: str) -> Message | Event | None:
         is_full = self.detail == Detail.FULL
@@ -265,5 +277,10 @@ def _event_kind(value: Mapping[str, Any]) -> str:
 def title_of(message: Message) -> str:
     """Return the title of a session with this first message, as in PicoClaw's own list."""
     has_image = any(isinstance(block, Image) for block in message.content)
-    text = message.text.strip() or ("[image]" if has_image else "")
+    return shorten(message.text) or ("[image]" if has_image else "")
+
+
+def shorten(text: str) -> str:
+    """Shorten a text to a title."""
+    text = text.strip()
     return text if len(text) <= MAX_TITLE else f"{text[:MAX_TITLE]}..."
