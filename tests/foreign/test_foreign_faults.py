@@ -17,7 +17,7 @@ from everlog.errors import ConflictError, EverlogError, NotFoundError, StoreFail
 from everlog.interop.foreign.foreign_store import ForeignStore
 from everlog.interop.foreign.mirrored_session import MAX_ATTEMPTS
 from everlog.interop.formats import cersei, crabtalk, picoclaw
-from everlog.interop.importer import BATCH
+from everlog.interop.import_target import BATCH
 from everlog.model import AnyRecord, Compaction, assistant, user
 from everlog.session import Store
 from everlog.stores.file.file_store import FileStore
