@@ -118,3 +118,18 @@ def test_a_listing_says_how_to_go_on_in_the_program_of_each_session(tmp_path: Pa
     with open_store("memory:") as store:
         session = store.create()
         assert session.metadata.resume_command == f"everlog chat --resume {session.id}"
+
+
+def test_an_id_stays_with_its_conversation_when_another_one_of_that_name_appears_or_grows(
+    tmp_path: Path, home: Path
+) -> None:
+    root = made(tmp_path / "root", {f"b/{name}": data for name, data in claude(["hello", "hi"]).items()})
+    with open_store(root, dialect="claude", home=home) as store:
+        assert [row.id for row in store.list()] == [ID]
+        store.session(ID).append("to the first")
+        made(root, {f"c/{name}": data for name, data in claude(["hello", "no", "never"]).items()})
+        assert {row.id for row in store.list()} == {ID, f"c:{ID}"}
+        assert [message.text for message in store.session(ID).messages()] == ["hello", "hi", "to the first"]
+        assert [message.text for message in store.session(f"c:{ID}").messages()] == ["hello", "no", "never"]
+        store.session(f"c:{ID}").append("to the other")
+        assert store.session(ID).messages()[-1].text == "to the first"

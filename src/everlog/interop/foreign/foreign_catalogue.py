@@ -348,9 +348,9 @@ class ForeignCatalogue:
             )
 
     def _assign_ids(self) -> None:
-        """Assign ids to all sessions: of several with one name, the newest has it as its id.
+        """Assign ids to all sessions: of several with one name, the one created first has it as its id.
 
-        A session that another one started has that one's id before its own.
+        So an id never goes from one conversation to another when one of them grows. A session that another one started has that one's id before its own.
         """
         assert self._rows is not None
         listed = [row for row in self._rows.values() if row.format and (row.is_child or not row.scan.skip)]
@@ -358,13 +358,11 @@ class ForeignCatalogue:
         names = Counter((row.folder, row.name) for row in rows)
         if len(names) < len(rows):
             rows = [replace(row, has_shared_name=names[row.folder, row.name] > 1) for row in rows]
-        rows.sort(key=lambda row: (row.modified_ns, row.path))
+        rows.sort(key=lambda row: (_normalize_time(row.scan.created), row.path))
         sessions: dict[str, TranscriptRow] = {}
         for row in rows:
-            older = sessions.get(row.name)
-            if older is not None:
-                sessions[f"{older.folder.replace('/', ':')}:{older.stem}"] = older
-            sessions[row.name] = row
+            session = row.name if row.name not in sessions else f"{row.folder.replace('/', ':')}:{row.stem}"
+            sessions[session] = row
         self._add_children([row for row in listed if row.is_child], sessions)
         self._sessions = sessions
 
