@@ -364,9 +364,10 @@ def open_async_store(
     return AsyncStore(open_store(location, dialect=dialect, home=home, settings=settings, progress=progress))
 
 
-# In the order of detection; each format is recognised by the content of a file.
-FORMATS = ("claude", "cersei", "pi", "crabtalk", "codex", "gemini", "picoclaw")
-LIVE_FORMATS = ("claude", "cersei", "pi", "crabtalk", "picoclaw")  # those that can be a store
+# In the order of detection: the first of those that are the most sure of a file. CrabTalk knows a file
+# that has lost its first line by its name, Cersei takes bare messages under any name.
+FORMATS = ("claude", "crabtalk", "cersei", "pi", "codex", "gemini", "picoclaw")
+LIVE_FORMATS = ("claude", "crabtalk", "cersei", "pi", "picoclaw")  # those that can be a store
 _NATIVE_NAMES = ("sessions", "index.db", "config.toml", "run")  # which only a native store has
 
 

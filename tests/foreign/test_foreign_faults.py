@@ -13,11 +13,11 @@ from typing import Any
 
 import pytest
 
-from everlog.errors import ConflictError, EverlogError, FormatError, NotFoundError, StoreFailedError, StoreFullError
+from everlog.errors import ConflictError, EverlogError, NotFoundError, StoreFailedError, StoreFullError
 from everlog.interop.foreign.foreign_store import ForeignStore
 from everlog.interop.foreign.mirrored_session import MAX_ATTEMPTS
 from everlog.interop.formats import cersei, crabtalk, picoclaw
-from everlog.interop.importer import BATCH
+from everlog.interop.import_target import BATCH
 from everlog.model import AnyRecord, Compaction, assistant, user
 from everlog.session import Store
 from everlog.stores.file.file_store import FileStore
@@ -244,12 +244,16 @@ def test_a_directory_that_vanished_is_told_and_not_made_again(tmp_path: Path) ->
         assert said(store, "crab_user_1") == ["hello", "hi there"]
 
 
-def test_a_transcript_without_the_line_about_it_is_not_added_to(tmp_path: Path) -> None:
-    root = made(tmp_path / "root", {"crab_user_1.jsonl": b""})
-    refused = pytest.raises(FormatError, match="metadata line")
-    with open_foreign_store(root, tmp_path / "home", crabtalk) as store, refused:
-        store.session("crab_user_1").append(user("x"))
-    assert (root / "crab_user_1.jsonl").read_bytes() == b""
+def test_an_empty_transcript_gets_the_line_about_it_before_another(tmp_path: Path) -> None:
+    root = made(tmp_path / "root", {"crab_tg-1_2_a-title.jsonl": b""})
+    with open_foreign_store(root, tmp_path / "home", crabtalk) as store:
+        store.session("crab_tg-1_2").append(user("x"))
+        assert said(store, "crab_tg-1_2") == ["x"]
+        store.session("crab_tg-1_2").append(user("y"))
+        assert said(store, "crab_tg-1_2") == ["x", "y"]
+    first, *lines = (root / "crab_tg-1_2_a-title.jsonl").read_bytes().splitlines()
+    assert crabtalk.recognises("x.jsonl", first) and first.startswith(b'{"agent":"crab","created_by":"tg-1"')
+    assert lines == [b'{"role":"user","content":"x"}', b'{"role":"user","content":"y"}']
 
 
 def test_two_files_of_one_name_in_a_folder_are_two_sessions(tmp_path: Path) -> None:

@@ -51,7 +51,8 @@ class Held:
         beside = self.about
         if self.dialect.METADATA_LOCATION == "head":
             beside = self.data.partition(b"\n")[0]
-        return TranscriptInfo(self.dialect.session_id_of(self.stem, beside), beside)
+        name = self.dialect.session_id_of(self.stem, beside)
+        return TranscriptInfo(name, beside, read_lines=lambda: split_lines(self.data))
 
     def record(self, seq: int) -> AnyRecord:
         """One record."""

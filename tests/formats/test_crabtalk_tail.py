@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from typing import Any
 
 import pytest
@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from everlog.errors import FormatError, UnsupportedError
 from everlog.interop.formats import crabtalk
 from everlog.interop.formats.format_types import InMemorySource, Line, Summary, split_lines
-from everlog.interop.formats.live_format import ListingScan, LiveFormat, TranscriptInfo
+from everlog.interop.formats.live_format import ListingScan, LiveFormat, TailResult, TailState, TranscriptInfo
 from everlog.model import (
     Compaction,
     Event,
@@ -46,6 +46,12 @@ def held(*lines: str, stem: str = STEM, head: bytes = HEAD) -> Held:
     return Held(DIALECT, stem, head + b"\n" + "".join(f"{line}\n" for line in lines).encode())
 
 
+def follow(notes: TailState, lines: Iterable[Line], where: TranscriptInfo) -> TailResult:
+    followed = crabtalk.read_tail(notes, lines, where)
+    assert followed is not None
+    return followed
+
+
 def behind_head(source: InMemorySource) -> list[Line]:
     return list(split_lines(next(iter(source.files.values()))))[1:]
 
@@ -61,11 +67,11 @@ def head(**changes: Any) -> bytes:
 @given(files(any_line), cuts)
 def test_lines_say_the_same_however_they_are_split(data: bytes, where: list[int]) -> None:
     lines = list(split_lines(data))
-    at_once = crabtalk.read_tail({}, lines, WHERE)
+    at_once = follow({}, lines, WHERE)
     notes: dict[str, Any] = {}
     items: list[Any] = []
     for piece in pieces(lines, where):
-        followed = crabtalk.read_tail(notes, piece, WHERE)
+        followed = follow(notes, piece, WHERE)
         items += followed.items
         notes = json.loads(json.dumps(followed.state))
     assert (items, notes) == (at_once.items, at_once.state)
@@ -76,7 +82,7 @@ def test_lines_say_the_same_however_they_are_split(data: bytes, where: list[int]
 @given(files(any_line))
 def test_followed_lines_say_what_the_whole_file_says(data: bytes) -> None:
     whole = crabtalk.read(InMemorySource(STEM, {f"{STEM}.jsonl": META + data}))
-    items = crabtalk.read_tail({}, split_lines(data), WHERE).items
+    items = follow({}, split_lines(data), WHERE).items
     assert spoken(items) == spoken(whole.items)
     assert len({item.id for item in items}) == len(items)
 
@@ -84,7 +90,7 @@ def test_followed_lines_say_what_the_whole_file_says(data: bytes) -> None:
 def test_the_golden_session_is_followed_in_full() -> None:
     lines = behind_head(FULL)
     beside = next(iter(FULL.files.values())).partition(b"\n")[0]
-    items = crabtalk.read_tail({}, lines, TranscriptInfo("crab_tg-12345_2", beside)).items
+    items = follow({}, lines, TranscriptInfo("crab_tg-12345_2", beside)).items
     assert spoken(items) == spoken(crabtalk.read(FULL).items)
     assert {item.timestamp for item in items} == {"2026-04-02T08:15:30.123Z"}
     assert all(item.line == b"" for item in items if isinstance(item, Message))
@@ -98,17 +104,17 @@ def test_a_summary_keeps_nothing_before_it() -> None:
 
 def test_a_damaged_line_costs_nothing_beside_it_and_no_id_changes() -> None:
     rows = [b'{"role":"user","content":"%d"}' % number for number in range(4)]
-    sound = crabtalk.read_tail({}, [Line(0, row) for row in rows], WHERE).items
+    sound = follow({}, [Line(0, row) for row in rows], WHERE).items
     for at in range(4):
         for junk in (b"", b"\0\0\0", rows[at][:9], b"\xff", b"[1]", b'{"role":7}', b'{"role":"user","content":7}'):
             broken = [*rows[:at], junk, *rows[at + 1 :]]
-            items = crabtalk.read_tail({}, [Line(0, row) for row in broken], WHERE).items
+            items = follow({}, [Line(0, row) for row in broken], WHERE).items
             assert items == [*sound[:at], *sound[at + 1 :]]
 
 
 def test_without_a_readable_head_there_are_messages_without_a_time() -> None:
     for beside in (None, b"", b"{torn", b'{"agent":"crab"}'):
-        items = crabtalk.read_tail({}, [Line(0, b'{"role":"user","content":"a"}')], TranscriptInfo(STEM, beside)).items
+        items = follow({}, [Line(0, b'{"role":"user","content":"a"}')], TranscriptInfo(STEM, beside)).items
         assert [item.timestamp for item in items] == [""]
 
 
@@ -345,7 +351,7 @@ def test_a_listing_counts_what_would_be_followed(data: bytes, where: list[int]) 
     for piece in pieces(lines, where):
         seen = crabtalk.scan_listing(seen, piece, TranscriptInfo("", HEAD))
     assert seen == at_once
-    items = crabtalk.read_tail({}, lines, WHERE).items
+    items = follow({}, lines, WHERE).items
     assert at_once.messages == sum(isinstance(item, Message) for item in items)
 
 

@@ -24,6 +24,7 @@ from everlog.model import (
     Thinking,
     Tombstone,
     ToolCall,
+    Usage,
     assistant,
     tool_result,
     user,
@@ -70,6 +71,7 @@ class TestConformance(FormatConformance):
     format: ClassVar[Any] = picoclaw
     sessions: ClassVar[Sequence[InMemorySource]] = (FULL, session(about=meta(summary="")))
     exact = True
+    one_reader = True
 
 
 class TestDamage(Damage):
@@ -122,7 +124,7 @@ def test_the_golden_session_is_read_in_full() -> None:
     assert (read.line_count, read.damage, read.session_id) == (10, (), "agent_main_direct_42")
     assert read.metadata["key"] == "agent:main:direct:42"
     assert read.metadata["agent"] == "main"
-    assert read.metadata["aliases"] == ["agent:main:main", "agent:main:telegram:direct:42"]
+    assert read.metadata["aliases"] == ("agent:main:main", "agent:main:telegram:direct:42")
     assert read.metadata["scope"]["channel"] == "telegram"
     assert read.created_ms == 1781337600123
     shown = view(read)
@@ -171,7 +173,9 @@ def test_a_missing_second_file_is_made_anew_and_reported() -> None:
     source = session(about=None)
     read = picoclaw.read(source)
     assert [one.path for one in read.damage] == ["agent_main_direct_42.meta.json"]
-    assert read.metadata == {"key": "agent_main_direct_42"}
+    assert read.metadata == {
+        "key": "agent_main_direct_42", "name": "first <b> & \u2028 漢字", "model": "gpt-5",
+    }  # fmt: skip
     assert len(view(read).messages) == 8
     made = back(picoclaw, source).files
     assert made["agent_main_direct_42.jsonl"] == LINES
@@ -340,6 +344,27 @@ def test_a_session_of_ours_is_written_as_picoclaw_would() -> None:
         '{\n  "key": "agent:main:x",\n  "summary": "",\n  "skip": 0,\n  "count": 4,\n'
         '  "created_at": "2026-01-01T00:00:00Z",\n  "updated_at": "2026-01-01T00:00:00Z"\n}'
     )
+
+
+def test_what_the_files_cannot_hold_is_named_as_lost() -> None:
+    usage = Usage(input_tokens=1, output_tokens=2)
+    answer = replace(assistant("x", model="m"), usage=usage, stop_reason="stop", cwd="/w", sender="s")
+    metadata = Metadata(id=ID, title="Mine", agent="a", sender="u", extra={"cwd": "/w"}, system_prompt_override="s")
+    losses = picoclaw.write(metadata, numbered([user("hello"), answer])).losses
+    assert losses == (
+        "agent: 1",
+        "sender: 1",
+        "sender of a message: 1",
+        "stop reason of a message: 1",
+        "system prompt of the session: 1",
+        "title: 1",
+        "usage of a message: 1",
+        "working directory: 1",
+        "working directory of a message: 1",
+    )
+    read = picoclaw.read(FULL)
+    assert picoclaw.write(metadata_of(read), stored(read)).losses == ()
+    assert metadata_of(read).title == "first <b> & \u2028 漢字"
 
 
 def test_a_key_that_no_file_can_be_named_by_is_refused() -> None:

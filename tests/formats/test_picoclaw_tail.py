@@ -16,8 +16,7 @@ from everlog.interop.formats import picoclaw
 from everlog.interop.formats.format_types import HiddenMessages, Line, Summary, split_lines
 from everlog.interop.formats.live_format import ListingScan, LiveFormat, TranscriptInfo
 from everlog.interop.formats.picoclaw.go_json import encode_go_json
-from everlog.interop.formats.picoclaw.line_numbers import MAX_NOTED_LINES, line_number
-from everlog.interop.formats.picoclaw.tail_reader import NO_SUMMARY_TEXT
+from everlog.interop.formats.picoclaw.reader import NO_SUMMARY_TEXT
 from everlog.model import (
     AnyRecord,
     Compaction,
@@ -84,7 +83,8 @@ def test_the_conversation_is_the_same_however_the_lines_are_split(data: bytes, a
     assert len(set(ids)) == len(ids)
     messages = [item for item in parts.items if isinstance(item, Message)]
     assert messages == [item for item in at_once.items if isinstance(item, Message)]
-    assert (parts.notes.get("raw"), parts.notes.get("dead")) == (at_once.notes.get("raw"), at_once.notes.get("dead"))
+    for name in ("raw", "newest", "now"):
+        assert parts.notes.get(name) == at_once.notes.get(name)
 
 
 @settings(deadline=None)
@@ -104,22 +104,23 @@ def test_the_golden_session_is_followed_in_full() -> None:
     session = held()
     assert session.context == ("They read a.go & more.", ["It is a.", "look", "signed", "ok", "names in any case"])
     assert session.notes["raw"] == 10
-    assert (session.notes["dead"], session.notes["mute"]) == ([5], [7])
     assert session.items[-1].timestamp == "2026-06-13T08:00:07.987654321+02:00"
 
 
-def test_an_id_says_the_number_of_its_line() -> None:
-    session = held(b"\n" + said("a") + b"\r\n" + DEAD + b"\n" + said("b"), None)
-    assert [line_number(STEM, item.id) for item in session.items] == [1, 3]
-    assert line_number("another", session.items[0].id) is None
-    assert line_number(STEM, "01ARZ3NDEKTSV4RRFFQ69G5FAV") is None
-    assert line_number(STEM, session.items[0].id[:-1] + "x") is None
+def test_an_id_follows_from_what_a_line_says_and_not_from_where_it_is() -> None:
+    session = held(b"\n" + said("a") + b"\r\n" + DEAD + b"\n" + said("b", "a"), None)
+    first, second, third = (item.id for item in session.items)
+    alone = held(said("b", "a"), None)
+    assert [item.id for item in alone.items] == [second, first]
+    assert third not in (first, second)
+    written = b'{"new": 1, "content":"b", "role":"user"}\n'  # as PicoClaw would not write it
+    assert [item.id for item in held(written, None).items] == [second]
 
 
 def test_a_new_summary_names_the_first_message_behind_it() -> None:
     session = held(said("a", "b") + MUTE + b"\n" + DEAD + b"\n" + said("c"), meta(summary="", skip=0))
     (summary,) = told(session, summary="S", skip=2)
-    assert isinstance(summary, Summary) and line_number(STEM, summary.first_kept or "") == 5
+    assert isinstance(summary, Summary) and summary.first_kept == session.items[2].id
     assert session.context == ("S", ["c"])
     assert told(session, summary="S", skip=2, count=9) == []
     (other,) = told(session, summary="T", skip=2)
@@ -187,20 +188,25 @@ def test_a_whole_session_always_says_what_is_hidden() -> None:
         assert isinstance(items[-1], HiddenMessages) and len(items[-1].ids) == count
 
 
-def test_a_summary_of_lines_that_are_forgotten_asks_for_the_whole_file() -> None:
-    data = said("a") + (DEAD + b"\n") * (MAX_NOTED_LINES + 9) + said("b")
+def test_what_is_about_earlier_lines_asks_for_the_whole_file_where_they_cannot_be_read() -> None:
+    data = said("a") + (DEAD + b"\n") * 99 + said("b")
     session = held(data, meta(summary="", skip=0))
-    assert len(session.notes["dead"]) == MAX_NOTED_LINES
     where = TranscriptInfo(STEM, meta(summary="S", skip=1))
     assert picoclaw.read_tail(session.notes, [], where) is None
     summary = picoclaw.read_all(split_lines(data), where).items[-1]
-    assert isinstance(summary, Summary)
-    assert line_number(STEM, summary.first_kept or "") == MAX_NOTED_LINES + 11
-    behind = picoclaw.read_tail(
-        session.notes, [], where._replace(meta_bytes=meta(summary="S", skip=MAX_NOTED_LINES + 9))
-    )
-    assert behind is not None and isinstance(behind.items[-1], Summary)
-    assert behind.items[-1].first_kept == summary.first_kept
+    assert isinstance(summary, Summary) and summary.first_kept == session.items[-1].id
+    found = picoclaw.read_tail(session.notes, [], where._replace(read_lines=lambda: split_lines(data)))
+    assert found is not None and isinstance(found.items[-1], Summary)
+    assert found.items[-1].first_kept == summary.first_kept
+    later = [Line(len(data), said("c").rstrip())]  # without a time it may have been there before
+    assert picoclaw.read_tail(session.notes, later, TranscriptInfo(STEM, meta(summary="", skip=0))) is None
+    timed = [Line(len(data), b'{"role":"user","content":"a","created_at":"2026-06-13T08:00:00Z"}')]
+    followed = picoclaw.read_tail(session.notes, timed, where._replace(meta_bytes=None))
+    assert followed is not None and len(followed.items) == 1
+
+
+def test_a_state_with_ids_of_line_numbers_asks_for_the_whole_file() -> None:
+    assert picoclaw.read_tail({"raw": 2}, [], TranscriptInfo(STEM, META)) is None
 
 
 def test_a_file_is_recognised_with_lines_of_the_future_in_it() -> None:

@@ -123,8 +123,13 @@ class FormatConformance:
         for source in self.sessions if self.one_reader else ():
             format = self._format
             transcript, parts = open_source(
-                source, format.METADATA_LOCATION, format.session_id_of, format.ANCESTOR_FILE
+                source,
+                format.METADATA_LOCATION,
+                format.session_id_of,
+                format.ANCESTOR_FILE,
+                getattr(format, "find_head", None),  # only of formats whose first line is metadata
             )
+            transcript = transcript._replace(read_lines=None)  # so that a format asks for the whole file
             lines = [line for _, part in parts for line in part]
             imported = _ItemView(self._format.read(source).items)
             for cut in _cuts(len(lines)):
@@ -252,7 +257,7 @@ class _ItemView:
 
     def __init__(self, items: Iterable[Item] = ()) -> None:
         self.messages: dict[str, Message] = {}
-        self.summary: tuple[str, str | None] | None = None  # text and first kept message
+        self._summary: tuple[str, int] | None = None  # text and number of messages before the kept ones
         self._hidden: set[str] = set()
         self._abandoned: set[str] = set()  # hidden by branches, as last reported
         self._state: TailState = {}
@@ -273,12 +278,19 @@ class _ItemView:
             if isinstance(item, Message):
                 self.messages.setdefault(item.id, item)
             elif isinstance(item, Summary):
-                self.summary = item.text, item.first_kept
+                kept = item.first_kept
+                before = len(self.messages) if kept is None else list(self.messages).index(kept)
+                self._summary = item.text, before
             elif isinstance(item, HiddenMessages):
                 if item.extra:
                     self._hidden |= set(item.ids)
                 else:
                     self._abandoned = set(item.ids)
+
+    @property
+    def summary(self) -> tuple[str, list[str]] | None:
+        """The text of the summary, and the ids of the messages that it keeps."""
+        return None if self._summary is None else (self._summary[0], list(self.messages)[self._summary[1] :])
 
     @property
     def dialogue(self) -> list[tuple[Any, ...]]:

@@ -10,9 +10,11 @@ import os
 import stat
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from typing import cast
 from zlib import crc32
 
-from everlog.errors import ConflictError, FormatError, StoreFullError
+from everlog.errors import ConflictError, StoreFullError
+from everlog.ids import timestamp
 from everlog.interop.directory_walk import Stamp
 from everlog.interop.foreign.transcript_files import (
     ENDING,
@@ -25,7 +27,7 @@ from everlog.interop.foreign.transcript_files import (
     stamp_of,
 )
 from everlog.interop.formats.format_types import MAX_LINE_BYTES
-from everlog.interop.formats.live_format import FileEdit
+from everlog.interop.formats.live_format import FileEdit, HeadFormat
 from everlog.log.parts import split_at_boundary
 from everlog.stores.file import disk
 from everlog.stores.file.log_tail import LogTail
@@ -46,11 +48,8 @@ class ForeignFiles(Transcript):
             names = self._parts(folder)
             sizes = [os.stat(name, dir_fd=folder, follow_symlinks=False).st_size for name in names]
             self._check_limits(lines, sum(sizes))
-            if self._format.METADATA_LOCATION == "head" and self._read_meta(folder)[0] is None:
-                raise FormatError(
-                    f"{self.path} does not begin with a metadata line",
-                    hint="start a new one: its program would take an appended line for that line",
-                )
+            if self._format.METADATA_LOCATION == "head" and sizes == [0]:
+                sizes = [self._append_head(names[0], folder)]
             limit = self._format.PART_BYTES or 1 << 62
             first, *later_groups = split_at_boundary(list(lines), sizes[-1], limit)
             parts: list[tuple[LogTail, int, int]] = []  # start and end of our lines in it
@@ -89,6 +88,16 @@ class ForeignFiles(Transcript):
             is_contiguous = (expected.part, expected.end) == (len(names), start)
             location = (len(names), start + torn) if first else (len(names) + 1, 0)
             return AppendedLines(*location, position, parts[-1][2], is_contiguous)
+
+    def _append_head(self, name: str, folder: int) -> int:
+        """Write the metadata line into an empty file: else its program takes our line for it."""
+        modified = os.stat(name, dir_fd=folder, follow_symlinks=False).st_mtime
+        head = cast("HeadFormat", self._format).missing_head(self.stem, timestamp(modified))
+        tail = self._tail(name, folder)
+        try:
+            return tail.append(head + b"\n", 0)
+        finally:
+            tail.close()
 
     def _tail(self, name: str, folder: int, *, new: bool = False) -> LogTail:
         flags = os.O_RDWR | os.O_APPEND | (os.O_CREAT | os.O_EXCL if new else 0)

@@ -1,8 +1,9 @@
 """Following one foreign session into the native session that mirrors it.
 
 `catch_up` reads the lines that were added to the file since the last time and appends their records
-to the mirror, a few lines at a time. A file that was rewritten is read again from its start; the
-records of its old content are rewound.
+to the mirror, a few lines at a time. A file that was rewritten is read again from its start. If its
+program drops lines at their start (PicoClaw), the messages that are still there keep their records,
+and the others are hidden; else the records of the old content are rewound.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from msgspec.structs import replace
 
 from everlog.errors import EverlogError, LogDamagedError, NotFoundError, StoreFullError
 from everlog.interop.foreign.foreign_files import ForeignFiles
+from everlog.interop.foreign.mirrored_items import MirroredItems, with_new_id
 from everlog.interop.foreign.origin_marks import (
     MARK_KEY,
     Checkpoint,
@@ -29,7 +31,7 @@ from everlog.interop.foreign.origin_marks import (
 from everlog.interop.foreign.transcript_files import START_POSITION, AppendedLines, Signature
 from everlog.interop.formats.format_types import HiddenMessages, Summary, derive_id
 from everlog.interop.formats.jsonl import attach_preserved
-from everlog.interop.formats.live_format import ConversationItem, LiveFormat, TailState
+from everlog.interop.formats.live_format import ConversationItem, LiveFormat, TailState, TranscriptInfo
 from everlog.interop.import_target import BATCH, ImportTarget, hide_before_summaries
 from everlog.log.line_codec import from_object, with_keys
 from everlog.model import (
@@ -110,10 +112,13 @@ class MirrorFollower:
         `native_records` are records by their ids in the file; they take the place of what is read.
         """
         transcript = self.files.info(self.name)
+        native_records = native_records or self._queued_messages()
         if not self.files.is_unchanged_before(self._checkpoint.position):
+            if self.format.IS_REWRITTEN:
+                self._follow_whole(transcript, until, native_records)
+                return
             self._restart()
         new_lines = self.files.new_lines(self._checkpoint.position, until)
-        native_records = native_records or self._queued_messages()
         lines = iter(new_lines)
         # A metadata file is about all lines of the transcript, so they are read at once then.
         batch_size = None if self.format.METADATA_LOCATION == "file" else BATCH_LINES
@@ -121,10 +126,7 @@ class MirrorFollower:
             checkpoint, batch = self._checkpoint, list(islice(lines, batch_size))
             followed = self.format.read_tail(checkpoint.state, batch, transcript)
             if followed is None or any(map(self._needs_whole_file, followed.items)):
-                new_lines = self.files.new_lines(START_POSITION, until)
-                followed = self.format.read_all(new_lines, transcript)
-                reached = replace(checkpoint, position=new_lines.position, state=followed.state)
-                self._merge(followed.items, reached, native_records)
+                self._follow_whole(transcript, until, native_records)
                 return
             reached = replace(checkpoint, position=new_lines.position, state=followed.state)
             if checkpoint.position != START_POSITION and len(followed.items) <= BATCH:
@@ -134,6 +136,14 @@ class MirrorFollower:
                 self._merge(followed.items, reached, native_records)
             if batch_size is None or len(batch) < batch_size:
                 return
+
+    def _follow_whole(
+        self, transcript: TranscriptInfo, until: AppendedLines | None, native_records: Mapping[str, AnyRecord]
+    ) -> None:
+        lines = self.files.new_lines(START_POSITION, until)
+        followed = self.format.read_all(lines, transcript)
+        reached = replace(self._checkpoint, position=lines.position, state=followed.state)
+        self._merge(followed.items, reached, native_records, whole=True)
 
     def _queued_messages(self) -> dict[str, AnyRecord]:
         """Return the messages in the queue, by id.
@@ -153,7 +163,9 @@ class MirrorFollower:
         return queued
 
     def _needs_whole_file(self, item: ConversationItem) -> bool:
-        """Return whether an item replaces all that is hidden, or removes the summary."""
+        """Return whether an item changes what is hidden, or removes the summary."""
+        if isinstance(item, Message):  # it was dropped from the file before, and is back
+            return self.format.IS_REWRITTEN and item.id in self._ids
         return isinstance(item, HiddenMessages) and (not item.extra or self._summary_id in item.ids)
 
     def _refresh(self) -> None:
@@ -207,16 +219,25 @@ class MirrorFollower:
         self._checkpoint = checkpoint
 
     def _merge(
-        self, items: Sequence[ConversationItem], checkpoint: Checkpoint, native_records: Mapping[str, AnyRecord]
+        self,
+        items: Sequence[ConversationItem],
+        checkpoint: Checkpoint,
+        native_records: Mapping[str, AnyRecord],
+        *,
+        whole: bool = False,
     ) -> None:
-        """Store the items of a whole session that are not stored yet."""
-        if self._summary_id and self._summary_id not in {item.id for item in items}:
-            self._restart()  # no native record can undo a compaction
+        """Store the items that are not stored yet; `whole`: they are all items of the session."""
+        mirrored = MirroredItems(self._store.read(self.session))
+        if whole and not self._can_follow(items, mirrored):
+            self._restart()
+            mirrored = MirroredItems(())
             checkpoint = replace(checkpoint, generation=self._checkpoint.generation)
+        if whole and self.format.IS_REWRITTEN:
+            items = mirrored.hide_dropped(items, f"{self._last_seq}")
         stored = ImportTarget(cast("Store", _UnlimitedStore(self._store)), self.session, id_in_file)
         try:
-            renamed = [self._with_generation(item, checkpoint.generation) for item in items]
-            for item in hide_before_summaries(self.name, renamed):
+            renamed = [self._with_generation(item, checkpoint.generation, mirrored.ids) for item in items]
+            for item in hide_before_summaries(self.name, renamed) if whole else renamed:
                 if isinstance(item, Message):
                     native = native_records.get(id_in_file(item) or item.id)
                     item = native if isinstance(native, Message) else item
@@ -228,13 +249,28 @@ class MirrorFollower:
         self._loaded = False
         self._refresh()
 
-    def _with_generation(self, item: ConversationItem, generation: int) -> ConversationItem:
-        """Give an item of a rewritten file an id that differs from the one it had before."""
+    def _can_follow(self, items: Sequence[ConversationItem], mirrored: MirroredItems) -> bool:
+        """Return whether the mirror can become the whole session by further records.
+
+        No native record can undo a compaction, or change the order of messages.
+        """
+        if self.format.IS_REWRITTEN:
+            has_summary = any(isinstance(item, Summary) for item in items)
+            return (has_summary or not self._summary_id) and mirrored.are_in_order(items)
+        return not self._summary_id or self._summary_id in {item.id for item in items}
+
+    def _with_generation(
+        self, item: ConversationItem, generation: int, ids: Mapping[str, str] | None = None
+    ) -> ConversationItem:
+        """Give an item of a rewritten file an id that differs from the one it had before.
+
+        `ids` are those of the records in the mirror, by their ids in the file.
+        """
         if not generation:
             return item
 
         def generation_id(item_id: str) -> str:
-            return derive_id(item_id, generation)
+            return (ids or {}).get(item_id) or derive_id(item_id, generation)
 
         if isinstance(item, HiddenMessages):
             return replace(item, id=generation_id(item.id), ids=tuple(map(generation_id, item.ids)))
@@ -254,6 +290,8 @@ class MirrorFollower:
         for item in items:
             renamed = self._with_generation(item, self._checkpoint.generation)
             if isinstance(renamed, Summary):
+                if renamed.id in self._ids:  # an earlier summary stands again
+                    renamed = with_new_id(renamed, f"{seq}")
                 first = [renamed.first_kept] if renamed.first_kept is not None else []
                 kept_seq = [*self._seqs(first, new_seqs).values(), seq + 2][0]
                 record = compaction_record(renamed, kept_seq)

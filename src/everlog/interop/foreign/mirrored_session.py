@@ -7,7 +7,7 @@ the append is interrupted in between. Everything here happens under the session'
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from msgspec.structs import replace
@@ -16,7 +16,7 @@ from everlog.errors import EverlogError, UnsupportedError
 from everlog.interop.directory_walk import METADATA_ENDING
 from everlog.interop.foreign.mirror_follower import MirrorFollower
 from everlog.interop.foreign.origin_marks import has_same_content, id_in_file, merge_record, strip_mark
-from everlog.interop.foreign.transcript_files import AppendedLines
+from everlog.interop.foreign.transcript_files import START_POSITION, AppendedLines
 from everlog.interop.formats.format_types import Line
 from everlog.interop.formats.live_format import FileEdit, TailState, TranscriptInfo
 from everlog.model import MARKERS, TURN_END, AnyRecord, Event, Message, Meta, Metadata
@@ -78,8 +78,18 @@ class Mirror(MirrorFollower):
     def _make_plan(self, records: Sequence[AnyRecord], lines: Sequence[tuple[bytes, ...]] = ()) -> _Plan:
         """Plan an append; `lines` are those of each record, if they are in the file already."""
         plan = _Plan(records, self._checkpoint.state)
-        transcript = self.files.info(self.name)
-        if not lines and (torn := self.files.torn_line(self._checkpoint.position)):
+        torn = b"" if lines else self.files.torn_line(self._checkpoint.position)
+
+        def read_lines() -> Iterator[Line]:
+            """Yield the lines of the file, and after them those of the plan."""
+            yield from self.files.new_lines(START_POSITION)
+            if torn:
+                yield Line(0, torn)
+            if not lines:
+                yield from (Line(0, line) for record_lines in plan.lines for line in record_lines)
+
+        transcript = self.files.info(self.name)._replace(read_lines=read_lines)
+        if torn:
             # The append will end it, and then it counts as a line.
             after_torn = self.format.read_tail(plan.state, [Line(0, torn)], transcript)
             plan.state = plan.state if after_torn is None else after_torn.state

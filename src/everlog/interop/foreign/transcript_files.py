@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, cast
 from zlib import crc32
 
 import msgspec
@@ -23,14 +23,15 @@ from everlog.errors import EverlogError, NotFoundError
 from everlog.interop.directory_walk import METADATA_ENDING, Stamp
 from everlog.interop.formats.format_types import MAX_LINE_BYTES, Line
 from everlog.interop.formats.jsonl import parse_object
-from everlog.interop.formats.live_format import LiveFormat, TranscriptInfo
+from everlog.interop.formats.live_format import HeadFormat, LiveFormat, TranscriptInfo
 from everlog.interop.transcript_sources import ancestor_path, read_related
 from everlog.stores.file import disk
 from everlog.stores.file.log_tail import Report
 
 ENDING = ".jsonl"
 _CHUNK = 1 << 20
-_MAX_METADATA_BYTES = 1 << 24  # of the first line, or of the metadata file
+_HEAD_CHUNK = 1 << 13  # the first line is short
+_MAX_METADATA_BYTES = 1 << 24  # of the metadata file
 
 
 class ReadPosition(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
@@ -172,6 +173,7 @@ class Transcript:
             partial(read_related, parent),
             None if ancestor is None else ancestor.read_bytes(),
             self.branch,
+            lambda: self.new_lines(START_POSITION),
         )
 
     def _read_meta(self, folder: int) -> tuple[bytes | None, int]:
@@ -184,8 +186,8 @@ class Transcript:
                 return None, 0
         if self._format.METADATA_LOCATION == "head":
             with open_for_reading(self.part_name(1), folder) as transcript:
-                head = _read_first_line(transcript)
-            return (None, 0) if head is None else (head, len(head) + 1)
+                head = cast("HeadFormat", self._format).find_head(_iter_lines(transcript, 0, _HEAD_CHUNK))
+            return head.meta_bytes, head.size
         return None, 0
 
     def _read_session_file(self, path: str) -> bytes | None:
@@ -287,20 +289,7 @@ def stamp_of(status: os.stat_result) -> Stamp:
     return status.st_ino, status.st_size, status.st_mtime_ns
 
 
-def _read_first_line(part: int) -> bytes | None:
-    """Return the first line; None if it has no newline or is too long to be metadata."""
-    size = 4096
-    while True:
-        data = os.pread(part, size, 0)
-        newline = data.find(b"\n")
-        if newline >= 0:
-            return data[:newline]
-        if len(data) < size or size >= _MAX_METADATA_BYTES:
-            return None
-        size *= 16
-
-
-def _iter_lines(part: int, start: int) -> Iterator[Line]:
+def _iter_lines(part: int, start: int, chunk_size: int = _CHUNK) -> Iterator[Line]:
     """Yield complete lines from an offset on.
 
     A last line without a newline counts if it is a complete JSON object. A line above
@@ -308,7 +297,7 @@ def _iter_lines(part: int, start: int) -> Iterator[Line]:
     """
     offset, read = start, start
     chunks: list[bytes] = []  # of the line that starts at the offset
-    while chunk := os.pread(part, _CHUNK, read):
+    while chunk := os.pread(part, chunk_size, read):
         read += len(chunk)
         first, *lines = chunk.split(b"\n")
         chunks.append(first)

@@ -45,6 +45,10 @@ class TranscriptInfo(NamedTuple):
     ancestor_file: bytes | None = None  # content of the format's ANCESTOR_FILE
     # Id of one of several sessions in the same file (an inline sidechain); empty: the main one.
     branch: str = ""
+    # Reads all lines of the transcript; None where there is no file to read.
+    read_lines: Callable[[], Iterable[Line]] | None = None
+    head: tuple[Line, ...] = ()  # lines in the place of the metadata line; only for an import
+    modified_ms: int = 0  # time of the last write to the file; 0: unknown, or it still changes
 
 
 class MirrorLog(Protocol):
@@ -115,6 +119,21 @@ class ListingScan(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
 # Where a format stores the metadata that its program rewrites: nowhere, in the first line of the
 # transcript, or in a file `<stem>.meta.json` next to it.
 MetadataLocation = Literal["", "head", "file"]
+
+
+class Head(NamedTuple):
+    """The beginning of a transcript whose first line is metadata that its program rewrites."""
+
+    lines: tuple[Line, ...]  # that are not part of the conversation; none if the metadata is lost
+    meta_bytes: bytes | None  # the metadata line, or damage in its place
+
+    @property
+    def size(self) -> int:
+        """Bytes up to the conversation."""
+        if not self.lines:
+            return 0
+        last = self.lines[-1]
+        return last.start + len(last.data) + last.ended
 
 
 class LiveFormat(Format, Protocol):
@@ -191,4 +210,16 @@ class LiveFormat(Format, Protocol):
 
         `path` is that of the transcript. The command is run in the session's working directory.
         """
+        ...
+
+
+class HeadFormat(LiveFormat, Protocol):
+    """A format with METADATA_LOCATION "head". A module implements it."""
+
+    def find_head(self, lines: Iterable[Line]) -> Head:
+        """Return the head of a transcript; reads as few of its lines as possible."""
+        ...
+
+    def missing_head(self, stem: str, now: str) -> bytes:
+        """Return the metadata line to write into an empty file, from its name."""
         ...

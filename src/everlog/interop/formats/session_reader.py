@@ -19,6 +19,7 @@ import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator
 from enum import IntEnum
+from itertools import islice
 from typing import Any, NamedTuple, cast
 
 from msgspec.structs import replace
@@ -27,6 +28,7 @@ from everlog.ids import epoch_ms
 from everlog.interop.formats.format_types import DamagedBytes, ForeignSession, Item, Line, Source
 from everlog.interop.formats.live_format import (
     ConversationItem,
+    Head,
     ListingScan,
     MetadataLocation,
     TailResult,
@@ -97,6 +99,9 @@ class SessionReader(ABC):
         """The state after the lines so far: small, plain JSON."""
 
 
+FindHead = Callable[[Iterable[Line]], Head]
+
+
 class Reading(NamedTuple):
     """The reading functions of a format."""
 
@@ -111,11 +116,12 @@ def make_reading(
     metadata_location: MetadataLocation = "",
     session_id_of: Callable[[str, bytes | None], str] = lambda stem, _: stem,
     ancestor_file: str = "",
+    find_head: FindHead | None = None,
 ) -> Reading:
     """Return the reading functions of a format from its reader."""
 
     def read(source: Source) -> ForeignSession:
-        transcript, parts = open_source(source, metadata_location, session_id_of, ancestor_file)
+        transcript, parts = open_source(source, metadata_location, session_id_of, ancestor_file, find_head)
         return read_session(reader(transcript, Detail.FULL, whole=True), parts)
 
     def read_tail(state: TailState, lines: Iterable[Line], transcript: TranscriptInfo) -> TailResult | None:
@@ -158,7 +164,7 @@ def read_session(reader: SessionReader, parts: Iterable[tuple[str, Iterable[Line
     return ForeignSession(
         session_id=facts.program_id or reader.transcript.session_id,
         metadata={**metadata_of(facts), **fields.pop("metadata", {})},
-        created_ms=max(epoch_ms(facts.created) or 0, 0),
+        created_ms=max(epoch_ms(facts.created) or reader.transcript.modified_ms, 0),
         items=tuple(items),
         line_count=reader.line_count,
         damage=tuple(reader.damage),
@@ -187,6 +193,7 @@ def open_source(
     metadata_location: MetadataLocation,
     session_id_of: Callable[[str, bytes | None], str],
     ancestor_file: str = "",
+    find_head: FindHead | None = None,
 ) -> tuple[TranscriptInfo, list[tuple[str, Iterable[Line]]]]:
     """Return a source as a live view sees it: what is beside the lines, and the lines of each part."""
     first, *others = source.paths()
@@ -194,14 +201,13 @@ def open_source(
         (path, source.lines(path)) for path in (first, *(path for path in others if _PART.search(path)))
     ]
     meta_bytes: bytes | None = None
+    head_lines: tuple[Line, ...] = ()
     if metadata_location == "file" and f"{source.name}.meta.json" in others:
         meta_bytes = source.read(f"{source.name}.meta.json")
     elif metadata_location == "head":
-        lines = iter(parts[0][1])
-        head = next(lines, None)
-        if head is not None:
-            meta_bytes = head.data
-        parts[0] = (first, lines)
+        head = (find_head or _first_line)(source.lines(first))
+        meta_bytes, head_lines = head.meta_bytes, head.lines
+        parts[0] = (first, islice(source.lines(first), len(head_lines), None))
 
     def read_file(path: str) -> bytes | None:
         name = f"{source.name}/{path}"
@@ -214,5 +220,13 @@ def open_source(
         source.name,
         source.find_related,
         source.find_ancestor(ancestor_file) if ancestor_file else None,
+        read_lines=lambda: source.lines(first),
+        head=head_lines,
+        modified_ms=source.modified_ms,
     )
     return transcript, parts
+
+
+def _first_line(lines: Iterable[Line]) -> Head:
+    head = next(iter(lines), None)
+    return Head((), None) if head is None else Head((head,), head.data)

@@ -129,6 +129,11 @@ class Losses:
             if type(block) in kinds and (not isinstance(block, Thinking | ToolCall) or block.signature):
                 self.add(_BLOCK_NAMES[type(block)])
 
+    def count_fields(self, message: Message, fields: Iterable[str]) -> None:
+        """Count fields of a message that the format has no place for."""
+        for field in fields:
+            self.add(f"{_FIELD_NAMES[field]} of a message", bool(getattr(message, field)))
+
     def count_record(self, record: AnyRecord) -> None:
         """Count a record that the format cannot hold at all."""
         if isinstance(record, Event):
@@ -147,4 +152,12 @@ _BLOCK_NAMES: dict[type, str] = {
     OtherBlock: "block of an unknown type",
     Thinking: "signature of a thinking block",
     ToolCall: "signature of a tool call",
+}
+_FIELD_NAMES = {
+    "timestamp": "time",
+    "model": "model",
+    "usage": "usage",
+    "stop_reason": "stop reason",
+    "cwd": "working directory",
+    "sender": "sender",
 }

@@ -5,81 +5,40 @@
     {"compact":"Summary of the conversation so far…"}
 
 Lines have no ids and no times: an item's id is derived from the number of its line. A line in
-CrabTalk's own form is rebuilt from the record; any other line is preserved with it.
+CrabTalk's own form is rebuilt from the record; any other line is preserved with it. Without a
+metadata line, agent, sender, number and title are those in the name of the file.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from hashlib import sha256
 from typing import Any
 
 from msgspec.structs import replace
 
-from everlog.errors import FormatError
-from everlog.ids import epoch_ms, timestamp
+from everlog.ids import timestamp
 from everlog.interop.formats.crabtalk.entry_builder import build_session, encode_metadata, encode_record, name_fields
-from everlog.interop.formats.crabtalk.lines import (
-    NAME,
-    ROLES,
-    created_time,
-    encode_json,
-    is_meta,
-    read_call,
-    read_message,
-    write_call,
-    write_message,
-)
-from everlog.interop.formats.crabtalk.names import FileName, file_name, parse_name, slug, without_title
-from everlog.interop.formats.crabtalk.tail_reader import (
-    HAS_UPTIME,
-    LINE_BYTES,
-    METADATA_LOCATION,
-    PART_BYTES,
-    TOTAL_BYTES,
-    chat_of,
-    is_id,
-    read_all,
-    read_tail,
-    scan_listing,
+from everlog.interop.formats.crabtalk.head_line import (
+    find_head,
+    is_conversation,
+    missing_head,
+    parse_meta,
     session_id_of,
 )
-from everlog.interop.formats.format_types import (
-    ExportedFiles,
-    ForeignSession,
-    Item,
-    Source,
-    Summary,
-    content_fingerprint,
-    derive_id,
-)
-from everlog.interop.formats.jsonl import (
-    Row,
-    attach_preserved,
-    head_objects,
-    line_position,
-    parse_lines,
-    preserved_data,
-    record_event,
-    report_damage,
-    text_of,
-    unreadable_event,
-)
-from everlog.interop.formats.live_format import ListingScan
-from everlog.interop.formats.writer import (
-    FileBuilder,
-    Losses,
-    has_newline,
-    read_preserved_line,
-    removed_seqs,
-    reposition_compactions,
-)
-from everlog.model import AnyRecord, Compaction, Event, File, Image, Message, Metadata, OtherBlock, Thinking, ToolCall
+from everlog.interop.formats.crabtalk.lines import NAME, ROLES, read_call, read_message, write_call, write_message
+from everlog.interop.formats.crabtalk.names import FileName, file_name, is_id, parse_name, slug
+from everlog.interop.formats.crabtalk.reader import META_EVENT, CrabTalkReader
+from everlog.interop.formats.crabtalk.writer import write
+from everlog.interop.formats.format_types import ForeignSession, Match, Source, content_fingerprint, split_lines
+from everlog.interop.formats.jsonl import head_objects
+from everlog.interop.formats.live_format import ListingScan, MetadataLocation
+from everlog.interop.formats.session_reader import make_reading
+from everlog.model import Message
 
 __all__ = [
     "ANCESTOR_FILE",
     "HAS_UPTIME",
     "IS_REWRITTEN",
+    "KEYS",
     "LINE_BYTES",
     "METADATA_LOCATION",
     "META_EVENT",
@@ -88,12 +47,13 @@ __all__ = [
     "TOTAL_BYTES",
     "FileName",
     "build_session",
-    "chat_of",
     "encode_metadata",
     "encode_record",
     "file_name",
+    "find_head",
     "fingerprint",
     "is_id",
+    "missing_head",
     "name_fields",
     "parse_name",
     "read",
@@ -111,152 +71,54 @@ __all__ = [
     "write_message",
 ]
 
-META_EVENT = f"{NAME}.meta"
+METADATA_LOCATION: MetadataLocation = "head"
+PART_BYTES = 0
+TOTAL_BYTES = 0
+LINE_BYTES = 0
+ANCESTOR_FILE = ""
+IS_REWRITTEN = False
+HAS_UPTIME = True  # the metadata line has the total duration of turns
+_MESSAGE_KEYS = frozenset({"role", "content", "reasoning_content", "name", "tool_call_id", "tool_calls", "agent"})
+KEYS = frozenset({"created_by", "uptime_secs", "compact", "reasoning_content", "tool_call_id"})
+
+_read, read_tail, read_all, scan_listing = make_reading(
+    CrabTalkReader, METADATA_LOCATION, session_id_of, find_head=find_head
+)
 
 
-def recognises(path: str, head: bytes) -> bool:
-    """Return whether a file begins with a metadata line."""
-    return path.endswith(".jsonl") and is_meta(next(head_objects(head), {}))
-
-
-# --- reading --------------------------------------------------------------------------------
+def recognises(path: str, head: bytes) -> Match:
+    """Return whether a file begins with a metadata line, or has lost it and is named as CrabTalk does."""
+    if not path.endswith(".jsonl"):
+        return Match.NO
+    stem = path.rpartition("/")[2].removesuffix(".jsonl")
+    if parse_meta(find_head(split_lines(head)).meta_bytes):
+        return Match.SURE
+    if parse_name(stem).chat is None or stem.startswith(("agent_", "sk_v1_")):  # PicoClaw's
+        return Match.NO
+    is_empty = True
+    for value in head_objects(head):
+        if "type" in value:
+            return Match.NO
+        is_odd = not isinstance(value.get("content") or "", str)
+        if is_conversation(value) and not is_odd:
+            is_message = value.get("role") in (*ROLES, "system") and value.keys() <= _MESSAGE_KEYS
+            return Match.POSSIBLE if is_message or isinstance(value.get("compact"), str) else Match.NO
+        is_empty = False
+    start = head.strip(b"\0 \t\r\n")
+    beginning = b'{"agent":"'  # of a torn metadata line
+    return Match.POSSIBLE if is_empty and start[: len(beginning)] in (beginning, beginning[: len(start)]) else Match.NO
 
 
 def read(source: Source) -> ForeignSession:
-    """Read a session from its file."""
-    path = source.paths()[0]
-    items: list[Item] = []
-    rows = list(parse_lines(source.lines(path), path))
-    first = next((row for row in rows if not row.is_blank), None)
-    meta = first.value if first and first.value and is_meta(first.value) else {}
-    sender = text_of(meta, "created_by") or "user"
-    name_parts = parse_name(source.name, text_of(meta, "agent"), sender)
-    session_id = without_title(source.name, name_parts)
-    default_time = created_time(meta) or timestamp(source.modified_ms / 1000)
-    for row in rows:
-        if row.value is None:
-            items.append(unreadable_event(NAME, session_id, row, path, default_time))
-        elif row is first and meta:
-            # It is rewritten with each turn: another content is another event.
-            event_id = derive_id(session_id, sha256(row.data).hexdigest())
-            items.append(record_event(row, META_EVENT, event_id, default_time, encode_json(meta)))
-        else:
-            item_id = derive_id(session_id, line_position(row, path))
-            items.append(_read_item(row, item_id, default_time))
-    _date_last(items, source.modified_ms)
-    metadata: dict[str, Any] = {
-        "agent": text_of(meta, "agent") or name_parts.agent,
-        "sender": text_of(meta, "created_by") or name_parts.sender or "user",
-        "name": text_of(meta, "title") or ("" if meta else name_parts.title),
-        "chat": name_parts.chat,
-    }
-    return ForeignSession(
-        session_id=session_id,
-        metadata={key: value for key, value in metadata.items() if value not in ("", None)},
-        created_ms=max(epoch_ms(text_of(meta, "created_at")) or source.modified_ms, 0),
-        items=tuple(items),
-        line_count=sum(not row.is_blank for row in rows),
-        damage=report_damage(rows),
-    )
-
-
-def _date_last(items: list[Item], modified_ms: int) -> None:
-    """Give the last message the mtime of the file, which is when it was written."""
-    for index in range(len(items) - 1, -1, -1):
-        item = items[index]
-        if isinstance(item, Message) and modified_ms > 0:
-            items[index] = replace(item, timestamp=timestamp(modified_ms / 1000))
-            return
-
-
-def _read_item(row: Row, item_id: str, default_time: str) -> Item:
-    value = row.value or {}
-    if isinstance(value.get("compact"), str):
-        is_lossless = encode_json({"compact": value["compact"]}) == row.data
-        preserved = preserved_data(row, is_lossless=is_lossless)
-        extra = {NAME: preserved} if preserved else {}
-        return Summary(id=item_id, text=value["compact"], timestamp=default_time, extra=extra)
-    role = value.get("role")
-    if isinstance(role, str) and role in ROLES:
-        try:
-            message = read_message(value, item_id, default_time)
-        except FormatError:
-            return record_event(row, f"{NAME}.record", item_id, default_time, encode_json(value))
-        preserved = preserved_data(row, is_lossless=encode_json(write_message(message)) == row.data)
-        return attach_preserved(message, NAME, preserved) if preserved else message
-    kind = "system" if role == "system" else "record"
-    return record_event(row, f"{NAME}.{kind}", item_id, default_time, encode_json(value))
-
-
-# --- writing --------------------------------------------------------------------------------
-
-
-def write(metadata: Metadata, records: Sequence[AnyRecord]) -> ExportedFiles:
-    """Write a session as CrabTalk's file."""
-    file, losses = FileBuilder(), Losses()
-    removed = removed_seqs(records, NAME)
-    events = (record for record in records if isinstance(record, Event))
-    meta_events = [event for event in events if event.kind == META_EVENT]
-    # The newest is written in the place of the first.
-    meta_event = meta_events[-1] if meta_events else None
-    meta = _build_meta(metadata, meta_event)
-    if meta_event is None:
-        file.add_line(encode_json(meta))
-    for record in reposition_compactions(records):
-        if meta_event is not None and isinstance(record, Event) and record.kind == META_EVENT:
-            if record is not meta_events[0]:
-                continue
-            record = meta_event
-        raw = read_preserved_line(record, NAME)
-        if record.seq in removed and isinstance(record, Message):
-            losses.add("message that is hidden or was rewound")
-        elif meta_event is not None and record is meta_event and meta != meta_event.data:
-            file.add_line(encode_json(meta))
-        elif raw is not None:
-            file.add_line(raw.data, ended=raw.ended)
-        elif isinstance(record, Message):
-            losses.count_blocks(record, (Image, File, OtherBlock, Thinking, ToolCall))
-            losses.add("mark of a failed tool", bool(record.is_error))
-            file.add_line(encode_json(write_message(record)), ended=has_newline(record, NAME))
-        elif isinstance(record, Compaction):
-            file.add_line(encode_json({"compact": record.summary}), ended=has_newline(record, NAME))
-        elif isinstance(record, Event) and record.kind.startswith(f"{NAME}."):
-            file.add_line(encode_json(record.data), ended=has_newline(record, NAME))
-        else:
-            losses.count_record(record)
-    chat = metadata.chat if metadata.chat is not None else 1
-    agent, sender = text_of(meta, "agent"), text_of(meta, "created_by")
-    path = file_name(agent, sender, chat, text_of(meta, "title"))
-    prefix, separator, stem = (metadata.key or "").partition(f"{NAME}:")  # as it was imported
-    if separator and not prefix and meta_event is not None and meta == meta_event.data:
-        name_parts = parse_name(stem, agent, sender)
-        path = f"{stem}.jsonl" if name_parts.chat is None else path  # the imported name had no number
-    return ExportedFiles({path: file.content()}, losses.describe())
-
-
-def _build_meta(metadata: Metadata, meta_event: Event | None) -> dict[str, Any]:
-    """Return the metadata line: the original one, with the changes since."""
-    if meta_event is None:
-        created = metadata.created_at
-        return {
-            "agent": metadata.agent,
-            "created_by": metadata.sender,
-            "created_at": created[:-1] + "+00:00" if created.endswith("Z") else created,
-            "title": metadata.title or "",
-            "uptime_secs": metadata.uptime_secs,
-        }
-    meta = dict(meta_event.data)
-    if metadata.title and metadata.title != meta.get("title"):
-        meta["title"] = metadata.title
-    if metadata.uptime_secs:  # of the turns since the import
-        uptime = meta.get("uptime_secs")
-        meta["uptime_secs"] = metadata.uptime_secs + (uptime if isinstance(uptime, int) else 0)
-    return meta
-
-
-KEYS: frozenset[str] = frozenset()
-ANCESTOR_FILE = ""
-IS_REWRITTEN = False
+    """Read a session; its last message gets the time of the file, which is when it was written."""
+    session = _read(source)
+    items = list(session.items)
+    last = max((index for index, item in enumerate(items) if isinstance(item, Message)), default=None)
+    if last is None or source.modified_ms <= 0:
+        return session
+    item: Any = items[last]
+    items[last] = replace(item, timestamp=timestamp(source.modified_ms / 1000))
+    return replace(session, items=tuple(items))
 
 
 def fingerprint(message: Message) -> str:
@@ -265,5 +127,5 @@ def fingerprint(message: Message) -> str:
 
 
 def resume_command(facts: ListingScan, path: str) -> tuple[str, ...]:
-    """Return the command that continues the session in its own program."""
+    """Return no command: CrabTalk continues the latest session of an agent and a sender by itself."""
     return ()

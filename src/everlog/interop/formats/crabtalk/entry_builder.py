@@ -10,9 +10,16 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from everlog.errors import FormatError, UnsupportedError
+from everlog.interop.formats.crabtalk.head_line import (
+    DEFAULT_SENDER,
+    META_DEFAULTS,
+    format_time,
+    missing_head,
+    name_of,
+    parse_meta,
+)
 from everlog.interop.formats.crabtalk.lines import encode_json, write_message
-from everlog.interop.formats.crabtalk.names import parse_name, slug, with_title
-from everlog.interop.formats.crabtalk.tail_reader import DEFAULT_SENDER, is_id, parse_meta
+from everlog.interop.formats.crabtalk.names import is_id, slug, with_title
 from everlog.interop.formats.jsonl import text_of
 from everlog.interop.formats.live_format import FileEdit, MirrorLog, NewSession, TailState
 from everlog.log.line_codec import replace_surrogates
@@ -20,7 +27,6 @@ from everlog.model import AnyRecord, Compaction, Event, File, Image, Message, Ot
 
 IMPORT_HINT = "import the session (everlog sessions import) and continue it there"
 _DEFAULT_AGENT = "crab"
-_META_DEFAULTS = {"agent": "", "created_by": "", "created_at": "", "title": "", "uptime_secs": 0}
 _IGNORED_KEYS = ("source", "model", "chat", "cwd")  # that the files do not need to hold
 
 
@@ -69,16 +75,20 @@ def _block_type(block: Image | File | OtherBlock) -> str:
 
 def encode_metadata(state: TailState, log: MirrorLog, changes: Mapping[str, Any]) -> FileEdit:
     """Return the edit that sets the title (`name`) or adds to the uptime (`uptimeSecs`)."""
-    meta = parse_meta(log.transcript.meta_bytes)
+    transcript = log.transcript
+    meta_bytes = transcript.meta_bytes
+    if meta_bytes is None:  # the line is lost, and a new one is put before the others
+        meta_bytes = missing_head(transcript.stem or transcript.session_id, log.metadata.created_at)
+    meta = parse_meta(meta_bytes)
     if not meta:
-        raise FormatError("the file does not begin with a metadata line", hint=IMPORT_HINT)
-    if not meta.keys() >= _META_DEFAULTS.keys():
-        meta = {**_META_DEFAULTS, **meta}
+        raise FormatError("the first line is damaged, and would be lost", hint=IMPORT_HINT)
+    if not meta.keys() >= META_DEFAULTS.keys():
+        meta = {**META_DEFAULTS, **meta}
     stem = None
     for key, value in changes.items():
         if key == "name" and isinstance(value, str | None):
             meta["title"] = replace_surrogates(value or "")
-            stem = _new_stem(log.transcript.session_id, meta)
+            stem = _new_stem(transcript.session_id, meta)
         elif key == "uptimeSecs" and type(value) is int and value >= 0:
             old_uptime = meta["uptime_secs"]
             meta["uptime_secs"] = value + (old_uptime if type(old_uptime) is int else 0)
@@ -92,8 +102,7 @@ def _new_stem(session_id: str, meta: Mapping[str, Any]) -> str | None:
 
     The number shows where a title begins: without one, another file name would be another session.
     """
-    agent, sender = text_of(meta, "agent"), text_of(meta, "created_by") or DEFAULT_SENDER
-    if parse_name(session_id, agent, sender).chat is None or not session_id.startswith(f"{agent}_"):
+    if name_of(session_id, meta).chat is None or not session_id.startswith(f"{text_of(meta, 'agent')}_"):
         return None
     stem = with_title(session_id, meta["title"])
     return stem if stem != session_id else None
@@ -122,12 +131,6 @@ def build_session(metadata: Mapping[str, Any], now: str, is_taken: Callable[[str
     while is_taken(f"{prefix}{number}"):
         number += 1
     title = replace_surrogates(metadata.get("name") or "")
-    meta = dict(zip(_META_DEFAULTS, (agent, replace_surrogates(sender), _format_time(now), title, 0), strict=True))
+    meta = dict(zip(META_DEFAULTS, (agent, replace_surrogates(sender), format_time(now), title, 0), strict=True))
     session_id = f"{prefix}{number}"
     return NewSession(session_id, with_title(session_id, title), FileEdit(head=encode_json(meta)))
-
-
-def _format_time(text: str) -> str:
-    """Format a time as CrabTalk does: without a zero fraction, and UTC as an offset."""
-    text = text.removesuffix("Z") + "+00:00" if text.endswith("Z") else text
-    return text.replace(".000+", "+")

@@ -1,4 +1,4 @@
-"""CrabTalk's lines: the metadata line, and conversion of messages to ours and back."""
+"""CrabTalk's lines: conversion of messages to ours and back."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from typing import Any
 import msgspec
 
 from everlog.errors import FormatError
-from everlog.ids import epoch_ms, timestamp
 from everlog.interop.formats.jsonl import parse_object, text_of
 from everlog.model import AnyBlock, Message, Role, Text, Thinking, ToolCall
 
@@ -16,18 +15,6 @@ NAME = "crabtalk"
 ROLES: dict[str, Role] = {"user": "user", "assistant": "assistant", "tool": "toolResult"}
 
 _CRABTALK_ROLES = {native: foreign for foreign, native in ROLES.items()}
-_REQUIRED_KEYS = ("agent", "created_by", "created_at")
-
-
-def is_meta(value: Mapping[str, Any]) -> bool:
-    """Return whether an object is the metadata line."""
-    return all(isinstance(value.get(key), str) for key in _REQUIRED_KEYS) and "role" not in value
-
-
-def created_time(meta: Mapping[str, Any]) -> str:
-    """Return the creation time in the metadata line; empty if it has none."""
-    created_ms = epoch_ms(text_of(meta, "created_at"))
-    return timestamp(created_ms / 1000) if created_ms is not None and created_ms > 0 else ""
 
 
 def encode_json(value: Any) -> bytes:

@@ -22,6 +22,16 @@ def slug(text: str) -> str:
     return "-".join(part for part in lowered.split("-") if part)
 
 
+def is_id(text: str) -> bool:
+    """Return whether a text can be a session id: the stem of a file name, without a title."""
+    try:
+        size = len(text.encode())
+    except UnicodeEncodeError:
+        return False
+    is_plain = not text.startswith(".") and "/" not in text and "\0" not in text
+    return is_plain and "_" in text and size <= MAX_STEM_BYTES
+
+
 class FileName(NamedTuple):
     """The parts of a file name."""
 

@@ -6,17 +6,16 @@
      "scope": …, "aliases": […]}                    (indented, no final newline)
 
 The first `skip` lines are no longer part of the conversation: the summary stands for them, or, if
-there is none, they are hidden. PicoClaw may remove them from the file, so ids in a session that is
-read whole are derived from a line's content, not from its number. A mirror starts over when that
-happens, so there ids are derived from numbers. Bytes are those of Go's `encoding/json`; times are
-kept as text, because they have nanoseconds.
+there is none, they are hidden. PicoClaw may remove them from the file, so ids are derived from a
+line's content, not from its number. Bytes are those of Go's `encoding/json`; times are kept as text,
+because they have nanoseconds.
 """
 
 from __future__ import annotations
 
-from everlog.interop.formats.format_types import content_fingerprint
+from everlog.interop.formats.format_types import Match, content_fingerprint
 from everlog.interop.formats.jsonl import head_objects
-from everlog.interop.formats.live_format import ListingScan
+from everlog.interop.formats.live_format import ListingScan, MetadataLocation
 from everlog.interop.formats.picoclaw.entry_builder import build_session, encode_metadata, encode_record, name_fields
 from everlog.interop.formats.picoclaw.history_edits import encode_history, reclaim_lines, truncate
 from everlog.interop.formats.picoclaw.lines import (
@@ -27,24 +26,16 @@ from everlog.interop.formats.picoclaw.lines import (
     lowercase_keys,
 )
 from everlog.interop.formats.picoclaw.meta_file import file_stem
-from everlog.interop.formats.picoclaw.reader import META_EVENT, read
-from everlog.interop.formats.picoclaw.tail_reader import (
-    LINE_BYTES,
-    METADATA_LOCATION,
-    PART_BYTES,
-    TOTAL_BYTES,
-    is_id,
-    read_all,
-    read_tail,
-    scan_listing,
-    session_id_of,
-)
+from everlog.interop.formats.picoclaw.meta_file import is_stem as is_id
+from everlog.interop.formats.picoclaw.reader import META_EVENT, PicoClawReader
 from everlog.interop.formats.picoclaw.writer import write
+from everlog.interop.formats.session_reader import make_reading
 from everlog.model import Message
 
 __all__ = [
     "ANCESTOR_FILE",
     "IS_REWRITTEN",
+    "KEYS",
     "LINE_BYTES",
     "MAX_READABLE_BYTES",
     "METADATA_LOCATION",
@@ -74,29 +65,41 @@ __all__ = [
 ]
 
 
-def recognises(path: str, head: bytes) -> bool:
+METADATA_LOCATION: MetadataLocation = "file"
+PART_BYTES = 0
+TOTAL_BYTES = 0
+LINE_BYTES = MAX_READABLE_BYTES
+ANCESTOR_FILE = ""
+IS_REWRITTEN = True
+KEYS = frozenset({"reasoning_content", "tool_call_id", *PICOCLAW_KEYS})
+
+
+def session_id_of(stem: str, meta_bytes: bytes | None) -> str:
+    """Return the session id, which is the stem of the file name."""
+    return stem
+
+
+read, read_tail, read_all, scan_listing = make_reading(PicoClawReader, METADATA_LOCATION, session_id_of)
+
+
+def recognises(path: str, head: bytes) -> Match:
     """Return whether a file has messages that only PicoClaw writes, or is named like its keys."""
     if not path.endswith(".jsonl"):
-        return False
+        return Match.NO
     has_key_name = path.rpartition("/")[2].startswith(("sk_v1_", "agent_"))
-    is_match = False
+    best = Match.NO
     for value in map(lowercase_keys, head_objects(head)):
         if "type" in value or "created_by" in value:
             # The first line of another format. After a message of PicoClaw's it is only an
             # unknown line.
-            return is_match
-        if not isinstance(value.get("role"), str):
+            return best
+        if not isinstance(value.get("role"), str) or not isinstance(value.get("content") or "", str):
             continue
-        if not isinstance(value.get("content") or "", str):
-            return False
-        has_keys = any(key in value for key in (*PICOCLAW_KEYS, "tool_calls"))
-        is_match = is_match or has_key_name or has_keys
-    return is_match
-
-
-KEYS: frozenset[str] = frozenset()
-ANCESTOR_FILE = ""
-IS_REWRITTEN = True
+        if any(key in value for key in PICOCLAW_KEYS):
+            return Match.SURE
+        if has_key_name or "tool_calls" in value or "tool_call_id" in value:
+            best = Match.POSSIBLE
+    return best
 
 
 def fingerprint(message: Message) -> str:
@@ -105,5 +108,5 @@ def fingerprint(message: Message) -> str:
 
 
 def resume_command(facts: ListingScan, path: str) -> tuple[str, ...]:
-    """Return the command that continues the session in its own program."""
+    """Return no command: PicoClaw continues a session when its chat goes on."""
     return ()

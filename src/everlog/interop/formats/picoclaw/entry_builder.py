@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import msgspec
+
 from everlog.errors import ConflictError, FormatError, StoreFullError, UnsupportedError
 from everlog.interop.formats.live_format import FileEdit, MirrorLog, NewSession, TailState
 from everlog.interop.formats.picoclaw.go_json import format_go_time
-from everlog.interop.formats.picoclaw.line_numbers import LineState, line_number
 from everlog.interop.formats.picoclaw.lines import MAX_READABLE_BYTES, encode_message_line, is_only_thinking
 from everlog.interop.formats.picoclaw.messages import write_message
 from everlog.interop.formats.picoclaw.meta_file import (
@@ -20,6 +21,7 @@ from everlog.interop.formats.picoclaw.meta_file import (
     parse_meta,
     skip_count,
 )
+from everlog.interop.formats.picoclaw.reader import LineState, read_lines
 from everlog.log.line_codec import replace_surrogates
 from everlog.model import AnyBlock, AnyRecord, Compaction, Event, File, Image, Message, OtherBlock
 
@@ -32,7 +34,7 @@ def encode_record(tail_state: TailState, log: MirrorLog, record: AnyRecord) -> F
     """Return the edit that writes a record into the session's files."""
     if isinstance(record, Event):
         return FileEdit()
-    state = LineState.from_tail_state(tail_state)
+    state = msgspec.convert(tail_state, LineState)
     if isinstance(record, Message):
         line = encode_line(record)
         meta = current_meta(state, log)
@@ -114,13 +116,15 @@ def _newest_summary(log: MirrorLog) -> str:
 def _skip_before(state: LineState, log: MirrorLog, record: Compaction) -> int:
     """Return how many lines precede the first message that a compaction keeps."""
     records = log.records_from(record.first_kept_seq)
-    kept_messages = [message for message in records if isinstance(message, Message)]
-    if not kept_messages:
+    kept = [log.foreign_id(message) for message in records if isinstance(message, Message)]
+    ids = read_lines(log.transcript, state.line_count).message_ids()
+    before = {message_id: number for number, message_id in enumerate(ids) if message_id}
+    if not kept:
         return state.line_count
-    number = line_number(log.transcript.session_id, log.foreign_id(kept_messages[0]))
-    if number is None:  # its id has no number, but every message is one line
-        number = state.number_from_end(len(kept_messages), state.non_messages) or 1
-    return max(number - 1, state.hidden)
+    first = next((before[message_id] for message_id in kept if message_id in before), None)
+    if first is None:  # their ids are unknown, but every message is one line
+        first = [0, *before.values()][-min(len(kept), len(before)) :][0]
+    return max(first, state.hidden)
 
 
 def encode_metadata(state: TailState, log: MirrorLog, changes: Mapping[str, Any]) -> FileEdit:
@@ -136,7 +140,7 @@ def encode_metadata(state: TailState, log: MirrorLog, changes: Mapping[str, Any]
         if not is_supported:
             raise UnsupportedError(f"PicoClaw's files cannot hold this {key}", hint=IMPORT_HINT)
         meta_changes[key] = list(value) if key == "aliases" else value
-    meta = current_meta(LineState.from_tail_state(state), log)
+    meta = current_meta(msgspec.convert(state, LineState), log)
     return FileEdit(files={ENDING: encode_meta(meta, **replace_surrogates(meta_changes))})
 
 

@@ -8,28 +8,31 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import msgspec
 from msgspec.structs import replace
 
 from everlog.interop.formats.format_types import split_lines
 from everlog.interop.formats.live_format import FileEdit, MirrorLog, TailState
 from everlog.interop.formats.picoclaw.entry_builder import current_meta, encode_line
 from everlog.interop.formats.picoclaw.go_json import format_go_time
-from everlog.interop.formats.picoclaw.line_numbers import LineState
 from everlog.interop.formats.picoclaw.lines import is_in_history, is_only_thinking
 from everlog.interop.formats.picoclaw.messages import write_message
 from everlog.interop.formats.picoclaw.meta_file import ENDING, change_times, encode_meta, parse_meta, skip_count
+from everlog.interop.formats.picoclaw.reader import LineState
 from everlog.model import Message
 
 
 def truncate(tail_state: TailState, log: MirrorLog, keep_last: int, now: str = "") -> FileEdit:
     """Return the edit for TruncateHistory: show only the last messages from now on."""
-    state = LineState.from_tail_state(tail_state)
+    state = msgspec.convert(tail_state, LineState)
     meta = current_meta(state, log)
     skip = min(skip_count(meta), state.line_count)
-    if keep_last <= 0 or state.number_from_end(1, state.ignored_lines) <= skip:
+    lines = (line for line in (log.transcript.read_lines or tuple)() if line.data.removesuffix(b"\r"))
+    shown = [number for number, line in enumerate(lines, 1) if number > skip and is_in_history(line.data)]
+    if keep_last <= 0 or not shown:
         skip = state.line_count
-    else:
-        skip = max(state.number_from_end(keep_last + 1, state.ignored_lines), skip)
+    elif keep_last < len(shown):
+        skip = shown[-keep_last - 1]
     times = change_times(meta, format_go_time(now))
     new_meta = encode_meta(meta, skip=skip, count=state.line_count, **times)
     return FileEdit(files={ENDING: new_meta})

@@ -5,20 +5,28 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from msgspec.structs import replace
-
 from everlog.errors import FormatError
 from everlog.interop.formats.jsonl import parse_object
 from everlog.interop.formats.picoclaw.go_json import TIME_PATTERN, encode_go_json, format_go_time
-from everlog.interop.formats.picoclaw.messages import read_message, write_message
+from everlog.interop.formats.picoclaw.messages import ROLES, build_message, write_message
 from everlog.model import Message
 
 NAME = "picoclaw"
 MAX_READABLE_BYTES = 10 * 1024 * 1024  # in a line, by PicoClaw itself
-ROLES = ("user", "assistant", "tool")
-PICOCLAW_KEYS = ("created_at", "model_name", "media", "attachments", "system_parts", "tool_call_id")
-
-_KEYS = ("role", "content", "reasoning_content", "tool_calls", *PICOCLAW_KEYS)
+PICOCLAW_KEYS = ("model_name", "created_at", "media", "attachments", "system_parts")  # that no other program writes
+# All known keys, in the order of PicoClaw's lines.
+_KEYS = (
+    "role",
+    "content",
+    "model_name",
+    "created_at",
+    "media",
+    "attachments",
+    "reasoning_content",
+    "system_parts",
+    "tool_calls",
+    "tool_call_id",
+)
 
 
 def count_lines(data: bytes) -> int:
@@ -49,31 +57,19 @@ def is_only_thinking(value: Mapping[str, Any]) -> bool:
 
 
 def parse_message(value: Mapping[str, Any], message_id: str, default_time: str) -> Message | None:
-    """Return the message in an object; None if PicoClaw could not read it either."""
+    """Return the message in an object; None if PicoClaw could not read it either, or ignores it."""
     created = value.get("created_at")
     if created is not None and not (isinstance(created, str) and TIME_PATTERN.fullmatch(created)):
         return None
-    calls = value.get("tool_calls") or []
     try:
-        for call in calls:
+        if value.get("role") not in ROLES or is_only_thinking(value):
+            return None
+        for call in value.get("tool_calls") or []:
             if not isinstance(call["function"].get("arguments", ""), str | None):
                 return None
-        record = read_message(value, default_time)
+        return build_message(value, default_time, message_id)
     except (FormatError, TypeError, AttributeError, KeyError):
         return None
-    return replace(record, id=message_id) if isinstance(record, Message) else None
-
-
-def parse_message_line(data: bytes, message_id: str, default_time: str) -> Message | None:
-    """Return the message in a line, without preserving the line; None if it has none."""
-    value = parse_object(data)[0]
-    if value is None:
-        return None
-    value = lowercase_keys(value)
-    if value.get("role") not in ROLES or is_only_thinking(value):
-        return None
-    message = parse_message(value, message_id, default_time)
-    return None if message is None else replace(message, line=b"")
 
 
 def is_in_history(data: bytes) -> bool:
@@ -81,10 +77,10 @@ def is_in_history(data: bytes) -> bool:
 
     Such as a system prompt, which is not a message here.
     """
-    value = parse_object(data)[0]
-    if value is None:
+    parsed = parse_object(data)[0]
+    if parsed is None:
         return False
-    value = lowercase_keys(value)
+    value = lowercase_keys(parsed)
     if not isinstance(value.get("role") or "", str) or is_only_thinking(value):
         return False
     return parse_message({**value, "role": "user"}, "", "") is not None
@@ -92,9 +88,15 @@ def is_in_history(data: bytes) -> bool:
 
 def encode_message_line(message: Message) -> bytes:
     """Encode a message as PicoClaw would write it."""
-    value = write_message(message)
-    if "created_at" in value:
-        value["created_at"] = format_go_time(message.timestamp)
-        if not value["created_at"]:
-            del value["created_at"]
-    return encode_go_json(value)
+    return encode_object(write_message(message))
+
+
+def encode_object(value: Mapping[str, Any]) -> bytes:
+    """Encode the known keys of a message as PicoClaw does when it rewrites its line."""
+    known = {key: value.get(key) for key in _KEYS if value.get(key) or key in ("role", "content")}
+    created = known.get("created_at")
+    if isinstance(created, str):
+        known["created_at"] = format_go_time(created)
+        if not known["created_at"]:
+            del known["created_at"]
+    return encode_go_json(known)

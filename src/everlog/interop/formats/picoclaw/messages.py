@@ -15,12 +15,13 @@ import msgspec
 
 from everlog.errors import FormatError
 from everlog.ids import epoch_ms, timestamp
-from everlog.interop.formats.jsonl import build_record, parse_object
-from everlog.log.line_codec import from_object
-from everlog.model import AnyRecord, Compaction, Event, File, Image, Message, Thinking
+from everlog.interop.formats.jsonl import parse_object
+from everlog.log.line_codec import with_keys
+from everlog.model import AnyBlock, AnyRecord, Compaction, Event, File, Image, Message, Role, Text, Thinking, ToolCall
 
-_ROLES = {"user": "user", "assistant": "assistant", "tool": "toolResult"}
-_PICOCLAW_ROLES = {native: foreign for foreign, native in _ROLES.items()}
+ROLES: dict[str, Role] = {"user": "user", "assistant": "assistant", "tool": "toolResult"}
+
+_PICOCLAW_ROLES = {native: foreign for foreign, native in ROLES.items()}
 _PRESERVED_KEYS = ("system_parts",)  # without a field in our records
 
 
@@ -93,54 +94,52 @@ def read_message(value: Any, default_time: str) -> AnyRecord:
     role, content = value.get("role"), value.get("content") or ""
     if not isinstance(role, str) or not isinstance(content, str):
         raise FormatError("role and content must be strings")
-    time = value.get("created_at") if isinstance(value.get("created_at"), str) else default_time
-    if role not in _ROLES:  # a system prompt: stored, never sent
+    if role not in ROLES:  # a system prompt: stored, never sent
+        time = value.get("created_at") if isinstance(value.get("created_at"), str) else default_time
         kind = f"picoclaw.{role or 'message'}"
         return Event(kind=kind, data=dict(value), timestamp=time or default_time)
+    message = build_message(value, default_time)
     calls = value.get("tool_calls") or []
-    data: dict[str, Any] = {
-        "recordType": "message",
-        "role": _ROLES[role],
-        "content": [*_read_blocks(value, content), *(_read_call(call) for call in calls)],
-        "timestamp": time,
-    }
-    if role == "tool":
-        data["toolCallId"] = str(value.get("tool_call_id") or "")
-    if value.get("model_name"):
-        data["model"] = str(value["model_name"])
     preserved = {key: value[key] for key in _PRESERVED_KEYS if value.get(key)}
     if any(set(call) - {"id", "type", "function"} or _has_signature(call) for call in calls):
         preserved["tool_calls"] = list(calls)
-    if preserved:
-        data["picoclaw"] = preserved
-    try:
-        return build_record(data)
-    except UnicodeEncodeError:  # a lone surrogate
-        return from_object(data)
+    return with_keys(message, {"picoclaw": preserved}) if preserved else message
 
 
-def _read_blocks(value: Mapping[str, Any], content: str) -> list[dict[str, Any]]:
-    blocks: list[dict[str, Any]] = []
+def build_message(value: Mapping[str, Any], default_time: str, message_id: str = "") -> Message:
+    """Return the message in an object with one of ROLES; FormatError or TypeError if it has faults."""
+    content, time = value.get("content") or "", value.get("created_at")
+    if not isinstance(content, str):
+        raise FormatError("the content must be a string")
+    blocks: list[AnyBlock] = []
     if value.get("reasoning_content"):
-        blocks.append({"type": "thinking", "thinking": str(value["reasoning_content"])})
+        blocks.append(Thinking(str(value["reasoning_content"])))
     if content:
-        blocks.append({"type": "text", "text": content})
-    blocks += [{"type": "image", "url": str(url)} for url in value.get("media") or []]
-    for attachment in value.get("attachments") or []:
-        if not isinstance(attachment, Mapping):
-            raise FormatError("attachments: not objects")
-        blocks.append(
-            {
-                "type": "file",
-                "name": str(attachment.get("filename") or ""),
-                "mimeType": str(attachment.get("content_type") or ""),
-                "url": str(attachment.get("url") or attachment.get("ref") or ""),
-            }
-        )
-    return blocks
+        blocks.append(Text(content))
+    blocks += [Image(url=str(url)) for url in value.get("media") or []]
+    blocks += [_read_attachment(attachment) for attachment in value.get("attachments") or []]
+    blocks += [_read_call(call) for call in value.get("tool_calls") or []]
+    return Message(
+        id=message_id,
+        role=ROLES[value["role"]],
+        content=tuple(blocks),
+        tool_call_id=str(value.get("tool_call_id") or "") if value["role"] == "tool" else None,
+        model=str(value["model_name"]) if value.get("model_name") else None,
+        timestamp=time if isinstance(time, str) else default_time,
+    )
 
 
-def _read_call(call: Any) -> dict[str, Any]:
+def _read_attachment(attachment: Any) -> File:
+    if not isinstance(attachment, Mapping):
+        raise FormatError("attachments: not objects")
+    return File(
+        name=str(attachment.get("filename") or ""),
+        mime_type=str(attachment.get("content_type") or ""),
+        url=str(attachment.get("url") or attachment.get("ref") or ""),
+    )
+
+
+def _read_call(call: Any) -> ToolCall:
     function = call.get("function") if isinstance(call, Mapping) else None
     if not isinstance(function, Mapping):
         raise FormatError("tool_calls: not objects with a function")
@@ -148,8 +147,7 @@ def _read_call(call: Any) -> dict[str, Any]:
     arguments = parse_object(text.encode("utf-8", "replace"))[0] if isinstance(text, str) else text
     if not isinstance(arguments, dict):
         arguments = {"arguments": text}
-    name = str(function.get("name") or "")
-    return {"type": "toolCall", "id": str(call.get("id") or ""), "name": name, "arguments": arguments}
+    return ToolCall(str(call.get("id") or ""), str(function.get("name") or ""), arguments)
 
 
 def _has_signature(call: Mapping[str, Any]) -> bool:

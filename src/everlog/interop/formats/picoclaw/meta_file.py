@@ -78,17 +78,9 @@ def valid_time(text: str) -> str:
     return text if (epoch_ms(text) or 0) > 0 else ""
 
 
-def session_metadata(meta: Mapping[str, Any], default_key: str) -> dict[str, Any]:
-    """Return the session's metadata in the file, keyed like ours."""
-    metadata: dict[str, Any] = {"key": text_of(meta, "key") or default_key}
-    scope = meta.get("scope")
-    if scope:
-        metadata["scope"] = scope
-        if text_of(scope, "agent_id"):
-            metadata["agent"] = scope["agent_id"]
-    if meta.get("aliases"):
-        metadata["aliases"] = list(meta["aliases"])
-    return metadata
+def scope_agent(meta: Mapping[str, Any]) -> str:
+    """Return the agent in the scope; empty if there is none."""
+    return text_of(meta.get("scope") or {}, "agent_id")
 
 
 def encode_meta(old: Mapping[str, Any], **changes: Any) -> bytes:

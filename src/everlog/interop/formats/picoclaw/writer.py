@@ -18,7 +18,7 @@ from everlog.interop.formats.picoclaw.lines import (
 )
 from everlog.interop.formats.picoclaw.messages import write_message
 from everlog.interop.formats.picoclaw.meta_file import ENDING, ZERO_TIME, file_stem
-from everlog.interop.formats.picoclaw.reader import META_EVENT
+from everlog.interop.formats.picoclaw.reader import META_EVENT, title_of
 from everlog.interop.formats.writer import (
     FileBuilder,
     Losses,
@@ -74,6 +74,7 @@ def write(metadata: Metadata, records: Sequence[AnyRecord]) -> ExportedFiles:
                 losses.count_blocks(record, (OtherBlock, Thinking, ToolCall))
                 losses.add("image", _count_inline_images(record))
                 losses.add("mark of a failed tool", bool(record.is_error))
+                losses.count_fields(record, ("usage", "stop_reason", "cwd", "sender"))
             is_new = meta_event is None or record.seq > meta_event.seq
             last_time = record.timestamp if is_new else ""
         if len(data) > MAX_READABLE_BYTES:
@@ -85,6 +86,7 @@ def write(metadata: Metadata, records: Sequence[AnyRecord]) -> ExportedFiles:
                 skip = line_count
         elif record.seq < compaction.first_kept_seq:
             skip = line_count
+    _count_metadata(losses, metadata, records)
     key = text_of(old_meta, "key") or (metadata.key or metadata.id).removeprefix(f"{NAME}:")
     summary = compaction.summary if compaction is not None else text_of(old_meta, "summary")
     if meta_event and not removed and not _has_changed_since(records, meta_event, metadata):
@@ -98,6 +100,16 @@ def write(metadata: Metadata, records: Sequence[AnyRecord]) -> ExportedFiles:
         raise FormatError("the session's key is too long for a file name", hint="give it a shorter key")
     files = {f"{file_name}.jsonl": transcript.content(), f"{file_name}.meta.json": meta}
     return ExportedFiles(files, losses.describe())
+
+
+def _count_metadata(losses: Losses, metadata: Metadata, records: Sequence[AnyRecord]) -> None:
+    """Count facts about the session that the files do not hold; a scope says who takes part."""
+    messages = (record for record in records if isinstance(record, Message) and record.role == "user")
+    losses.add("title", metadata.title not in (None, "", next(filter(None, map(title_of, messages)), "")))
+    losses.add("working directory", bool(metadata.extra.get("cwd")))
+    losses.add("agent", metadata.scope is None and metadata.agent != "main")
+    losses.add("sender", metadata.scope is None and metadata.sender != "user")
+    losses.add("system prompt of the session", bool(metadata.system_prompt_override))
 
 
 def _is_from_meta(record: AnyRecord) -> bool:

@@ -1,0 +1,88 @@
+"""The items of a foreign file that its mirror has, and what a rewritten file changes in them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from msgspec.structs import replace
+
+from everlog.interop.foreign.origin_marks import MARK_KEY, id_in_file
+from everlog.interop.formats.format_types import HiddenMessages, Summary, derive_id
+from everlog.interop.formats.live_format import ConversationItem
+from everlog.interop.import_target import TOO_LARGE
+from everlog.log.markers import Markers
+from everlog.model import MARKERS, REREAD, Damaged, Entry, Event, Message
+
+
+class MirroredItems:
+    """The records of a mirror since its file was last read again from its start."""
+
+    def __init__(self, entries: Iterable[Entry]) -> None:
+        self.ids: dict[str, str] = {}  # id in the file → id of the record
+        self._seqs: dict[str, int] = {}  # of the messages, by id in the file
+        self._markers = Markers()
+        for entry in entries:
+            if isinstance(entry, Damaged):
+                continue
+            if isinstance(entry, MARKERS):
+                self._markers.append(entry)
+            file_id = id_in_file(entry) or entry.id
+            if isinstance(entry, Event) and entry.kind == REREAD:
+                self.ids, self._seqs = {}, {}
+            elif isinstance(entry, Event) and entry.kind == TOO_LARGE:
+                self._seqs[str(entry.data.get("id"))] = entry.seq
+            else:
+                self.ids[file_id] = entry.id
+                if isinstance(entry, Message):
+                    self._seqs[file_id] = entry.seq
+
+    def are_in_order(self, items: Sequence[ConversationItem]) -> bool:
+        """Return whether the messages of a file are in the mirror's order, and new ones follow."""
+        seqs = [self._seqs.get(item.id, 1 << 62) for item in items if isinstance(item, Message)]
+        return seqs == sorted(seqs)
+
+    def hide_dropped(self, items: Sequence[ConversationItem], position: str) -> list[ConversationItem]:
+        """Return the items of a whole file, with the messages that it no longer has among the hidden.
+
+        A summary that still stands is left out. `position` makes the ids of other ones unique.
+        """
+        present = {item.id for item in items if isinstance(item, Message)}
+        derived = next((item for item in items if isinstance(item, HiddenMessages) and not item.extra), None)
+        ids = (*(item_id for item_id in self._seqs if item_id not in present), *(derived.ids if derived else ()))
+        hidden = HiddenMessages(
+            id=derive_id("hidden", position), ids=ids, timestamp=derived.timestamp if derived else ""
+        )
+        others = [item for item in items if item is not derived and not isinstance(item, Summary)]
+        summaries = [item for item in items if isinstance(item, Summary) and not self._stands(item, items, set(ids))]
+        return [*others, hidden, *(with_new_id(self._like_standing(item), position) for item in summaries)]
+
+    def _like_standing(self, summary: Summary) -> Summary:
+        """Give a summary what the same text had in the mirror: the file does not hold all of it."""
+        old = self._markers.summary()
+        if old is None or old.summary != summary.text:
+            return summary
+        return replace(
+            summary,
+            strategy=old.strategy,
+            tokens_before=old.tokens_before,
+            read_files=old.read_files,
+            modified_files=old.modified_files,
+        )
+
+    def _stands(self, summary: Summary, items: Sequence[ConversationItem], hidden: set[str]) -> bool:
+        """Return whether the mirror's summary has the same text and keeps the same messages."""
+        old = self._markers.summary()
+        if old is None or old.summary != summary.text:
+            return False
+        for item_id, seq in self._seqs.items():
+            if seq < old.first_kept_seq and (item_id in hidden) == self._markers.is_live(seq):
+                return False  # it would be stale
+        messages = (item.id for item in items if isinstance(item, Message) and item.id not in hidden)
+        kept = next((item_id for item_id in messages if self._seqs.get(item_id, 1 << 62) >= old.first_kept_seq), None)
+        return kept == summary.first_kept
+
+
+def with_new_id(summary: Summary, position: str) -> Summary:
+    """Return a summary with an id of its own, marked with the one that it has in the file."""
+    mark = {MARK_KEY: {"as": summary.id}}
+    return replace(summary, id=derive_id(summary.id, position), extra={**summary.extra, **mark})
