@@ -91,6 +91,7 @@ def context(source: InMemorySource) -> list[str]:
 class TestConformance(FormatConformance):
     format: ClassVar[Any] = pi
     sessions: ClassVar[Sequence[InMemorySource]] = (FULL, OLD)
+    one_reader = True
 
 
 class TestDamage(Damage):
@@ -106,7 +107,6 @@ def test_the_golden_session_is_read_in_full() -> None:
     assert (read.line_count, read.damage) == (20, ())
     assert read.metadata == {
         "cwd": "/home/me/p",
-        "parentSession": "/home/me/.pi/agent/sessions/old.jsonl",
         "model": "claude-opus-4",
         "name": "Reading a.py",
     }
@@ -151,7 +151,7 @@ def test_version_1_counts_entries_where_later_ones_name_them() -> None:
     read = pi.read(OLD)
     assert context(OLD) == ["one was said", "two", "from a hook"]
     assert len({item.id for item in read.items}) == 6
-    assert read.metadata == {"cwd": "/w", "model": "m"}
+    assert read.metadata == {"cwd": "/w", "model": "m", "name": "one"}
 
 
 def test_other_branches_are_hidden_and_reachable() -> None:
