@@ -105,11 +105,7 @@ class TestDamage(Damage):
 def test_the_golden_session_is_read_in_full() -> None:
     read = pi.read(FULL)
     assert (read.line_count, read.damage) == (20, ())
-    assert read.metadata == {
-        "cwd": "/home/me/p",
-        "model": "claude-opus-4",
-        "name": "Reading a.py",
-    }
+    assert read.metadata == {"cwd": "/home/me/p", "model": "claude-opus-4", "name": "Reading a.py"}
     shown = view(read)
     assert [(one.role, one.text) for one in shown.messages] == [
         ("user", "read a.py"),
@@ -261,7 +257,7 @@ def test_an_edit_counts_only_if_it_is_the_last_on_its_entry() -> None:
 
     assert said(session(message("1", None, "a"), edit("2", "1", None))) == []
     twice = session(message("1", None, "a"), edit("2", "1", None), edit("3", "2", {"content": "b"}))
-    assert said(twice) == ["a"]
+    assert said(twice) == ["b"]
     for source in (twice, session(message("1", None, "a"), edit("2", "1", None))):
         assert exactly(next(iter(back(pi, source).files.values()))) == exactly(source.files["s.jsonl"])
 

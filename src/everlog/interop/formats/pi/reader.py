@@ -260,18 +260,18 @@ class PiReader(SessionReader):
         if kind in ("usage", "context_edit") or role == "system":
             self._state["edits"] = True
         if kind == "model_change":
-            chosen = {"provider": value.get("provider"), "model": value.get("modelId"), "api": None}
+            self._note("api", None)
+            chosen = {"provider": value.get("provider"), "model": value.get("modelId")}
         elif role == "assistant" and isinstance(message, dict):
             chosen = {key: message.get(key) for key in ("provider", "model", "api")}
-            content = message.get("content")
-            blocks = [block for block in content if isinstance(block, dict)] if isinstance(content, list) else []
-            calls = {text_of(block, "id"): text_of(block, "name") for block in blocks if block.get("type") == "toolCall"}
+            calls = {text_of(block, "id"): text_of(block, "name") for block in _tool_calls(message)}
             short = {key: name for key, name in calls.items() if len(key) <= 2 * _MAX_ID and len(name) <= _MAX_ID}
             self._note("calls", dict(list(short.items())[:_MAX_PAIRS]) or None)
         else:
             return
         for key, text in chosen.items():
-            self._note(key, text if isinstance(text, str) and 0 < len(text) <= 2 * _MAX_ID else None)
+            if isinstance(text, str) and 0 < len(text) <= 2 * _MAX_ID:
+                self._note(key, text)
 
     # --- items
 
@@ -316,7 +316,9 @@ class PiReader(SessionReader):
     def _event(self, row: Row, item_id: str, *, is_header: bool = False) -> Event:
         value = row.value or {}
         kind = value.get("type")
-        name = SESSION_EVENT if is_header else event_kind(NAME, kind if kind not in ("message", "session") else "record")
+        name = (
+            SESSION_EVENT if is_header else event_kind(NAME, kind if kind not in ("message", "session") else "record")
+        )
         timestamp = text_of(value, "timestamp") or self._timestamp
         return record_event(row, name, item_id, timestamp, encode_json(value))
 
@@ -400,6 +402,12 @@ class _Resolver:
 def title_from(message: Message) -> str:
     """Return the title that pi shows for a session without a name."""
     return message.text.translate(_CONTROL_CHARACTERS).strip()[:_MAX_TITLE]
+
+
+def _tool_calls(message: Mapping[str, Any]) -> list[dict[str, Any]]:
+    content = message.get("content")
+    blocks = content if isinstance(content, list) else []
+    return [block for block in blocks if isinstance(block, dict) and block.get("type") == "toolCall"]
 
 
 def _new_content(edit: Mapping[str, Any]) -> str | list[Any] | None:

@@ -198,7 +198,9 @@ class _Writer:
         if message.sender not in (None, PROGRAM, self.metadata.sender):
             self.losses.add("sender of a message")
         kind, fields = message_entry(message, self.calls, self.answer)
-        self._note_message(message, self._write_entry(kind, message.id or f"{message.seq}", message.timestamp, **fields))
+        self._note_message(
+            message, self._write_entry(kind, message.id or f"{message.seq}", message.timestamp, **fields)
+        )
 
     def _note_message(self, message: Message, entry_id: str) -> None:
         self.ids[message.seq] = entry_id
