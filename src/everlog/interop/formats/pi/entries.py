@@ -13,10 +13,11 @@ from everlog.context.fence import Origin, fence, restore_blocks
 from everlog.errors import FormatError
 from everlog.interop.formats.format_types import Summary
 from everlog.interop.formats.jsonl import Row, build_record, preserved_data, text_of
-from everlog.model import Message
+from everlog.model import PROGRAM, Message
 
 NAME = "pi"
 SESSION_EVENT = f"{NAME}.session"
+EDIT_KEY = "of"  # preserved of a message with the new text of another: the entry that edits it
 BRANCH_INTRO = "The following is a summary of a branch that this conversation came back from:"
 
 MESSAGE_ROLES = ("user", "assistant", "toolResult")  # whose messages are used as they are
@@ -29,6 +30,16 @@ _sorted_encoder = msgspec.json.Encoder(order="sorted")
 def encode_json(value: Any) -> bytes:
     """Encode a value as compact JSON."""
     return _encoder.encode(value)
+
+
+def shows_edits(entry: Mapping[str, Any]) -> bool:
+    """Return whether an entry is of a version that understands a `context_edit`.
+
+    These are of 0.86 and newer; edits are of 0.87, which came two days later.
+    """
+    message = entry.get("message")
+    is_prompt = type(message) is dict and message.get("role") == "system"
+    return is_prompt or entry.get("type") in ("usage", "context_edit")
 
 
 # --- reading --------------------------------------------------------------------------------
@@ -74,7 +85,7 @@ def _message_fields(value: Mapping[str, Any]) -> dict[str, Any] | None:
         content = value.get("content")
     if not isinstance(content, str | list):
         return None
-    return {"role": "user", "content": _read_blocks(content)}  # derived from the entry
+    return {"role": "user", "content": _read_blocks(content), "sender": PROGRAM}  # derived from the entry
 
 
 def _preserved_entry(row: Row, value: Mapping[str, Any], blocks: list[Any]) -> dict[str, Any]:
