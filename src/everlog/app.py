@@ -356,7 +356,7 @@ def open_async_store(
 
 # In the order of detection; each format is recognised by the content of a file.
 FORMATS = ("claude", "cersei", "pi", "crabtalk", "codex", "gemini", "picoclaw")
-LIVE_FORMATS = ("claude", "cersei", "pi", "crabtalk", "codex", "picoclaw")  # those that can be a store
+LIVE_FORMATS = ("claude", "cersei", "pi", "crabtalk", "codex", "gemini", "picoclaw")  # those that can be a store
 _NATIVE_NAMES = ("sessions", "index.db", "config.toml", "run")  # which only a native store has
 
 
