@@ -204,14 +204,14 @@ class GeminiReader(SessionReader):
         """Drop a record and all after it; all if there is no such record."""
         place = self._places.get(_digest(target.encode()), 0)
         if place < len(self._live):
-            self._set_live(self._live[:place])
+            self._set_live(self._live[:place], len(self._state.versions))
 
     def _replace_all(self, records: Sequence[_Record]) -> None:
         """Make these records the chat; read again what would not be in order."""
         records = list({record.version.record: record for record in records}.values())
         newest = {(version.record, version.content): at for at, version in enumerate(self._state.versions)}
         live: list[int] = []
-        end = -1  # the newest version so far
+        first, end = len(self._state.versions), -1  # of the versions added here; the newest one so far
         for record in records:
             version = record.version
             at = newest.get((version.record, version.content), -1)
@@ -221,12 +221,12 @@ class GeminiReader(SessionReader):
             if not version.is_injected:  # what the program renews may be anywhere
                 end = at
             self._records.setdefault(at, record)
-        self._set_live(live)
+        self._set_live(live, first)
 
-    def _set_live(self, live: list[int]) -> None:
-        """Change which versions are the chat; the title is that of the first one that has any."""
+    def _set_live(self, live: list[int], first: int) -> None:
+        """Change which versions are the chat; those from the first one on were just added."""
         state = self._state
-        if live[: len(self._live)] != self._live:
+        if live != [*self._live, *range(first, len(state.versions))]:
             if not self.whole and self.detail is not Detail.LISTING:
                 raise NeedsWholeFileError
             self._was_edited = True
@@ -244,8 +244,6 @@ class GeminiReader(SessionReader):
         at = len(state.versions)
         state.versions.append(version)
         self._counts[version.record] += 1
-        if record.title and not state.title:
-            state.title, state.title_at = record.title, at
         self._add_messages(at, record, 0)
         return at
 
@@ -253,7 +251,11 @@ class GeminiReader(SessionReader):
         """Add the messages of a version from one on."""
         messages = record.messages or ()
         self._records[at] = record if self.whole else record._replace(messages=None, value=None)
-        self._state.last = tuple(record.digests)
+        state = self._state
+        # Of a record that was not read here nothing may be taken as the rest of it.
+        state.last = tuple(record.digests) if len(record.digests) == record.version.count else ("",)
+        if record.title and not state.title:
+            state.title, state.title_at = record.title, at
         self.facts = replace(
             self.facts,
             messages=self.facts.messages + record.version.count - start,
