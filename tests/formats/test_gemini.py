@@ -284,6 +284,23 @@ LOG = (
 )
 
 
+SNAPSHOT = "<state_snapshot>They counted.</state_snapshot>"
+COMPRESSED = (
+    START,
+    asked("m1", "one"),
+    answered("m2", "two"),
+    asked("m3", "three"),
+    {"$set": {"messages": [asked("s", SNAPSHOT), answered("ack", "Got it."), asked("m3", "three")]}},
+    answered("m4", "four"),
+    {
+        "$set": {
+            "messages": [asked("s", SNAPSHOT), answered("ack", "Got it."), asked("m3", "three"), answered("m4", "four")]
+        }
+    },
+    asked("m5", "five"),
+)
+
+
 def shown(read_session: ForeignSession) -> list[str]:
     return [one.text for one in fold(through_native(read_session)).messages]
 
@@ -316,10 +333,18 @@ def test_a_record_that_is_written_again_replaces_the_first_one_in_its_place() ->
 
 
 def test_a_list_of_messages_clears_and_replaces_all_before() -> None:
-    log = (START, asked("m1", "one"), answered("m2", "two"), {"$set": {"messages": [asked("m3", "<state_snapshot>x")]}})
-    read_session = read(lines(*log, answered("m4", "Got it.")), "jsonl")
-    assert shown(read_session) == ["<state_snapshot>x", "Got it."]
-    assert [one.sender for one in messages(read_session) if one.id == "m3"] == [PROGRAM]
+    log = (START, asked("m1", "one"), answered("m2", "two"), {"$set": {"messages": [asked("m3", "three")]}})
+    read_session = read(lines(*log, answered("m4", "four")), "jsonl")
+    assert shown(read_session) == ["three", "four"]
+    assert read_session.metadata["name"] == "three"
+
+
+def test_a_compressed_chat_shows_all_messages_and_sends_the_summary() -> None:
+    read_session = read(lines(*COMPRESSED), "jsonl")
+    assert shown(read_session) == ["one", "two", "Got it.", "three", "four", "five"]
+    context = build(backward_read.read_live(reversed(through_native(read_session))))
+    assert [one.text for one in context.messages] == [SNAPSHOT, "Got it.", "three", "four", "five"]
+    assert read_session.metadata["name"] == "one"
 
 
 def test_a_resume_in_the_same_minute_loses_nothing() -> None:
@@ -494,6 +519,7 @@ class TestConformance(FormatConformance):
             },
         ),
         InMemorySource(NAME, {f"{NAME}.jsonl": lines(*LOG), "../.project_root": b"/work"}),
+        InMemorySource(NAME, {f"{NAME}.jsonl": lines(*COMPRESSED)}),
         InMemorySource(
             NAME,
             {

@@ -15,51 +15,18 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from everlog.interop.formats.codex.blocks import NAME
+from everlog.interop.formats.codex.blocks import NAME as NAME
 from everlog.interop.formats.codex.reader import CodexReader, unwrap
 from everlog.interop.formats.format_types import Match, content_fingerprint, split_lines
 from everlog.interop.formats.jsonl import parse_records
-from everlog.interop.formats.live_format import ListingScan
-from everlog.interop.formats.read_only import (
-    IS_REWRITTEN,
-    LINE_BYTES,
-    METADATA_LOCATION,
-    PART_BYTES,
-    TOTAL_BYTES,
-    build_session,
-    encode_metadata,
-    encode_record,
-    name_fields,
-    write,
-)
+from everlog.interop.formats.live_format import ListingScan, MetadataLocation
+from everlog.interop.formats.read_only import refuse_export, refuse_write
 from everlog.interop.formats.session_reader import make_reading
 from everlog.model import Message
 
-__all__ = [
-    "ANCESTOR_FILE",
-    "IS_REWRITTEN",
-    "KEYS",
-    "LINE_BYTES",
-    "METADATA_LOCATION",
-    "NAME",
-    "PART_BYTES",
-    "TOTAL_BYTES",
-    "build_session",
-    "encode_metadata",
-    "encode_record",
-    "fingerprint",
-    "is_id",
-    "name_fields",
-    "read",
-    "read_all",
-    "read_tail",
-    "recognises",
-    "resume_command",
-    "scan_listing",
-    "session_id_of",
-    "write",
-]
-
+METADATA_LOCATION: MetadataLocation = ""
+PART_BYTES = TOTAL_BYTES = LINE_BYTES = 0
+IS_REWRITTEN = False
 ANCESTOR_FILE = "session_index.jsonl"
 KEYS = frozenset({"payload", "ordinal", "record_type"})
 _LINE_TYPES = frozenset(
@@ -117,3 +84,5 @@ def resume_command(facts: ListingScan, path: str) -> tuple[str, ...]:
 
 
 read, read_tail, read_all, scan_listing = make_reading(CodexReader, METADATA_LOCATION, session_id_of, ANCESTOR_FILE)
+write = refuse_export
+encode_record = encode_metadata = name_fields = build_session = refuse_write

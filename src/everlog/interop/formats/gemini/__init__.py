@@ -15,50 +15,17 @@ import re
 
 from everlog.interop.formats.format_types import ForeignSession, Match, Source, content_fingerprint, split_lines
 from everlog.interop.formats.gemini.documents import DocumentReader, match_document
-from everlog.interop.formats.gemini.messages import NAME
+from everlog.interop.formats.gemini.messages import NAME as NAME
 from everlog.interop.formats.gemini.reader import GeminiReader
 from everlog.interop.formats.jsonl import parse_records
-from everlog.interop.formats.live_format import ListingScan
-from everlog.interop.formats.read_only import (
-    IS_REWRITTEN,
-    LINE_BYTES,
-    METADATA_LOCATION,
-    PART_BYTES,
-    TOTAL_BYTES,
-    build_session,
-    encode_metadata,
-    encode_record,
-    name_fields,
-    write,
-)
+from everlog.interop.formats.live_format import ListingScan, MetadataLocation
+from everlog.interop.formats.read_only import refuse_export, refuse_write
 from everlog.interop.formats.session_reader import make_reading
 from everlog.model import PROGRAM, Message
 
-__all__ = [
-    "ANCESTOR_FILE",
-    "IS_REWRITTEN",
-    "KEYS",
-    "LINE_BYTES",
-    "METADATA_LOCATION",
-    "NAME",
-    "PART_BYTES",
-    "TOTAL_BYTES",
-    "build_session",
-    "encode_metadata",
-    "encode_record",
-    "fingerprint",
-    "is_id",
-    "name_fields",
-    "read",
-    "read_all",
-    "read_tail",
-    "recognises",
-    "resume_command",
-    "scan_listing",
-    "session_id_of",
-    "write",
-]
-
+METADATA_LOCATION: MetadataLocation = ""
+PART_BYTES = TOTAL_BYTES = LINE_BYTES = 0
+IS_REWRITTEN = False
 ANCESTOR_FILE = ".project_root"
 KEYS = frozenset({"projectHash", "$set", "$rewindTo", "toolCalls", "displayContent"})
 _FILE_NAME = re.compile(r"session-\d{4}-\d\d-\d\dT\d\d-\d\d-[0-9a-f]{8}\.jsonl")
@@ -114,3 +81,5 @@ _read_lines, read_tail, read_all, scan_listing = make_reading(
     GeminiReader, METADATA_LOCATION, session_id_of, ANCESTOR_FILE
 )
 _read_document = make_reading(DocumentReader, METADATA_LOCATION, session_id_of, ANCESTOR_FILE).read
+write = refuse_export
+encode_record = encode_metadata = name_fields = build_session = refuse_write

@@ -17,11 +17,12 @@ from everlog.interop.formats.jsonl import text_of
 from everlog.model import PROGRAM, AnyBlock, File, Image, Message, OtherBlock, Text, Thinking, ToolCall, Usage
 
 NAME = "gemini"
+SUMMARY_START = "<state_snapshot>"  # of what the program puts in place of a long chat
 # How text begins that the program sends in the user's name.
 _INJECTED = (
     "<session_context>",
     "<hook_context>",
-    "<state_snapshot>",
+    SUMMARY_START,
     "This is the Gemini CLI. We are setting up the context for our chat",
 )
 

@@ -16,8 +16,8 @@ from typing import Any, NamedTuple
 import msgspec
 from msgspec.structs import replace
 
-from everlog.interop.formats.format_types import HiddenMessages, Item, Line, derive_id
-from everlog.interop.formats.gemini.messages import NAME, ToolIds, record_messages
+from everlog.interop.formats.format_types import HiddenMessages, Item, Line, Summary, derive_id
+from everlog.interop.formats.gemini.messages import NAME, SUMMARY_START, ToolIds, record_messages
 from everlog.interop.formats.jsonl import Row, attach_preserved, event_kind, parse_records, report_damage, text_of
 from everlog.interop.formats.live_format import TailState
 from everlog.interop.formats.session_reader import Detail, NeedsWholeFileError, SessionReader
@@ -33,8 +33,7 @@ class _Version(msgspec.Struct, array_like=True, frozen=True):
     """One version of a record, as a state has it."""
 
     record: str  # digest of the record's id
-    content: str  # digest of its messages
-    count: int  # of its messages
+    content: tuple[str, ...]  # digests of its messages
     is_injected: bool  # no person and no model wrote it
 
 
@@ -44,8 +43,8 @@ class _Record(NamedTuple):
     version: _Version
     title: str = ""
     messages: Sequence[Message] | None = None
-    digests: Sequence[str] = ()  # of the messages
     value: Mapping[str, Any] | None = None
+    summary: str = ""  # of all before it
 
 
 class _State(msgspec.Struct, omit_defaults=True):
@@ -57,10 +56,10 @@ class _State(msgspec.Struct, omit_defaults=True):
     summary: str = ""
     title: str = ""  # the first prompt of the chat
     title_at: int = -1  # its version
+    is_compressed: bool = False  # the first prompt is not in the chat any more, and still its title
     model: str = ""
     versions: list[_Version] = []  # in the order in which they were read
     live: list[int] | None = None  # those in the chat, in its order; None: all
-    last: tuple[str, ...] = ()  # digests of the messages of the last version
     tool_ids: ToolIds = msgspec.field(default_factory=ToolIds)
 
 
@@ -77,6 +76,7 @@ class GeminiReader(SessionReader):
         self._ids: dict[int, list[str]] = {}  # of the messages of a version
         self._items: list[Item] = []  # of one line
         self._was_edited = False
+        self._summarised: set[int] = set()  # versions that a summary replaced: shown, and not sent
         self._cwd = (self.transcript.ancestor_file or b"").decode(errors="replace").strip()
 
     @property
@@ -113,8 +113,8 @@ class GeminiReader(SessionReader):
             skip=all(state.versions[at].is_injected for at in self._live),
         )
         if self._was_edited and self.whole:
-            live = set(self._live)
-            ids = tuple(item_id for at, ids in self._ids.items() if at not in live for item_id in ids)
+            shown = {*self._live, *self._summarised}
+            ids = tuple(item_id for at, ids in self._ids.items() if at not in shown for item_id in ids)
             yield HiddenMessages(id=self._derive_id(f"hidden {self.line_count}"), ids=ids, timestamp=state.timestamp)
 
     # --- lines ------------------------------------------------------------------------------
@@ -168,17 +168,17 @@ class GeminiReader(SessionReader):
             replace(message, timestamp=state.timestamp, cwd=self._cwd or None)
             for message in record_messages(value, record_id, state.tool_ids)
         ]
-        digests = tuple(_digest(_encode(replace(message, timestamp=""))) for message in messages)
+        summary = messages[0].text if messages and messages[0].text.startswith(SUMMARY_START) else ""
+        messages = [] if summary else messages
         words = next((message.text for message in messages if message.sender == "user"), "").strip()
         version = _Version(
-            _digest(record_id.encode()),
-            _digest("".join(digests).encode()),
-            len(messages),
+            _digest((record_id + summary).encode(), 12),
+            tuple(_digest(_encode(replace(message, timestamp="")), 8) for message in messages),
             all(message.sender == PROGRAM for message in messages),
         )
         title = "" if words.startswith(("/", "?")) else " ".join(words.split())[:MAX_TITLE]
         state.model = next((message.model for message in messages if message.model), state.model)
-        return _Record(version, title, messages, digests, value)
+        return _Record(version, title, messages, value, summary)
 
     def _read_record(self, record: _Record) -> None:
         """Add a record, or replace the earlier one with its id."""
@@ -189,10 +189,13 @@ class GeminiReader(SessionReader):
             self._live.append(self._add_version(record))
             return
         at = self._live[place]
+        if state.versions[at] == version:
+            return
         is_last = at == len(state.versions) - 1 and place == len(self._live) - 1
-        if is_last and record.digests[: len(state.last)] == state.last:
-            self._add_messages(at, record, len(state.last))
+        if is_last and version.content[: len(state.versions[at].content)] == state.versions[at].content:
+            start = len(state.versions[at].content)
             state.versions[at] = version
+            self._add_messages(at, record, start)
         else:
             records = [self._records.get(index) or self._unread_record(index) for index in self._live]
             self._replace_all([*records[:place], record, *records[place + 1 :]])
@@ -202,16 +205,17 @@ class GeminiReader(SessionReader):
 
     def _rewind(self, target: str) -> None:
         """Drop a record and all after it; all if there is no such record."""
-        place = self._places.get(_digest(target.encode()), 0)
+        place = self._places.get(_digest(target.encode(), 12), 0)
         if place < len(self._live):
             self._set_live(self._live[:place], len(self._state.versions))
 
     def _replace_all(self, records: Sequence[_Record]) -> None:
         """Make these records the chat; read again what would not be in order."""
         records = list({record.version.record: record for record in records}.values())
-        newest = {(version.record, version.content): at for at, version in enumerate(self._state.versions)}
+        state, kept = self._state, {record.version.record for record in records}
+        newest = {(version.record, version.content): at for at, version in enumerate(state.versions)}
         live: list[int] = []
-        first, end = len(self._state.versions), -1  # of the versions added here; the newest one so far
+        first, end = len(state.versions), -1  # of the versions added here; the newest one so far
         for record in records:
             version = record.version
             at = newest.get((version.record, version.content), -1)
@@ -221,6 +225,9 @@ class GeminiReader(SessionReader):
             if not version.is_injected:  # what the program renews may be anywhere
                 end = at
             self._records.setdefault(at, record)
+            if record.summary and at >= first:
+                state.is_compressed = bool(state.title)
+                self._summarised |= {at for at in self._live if state.versions[at].record not in kept}
         self._set_live(live, first)
 
     def _set_live(self, live: list[int], first: int) -> None:
@@ -232,10 +239,9 @@ class GeminiReader(SessionReader):
             self._was_edited = True
         self._live = live
         self._places = {state.versions[at].record: place for place, at in enumerate(live)}
-        titles = ((self._records.get(at) or self._unread_record(at)).title for at in live)
-        state.title, state.title_at = next(
-            ((title, at) for title, at in zip(titles, live, strict=True) if title), ("", -1)
-        )
+        if not state.is_compressed:
+            titles = (((self._records.get(at) or self._unread_record(at)).title, at) for at in live)
+            state.title, state.title_at = next((found for found in titles if found[0]), ("", -1))
 
     def _add_version(self, record: _Record) -> int:
         if record.messages is None and self.detail is not Detail.LISTING:
@@ -252,17 +258,18 @@ class GeminiReader(SessionReader):
         messages = record.messages or ()
         self._records[at] = record if self.whole else record._replace(messages=None, value=None)
         state = self._state
-        # Of a record that was not read here nothing may be taken as the rest of it.
-        state.last = tuple(record.digests) if len(record.digests) == record.version.count else ("",)
         if record.title and not state.title:
             state.title, state.title_at = record.title, at
         self.facts = replace(
             self.facts,
-            messages=self.facts.messages + record.version.count - start,
+            messages=self.facts.messages + len(record.version.content) - start,
             last=messages[-1].timestamp if messages else self.facts.last,
         )
         earlier = self._counts[record.version.record] - 1
         ids = self._ids.setdefault(at, [])
+        if record.summary and self.detail is not Detail.LISTING:
+            item_id = self._derive_id(f"summary {at}")
+            self._items.append(Summary(id=item_id, text=record.summary, timestamp=state.timestamp))
         for message in messages[start:] if self.detail is not Detail.LISTING else ():
             message = replace(message, id=f"{message.id}~{earlier}" if earlier else message.id)
             if self.detail is Detail.FULL:
@@ -272,5 +279,5 @@ class GeminiReader(SessionReader):
             self._items.append(message)
 
 
-def _digest(data: bytes) -> str:
-    return sha256(data).hexdigest()[:10]
+def _digest(data: bytes, length: int) -> str:
+    return sha256(data).hexdigest()[:length]
