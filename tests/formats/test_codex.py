@@ -295,7 +295,8 @@ def base_reference(rollout: str) -> dict[str, Any]:
 def fork(base: Sequence[dict[str, Any]]) -> InMemorySource:
     meta = line("session_meta", id=FORK, cwd="/fork", forked_from_id=THREAD, history_base=base_reference(THREAD))
     name = f"rollout-2026-01-03T03-04-05-{FORK}"
-    own = paginated(meta, *typed("And coffee?"), *answered("Java."), start=KEPT_LINES)
+    total = line("event_msg", type="token_count", info={"total_token_usage": COUNTS, "last_token_usage": COUNTS})
+    own = paginated(meta, total, *typed("And coffee?"), *answered("Java."), start=KEPT_LINES)
     return InMemorySource(name, {f"{name}.jsonl": data(*own), f"../{NAME}.jsonl": data(*base)})
 
 

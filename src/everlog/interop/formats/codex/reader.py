@@ -74,6 +74,7 @@ class CodexReader(SessionReader):
     def _load_state(self, state: TailState) -> None:
         self._state = msgspec.convert(state, _State)
         self._items: list[Item] = []  # of the lines fed together
+        self._own_start = 0  # how many of them are of a rollout that this one continues
         self._turns: list[list[str]] = [[]]  # ids of live messages, from each prompt to the next one
 
     @property
@@ -84,7 +85,7 @@ class CodexReader(SessionReader):
 
     def feed(self, lines: Iterable[Line], path: str = "") -> Iterator[Item]:
         """Read lines and yield their items, together: the usage of an answer is in a later line."""
-        self._items = []
+        self._items, self._own_start = [], 0
         if self.detail is Detail.LISTING:
             lines = (line for line in lines if not any(kind in line.data[:120] for kind in _UNLISTED))
         for row in parse_records(lines, path):
@@ -200,6 +201,7 @@ class CodexReader(SessionReader):
         state.preview, state.model, state.tool_names = other.preview, other.model, dict(other.tool_names)
         self._turns = [list(turn) for turn in reader._turns]
         undone: list[Item] = []
+        before = len(self._items)
         if other.id == state.id:
             undone = [item for item in reader.feed(lines[count:]) if isinstance(item, Message)]
         for item in (*inherited, *undone):
@@ -211,7 +213,9 @@ class CodexReader(SessionReader):
             ids, extra = tuple(item.id for item in undone), {NAME: {"history_base": base}}
             hidden_id = self._derive_id("reverted")
             self._items.append(HiddenMessages(id=hidden_id, ids=ids, timestamp=state.timestamp, extra=extra))
-        self.line_count += len(inherited) + len(undone) if self.detail is Detail.FULL else 0
+        if self.detail is Detail.FULL:
+            self.line_count += len(self._items) - before
+        self._own_start = len(self._items)
 
     # --- response items ---------------------------------------------------------------------
 
@@ -298,7 +302,7 @@ class CodexReader(SessionReader):
         """Set the usage of the last answer, unless that was read and returned before."""
         if not isinstance(raw_usage, dict):
             return
-        for index in range(len(self._items) - 1, -1, -1):
+        for index in range(len(self._items) - 1, self._own_start - 1, -1):
             item = self._items[index]
             if isinstance(item, Message) and item.role != "toolResult":
                 if item.role == "assistant" and item.usage is None:

@@ -164,18 +164,20 @@ class GeminiReader(SessionReader):
         state = self._state
         record_id = text_of(value, "id") or self._derive_id(position)
         state.timestamp = text_of(value, "timestamp") or state.timestamp
-        messages = [
-            replace(message, timestamp=state.timestamp, cwd=self._cwd or None)
-            for message in record_messages(value, record_id, state.tool_ids)
-        ]
-        summary = messages[0].text if messages and messages[0].text.startswith(SUMMARY_START) else ""
-        messages = [] if summary else messages
+        messages = record_messages(value, record_id, state.tool_ids)
+        is_injected = all(message.sender == PROGRAM for message in messages)
+        summary = messages[0].text if messages and is_injected else ""
+        if summary.startswith(SUMMARY_START):
+            messages = []
+        else:
+            summary = ""
         words = next((message.text for message in messages if message.sender == "user"), "").strip()
         version = _Version(
             _digest((record_id + summary).encode(), 12),
-            tuple(_digest(_encode(replace(message, timestamp="")), 8) for message in messages),
-            all(message.sender == PROGRAM for message in messages),
+            tuple(_digest(_encode(message), 8) for message in messages),
+            is_injected,
         )
+        messages = [replace(message, timestamp=state.timestamp, cwd=self._cwd or None) for message in messages]
         title = "" if words.startswith(("/", "?")) else " ".join(words.split())[:MAX_TITLE]
         state.model = next((message.model for message in messages if message.model), state.model)
         return _Record(version, title, messages, value, summary)
