@@ -45,11 +45,11 @@ def open_store(
     """Open a store by its location: a directory, `postgresql://…`, or "memory:" for one in RAM.
 
     The directory may belong to another program: `dialect` is its format (claude, cersei,
-    crabtalk, picoclaw, pi; codex, gemini: read only), or "auto" to detect the format of each file. Without `dialect`, a
-    directory that holds such files and none of ours is opened as foreign. Then `home` is our own
-    directory, with the settings and everything derived. `progress` is called with (done, total)
-    while many sessions are indexed for the first time. A database is connected to on first use;
-    its settings are those of `home` too.
+    crabtalk, picoclaw, pi, and codex and gemini, which are only read), or "auto" to detect the
+    format of each file. Without `dialect`, a directory that holds such files and none of ours is
+    opened as foreign. Then `home` is our own directory, with the settings and everything derived.
+    `progress` is called with (done, total) while many sessions are indexed for the first time. A
+    database is connected to on first use; its settings are those of `home` too.
     """
     address = os.fspath(location)
     check_location(address)

@@ -332,6 +332,12 @@ def test_a_record_that_is_written_again_replaces_the_first_one_in_its_place() ->
     assert len({one.id for one in read_session.items}) == len(read_session.items)
 
 
+def test_the_usage_of_an_answer_that_is_read_again_is_counted_once() -> None:
+    log = (START, asked("m1", "one"), {**ANSWER, "tokens": None}, ANSWER, asked("m1", "changed"))
+    read_session = read(lines(*log), "jsonl")
+    assert [one.id for one in messages(read_session) if one.usage] == ["m2~1"]
+
+
 def test_a_list_of_messages_clears_and_replaces_all_before() -> None:
     log = (START, asked("m1", "one"), answered("m2", "two"), {"$set": {"messages": [asked("m3", "three")]}})
     read_session = read(lines(*log, answered("m4", "four")), "jsonl")

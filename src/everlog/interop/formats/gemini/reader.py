@@ -75,6 +75,7 @@ class GeminiReader(SessionReader):
         self._records: dict[int, _Record] = {}  # by version
         self._ids: dict[int, list[str]] = {}  # of the messages of a version
         self._items: list[Item] = []  # of one line
+        self._with_usage: set[str] = set()  # records whose usage is in a message
         self._was_edited = False
         self._summarised: set[int] = set()  # versions that a summary replaced: shown, and not sent
         self._cwd = (self.transcript.ancestor_file or b"").decode(errors="replace").strip()
@@ -273,12 +274,15 @@ class GeminiReader(SessionReader):
             item_id = self._derive_id(f"summary {at}")
             self._items.append(Summary(id=item_id, text=record.summary, timestamp=state.timestamp))
         for message in messages[start:] if self.detail is not Detail.LISTING else ():
-            message = replace(message, id=f"{message.id}~{earlier}" if earlier else message.id)
+            usage = None if record.version.record in self._with_usage else message.usage
+            message = replace(message, id=f"{message.id}~{earlier}" if earlier else message.id, usage=usage)
             if self.detail is Detail.FULL:
                 rest = {key: item for key, item in (record.value or {}).items() if key not in _MAPPED_KEYS}
                 message = attach_preserved(message, NAME, {"of": ids[0]} if len(ids) > start else rest)
             ids.append(message.id)
             self._items.append(message)
+            if usage is not None:
+                self._with_usage.add(record.version.record)
 
 
 def _digest(data: bytes, length: int) -> str:
