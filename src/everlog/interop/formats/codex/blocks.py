@@ -30,7 +30,7 @@ _DATA_URL = re.compile(r"data:([^;,]*);base64,(.*)", re.DOTALL)
 class UserContent(NamedTuple):
     """The content of a message that was sent in the user's name."""
 
-    added: tuple[AnyBlock, ...]  # by Codex or an editor
+    context: tuple[AnyBlock, ...]  # by Codex or an editor
     words: tuple[AnyBlock, ...]  # of the user
     is_whole: bool  # whether the blocks hold all of it
 
@@ -39,36 +39,36 @@ def user_content(payload: Mapping[str, Any]) -> UserContent:
     """Tell the user's words from what Codex or an editor put before them."""
     content = payload["content"]
     parts = [{"text": content}] if isinstance(content, str) else content
-    added: list[AnyBlock] = []
+    context: list[AnyBlock] = []
     words: list[AnyBlock] = []
     is_whole = True
     for part, kind in zip(parts, _kinds(payload, len(parts)), strict=True):
         block = _block(part)
-        if kind == "added" or (kind != "user" and isinstance(block, Text) and _PREAMBLE.match(block.text)):
-            added.append(block)
+        if kind == "context" or (kind != "user" and isinstance(block, Text) and _PREAMBLE.match(block.text)):
+            context.append(block)
         elif not isinstance(block, Text):
             words.append(block)
         elif _IMAGE_TAG.fullmatch(block.text):
             is_whole = False
         elif _REQUEST in block.text:
             before, heading, request = block.text.partition(_REQUEST)
-            added.append(Text(before + heading))
+            context.append(Text(before + heading))
             words += [Text(request.strip())] if request.strip() else []
             is_whole = False
         else:
             words.append(block)
-    return UserContent(tuple(added), tuple(words), is_whole)
+    return UserContent(tuple(context), tuple(words), is_whole)
 
 
 def _kinds(payload: Mapping[str, Any], count: int) -> list[str]:
-    """Return for each part of a message: "user", "added", or nothing if the file does not say."""
+    """Return for each part of a message: "user", "context", or nothing if the file does not say."""
     if payload.get("role") != "user":
-        return ["added"] * count
+        return ["context"] * count
     details = payload.get("internal_chat_message_metadata_passthrough")
     kinds = details.get("content_item_kinds") if isinstance(details, dict) else None
     if not isinstance(kinds, list) or len(kinds) != count:
         return [""] * count
-    return ["user" if f"{kind}".startswith("user.") else "" if kind == "unknown" else "added" for kind in kinds]
+    return ["user" if f"{kind}".startswith("user.") else "" if kind == "unknown" else "context" for kind in kinds]
 
 
 def blocks(content: str | Sequence[Any]) -> tuple[AnyBlock, ...]:

@@ -196,22 +196,22 @@ class CodexReader(SessionReader):
         reader.continued = (*self.continued, rollout_id)
         lines = list(split_lines(data))
         count = len(lines) if not isinstance(end, int) else sum(line.start < end for line in lines)
-        inherited = list(reader.feed(lines[:count]))
+        base_items = list(reader.feed(lines[:count]))
         state, other = self._state, reader._state
         state.preview, state.model, state.tool_names = other.preview, other.model, dict(other.tool_names)
         self._turns = [list(turn) for turn in reader._turns]
-        undone: list[Item] = []
+        reverted: list[Item] = []
         before = len(self._items)
         if other.id == state.id:
-            undone = [item for item in reader.feed(lines[count:]) if isinstance(item, Message)]
-        for item in (*inherited, *undone):
+            reverted = [item for item in reader.feed(lines[count:]) if isinstance(item, Message)]
+        for item in (*base_items, *reverted):
             if isinstance(item, Message):  # its usage is counted in its own rollout
                 mark = extra_field(item, NAME) or {"inherited": rollout_id}
                 item = attach_preserved(replace(item, usage=None, line=b""), NAME, mark)
             self._items.append(item)
-        if undone:
-            ids, extra = tuple(item.id for item in undone), {NAME: {"history_base": base}}
-            hidden_id = self._derive_id("reverted")
+        if reverted:
+            ids, extra = tuple(item.id for item in reverted), {NAME: {"history_base": base}}
+            hidden_id = self._derive_id("history base")
             self._items.append(HiddenMessages(id=hidden_id, ids=ids, timestamp=state.timestamp, extra=extra))
         if self.detail is Detail.FULL:
             self.line_count += len(self._items) - before
@@ -249,17 +249,17 @@ class CodexReader(SessionReader):
         if role == "assistant":
             self._add_answer(row, payload, blocks(content), ("role", "content"))
         elif role in ("user", "developer", "system"):
-            added, words, is_whole = user_content(payload)
+            context, words, is_whole = user_content(payload)
             mapped = ("role", "content") if is_whole and role == "user" else ()
-            if added or not words:
-                position = f"{row.start} added" if words else row.start
-                injected = replace(self._message(position, "user", added), sender=PROGRAM)
-                self._add_message(injected, payload, ("role", "content") if words else mapped, is_turn=bool(words))
+            if context or not words:
+                position = f"{row.start} context" if words else row.start
+                addition = replace(self._message(position, "user", context), sender=PROGRAM)
+                self._add_message(addition, payload, ("role", "content") if words else mapped, is_turn=bool(words))
             if words:
                 title = " ".join(" ".join(block.text for block in words if isinstance(block, Text)).split())
                 self._state.preview = self._state.preview or title[:MAX_TITLE]
-                spoken = replace(self._message(row.start, "user", words), sender="user")
-                self._add_message(spoken, payload, mapped, is_turn=not added)
+                prompt = replace(self._message(row.start, "user", words), sender="user")
+                self._add_message(prompt, payload, mapped, is_turn=not context)
 
     def _message(self, position: str | int, role: Role, content: tuple[AnyBlock, ...]) -> Message:
         state = self._state

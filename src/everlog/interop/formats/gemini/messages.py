@@ -77,32 +77,32 @@ def _answer(value: Mapping[str, Any], record_id: str, ids: ToolIds) -> list[Mess
 
 def _prompt(value: Mapping[str, Any], record_id: str, ids: ToolIds) -> list[Message]:
     messages: list[Message] = []
-    sent: list[AnyBlock] = []
+    blocks: list[AnyBlock] = []
     parts = _parts(value.get("content"))
     for part in parts:
         response = part.get("functionResponse") if isinstance(part, dict) else None
         if not isinstance(response, dict):
-            sent.append(_block(part))
+            blocks.append(_block(part))
             continue
         unnamed = ids.unnamed.get(text_of(response, "name"))
         call_id = _id(response) or (unnamed.pop(0) if unnamed else "")
         if call_id not in ids.answered:  # else the answer has it too
             suffix = f":{len(messages)}" if messages else ""
             messages.append(_result(record_id + suffix, response, call_id, list(_result_blocks(part))))
-    is_result = len(sent) < len(parts)
-    shown = [_block(part) for part in _parts(value.get("displayContent"))] or sent
+    is_result = len(blocks) < len(parts)
+    words = [_block(part) for part in _parts(value.get("displayContent"))] or blocks
     is_injected = is_result or any(
-        isinstance(block, Text) and block.text.lstrip().startswith(_INJECTED) for block in sent[:1]
+        isinstance(block, Text) and block.text.lstrip().startswith(_INJECTED) for block in blocks[:1]
     )
     if is_injected:
-        shown = []
-    added = [block for block in sent if block not in shown]
+        words = []
+    context = [block for block in blocks if block not in words]
     suffix = f":{len(messages)}" if messages else ""
-    if shown:
-        messages.append(Message(id=record_id + suffix, role="user", content=tuple(shown), sender="user"))
-        suffix = ":added"
-    if added:
-        messages.append(Message(id=record_id + suffix, role="user", content=tuple(added), sender=PROGRAM))
+    if words:
+        messages.append(Message(id=record_id + suffix, role="user", content=tuple(words), sender="user"))
+        suffix = ":context"
+    if context:
+        messages.append(Message(id=record_id + suffix, role="user", content=tuple(context), sender=PROGRAM))
     return messages
 
 

@@ -114,8 +114,8 @@ class GeminiReader(SessionReader):
             skip=all(state.versions[at].is_injected for at in self._live),
         )
         if self._was_edited and self.whole:
-            shown = {*self._live, *self._summarised}
-            ids = tuple(item_id for at, ids in self._ids.items() if at not in shown for item_id in ids)
+            visible = {*self._live, *self._summarised}
+            ids = tuple(item_id for at, ids in self._ids.items() if at not in visible for item_id in ids)
             yield HiddenMessages(id=self._derive_id(f"hidden {self.line_count}"), ids=ids, timestamp=state.timestamp)
 
     # --- lines ------------------------------------------------------------------------------
@@ -215,7 +215,7 @@ class GeminiReader(SessionReader):
     def _replace_all(self, records: Sequence[_Record]) -> None:
         """Make these records the chat; read again what would not be in order."""
         records = list({record.version.record: record for record in records}.values())
-        state, kept = self._state, {record.version.record for record in records}
+        state, new_records = self._state, {record.version.record for record in records}
         newest = {(version.record, version.content): at for at, version in enumerate(state.versions)}
         live: list[int] = []
         first, end = len(state.versions), -1  # of the versions added here; the newest one so far
@@ -230,7 +230,7 @@ class GeminiReader(SessionReader):
             self._records.setdefault(at, record)
             if record.summary and at >= first:
                 state.is_compressed = bool(state.title)
-                self._summarised |= {at for at in self._live if state.versions[at].record not in kept}
+                self._summarised |= {at for at in self._live if state.versions[at].record not in new_records}
         self._set_live(live, first)
 
     def _set_live(self, live: list[int], first: int) -> None:
@@ -244,7 +244,7 @@ class GeminiReader(SessionReader):
         self._places = {state.versions[at].record: place for place, at in enumerate(live)}
         if not state.is_compressed:
             titles = (((self._records.get(at) or self._unread_record(at)).title, at) for at in live)
-            state.title, state.title_at = next((found for found in titles if found[0]), ("", -1))
+            state.title, state.title_at = next((pair for pair in titles if pair[0]), ("", -1))
 
     def _add_version(self, record: _Record) -> int:
         if record.messages is None and self.detail is not Detail.LISTING:
