@@ -44,11 +44,11 @@ def open_store(
     """Open a store by its location: a directory, `postgresql://…`, or "memory:" for one in RAM.
 
     The directory may belong to another program: `dialect` is its format (claude, cersei,
-    crabtalk, picoclaw, pi), or "auto" to detect the format of each file. Without `dialect`, a
-    directory that holds such files and none of ours is opened as foreign. Then `home` is our own
-    directory, with the settings and everything derived. `progress` is called with (done, total)
-    while many sessions are indexed for the first time. A database is connected to on first use;
-    its settings are those of `home` too.
+    crabtalk, picoclaw, pi, and codex and gemini, which are only read), or "auto" to detect the
+    format of each file. Without `dialect`, a directory that holds such files and none of ours is
+    opened as foreign. Then `home` is our own directory, with the settings and everything derived.
+    `progress` is called with (done, total) while many sessions are indexed for the first time. A
+    database is connected to on first use; its settings are those of `home` too.
     """
     address = os.fspath(location)
     check_location(address)
@@ -166,9 +166,9 @@ def _open_foreign(
     from everlog.stores.file.disk import map_errors  # noqa: PLC0415
     from everlog.stores.file.file_store import FileStore  # noqa: PLC0415
 
-    names = LIVE_FORMATS if dialect == "auto" else (dialect,)
-    if unknown := set(names) - set(LIVE_FORMATS):
-        raise SettingsError(f"no dialect is called {unknown.pop()!r}", hint=f"one of {', '.join(LIVE_FORMATS)}, auto")
+    names = FORMATS if dialect == "auto" else (dialect,)
+    if unknown := set(names) - set(FORMATS):
+        raise SettingsError(f"no dialect is called {unknown.pop()!r}", hint=f"one of {', '.join(FORMATS)}, auto")
     real = root.resolve()
     if home.resolve().is_relative_to(real):
         raise SettingsError(
@@ -198,7 +198,7 @@ def is_foreign(root: Path) -> bool:
         return False
     from everlog.interop.transcript_sources import detect_format, find_files  # noqa: PLC0415 - not for every store
 
-    formats = load_formats(*LIVE_FORMATS)
+    formats = load_formats()
     files = (file for file in find_files([root])[0] if file.suffix == ".jsonl")
     with suppress(OSError):
         return any(detect_format(file, formats) for file in islice(files, 20))
@@ -367,7 +367,6 @@ def open_async_store(
 # In the order of detection: the first of those that are the most sure of a file. CrabTalk knows a file
 # that has lost its first line by its name, Cersei takes bare messages under any name.
 FORMATS = ("claude", "crabtalk", "cersei", "pi", "codex", "gemini", "picoclaw")
-LIVE_FORMATS = ("claude", "crabtalk", "cersei", "pi", "picoclaw")  # those that can be a store
 _NATIVE_NAMES = ("sessions", "index.db", "config.toml", "run")  # which only a native store has
 
 

@@ -56,10 +56,10 @@ def _location_option(
 
 
 def _check_dialect(value: str) -> str:
-    from everlog.app import LIVE_FORMATS
+    from everlog.app import FORMATS
 
-    is_known = value in ("native", "auto", *LIVE_FORMATS)
-    return "" if is_known else f"{value!r} is not one of {', '.join(('native', *LIVE_FORMATS, 'auto'))}"
+    is_known = value in ("native", "auto", *FORMATS)
+    return "" if is_known else f"{value!r} is not one of {', '.join(('native', *FORMATS, 'auto'))}"
 
 
 def _check_store(value: str) -> str:
