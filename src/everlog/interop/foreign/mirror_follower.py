@@ -27,6 +27,7 @@ from everlog.interop.foreign.origin_marks import (
     strip_mark,
 )
 from everlog.interop.foreign.transcript_files import START_POSITION, AppendedLines, Signature
+from everlog.interop.foreign.turn_lines import new_turns
 from everlog.interop.formats.format_types import HiddenMessages, Summary, derive_id
 from everlog.interop.formats.jsonl import attach_preserved
 from everlog.interop.formats.live_format import ConversationItem, LiveFormat, TailState
@@ -89,6 +90,7 @@ class MirrorFollower:
         self._loaded = False
         self._is_damaged = False  # damage was seen in the mirror
         self.unsaved_seconds = 0.0  # of turns, not yet written to the file
+        self.turns = new_turns()
 
     # --- following
 
@@ -320,6 +322,11 @@ class MirrorFollower:
     def state(self) -> TailState:
         """The format's state after the lines so far."""
         return self._checkpoint.state
+
+    @property
+    def generation(self) -> int:
+        """How often the file was found rewritten."""
+        return self._checkpoint.generation
 
     @property
     def last_seq(self) -> int:

@@ -10,12 +10,13 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from everlog.errors import InvalidIdError, LogDamagedError, NotFoundError, SessionBusyError
+from everlog.errors import EverlogError, InvalidIdError, LogDamagedError, NotFoundError, SessionBusyError
 from everlog.ids import is_name
 from everlog.interop.foreign.foreign_catalogue import ForeignCatalogue, Progress, TranscriptRow
 from everlog.interop.foreign.foreign_index import ForeignIndex, SessionRecords, SessionSource
 from everlog.interop.foreign.mirrored_session import Mirror
 from everlog.interop.foreign.transcript_files import ENDING
+from everlog.interop.foreign.turn_lines import TurnLines, Turns, new_turns
 from everlog.interop.formats.format_types import derive_id
 from everlog.interop.formats.live_format import LiveFormat
 from everlog.ports import Store
@@ -59,6 +60,7 @@ class SessionOpener(StoreVerbs):
         self._catalogue = ForeignCatalogue(root, formats, home / "index.db", self.reports.append, progress)
         self._mutex = threading.Lock()
         self._mirrors: dict[str, Mirror] = {}
+        self._turns: dict[str, Turns] = {}  # those of sessions whose turn lease we had
         self._index = ForeignIndex(
             home / "foreign.db",
             SessionSource(self._find_mirror, self._open_records, self._read_records),
@@ -71,7 +73,7 @@ class SessionOpener(StoreVerbs):
     def _after_fork_in_child(self) -> None:
         """Replace locks, whose holders only the parent has, and the id source that it uses."""
         self._mutex = threading.Lock()
-        self._mirrors, self._locks = {}, {}
+        self._mirrors, self._locks, self._turns = {}, {}, {}
         self._renew_generators()
         self._catalogue.reset_after_fork()
 
@@ -157,6 +159,7 @@ class SessionOpener(StoreVerbs):
         mirror = Mirror(row.name, files, format, self._mirror_store, mirrored.id)
         with self._mutex:
             self._mirrors[session] = mirror
+            mirror.turns = self._turns.setdefault(session, new_turns())
         return mirror
 
     @contextmanager
@@ -175,6 +178,15 @@ class SessionOpener(StoreVerbs):
         finally:
             disk.unlock(descriptor)  # explicitly: a forked child may have a copy of the descriptor
             os.close(descriptor)
+
+    def _end_turn(self, session: str, turn: TurnLines) -> None:
+        """Catch up, which writes again what a rewrite took from a turn; from now on it is reported."""
+        if turn and turn.is_open:
+            try:
+                self._current_mirror(session)
+            except EverlogError as error:
+                self.reports.append(f"what {session} lost during a turn is not known: {error.message}")
+        turn.is_open = False
 
     # --- for the index
 

@@ -19,6 +19,7 @@ from zlib import crc32
 import msgspec
 
 from everlog.errors import EverlogError, NotFoundError
+from everlog.interop.foreign.lost_lines import LineContext
 from everlog.interop.formats.format_types import MAX_LINE_BYTES, Line
 from everlog.interop.formats.jsonl import parse_object
 from everlog.interop.formats.live_format import LiveFormat, TranscriptInfo
@@ -51,6 +52,7 @@ class AppendedLines(NamedTuple):
     end: ReadPosition  # after the last line
     part_size: int  # size of the part after the append
     is_contiguous: bool  # no other lines follow the position that was expected
+    context: LineContext  # what precedes them
 
 
 Stamp = tuple[int, int, int]  # inode, size and mtime of a file
@@ -117,6 +119,10 @@ class Transcript:
                 yield descriptor
             finally:
                 os.close(descriptor)
+
+    def report(self, message: str) -> None:
+        """Report something about the session to its user."""
+        self._report(f"{self.path}: {message}")
 
     # --- state of the files
 
@@ -224,6 +230,12 @@ class Transcript:
                 next_part = self.part_name(number)
                 if not self._format.PART_BYTES or not stamp_in(next_part, folder):
                     return
+
+    def content(self) -> bytes:
+        """Return all lines of all parts, without the metadata line."""
+        with self.open_folder() as folder:
+            parts = [disk.read_small_file(name, folder, 1 << 40) for name in self._parts(folder)]
+            return b"".join(parts)[self._read_meta(folder)[1] :]
 
     def torn_line(self, position: ReadPosition) -> bytes:
         """Return the unfinished line after a position, if there is one; else empty."""
