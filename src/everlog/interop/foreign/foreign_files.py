@@ -57,7 +57,8 @@ class ForeignFiles(Transcript):
         A torn line before them is ended first. `expected` is the position that the reader of the
         transcript has reached: it tells whether another program appended lines in between.
         FileChangedError says which lines are lost to a rewrite by another program; the others, if
-        any, are in the file. `old_files` is as for `rewrite`.
+        any, are in the file. `old_files` are the contents that `files` were made from; if another
+        program has changed one of them, that stays.
         """
         with self.open_folder() as folder, disk.map_errors(f"writing {self.path}"):
             names = self._parts(folder)
@@ -85,18 +86,16 @@ class ForeignFiles(Transcript):
                     tails[-1].append(_join_lines(group))
                 if later_groups:
                     disk.sync_directory(folder)
-                changed: FileChangedError | None = None
+                has_files = True
                 try:
                     self._replace_files(files, folder, old_files)
-                except FileChangedError as error:
-                    changed = error
+                except FileChangedError:
+                    has_files = False
                 if not self._follow_expected(tails, folder, expected):
                     for tail in tails:
                         tail.cut()
                     lost = find_lost(context, lines, self.content(), drops_oldest=self._format.IS_REWRITTEN)
                     raise FileChangedError(self.path, lost, context)
-                if changed is not None:
-                    raise FileChangedError(self.path, (), context) from changed
             except FileChangedError:
                 raise
             except BaseException:
@@ -116,7 +115,7 @@ class ForeignFiles(Transcript):
             start = tails[0].start - base
             is_contiguous = (expected.part, expected.end) == (len(names), start)
             location = (len(names), start + is_torn) if first else (len(names) + 1, 0)
-            return AppendedLines(*location, position, tails[-1].end, is_contiguous, context)
+            return AppendedLines(*location, position, tails[-1].end, is_contiguous, has_files, context)
 
     def _read_context(self, tail: ForeignTail, base: int) -> tuple[LineContext, bool]:
         """Return what precedes our lines, and whether it ends with a torn line."""

@@ -93,7 +93,15 @@ class Mirror(MirrorFollower):
             # Planned anew, these would be children of their own children.
             self.append_verbatim([lines[index][1] for index in sorted(error.lost)])
             kept |= lost
-        self._follow(native_records={id_in_file(records[n]) or records[n].id: records[n] for n in kept})
+        file_ids = {number: id_in_file(records[number]) or records[number].id for number in kept}
+        # A line without an id of its own is known by its number, which may be another line's now.
+        self._follow(
+            native_records={
+                file_id: records[number]
+                for number, file_id in file_ids.items()
+                if any(file_id.encode() in line for line in plan.lines[number])
+            }
+        )
         found = {number: self._find_stored(records[number]) for number in sorted(kept)}
         self._note_turn([(found[number].seq, plan.lines[number]) for number in found], error.context)
         return found
@@ -208,6 +216,8 @@ class Mirror(MirrorFollower):
         lines = [line for record_lines in plan.lines for line in record_lines]
         if lines:
             appended = self.files.append(lines, plan.files, self._checkpoint.position, plan.old_files)
+            if not appended.has_files and any(map(_is_outside_lines, plan.records, plan.lines)):
+                raise FileChangedError(self.files.path, (), appended.context)
         elif plan.files:
             self.files.rewrite(FileEdit(files=plan.files), plan.old_files)
         if plan.head is not None or plan.stem is not None:
@@ -372,6 +382,11 @@ def _with_cwd(record: AnyRecord) -> AnyRecord:
     if isinstance(record, Message) and not record.cwd:
         return replace(record, cwd=working_directory())
     return record
+
+
+def _is_outside_lines(record: AnyRecord, lines: Sequence[bytes]) -> bool:
+    """Return whether a record of a plan is only in the files beside the transcript."""
+    return not lines and not isinstance(record, Event)
 
 
 def _turn_seconds(record: AnyRecord) -> float:

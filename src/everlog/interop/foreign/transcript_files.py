@@ -52,7 +52,8 @@ class AppendedLines(NamedTuple):
     end: ReadPosition  # after the last line
     part_size: int  # size of the part after the append
     is_contiguous: bool  # no other lines follow the position that was expected
-    context: LineContext  # what precedes them
+    has_files: bool  # the other files were replaced too
+    context: LineContext  # what precedes the lines
 
 
 Stamp = tuple[int, int, int]  # inode, size and mtime of a file
