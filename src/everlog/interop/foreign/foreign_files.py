@@ -29,8 +29,10 @@ from everlog.interop.foreign.transcript_files import (
     START_POSITION,
     AppendedLines,
     ReadPosition,
+    Signature,
     Stamp,
     Transcript,
+    signature,
     stamp_in,
     stamp_of,
 )
@@ -91,7 +93,8 @@ class ForeignFiles(Transcript):
                     self._replace_files(files, folder, old_files)
                 except FileChangedError:
                     has_files = False
-                if not self._follow_expected(tails, folder, expected):
+                new_signature = self._check_tails(tails, folder, expected, base)
+                if new_signature is None:
                     for tail in tails:
                         tail.cut()
                     lost = find_lost(context, lines, self.content(), drops_oldest=self._format.IS_REWRITTEN)
@@ -108,14 +111,14 @@ class ForeignFiles(Transcript):
             finally:
                 for tail in tails:
                     tail.close()
-            base = self._base(folder) if len(names) == 1 else 0
+            base = base if len(names) == 1 else 0
             number, last = len(names) + len(later_groups), lines[-1] + b"\n"
             end = tails[-1].end - (0 if later_groups else base)
             position = ReadPosition(number, end, len(last), crc32(last))
             start = tails[0].start - base
             is_contiguous = (expected.part, expected.end) == (len(names), start)
             location = (len(names), start + is_torn) if first else (len(names) + 1, 0)
-            return AppendedLines(*location, position, tails[-1].end, is_contiguous, has_files, context)
+            return AppendedLines(*location, position, is_contiguous, new_signature, has_files, context)
 
     def _read_context(self, tail: ForeignTail, base: int) -> tuple[LineContext, bool]:
         """Return what precedes our lines, and whether it ends with a torn line."""
@@ -124,18 +127,25 @@ class ForeignFiles(Transcript):
         first = os.pread(tail.descriptor, FIRST_BYTES, base) if self._format.IS_REWRITTEN else b""
         return make_context(begin - base, last, first), bool(last) and not last.endswith(b"\n")
 
-    def _follow_expected(self, tails: Sequence[ForeignTail], folder: int, expected: ReadPosition) -> bool:
-        """Return whether our lines are in the file, after what the reader has read of it.
+    def _check_tails(
+        self, tails: Sequence[ForeignTail], folder: int, expected: ReadPosition, base: int
+    ) -> Signature | None:
+        """Return the new signature if our lines are in the file, after what the reader has read of it.
 
-        Lines that follow something else would refer to records that are gone.
+        Lines that follow something else would refer to records that are gone. The signature is
+        empty, which never matches, if another program's lines follow ours.
         """
-        if not all(tail.is_intact() for tail in tails):
-            return False
-        base = self._base(folder)
-        if self._format.METADATA_LOCATION == "head" and not 0 < base <= tails[0].start:
-            return False
+        if base != self._base(folder):
+            return None
         start = tails[0].start - (base if expected.part == 1 else 0)
-        return len(tails) > 1 or start == expected.end or self.is_unchanged_before(expected)
+        if len(tails) == 1 and start != expected.end and not self.is_unchanged_before(expected):
+            return None
+        new_signature = signature(self.stem, lambda name: stamp_in(name, folder))
+        stamps = [tail.check() for tail in tails]
+        if None in stamps:
+            return None
+        is_last = stamps[-1] in new_signature and stamps[-1][1] == tails[-1].end
+        return new_signature if is_last else ()
 
     def _base(self, folder: int) -> int:
         """Return the offset of the lines in the transcript, after the metadata line if it has one."""

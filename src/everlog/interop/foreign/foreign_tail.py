@@ -14,10 +14,12 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from everlog.interop.foreign.transcript_files import Stamp, stamp_in, stamp_of
 from everlog.stores.file import disk
 from everlog.stores.file.log_tail import Report
 
 FLAGS = os.O_RDWR | os.O_APPEND
+_MAX_LOOKS = 16  # at a file that another program is writing to
 
 
 class ForeignTail:
@@ -28,9 +30,7 @@ class ForeignTail:
         self._folder = folder
         self._report = report
         self.descriptor = disk.open_file(name, FLAGS | (os.O_CREAT | os.O_EXCL if new else 0), folder)
-        status = os.fstat(self.descriptor)
-        self._file = (status.st_dev, status.st_ino)
-        self.start = self.end = status.st_size  # of our bytes
+        self.start = self.end = os.fstat(self.descriptor).st_size  # of our bytes
         self._data = b""  # our bytes
 
     def close(self) -> None:
@@ -51,14 +51,22 @@ class ForeignTail:
                 self._data = data if written == len(data) else data[:written]
         disk.sync(self.descriptor)
 
-    def is_intact(self) -> bool:
-        """Return whether our lines, whole, are where they were written, in the file of this name."""
-        try:
-            status = os.stat(self.name, dir_fd=self._folder, follow_symlinks=False)
-        except FileNotFoundError:
-            return False
-        if (status.st_dev, status.st_ino) != self._file:
-            return False
+    def check(self) -> Stamp | None:
+        """Return the stamp of the file of this name if our lines are in it where they were written."""
+        for _ in range(_MAX_LOOKS):
+            before = os.fstat(self.descriptor)
+            if not self._has_lines():
+                return None
+            # The name comes last: whatever happened to our lines by then shows in its file.
+            after = stamp_in(self.name, self._folder)
+            if after is None or after[0] != before.st_ino:
+                return None
+            if after == stamp_of(before):
+                return after
+        return None
+
+    def _has_lines(self) -> bool:
+        """Return whether our lines are whole lines of the file that we opened."""
         begin = max(self.start - 1, 0)
         found = os.pread(self.descriptor, self.end - begin, begin)
         before, length = self.start - begin, len(self._data)

@@ -222,8 +222,8 @@ class Mirror(MirrorFollower):
             self.files.rewrite(FileEdit(files=plan.files), plan.old_files)
         if plan.head is not None or plan.stem is not None:
             self.files.rewrite(FileEdit(head=plan.head, stem=plan.stem))
-        files = self.files
-        self._signature = files.signature_after(appended) if appended else files.signature()
+        is_last_edit = appended is not None and plan.head is None and plan.stem is None
+        self._signature = appended.signature if appended is not None and is_last_edit else self.files.signature()
         self.unsaved_seconds += sum(map(_turn_seconds, plan.records))
         stored = self._mirror_plan(plan, appended, report)
         if appended is not None:

@@ -50,8 +50,8 @@ class AppendedLines(NamedTuple):
     part: int
     start: int  # of the first line, counted as in a ReadPosition
     end: ReadPosition  # after the last line
-    part_size: int  # size of the part after the append
     is_contiguous: bool  # no other lines follow the position that was expected
+    signature: tuple[tuple[int, int, int], ...]  # of the files; empty if other lines follow these
     has_files: bool  # the other files were replaced too
     context: LineContext  # what precedes the lines
 
@@ -138,11 +138,6 @@ class Transcript:
         if not result:
             raise NotFoundError(f"{self.path} does not exist")
         return result
-
-    def signature_after(self, appended: AppendedLines) -> Signature:
-        """Return the signature if the appended lines are the last, else one that never matches."""
-        signature = self.signature()
-        return signature if signature[appended.end.part - 1][1] == appended.part_size else ()
 
     def sizes(self) -> list[int]:
         """Return the size of each part in bytes."""
