@@ -1,8 +1,8 @@
 """Another program renames, truncates or appends at each system call of a write of ours.
 
-strace halts the writer after one call; then the other program acts; then the writer goes on. The
-last call of interest is the last look at the name of the transcript: what is taken after that was
-acknowledged, and is for the rest of the turn to restore.
+strace halts the writer after one call; then the other program acts; then the writer goes on. This
+is so for each call up to the last look: at the name of the transcript, or for a title change at the
+file that had it before. What is taken after that was acknowledged; a turn writes it again.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import os
 import re
 import shutil
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from importlib import import_module
@@ -88,9 +89,10 @@ def rename_current(file: Path, before: bytes, theirs: bytes) -> bytes:
 
 def truncate(file: Path, before: bytes, theirs: bytes) -> bytes:
     """The removal of the last line that it knows."""
-    size = before.rindex(b"\n", 0, -1) + 1
+    content = file.read_bytes()
+    size = content.index(before.splitlines(keepends=True)[-1])
     os.truncate(file, size)
-    return before[:size]
+    return content[:size]
 
 
 def rewrite(file: Path, before: bytes, theirs: bytes) -> bytes:
@@ -106,6 +108,13 @@ def append(file: Path, before: bytes, theirs: bytes) -> bytes:
     return before + theirs + b"\n"
 
 
+def append_late(file: Path, before: bytes, theirs: bytes) -> bytes:
+    """Another line, by a program that opened the file before our write."""
+    os.write(HELD[file.parent], theirs + b"\n")
+    return before + theirs + b"\n"
+
+
+HELD: dict[Path, int] = {}  # descriptors by folder, for `append_late`
 Meddling = Callable[[Path, bytes, bytes], bytes]
 MEDDLINGS: tuple[Meddling, ...] = (rename_over, rename_current, truncate, rewrite, append)
 
@@ -136,6 +145,8 @@ class Race(NamedTuple):
             shutil.copytree(self.stage.folder / name, self.folder / name)
         root, trace = self.folder / "root", self.folder / "trace"
         file = root / self.stage.transcript
+        if meddle is append_late:
+            HELD[file.parent] = os.open(file, os.O_WRONLY | os.O_APPEND)
         before = kept = file.read_bytes()
         home, session = str(self.folder / "home"), self.stage.session
         write = Write(str(root), home, self.stage.format, session, self.action, self.stage.ours.decode())
@@ -149,14 +160,17 @@ class Race(NamedTuple):
         if rule:
             poll(lambda: HALT.search(trace.read_text(errors="replace")) is not None or is_done(child), "a halt")
             if not is_done(child):
-                kept = meddle(file, before, self.stage.theirs)
+                (current,) = file.parent.glob(f"{session}*.jsonl")  # a title change renames it
+                kept = meddle(current, before, self.stage.theirs)
             child.go()
         poll(lambda: is_done(child), "the end")
         with LOCK:
             child.wait()
         strace.close()
-        files = sorted(file.parent.glob(f"{session}*.jsonl"), key=lambda path: path == file)
-        return Outcome(child.told().lines[1], files[0].read_bytes(), kept, strace.calls(root))
+        if meddle is append_late:
+            os.close(HELD.pop(file.parent))
+        (current,) = file.parent.glob(f"{session}*.jsonl")
+        return Outcome(child.told().lines[1], current.read_bytes(), kept, strace.calls(root))
 
 
 # Not the stop before strace was attached, which was no signal then.
@@ -168,27 +182,43 @@ def is_done(child: Child) -> bool:
     return len(child.told().lines) > 1
 
 
-def sweep(server: Server, stage: Scene, action: str, folder: Path, meddlings: Sequence[Meddling]) -> list[str]:
-    """Race at each call on the session's files; return what went wrong."""
+class Sweep(NamedTuple):
+    """Races at each call on the session's files."""
+
+    problems: list[str]
+    answers: Counter[str]  # of the writers
+
+
+def sweep(server: Server, stage: Scene, action: str, folder: Path, meddlings: Sequence[Meddling]) -> Sweep:
+    """Let the other program act in each of these ways after each call on the session's files."""
     (folder / "calls").mkdir()
     calls = [call for call in Race(server, stage, action, folder / "calls").run().calls if call.inside]
-    looks = [n for n, call in enumerate(calls) if call.name == "newfstatat" and f'{stage.session}.jsonl"' in call.text]
-    if action == "append":
+    look = f'{stage.session}.jsonl", {{st_mode' if action == "append" else ".tmp"
+    looks = [n for n, call in enumerate(calls) if look in call.text]
+    if action != "naive":
         calls = calls[: looks[-1]]
-    races = [(call, meddle) for call in calls if "/" in call.text for meddle in meddlings]
+    first_write = next(n for n, call in enumerate(calls) if call.name == "write")
+    # Before there is anything of ours, all its rewrites are the same.
+    races = [
+        (call, meddle)
+        for n, call in enumerate(calls)
+        for meddle in meddlings
+        if n >= first_write or meddle not in (rename_current, rewrite)
+    ]
 
-    def run(number: int) -> str:
+    def run(number: int) -> tuple[str, str]:
         call, meddle = races[number]
         own = folder / str(number)
         own.mkdir()
         outcome = Race(server, stage, action, own).run(f"{call.name}:signal=SIGSTOP:when={call.n}", meddle)
         shutil.rmtree(own)
         problem = judge(outcome, action)
-        return f"{meddle.__name__} after {call.text[:120]}: {problem}" if problem else ""
+        answer = f"{meddle.__name__}: {' '.join(outcome.answer.split()[:2])}"
+        return answer, f"{meddle.__name__} after {call.text[:120]}: {problem}" if problem else ""
 
     with ThreadPoolExecutor(4) as pool:
-        print(stage.format, len(races))
-        return [problem for problem in pool.map(run, range(len(races))) if problem]
+        results = list(pool.map(run, range(len(races))))
+    return Sweep([problem for _, problem in results if problem], Counter(answer for answer, _ in results))
 
 
 def judge(outcome: Outcome, action: str) -> str:
@@ -223,5 +253,20 @@ def is_json(line: bytes) -> bool:
 def test_no_call_of_an_append_lets_another_program_take_an_acknowledged_line(
     name: str, writers: Server, tmp_path: Path
 ) -> None:
-    problems = sweep(writers, scene(tmp_path / "scene", name), "append", tmp_path, MEDDLINGS)
-    assert not problems, summary(problems)
+    races = sweep(writers, scene(tmp_path / "scene", name), "append", tmp_path, MEDDLINGS)
+    assert not races.problems, summary(races.problems)
+    assert races.answers["append: DONE"] and not any(answer.startswith("append: R") for answer in races.answers)
+    assert races.answers["rename_over: DONE"] and races.answers["rename_current: DONE"], races.answers
+
+
+def test_a_twin_that_checks_nothing_loses_acknowledged_lines(writers: Server, tmp_path: Path) -> None:
+    races = sweep(writers, scene(tmp_path / "scene", "crabtalk"), "naive", tmp_path, MEDDLINGS)
+    lost = [problem for problem in races.problems if "is there 0 times" in problem]
+    assert {problem.split()[0] for problem in lost} >= {"rename_over", "truncate", "rewrite"}, races
+
+
+def test_no_call_of_a_title_change_takes_what_another_program_writes(writers: Server, tmp_path: Path) -> None:
+    meddlings = (rename_over, truncate, rewrite, append, append_late)
+    races = sweep(writers, scene(tmp_path / "scene", "crabtalk"), "title", tmp_path, meddlings)
+    assert not races.problems, summary(races.problems)
+    assert races.answers["append: DONE"] and races.answers["append_late: DONE"], races.answers

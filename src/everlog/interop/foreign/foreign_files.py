@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import stat
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager, suppress
+from contextlib import closing, contextmanager, nullcontext, suppress
 from zlib import crc32
 
 from everlog.errors import ConflictError, FormatError, StoreFullError
@@ -175,10 +175,9 @@ class ForeignFiles(Transcript):
         """
         with self.open_folder() as folder, disk.map_errors(f"writing {self.path}"):
             self._replace_files(edit.files, folder, old_files)
-            if edit.head is not None:
-                self._replace_head(edit.head, folder)
-            if edit.stem is not None and edit.stem != self.stem:
-                self._rename(edit.stem, folder)
+            with self._new_head(edit.head, folder) if edit.head is not None else nullcontext():
+                if edit.stem is not None and edit.stem != self.stem:
+                    self._rename(edit.stem, folder)
 
     def _replace_files(self, files: Mapping[str, bytes], folder: int, old_files: OldFiles | None = None) -> None:
         for ending, data in files.items():
@@ -190,10 +189,12 @@ class ForeignFiles(Transcript):
             with self._atomic_replacement(name, folder, is_expected) as new:
                 disk.write_all(new, data)
 
-    def _replace_head(self, head: bytes, folder: int) -> None:
+    @contextmanager
+    def _new_head(self, head: bytes, folder: int) -> Iterator[None]:
         """Replace the first line in a copy that takes the name: no crash leaves half a file.
 
-        What their program appends to the old file until the end of this is appended to the new one.
+        What their program appends to the old file until the end of the block is appended to the new
+        one: it may have the old one open.
         """
         name = self.part_name(1)
         with disk.opened_file(name, FLAGS, folder) as old:
@@ -203,18 +204,16 @@ class ForeignFiles(Transcript):
             with closing(FileCopy(old, head + b"\n", base)) as copy:
 
                 def is_complete(taken: str) -> bool:
-                    if not os.path.samestat(os.stat(taken, dir_fd=folder), os.fstat(old)) or not copy.catch_up():
-                        return False
-                    disk.sync_directory(folder)
-                    return copy.catch_up()
+                    return os.path.samestat(os.stat(taken, dir_fd=folder), os.fstat(old)) and copy.catch_up()
 
                 try:
                     with self._atomic_replacement(name, folder, is_complete, FLAGS) as new:
                         copy.start(new)
-                    copy.catch_up()  # by a program that had it open
                 except FileChangedError:
                     copy.give_back(name, folder)
                     raise
+                yield
+                copy.catch_up()
 
     @contextmanager
     def _atomic_replacement(
