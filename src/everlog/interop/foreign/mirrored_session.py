@@ -172,7 +172,7 @@ class Mirror(MirrorFollower):
         plan = _Plan(records, self._checkpoint.state)
         transcript = self.files.info(self.name)
         plan.old_files = {METADATA_ENDING: transcript.meta_bytes}
-        if not lines and (torn := self.files.torn_line(self._checkpoint.position)):
+        if not lines and not self._is_at_end() and (torn := self.files.torn_line(self._checkpoint.position)):
             # The append will end it, and then it counts as a line.
             after_torn = self.format.read_tail(plan.state, [Line(0, torn)], transcript)
             plan.state = plan.state if after_torn is None else after_torn.state
@@ -202,6 +202,13 @@ class Mirror(MirrorFollower):
             plan.lines.append(edit.lines)
             plan.files |= edit.files
         return plan
+
+    def _is_at_end(self) -> bool:
+        """Return whether the mirror has all bytes of the file, without looking at the file again."""
+        position = self._checkpoint.position
+        if self.format.METADATA_LOCATION == "head" or len(self._signature) < position.part:
+            return False  # the offset of the lines is not known here
+        return self._signature[position.part - 1][1] == position.end
 
     def _edit_for(self, plan: _Plan, log: SessionLogView, record: AnyRecord) -> FileEdit:
         if isinstance(record, Meta):

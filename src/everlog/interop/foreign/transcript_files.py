@@ -158,8 +158,11 @@ class Transcript:
 
     def info(self, session_id: str) -> TranscriptInfo:
         """Return what a format needs besides the session's lines."""
-        with self.open_folder() as folder:
-            return TranscriptInfo(session_id, self._read_meta(folder)[0], self._read_session_file, self.stem)
+        meta_bytes = None
+        if self._format.METADATA_LOCATION:
+            with self.open_folder() as folder:
+                meta_bytes = self._read_meta(folder)[0]
+        return TranscriptInfo(session_id, meta_bytes, self._read_session_file, self.stem)
 
     def _read_meta(self, folder: int) -> tuple[bytes | None, int]:
         """Return the metadata that the program rewrites each time, and the offset of the lines."""
