@@ -131,7 +131,7 @@ class SessionOpener(StoreVerbs):
         try:
             with self._file_lock(mirror_key(row), f"session {session}"):
                 try:
-                    mirror = self._open_mirror(session)
+                    mirror = self._open_mirror(session, row)
                     mirror.catch_up()
                 except (NotFoundError, LogDamagedError) as error:
                     # The file was renamed by its program, or the mirror is damaged.
@@ -147,8 +147,8 @@ class SessionOpener(StoreVerbs):
         finally:
             lock.release()
 
-    def _open_mirror(self, session: str) -> Mirror:
-        row = self._find_row(session)
+    def _open_mirror(self, session: str, row: TranscriptRow | None = None) -> Mirror:
+        row = row or self._find_row(session)
         with self._mutex:
             cached = self._mirrors.get(session)
             if cached is not None and cached.files.path == row.path:
@@ -165,13 +165,15 @@ class SessionOpener(StoreVerbs):
     @contextmanager
     def _file_lock(self, key: str, label: str = "") -> Iterator[None]:
         """Hold a lock against other processes and threads of ours."""
-        folder = self._home / "locks"
-        name = hashlib.sha256(key.encode("utf-8", "replace")).hexdigest()[:32]
+        path = f"{self._home}/locks/{hashlib.sha256(key.encode('utf-8', 'replace')).hexdigest()[:32]}"
+        flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
         label = label or key
         with disk.map_errors(f"locking {label}"):
-            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-            flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
-            descriptor = os.open(folder / name, flags, 0o600)
+            try:
+                descriptor = os.open(path, flags, 0o600)
+            except FileNotFoundError:
+                (self._home / "locks").mkdir(mode=0o700, parents=True, exist_ok=True)
+                descriptor = os.open(path, flags, 0o600)
         try:
             disk.lock(descriptor, LOCK_TIMEOUT, label)
             yield
