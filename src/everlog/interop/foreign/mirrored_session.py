@@ -18,11 +18,12 @@ from everlog.interop.foreign.foreign_files import OldFiles
 from everlog.interop.foreign.lost_lines import FileChangedError, LineContext
 from everlog.interop.foreign.mirror_follower import MirrorFollower
 from everlog.interop.foreign.origin_marks import has_same_content, id_in_file, merge_record, strip_mark
+from everlog.interop.foreign.session_log_view import SessionLogView
 from everlog.interop.foreign.transcript_files import METADATA_ENDING, AppendedLines
 from everlog.interop.foreign.turn_lines import LostRecord, TurnLines
 from everlog.interop.formats.format_types import Line
-from everlog.interop.formats.live_format import FileEdit, TailState, TranscriptInfo
-from everlog.model import MARKERS, TURN_END, AnyRecord, Damaged, Event, Message, Meta, Metadata
+from everlog.interop.formats.live_format import FileEdit, TailState
+from everlog.model import MARKERS, TURN_END, AnyRecord, Damaged, Event, Message, Meta
 from everlog.stores import rules
 from everlog.stores.file.log_tail import Report
 from everlog.stores.rules import RETRY_WINDOW, AppendCall
@@ -339,41 +340,6 @@ def _write_again(mirror: Mirror, turn: TurnLines, lost: Sequence[LostRecord]) ->
     else:
         mirror.append_verbatim([line for item in lost for line in item.lines])
     mirror.follow_again()
-
-
-class SessionLogView:
-    """The log of a session, as a format sees it when it encodes a record."""
-
-    def __init__(self, mirror: Mirror, transcript: TranscriptInfo, pending: Sequence[AnyRecord] = ()) -> None:
-        """`pending` are records that will follow those in the mirror."""
-        self._mirror = mirror
-        self._transcript = transcript
-        numbered = enumerate(pending, mirror.last_seq + 1)
-        self._pending = [replace(record, seq=seq) for seq, record in numbered]
-
-    @property
-    def transcript(self) -> TranscriptInfo:
-        """What the format needs besides the session's lines."""
-        return self._transcript
-
-    @property
-    def metadata(self) -> Metadata:
-        """Metadata of the mirror, with the session's own id."""
-        return replace(self._mirror.metadata, id=self._mirror.name)
-
-    def record(self, seq: int) -> AnyRecord:
-        """Return one record by its seq."""
-        if seq > self._mirror.last_seq:
-            return self._pending[seq - self._mirror.last_seq - 1]
-        return self._mirror.record(seq)
-
-    def records_from(self, seq: int) -> Sequence[AnyRecord]:
-        """Return the records from a seq on, in order."""
-        return [*self._mirror.records_from(seq), *(record for record in self._pending if record.seq >= seq)]
-
-    def foreign_id(self, record: AnyRecord) -> str:
-        """Return the id that a record has in the file."""
-        return id_in_file(record) or record.id
 
 
 def working_directory() -> str:
