@@ -14,7 +14,8 @@ from uuid import UUID, uuid4
 
 from benchmarks.report import Figure, middle
 from everlog.app import load_formats, open_store
-from everlog.interop.importer import FileSource, import_session
+from everlog.interop.importer import import_session
+from everlog.interop.transcript_sources import FileSource
 from everlog.model import user
 from everlog.session import Session
 from everlog.settings import SessionSettings, Settings
@@ -42,7 +43,7 @@ def measure(folder: Path) -> list[Figure]:
     imports, shows = [], []
     for at in range(ROUNDS):
         with open_store(folder / f"root{at}", settings=quick) as store:
-            imports.append(_timed(partial(import_session, store.port, "claude", read), processor))
+            imports.append(_timed(partial(import_session, store.port, dialect, read), processor))
             brought = store.session(f"claude:{session.stem}")
             shows.append(_timed(brought.view))
     whole, busy = middle(reads) + middle(imports), reading + middle(processor)

@@ -101,9 +101,9 @@ class Child:
 class Server:
     """Forks workers."""
 
-    def __init__(self) -> None:
+    def __init__(self, module: str = "tests.crash.driver") -> None:
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "tests.crash.driver", "--serve"],
+            [sys.executable, "-m", module, "--serve"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             cwd=REPOSITORY,
@@ -124,7 +124,7 @@ class Server:
             raise TimeoutError("a worker does not come to its end")
         return int(self._stdout.readline())
 
-    def start(self, job: Job, acks: Path) -> Child:
+    def start(self, job: msgspec.Struct, acks: Path) -> Child:
         """A stopped worker that tells into a file; the file may hold what others told."""
         request = b"run " + msgspec.json.encode((job, str(acks))) + b"\n"
         return Child(self, self.ask(request), acks)

@@ -21,10 +21,11 @@ import resource
 import signal
 import sys
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from importlib import import_module
 from pathlib import Path
+from typing import TypeVar
 
 import msgspec
 
@@ -33,6 +34,7 @@ from tests.crash.control import USUAL, Busy, Options
 from tests.crash.interfaces import Everlog, Log, name_of, open_log, payload
 
 ATTEMPTS = 3  # at opening a log before the worker gives up
+J = TypeVar("J", bound=msgspec.Struct)
 REFUSALS = (everlog.EverlogError, OSError, ValueError)
 
 
@@ -217,17 +219,17 @@ def _tell_turn(ours: Everlog | None) -> None:
 # --- jobs in forked children
 
 
-def serve() -> None:
+def serve(kind: type[J], work: Callable[[J], None]) -> None:
     """Fork a child per job, answer with its pid; and wait for children, answer with their end."""
     _import_everything()
     living: set[int] = set()
     for line in sys.stdin.buffer:
         word, _, rest = line.partition(b" ")
         if word == b"run":
-            job, acks = msgspec.json.decode(rest, type=tuple[Job, str])
+            job, acks = msgspec.json.decode(rest, type=tuple[kind, str])  # type: ignore[valid-type]
             child = os.fork()
             if not child:
-                _begin(job, acks)
+                _begin(job, acks, work)
             living.add(child)
             os.write(1, b"%d\n" % child)
         else:
@@ -247,7 +249,7 @@ def _import_everything() -> None:
     codecs.lookup("utf-16-le")
 
 
-def _begin(job: Job, acks: str) -> None:
+def _begin(job: J, acks: str, work: Callable[[J], None]) -> None:
     """The child's life: it stops at once, tells into a file, and ends without any clean-up."""
     code = 1
     try:
@@ -265,7 +267,7 @@ def _begin(job: Job, acks: str) -> None:
 def main() -> None:
     """See the top."""
     if sys.argv[1:] == ["--serve"]:
-        serve()
+        serve(Job, work)
     else:
         work(msgspec.json.decode(sys.argv[1], type=Job))
 

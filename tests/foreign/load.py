@@ -19,7 +19,7 @@ from collections.abc import Mapping
 from importlib import import_module
 from pathlib import Path
 
-from everlog.interop.importer import FileSource
+from everlog.interop.transcript_sources import FileSource
 from everlog.model import Message, assistant, user
 from everlog.testing.foreign_store_suite import open_foreign_store
 from tests.foreign.foreign_directories import cersei_file, crabtalk_file, made, picoclaw_files

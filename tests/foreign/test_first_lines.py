@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
@@ -38,7 +38,7 @@ DAMAGES: dict[str, Damage] = {
 }
 
 
-def _texts(messages: tuple[everlog.Message, ...]) -> list[str]:
+def _texts(messages: Sequence[everlog.Message]) -> list[str]:
     return [message.text for message in messages if message.text not in ("", "x")]
 
 

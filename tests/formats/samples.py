@@ -12,7 +12,8 @@ from everlog.app import open_store
 from everlog.interop.formats.format_types import HiddenMessages
 from everlog.interop.formats.live_format import ListingScan, TailState
 from everlog.interop.formats.session_reader import open_source
-from everlog.interop.importer import FileSource, import_files
+from everlog.interop.importer import import_files
+from everlog.interop.transcript_sources import FileSource
 from everlog.model import PROGRAM, Message
 
 CUTS = 20
@@ -28,7 +29,7 @@ def check_sample(format: Any, path: Path, session_id: str, expected: tuple[int, 
     prompts, answers, calls, title = expected
     with open_store("memory:") as store:
         (result,) = import_files(store.port, [path], [format])
-        assert (result.problem, result.lost) == ("", ())
+        assert (result.problem, result.lost) == ("", 0)
         session = store.session(f"{format.NAME}:{session_id}")
         messages = session.messages()
         assert session.metadata.title == title

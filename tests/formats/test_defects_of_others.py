@@ -877,14 +877,7 @@ def test_a_clock_that_goes_back_two_hours_changes_no_order(tmp_path: Path) -> No
     clock = FakeClock()
     (dialect,) = load_formats("cersei")
     home = tmp_path / "home"
-    port = ForeignStore(
-        place.root,
-        [dialect],  # type: ignore[list-item]  # one of those that are used live
-        FileStore(home),
-        home,
-        back_up=lambda paths: None,
-        clock=clock,
-    )
+    port = ForeignStore(place.root, [dialect], FileStore(home), home, back_up=lambda paths: None, clock=clock)
     with Store(port) as store:
         session = store.session("s-1")
         for number in range(6):

@@ -15,7 +15,8 @@ from everlog.errors import FormatError, UnsupportedError
 from everlog.interop.formats import gemini
 from everlog.interop.formats.format_types import ForeignSession, InMemorySource, Match, extra_field, split_lines
 from everlog.interop.formats.live_format import ListingScan, TranscriptInfo
-from everlog.interop.importer import FileSource, import_files
+from everlog.interop.importer import import_files
+from everlog.interop.transcript_sources import FileSource
 from everlog.log import backward_read
 from everlog.log.fold import fold
 from everlog.model import PROGRAM, Event, File, Image, Message, Metadata, Text, Thinking, ToolCall, Usage

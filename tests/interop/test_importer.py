@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -12,15 +13,18 @@ import everlog
 from everlog.app import load_formats
 from everlog.interop.formats.format_types import (
     MAX_LINE_BYTES,
+    ExportedFiles,
     ForeignSession,
     HiddenMessages,
     InMemorySource,
+    Match,
+    Source,
     Summary,
     split_lines,
 )
 from everlog.interop.importer import import_files, import_session
 from everlog.interop.transcript_sources import FileSource, detect_format, find_files
-from everlog.model import Event, Tombstone, assistant, user
+from everlog.model import AnyRecord, Event, Tombstone, assistant, user
 from everlog.settings import SessionSettings, Settings
 
 CRAB = (
@@ -32,16 +36,27 @@ CRAB = (
 CORPUS = Path(__file__).parents[3] / "shared" / "corpus"
 
 
-class IdFormat:
+class _IdFormat:
     """A format whose messages have ids that never change; nothing else of it is used here."""
 
     NAME = "test"
     KEYS: frozenset[str] = frozenset()
     IS_REWRITTEN = False
 
-    @staticmethod
-    def fingerprint(message: everlog.Message) -> str:
+    def recognises(self, path: str, head: bytes) -> Match:
+        return Match.NO
+
+    def read(self, source: Source) -> ForeignSession:
+        raise NotImplementedError
+
+    def write(self, metadata: everlog.Metadata, records: Sequence[AnyRecord]) -> ExportedFiles:
+        raise NotImplementedError
+
+    def fingerprint(self, message: everlog.Message) -> str:
         return message.id
+
+
+IdFormat = _IdFormat()
 
 
 def _read(*items: everlog.Message | Event | Summary | HiddenMessages, name: str = "a") -> ForeignSession:
@@ -274,3 +289,13 @@ def test_given_sources_are_what_they_say() -> None:
     source = InMemorySource("a", {"a.jsonl": b"1\n2"}, 5)
     assert source.paths() == ("a.jsonl",) and source.read("a.jsonl") == b"1\n2"
     assert [line.ended for line in source.lines("a.jsonl")] == [True, False]
+
+
+def test_an_older_copy_of_a_session_does_not_change_which_branch_is_shown() -> None:
+    first, left, taken = user("a", id="m1"), assistant("b", id="m2"), assistant("c", id="m3")
+    with everlog.open_store("memory:") as store:
+        done = import_session(store.port, IdFormat, _read(first, left, taken, HiddenMessages(id="h1", ids=("m2",))))
+        session = store.session(done.id or "")
+        again = import_session(store.port, IdFormat, _read(first, left))
+        assert (again.id, again.stored) == (done.id, 0)
+        assert [one.text for one in session.messages()] == ["a", "c"]

@@ -89,6 +89,7 @@ class ImportTarget:
         self._batch: list[AnyRecord] = []
         self._size = 0
         self.problems: list[str] = []
+        self.is_beginning = False  # the matched file is only the beginning of what is stored
 
     def _note(self, entry: AnyRecord) -> None:
         """Note what `match` compares."""
@@ -124,6 +125,7 @@ class ImportTarget:
         for message in messages:  # what a message says identifies it, not its id
             self.seqs.pop(message.id, None)
         stored = self._messages[start:]
+        self.is_beginning = len(messages) < len(stored)
         self.seqs |= {message.id: seq for message, (_, seq) in zip(messages, stored, strict=False)}
         for item in items:
             if isinstance(item, Summary) and item.text in self._summaries:

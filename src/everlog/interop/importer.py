@@ -16,7 +16,7 @@ from msgspec.structs import replace
 
 from everlog.errors import EverlogError, FormatError
 from everlog.ids import is_name
-from everlog.interop.formats.format_types import DamagedBytes, ForeignSession, Format, HiddenMessages, derive_id
+from everlog.interop.formats.format_types import DamagedBytes, ForeignSession, Format, HiddenMessages, Item, derive_id
 from everlog.interop.formats.live_format import ListingScan, LiveFormat
 from everlog.interop.import_target import ImportTarget, hide_before_summaries
 from everlog.interop.transcript_sources import FileSource, detect_format, explain_file
@@ -76,11 +76,12 @@ def import_session(store: Store, format: Format, source: ForeignSession, parent:
         extra["parent"] = {**extra.get("parent", {}), "id": parent}
     if extra:
         target.add(Meta(set=extra, id=derive_id(source.session_id, repr(sorted(extra.items())))))
-    for item in hide_before_summaries(source.session_id, source.items):
+    # An older copy says nothing about which branch the session is on by now.
+    items = [item for item in source.items if not target.is_beginning or _is_record(item)]
+    for item in items if target.is_beginning else hide_before_summaries(source.session_id, items):
         target.add(item)
     target.flush()
-    # A hidden branch follows from other records: it is none of the file's own.
-    records = [item for item in source.items if not isinstance(item, HiddenMessages) or item.extra]
+    records = list(filter(_is_record, source.items))
     stored, already_there = target.count(records)
     return ImportResult(
         path=source.session_id,
@@ -94,6 +95,11 @@ def import_session(store: Store, format: Format, source: ForeignSession, parent:
         differs_from=first if first != session else None,
         children=tuple(import_session(store, format, child, session) for child in source.children),
     )
+
+
+def _is_record(item: Item) -> bool:
+    """Return whether an item is a record of the file; that a branch was left follows from others."""
+    return not isinstance(item, HiddenMessages) or bool(item.extra)
 
 
 def _describe_damage(damage: DamagedBytes) -> str:

@@ -209,10 +209,27 @@ def to_object(record: AnyRecord) -> dict[str, Any]:
 
 def with_keys(record: AnyRecord, keys: Mapping[str, Any]) -> AnyRecord:
     """Return a record with further foreign keys; the keys that it has stay."""
-    fields = to_object(record)
     extra = msgspec.json.decode(record.line) if record.line else {}
     extra.pop("crc", None)
-    return from_object({**fields, **{k: v for k, v in extra.items() if k not in fields}, **keys})
+    try:
+        plain = without_keys(record)
+        names = plain.__struct_encode_fields__
+        added = {**{key: value for key, value in extra.items() if key not in names and key != "recordType"}, **keys}
+        line = plain.line[:-1] + b"," + _encoder.encode(added)[1:] if added else plain.line
+    except UnicodeEncodeError:
+        fields = to_object(record)
+        return from_object({**fields, **{k: v for k, v in extra.items() if k not in fields}, **keys})
+    force_setattr(plain, "line", line)
+    return plain
+
+
+def without_keys(record: AnyRecord) -> AnyRecord:
+    """Return a record without foreign keys."""
+    if isinstance(record, Unknown):
+        return from_object(to_object(record))
+    plain = replace(record, line=b"")
+    force_setattr(plain, "line", _encoder.encode(plain))
+    return plain
 
 
 def _encode(record: AnyRecord) -> bytes:

@@ -8,21 +8,33 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager, nullcontext, suppress
 from typing import cast
 from zlib import crc32
 
 from everlog.errors import ConflictError, StoreFullError
 from everlog.ids import timestamp
 from everlog.interop.directory_walk import Stamp
+from everlog.interop.foreign import renames
+from everlog.interop.foreign.file_copy import FileCopy
+from everlog.interop.foreign.foreign_tail import FLAGS, ForeignTail
+from everlog.interop.foreign.lost_lines import (
+    CONTEXT_BYTES,
+    FIRST_BYTES,
+    FileChangedError,
+    LineContext,
+    find_lost,
+    make_context,
+)
 from everlog.interop.foreign.transcript_files import (
     ENDING,
     START_POSITION,
     AppendedLines,
     ReadPosition,
+    Signature,
     Transcript,
-    open_for_reading,
+    signature,
     stamp_in,
     stamp_of,
 )
@@ -30,19 +42,27 @@ from everlog.interop.formats.format_types import MAX_LINE_BYTES
 from everlog.interop.formats.live_format import FileEdit, HeadFormat
 from everlog.log.parts import split_at_boundary
 from everlog.stores.file import disk
-from everlog.stores.file.log_tail import LogTail
+
+OldFiles = Mapping[str, bytes | None]  # suffix of the name → content; None: there was no such file
 
 
 class ForeignFiles(Transcript):
     """The files of one foreign session, to be read and written."""
 
     def append(
-        self, lines: Sequence[bytes], files: Mapping[str, bytes], expected: ReadPosition = START_POSITION
+        self,
+        lines: Sequence[bytes],
+        files: Mapping[str, bytes],
+        expected: ReadPosition = START_POSITION,
+        old_files: OldFiles | None = None,
     ) -> AppendedLines:
         """Append lines and replace `files`, all or nothing. Durable on return.
 
         A torn line before them is ended first. `expected` is the position that the reader of the
         transcript has reached: it tells whether another program appended lines in between.
+        FileChangedError says which lines are lost to a rewrite by another program; the others, if
+        any, are in the file. `old_files` are the contents that `files` were made from; if another
+        program has changed one of them, that stays.
         """
         with self.open_folder() as folder, disk.map_errors(f"writing {self.path}"):
             names = self._parts(folder)
@@ -50,58 +70,93 @@ class ForeignFiles(Transcript):
             self._check_limits(lines, sum(sizes))
             if self._format.METADATA_LOCATION == "head" and sizes == [0]:
                 sizes = [self._append_head(names[0], folder)]
+            base = self._base(folder)
             limit = self._format.PART_BYTES or 1 << 62
             first, *later_groups = split_at_boundary(list(lines), sizes[-1], limit)
-            parts: list[tuple[LogTail, int, int]] = []  # start and end of our lines in it
-            torn = False
+            tails: list[ForeignTail] = []
             try:
-                part = self._tail(names[-1], folder)
-                parts.append((part, sizes[-1], sizes[-1]))
+                tail = ForeignTail(names[-1], folder, self._report)
+                tails.append(tail)
+                context, is_torn = self._read_context(tail, base if len(names) == 1 else 0)
                 if first:
-                    torn = sizes[-1] > 0 and os.pread(part.descriptor, 1, sizes[-1] - 1) != b"\n"
-                    if torn:
+                    if is_torn:
                         self._report(f"{self.path}: the last line had no newline; one was added")
-                    data = b"\n" * torn + _join_lines(first)
-                    end = part.append(data, sizes[-1])
-                    parts[-1] = (part, end - len(data), end)
+                    tail.append(b"\n" * is_torn + _join_lines(first))
                 for number, group in enumerate(later_groups, len(names) + 1):
-                    parts.append((self._tail(self.part_name(number), folder, new=True), 0, 0))
-                    parts[-1] = (parts[-1][0], 0, parts[-1][0].append(_join_lines(group), 0))
+                    tails.append(ForeignTail(self.part_name(number), folder, self._report, new=True))
+                    tails[-1].append(_join_lines(group))
                 if later_groups:
                     disk.sync_directory(folder)
-                self._replace_files(files, folder)
+                has_files = True
+                try:
+                    self._replace_files(files, folder, old_files)
+                except FileChangedError:
+                    has_files = False
+                new_signature = self._check_tails(tails, folder, expected, base)
+                if new_signature is None:
+                    for tail in tails:
+                        tail.cut()
+                    lost = find_lost(context, lines, self.content(), drops_oldest=self._format.IS_REWRITTEN)
+                    raise FileChangedError(self.path, lost, context)
+            except FileChangedError:
+                raise
             except BaseException:
-                for number, (tail, start, end) in enumerate(parts, len(names)):
+                for number, tail in enumerate(tails, len(names)):
                     if number > len(names):
                         os.unlink(self.part_name(number), dir_fd=folder)
-                    elif start != end:
-                        tail.cut(start, end)
+                    else:
+                        tail.cut()
                 raise
             finally:
-                for tail, _, _ in parts:
+                for tail in tails:
                     tail.close()
-            base = self._read_meta(folder)[1] if len(names) == 1 else 0
+            base = base if len(names) == 1 else 0
             number, last = len(names) + len(later_groups), lines[-1] + b"\n"
-            end = parts[-1][2] - (0 if later_groups else base)
+            end = tails[-1].end - (0 if later_groups else base)
             position = ReadPosition(number, end, len(last), crc32(last))
-            start = parts[0][1] - base
+            start = tails[0].start - base
             is_contiguous = (expected.part, expected.end) == (len(names), start)
-            location = (len(names), start + torn) if first else (len(names) + 1, 0)
-            return AppendedLines(*location, position, parts[-1][2], is_contiguous)
+            location = (len(names), start + is_torn) if first else (len(names) + 1, 0)
+            return AppendedLines(*location, position, is_contiguous, new_signature, has_files, context)
 
     def _append_head(self, name: str, folder: int) -> int:
         """Write the metadata line into an empty file: else its program takes our line for it."""
         modified = os.stat(name, dir_fd=folder, follow_symlinks=False).st_mtime
         head = cast("HeadFormat", self._format).missing_head(self.stem, timestamp(modified))
-        tail = self._tail(name, folder)
-        try:
-            return tail.append(head + b"\n", 0)
-        finally:
-            tail.close()
+        with closing(ForeignTail(name, folder, self._report)) as tail:
+            tail.append(head + b"\n")
+            return tail.end
 
-    def _tail(self, name: str, folder: int, *, new: bool = False) -> LogTail:
-        flags = os.O_RDWR | os.O_APPEND | (os.O_CREAT | os.O_EXCL if new else 0)
-        return LogTail(disk.open_file(name, flags, folder), self.stem, self._report, durable=True)
+    def _read_context(self, tail: ForeignTail, base: int) -> tuple[LineContext, bool]:
+        """Return what precedes our lines, and whether it ends with a torn line."""
+        begin = max(base, tail.end - CONTEXT_BYTES)
+        last = os.pread(tail.descriptor, max(tail.end - begin, 0), begin)
+        first = os.pread(tail.descriptor, FIRST_BYTES, base) if self._format.IS_REWRITTEN else b""
+        return make_context(begin - base, last, first), bool(last) and not last.endswith(b"\n")
+
+    def _check_tails(
+        self, tails: Sequence[ForeignTail], folder: int, expected: ReadPosition, base: int
+    ) -> Signature | None:
+        """Return the new signature if our lines are in the file, after what the reader has read of it.
+
+        Lines that follow something else would refer to records that are gone. The signature is
+        empty, which never matches, if another program's lines follow ours.
+        """
+        if base != self._base(folder):
+            return None
+        start = tails[0].start - (base if expected.part == 1 else 0)
+        if len(tails) == 1 and start != expected.end and not self.is_unchanged_before(expected):
+            return None
+        new_signature = signature(self.stem, lambda name: stamp_in(name, folder))
+        stamps = [tail.check() for tail in tails]
+        if None in stamps:
+            return None
+        is_last = stamps[-1] in new_signature and stamps[-1][1] == tails[-1].end
+        return new_signature if is_last else ()
+
+    def _base(self, folder: int) -> int:
+        """Return the offset of the lines in the transcript, after the metadata line if it has one."""
+        return self._read_meta(folder)[1] if self._format.METADATA_LOCATION == "head" else 0
 
     def _check_limits(self, lines: Sequence[bytes], size: int) -> None:
         """Raise StoreFullError for lines that the session's own program could not read."""
@@ -119,40 +174,69 @@ class ForeignFiles(Transcript):
                 hint="import the session (everlog sessions import) and continue it there",
             )
 
-    def rewrite(self, edit: FileEdit) -> None:
-        """Replace files and the first line, and rename the transcript; each step is atomic."""
-        with self.open_folder() as folder, disk.map_errors(f"writing {self.path}"):
-            self._replace_files(edit.files, folder)
-            if edit.head is not None:
-                self._replace_head(edit.head, folder)
-            if edit.stem is not None and edit.stem != self.stem:
-                self._rename(edit.stem, folder)
+    def rewrite(self, edit: FileEdit, old_files: OldFiles | None = None) -> None:
+        """Replace files and the first line, and rename the transcript; each step is atomic.
 
-    def _replace_files(self, files: Mapping[str, bytes], folder: int) -> None:
+        `old_files` are the contents that `edit.files` were made from; FileChangedError if one of
+        them or the transcript was changed by another program meanwhile.
+        """
+        with self.open_folder() as folder, disk.map_errors(f"writing {self.path}"):
+            self._replace_files(edit.files, folder, old_files)
+            with self._new_head(edit.head, folder) if edit.head is not None else nullcontext():
+                if edit.stem is not None and edit.stem != self.stem:
+                    self._rename(edit.stem, folder)
+
+    def _replace_files(self, files: Mapping[str, bytes], folder: int, old_files: OldFiles | None = None) -> None:
         for ending, data in files.items():
-            with self._atomic_replacement(f"{self.stem}{ending}", folder) as new:
+            name = f"{self.stem}{ending}"
+
+            def is_expected(old: str, ending: str = ending) -> bool:
+                return old_files is None or _read_file(old, folder) == old_files.get(ending)
+
+            with self._atomic_replacement(name, folder, is_expected) as new:
                 disk.write_all(new, data)
 
-    def _replace_head(self, head: bytes, folder: int) -> None:
-        """Replace the first line in a copy that is then renamed: no crash leaves half a file."""
+    @contextmanager
+    def _new_head(self, head: bytes, folder: int) -> Iterator[None]:
+        """Replace the first line in a copy that takes the name: no crash leaves half a file.
+
+        What their program appends to the old file until the end of the block is appended to the new
+        one: it may have the old one open.
+        """
         name = self.part_name(1)
-        with open_for_reading(name, folder) as old:
-            stamp = stamp_of(os.fstat(old))
-            start = self._read_meta(folder)[1]
-            with self._atomic_replacement(name, folder, stamp) as new:
-                disk.write_all(new, head + b"\n")
-                disk.copy(old, new, start, stamp[1])
+        with disk.opened_file(name, FLAGS, folder) as old:
+            old_head, base = self._read_meta(folder)
+            if old_head is None:
+                raise FileChangedError(self.path)
+            with closing(FileCopy(old, head + b"\n", base)) as copy:
+
+                def is_complete(taken: str) -> bool:
+                    return os.path.samestat(os.stat(taken, dir_fd=folder), os.fstat(old)) and copy.catch_up()
+
+                try:
+                    with self._atomic_replacement(name, folder, is_complete, FLAGS) as new:
+                        copy.start(new)
+                except FileChangedError:
+                    copy.give_back(name, folder)
+                    raise
+                yield
+                copy.catch_up()
 
     @contextmanager
-    def _atomic_replacement(self, name: str, folder: int, expected: Stamp | None = None) -> Iterator[int]:
+    def _atomic_replacement(
+        self, name: str, folder: int, is_expected: Callable[[str], bool] = bool, flags: int = os.O_WRONLY
+    ) -> Iterator[int]:
         """Open a temporary file that replaces another, with its mode and owner, once it is durable.
 
-        Raises ConflictError if the other file no longer has the stamp `expected`.
+        `is_expected` is asked about the file that was taken away, under its temporary name; if it
+        denies, that is put back and FileChangedError is raised.
         """
         # Not derived from the name, which may have the maximal length already.
         temporary = f".{crc32(os.fsencode(name)):08x}.{os.getpid()}.tmp"
+        with suppress(FileNotFoundError):
+            os.unlink(temporary, dir_fd=folder)
         try:
-            new = disk.open_file(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, folder)
+            new = disk.open_file(temporary, flags | os.O_CREAT | os.O_EXCL, folder)
             try:
                 with suppress(FileNotFoundError):
                     before = os.stat(name, dir_fd=folder, follow_symlinks=False)
@@ -161,15 +245,13 @@ class ForeignFiles(Transcript):
                         os.fchown(new, before.st_uid, before.st_gid)
                 yield new
                 disk.sync_all(new)
+                if not renames.replace(temporary, name, folder, is_expected, os.fstat(new).st_ino):
+                    raise FileChangedError(self.path)
             finally:
                 os.close(new)
-            if expected is not None and stamp_in(name, folder) != expected:
-                raise ConflictError(f"{self.path} was written to by another program", hint="try again")
-            os.rename(temporary, name, src_dir_fd=folder, dst_dir_fd=folder)
-        except BaseException:
+        finally:
             with suppress(OSError):
                 os.unlink(temporary, dir_fd=folder)
-            raise
         disk.sync_directory(folder)
 
     def _rename(self, stem: str, folder: int) -> None:
@@ -177,10 +259,9 @@ class ForeignFiles(Transcript):
         if "/" in new_name or "\0" in new_name or stem.startswith("."):
             raise ConflictError(f"not a file name: {new_name[:60]!r}")
         try:
-            os.link(self.part_name(1), new_name, src_dir_fd=folder, dst_dir_fd=folder)
+            renames.rename_new(self.part_name(1), new_name, folder)
         except FileExistsError as error:
             raise ConflictError(f"the file {new_name} already exists", hint="choose another title") from error
-        os.unlink(self.part_name(1), dir_fd=folder)
         disk.sync_directory(folder)
         self.stem = stem
 
@@ -189,11 +270,11 @@ class ForeignFiles(Transcript):
         lines = ((edit.head,) if edit.head is not None else ()) + edit.lines
         name = self.part_name(1)
         with self.open_folder() as folder, disk.map_errors(f"creating {self.path}"):
-            tail = self._tail(name, folder, new=True)
+            tail = ForeignTail(name, folder, self._report, new=True)
             try:
                 self._replace_files(edit.files, folder)
                 if lines:
-                    tail.append(_join_lines(lines), 0)
+                    tail.append(_join_lines(lines))
                 disk.sync_directory(folder)
             except BaseException:
                 for created in (name, *(f"{self.stem}{ending}" for ending in edit.files)):
@@ -204,11 +285,15 @@ class ForeignFiles(Transcript):
                 tail.close()
 
     def overwrite(self, data: bytes, expected: Stamp | None = None) -> None:
-        """Replace the transcript; ConflictError if it no longer has the stamp `expected`."""
+        """Replace the transcript; FileChangedError if it no longer has the stamp `expected`."""
+
+        def is_expected(old: str) -> bool:
+            return expected is None or stamp_in(old, folder) == expected
+
         with (
             self.open_folder() as folder,
             disk.map_errors(f"writing {self.path}"),
-            self._atomic_replacement(self.part_name(1), folder, expected) as new,
+            self._atomic_replacement(self.part_name(1), folder, is_expected) as new,
         ):
             disk.write_all(new, data)
 
@@ -229,6 +314,13 @@ class ForeignFiles(Transcript):
             disk.sync_directory(folder)
             _remove_tree(self.stem, folder)
             return parts
+
+
+def _read_file(name: str, folder: int) -> bytes | None:
+    try:
+        return disk.read_small_file(name, folder)
+    except FileNotFoundError:
+        return None
 
 
 def _join_lines(lines: Sequence[bytes]) -> bytes:

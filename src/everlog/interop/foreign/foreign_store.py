@@ -17,6 +17,7 @@ from everlog.interop.foreign.foreign_files import ForeignFiles
 from everlog.interop.foreign.mirrored_session import Mirror, working_directory
 from everlog.interop.foreign.session_opener import SessionOpener, mirror_key
 from everlog.interop.foreign.transcript_files import ENDING
+from everlog.interop.foreign.turn_lines import TurnLines
 from everlog.interop.formats.live_format import FileEdit, LiveFormat
 from everlog.model import AnyRecord, Damaged, Entry, Event, Metadata, Part, pair
 from everlog.ports import (
@@ -48,9 +49,10 @@ if TYPE_CHECKING:
 class ForeignLease(Lease):
     """The turn lease of a foreign session: that of its mirror."""
 
-    def __init__(self, session: str, mirror: Lease) -> None:
+    def __init__(self, session: str, mirror: Lease, on_release: Callable[[], None] = lambda: None) -> None:
         self.session = session
         self._mirror = mirror
+        self._on_release = on_release
 
     @property
     def held(self) -> bool:
@@ -59,7 +61,10 @@ class ForeignLease(Lease):
 
     def release(self) -> None:
         """Release the lease."""
-        self._mirror.release()
+        try:
+            self._on_release()
+        finally:
+            self._mirror.release()
 
 
 class ForeignStore(SessionOpener, Reporting, Reclaimable, DirectoryBacked):
@@ -168,7 +173,7 @@ class ForeignStore(SessionOpener, Reporting, Reclaimable, DirectoryBacked):
     def apply(self, session: str, make_edit: Callable[[Mirror], FileEdit]) -> None:
         """Apply a format-specific edit to a session's files."""
         with self._locked_mirror(session) as mirror:
-            mirror.apply(make_edit(mirror))
+            mirror.edit(lambda: make_edit(mirror))
 
     def reclaim(self, session: str) -> int:
         """Remove the lines that the session's program skips and return the bytes freed.
@@ -189,7 +194,7 @@ class ForeignStore(SessionOpener, Reporting, Reclaimable, DirectoryBacked):
                 return 0
             self._back_up([self._root / path for path in mirror.files.paths()])
             # In PicoClaw's order: a crash in between shows the lines again and loses none.
-            mirror.apply(FileEdit(files={METADATA_ENDING: meta}))
+            mirror.apply(FileEdit(files={METADATA_ENDING: meta}), {METADATA_ENDING: meta_bytes})
             mirror.files.overwrite(after, stamp)
             mirror.apply(FileEdit())
             return len(before) - len(after)
@@ -336,7 +341,10 @@ class ForeignStore(SessionOpener, Reporting, Reclaimable, DirectoryBacked):
 
     def lease(self, session: str) -> ForeignLease:
         """Acquire the turn lease. Raises SessionBusyError if another turn holds it; never waits."""
-        return ForeignLease(session, self._mirror_store.lease(self._open_mirror(session).session))
+        mirror, turn = self._open_mirror(session), TurnLines()
+        lease = self._mirror_store.lease(mirror.session)
+        mirror.turns.append(turn)
+        return ForeignLease(session, lease, lambda: self._end_turn(session, turn))
 
     def paths(self, session: str) -> Sequence[Path]:
         """Return the paths of a session's files."""

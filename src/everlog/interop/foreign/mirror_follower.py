@@ -29,6 +29,7 @@ from everlog.interop.foreign.origin_marks import (
     strip_mark,
 )
 from everlog.interop.foreign.transcript_files import START_POSITION, AppendedLines, Signature
+from everlog.interop.foreign.turn_lines import new_turns
 from everlog.interop.formats.format_types import HiddenMessages, Summary, derive_id
 from everlog.interop.formats.jsonl import attach_preserved
 from everlog.interop.formats.live_format import ConversationItem, LiveFormat, TailState, TranscriptInfo
@@ -89,8 +90,10 @@ class MirrorFollower:
         self._summary_id = ""  # of the newest summary, its id in the file
         self._ids: dict[str, int] = {}  # of the newest records: id here and in the file → seq
         self._loaded = False
+        self._has_appended = False
         self._is_damaged = False  # damage was seen in the mirror
         self.unsaved_seconds = 0.0  # of turns, not yet written to the file
+        self.turns = new_turns()
 
     # --- following
 
@@ -170,6 +173,10 @@ class MirrorFollower:
 
     def _refresh(self) -> None:
         """Load what other processes added to the mirror or removed from it."""
+        if self._loaded and self._has_appended:  # then the store knows the end without reading
+            through = self._store.metadata(self.session).through
+            if through is not None and through.seq == self._last_seq:
+                return
         newest = next(self._store.tail(self.session), None) if self._loaded else None
         if newest is not None and newest.seq == self._last_seq and not isinstance(newest, Damaged):
             return  # unchanged
@@ -338,11 +345,13 @@ class MirrorFollower:
         for record in stored:
             self._note_entry(record)
         self._checkpoint = checkpoint
+        self._has_appended = self._has_appended or bool(stored)
         return stored
 
     def _reset(self) -> None:
         """Forget everything, so that the mirror and the file are read again the next time."""
         self._loaded, self._signature, self._checkpoint = False, (), Checkpoint()
+        self._has_appended = False
         self._last_seq, self._marker_seq, self._ids = 0, 0, {}
 
     # --- reading the mirror
@@ -358,6 +367,11 @@ class MirrorFollower:
     def state(self) -> TailState:
         """The format's state after the lines so far."""
         return self._checkpoint.state
+
+    @property
+    def generation(self) -> int:
+        """How often the file was found rewritten."""
+        return self._checkpoint.generation
 
     @property
     def last_seq(self) -> int:

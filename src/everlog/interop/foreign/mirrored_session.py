@@ -7,19 +7,24 @@ the append is interrupted in between. Everything here happens under the session'
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from itertools import islice
 from typing import Any
 
 from msgspec.structs import replace
 
 from everlog.errors import EverlogError, UnsupportedError
 from everlog.interop.directory_walk import METADATA_ENDING
+from everlog.interop.foreign.foreign_files import OldFiles
+from everlog.interop.foreign.lost_lines import FileChangedError, LineContext
 from everlog.interop.foreign.mirror_follower import MirrorFollower
 from everlog.interop.foreign.origin_marks import has_same_content, id_in_file, merge_record, strip_mark
+from everlog.interop.foreign.session_log_view import SessionLogView
 from everlog.interop.foreign.transcript_files import START_POSITION, AppendedLines
+from everlog.interop.foreign.turn_lines import LostRecord, TurnLines
 from everlog.interop.formats.format_types import Line
-from everlog.interop.formats.live_format import FileEdit, TailState, TranscriptInfo
-from everlog.model import MARKERS, TURN_END, AnyRecord, Event, Message, Meta, Metadata
+from everlog.interop.formats.live_format import FileEdit, TailState
+from everlog.model import MARKERS, TURN_END, AnyRecord, Damaged, Event, Message, Meta
 from everlog.stores import rules
 from everlog.stores.file.log_tail import Report
 from everlog.stores.rules import RETRY_WINDOW, AppendCall
@@ -33,6 +38,7 @@ class _Plan:
     def __init__(self, records: Sequence[AnyRecord], state: TailState) -> None:
         self.records = records
         self.state = state  # the format's, after all lines
+        self.old_files: dict[str, bytes | None] = {}  # what `files` was made from
         self.lines: list[tuple[bytes, ...]] = []  # of each record
         self.files: dict[str, bytes] = {}
         self.head: bytes | None = None
@@ -44,19 +50,107 @@ class _Plan:
 class Mirror(MirrorFollower):
     """A foreign session that is followed and written to."""
 
+    def catch_up(self) -> None:
+        """Bring the mirror up to date; write again what a rewrite took from the running turn."""
+        super().catch_up()
+        for turn in self.turns:
+            if turn and turn.generation != self.generation:
+                restore_lines(self, turn)
+
     def append(self, call: AppendCall, report: Report) -> list[AnyRecord]:
         """Append records to the file, as far as its format can hold them, and to the mirror."""
-        for attempts_left in range(MAX_ATTEMPTS, 0, -1):
-            stored = self._find_retried(call)
-            new_records = [item.record for item in rules.without_retried(call, stored)]
-            if not new_records:
+        plans_left = writes_left = MAX_ATTEMPTS
+        survivors: dict[int, AnyRecord] = {}  # of a write that was partly lost, by index
+        while True:
+            stored = self._find_retried(call) | survivors
+            indexes = [index for index in range(len(call.prepared)) if index not in stored]
+            if not indexes:
                 break
-            rules.check_conditions(self.name, call, self._last_seq, len(stored), self._newest_marker)
-            plan = self._make_plan(new_records)
-            if attempts_left == 1 or self.files.signature() == self._signature:
+            if not survivors:
+                rules.check_conditions(self.name, call, self._last_seq, len(stored), self._newest_marker)
+            plan = self._make_plan([call.prepared[index].record for index in indexes])
+            plans_left -= 1
+            if plans_left > 0 and self.files.signature() != self._signature:
+                self.catch_up()  # its program has just written: our lines must follow those
+                continue
+            try:
+                stored |= dict(zip(indexes, self._write(plan, report), strict=True))
                 break
-            self.catch_up()  # its program has just written: our lines must follow those
-        return rules.in_order(stored, self._write(plan, report) if new_records else [])
+            except FileChangedError as error:
+                self._signature = ()
+                writes_left -= 1
+                if not writes_left:
+                    raise
+                found = self._mirror_survivors(plan, error)
+                survivors |= {indexes[number]: record for number, record in found.items()}
+        return [stored[index] for index in range(len(call.prepared))]
+
+    def _mirror_survivors(self, plan: _Plan, error: FileChangedError) -> dict[int, AnyRecord]:
+        """Update the mirror after a rewrite; return what of a plan is in the file, by index."""
+        lines = [(number, line) for number, record_lines in enumerate(plan.lines) for line in record_lines]
+        lost = {number for index, (number, _) in enumerate(lines) if index in error.lost}
+        kept = {number for index, (number, _) in enumerate(lines) if index not in error.lost}
+        records = {number: plan.mirrored[plan.caller_indexes[number]] for number in kept | lost}
+        if lost and (kept & lost or self.is_referred_to([records[number] for number in lost])):
+            # Planned anew, these would be children of their own children.
+            self.append_verbatim([lines[index][1] for index in sorted(error.lost)])
+            kept |= lost
+        file_ids = {number: id_in_file(records[number]) or records[number].id for number in kept}
+        # A line without an id of its own is known by its number, which may be another line's now.
+        self._follow(
+            native_records={
+                file_id: records[number]
+                for number, file_id in file_ids.items()
+                if any(file_id.encode() in line for line in plan.lines[number])
+            }
+        )
+        found = {number: self._find_stored(records[number]) for number in sorted(kept)}
+        self._note_turn([(found[number].seq, plan.lines[number]) for number in found], error.context)
+        return found
+
+    def _find_stored(self, record: AnyRecord) -> AnyRecord:
+        """Return a record of ours as it was read from the file."""
+        seq = self._ids.get(record.id)
+        if seq is not None:
+            return strip_mark(self.record(seq))
+        newest = islice(self._store.tail(self.session), RETRY_WINDOW)
+        entries = (entry for entry in newest if not isinstance(entry, Damaged) and has_same_content(record, entry))
+        return strip_mark(next(entries, None) or replace(record, seq=self._last_seq))
+
+    def is_referred_to(self, records: Sequence[AnyRecord]) -> bool:
+        """Return whether lines in the file name one of these records."""
+        content = self.files.content()
+        return any((id_in_file(record) or record.id).encode() in content for record in records)
+
+    def append_verbatim(self, lines: Sequence[bytes]) -> None:
+        """Append lines to the file as they are."""
+        for _ in range(MAX_ATTEMPTS):
+            try:
+                self.files.append(lines, {})
+                return
+            except FileChangedError as error:
+                lines, last_error = [lines[index] for index in sorted(error.lost)], error
+                if not lines:
+                    return
+        raise last_error
+
+    def append_again(self, records: Sequence[AnyRecord]) -> list[tuple[bytes, ...]]:
+        """Append records of the mirror to the file, at its end as it is now; return their lines."""
+        plan = self._make_plan(records)
+        lines = [line for record_lines in plan.lines for line in record_lines]
+        self.files.append(lines, plan.files, self._checkpoint.position, plan.old_files)
+        return plan.lines
+
+    def follow_again(self) -> None:
+        """Bring the mirror up to date with what was just written."""
+        self._signature = ()
+        super().catch_up()
+
+    def _note_turn(self, records: Sequence[tuple[int, tuple[bytes, ...]]], context: LineContext) -> None:
+        if self.turns and self.turns[-1].is_open:
+            for seq, lines in records:
+                if lines:
+                    self.turns[-1].add(seq, lines, context, self._checkpoint.generation)
 
     def _find_retried(self, call: AppendCall) -> dict[int, AnyRecord]:
         def read(seq: int) -> AnyRecord:
@@ -78,7 +172,7 @@ class Mirror(MirrorFollower):
     def _make_plan(self, records: Sequence[AnyRecord], lines: Sequence[tuple[bytes, ...]] = ()) -> _Plan:
         """Plan an append; `lines` are those of each record, if they are in the file already."""
         plan = _Plan(records, self._checkpoint.state)
-        torn = b"" if lines else self.files.torn_line(self._checkpoint.position)
+        torn = b"" if lines or self._is_at_end() else self.files.torn_line(self._checkpoint.position)
 
         def read_lines() -> Iterator[Line]:
             """Yield the lines of the file, and after them those of the plan."""
@@ -89,6 +183,7 @@ class Mirror(MirrorFollower):
                 yield from (Line(0, line) for record_lines in plan.lines for line in record_lines)
 
         transcript = self.files.info(self.name)._replace(read_lines=read_lines)
+        plan.old_files = {METADATA_ENDING: transcript.meta_bytes}
         if torn:
             # The append will end it, and then it counts as a line.
             after_torn = self.format.read_tail(plan.state, [Line(0, torn)], transcript)
@@ -120,6 +215,13 @@ class Mirror(MirrorFollower):
             plan.files |= edit.files
         return plan
 
+    def _is_at_end(self) -> bool:
+        """Return whether the mirror has all bytes of the file, without looking at the file again."""
+        position = self._checkpoint.position
+        if self.format.METADATA_LOCATION == "head" or len(self._signature) < position.part:
+            return False  # the offset of the lines is not known here
+        return self._signature[position.part - 1][1] == position.end
+
     def _edit_for(self, plan: _Plan, log: SessionLogView, record: AnyRecord) -> FileEdit:
         if isinstance(record, Meta):
             edit = self.format.encode_metadata(plan.state, log, record.set)
@@ -132,14 +234,24 @@ class Mirror(MirrorFollower):
         appended: AppendedLines | None = None
         lines = [line for record_lines in plan.lines for line in record_lines]
         if lines:
-            appended = self.files.append(lines, plan.files, self._checkpoint.position)
+            appended = self.files.append(lines, plan.files, self._checkpoint.position, plan.old_files)
+            if not appended.has_files and any(map(_is_outside_lines, plan.records, plan.lines)):
+                raise FileChangedError(self.files.path, (), appended.context)
         elif plan.files:
-            self.files.rewrite(FileEdit(files=plan.files))
+            self.files.rewrite(FileEdit(files=plan.files), plan.old_files)
         if plan.head is not None or plan.stem is not None:
             self.files.rewrite(FileEdit(head=plan.head, stem=plan.stem))
-        files = self.files
-        self._signature = files.signature_after(appended) if appended else files.signature()
+        is_last_edit = appended is not None and plan.head is None and plan.stem is None
+        self._signature = appended.signature if appended is not None and is_last_edit else self.files.signature()
         self.unsaved_seconds += sum(map(_turn_seconds, plan.records))
+        stored = self._mirror_plan(plan, appended, report)
+        if appended is not None:
+            seqs = [record.seq for record in stored]
+            self._note_turn(list(zip(seqs, plan.lines, strict=True)), appended.context)
+        return stored
+
+    def _mirror_plan(self, plan: _Plan, appended: AppendedLines | None, report: Report) -> list[AnyRecord]:
+        """Append to the mirror what was written to the file."""
         last_seq = self._last_seq
         try:
             if appended is not None and not appended.is_contiguous:
@@ -176,14 +288,31 @@ class Mirror(MirrorFollower):
 
     def change_metadata(self, changes: dict[str, Any]) -> None:
         """Change metadata in the files. UnsupportedError for what the format cannot hold."""
-        log = SessionLogView(self, self.files.info(self.name))
-        self.apply(self.format.encode_metadata(self._checkpoint.state, log, changes))
+        self.edit(lambda: self.format.encode_metadata(self._checkpoint.state, self.log(), changes))
 
-    def apply(self, edit: FileEdit) -> None:
-        """Apply an edit to the files and catch up."""
+    def edit(self, make_edit: Callable[[], FileEdit]) -> None:
+        """Make an edit and apply it; make it anew if its program has changed the files meanwhile."""
+        for attempts_left in range(MAX_ATTEMPTS, 0, -1):
+            meta_bytes = self.files.info(self.name).meta_bytes
+            try:
+                self.apply(make_edit(), {METADATA_ENDING: meta_bytes})
+                return
+            except FileChangedError:
+                self.follow_again()
+                if attempts_left == 1:
+                    raise
+
+    def apply(self, edit: FileEdit, old_files: OldFiles | None = None) -> None:
+        """Apply an edit to the files and catch up; `old_files` are what it was made from."""
         if edit.lines:
-            self.files.append(edit.lines, {})
-        self.files.rewrite(edit)
+            try:
+                self.files.append(edit.lines, {})
+            except FileChangedError as error:
+                if len(error.lost) == len(edit.lines):
+                    raise
+                if error.lost:
+                    self.append_verbatim([edit.lines[index] for index in sorted(error.lost)])
+        self.files.rewrite(edit, old_files)
         self._signature = ()
         self.catch_up()
 
@@ -192,39 +321,36 @@ class Mirror(MirrorFollower):
         return SessionLogView(self, self.files.info(self.name))
 
 
-class SessionLogView:
-    """The log of a session, as a format sees it when it encodes a record."""
+def restore_lines(mirror: Mirror, turn: TurnLines) -> None:
+    """Write again what a rewrite took from a running turn, and report what it took from another."""
+    for _ in range(MAX_ATTEMPTS):
+        lost = turn.find_lost(mirror.files.content(), drops_oldest=mirror.format.IS_REWRITTEN)
+        if lost and not turn.is_open:
+            mirror.files.report(f"its program removed {len(lost)} records of ours; the mirror keeps them")
+            for item in lost:
+                turn.replace(item.seq, ())
+        elif lost:
+            try:
+                _write_again(mirror, turn, lost)
+                continue
+            except FileChangedError:
+                mirror.follow_again()
+                continue
+            except EverlogError as error:
+                mirror.files.report(f"{len(lost)} records of ours could not be written again: {error.message}")
+        turn.generation = mirror.generation
+        return
 
-    def __init__(self, mirror: Mirror, transcript: TranscriptInfo, pending: Sequence[AnyRecord] = ()) -> None:
-        """`pending` are records that will follow those in the mirror."""
-        self._mirror = mirror
-        self._transcript = transcript
-        numbered = enumerate(pending, mirror.last_seq + 1)
-        self._pending = [replace(record, seq=seq) for seq, record in numbered]
 
-    @property
-    def transcript(self) -> TranscriptInfo:
-        """What the format needs besides the session's lines."""
-        return self._transcript
-
-    @property
-    def metadata(self) -> Metadata:
-        """Metadata of the mirror, with the session's own id."""
-        return replace(self._mirror.metadata, id=self._mirror.name)
-
-    def record(self, seq: int) -> AnyRecord:
-        """Return one record by its seq."""
-        if seq > self._mirror.last_seq:
-            return self._pending[seq - self._mirror.last_seq - 1]
-        return self._mirror.record(seq)
-
-    def records_from(self, seq: int) -> Sequence[AnyRecord]:
-        """Return the records from a seq on, in order."""
-        return [*self._mirror.records_from(seq), *(record for record in self._pending if record.seq >= seq)]
-
-    def foreign_id(self, record: AnyRecord) -> str:
-        """Return the id that a record has in the file."""
-        return id_in_file(record) or record.id
+def _write_again(mirror: Mirror, turn: TurnLines, lost: Sequence[LostRecord]) -> None:
+    records = [strip_mark(mirror.record(item.seq)) for item in lost]
+    is_whole = all(isinstance(record, Message) for record in records) and not any(item.is_partial for item in lost)
+    if is_whole and not mirror.is_referred_to(records):
+        for item, lines in zip(lost, mirror.append_again(records), strict=True):
+            turn.replace(item.seq, lines)
+    else:
+        mirror.append_verbatim([line for item in lost for line in item.lines])
+    mirror.follow_again()
 
 
 def working_directory() -> str:
@@ -240,6 +366,11 @@ def _with_cwd(record: AnyRecord) -> AnyRecord:
     if isinstance(record, Message) and not record.cwd:
         return replace(record, cwd=working_directory())
     return record
+
+
+def _is_outside_lines(record: AnyRecord, lines: Sequence[bytes]) -> bool:
+    """Return whether a record of a plan is only in the files beside the transcript."""
+    return not lines and not isinstance(record, Event)
 
 
 def _turn_seconds(record: AnyRecord) -> float:

@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from everlog.interop.foreign.transcript_files import ReadPosition
 from everlog.interop.formats.format_types import Summary, extra_field
 from everlog.interop.formats.live_format import TailState
-from everlog.log.line_codec import from_object, is_same_record, to_object, with_keys
+from everlog.log.line_codec import is_same_record, with_keys, without_keys
 from everlog.model import AnyRecord, Compaction, Damaged, Entry, Image, Message
 
 MARK_KEY = "live"
@@ -34,7 +34,7 @@ def strip_mark(record: AnyRecord) -> AnyRecord:
     """Return a record of a mirror without its origin mark, as its writer made it."""
     if _MARK_BYTES not in record.line:
         return record
-    return replace(from_object({k: v for k, v in to_object(record).items() if k != MARK_KEY}))
+    return without_keys(record)
 
 
 def mark_of(record: AnyRecord) -> dict[str, Any]:

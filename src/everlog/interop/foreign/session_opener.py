@@ -10,11 +10,12 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from everlog.errors import InvalidIdError, LogDamagedError, NotFoundError, SessionBusyError
+from everlog.errors import EverlogError, InvalidIdError, LogDamagedError, NotFoundError, SessionBusyError
 from everlog.ids import is_name
 from everlog.interop.foreign.foreign_catalogue import ForeignCatalogue, Progress, TranscriptRow
 from everlog.interop.foreign.foreign_index import ForeignIndex, SessionRecords, SessionSource
 from everlog.interop.foreign.mirrored_session import Mirror
+from everlog.interop.foreign.turn_lines import TurnLines, Turns, new_turns
 from everlog.interop.formats.format_types import derive_id
 from everlog.interop.formats.live_format import LiveFormat
 from everlog.ports import Store
@@ -58,6 +59,7 @@ class SessionOpener(StoreVerbs):
         self._catalogue = ForeignCatalogue(root, formats, home / "index.db", self.reports.append, progress)
         self._mutex = threading.Lock()
         self._mirrors: dict[str, Mirror] = {}
+        self._turns: dict[str, Turns] = {}  # those of sessions whose turn lease we had
         self._index = ForeignIndex(
             home / "foreign.db",
             SessionSource(self._find_mirror, self._open_records, self._read_records),
@@ -70,7 +72,7 @@ class SessionOpener(StoreVerbs):
     def _after_fork_in_child(self) -> None:
         """Replace locks, whose holders only the parent has, and the id source that it uses."""
         self._mutex = threading.Lock()
-        self._mirrors, self._locks = {}, {}
+        self._mirrors, self._locks, self._turns = {}, {}, {}
         self._renew_generators()
         self._catalogue.reset_after_fork()
 
@@ -104,7 +106,7 @@ class SessionOpener(StoreVerbs):
         try:
             with self._file_lock(mirror_key(row), f"session {session}"):
                 try:
-                    mirror = self._open_mirror(session)
+                    mirror = self._open_mirror(session, row)
                     mirror.catch_up()
                 except (NotFoundError, LogDamagedError) as error:
                     # The file was renamed by its program, or the mirror is damaged.
@@ -120,8 +122,8 @@ class SessionOpener(StoreVerbs):
         finally:
             lock.release()
 
-    def _open_mirror(self, session: str) -> Mirror:
-        row = self._find_row(session)
+    def _open_mirror(self, session: str, row: TranscriptRow | None = None) -> Mirror:
+        row = row or self._find_row(session)
         with self._mutex:
             cached = self._mirrors.get(session)
             if cached is not None and cached.files.path == row.path:
@@ -132,24 +134,36 @@ class SessionOpener(StoreVerbs):
         mirror = Mirror(row.name, files, format, self._mirror_store, mirrored.id)
         with self._mutex:
             self._mirrors[session] = mirror
+            mirror.turns = self._turns.setdefault(session, new_turns())
         return mirror
 
     @contextmanager
     def _file_lock(self, key: str, label: str = "") -> Iterator[None]:
         """Hold a lock against other processes and threads of ours."""
-        folder = self._home / "locks"
-        name = hashlib.sha256(key.encode("utf-8", "replace")).hexdigest()[:32]
+        path = f"{self._home}/locks/{hashlib.sha256(key.encode('utf-8', 'replace')).hexdigest()[:32]}"
+        flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
         label = label or key
         with disk.map_errors(f"locking {label}"):
-            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-            flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
-            descriptor = os.open(folder / name, flags, 0o600)
+            try:
+                descriptor = os.open(path, flags, 0o600)
+            except FileNotFoundError:
+                (self._home / "locks").mkdir(mode=0o700, parents=True, exist_ok=True)
+                descriptor = os.open(path, flags, 0o600)
         try:
             disk.lock(descriptor, LOCK_TIMEOUT, label)
             yield
         finally:
             disk.unlock(descriptor)  # explicitly: a forked child may have a copy of the descriptor
             os.close(descriptor)
+
+    def _end_turn(self, session: str, turn: TurnLines) -> None:
+        """Catch up, which writes again what a rewrite took from a turn; from now on it is reported."""
+        if turn and turn.is_open:
+            try:
+                self._current_mirror(session)
+            except EverlogError as error:
+                self.reports.append(f"what {session} lost during a turn is not known: {error.message}")
+        turn.is_open = False
 
     # --- for the index
 

@@ -21,6 +21,7 @@ import msgspec
 
 from everlog.errors import EverlogError, NotFoundError
 from everlog.interop.directory_walk import METADATA_ENDING, Stamp
+from everlog.interop.foreign.lost_lines import LineContext
 from everlog.interop.formats.format_types import MAX_LINE_BYTES, Line
 from everlog.interop.formats.jsonl import parse_object
 from everlog.interop.formats.live_format import HeadFormat, LiveFormat, TranscriptInfo
@@ -52,8 +53,10 @@ class AppendedLines(NamedTuple):
     part: int
     start: int  # of the first line, counted as in a ReadPosition
     end: ReadPosition  # after the last line
-    part_size: int  # size of the part after the append
     is_contiguous: bool  # no other lines follow the position that was expected
+    signature: tuple[tuple[int, int, int], ...]  # of the files; empty if other lines follow these
+    has_files: bool  # the other files were replaced too
+    context: LineContext  # what precedes the lines
 
 
 Signature = tuple[Stamp, ...]
@@ -123,6 +126,10 @@ class Transcript:
             finally:
                 os.close(descriptor)
 
+    def report(self, message: str) -> None:
+        """Report something about the session to its user."""
+        self._report(f"{self.path}: {message}")
+
     # --- state of the files
 
     def signature(self) -> Signature:
@@ -136,11 +143,6 @@ class Transcript:
         if not result:
             raise NotFoundError(f"{self.path} does not exist")
         return result
-
-    def signature_after(self, appended: AppendedLines) -> Signature:
-        """Return the signature if the appended lines are the last, else one that never matches."""
-        signature = self.signature()
-        return signature if signature[appended.end.part - 1][1] == appended.part_size else ()
 
     def sizes(self) -> list[int]:
         """Return the size of each part in bytes."""
@@ -161,8 +163,10 @@ class Transcript:
 
     def info(self, session_id: str) -> TranscriptInfo:
         """Return what a format needs besides the session's lines."""
-        with self.open_folder() as folder:
-            meta_bytes = self._read_meta(folder)[0]
+        meta_bytes = None
+        if self._format.METADATA_LOCATION:
+            with self.open_folder() as folder:
+                meta_bytes = self._read_meta(folder)[0]
         parent, name = self._root / self._folder, self._format.ANCESTOR_FILE
         ancestor = ancestor_path(parent, name) if name else None
         return TranscriptInfo(
@@ -241,6 +245,12 @@ class Transcript:
                 next_part = self.part_name(number)
                 if not self._format.PART_BYTES or not stamp_in(next_part, folder):
                     return
+
+    def content(self) -> bytes:
+        """Return all lines of all parts, without the metadata line."""
+        with self.open_folder() as folder:
+            parts = [disk.read_small_file(name, folder, 1 << 40) for name in self._parts(folder)]
+            return b"".join(parts)[self._read_meta(folder)[1] :]
 
     def torn_line(self, position: ReadPosition) -> bytes:
         """Return the unfinished line after a position, if there is one; else empty."""
