@@ -14,7 +14,8 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from everlog.interop.directory_walk import Stamp, stamp_in, stamp_of
+from everlog.interop.directory_walk import Stamp
+from everlog.interop.foreign.transcript_files import stamp_in, stamp_of
 from everlog.stores.file import disk
 from everlog.stores.file.log_tail import Report
 
