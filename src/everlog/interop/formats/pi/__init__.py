@@ -4,39 +4,42 @@
     {"type":"message","id":"0a1b2c3d","parentId":null,"timestamp":"…","message":{…}}
 
 The last entry is the leaf, and the path from it to the root is the conversation; messages on other
-branches are hidden. A parent always precedes its children, as it must in a file that only grows; a
-parent that does not, or that is missing, is replaced by the previous entry. So there are no cycles,
-and a damaged line does not detach the messages before it. An entry is preserved with its record
-under `pi`, without the content that the record has itself.
+branches are hidden. pi rewrites a file of version 1 or 2 in place as version 3, with new ids: it
+stays one session, by the id in its header and the content and times of its messages. An entry is
+preserved with its record under `pi`, without the content that the record has itself.
 """
 
 from __future__ import annotations
 
-from everlog.interop.formats.format_types import content_fingerprint
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from everlog.interop.formats.format_types import Match, content_fingerprint
 from everlog.interop.formats.jsonl import head_objects
 from everlog.interop.formats.live_format import ListingScan
 from everlog.interop.formats.pi.entries import NAME
-from everlog.interop.formats.pi.entry_builder import encode_metadata, encode_record
-from everlog.interop.formats.pi.listing_scan import scan_listing
-from everlog.interop.formats.pi.reader import read
-from everlog.interop.formats.pi.tail_reader import (
+from everlog.interop.formats.pi.entry_builder import (
     LINE_BYTES,
     METADATA_LOCATION,
     PART_BYTES,
     TOTAL_BYTES,
     build_session,
+    encode_metadata,
+    encode_record,
     is_id,
     name_fields,
-    read_all,
-    read_tail,
     session_id_of,
 )
+from everlog.interop.formats.pi.reader import PiReader
 from everlog.interop.formats.pi.writer import write
+from everlog.interop.formats.session_reader import make_reading
 from everlog.model import Message
 
 __all__ = [
     "ANCESTOR_FILE",
     "IS_REWRITTEN",
+    "KEYS",
     "LINE_BYTES",
     "METADATA_LOCATION",
     "NAME",
@@ -58,25 +61,56 @@ __all__ = [
     "write",
 ]
 
-
-def recognises(path: str, head: bytes) -> bool:
-    """Return whether a file begins with pi's header."""
-    first = next(head_objects(head), {})
-    return (
-        path.endswith(".jsonl")
-        and first.get("type") == "session"
-        and isinstance(first.get("id"), str)
-        and isinstance(first.get("timestamp"), str)
-    )
-
-
-KEYS: frozenset[str] = frozenset()
 ANCESTOR_FILE = ""
 IS_REWRITTEN = False
+KEYS = frozenset(("parentId", "firstKeptEntryId", "thinkingLevel", "modelId", "parentSession", "customType"))
+
+_MAX_VERSION = 3  # OpenClaw writes 4
+_FILE_NAME = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}-[0-9]{2}-[0-9]{2}-[0-9]{3}Z_[^/]+\.jsonl\Z")
+_ENTRY_TYPES = frozenset(
+    (
+        *("message", "model_change", "thinking_level_change", "compaction", "branch_summary", "custom"),
+        *("custom_message", "label", "session_info", "usage", "context_edit"),
+    )
+)
+_FOREIGN_KEYS = frozenset(("uuid", "parentUuid", "sessionId", "session_id", "payload", "$set", "kind"))
+
+read, read_tail, read_all, scan_listing = make_reading(PiReader)
+
+
+def recognises(path: str, head: bytes) -> Match:
+    """Return whether a file has pi's header or entries, or is a damaged file with such a name."""
+    if not path.endswith(".jsonl"):
+        return Match.NO
+    is_first, has_entries = True, False
+    for value in head_objects(head):
+        if value.get("type") == "session":
+            version = value.get("version")
+            if _FOREIGN_KEYS & value.keys() or (type(version) is int and version > _MAX_VERSION):
+                return Match.NO
+            if is_first and isinstance(value.get("id"), str) and isinstance(value.get("timestamp"), str):
+                return Match.SURE
+            has_entries = has_entries or "id" in value or "cwd" in value
+        elif _is_entry(value):
+            has_entries = True
+        elif is_first or _FOREIGN_KEYS & value.keys():
+            return Match.NO
+        is_first = False
+    is_damaged = is_first and bool(head.strip(b"\n")) and _FILE_NAME.search(path) is not None
+    return Match.POSSIBLE if has_entries or is_damaged else Match.NO
+
+
+def _is_entry(value: Mapping[str, Any]) -> bool:
+    if value.get("type") not in _ENTRY_TYPES or _FOREIGN_KEYS - {"kind"} & value.keys():
+        return False
+    if isinstance(value.get("id"), str) and "parentId" in value:
+        return "__openclaw" not in value
+    message = value.get("message")  # version 1
+    return isinstance(value.get("timestamp"), str) and isinstance(message, dict) and "role" in message
 
 
 def fingerprint(message: Message) -> str:
-    """Return what identifies a message in every copy of its session."""
+    """Return what identifies a message in every copy of its session: ids change in a migration."""
     return content_fingerprint(message)
 
 

@@ -13,10 +13,11 @@ from everlog.context.fence import Origin, fence, restore_blocks
 from everlog.errors import FormatError
 from everlog.interop.formats.format_types import Summary
 from everlog.interop.formats.jsonl import Row, build_record, preserved_data, text_of
-from everlog.model import Message
+from everlog.model import PROGRAM, Message
 
 NAME = "pi"
 SESSION_EVENT = f"{NAME}.session"
+EDIT_KEY = "of"  # preserved of a message with the new text of another: the entry that edits it
 BRANCH_INTRO = "The following is a summary of a branch that this conversation came back from:"
 
 MESSAGE_ROLES = ("user", "assistant", "toolResult")  # whose messages are used as they are
@@ -74,7 +75,7 @@ def _message_fields(value: Mapping[str, Any]) -> dict[str, Any] | None:
         content = value.get("content")
     if not isinstance(content, str | list):
         return None
-    return {"role": "user", "content": _read_blocks(content)}  # derived from the entry
+    return {"role": "user", "content": _read_blocks(content), "sender": PROGRAM}  # derived from the entry
 
 
 def _preserved_entry(row: Row, value: Mapping[str, Any], blocks: list[Any]) -> dict[str, Any]:

@@ -1,31 +1,62 @@
-"""Encoding of our records as entries at the tip of a pi session.
+"""Encoding of our records as entries at the tip of a pi session, and of new sessions.
 
-Their ids are full UUIDs, as pi's are when its short ids run out: they are unique without knowing
-all other entries.
+Ids of entries are full UUIDs, as pi's are when its short ids run out: they are unique without
+knowing all other entries.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import re
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
+from uuid import uuid4
 
 from everlog.errors import UnsupportedError
 from everlog.interop.formats.format_types import derive_id
-from everlog.interop.formats.live_format import FileEdit, MirrorLog, TailState
+from everlog.interop.formats.live_format import FileEdit, MetadataLocation, MirrorLog, NewSession, TailState
 from everlog.interop.formats.pi.entries import encode_json
 from everlog.interop.formats.pi.new_entries import (
     FIRST_KEPT_KEY,
+    LINK_TYPE,
+    VERSION,
+    NewEntry,
     compaction_fields,
     encode_block,
-    encode_message,
     entry_head,
+    message_entry,
 )
-from everlog.interop.formats.pi.tail_reader import IMPORT_HINT, VERSION
 from everlog.log.fold import fold
 from everlog.model import AnyRecord, Compaction, Event, Message, Meta, Tombstone
 
+METADATA_LOCATION: MetadataLocation = ""
+PART_BYTES = 0
+TOTAL_BYTES = 0
+LINE_BYTES = 0
+IMPORT_HINT = "import the session (everlog sessions import) and continue it there"
+
 _UUID_LENGTH = 36  # characters
-_NewEntries = Iterator[tuple[str, dict[str, Any]]]  # type and fields of entries
+_MAX_STEM_BYTES = 255 - len("_part2.jsonl")  # bytes
+_PART_SUFFIX = re.compile(r"_part[0-9]+\Z")
+_ACCEPTED_KEYS = frozenset(("id", "cwd", "name", "model", "source", "chat", "current", "generations"))
+_DEFAULTS = {"agent": "main", "sender": "user"}
+
+
+def is_id(text: str) -> bool:
+    """Return whether a text can be the stem of a file name."""
+    return (
+        0 < len(text.encode("utf-8", "surrogatepass")) <= _MAX_STEM_BYTES
+        and not text.startswith(".")
+        and not any(character in text for character in "/\\\0")
+        and _PART_SUFFIX.search(text) is None
+    )
+
+
+def session_id_of(stem: str, meta_bytes: bytes | None) -> str:
+    """Return the session id, which is the stem of the file name."""
+    return stem
+
+
+# --- existing sessions -------------------------------------------------------------------------
 
 
 def encode_record(state: TailState, log: MirrorLog, record: AnyRecord) -> FileEdit:
@@ -34,7 +65,7 @@ def encode_record(state: TailState, log: MirrorLog, record: AnyRecord) -> FileEd
         return FileEdit()
     if isinstance(record, Meta):
         return encode_metadata(state, log, record.set)
-    return _chain_entries(state, log, record.id, record.timestamp, _encode_entries(log, record))
+    return _chain_entries(state, log, record.id, record.timestamp, _encode_entries(state, log, record))
 
 
 def encode_metadata(state: TailState, log: MirrorLog, changes: Mapping[str, Any]) -> FileEdit:
@@ -45,11 +76,13 @@ def encode_metadata(state: TailState, log: MirrorLog, changes: Mapping[str, Any]
             raise UnsupportedError(problem, hint=IMPORT_HINT)
     metadata = log.metadata
     timestamp = metadata.last_message_at or metadata.created_at
-    entries: _NewEntries = (("session_info", {"name": changes[key]}) for key in changes)
+    entries: Iterator[NewEntry] = (("session_info", {"name": changes[key]}) for key in changes)
     return _chain_entries(state, log, "", timestamp, entries)
 
 
-def _chain_entries(state: TailState, log: MirrorLog, record_id: str, timestamp: str, entries: _NewEntries) -> FileEdit:
+def _chain_entries(
+    state: TailState, log: MirrorLog, record_id: str, timestamp: str, entries: Iterator[NewEntry]
+) -> FileEdit:
     """Encode entries, each the child of the previous one; the first has the record's id."""
     parent, seed = _parent_of_next(state), record_id or f"line {state.get('lines', 0)}"
     lines: list[bytes] = []
@@ -58,7 +91,12 @@ def _chain_entries(state: TailState, log: MirrorLog, record_id: str, timestamp: 
         entry_id = entry_id or derive_id(log.transcript.session_id, f"{seed} {number}")
         lines.append(encode_json({**entry_head(kind, entry_id, parent, timestamp), **fields}))
         parent = entry_id
-    return FileEdit(lines=tuple(lines))
+    # pi sends nothing that comes before a missing parent.
+    links = [
+        encode_json({**entry_head("custom", missing, substitute, timestamp), "customType": LINK_TYPE, "data": {}})
+        for missing, substitute in state.get("gaps", ())
+    ]
+    return FileEdit(lines=(*links, *lines))
 
 
 def _parent_of_next(state: TailState) -> str | None:
@@ -72,24 +110,34 @@ def _parent_of_next(state: TailState) -> str | None:
     return tip
 
 
-def _encode_entries(log: MirrorLog, record: AnyRecord) -> _NewEntries:
+def _encode_entries(state: TailState, log: MirrorLog, record: AnyRecord) -> Iterator[NewEntry]:
     if isinstance(record, Message):
         for block in record.content:
             if encode_block(block) is None:
                 problem = f"pi's sessions cannot hold blocks of type {type(block).__name__}"
                 raise UnsupportedError(problem, hint=IMPORT_HINT)
-        yield "message", {"message": encode_message(record)}
+        yield message_entry(record, state.get("calls", {}), state)
     elif isinstance(record, Compaction):
         yield "compaction", _encode_compaction(log, record)
     elif isinstance(record, Tombstone):
-        if record.restores:
-            raise UnsupportedError("pi cannot restore messages that were left out", hint=IMPORT_HINT)
-        for seq in record.deletes:
-            if isinstance(message := log.record(seq), Message):
-                yield "context_edit", {"targetId": log.foreign_id(message), "replacement": None}
+        yield from _encode_deletions(state, log, record)
     else:
         hint = f"rewind in pi itself (/tree, /fork), or {IMPORT_HINT}"
         raise UnsupportedError(f"pi's sessions cannot hold a {record.record_type}", hint=hint)
+
+
+def _encode_deletions(state: TailState, log: MirrorLog, record: Tombstone) -> Iterator[NewEntry]:
+    if record.restores:
+        raise UnsupportedError("pi cannot restore messages that were left out", hint=IMPORT_HINT)
+    if not state.get("edits"):
+        raise UnsupportedError(
+            "nothing in this file is from pi 0.87 or newer, and older versions would send a deleted message again",
+            hint=f"continue the session once in pi 0.87 or newer, or {IMPORT_HINT}",
+        )
+    for seq in record.deletes:
+        if isinstance(message := log.record(seq), Message):
+            # The id of a new text contains that of the message.
+            yield "context_edit", {"targetId": log.foreign_id(message).partition("@")[0], "replacement": None}
 
 
 def _encode_compaction(log: MirrorLog, record: Compaction) -> dict[str, Any]:
@@ -97,7 +145,32 @@ def _encode_compaction(log: MirrorLog, record: Compaction) -> dict[str, Any]:
         raise UnsupportedError("pi ignores an empty summary", hint=IMPORT_HINT)
     kept = fold(log.records_from(max(record.first_kept_seq, 1))).messages
     first_kept_id = log.foreign_id(kept[0]) if kept else ""
-    fields = compaction_fields(record, first_kept_id)
+    fields = compaction_fields(record, first_kept_id.rpartition("@")[2])
     if first_kept_id:
         fields["details"][FIRST_KEPT_KEY] = first_kept_id
     return fields
+
+
+# --- new sessions ------------------------------------------------------------------------------
+
+
+def name_fields(name: str) -> dict[str, str]:
+    """Return the id of a session that a caller names, which ends the name of its file."""
+    return {"id": derive_id("session", name)}
+
+
+def build_session(metadata: Mapping[str, Any], now: str, is_taken: Callable[[str], bool]) -> NewSession:
+    """Return a new session: its header, and its title if it has one."""
+    for key, value in metadata.items():
+        if key not in _ACCEPTED_KEYS and value not in (None, "", (), [], {}, _DEFAULTS.get(key)):
+            raise UnsupportedError(f"pi's sessions cannot hold {key!r}", hint=IMPORT_HINT)
+    session_id = stem = ""
+    while not stem or is_taken(stem):
+        session_id = metadata.get("id") or str(uuid4())
+        stem = f"{re.sub('[:.]', '-', now)}_{session_id}"
+    header = {"type": "session", "version": VERSION, "id": session_id, "timestamp": now}
+    lines = [encode_json(header | {"cwd": metadata.get("cwd") or "/"})]
+    if metadata.get("name"):
+        title = entry_head("session_info", str(uuid4()), None, now) | {"name": metadata["name"]}
+        lines.append(encode_json(title))
+    return NewSession(stem, stem, FileEdit(lines=tuple(lines)))

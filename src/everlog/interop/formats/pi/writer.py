@@ -12,8 +12,9 @@ from typing import Any
 
 from everlog.interop.formats.format_types import ExportedFiles, derive_id
 from everlog.interop.formats.jsonl import parse_object, text_of
-from everlog.interop.formats.pi.entries import NAME, encode_json, restore_entry
-from everlog.interop.formats.pi.new_entries import compaction_fields, encode_block, encode_message, entry_head
+from everlog.interop.formats.pi.entries import EDIT_KEY, NAME, encode_json, restore_entry
+from everlog.interop.formats.pi.new_entries import VERSION, compaction_fields, encode_block, entry_head, message_entry
+from everlog.interop.formats.pi.reader import title_from
 from everlog.interop.formats.writer import (
     FileBuilder,
     Losses,
@@ -24,9 +25,22 @@ from everlog.interop.formats.writer import (
     read_preserved_line,
     removed_seqs,
 )
-from everlog.model import AnyRecord, Compaction, Event, File, Image, Message, Metadata, OtherBlock, Rewind, Tombstone
+from everlog.model import (
+    PROGRAM,
+    AnyRecord,
+    Compaction,
+    Event,
+    File,
+    Image,
+    Message,
+    Metadata,
+    OtherBlock,
+    Rewind,
+    Tombstone,
+)
 
 _BLOCK_NAMES: dict[type, str] = {Image: "image at an address", File: "file", OtherBlock: "block of another kind"}
+_NEW_TYPES = (Message, Compaction, Tombstone, Rewind)
 
 
 def write(metadata: Metadata, records: Sequence[AnyRecord]) -> ExportedFiles:
@@ -45,43 +59,38 @@ class _Writer:
         self.compactions: list[Compaction] = []
         self.leaf: str | None = None
         self.header: dict[str, Any] = {}
-        self.title = ""
+        self.name = self.first_text = ""  # the title that pi shows is one of these
+        self.answer: dict[str, str] = {}  # provider and model of the last one
+        self.calls: dict[str, str] = {}  # id of a tool call → its name
         self.entry_ids: list[str] = []  # in file order, as version 1 numbers them
         is_from_pi = is_from_format(records, NAME)
-        self.originals = {
-            record.seq: original
-            for record in records
-            if is_from_pi and (original := _original_entry(record)) is not None
-        }
+        found = ((record.seq, _original_entry(record)) for record in records if is_from_pi)
+        self.originals = {seq: original for seq, original in found if original is not None}
         for original in self.originals.values():
             value = original if isinstance(original, dict) else {}
             if value.get("type") == "session" and not self.header:
                 self.header = value
             if text_of(value, "id"):
                 self.used_ids.add(value["id"])
-        written_types = (Message, Compaction, Tombstone, Rewind)
-        self.derived = self._find_derived()
-        self.has_new_entries = any(
-            isinstance(record, written_types) and record.seq not in self.originals and record.seq not in self.derived
+        self.derived = {record.seq for record in records if self.originals and _is_derived(record)}
+        has_new_entries = any(
+            isinstance(record, _NEW_TYPES) and record.seq not in self.originals and record.seq not in self.derived
             for record in records
         )
         # Version 1 has no ids: no entry can be chained to another.
         is_version_1 = not isinstance(self.header.get("version"), int) or self.header["version"] < 2
-        self.is_upgraded = bool(self.header) and self.has_new_entries and is_version_1
-
-    def _find_derived(self) -> set[int]:
-        if not self.originals:
-            return set()
-        return {record.seq for record in self.records if isinstance(record, Tombstone) and b'"derived"' in record.line}
+        self.is_upgraded = bool(self.header) and has_new_entries and is_version_1
 
     def write(self) -> ExportedFiles:
         if not self.header:
             self._write_header()
         for record in self.records:
+            if isinstance(record, Message):
+                self._note_texts(record)
             if record.seq in self.originals:
                 self._write_original(record)
             elif record.seq in self.derived:
-                continue  # implied by the tree
+                continue  # implied by the other entries
             elif isinstance(record, Message):
                 self._write_message(record)
             elif isinstance(record, Compaction):
@@ -93,19 +102,25 @@ class _Writer:
             else:
                 self.losses.count_record(record)
         title = self.metadata.title
-        if title and title != self.title:
+        if title and title != (self.name or self.first_text):
             timestamp = self.metadata.last_message_at or self.metadata.created_at
             self._write_entry("session_info", f"name {title}", timestamp, name=title)
         started = text_of(self.header, "timestamp").replace(":", "-").replace(".", "-")
         path = f"{started}_{text_of(self.header, 'id')}.jsonl".replace("/", "-").replace("\0", "-")
         return ExportedFiles({path: self.file.content()}, self.losses.describe())
 
+    def _note_texts(self, message: Message) -> None:
+        """Note what other entries repeat."""
+        self.calls |= {call.id: call.name for call in message.tool_calls}
+        if not self.first_text and message.role == "user" and message.sender is None:
+            self.first_text = title_from(message)
+
     def _write_header(self) -> None:
         cwds = (record.cwd for record in self.records if isinstance(record, Message) and record.cwd)
         cwd = self.metadata.extra.get("cwd")
         self.header = {
             "type": "session",
-            "version": 3,
+            "version": VERSION,
             "id": self.metadata.id,
             "timestamp": self.metadata.created_at,
             "cwd": cwd if isinstance(cwd, str) else next(cwds, ""),
@@ -121,8 +136,11 @@ class _Writer:
             self.file.add_line(original.data, ended=original.ended)
             return
         raw = read_preserved_line(record, NAME)
-        if text_of(original, "name") and original.get("type") == "session_info":
-            self.title = original["name"]
+        if original.get("type") == "session_info":
+            self.name = text_of(original, "name").strip()
+        message = original.get("message")
+        if isinstance(message, dict) and message.get("role") == "assistant":
+            self.answer = {key: text_of(message, key) for key in ("provider", "model", "api")}
         if self.is_upgraded:
             original = self._upgrade_entry(record, original)
             raw = None
@@ -130,12 +148,9 @@ class _Writer:
             self.file.add_line(raw.data, ended=raw.ended)
         else:
             self.file.add_line(encode_json(original), ended=has_newline(record, NAME))
-        if original.get("type") == "session":
-            self.entry_ids.append(text_of(original, "id"))
-            return
         entry_id = text_of(original, "id")
         self.entry_ids.append(entry_id)
-        if entry_id:
+        if entry_id and original.get("type") != "session":
             self.leaf = entry_id
             if isinstance(record, Message):
                 self._note_message(record, entry_id)
@@ -144,7 +159,7 @@ class _Writer:
 
     def _upgrade_entry(self, record: AnyRecord, original: dict[str, Any]) -> dict[str, Any]:
         if original.get("type") == "session":
-            return {**original, "version": 3}
+            return {**original, "version": VERSION}
         entry_id = text_of(original, "id") or self._new_id(record.id or f"{record.seq}")
         entry = {"type": original.get("type"), "id": entry_id, "parentId": self.leaf, **original}
         index = entry.pop("firstKeptEntryIndex", None)
@@ -178,10 +193,14 @@ class _Writer:
         for block in message.content:
             if encode_block(block) is None:
                 self.losses.add(_BLOCK_NAMES[type(block)])
-        seed = message.id or f"{message.seq}"
-        fields = encode_message(message)
-        entry_id = self._write_entry("message", seed, message.timestamp, message=fields)
-        self._note_message(message, entry_id)
+        if message.cwd and message.cwd != self.header.get("cwd"):
+            self.losses.add("working directory of a message")
+        if message.sender not in (None, PROGRAM, self.metadata.sender):
+            self.losses.add("sender of a message")
+        kind, fields = message_entry(message, self.calls, self.answer)
+        self._note_message(
+            message, self._write_entry(kind, message.id or f"{message.seq}", message.timestamp, **fields)
+        )
 
     def _note_message(self, message: Message, entry_id: str) -> None:
         self.ids[message.seq] = entry_id
@@ -200,12 +219,9 @@ class _Writer:
     def _write_compaction(self, record: Compaction, seed_suffix: str = "") -> None:
         kept = [seq for seq in self.branch if seq >= record.first_kept_seq]
         self.compactions.append(record)
-        self._write_entry(
-            "compaction",
-            f"{record.id or record.seq}{seed_suffix}",
-            record.timestamp,
-            **compaction_fields(record, self.ids[kept[0]] if kept else ""),
-        )
+        seed = f"{record.id or record.seq}{seed_suffix}"
+        fields = compaction_fields(record, self.ids[kept[0]] if kept else "")
+        self._write_entry("compaction", seed, record.timestamp, **fields)
 
     def _write_context_edits(self, record: Tombstone) -> None:
         """Leave deleted messages out of the context by edits; their entries stay in the file."""
@@ -215,6 +231,13 @@ class _Writer:
                 target = self.ids[seq]
                 fields = {"targetId": target, "replacement": None}
                 self._write_entry("context_edit", seed, record.timestamp, **fields)
+
+
+def _is_derived(record: AnyRecord) -> bool:
+    """Return whether a record was made from other entries than its own."""
+    if isinstance(record, Tombstone):
+        return b'"derived"' in record.line
+    return isinstance(record, Message) and EDIT_KEY in (read_preserved(record, NAME) or {})
 
 
 def _original_entry(record: AnyRecord) -> dict[str, Any] | RawLine | None:
