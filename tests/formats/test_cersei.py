@@ -96,6 +96,7 @@ def said(source: InMemorySource) -> list[str]:
 class TestConformance(FormatConformance):
     format: ClassVar[Any] = cersei
     sessions: ClassVar[Sequence[InMemorySource]] = (WHOLE, BARE)
+    one_reader = True
 
 
 class TestDamage(Damage):
@@ -109,7 +110,7 @@ class TestDamage(Damage):
 def test_the_golden_session_is_read_in_full() -> None:
     read = cersei.read(FULL)
     assert (read.line_count, read.damage, read.session_id) == (12, (), NAME)
-    assert read.metadata == {"cwd": "/Users/foo/p", "model": "claude-sonnet-4-5"}
+    assert read.metadata == {"cwd": "/Users/foo/p", "model": "claude-sonnet-4-5", "name": "fix the tests"}
     assert read.created_ms == 1775210400123
     shown = view(read)
     assert [(one.role, one.text) for one in shown.messages] == [

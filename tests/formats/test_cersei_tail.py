@@ -485,6 +485,7 @@ def test_a_listing_shows_what_reading_finds() -> None:
         last="2026-04-03T10:00:06+00:00",
         model=read.metadata["model"],
         cwd=read.metadata["cwd"],
+        program_id=NAME,
     )
     for place in range(len(lines)):
         assert glanced(LIVE, cut(lines, [place])) == seen

@@ -22,6 +22,7 @@ from everlog.context.fence import Origin, block, fence, restore_blocks
 from everlog.context.fit import TOOL_RESULT_BUDGET, leave_out_rounds, shorten_results
 from everlog.context.inject import insert_injections, mark_injections, select_within_budget
 from everlog.context.tokens import DEFAULT_WINDOW, TokenCounter, estimate, estimate_text, usage_tokens
+from everlog.ids import epoch_ms
 from everlog.log.backward_read import LeftOut, LiveMessages, arrange_live
 from everlog.model import Compaction, Message, user
 
@@ -119,7 +120,8 @@ def context_tokens(
     """Return the size of a context: the last usable provider count, plus an estimate.
 
     A count is usable if nothing was deleted or compacted since, and if that call was sent
-    everything. It covers the system prompt and the tools as well.
+    everything. In a foreign file the messages that a summary keeps may follow it: their counts are
+    older than the summary. It covers the system prompt and the tools as well.
     """
     after = 0
     for message in reversed(messages):
@@ -130,6 +132,7 @@ def context_tokens(
             and message.stop_reason not in FAILED_STOP_REASONS
             and message.seq >= live.last_edit_seq
             and not 0 < live.first_trimmed_seq < message.seq
+            and not _is_older(message, live.summary)
             and (tokens := usage_tokens(message.usage)) > 0
         ):
             return tokens + after
@@ -137,6 +140,12 @@ def context_tokens(
     if live.summary is not None:
         after += estimate(summary_message(live.summary), count)
     return after + overhead
+
+
+def _is_older(message: Message, summary: Compaction | None) -> bool:
+    """Return whether a message is older than the summary."""
+    times = (epoch_ms(message.timestamp), epoch_ms(summary.timestamp)) if summary is not None else (None, None)
+    return times[0] is not None and times[1] is not None and times[0] < times[1]
 
 
 def summary_message(compaction: Compaction) -> Message:

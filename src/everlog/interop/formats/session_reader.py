@@ -34,7 +34,7 @@ from everlog.interop.formats.live_format import (
     TranscriptInfo,
 )
 
-_PART = re.compile(r"_part[0-9]+\.jsonl\Z")
+_PART = re.compile(r"_part([0-9]+)\.jsonl\Z")
 
 
 class Detail(IntEnum):
@@ -116,7 +116,8 @@ def make_reading(
 
     def read(source: Source) -> ForeignSession:
         transcript, parts = open_source(source, metadata_location, session_id_of, ancestor_file)
-        return read_session(reader(transcript, Detail.FULL, whole=True), parts)
+        session = read_session(reader(transcript, Detail.FULL, whole=True), parts)
+        return session if session.created_ms else replace(session, created_ms=source.modified_ms)
 
     def read_tail(state: TailState, lines: Iterable[Line], transcript: TranscriptInfo) -> TailResult | None:
         follower = reader(transcript, Detail.CONVERSATION, state)
@@ -190,8 +191,9 @@ def open_source(
 ) -> tuple[TranscriptInfo, list[tuple[str, Iterable[Line]]]]:
     """Return a source as a live view sees it: what is beside the lines, and the lines of each part."""
     first, *others = source.paths()
+    numbered = sorted((int(match[1]), path) for path in others if (match := _PART.search(path)))
     parts: list[tuple[str, Iterable[Line]]] = [
-        (path, source.lines(path)) for path in (first, *(path for path in others if _PART.search(path)))
+        (path, source.lines(path)) for path in (first, *(path for _, path in numbered))
     ]
     meta_bytes: bytes | None = None
     if metadata_location == "file" and f"{source.name}.meta.json" in others:

@@ -15,31 +15,30 @@ from collections.abc import Mapping
 from typing import Any
 
 from everlog.interop.formats.cersei.blocks import NAME
-from everlog.interop.formats.cersei.entry_builder import encode_record
-from everlog.interop.formats.cersei.listing_scan import scan_listing
-from everlog.interop.formats.cersei.reader import read
-from everlog.interop.formats.cersei.tail_reader import (
+from everlog.interop.formats.cersei.entry_builder import (
     LINE_BYTES,
     METADATA_LOCATION,
     TOTAL_BYTES,
     build_session,
     encode_metadata,
-    is_id,
+    encode_record,
     name_fields,
-    read_all,
-    read_tail,
-    session_id_of,
 )
+from everlog.interop.formats.cersei.reader import CerseiReader
 from everlog.interop.formats.cersei.writer import PART_BYTES, write
-from everlog.interop.formats.format_types import content_fingerprint
+from everlog.interop.formats.file_names import is_stem as is_id
+from everlog.interop.formats.file_names import stem_as_id as session_id_of
+from everlog.interop.formats.format_types import Match, content_fingerprint
 from everlog.interop.formats.jsonl import head_objects
 from everlog.interop.formats.live_format import ListingScan
 from everlog.interop.formats.rust_alphanumeric import is_alphanumeric
+from everlog.interop.formats.session_reader import make_reading
 from everlog.model import Message
 
 __all__ = [
     "ANCESTOR_FILE",
     "IS_REWRITTEN",
+    "KEYS",
     "LINE_BYTES",
     "METADATA_LOCATION",
     "NAME",
@@ -62,37 +61,48 @@ __all__ = [
     "write",
 ]
 
+ANCESTOR_FILE = ""
+IS_REWRITTEN = False
+KEYS = frozenset(("session_id", "parent_uuid", "is_sidechain", "messages_compacted", "deleted_uuid"))
+
 _ROLES = ("user", "assistant", "system")
 _TYPES = (*_ROLES, "summary", "tombstone")
 _BARE_KEYS = frozenset(("role", "content", "id", "metadata"))
+# Of Claude Code's transcripts, and of its output (`--output-format stream-json`).
+_CLAUDE_KEYS = frozenset(("sessionId", "parentUuid", "leafUuid", "subtype", "parent_tool_use_id"))
+
+read, read_tail, read_all, scan_listing = make_reading(CerseiReader)
 
 
-def recognises(path: str, head: bytes) -> bool:
-    """Return whether a file has Cersei entries, or bare messages as only Cersei writes them."""
+def recognises(path: str, head: bytes) -> Match:
+    """Return whether a file has Cersei entries, or bare messages as Cersei writes them."""
     if not path.endswith(".jsonl"):
-        return False
-    has_bare_message = False
+        return Match.NO
+    is_first, has_bare_message = True, False
     for value in head_objects(head):
-        if value.get("type") in _TYPES or "sessionId" in value or "parentUuid" in value:
-            return not has_bare_message and _is_entry(value)
-        if "type" in value:
-            continue  # perhaps another version: the next entry decides
-        if not _is_bare(value):
-            return False
-        has_bare_message = True
-    return has_bare_message and not path.rpartition("/")[2].startswith(("sk_v1_", "agent_"))
+        if _CLAUDE_KEYS & value.keys():
+            return Match.NO
+        if _is_entry(value):
+            return Match.SURE if is_first else Match.POSSIBLE
+        if "type" not in value:  # else perhaps an odd line, or of another version: the next one decides
+            if not _is_bare(value):
+                return Match.NO
+            has_bare_message = True
+        is_first = False
+    is_named_by_key = path.rpartition("/")[2].startswith(("sk_v1_", "agent_"))
+    return Match.POSSIBLE if has_bare_message and not is_named_by_key else Match.NO
 
 
 def _is_entry(value: Mapping[str, Any]) -> bool:
-    if value.get("type") not in _TYPES or "sessionId" in value or "parentUuid" in value:
-        return False  # Claude Code's
+    if value.get("type") not in _TYPES:
+        return False
     if value["type"] == "tombstone":
         return isinstance(value.get("deleted_uuid"), str)
-    return isinstance(value.get("uuid"), str) and isinstance(value.get("session_id"), str)
+    return all(isinstance(value.get(key), str) for key in ("uuid", "session_id", "timestamp"))
 
 
 def _is_bare(value: Mapping[str, Any]) -> bool:
-    return value.get("role") in _ROLES and _BARE_KEYS.issuperset(value) and isinstance(value.get("content"), str | list)
+    return value.get("role") in _ROLES and _BARE_KEYS.issuperset(value) and "content" in value
 
 
 def project_directory(path: str) -> tuple[str, ...]:
@@ -102,16 +112,11 @@ def project_directory(path: str) -> tuple[str, ...]:
     return library, dashes.strip("-"), dashes
 
 
-KEYS: frozenset[str] = frozenset()
-ANCESTOR_FILE = ""
-IS_REWRITTEN = False
-
-
 def fingerprint(message: Message) -> str:
     """Return what identifies a message in every copy of its session."""
     return content_fingerprint(message, with_time=False)
 
 
 def resume_command(facts: ListingScan, path: str) -> tuple[str, ...]:
-    """Return the command that continues the session in its own program."""
-    return ("abstract", "--resume", facts.program_id) if facts.program_id else ()
+    """Return the command that continues the session in its own program, by the name of its file."""
+    return ("abstract", "--resume", path.rpartition("/")[2].removesuffix(".jsonl"))

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
+import msgspec
 from msgspec.structs import replace
 
 from everlog.errors import FormatError
-from everlog.interop.formats.cersei.blocks import MessageFields, Shape, read_content, write_message
+from everlog.interop.formats.cersei.blocks import NAME, read_content, rebuild_content, write_message
 from everlog.interop.formats.format_types import derive_id
-from everlog.interop.formats.jsonl import build_record, text_of
-from everlog.model import Message
+from everlog.interop.formats.jsonl import Row, attach_preserved, build_record, preserved_data, text_of
+from everlog.model import PROGRAM, Message
+
+_SUMMARY_START = "<context_summary>"  # of a message in which Cersei repeats its own summary
+_encoder = msgspec.json.Encoder()
+_sorted_encoder = msgspec.json.Encoder(order="sorted")
 
 
 def message_object(value: Mapping[str, Any]) -> dict[str, Any] | None:
@@ -20,33 +25,48 @@ def message_object(value: Mapping[str, Any]) -> dict[str, Any] | None:
     return message if isinstance(message, dict) else None
 
 
-def read_message_fields(value: Mapping[str, Any], timestamp: str) -> tuple[list[MessageFields], Shape] | None:
-    """Return the fields of each message in an entry, one for each result. None: no message."""
+def read_messages(value: Mapping[str, Any], entry_id: str, timestamp: str) -> list[Message]:
+    """Return the messages in an entry, one for each result; none if it is something else."""
     message = message_object(value)
     role = None if message is None else message.get("role")
     if message is None or role not in ("user", "assistant") or value.get("type", role) != role:
-        return None
+        return []
     content = read_content(role, message.get("content"))
-    if content is None:
-        return None
     fields = {"timestamp": timestamp, **_read_metadata(message)}
     if text_of(value, "cwd"):
         fields["cwd"] = value["cwd"]
-    return [{**message_fields, **fields} for message_fields in content[0]], content[1]
-
-
-def read_messages(value: Mapping[str, Any], entry_id: str, timestamp: str) -> list[Message]:
-    """Return the messages in an entry, without preserved data; none if it is something else."""
-    content = read_message_fields(value, timestamp)
     messages: list[Message] = []
-    for number, fields in enumerate(content[0] if content is not None else ()):
+    for number, own_fields in enumerate(content[0] if content is not None else ()):
+        data = {"recordType": "message", "id": member_id(entry_id, number), **own_fields, **fields}
         try:
-            record = build_record({"recordType": "message", "id": member_id(entry_id, number), **fields})
+            record = build_record(data)
         except FormatError:
             return []
         if isinstance(record, Message):
-            messages.append(replace(record, line=b""))
+            is_summary = record.role == "user" and record.text.startswith(_SUMMARY_START)
+            messages.append(replace(record, line=b"", sender=PROGRAM if is_summary else None))
     return messages
+
+
+def preserve_message(row: Row, messages: list[Message]) -> Iterator[Message]:
+    """Yield the messages of an entry with what must survive of its line; the first has all of it."""
+    value = row.value or {}
+    message = message_object(value) or {}
+    content = read_content(str(message.get("role")), message.get("content"))
+    shape = content[1] if content is not None else "blocks"
+    is_lossless = len(messages) == 1 and is_same_json(rebuild_content(messages[0], shape), message.get("content"))
+    skeleton: dict[str, Any] = {**message, "content": None}
+    entry = skeleton if "type" not in value else {**value, "message": skeleton}
+    preserved = preserved_data(row, is_lossless=is_lossless, entry=entry, shape=shape)
+    for number, member in enumerate(messages):
+        yield attach_preserved(member, NAME, {"of": messages[0].id} if number else preserved)
+
+
+def is_same_json(first: Any, second: Any) -> bool:
+    """Return whether two values are the same JSON; 1, 1.0 and true are different."""
+    return _encoder.encode(first) == _encoder.encode(second) or (
+        first == second and _sorted_encoder.encode(first) == _sorted_encoder.encode(second)
+    )
 
 
 def member_id(entry_id: str, number: int) -> str:

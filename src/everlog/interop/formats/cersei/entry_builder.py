@@ -1,4 +1,4 @@
-"""Encoding of our records as lines of an existing Cersei transcript.
+"""Encoding of our records as lines of an existing Cersei transcript, and of new sessions.
 
 A Cersei summary replaces everything before it. So the messages that a compaction keeps are deleted
 and repeated after the summary: no reader sees them twice. An entry is deleted as a whole, with all
@@ -8,21 +8,29 @@ its messages.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
-from uuid import UUID
+from uuid import UUID, uuid4
 
 import msgspec
+from msgspec.structs import replace
 
-from everlog.errors import UnsupportedError
+from everlog.errors import ConflictError, UnsupportedError
 from everlog.interop.formats.cersei.blocks import write_message
 from everlog.interop.formats.cersei.entries import member_id, message_entry, summary_entry, tombstone_entry
-from everlog.interop.formats.cersei.tail_reader import IMPORT_HINT, encode_metadata
+from everlog.interop.formats.file_names import is_stem
 from everlog.interop.formats.format_types import derive_id
-from everlog.interop.formats.live_format import FileEdit, MirrorLog, TailState
+from everlog.interop.formats.live_format import FileEdit, MetadataLocation, MirrorLog, NewSession, TailState
 from everlog.log.fold import fold
 from everlog.model import AnyRecord, Compaction, Event, Message, Meta, OtherBlock, Rewind, Tombstone
 
+METADATA_LOCATION: MetadataLocation = ""
+TOTAL_BYTES = 200_000_000
+LINE_BYTES = 0
+IMPORT_HINT = "import the session (everlog sessions import) and continue there"
+
+_ACCEPTED_KEYS = frozenset(("key", "model", "source", "cwd", "chat", "current", "generations"))
+_DEFAULTS = {"agent": "main", "sender": "user"}
 _KNOWN_OTHER_TYPES = ("redacted_thinking", "document")  # Cersei's blocks without a type of ours
 _UUID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-4[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}\Z")
 _encoder = msgspec.json.Encoder()
@@ -91,6 +99,8 @@ class _RecordEncoder:
 
     def _repeat(self, messages: Iterable[Message]) -> Iterator[dict[str, Any]]:
         for message in messages:
+            # Its usage is counted with the original; here it would say how large this context is.
+            message = replace(message, usage=None)
             yield self._message_entry(message, self._derive_uuid(f"again {self.log.foreign_id(message)}"))
 
     def _compaction_entries(self, record: Compaction) -> Iterator[dict[str, Any]]:
@@ -156,3 +166,36 @@ class _RecordEncoder:
                 groups.append([record])
         live_seqs = {message.seq for message in fold(records).messages}
         return [group for group in groups if group[-1].seq >= first_seq], live_seqs
+
+
+# --- metadata, new sessions -------------------------------------------------------------------
+
+
+def encode_metadata(state: TailState, log: MirrorLog, changes: Mapping[str, Any]) -> FileEdit:
+    """Raise UnsupportedError for any change: the format cannot store metadata."""
+    for key in changes:
+        raise UnsupportedError(f"Cersei transcripts cannot store {key!r}", hint=IMPORT_HINT)
+    return FileEdit()
+
+
+def name_fields(name: str) -> dict[str, str]:
+    """Return the id of a session that a caller names: the name of its file."""
+    if not is_stem(name):
+        raise UnsupportedError(f"not usable as a file name: {name[:60]!r}", hint="choose another")
+    return {"key": name}
+
+
+def build_session(metadata: Mapping[str, Any], now: str, is_taken: Callable[[str], bool]) -> NewSession:
+    """Return a new session with an empty file; its id is the key, if that is possible."""
+    for key, value in metadata.items():
+        if key not in _ACCEPTED_KEYS and value not in (None, "", (), [], {}, _DEFAULTS.get(key)):
+            raise UnsupportedError(f"Cersei transcripts cannot store {key!r}", hint=IMPORT_HINT)
+    key_id = metadata.get("key")
+    if isinstance(key_id, str) and is_stem(key_id):
+        if is_taken(key_id):
+            raise ConflictError(f"session {key_id!r} already exists")
+        return NewSession(key_id, key_id, FileEdit())
+    stem = str(uuid4())
+    while is_taken(stem):
+        stem = str(uuid4())
+    return NewSession(stem, stem, FileEdit())

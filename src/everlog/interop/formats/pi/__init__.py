@@ -15,6 +15,8 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
+from everlog.interop.formats.file_names import is_stem as is_id
+from everlog.interop.formats.file_names import stem_as_id as session_id_of
 from everlog.interop.formats.format_types import Match, content_fingerprint
 from everlog.interop.formats.jsonl import head_objects
 from everlog.interop.formats.live_format import ListingScan
@@ -27,9 +29,7 @@ from everlog.interop.formats.pi.entry_builder import (
     build_session,
     encode_metadata,
     encode_record,
-    is_id,
     name_fields,
-    session_id_of,
 )
 from everlog.interop.formats.pi.reader import PiReader
 from everlog.interop.formats.pi.writer import write

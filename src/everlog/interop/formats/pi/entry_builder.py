@@ -35,25 +35,8 @@ LINE_BYTES = 0
 IMPORT_HINT = "import the session (everlog sessions import) and continue it there"
 
 _UUID_LENGTH = 36  # characters
-_MAX_STEM_BYTES = 255 - len("_part2.jsonl")  # bytes
-_PART_SUFFIX = re.compile(r"_part[0-9]+\Z")
 _ACCEPTED_KEYS = frozenset(("id", "cwd", "name", "model", "source", "chat", "current", "generations"))
 _DEFAULTS = {"agent": "main", "sender": "user"}
-
-
-def is_id(text: str) -> bool:
-    """Return whether a text can be the stem of a file name."""
-    return (
-        0 < len(text.encode("utf-8", "surrogatepass")) <= _MAX_STEM_BYTES
-        and not text.startswith(".")
-        and not any(character in text for character in "/\\\0")
-        and _PART_SUFFIX.search(text) is None
-    )
-
-
-def session_id_of(stem: str, meta_bytes: bytes | None) -> str:
-    """Return the session id, which is the stem of the file name."""
-    return stem
 
 
 # --- existing sessions -------------------------------------------------------------------------
