@@ -133,9 +133,11 @@ def test_lines_in_any_pieces_say_the_same() -> None:
 
 def test_parts_are_followed_as_one_stream() -> None:
     first, second = (data.split(b"\n")[:-1] for data in FULL.files.values())
-    notes = cersei.read_tail({}, placed(first), Mirror(LIVE, NAME).transcript).state
-    more = cersei.read_tail(notes, placed(second), Mirror(LIVE, NAME).transcript)
+    noted = cersei.read_tail({}, placed(first), Mirror(LIVE, NAME).transcript)
+    assert noted is not None
+    more = cersei.read_tail(noted.state, placed(second), Mirror(LIVE, NAME).transcript)
     whole = cersei.read_all([*placed(first), *placed(second)], Mirror(LIVE, NAME).transcript)
+    assert more is not None
     said = [one.id for one in more.items if isinstance(one, Message)]
     assert said == [one.id for one in whole.items if isinstance(one, Message)][-len(said) :]
 
@@ -158,7 +160,8 @@ def test_a_tombstone_before_its_entry_hides_it_when_it_comes() -> None:
         for piece in cut(lines, [place]):
             mirror.grow(piece)
         assert mirror.context == ["x"]
-    assert "gone" not in cersei.read_tail({}, placed(lines[::-1]), mirror.transcript).state
+    backwards = cersei.read_tail({}, placed(lines[::-1]), mirror.transcript)
+    assert backwards is not None and "gone" not in backwards.state
 
 
 def test_what_is_noted_stays_small() -> None:

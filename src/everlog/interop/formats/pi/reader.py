@@ -11,36 +11,26 @@ A message that an edit replaces is hidden, and its new text is a message at the 
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, Literal
 
 import msgspec
 from msgspec.structs import replace
 
 from everlog.ids import epoch_ms
-from everlog.interop.formats.format_types import DamagedBytes, HiddenMessages, Item, Line, Summary, derive_id
-from everlog.interop.formats.jsonl import (
-    Row,
-    attach_preserved,
-    event_kind,
-    parse_lines,
-    parse_object,
-    preserved_data,
-    record_event,
-    text_of,
-    unreadable_event,
-)
-from everlog.interop.formats.live_format import ListingScan, TailState
-from everlog.interop.formats.pi.entries import EDIT_KEY, NAME, SESSION_EVENT, encode_json, read_message, read_summary
+from everlog.interop.formats.format_types import HiddenMessages, Item, derive_id
+from everlog.interop.formats.jsonl import Row, attach_preserved, event_kind, text_of
+from everlog.interop.formats.line_reader import LineReader
+from everlog.interop.formats.pi.entries import EDIT_KEY, NAME, SESSION_EVENT, read_message, read_summary
 from everlog.interop.formats.pi.new_entries import FIRST_KEPT_KEY, LINK_TYPE
-from everlog.interop.formats.session_reader import Detail, NeedsWholeFileError, SessionReader
-from everlog.model import Event, Message
+from everlog.interop.formats.session_reader import Detail, NeedsWholeFileError
+from everlog.model import Message
 
 _MAX_ID = 64  # characters of an id in the state
 _MAX_TITLE = 80  # characters of a title made from a message
 _MAX_PAIRS = 32  # of a mapping in the state
 _ITEM_TYPES = ("message", "compaction", "branch_summary", "custom_message", "context_edit")
-_CONTROL_CHARACTERS = {code: " " for code in (*range(32), 127)}
+_CONTROL_CHARACTERS = dict.fromkeys((*range(32), 127), " ")
 
 
 class _Block(msgspec.Struct, gc=False):
@@ -71,7 +61,7 @@ class _Entry(msgspec.Struct, gc=False):
     message: Message | None  # that it adds to the conversation
 
 
-class PiReader(SessionReader):
+class PiReader(LineReader):
     """The reader of one session. Its state has these keys, each only if it has a value:
 
     lines      number of lines so far
@@ -86,44 +76,15 @@ class PiReader(SessionReader):
     first      the title from the first user message, where another one hides it
     """
 
-    def _load_state(self, state: TailState) -> None:
-        self._state = dict(state)
-        self._session = text_of(state, "session") or self.transcript.session_id
-        # Entries, and between them what is an item already.
-        self._queue: list[_Entry | Item] = []
-        self._entries: list[_Entry] = []
+    NAME = NAME
+
+    def _load_facts(self) -> None:
+        self._entries: list[_Entry] = []  # that are in the queue, between what is an item already
         self._indexes: dict[str, int] = {}  # id → index of the last entry that has it
-        self._values: dict[str, object] = {}  # id → its last entry
-        self._used_ids: set[str] = set()
         self._parsed: list[int] = []  # number of entries before each object, as version 1 numbers them
-        self._timestamp = ""  # the last one so far
         facts = self.facts
         self._name = facts.title if "first" in facts.state else ""
         self._first_text = text_of(facts.state, "first") if self._name else facts.title
-        self._count, self._model = facts.messages, facts.model
-        self._times = [facts.last]  # of messages
-
-    @property
-    def state(self) -> TailState:
-        """The state after the lines so far."""
-        return self._state
-
-    def feed(self, lines: Iterable[Line], path: str = "") -> Iterator[Item]:
-        """Read further lines; their items are returned by `finish`."""
-        if self.detail is Detail.LISTING:
-            for line in lines:
-                self._scan_line(line.data)
-        else:
-            before = self._state.get("lines", 0)
-            for row in parse_lines(self._counted(lines), path):
-                self._add_row(row, before + row.number)
-        self._update_facts()
-        return iter(())
-
-    def _counted(self, lines: Iterable[Line]) -> Iterator[Line]:
-        for line in lines:
-            self._state["lines"] = self._state.get("lines", 0) + 1
-            yield line
 
     # --- facts
 
@@ -133,14 +94,14 @@ class PiReader(SessionReader):
         except (ValueError, RecursionError):
             entry = None
         if entry is not None and (self._first_text or entry.message.role != "user"):
-            model = entry.message.model if entry.message.role == "assistant" else ""
-            self._count_message(entry.timestamp, model)
-            return
-        value = parse_object(data)[0]
-        if value is None or self._read_header(value):
-            return
-        timestamp = text_of(value, "timestamp")
-        self._note_entry(value, read_message(Row("", 0, 0, data, True, value), "", timestamp, without_line=True))
+            self._count_messages(1, entry.timestamp, entry.message.model if entry.message.role == "assistant" else "")
+        else:
+            self._scan_parsed(data)
+
+    def _scan_value(self, value: dict[str, Any]) -> None:
+        if not self._read_header(value):
+            row = Row("", 0, 0, b"", True, value)
+            self._note_entry(value, read_message(row, "", text_of(value, "timestamp"), without_line=True))
 
     def _read_header(self, value: Mapping[str, Any]) -> bool:
         """Return whether this is the header."""
@@ -149,8 +110,7 @@ class PiReader(SessionReader):
         version, session, created = value.get("version"), text_of(value, "id"), text_of(value, "timestamp")
         self._state["version"] = version if type(version) is int else 1
         if session:
-            self._session = session if len(session) <= _MAX_ID else derive_id("session", session)
-            self._state["session"] = self._session
+            self._state["session"] = session if len(session) <= _MAX_ID else derive_id("session", session)
         parent = text_of(value, "parentSession").rpartition("/")[2].removesuffix(".jsonl").rpartition("_")[2]
         self.facts = replace(
             self.facts,
@@ -170,60 +130,31 @@ class PiReader(SessionReader):
         elif kind == "context_edit" and _new_content(value) is not None:
             self._count += 1
         if message is not None:
-            self._count_message(message.timestamp, message.model or "")
+            self._count_messages(1, message.timestamp, message.model or "")
             if not self._first_text and message.role == "user" and message.sender is None:
                 self._first_text = title_from(message)
 
-    def _count_message(self, timestamp: str, model: str) -> None:
-        self._count += 1
-        self._model = model or self._model
-        self._times.append(timestamp)
-
-    def _update_facts(self) -> None:
-        last = next((time for time in reversed(self._times) if epoch_ms(time) is not None), "")
-        title = self._name or self._first_text
-        self.facts = replace(self.facts, messages=self._count, title=title, model=self._model, last=last)
-        self._times = [last]
+    def _facts(self) -> dict[str, Any]:
         self._note("first", self._first_text if self._name else None)
-
-    def _note(self, key: str, value: Any) -> None:
-        """Set a key of the state; None removes it."""
-        if value is None:
-            self._state.pop(key, None)
-        else:
-            self._state[key] = value
+        return {"title": self._name or self._first_text}
 
     # --- lines
 
-    def _add_row(self, row: Row, number: int) -> None:
-        value = row.value
-        if not row.is_blank:
-            self.line_count += 1
-        if row.problem:
-            self.damage.append(DamagedBytes(row.path, row.start, row.end, row.problem))
-        if value is None:
-            if self.detail is Detail.FULL:
-                numbered = replace(row, number=number)
-                self._queue.append(unreadable_event(NAME, self._session, numbered, row.path, self._timestamp))
-            return
+    def _add_value(self, row: Row, value: dict[str, Any]) -> None:
         self._parsed.append(len(self._entries))
-        self._timestamp = text_of(value, "timestamp") or self._timestamp
         is_header = self._read_header(value)
         entry_id = "" if is_header else text_of(value, "id")
-        is_repeated = bool(entry_id) and self._values.get(entry_id) == value
-        item_id = entry_id
-        if not entry_id or entry_id in self._used_ids:
-            item_id = derive_id(self._session, number)
-        self._used_ids.add(item_id)
+        same_id = self._indexes.get(entry_id) if entry_id else None
+        is_repeated = same_id is not None and self._entries[same_id].row.value == value
+        item_id = self._unique_id(entry_id, row)
         is_link = value.get("customType") == LINK_TYPE
         if is_link:
             self._note("gaps", [gap for gap in self._state.get("gaps", ()) if gap[0] != entry_id] or None)
         if is_header or is_repeated or is_link:  # none of them is the leaf
-            if self.detail is Detail.FULL:
-                self._queue.append(self._event(row, item_id, is_header=is_header))
+            if self._is_full:
+                self._queue.append(self._event(row, item_id, SESSION_EVENT if is_header else _kind_of(value)))
             return
-        timestamp = text_of(value, "timestamp")
-        message = read_message(row, item_id, timestamp, without_line=self.detail is not Detail.FULL)
+        message = read_message(row, item_id, text_of(value, "timestamp"), without_line=not self._is_full)
         if not self.whole and not self._extends_tip(value, entry_id):
             raise NeedsWholeFileError
         self._note_entry(value, message)
@@ -232,7 +163,6 @@ class PiReader(SessionReader):
         self._entries.append(entry)
         if entry_id:
             self._indexes[entry_id] = len(self._entries) - 1
-            self._values[entry_id] = value
         if entry_id or "parentId" in value or value.get("type") in _ITEM_TYPES:
             self._state["tip"] = entry_id if len(entry_id) <= _MAX_ID else ""
         self._note_program(value)
@@ -313,15 +243,6 @@ class PiReader(SessionReader):
         self._note("gaps", gaps[:_MAX_PAIRS] or None)
         return branch
 
-    def _event(self, row: Row, item_id: str, *, is_header: bool = False) -> Event:
-        value = row.value or {}
-        kind = value.get("type")
-        name = (
-            SESSION_EVENT if is_header else event_kind(NAME, kind if kind not in ("message", "session") else "record")
-        )
-        timestamp = text_of(value, "timestamp") or self._timestamp
-        return record_event(row, name, item_id, timestamp, encode_json(value))
-
 
 class _Resolver:
     """The items of entries whose branch is known."""
@@ -329,7 +250,7 @@ class _Resolver:
     def __init__(self, reader: PiReader, branch: set[int]) -> None:
         self._reader = reader
         self._branch = branch
-        self._is_full = reader.detail is Detail.FULL
+        self._is_full = reader._is_full
         self._positions = {reader._entries[index].item_id: index for index in branch}
         self._visible: list[tuple[int, str]] = []  # index and id of the messages on the branch, so far
         self._targets: dict[str, Row] = {}  # id → entry of a message on the branch
@@ -344,16 +265,13 @@ class _Resolver:
                 self._targets[entry.item_id] = row
             yield entry.message
         elif is_on_branch and kind == "compaction" and text_of(value, "summary"):
-            extra = self._extra(row, {**value, "summary": ""}, {})
+            extra = self._reader._extra(row, {**value, "summary": ""}, {})
             first_kept = self._first_kept(index, entry, value)
             yield read_summary(value, entry.item_id, text_of(value, "timestamp"), first_kept, extra)
         elif is_on_branch and kind == "context_edit" and self._is_edit(value):
             yield from self._edit(index, entry, value)
         elif self._is_full:
-            yield self._reader._event(row, entry.item_id)
-
-    def _extra(self, row: Row, entry: dict[str, Any], minimal: dict[str, Any]) -> dict[str, Any]:
-        return {NAME: preserved_data(row, is_lossless=True, entry=entry)} if self._is_full else minimal
+            yield self._reader._event(row, entry.item_id, _kind_of(value))
 
     def _first_kept(self, index: int, entry: _Entry, value: Mapping[str, Any]) -> str | None:
         """Return the first visible message from the first kept entry on; None if there is none."""
@@ -385,7 +303,7 @@ class _Resolver:
         timestamp = text_of(value, "timestamp")
         earlier = self._replacements.pop(target, None)
         ids = (target,) if earlier is None else (target, earlier)
-        extra = self._extra(entry.row, value, {"target": target})
+        extra = self._reader._extra(entry.row, value, {"target": target})
         yield HiddenMessages(id=entry.item_id, ids=ids, timestamp=timestamp, extra=extra)
         if content is None:
             return
@@ -397,6 +315,11 @@ class _Resolver:
             self._replacements[target] = message.id
             self._visible.append((index, message.id))
             yield attach_preserved(message, NAME, {EDIT_KEY: entry.item_id}) if self._is_full else message
+
+
+def _kind_of(value: Mapping[str, Any]) -> str:
+    kind = value.get("type")
+    return event_kind(NAME, kind if kind not in ("message", "session") else "record")
 
 
 def title_from(message: Message) -> str:
