@@ -14,6 +14,7 @@ from msgspec.structs import replace
 from everlog.interop.formats import cersei, crabtalk, pi, picoclaw
 from everlog.interop.formats.format_types import HiddenMessages, InMemorySource, Summary
 from everlog.model import (
+    PROGRAM,
     Compaction,
     Event,
     File,
@@ -333,6 +334,30 @@ def test_a_session_of_ours_is_written_as_cersei_would() -> None:
         {"type": "tool_result", "tool_use_id": "c", "content": "ok", "is_error": True}
     ]
     assert [one["type"] for one in last["message"]["content"]] == ["document", "image"]
+
+
+def test_losses_are_named() -> None:
+    usage = Usage(input_tokens=1, cache_read_tokens=5)
+    answer = assistant("b", model="m", usage=usage, stop_reason="refusal")
+    records = numbered([user("a", sender="bob"), answer, Compaction(first_kept_seq=3, summary="s", read_files=("f",))])
+    metadata = Metadata(id=ID, title="A title", agent="crab", system_prompt_override="be brief")
+    assert cersei.write(metadata, records).losses == (
+        "agent: 1",
+        "cached tokens of a message: 1",
+        "list of the files of a summary: 1",
+        "sender of a message: 1",
+        "stop reason of a message: 1",
+        "system prompt of the session: 1",
+        "title: 1",
+    )
+    assert cersei.write(Metadata(id=ID, title="a"), numbered([user("a")])).losses == ()
+
+
+def test_a_summary_that_cersei_repeats_as_a_message_is_not_what_the_user_said() -> None:
+    text = "<context_summary>They fixed it.</context_summary>"
+    read = cersei.read(session(lines_of(entry("a", text), entry("b", "go on"))))
+    assert [one.sender for one in view(read).messages] == [PROGRAM, None]
+    assert read.metadata["name"] == "go on"
 
 
 def test_what_we_hide_or_rewind_gets_tombstones() -> None:

@@ -13,7 +13,19 @@ from typing import Any, NamedTuple
 from everlog.interop.formats.format_types import DERIVED_KEY, extra_field
 from everlog.interop.formats.jsonl import as_bytes
 from everlog.log.fold import fold
-from everlog.model import AnyRecord, Compaction, Event, File, Image, Message, OtherBlock, Thinking, Tombstone, ToolCall
+from everlog.model import (
+    AnyRecord,
+    Compaction,
+    Event,
+    File,
+    Image,
+    Message,
+    Metadata,
+    OtherBlock,
+    Thinking,
+    Tombstone,
+    ToolCall,
+)
 
 
 class RawLine(NamedTuple):
@@ -135,6 +147,12 @@ class Losses:
             self.add(f"event {record.kind}")
         elif record.record_type not in ("meta", "tombstone", "rewind"):
             self.add(f"record {record.record_type}")
+
+    def count_metadata(self, metadata: Metadata) -> None:
+        """Count who takes part, for a format that names nobody."""
+        self.add("agent", metadata.agent != "main")
+        self.add("sender", metadata.sender != "user")
+        self.add("system prompt of the session", bool(metadata.system_prompt_override))
 
     def describe(self) -> tuple[str, ...]:
         """Return one text per kind of loss."""

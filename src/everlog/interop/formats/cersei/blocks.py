@@ -135,11 +135,11 @@ def write_message(message: Message) -> dict[str, Any]:
         }
         if usage.cost:
             metadata["usage"]["cost_usd"] = usage.cost
-    if message.stop_reason in _STOP_REASONS:
+    if message.stop_reason in STOP_REASONS:
         metadata["stop_reason"] = message.stop_reason
     if metadata:
         fields["metadata"] = metadata
     return fields
 
 
-_STOP_REASONS = ("end_turn", "max_tokens", "tool_use", "stop_sequence", "content_filter")
+STOP_REASONS = ("end_turn", "max_tokens", "tool_use", "stop_sequence", "content_filter")

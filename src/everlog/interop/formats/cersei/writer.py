@@ -8,8 +8,9 @@ from typing import Any
 
 import msgspec
 
-from everlog.interop.formats.cersei.blocks import NAME, rebuild_content, write_message
+from everlog.interop.formats.cersei.blocks import NAME, STOP_REASONS, rebuild_content, write_message
 from everlog.interop.formats.cersei.entries import message_entry, summary_entry, tombstone_entry
+from everlog.interop.formats.cersei.reader import title_from
 from everlog.interop.formats.format_types import ExportedFiles, derive_id
 from everlog.interop.formats.jsonl import as_bytes, parse_object, text_of
 from everlog.interop.formats.writer import (
@@ -71,6 +72,7 @@ class _Writer:
             self.cwd = self.metadata.extra["cwd"]
 
     def write(self) -> ExportedFiles:
+        self._count_losses()
         for record in reposition_compactions(self.records):
             self._add_record(record)
         name = re.sub(r"[/\\\0]", "_", self.session_id)
@@ -79,6 +81,13 @@ class _Writer:
             for number, part in enumerate(self.parts)
         }
         return ExportedFiles(files, self.losses.describe())
+
+    def _count_losses(self) -> None:
+        """Count facts of the session for which no line has a place."""
+        typed = (record for record in self.records if isinstance(record, Message) and record.role == "user")
+        shown = next(filter(None, (title_from(message) for message in typed if message.sender is None)), "")
+        self.losses.add("title", bool(self.metadata.title) and self.metadata.title != shown)
+        self.losses.count_metadata(self.metadata)
 
     def _add_record(self, record: AnyRecord) -> None:
         preserved = read_preserved(record, NAME)
@@ -104,6 +113,7 @@ class _Writer:
         elif self.is_bare:
             self.losses.count_record(record)
         elif isinstance(record, Compaction):
+            self.losses.add("list of the files of a summary", bool(record.read_files or record.modified_files))
             uuid = record.id or derive_id(self.metadata.id, record.seq)
             timestamp, text = record.timestamp, record.summary
             self._add_line(_encoder.encode(summary_entry(uuid, timestamp, self.session_id, text, self.message_count)))
@@ -126,7 +136,14 @@ class _Writer:
 
     def _add_message(self, message: Message) -> None:
         self.losses.count_blocks(message, (ToolCall,))
+        usage = message.usage
+        if usage is not None:
+            self.losses.add("cached tokens of a message", bool(usage.cache_read_tokens or usage.cache_write_tokens))
+        self.losses.add("sender of a message", message.sender not in (None, self.metadata.sender))
+        self.losses.add("stop reason of a message", message.stop_reason not in (None, "", *STOP_REASONS))
         if self.is_bare:
+            self.losses.add("time of a message")
+            self.losses.add("working directory of a message", bool(message.cwd))
             self._add_line(_encoder.encode(write_message(message)))
             return
         uuid = self.uuids[message.seq]

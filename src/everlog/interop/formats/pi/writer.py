@@ -105,6 +105,7 @@ class _Writer:
         if title and title != (self.name or self.first_text):
             timestamp = self.metadata.last_message_at or self.metadata.created_at
             self._write_entry("session_info", f"name {title}", timestamp, name=title)
+        self.losses.count_metadata(self.metadata)
         started = text_of(self.header, "timestamp").replace(":", "-").replace(".", "-")
         path = f"{started}_{text_of(self.header, 'id')}.jsonl".replace("/", "-").replace("\0", "-")
         return ExportedFiles({path: self.file.content()}, self.losses.describe())
