@@ -98,9 +98,11 @@ class LineReader(SessionReader):
         return {}
 
     def _counted(self, lines: Iterable[Line]) -> Iterator[Line]:
+        count = 0
         for line in lines:
-            self._state["lines"] = self._state.get("lines", 0) + 1
+            count += 1
             yield line
+        self._state["lines"] = self._state.get("lines", 0) + count
 
     def _scan_parsed(self, data: bytes) -> None:
         value = parse_object(data)[0]

@@ -82,6 +82,7 @@ class PiReader(LineReader):
         self._entries: list[_Entry] = []  # that are in the queue, between what is an item already
         self._indexes: dict[str, int] = {}  # id → index of the last entry that has it
         self._parsed: list[int] = []  # number of entries before each object, as version 1 numbers them
+        self._answer: dict[str, Any] | None = None  # the last one, not noted yet
         facts = self.facts
         self._name = facts.title if "first" in facts.state else ""
         self._first_text = text_of(facts.state, "first") if self._name else facts.title
@@ -135,6 +136,7 @@ class PiReader(LineReader):
                 self._first_text = title_from(message)
 
     def _facts(self) -> dict[str, Any]:
+        self._note_answer()
         self._note("first", self._first_text if self._name else None)
         return {"title": self._name or self._first_text}
 
@@ -186,20 +188,27 @@ class PiReader(LineReader):
     def _note_program(self, value: Mapping[str, Any]) -> None:
         """Note what later entries of ours have to repeat."""
         kind, message = value.get("type"), value.get("message")
-        role = message.get("role") if isinstance(message, dict) else None
-        if kind in ("usage", "context_edit") or role == "system":
+        role = message.get("role") if type(message) is dict else None
+        if role == "assistant":
+            self._answer = message
+        elif kind in ("usage", "context_edit") or role == "system":
             self._state["edits"] = True
-        if kind == "model_change":
+        elif kind == "model_change":
+            self._note_answer()
             self._note("api", None)
-            chosen = {"provider": value.get("provider"), "model": value.get("modelId")}
-        elif role == "assistant" and isinstance(message, dict):
-            chosen = {key: message.get(key) for key in ("provider", "model", "api")}
+            self._note_texts(provider=value.get("provider"), model=value.get("modelId"))
+
+    def _note_answer(self) -> None:
+        """Note the last answer; only the last one counts."""
+        message, self._answer = self._answer, None
+        if message is not None:
+            self._note_texts(**{key: message.get(key) for key in ("provider", "model", "api")})
             calls = {text_of(block, "id"): text_of(block, "name") for block in _tool_calls(message)}
             short = {key: name for key, name in calls.items() if len(key) <= 2 * _MAX_ID and len(name) <= _MAX_ID}
             self._note("calls", dict(list(short.items())[:_MAX_PAIRS]) or None)
-        else:
-            return
-        for key, text in chosen.items():
+
+    def _note_texts(self, **texts: Any) -> None:
+        for key, text in texts.items():
             if isinstance(text, str) and 0 < len(text) <= 2 * _MAX_ID:
                 self._note(key, text)
 
@@ -213,11 +222,16 @@ class PiReader(LineReader):
         resolver = _Resolver(self, branch)
         index = 0
         for element in self._queue:
-            if isinstance(element, _Entry):
-                yield from resolver.items(index, element)
-                index += 1
-            else:
+            if type(element) is not _Entry:
                 yield element
+                continue
+            if element.message is None:
+                yield from resolver.items(index, element)
+            else:
+                if index in branch:
+                    resolver.add_message(index, element)
+                yield element.message
+            index += 1
         if len(branch) < len(self._entries):  # with branches, an empty result restores what was hidden
             leaf = self._entries[-1]
             messages = ((number, entry.message) for number, entry in enumerate(self._entries))
@@ -256,15 +270,16 @@ class _Resolver:
         self._targets: dict[str, Row] = {}  # id → entry of a message on the branch
         self._replacements: dict[str, str] = {}  # id of a message → id of the one that replaced it
 
+    def add_message(self, index: int, entry: _Entry) -> None:
+        """Note a message on the branch."""
+        self._visible.append((index, entry.item_id))
+        self._targets[entry.item_id] = entry.row
+
     def items(self, index: int, entry: _Entry) -> Iterator[Item]:
+        """Yield the items of an entry that is not a message."""
         row, value = entry.row, entry.row.value or {}
         is_on_branch, kind = index in self._branch, value.get("type")
-        if entry.message is not None:
-            if is_on_branch:
-                self._visible.append((index, entry.item_id))
-                self._targets[entry.item_id] = row
-            yield entry.message
-        elif is_on_branch and kind == "compaction" and text_of(value, "summary"):
+        if is_on_branch and kind == "compaction" and text_of(value, "summary"):
             extra = self._reader._extra(row, {**value, "summary": ""}, {})
             first_kept = self._first_kept(index, entry, value)
             yield read_summary(value, entry.item_id, text_of(value, "timestamp"), first_kept, extra)
