@@ -70,6 +70,9 @@ def message(name: str, parent: str | None, text: str, role: str = "user") -> dic
     }
 
 
+PROMPT = {**message("0", "1", ""), "message": {"role": "system", "content": "", "sections": {}}}
+
+
 def session(*entries: Any, header: Any = HEADER) -> InMemorySource:
     lines = [one if isinstance(one, bytes) else json.dumps(one).encode() for one in (header, *entries)]
     return InMemorySource("s", {"s.jsonl": b"".join(line + b"\n" for line in lines)})
@@ -341,15 +344,24 @@ def test_a_session_of_ours_becomes_a_chain_of_version_3() -> None:
     assert compaction["details"] == {"readFiles": ["a"], "modifiedFiles": []}
 
 
-def test_what_we_rewind_becomes_a_branch_and_what_we_hide_an_edit() -> None:
+def test_what_we_rewind_becomes_a_branch_and_what_we_delete_is_not_written() -> None:
     records = numbered(
         [user("a"), user("b"), user("c"), Rewind(to_seq=2), user("d"), Tombstone(deletes=(2,)), user("e")]
     )
     made = pi.write(Metadata(id=ID), records)
     source = InMemorySource("s", {"s.jsonl": next(iter(made.files.values()))})
     assert said(source) == ["a", "d", "e"]
-    assert made.losses == ()
-    assert [one.text for one in pi.read(source).items if isinstance(one, Message)] == ["a", "b", "c", "d", "e"]
+    assert made.losses == ("deleted message: 1",)
+    assert [one.text for one in pi.read(source).items if isinstance(one, Message)] == ["a", "c", "d", "e"]
+
+
+def test_an_entry_of_pis_that_we_delete_is_left_out_by_an_edit_which_an_older_pi_ignores() -> None:
+    for prompt, losses in ([], ("deletion that pi before 0.87 ignores: 1",)), ([PROMPT], ()):
+        read = pi.read(session(message("1", None, "a"), *prompt, message("2", "1", "b")))
+        first = next(one.seq for one in numbered(stored(read)) if isinstance(one, Message))
+        made = pi.write(metadata_of(read), numbered([*stored(read), Tombstone(deletes=(first,))]))
+        assert said(InMemorySource("s", {"s.jsonl": next(iter(made.files.values()))})) == ["b"]
+        assert made.losses == losses
 
 
 def test_a_compaction_that_outlives_a_rewind_is_on_the_new_branch_too() -> None:

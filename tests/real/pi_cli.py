@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 import shutil
 import subprocess
-import threading
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
+
+from tests.providers.fake_server import FakeServer, chat
 
 PACKAGES = {"0.73.1": "@mariozechner/pi-coding-agent", "0.87.1": "@earendil-works/pi-coding-agent"}
 NODE = "node@24"  # newer versions of pi need more than many systems have
@@ -42,7 +42,7 @@ def install(version: str, folder: Path) -> list[str] | str:
 class PiCli:
     """One user with one project, and no way to any model but the fake one."""
 
-    def __init__(self, command: list[str], home: Path, model: FakeModel) -> None:
+    def __init__(self, command: list[str], home: Path, model: FakeServer) -> None:
         self._command = command
         self._model = model
         self.work = home / "work"
@@ -61,7 +61,8 @@ class PiCli:
 
     def run(self, prompt: str, *flags: str) -> list[str]:
         """Give it a prompt, and return the texts that it sent to the model, without its own prompt."""
-        before = len(self._model.requests)
+        before = len(self._model.sent)
+        self._model.answers = [chat(f"Answer {before + 1}.")]
         done = subprocess.run(
             [*self._command, "-p", "--provider", "fake", "--model", "m", *flags, prompt],
             env=self._environment,
@@ -73,8 +74,10 @@ class PiCli:
             check=False,
         )
         assert done.returncode == 0, done.stdout + done.stderr
-        (request,) = self._model.requests[before:]
-        return [_text(message) for message in request["messages"] if message["role"] not in ("system", "developer")]
+        (request,) = self._model.sent[before:]
+        return [
+            _text(message) for message in request.body["messages"] if message["role"] not in ("system", "developer")
+        ]
 
     def resume(self, prompt: str) -> list[str]:
         """Continue its session with a prompt."""
@@ -87,52 +90,3 @@ def _text(message: _Json) -> str:
     words = content if isinstance(content, str) else "".join(block.get("text", "") for block in content)
     calls = [call["function"]["name"] for call in message.get("tool_calls") or ()]
     return " ".join([words, *calls]).strip()
-
-
-class FakeModel:
-    """A server on loopback that speaks OpenAI's chat completions and keeps what it was sent."""
-
-    def __init__(self) -> None:
-        self.requests: list[_Json] = []
-        fake = self
-
-        class Handler(BaseHTTPRequestHandler):
-            def do_POST(self) -> None:
-                body = json.loads(self.rfile.read(int(self.headers.get("content-length") or 0)))
-                fake.requests.append(body)
-                self.send_response(200)
-                self.send_header("content-type", "text/event-stream")
-                self.end_headers()
-                self.wfile.write(_stream(f"Answer {len(fake.requests)}."))
-
-            def log_message(self, format: str, *args: Any) -> None:
-                pass
-
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.01,))
-
-    @property
-    def url(self) -> str:
-        """Its address, without a slash at the end."""
-        return f"http://127.0.0.1:{self._server.server_address[1]}"
-
-    def __enter__(self) -> Self:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self._server.shutdown()
-        self._server.server_close()
-        self._thread.join()
-
-
-def _stream(words: str) -> bytes:
-    """Return an answer as the events of a stream."""
-    head = {"id": "c", "object": "chat.completion.chunk", "created": 1, "model": "m"}
-    usage = {"prompt_tokens": 100, "completion_tokens": 10, "total_tokens": 110}
-    chunks: list[_Json] = [
-        {"choices": [{"index": 0, "delta": {"role": "assistant", "content": words}, "finish_reason": None}]},
-        {"choices": [{"index": 0, "delta": {}, "finish_reason": "stop"}], "usage": usage},
-    ]
-    events = [f"data: {json.dumps({**head, **chunk})}\n\n" for chunk in chunks]
-    return "".join([*events, "data: [DONE]\n\n"]).encode()

@@ -19,7 +19,8 @@ from everlog.interop.formats.live_format import ListingScan
 from everlog.interop.importer import import_session
 from everlog.model import Compaction, Message, ToolCall, assistant, tool_result, user
 from everlog.testing.foreign_store_suite import open_foreign_store
-from tests.real.pi_cli import PACKAGES, FakeModel, PiCli, install
+from tests.providers.fake_server import FakeServer
+from tests.real.pi_cli import PACKAGES, PiCli, install
 
 pytestmark = pytest.mark.skipif("EVERLOG_TEST_REAL" not in os.environ, reason="runs a foreign program")
 
@@ -58,7 +59,7 @@ def program(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
 @pytest.fixture
 def desk(program: tuple[str, list[str]], tmp_path: Path) -> Iterator[Desk]:
     version, command = program
-    with FakeModel() as model:
+    with FakeServer() as model:
         cli = PiCli(command, tmp_path / "home", model)
         with open_foreign_store(cli.sessions, tmp_path / "own", pi) as store:
             yield Desk(version, cli, store)

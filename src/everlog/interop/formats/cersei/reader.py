@@ -117,7 +117,6 @@ class CerseiReader(LineReader):
                 yield element[0]
             elif self._is_full:
                 yield self._event(element[1], element[0].id, f"{NAME}.summary")
-        self._queue = []
 
     # --- facts
 

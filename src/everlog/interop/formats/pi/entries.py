@@ -32,6 +32,16 @@ def encode_json(value: Any) -> bytes:
     return _encoder.encode(value)
 
 
+def shows_edits(entry: Mapping[str, Any]) -> bool:
+    """Return whether an entry is of a version that understands a `context_edit`.
+
+    These are of 0.86 and newer; edits are of 0.87, which came two days later.
+    """
+    message = entry.get("message")
+    is_prompt = type(message) is dict and message.get("role") == "system"
+    return is_prompt or entry.get("type") in ("usage", "context_edit")
+
+
 # --- reading --------------------------------------------------------------------------------
 
 

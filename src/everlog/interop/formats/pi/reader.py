@@ -21,7 +21,7 @@ from everlog.ids import epoch_ms
 from everlog.interop.formats.format_types import HiddenMessages, Item, derive_id
 from everlog.interop.formats.jsonl import Row, attach_preserved, event_kind, text_of
 from everlog.interop.formats.line_reader import LineReader
-from everlog.interop.formats.pi.entries import EDIT_KEY, NAME, SESSION_EVENT, read_message, read_summary
+from everlog.interop.formats.pi.entries import EDIT_KEY, NAME, SESSION_EVENT, read_message, read_summary, shows_edits
 from everlog.interop.formats.pi.new_entries import FIRST_KEPT_KEY, LINK_TYPE
 from everlog.interop.formats.session_reader import Detail, NeedsWholeFileError
 from everlog.model import Message
@@ -187,13 +187,12 @@ class PiReader(LineReader):
 
     def _note_program(self, value: Mapping[str, Any]) -> None:
         """Note what later entries of ours have to repeat."""
-        kind, message = value.get("type"), value.get("message")
-        role = message.get("role") if type(message) is dict else None
-        if role == "assistant":
+        message = value.get("message")
+        if type(message) is dict and message.get("role") == "assistant":
             self._answer = message
-        elif kind in ("usage", "context_edit") or role == "system":
+        elif shows_edits(value):
             self._state["edits"] = True
-        elif kind == "model_change":
+        elif value.get("type") == "model_change":
             self._note_answer()
             self._note("api", None)
             self._note_texts(provider=value.get("provider"), model=value.get("modelId"))
@@ -238,7 +237,6 @@ class PiReader(LineReader):
             hidden = tuple(message.id for number, message in messages if message and number not in branch)
             own_id = derive_id(self._session, f"leaf {leaf.item_id} {' '.join(hidden)}")
             yield HiddenMessages(id=own_id, ids=hidden, timestamp=text_of(leaf.row.value or {}, "timestamp"))
-        self._queue, self._entries = [], []
 
     def _find_branch(self) -> set[int]:
         """Return the indexes of the entries on the path from the leaf to the root."""

@@ -12,7 +12,7 @@ from typing import Any
 
 from everlog.interop.formats.format_types import ExportedFiles, derive_id
 from everlog.interop.formats.jsonl import parse_object, text_of
-from everlog.interop.formats.pi.entries import EDIT_KEY, NAME, encode_json, restore_entry
+from everlog.interop.formats.pi.entries import EDIT_KEY, NAME, encode_json, restore_entry, shows_edits
 from everlog.interop.formats.pi.new_entries import VERSION, compaction_fields, encode_block, entry_head, message_entry
 from everlog.interop.formats.pi.reader import title_from
 from everlog.interop.formats.writer import (
@@ -52,13 +52,16 @@ class _Writer:
     def __init__(self, metadata: Metadata, records: Sequence[AnyRecord]) -> None:
         self.metadata, self.records = metadata, records
         self.losses, self.file = Losses(), FileBuilder()
-        self.removed = removed_seqs(records, NAME)
+        removed = removed_seqs(records, NAME)
+        tombstones = (record for record in records if isinstance(record, Tombstone))
+        self.deleted = {seq for tombstone in tombstones for seq in tombstone.deletes if seq in removed}
         self.used_ids: set[str] = set()
         self.ids: dict[int, str] = {}  # seq → id of its entry
         self.branch: list[int] = []  # seqs of the messages on the path to the leaf
         self.compactions: list[Compaction] = []
         self.leaf: str | None = None
         self.header: dict[str, Any] = {}
+        self.has_edits = False  # whether a version that knows edits wrote to the file
         self.name = self.first_text = ""  # the title that pi shows is one of these
         self.answer: dict[str, str] = {}  # provider and model of the last one
         self.calls: dict[str, str] = {}  # id of a tool call → its name
@@ -70,6 +73,7 @@ class _Writer:
             value = original if isinstance(original, dict) else {}
             if value.get("type") == "session" and not self.header:
                 self.header = value
+            self.has_edits = self.has_edits or shows_edits(value)
             if text_of(value, "id"):
                 self.used_ids.add(value["id"])
         self.derived = {record.seq for record in records if self.originals and _is_derived(record)}
@@ -91,6 +95,8 @@ class _Writer:
                 self._write_original(record)
             elif record.seq in self.derived:
                 continue  # implied by the other entries
+            elif record.seq in self.deleted:
+                self.losses.add("deleted message")
             elif isinstance(record, Message):
                 self._write_message(record)
             elif isinstance(record, Compaction):
@@ -225,13 +231,13 @@ class _Writer:
         self._write_entry("compaction", seed, record.timestamp, **fields)
 
     def _write_context_edits(self, record: Tombstone) -> None:
-        """Leave deleted messages out of the context by edits; their entries stay in the file."""
+        """Leave deleted messages of pi's own entries, on which others depend, out of the context."""
         for seq in record.deletes:
-            if seq in self.removed and seq in self.ids:
-                seed = f"{record.id or record.seq} {seq}"
-                target = self.ids[seq]
-                fields = {"targetId": target, "replacement": None}
-                self._write_entry("context_edit", seed, record.timestamp, **fields)
+            if seq in self.deleted and seq in self.ids:
+                if not self.has_edits:
+                    self.losses.add("deletion that pi before 0.87 ignores")
+                fields = {"targetId": self.ids[seq], "replacement": None}
+                self._write_entry("context_edit", f"{record.id or record.seq} {seq}", record.timestamp, **fields)
 
 
 def _is_derived(record: AnyRecord) -> bool:
