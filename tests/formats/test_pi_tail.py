@@ -212,8 +212,11 @@ def test_what_is_noted_stays_small() -> None:
 def test_a_file_without_its_header_is_followed_all_the_same() -> None:
     mirror = followed(message("1", None, "a"), message("2", "1", "b"), header=b"{torn")
     assert mirror.texts == ["a", "b"]
-    with pytest.raises(UnsupportedError):
-        mirror.append(user("x"))
+    mirror.append(user("x", id=UUIDS[1]))
+    assert mirror.texts == ["a", "b", "x"]
+    for lines in ([], [{"type": "message", "message": {"role": "user", "content": "a"}}]):
+        with pytest.raises(UnsupportedError):
+            followed(*lines, header=b"{torn").append(user("x"))
 
 
 NOISE = (b"{", b"", b'{"type":"from-the-future"}', b'{"type":"model_change","modelId":"z"}')

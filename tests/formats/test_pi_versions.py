@@ -277,7 +277,9 @@ def test_cersei_is_told_from_claude_code_in_one_folder() -> None:
     assert cersei.recognises("s.jsonl", strange + b"\n" + good) is Match.SURE
     for first in (b"", b"\0" * 99, b'{"type":"us', b'{"type":"hook"}', b'{"type":"user","message":5}'):
         assert cersei.recognises("s.jsonl", first + b"\n" + good) >= Match.POSSIBLE, first
-    assert cersei.recognises("s.jsonl", b'{"role":"user","content":["x"]}\n') is Match.POSSIBLE
+    bare = b'{"role":"user","content":["x"]}\n'
+    assert cersei.recognises("s.jsonl", bare + b'{"role":"user","content":"x"}\n') is Match.POSSIBLE
+    assert cersei.recognises("s.jsonl", bare + b"\n".join(encoded(HEADER, SYSTEM))) is Match.NO
     assert {"session_id"} <= cersei.KEYS and {"parentId"} <= pi.KEYS
     assert cersei.resume_command(ListingScan(program_id="other"), "/p/S.jsonl") == ("abstract", "--resume", "S")
 

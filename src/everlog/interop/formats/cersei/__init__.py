@@ -78,19 +78,21 @@ def recognises(path: str, head: bytes) -> Match:
     """Return whether a file has Cersei entries, or bare messages as Cersei writes them."""
     if not path.endswith(".jsonl"):
         return Match.NO
-    is_first, has_bare_message = True, False
+    is_first, bare, others = True, 0, 0
     for value in head_objects(head):
         if _CLAUDE_KEYS & value.keys():
             return Match.NO
         if _is_entry(value):
             return Match.SURE if is_first else Match.POSSIBLE
-        if "type" not in value:  # else perhaps an odd line, or of another version: the next one decides
-            if not _is_bare(value):
-                return Match.NO
-            has_bare_message = True
+        if "type" in value:
+            others += 1  # perhaps an odd line, or of another version: the next one decides
+        elif not _is_bare(value):
+            return Match.NO
+        else:
+            bare += isinstance(value["content"], str) or all(isinstance(block, dict) for block in value["content"])
         is_first = False
     is_named_by_key = path.rpartition("/")[2].startswith(("sk_v1_", "agent_"))
-    return Match.POSSIBLE if has_bare_message and not is_named_by_key else Match.NO
+    return Match.POSSIBLE if bare > others and not is_named_by_key else Match.NO
 
 
 def _is_entry(value: Mapping[str, Any]) -> bool:
@@ -102,7 +104,7 @@ def _is_entry(value: Mapping[str, Any]) -> bool:
 
 
 def _is_bare(value: Mapping[str, Any]) -> bool:
-    return value.get("role") in _ROLES and _BARE_KEYS.issuperset(value) and "content" in value
+    return value.get("role") in _ROLES and _BARE_KEYS.issuperset(value) and isinstance(value.get("content"), str | list)
 
 
 def project_directory(path: str) -> tuple[str, ...]:

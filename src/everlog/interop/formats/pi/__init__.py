@@ -93,7 +93,7 @@ def recognises(path: str, head: bytes) -> Match:
             has_entries = has_entries or "id" in value or "cwd" in value
         elif _is_entry(value):
             has_entries = True
-        elif is_first or _FOREIGN_KEYS & value.keys():
+        elif _FOREIGN_KEYS & value.keys():
             return Match.NO
         is_first = False
     is_damaged = is_first and bool(head.strip(b"\n")) and _FILE_NAME.search(path) is not None

@@ -84,10 +84,11 @@ def _chain_entries(
 
 def _parent_of_next(state: TailState) -> str | None:
     """Return the id of the last entry; None if there is none yet."""
-    if state.get("version") != VERSION:
+    tip: str | None = state.get("tip")
+    # Without a header the entries are as in version 3, if they have ids.
+    if state.get("version", VERSION if tip else None) != VERSION:
         hint = f"{IMPORT_HINT}; an export to pi has version {VERSION}"
         raise UnsupportedError(f"the file does not have version {VERSION}", hint=hint)
-    tip: str | None = state.get("tip")
     if tip == "":
         raise UnsupportedError("the last entry has no id to continue from", hint=IMPORT_HINT)
     return tip
