@@ -22,7 +22,10 @@ from everlog.testing.foreign_store_suite import open_foreign_store
 from tests.providers.fake_server import FakeServer
 from tests.real.pi_cli import PACKAGES, PiCli, install
 
-pytestmark = pytest.mark.skipif("EVERLOG_TEST_REAL" not in os.environ, reason="runs a foreign program")
+pytestmark = [
+    pytest.mark.real,
+    pytest.mark.skipif("EVERLOG_TEST_REAL" not in os.environ, reason="runs a foreign program: make test-real"),
+]
 
 
 class Desk(NamedTuple):
