@@ -79,10 +79,10 @@ class Mirror(MirrorFollower):
             except FileChangedError as error:
                 self._signature = ()
                 writes_left -= 1
-                if not writes_left:
-                    raise
                 found = self._mirror_survivors(plan, error)
                 survivors |= {indexes[number]: record for number, record in found.items()}
+                if not writes_left and len(stored.keys() | survivors.keys()) < len(call.prepared):
+                    raise
         return [stored[index] for index in range(len(call.prepared))]
 
     def _mirror_survivors(self, plan: _Plan, error: FileChangedError) -> dict[int, AnyRecord]:

@@ -258,7 +258,7 @@ class LogWriter:
 
     def _find_retried(self, call: AppendCall) -> dict[int, AnyRecord]:
         if self._ids is not None and not any(item.record.id in self._ids for item in call.prepared):
-            return {}
+            return {}  # new ids, as usual: the log need not be opened
         with (
             disk.map_errors(f"reading session {self.session}", session=self.session),
             LogReader(os.dup(self.directory)) as log,
