@@ -122,8 +122,7 @@ def make_reading(
 
     def read(source: Source) -> ForeignSession:
         transcript, parts = open_source(source, metadata_location, session_id_of, ancestor_file, find_head)
-        session = read_session(reader(transcript, Detail.FULL, whole=True), parts)
-        return session if session.created_ms else replace(session, created_ms=source.modified_ms)
+        return read_session(reader(transcript, Detail.FULL, whole=True), parts)
 
     def read_tail(state: TailState, lines: Iterable[Line], transcript: TranscriptInfo) -> TailResult | None:
         follower = reader(transcript, Detail.CONVERSATION, state)
