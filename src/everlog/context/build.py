@@ -120,8 +120,9 @@ def context_tokens(
     """Return the size of a context: the last usable provider count, plus an estimate.
 
     A count is usable if nothing was deleted or compacted since, and if that call was sent
-    everything. In a foreign file the messages that a summary keeps may follow it: their counts are
-    older than the summary. It covers the system prompt and the tools as well.
+    everything. A count of output alone is not one: it adds to the count of an earlier record of the same
+    answer. In a foreign file the messages that a summary keeps may follow it: their counts are older
+    than the summary. It covers the system prompt and the tools as well.
     """
     after = 0
     for message in reversed(messages):
@@ -133,7 +134,7 @@ def context_tokens(
             and message.seq >= live.last_edit_seq
             and not 0 < live.first_trimmed_seq < message.seq
             and not _is_older(message, live.summary)
-            and (tokens := usage_tokens(message.usage)) > 0
+            and (tokens := usage_tokens(message.usage)) > message.usage.output_tokens
         ):
             return tokens + after
         after += estimate(message, count)
