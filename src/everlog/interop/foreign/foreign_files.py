@@ -82,6 +82,8 @@ class ForeignFiles(Transcript):
                     if is_torn:
                         self._report(f"{self.path}: the last line had no newline; one was added")
                     tail.append(b"\n" * is_torn + _join_lines(first))
+                    if is_torn and not base:  # the torn line may be the first one, which counts apart
+                        base = self._base(folder)
                 for number, group in enumerate(later_groups, len(names) + 1):
                     tails.append(ForeignTail(self.part_name(number), folder, self._report, new=True))
                     tails[-1].append(_join_lines(group))
@@ -115,7 +117,7 @@ class ForeignFiles(Transcript):
             end = tails[-1].end - (0 if later_groups else base)
             position = ReadPosition(number, end, len(last), crc32(last))
             start = tails[0].start - base
-            is_contiguous = (expected.part, expected.end) == (len(names), start)
+            is_contiguous = (expected.part, expected.end) == (len(names), max(start, 0))
             location = (len(names), start + is_torn) if first else (len(names) + 1, 0)
             return AppendedLines(*location, position, is_contiguous, new_signature, has_files, context)
 
@@ -132,7 +134,8 @@ class ForeignFiles(Transcript):
         begin = max(base, tail.end - CONTEXT_BYTES)
         last = os.pread(tail.descriptor, max(tail.end - begin, 0), begin)
         first = os.pread(tail.descriptor, FIRST_BYTES, base) if self._format.IS_REWRITTEN else b""
-        return make_context(begin - base, last, first), bool(last) and not last.endswith(b"\n")
+        is_torn = tail.end > 0 and os.pread(tail.descriptor, 1, tail.end - 1) != b"\n"
+        return make_context(begin - base, last, first), is_torn
 
     def _check_tails(
         self, tails: Sequence[ForeignTail], folder: int, expected: ReadPosition, base: int
@@ -205,9 +208,7 @@ class ForeignFiles(Transcript):
         """
         name = self.part_name(1)
         with disk.opened_file(name, FLAGS, folder) as old:
-            old_head, base = self._read_meta(folder)
-            if old_head is None:
-                raise FileChangedError(self.path)
+            _, base = self._read_meta(folder)
             with closing(FileCopy(old, head + b"\n", base)) as copy:
 
                 def is_complete(taken: str) -> bool:

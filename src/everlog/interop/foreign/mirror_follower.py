@@ -118,6 +118,7 @@ class MirrorFollower:
         native_records = native_records or self._queued_messages()
         if not self.files.is_unchanged_before(self._checkpoint.position):
             if self.format.IS_REWRITTEN:
+                self._checkpoint = replace(self._checkpoint, rewrites=self._checkpoint.rewrites + 1)
                 self._follow_whole(transcript, until, native_records)
                 return
             self._restart()
@@ -219,7 +220,8 @@ class MirrorFollower:
 
     def _restart(self) -> None:
         """Rewind the mirror: the file was rewritten, and its old content leaves the view."""
-        checkpoint = Checkpoint(generation=self._checkpoint.generation + 1)
+        old = self._checkpoint
+        checkpoint = Checkpoint(generation=old.generation + 1, rewrites=old.rewrites + 1)
         self._summary_id = ""
         if self._last_seq:
             self._append_to_mirror([Event(kind=REREAD), Rewind(to_seq=0)], checkpoint)
@@ -238,7 +240,8 @@ class MirrorFollower:
         if whole and not self._can_follow(items, mirrored):
             self._restart()
             mirrored = MirroredItems(())
-            checkpoint = replace(checkpoint, generation=self._checkpoint.generation)
+            restarted = self._checkpoint
+            checkpoint = replace(checkpoint, generation=restarted.generation, rewrites=restarted.rewrites)
         if whole and self.format.IS_REWRITTEN:
             items = mirrored.hide_dropped(items, f"{self._last_seq}")
         stored = ImportTarget(cast("Store", _UnlimitedStore(self._store)), self.session, id_in_file)
@@ -369,9 +372,9 @@ class MirrorFollower:
         return self._checkpoint.state
 
     @property
-    def generation(self) -> int:
+    def rewrites(self) -> int:
         """How often the file was found rewritten."""
-        return self._checkpoint.generation
+        return self._checkpoint.rewrites
 
     @property
     def last_seq(self) -> int:

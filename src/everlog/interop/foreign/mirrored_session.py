@@ -54,7 +54,7 @@ class Mirror(MirrorFollower):
         """Bring the mirror up to date; write again what a rewrite took from the running turn."""
         super().catch_up()
         for turn in self.turns:
-            if turn and turn.generation != self.generation:
+            if turn and turn.rewrites != self.rewrites:
                 restore_lines(self, turn)
 
     def append(self, call: AppendCall, report: Report) -> list[AnyRecord]:
@@ -150,7 +150,7 @@ class Mirror(MirrorFollower):
         if self.turns and self.turns[-1].is_open:
             for seq, lines in records:
                 if lines:
-                    self.turns[-1].add(seq, lines, context, self._checkpoint.generation)
+                    self.turns[-1].add(seq, lines, context, self.rewrites)
 
     def _find_retried(self, call: AppendCall) -> dict[int, AnyRecord]:
         def read(seq: int) -> AnyRecord:
@@ -338,7 +338,7 @@ def restore_lines(mirror: Mirror, turn: TurnLines) -> None:
                 continue
             except EverlogError as error:
                 mirror.files.report(f"{len(lost)} records of ours could not be written again: {error.message}")
-        turn.generation = mirror.generation
+        turn.rewrites = mirror.rewrites
         return
 
 

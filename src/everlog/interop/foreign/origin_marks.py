@@ -27,7 +27,8 @@ class Checkpoint(msgspec.Struct, frozen=True, omit_defaults=True):
 
     position: ReadPosition = msgspec.field(default=ReadPosition(), name="trail")
     state: TailState = msgspec.field(default_factory=dict, name="notes")
-    generation: int = 0  # how often the file was found rewritten
+    generation: int = 0  # how often the mirror was begun anew
+    rewrites: int = 0  # how often the file was found rewritten
 
 
 def strip_mark(record: AnyRecord) -> AnyRecord:

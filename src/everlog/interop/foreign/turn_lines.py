@@ -27,7 +27,7 @@ class TurnLines:
 
     def __init__(self) -> None:
         self.is_open = True
-        self.generation = 0  # of the file when all of them were in it
+        self.rewrites = 0  # of the file when all of them were in it
         self._context = LineContext()
         self._records: list[tuple[int, tuple[bytes, ...]]] = []  # seq and lines
 
@@ -35,10 +35,10 @@ class TurnLines:
         """Return whether there are any."""
         return bool(self._records)
 
-    def add(self, seq: int, lines: tuple[bytes, ...], context: LineContext, generation: int) -> None:
+    def add(self, seq: int, lines: tuple[bytes, ...], context: LineContext, rewrites: int) -> None:
         """Remember the lines of an acknowledged record; `context` precedes them."""
         if not self._records:
-            self._context, self.generation = context, generation
+            self._context, self.rewrites = context, rewrites
         self._records.append((seq, lines))
 
     def replace(self, seq: int, lines: tuple[bytes, ...]) -> None:
