@@ -263,16 +263,15 @@ def test_two_files_of_one_name_in_a_folder_are_two_sessions(tmp_path: Path) -> N
         for name, text in zip(names, (b"first", b"other"), strict=True)
     }
     root = made(tmp_path / "root", files)
-    os.utime(root / "crab_user_1.jsonl", ns=(1, 1))
     with open_foreign_store(root, tmp_path / "home", crabtalk) as store:
         for _ in range(2):
-            assert {row.id for row in store.list()} == {"crab_user_1", ":crab_user_1"}
-            assert said(store, "crab_user_1") == ["other", "hi there"]
-            assert said(store, ":crab_user_1") == ["first", "hi there"]
-        store.session(":crab_user_1").append(user("more"))
-        assert store.list().total == 2  # the other one is the older now
-        assert said(store, "crab_user_1") == ["first", "hi there", "more"]
-        assert said(store, ":crab_user_1_talk") == ["other", "hi there"]
+            assert {row.id for row in store.list()} == {"crab_user_1", ":crab_user_1_talk"}
+            assert said(store, "crab_user_1") == ["first", "hi there"]
+            assert said(store, ":crab_user_1_talk") == ["other", "hi there"]
+        store.session(":crab_user_1_talk").append(user("more"))
+        assert store.list().total == 2  # it is the newer one now, and each still has its id
+        assert said(store, "crab_user_1") == ["first", "hi there"]
+        assert said(store, ":crab_user_1_talk") == ["other", "hi there", "more"]
 
 
 def test_what_is_written_anew_stays_as_its_program_made_it(tmp_path: Path) -> None:
