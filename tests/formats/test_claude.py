@@ -55,9 +55,10 @@ def test_the_golden_file_goes_back_out_equal_with_its_large_result() -> None:
 def test_the_context_of_the_golden_file_begins_with_what_the_summary_keeps() -> None:
     records = through_native(claude.read(golden()))
     context = build(backward_read.read_live(reversed(records)))
-    assert [message.text for message in context.messages][-4:] == [
+    assert [message.text for message in context.messages][-5:] == [
         "Name them",
         "Heron, wren, owl.",
+        "<system-reminder>be brief</system-reminder>",
         "Which one is this?",
         "The wren.",
     ]
@@ -250,17 +251,16 @@ def test_a_user_record_without_a_content_is_an_event(message: Any) -> None:
     assert objects(written.files[f"{ID}.jsonl"]) == session.objects
 
 
-def test_side_chains_team_records_and_meta_records_are_events() -> None:
+def test_side_chains_and_team_records_are_events() -> None:
     session = Session()
     session.user("hello")
-    session.user("aside", isMeta=True)
     session.user("team", teamName="red")
     session.user("side", isSidechain=True)
     session.answer("hi")
     made = session.read()
     assert shown(made) == ["hello", "hi"]
     assert hidden(made) == set()
-    assert [item.kind for item in made.items if isinstance(item, Event)] == ["claude.user"] * 3
+    assert [item.kind for item in made.items if isinstance(item, Event)] == ["claude.user"] * 2
 
 
 def test_ids_follow_from_the_file_alone_and_stay_when_it_grows() -> None:
@@ -301,11 +301,13 @@ def test_the_newest_end_wins_even_if_records_beside_it_follow() -> None:
 
 def test_an_end_that_is_meta_or_aside_is_not_preferred() -> None:
     session = Session()
-    session.user("one")
-    end = session.answer("two")
+    first = session.user("one")
+    session.answer("two")
     session.user("side", parent=None, isSidechain=True)
-    session.user("note", parent=end, isMeta=True)
-    assert shown(session.read()) == ["one", "two"]
+    session.user("note", parent=first, isMeta=True)
+    made = session.read()
+    assert shown(made) == ["one", "two"]
+    assert hidden(made) == {session.leaf}
 
 
 def test_a_call_that_two_responses_claim_places_nothing() -> None:
@@ -461,4 +463,5 @@ class TestConformance(FormatConformance):
     """What every dialect must do."""
 
     format: ClassVar[Any] = claude
+    one_reader = True
     sessions: ClassVar[Sequence[InMemorySource]] = (golden(),)

@@ -351,7 +351,7 @@ def test_a_boundary_that_names_no_record_before_it_is_crossed_by_order() -> None
 # --- usage ----------------------------------------------------------------------------------
 
 
-def test_usage_is_counted_once_per_response_with_its_largest_output() -> None:
+def test_usage_of_a_response_adds_up_to_the_largest_count_of_its_records() -> None:
     session = Session()
     session.user("go")
     for number, output in enumerate((3, 50, 40)):
@@ -367,8 +367,8 @@ def test_usage_is_counted_once_per_response_with_its_largest_output() -> None:
         )
     session.call("t9", response="r", requestId="another", usage={"output_tokens": 1})
     usages = [item.usage for item in session.read().items if isinstance(item, Message)]
-    assert [one.output_tokens if one else None for one in usages] == [None, None, None, 50, 1]
-    counted = usages[3]
+    assert [one.output_tokens if one else None for one in usages] == [None, 3, 47, None, 1]
+    counted = usages[1]
     assert counted is not None
     assert (counted.input_tokens, counted.cache_read_tokens, counted.cache_write_tokens) == (10, 7, 5)
 

@@ -288,11 +288,11 @@ def test_a_note_to_the_model_at_the_end_hides_nothing() -> None:
     session.add("progress", data={})
     session.answer("two", parent=first)
     session.user("a note", isMeta=True)
-    assert shown(session.read()) == ["one", "two"]
+    assert shown(session.read()) == ["one", "two", "a note"]
     session.compact("summary")
     session.user("another note", isMeta=True)
     made = session.read()
-    assert shown(made) == ["one", "two"]
+    assert shown(made) == ["one", "two", "a note", "another note"]
     assert [item.text for item in made.items if isinstance(item, Summary)] == ["summary"]
     mirror = Mirror(session.data(), step=1)
     assert mirror.wholes == 0
@@ -520,7 +520,7 @@ def real() -> list[Path]:
 def test_a_real_transcript_is_followed_as_it_is_read(path: Path) -> None:
     data = path.read_bytes()
     made = claude.read(InMemorySource(path.stem, {path.name: data}))
-    where = TranscriptInfo(path.stem)
+    where = TranscriptInfo(made.session_id)
     found = claude.read_all(split_lines(data), where)
     assert bare(found.items) == bare(made.items)
     assert used(found.items) == used(made.items)

@@ -119,7 +119,8 @@ def context_tokens(
     """Return the size of a context: the last usable provider count, plus an estimate.
 
     A count is usable if nothing was deleted or compacted since, and if that call was sent
-    everything. It covers the system prompt and the tools as well.
+    everything. It covers the system prompt and the tools as well. A count of output alone is not one:
+    it adds to the count of an earlier record of the same answer.
     """
     after = 0
     for message in reversed(messages):
@@ -130,7 +131,7 @@ def context_tokens(
             and message.stop_reason not in FAILED_STOP_REASONS
             and message.seq >= live.last_edit_seq
             and not 0 < live.first_trimmed_seq < message.seq
-            and (tokens := usage_tokens(message.usage)) > 0
+            and (tokens := usage_tokens(message.usage)) > message.usage.output_tokens
         ):
             return tokens + after
         after += estimate(message, count)

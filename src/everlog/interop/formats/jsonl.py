@@ -133,10 +133,14 @@ def _explain_failure(data: bytes, error: ValueError, *, ended: bool) -> str:
 
 def is_too_deep(data: bytes, value: Any) -> bool:
     """Return whether a value has more levels than our records can hold."""
-    if data.count(b"{") + data.count(b"[") <= MAX_DEPTH:
+    unseen = data.count(b"{") + data.count(b"[")  # at most so many objects and arrays
+    if unseen <= MAX_DEPTH:
         return False
     layer = [value]
-    for _ in range(MAX_DEPTH):
+    for level in range(MAX_DEPTH):
+        unseen -= len(layer)
+        if level + unseen < MAX_DEPTH:
+            return False  # even if each of the others is in the one before
         inner = [container.values() if type(container) is dict else container for container in layer]
         layer = [item for values in inner for item in values if type(item) in (dict, list)]
         if not layer:

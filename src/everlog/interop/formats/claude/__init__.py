@@ -8,16 +8,11 @@ Every line becomes an item, in file order: user and assistant records become mes
 a summary, everything else an event. `chain` determines which messages are the conversation; the
 others are hidden, not dropped.
 
-A transcript used in place is read by `tail_reader` and extended by `append`; `listing_scan` finds
-what a listing shows of it.
+One `reader` serves imports, live views and listings; `append` and `writer` extend and write
+transcripts.
 """
 
 from __future__ import annotations
-
-from collections.abc import Mapping, Sequence
-from typing import Any
-
-import msgspec
 
 from everlog.interop.formats.claude.append import (
     build_session,
@@ -27,20 +22,20 @@ from everlog.interop.formats.claude.append import (
     name_fields,
     session_id_of,
 )
-from everlog.interop.formats.claude.chain import is_chain_record
-from everlog.interop.formats.claude.listing_scan import scan_listing
+from everlog.interop.formats.claude.entry_builder import is_uuid
 from everlog.interop.formats.claude.projects import project_directory
-from everlog.interop.formats.claude.reader import NAME, Transcript
-from everlog.interop.formats.claude.tail_reader import read_all, read_tail
+from everlog.interop.formats.claude.reader import NAME, TranscriptReader
+from everlog.interop.formats.claude.recognition import KEYS, recognises
+from everlog.interop.formats.claude.subagents import read
 from everlog.interop.formats.claude.writer import write
-from everlog.interop.formats.format_types import ForeignSession, Source, split_lines
-from everlog.interop.formats.jsonl import parse_records
 from everlog.interop.formats.live_format import ListingScan, MetadataLocation
+from everlog.interop.formats.session_reader import make_reading
 from everlog.model import Message
 
 __all__ = [
     "ANCESTOR_FILE",
     "IS_REWRITTEN",
+    "KEYS",
     "LINE_BYTES",
     "METADATA_LOCATION",
     "NAME",
@@ -65,102 +60,10 @@ __all__ = [
 
 METADATA_LOCATION: MetadataLocation = ""
 PART_BYTES = TOTAL_BYTES = LINE_BYTES = 0
-
-# Types of records outside the chain by which a file is recognised; other types are kept too.
-_AUXILIARY_TYPES = frozenset(
-    {
-        "queue-operation",
-        "last-prompt",
-        "mode",
-        "tools-used",
-        "atis-latch",
-        "cost-state",
-        "api-request",
-        "api-request-shape",
-        "api-request-blob",
-        "custom-title",
-        "ai-title",
-        "tag",
-        "agent-name",
-        "agent-color",
-        "agent-setting",
-        "permission-mode",
-        "memory-mode",
-        "pr-link",
-        "worktree-state",
-        "bridge-session",
-        "frame-link",
-        "fork-context-ref",
-        "content-replacement",
-        "file-history-snapshot",
-        "file-history-delta",
-    }
-)
-
-
-def recognises(path: str, head: bytes) -> bool:
-    """Return whether a file is a Claude Code transcript (Cersei's are in the same folder)."""
-    if not path.endswith(".jsonl"):
-        return False
-    for row in parse_records(split_lines(head)):
-        value = row.value
-        if value is None:
-            # The first line may be longer than the head.
-            if row.end == len(head) and b'"sessionId":' in head:
-                first_type = head.removeprefix(b'{"type":"').split(b'"')[0].decode("utf-8", "replace")
-                return b'"parentUuid":' in head or first_type in _AUXILIARY_TYPES
-            continue
-        kind = value.get("type")
-        if not isinstance(kind, str) or "session_id" in value:
-            return False
-        if is_chain_record(value) and "parentUuid" in value and "sessionId" in value:
-            return True
-        if kind in _AUXILIARY_TYPES and ("sessionId" in value or "messageId" in value):
-            return True
-        if kind == "summary" and "leafUuid" in value:
-            return True
-    return False
-
-
-def read(source: Source) -> ForeignSession:
-    """Read a session with the sessions of its subagents."""
-    transcript_path, *other_paths = source.paths()
-    saved_results = {path.rpartition("/")[2]: path for path in other_paths if "tool-results" in path.split("/")}
-
-    def load_text(name: str) -> str | None:
-        path = saved_results.get(name)
-        return None if path is None else source.read(path).decode("utf-8", "replace")
-
-    transcript = Transcript(source, transcript_path, source.name, load_text)
-    children = []
-    for path in other_paths:
-        folder, _, name = path.rpartition("/")
-        if "subagents" in folder.split("/") and name.endswith(".jsonl"):
-            inner_path = path[path.index("subagents/") : -len(".jsonl")]
-            child = Transcript(source, path, f"{source.name}/{inner_path}", load_text)
-            parent = _parent_call(source, path, other_paths, transcript.agent_calls)
-            metadata = {"parent": parent | {"session": source.name}}
-            children.append(child.read(metadata, external_records=transcript.records_by_uuid))
-    return transcript.read(children=tuple(children))
-
-
-def _parent_call(source: Source, path: str, paths: Sequence[str], agent_calls: Mapping[str, str]) -> dict[str, Any]:
-    """Return what is known of the tool call that started a subagent."""
-    metadata: dict[str, Any] = {}
-    meta_path = path.removesuffix(".jsonl") + ".meta.json"
-    if meta_path in paths:
-        try:
-            decoded = msgspec.json.decode(source.read(meta_path))
-        except (ValueError, RecursionError):
-            decoded = None
-        metadata = dict(decoded) if isinstance(decoded, dict) else {}
-    agent_id = path.rpartition("/agent-")[2].removesuffix(".jsonl")
-    call_id = metadata.pop("toolUseId", None) or agent_calls.get(agent_id)
-    return {**metadata, "toolCallId": call_id} if isinstance(call_id, str) else metadata
-
-
 ANCESTOR_FILE = ""
 IS_REWRITTEN = False
+
+_, read_tail, read_all, scan_listing = make_reading(TranscriptReader)
 
 
 def fingerprint(message: Message) -> str:
@@ -169,5 +72,9 @@ def fingerprint(message: Message) -> str:
 
 
 def resume_command(facts: ListingScan, path: str) -> tuple[str, ...]:
-    """Return the command that continues the session in its own program."""
-    return ("claude", "--resume", facts.program_id) if facts.program_id else ()
+    """Return the command that continues the session in its own program; that of a subagent continues its parent."""
+    folder, _, name = path.replace("\\", "/").rpartition("/")
+    owner = folder.partition("/subagents")[0].rpartition("/")[2]
+    candidates = (facts.parent, facts.program_id, name.partition(".")[0], owner)
+    session_id = next((candidate for candidate in candidates if is_uuid(candidate)), "")
+    return ("claude", "--resume", session_id) if session_id else ()

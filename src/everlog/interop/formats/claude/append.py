@@ -15,8 +15,8 @@ from uuid import uuid4
 import msgspec
 
 from everlog.errors import UnsupportedError
+from everlog.interop.formats.claude.conversation_tail import ConversationTail
 from everlog.interop.formats.claude.entry_builder import UNSIGNED, ChainStart, EntryBuilder, is_uuid, safe_call_id
-from everlog.interop.formats.claude.tail_state import ConversationTail
 from everlog.interop.formats.format_types import derive_id
 from everlog.interop.formats.live_format import FileEdit, MirrorLog, NewSession, TailState
 from everlog.log.fold import fold

@@ -8,12 +8,10 @@ and it includes the parallel tool calls of a response, of which a walk meets onl
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-CHAIN_TYPES = frozenset({"user", "assistant", "system", "attachment", "progress"})
-MESSAGE_TYPES = frozenset({"user", "assistant"})
-JsonObject = Mapping[str, Any]
+from everlog.interop.formats.claude.records import JsonObject, Link
 
 
 class Gap(NamedTuple):
@@ -33,54 +31,40 @@ class Conversation(NamedTuple):
     is_subagent: bool  # a subagent's transcript: all of it is a visible side chain
 
 
-def is_chain_record(value: JsonObject) -> bool:
-    """Return whether a record is part of the chain."""
-    kind = value.get("type")
-    return isinstance(kind, str) and kind in CHAIN_TYPES and isinstance(value.get("uuid"), str)
-
-
-def is_auxiliary(value: JsonObject, *, is_subagent: bool) -> bool:
-    """Return whether a record is kept but not displayed."""
-    return bool(value.get("isMeta") or value.get("teamName") or (value.get("isSidechain") and not is_subagent))
-
-
-def _is_main_message(value: JsonObject) -> bool:
-    """Return whether a record is a message of the main transcript."""
-    return value["type"] in MESSAGE_TYPES and not (value.get("isSidechain") or value.get("teamName"))
-
-
-def _is_displayed(value: JsonObject) -> bool:
-    return value["type"] in MESSAGE_TYPES and not is_auxiliary(value, is_subagent=False)
-
-
-def content_blocks(value: JsonObject) -> Sequence[JsonObject]:
-    """Return the blocks of a record's message that are objects."""
-    message = value.get("message")
-    content = message.get("content") if isinstance(message, dict) else None
-    return [item for item in content if isinstance(item, dict)] if isinstance(content, list) else ()
-
-
-def find_conversation(chain: Iterable[JsonObject]) -> Conversation:
+def find_conversation(chain: Iterable[Link]) -> Conversation:
     """Return the conversation in the chain records of a file, given in file order."""
-    records: dict[str, JsonObject] = {}
-    for value in chain:
-        records.pop(value["uuid"], None)  # the last occurrence wins, at its own position
-        records[value["uuid"]] = value
-    messages = [value for value in records.values() if value["type"] in MESSAGE_TYPES]
-    is_subagent = bool(messages) and all(value.get("isSidechain") for value in messages)
+    records: dict[str, Link] = {}
+    is_straight, leaf, previous = True, None, None
+    for link in chain:
+        uuid = link.uuid
+        if is_straight:
+            is_straight = link.parent == previous and uuid not in records and not (link.is_side or link.is_team)
+            previous = uuid
+            if link.is_message:
+                leaf = uuid
+        records.pop(uuid, None)  # the last occurrence wins, at its own position
+        records[uuid] = link
+    if is_straight and leaf is not None:  # each record follows the one before it: nothing to search
+        return Conversation(frozenset(records), leaf, (), is_subagent=False)
+    messages = [link for link in records.values() if link.is_message]
+    is_subagent = bool(messages) and all(link.is_side for link in messages)
     walk = _ChainWalk(records, is_subagent)
     leaf = walk.find_leaf()
     if leaf is None:
         return Conversation(frozenset(), None, (), is_subagent)
-    visible, gaps = walk.walk_up(leaf)
-    _add_parallel_calls(records, visible)
+    path, gaps = walk.walk_up(leaf)
+    visible = set(path)
+    _add_responses(records, visible)
+    walk.hide_copies(visible, path)
+    walk.add_results(visible)
     gaps += walk.add_orphans(visible)
+    walk.hide_copies(visible, path)
     _add_summaries(records, visible, leaf)
     return Conversation(frozenset(visible), leaf, tuple(gaps), is_subagent)
 
 
 class _ChainWalk:
-    def __init__(self, records: dict[str, JsonObject], is_subagent: bool) -> None:
+    def __init__(self, records: dict[str, Link], is_subagent: bool) -> None:
         self.records = records
         self.is_subagent = is_subagent
         self.order = list(records)
@@ -90,32 +74,32 @@ class _ChainWalk:
         nearest = -1
         for index, value in enumerate(records.values()):
             self._previous[index] = nearest
-            if is_subagent or not (value.get("isSidechain") or value.get("teamName")):
+            if is_subagent or not (value.is_side or value.is_team):
                 nearest = index
         self._parents = {uuid: self._parent_link(uuid, value) for uuid, value in records.items()}
 
     def find_leaf(self) -> str | None:
         """Return the newest end of the conversation."""
-        messages = [uuid for uuid in self.order if self.records[uuid]["type"] in MESSAGE_TYPES]
+        messages = [uuid for uuid in self.order if self.records[uuid].is_message]
         if not messages:
             return None
         if self.is_subagent:
             return messages[-1]
-        # The end with the newest message wins; records after that message that are not displayed
-        # (a note to the model) are part of it.
+        # The end with the newest message wins; notes to the model and errors after that message
+        # are part of it.
         displayed: dict[str, str | None] = {}
         nearest: dict[str, str | None] = {}
         ends: list[tuple[int, int]] = []
         for uuid in self._find_ends():
-            message = self._nearest(uuid, displayed, _is_displayed)
-            end = self._nearest(uuid, nearest, _is_main_message)
+            message = self._nearest(uuid, displayed, _is_spoken)
+            end = self._nearest(uuid, nearest, Link.is_main)
             if end is not None:
                 ends.append((-1 if message is None else self.positions[message], self.positions[end]))
         return self.order[max(ends)[1]] if ends else messages[-1]
 
     def _find_ends(self) -> list[str]:
         """Return the records without children, and the last record of each cycle."""
-        parents = (value.get(key) for value in self.records.values() for key in ("parentUuid", "logicalParentUuid"))
+        parents = (parent for value in self.records.values() for parent in (value.parent, value.logical_parent))
         parent_uuids = {parent for parent in parents if isinstance(parent, str)}
         ends = [uuid for uuid in self.order if uuid not in parent_uuids]
         reached: set[str] = set()
@@ -128,7 +112,7 @@ class _ChainWalk:
                 current = self._parents[current][0]
         return ends
 
-    def _nearest(self, uuid: str, cache: dict[str, str | None], predicate: Callable[[JsonObject], bool]) -> str | None:
+    def _nearest(self, uuid: str, cache: dict[str, str | None], predicate: Callable[[Link], bool]) -> str | None:
         """Return the first record, from this one upward, that satisfies the predicate."""
         path: list[str] = []
         current: str | None = uuid
@@ -143,16 +127,16 @@ class _ChainWalk:
         cache.update(dict.fromkeys(path, nearest))
         return nearest
 
-    def _parent_link(self, uuid: str, value: JsonObject) -> tuple[str | None, str]:
+    def _parent_link(self, uuid: str, value: Link) -> tuple[str | None, str]:
         """Return the parent, and the uuid of the declared parent if that is missing."""
-        parent = declared = value.get("parentUuid", ...)  # null: a root; absent: damage
+        parent = declared = value.parent  # null: a root; absent: damage
         if declared is None or declared is ...:
-            parent = value.get("logicalParentUuid")  # the record before a compaction
+            parent = value.logical_parent
         if isinstance(parent, str):
             if parent in self.records:
                 return parent, ""
             return self._previous_record(uuid, ()), parent
-        if value.get("subtype") == "compact_boundary":
+        if value.is_boundary:
             return self._previous_record(uuid, ()), ""
         return (None, "") if declared is None else (self._previous_record(uuid, ()), "(unnamed)")
 
@@ -201,7 +185,7 @@ class _ChainWalk:
                 parent, missing = self._parents[current]
                 if missing:
                     orphaned = True
-                    if not is_auxiliary(self.records[current], is_subagent=self.is_subagent):
+                    if not self._is_aside(self.records[current]):
                         gaps.append(_missing_parent(current, missing))
                     break
                 current = parent
@@ -210,98 +194,131 @@ class _ChainWalk:
         visible.update(uuid for uuid, verdict in is_orphan.items() if verdict)
         return gaps
 
+    def _is_aside(self, value: Link) -> bool:
+        """Return whether a record belongs to another agent."""
+        return value.is_team or (value.is_side and not self.is_subagent)
+
+    def _reaches(self, uuid: str, targets: set[str]) -> bool:
+        """Return whether a record is one of some others, or descends from one."""
+        seen: set[str] = set()
+        current: str | None = uuid
+        while current is not None and current not in targets and current not in seen:
+            seen.add(current)
+            parent, missing = self._parents[current]
+            current = None if missing else parent
+        return current in targets
+
+    def hide_copies(self, visible: set[str], path: set[str]) -> None:
+        """Hide all but one of the copies of a message.
+
+        Claude Code may write a chain again under a new root, with new uuids. What remains is the
+        copy on the path to the root, else one next to that path, else the newest.
+        """
+        if visible == path and not any(self._parents[uuid][1] for uuid in path):
+            return
+        copies: dict[object, list[str]] = {}
+        for uuid in visible:
+            value = self.records[uuid]
+            if value.is_message and isinstance(value.timestamp, str):
+                response_id = "" if value.response_id.startswith("\0") else value.response_id
+                copies.setdefault((value.timestamp, response_id), []).append(uuid)
+        for group in copies.values():
+            if len(group) > 1:
+                group.sort(key=lambda uuid: (uuid in path, self._reaches(uuid, path), self.positions[uuid]))
+                while group:
+                    kept = self.records[group.pop()]
+                    visible.difference_update([uuid for uuid in group if _is_copy(self.records[uuid], kept)])
+                    group = [uuid for uuid in group if uuid in visible]
+
+    def add_results(self, visible: set[str]) -> None:
+        """Add the results of visible calls, which a walk does not meet if calls were parallel."""
+        callers: dict[str, set[str]] = {}  # call → the responses that claim it
+        caller_of: dict[str, Link] = {}
+        visible_responses: set[str] = set()
+        open_calls: set[str] = set()
+        for uuid, value in self.records.items():
+            for call_id in value.calls:
+                callers.setdefault(call_id, set()).add(value.response_id)
+                caller_of[call_id] = value
+            if uuid in visible:
+                visible_responses.add(value.response_id)
+                open_calls.update(value.calls)
+        results = [value for value in self.records.values() if value.results]
+        for value in results:
+            if value.uuid in visible:
+                open_calls.difference_update(value.results)
+        candidates = [
+            value.uuid for value in results if value.uuid not in visible and not open_calls.isdisjoint(value.results)
+        ]
+        for uuid in sorted(candidates, key=lambda uuid: not self._reaches(uuid, visible)):
+            for call_id in self.records[uuid].results:
+                if call_id not in open_calls or not callers[call_id] <= visible_responses or len(callers[call_id]) > 1:
+                    continue  # with two claimants, the caller is unknown
+                if _is_same_agent(self.records[uuid], caller_of[call_id]):
+                    visible.add(uuid)
+                    open_calls.discard(call_id)
+
+
+def _add_responses(records: dict[str, Link], visible: set[str]) -> None:
+    """Add the other records of each visible response: each of its blocks is a record."""
+    response_records: dict[str, list[str]] = {}
+    for uuid, value in records.items():
+        if value.response_id:
+            response_records.setdefault(value.response_id, []).append(uuid)
+    for uuids in response_records.values():
+        if len(uuids) > 1 and not visible.isdisjoint(uuids):
+            visible.update(uuids)
+
+
+def _is_spoken(value: Link) -> bool:
+    """Return whether a record is more than a note to the model or an error."""
+    return value.is_main() and not (value.is_error or value.is_meta)
+
+
+def _is_copy(first: Link, second: Link) -> bool:
+    """Return whether two records of the same time have the same content."""
+    if first.request_id != second.request_id or list(first.results) != list(second.results):
+        return False
+    return first.content is not None and bool(first.content == second.content)
+
 
 def _missing_parent(uuid: str, parent: str) -> Gap:
     return Gap(uuid, parent, f"parent {parent[:80]} is missing")
 
 
-# --- parallel tools -------------------------------------------------------------------------
-
-
-def _add_parallel_calls(records: dict[str, JsonObject], visible: set[str]) -> None:
-    """Add the other records of each visible response, and the results of its calls."""
-    response_records: dict[str, list[str]] = {}  # response → uuids
-    callers: dict[str, set[str]] = {}  # call → the responses that claim it
-    caller_of: dict[str, JsonObject] = {}
-    for uuid, value in records.items():
-        if value["type"] == "assistant":
-            response_id = response_id_of(value)
-            response_records.setdefault(response_id, []).append(uuid)
-            for call_id in block_values(value, "tool_use", "id"):
-                callers.setdefault(call_id, set()).add(response_id)
-                caller_of[call_id] = value
-    visible_responses = {response for response, uuids in response_records.items() if not visible.isdisjoint(uuids)}
-    for response_id in visible_responses:
-        visible.update(response_records[response_id])
-    answered_calls = {
-        call
-        for uuid in visible
-        if records[uuid]["type"] == "user"
-        for call in block_values(records[uuid], "tool_result", "tool_use_id")
-    }
-    for uuid, value in records.items():
-        if uuid in visible or value["type"] != "user":
-            continue
-        for call_id in block_values(value, "tool_result", "tool_use_id"):
-            claimants = callers.get(call_id, set())
-            if call_id in answered_calls or len(claimants) != 1 or not claimants <= visible_responses:
-                continue  # with two claimants, the caller is unknown
-            if _is_same_agent(value, caller_of[call_id]):
-                visible.add(uuid)
-                answered_calls.add(call_id)
-
-
-def response_id_of(value: JsonObject) -> str:
-    """Return the id of an assistant record's response; a unique one if it names none."""
-    message = value.get("message")
-    message_id = message.get("id") if isinstance(message, dict) else None
-    return message_id if isinstance(message_id, str) else f"\0{value['uuid']}"
-
-
-def block_values(value: JsonObject, kind: str, key: str) -> Iterator[str]:
-    """Yield the strings under a key in the blocks of one type."""
-    for block in content_blocks(value):
-        if block.get("type") == kind and isinstance(block.get(key), str):
-            yield block[key]
-
-
-def _is_same_agent(first: JsonObject, second: JsonObject) -> bool:
-    return first.get("agentId") == second.get("agentId") and bool(first.get("isSidechain")) == bool(
-        second.get("isSidechain")
-    )
+def _is_same_agent(first: Link, second: Link) -> bool:
+    return bool(first.agent_id == second.agent_id) and first.is_side == second.is_side
 
 
 # --- compaction -----------------------------------------------------------------------------
 
 
-def _add_summaries(records: dict[str, JsonObject], visible: set[str], leaf: str) -> None:
+def _add_summaries(records: dict[str, Link], visible: set[str], leaf: str) -> None:
     """Add summaries that the walk bypassed because it entered their preserved records."""
     positions = {uuid: position for position, uuid in enumerate(records)}
     for uuid, value in records.items():
-        if value.get("isCompactSummary") and uuid not in visible and positions[uuid] < positions[leaf]:
-            tail = _preserved_segment(find_boundary(value, records)).get("tailUuid")
+        if value.is_summary and uuid not in visible and positions[uuid] < positions[leaf]:
+            boundary = find_boundary(value, records)
+            tail = _preserved_segment(boundary.details if boundary else None).get("tailUuid")
             if isinstance(tail, str) and tail in visible:
                 visible.add(uuid)
 
 
-def find_boundary(summary: JsonObject, records: Mapping[str, JsonObject]) -> JsonObject:
-    """Return the boundary of a summary; an empty object if it is missing."""
-    parent = summary.get("parentUuid")
-    boundary = records.get(parent) if isinstance(parent, str) else None
-    return boundary if boundary is not None and boundary.get("subtype") == "compact_boundary" else {}
+def find_boundary(summary: Link, records: Mapping[str, Link]) -> Link | None:
+    """Return the boundary of a summary; None if it is missing."""
+    boundary = records.get(summary.parent) if isinstance(summary.parent, str) else None
+    return boundary if boundary is not None and boundary.is_boundary else None
 
 
-def _preserved_segment(boundary: JsonObject) -> JsonObject:
-    details = boundary.get("compactMetadata")
+def _preserved_segment(details: Any) -> JsonObject:
     segment = details.get("preservedSegment") if isinstance(details, dict) else None
     return segment if isinstance(segment, dict) else {}
 
 
-def preserved_uuids(boundary: JsonObject) -> Sequence[str]:
-    """Return the uuids that a boundary names as kept in the context."""
-    details = boundary.get("compactMetadata")
+def preserved_uuids(details: Any) -> Sequence[str]:
+    """Return the uuids that the metadata of a boundary names as kept in the context."""
     messages = details.get("preservedMessages") if isinstance(details, dict) else None
     uuids = messages.get("uuids") if isinstance(messages, dict) else None
     texts = [uuid for uuid in uuids if isinstance(uuid, str)] if isinstance(uuids, list) else []
-    head = _preserved_segment(boundary).get("headUuid")
+    head = _preserved_segment(details).get("headUuid")
     return [*([head] if isinstance(head, str) else []), *texts]

@@ -16,7 +16,7 @@ from uuid import UUID
 
 from everlog.ids import epoch_ms, timestamp
 from everlog.interop.formats.claude.blocks import ToolResult, write_block, write_result
-from everlog.interop.formats.claude.chain import is_chain_record
+from everlog.interop.formats.claude.records import is_chain_record
 from everlog.interop.formats.format_types import derive_id
 from everlog.model import AnyBlock, Compaction, File, Image, Message, Metadata, OtherBlock, Text, Thinking, ToolCall
 

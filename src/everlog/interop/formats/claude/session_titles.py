@@ -7,20 +7,15 @@ the first prompt that is more than a command.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
-from typing import Any
+from collections.abc import Iterable
 
 import msgspec
 
-from everlog.interop.formats.claude.chain import content_blocks, is_auxiliary
+from everlog.interop.formats.claude.records import JsonObject, content_blocks, is_inserted, texts_of
 
 MAX_LENGTH = 200  # characters
 TITLE_KEYS = {"custom-title": "customTitle", "ai-title": "aiTitle", "last-prompt": "lastPrompt", "summary": "summary"}
-_JUNK = re.compile(
-    r"\s*(<local-command-stdout>|<session-start-hook>|<tick>|<goal>|\[Request interrupted by user)"
-    r"|\s*(<ide_(opened_file|selection)>.*?</ide_\3>\s*)+\Z",
-    re.DOTALL,
-)
+_JUNK = re.compile(r"\s*(<local-command-stdout>|<session-start-hook>|<tick>|<goal>|\[Request interrupted by user)")
 _COMMAND = re.compile(r"<command-name>(.*?)</command-name>", re.DOTALL)
 
 
@@ -31,7 +26,7 @@ class Titles(msgspec.Struct, omit_defaults=True, rename={"by_kind": "found"}):
     prompt: str = ""
     command: str = ""
 
-    def add(self, value: Mapping[str, Any], *, is_subagent: bool) -> None:
+    def add(self, value: JsonObject, *, is_subagent: bool) -> None:
         """Add the next record."""
         kind = value.get("type")
         if kind == "user":
@@ -50,7 +45,7 @@ class Titles(msgspec.Struct, omit_defaults=True, rename={"by_kind": "found"}):
         return next(titles, self.prompt or self.command)
 
 
-def find_title(values: Iterable[Mapping[str, Any]], *, is_subagent: bool) -> str:
+def find_title(values: Iterable[JsonObject], *, is_subagent: bool) -> str:
     """Return the title in the records of a file; empty if there is none."""
     titles = Titles()
     for value in values:
@@ -58,23 +53,18 @@ def find_title(values: Iterable[Mapping[str, Any]], *, is_subagent: bool) -> str
     return titles.best()
 
 
-def _find_prompt(value: Mapping[str, Any], is_subagent: bool) -> tuple[str, str]:
+def _find_prompt(value: JsonObject, is_subagent: bool) -> tuple[str, str]:
     """Return the user's prompt in a record, or else its command."""
-    if is_auxiliary(value, is_subagent=is_subagent) or value.get("isCompactSummary"):
+    if value.get("isMeta") or value.get("teamName") or value.get("isCompactSummary"):
         return "", ""
-    message = value.get("message")
-    content = message.get("content") if isinstance(message, dict) else None
-    texts = [content] if isinstance(content, str) else []
-    for block in content_blocks(value):
-        if block.get("type") == "tool_result":
-            return "", ""
-        if block.get("type") == "text" and isinstance(block.get("text"), str):
-            texts.append(block["text"])
-    for text in texts:
+    is_result = any(block.get("type") == "tool_result" for block in content_blocks(value))
+    if is_result or (value.get("isSidechain") and not is_subagent):
+        return "", ""
+    for text in texts_of(value):
         command = _COMMAND.search(text)
         if command:
             return "", command[1]
-        if text.strip() and not _JUNK.match(text):
+        if text.strip() and not _JUNK.match(text) and not is_inserted(text):
             return text, ""
     return "", ""
 

@@ -13,8 +13,9 @@ from typing import Any
 import msgspec
 
 from everlog.interop.formats.claude.blocks import ToolResult, read_content, saved_file_name, write_content
-from everlog.interop.formats.claude.chain import MESSAGE_TYPES, Conversation, find_conversation, is_chain_record
+from everlog.interop.formats.claude.chain import Conversation, find_conversation
 from everlog.interop.formats.claude.entry_builder import EntryBuilder, is_uuid, start_after
+from everlog.interop.formats.claude.records import MESSAGE_TYPES, Link, content_of, is_chain_record, link_of
 from everlog.interop.formats.claude.session_titles import find_title
 from everlog.interop.formats.format_types import ExportedFiles, derive_id, extra_field
 from everlog.interop.formats.jsonl import as_bytes, parse_object
@@ -53,7 +54,9 @@ class _TranscriptWriter:
         self.part_indexes: set[int] = set()  # of records that share the line of an earlier one
         self._find_foreign_lines()
         self.values = [line.value for line in self.foreign_lines.values() if line.value is not None]
-        self.conversation: Conversation = find_conversation(value for value in self.values if is_chain_record(value))
+        self.conversation: Conversation = find_conversation(
+            link_of(value) for value in self.values if is_chain_record(value)
+        )
         self.live_messages = fold(records).messages
         self.live_seqs = {message.seq for message in self.live_messages}
         self.foreign_seqs = {item.seq for line in self.foreign_lines.values() for item in line.items}
@@ -264,6 +267,12 @@ class _TranscriptWriter:
         files = {self.builder.path: b"".join(line + b"\n" for line in self.lines), **self.files}
         losses = tuple(f"{count} {description}" for description, count in sorted(self.losses.items()))
         return ExportedFiles(files, losses)
+
+
+def _link(value: Mapping[str, Any]) -> Link:
+    link = link_of(value)
+    link.content = content_of(value)
+    return link
 
 
 def _foreign_line(record: AnyRecord) -> _ForeignLine | None:

@@ -7,25 +7,29 @@ and every message is visible. For any other record the whole file is needed.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import msgspec
 
-from everlog.interop.formats.claude.chain import (
+from everlog.interop.formats.claude.chain import Conversation, preserved_uuids
+from everlog.interop.formats.claude.entry_builder import boundary_uuid
+from everlog.interop.formats.claude.facts import SideChains
+from everlog.interop.formats.claude.messages import Boundary, UsageCounts, count_usage, read_boundary
+from everlog.interop.formats.claude.records import (
     MESSAGE_TYPES,
     JsonObject,
     block_values,
-    preserved_uuids,
+    content_blocks,
+    content_of,
+    is_api_error,
     response_id_of,
 )
-from everlog.interop.formats.claude.entry_builder import boundary_uuid
-from everlog.interop.formats.claude.messages import UsageCounts, count_usage, iter_tool_calls, read_tokens_before
 from everlog.model import Usage
 
 # The state is written often. Older records hardly ever get children.
 _MAX_RECENT = 128
 _MAX_AUXILIARY = 32
 _ENCODED_NAMES = {
-    "tokens_before": "before",
-    "first_kept": "kept",
     "recent": "near",
     "auxiliary": "aside",
     "response_id": "response",
@@ -36,14 +40,7 @@ _ENCODED_NAMES = {
     "timestamp": "at",
     "git_branch": "branch",
 }
-
-
-class Boundary(msgspec.Struct, frozen=True, rename=_ENCODED_NAMES):
-    """A compaction whose summary has not been read yet."""
-
-    uuid: str
-    tokens_before: int
-    first_kept: str | None  # the first message that stays in the context
+_TEXT_FIELDS = {"cwd": "cwd", "version": "version", "gitBranch": "git_branch", "agentId": "agent_id"}
 
 
 class ConversationTail(msgspec.Struct, omit_defaults=True, rename=_ENCODED_NAMES):
@@ -62,6 +59,7 @@ class ConversationTail(msgspec.Struct, omit_defaults=True, rename=_ENCODED_NAMES
     cwd: str = ""
     version: str = ""
     git_branch: str = ""
+    sides: SideChains | None = None  # if the conversation is one of them
 
     def add(self, value: JsonObject) -> bool | None:
         """Add the next chain record; return whether it is displayed. None: it may be a branch."""
@@ -81,14 +79,15 @@ class ConversationTail(msgspec.Struct, omit_defaults=True, rename=_ENCODED_NAMES
             return False
         if not self.has(parent) and (has_begun or parent is not None):
             return None
-        if value.get("isMeta"):
+        is_error = is_api_error(value)
+        if is_error:
             self._add_auxiliary(uuid)
         elif not self._add_message(value):
             return None
         self.leaf = uuid
         for key, field in _TEXT_FIELDS.items():
             self._set_text(value, key, field)
-        return not value.get("isMeta")
+        return not is_error
 
     def has(self, uuid: object) -> bool:
         """Return whether a child of this record continues the conversation."""
@@ -122,12 +121,12 @@ class ConversationTail(msgspec.Struct, omit_defaults=True, rename=_ENCODED_NAMES
         continues = value.get("parentUuid") is None and self.has(value.get("logicalParentUuid"))
         if self.is_subagent is not None and not continues:
             return None
-        uuid, preserved = value["uuid"], preserved_uuids(value)
+        uuid, preserved = value["uuid"], preserved_uuids(value.get("compactMetadata"))
         if preserved and uuid != boundary_uuid(_anchor_uuid(value)):
             return None  # what Claude Code preserves need not start with a message
         self._restart(uuid)
         self.leaf, first_kept = uuid, preserved[0] if preserved else None
-        self.boundary = Boundary(uuid, read_tokens_before(value), first_kept)
+        self.boundary = read_boundary(uuid, value.get("compactMetadata"), first_kept)
         return False
 
     def _restart(self, uuid: str) -> None:
@@ -147,8 +146,9 @@ class ConversationTail(msgspec.Struct, omit_defaults=True, rename=_ENCODED_NAMES
             else:
                 self._restart(uuid)
                 self.response_id = response_id
-            for call_id, tool in iter_tool_calls(value):
-                self.open_calls[call_id] = (tool, uuid)
+            for block in content_blocks(value):
+                if block.get("type") == "tool_use" and isinstance(block.get("id"), str):
+                    self.open_calls[block["id"]] = (str(block.get("name") or ""), uuid)
                 if len(self.open_calls) > _MAX_RECENT:
                     del self.open_calls[next(iter(self.open_calls))]
         elif result_ids and self._is_answer(value, len(result_ids)):
@@ -161,8 +161,7 @@ class ConversationTail(msgspec.Struct, omit_defaults=True, rename=_ENCODED_NAMES
 
     def _is_answer(self, value: JsonObject, result_count: int) -> bool:
         """Return whether a record has only so many results, of calls of this agent."""
-        content = value["message"]["content"]
-        return len(content) == result_count and (value.get("agentId") or "") == self.agent_id
+        return len(content_of(value) or ()) == result_count and (value.get("agentId") or "") == self.agent_id
 
     def count_usage(self, value: JsonObject) -> Usage | None:
         """Return what a record adds to the usage of its response."""
@@ -172,11 +171,72 @@ class ConversationTail(msgspec.Struct, omit_defaults=True, rename=_ENCODED_NAMES
         return increment
 
 
-_TEXT_FIELDS = {"cwd": "cwd", "version": "version", "gitBranch": "git_branch", "agentId": "agent_id"}
-
-
 def _anchor_uuid(boundary: JsonObject) -> str:
     details = boundary.get("compactMetadata")
     messages = details.get("preservedMessages") if isinstance(details, dict) else None
     anchor = messages.get("anchorUuid") if isinstance(messages, dict) else None
     return anchor if isinstance(anchor, str) else ""
+
+
+def replay_end(values: Sequence[JsonObject], conversation: Conversation) -> ConversationTail:
+    """Return the end of a conversation that was found in all chain records, by replaying it."""
+    positions = {value["uuid"]: position for position, value in enumerate(values)}
+    timestamp = next((value["timestamp"] for value in reversed(values) if isinstance(value.get("timestamp"), str)), "")
+
+    def is_part(position: int) -> bool:
+        value = values[position]
+        if positions[value["uuid"]] != position:
+            return False  # the last record of a uuid counts
+        return value["type"] not in MESSAGE_TYPES or value["uuid"] in conversation.visible
+
+    def replay_from(first: int) -> ConversationTail:
+        tail = ConversationTail()
+        for position in range(first, len(values)):
+            value = values[position]
+            if position == first and value["type"] in MESSAGE_TYPES:
+                value = {**value, "parentUuid": None}  # its parent does not matter here
+            if is_part(position) and tail.add(value):
+                tail.count_usage(value)
+        if conversation.leaf is not None:
+            tail.is_subagent = conversation.is_subagent
+        tail.timestamp = timestamp
+        return tail
+
+    leaf = conversation.leaf
+    if leaf is None:
+        return replay_from(0)
+    messages = [
+        (position, value)
+        for position, value in enumerate(values)
+        if value["type"] in MESSAGE_TYPES and is_part(position) and not is_api_error(value)
+    ]
+    for first in (_last_response_start(messages), positions[leaf]):
+        tail = replay_from(first)
+        if tail.has(leaf):
+            return tail
+    return ConversationTail(leaf=leaf, recent=[leaf], is_subagent=conversation.is_subagent, timestamp=timestamp)
+
+
+def _last_response_start(messages: Sequence[tuple[int, JsonObject]]) -> int:
+    """Return the position of the last response, or else of the last message."""
+    if not messages:
+        return 0
+    last, value = messages[-1]
+    response_ids: set[str] = set()
+    if value["type"] == "assistant":
+        response_ids.add(response_id_of(value))
+    else:
+        call_ids = set(block_values(value, "tool_result", "tool_use_id"))
+        response_ids.update(
+            response_id_of(value)
+            for _, value in messages
+            if value["type"] == "assistant" and not call_ids.isdisjoint(block_values(value, "tool_use", "id"))
+        )
+    return next(
+        (
+            position
+            for position, value in messages
+            if value["type"] == "assistant" and response_id_of(value) in response_ids
+        ),
+        last,
+    )

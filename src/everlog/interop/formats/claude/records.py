@@ -1,0 +1,248 @@
+"""The records of a transcript: decoding as much of a line as a reader needs, and their properties.
+
+The decoders skip the keys that they do not name as fast as a byte search would, so the bulk of a
+transcript (snapshots, requests, raw tool results) costs nothing more, and no line is judged by its
+start.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, TypedDict, cast
+
+import msgspec
+
+from everlog.interop.formats.format_types import MAX_LINE_BYTES, Line
+from everlog.interop.formats.jsonl import Row, is_too_deep, parse_records
+
+CHAIN_TYPES = frozenset({"user", "assistant", "system", "attachment", "progress"})
+MESSAGE_TYPES = frozenset({"user", "assistant"})
+SYNTHETIC_MODEL = "<synthetic>"  # of answers that Claude Code wrote itself
+JsonObject = Mapping[str, Any]
+# What Claude Code wrote in the place of an answer, before it marked such records.
+_API_ERROR = re.compile(
+    r"\s*(API Error|You've (hit|reached) your|Claude (AI )?usage limit reached|[^.\n]{0,30}limit reached"
+    r"|Invalid API key|Credit balance is too low|Prompt is too long|Please run /login|Not logged in"
+    r"|OAuth token|Failed to authenticate|Request timed out|Connection error|Overloaded)"
+)
+# A block that Claude Code inserted in the user's name; atomic, so that matching takes linear time.
+_INSERTED = re.compile(
+    r"\s*(?:(?>(?><(command-(?:name|message|args|contents)|local-command-(?:stdout|stderr|caveat)|bash-(?:stdout|stderr)"
+    r"|task-notification|ide_(?:opened_file|selection|diagnostics)|system-reminder|session-start-hook"
+    r"|user-prompt-submit-hook|tick|goal)\b[^>]*>.*?</\1>)\s*)+|\[Request interrupted by user[^\]]*\]\s*)\Z",
+    re.DOTALL,
+)
+
+
+class _Block(msgspec.Struct, gc=False):
+    type: Any = None
+
+
+class ListedMessage(msgspec.Struct, gc=False):
+    """What a listing reads of a message."""
+
+    content: str | list[_Block] | None = None
+    model: Any = None
+
+
+# The keys that are read. Of any type: a wrong type in one must not cost the record.
+
+
+class ListedRecord(msgspec.Struct, gc=False):
+    """What a listing reads of a record."""
+
+    type: Any = None
+    uuid: Any = None
+    sessionId: Any = None
+    isSidechain: Any = None
+    teamName: Any = None
+    isCompactSummary: Any = None
+    isApiErrorMessage: Any = None
+    timestamp: Any = None
+    cwd: Any = None
+    message: ListedMessage | None = None
+
+
+class _ConversationRecord(TypedDict, total=False):
+    type: Any
+    uuid: Any
+    parentUuid: Any
+    logicalParentUuid: Any
+    agentId: Any
+    isSidechain: Any
+    teamName: Any
+    isMeta: Any
+    isCompactSummary: Any
+    isApiErrorMessage: Any
+    subtype: Any
+    compactMetadata: Any
+    timestamp: Any
+    cwd: Any
+    version: Any
+    gitBranch: Any
+    requestId: Any
+    message: Any
+
+
+decode_listed: Callable[[bytes], ListedRecord] = msgspec.json.Decoder(ListedRecord).decode
+_decode_conversation = cast("Callable[[bytes], Any]", msgspec.json.Decoder(_ConversationRecord).decode)
+_decode_all: Callable[[bytes], Any] = msgspec.json.Decoder().decode
+
+
+def listed(value: JsonObject) -> ListedRecord:
+    """Return what a listing reads of a record that was decoded as a whole."""
+    try:
+        return msgspec.convert(value, ListedRecord)
+    except msgspec.ValidationError:  # of the content only: all other keys may have any type
+        content = content_of(value)
+        if isinstance(content, list):
+            content = [{"type": block.get("type")} if isinstance(block, dict) else {} for block in content]
+        message = value.get("message")
+        model = message.get("model") if isinstance(message, dict) else None
+        return msgspec.convert({**value, "message": {"content": content, "model": model}}, ListedRecord)
+
+
+# A record, or damage, in a line: its offset in the file; its value, or None; its bytes; its row unless
+# the line is exactly one record.
+Entry = tuple[int, "dict[str, Any] | None", bytes, "Row | None"]
+
+
+def iter_entries(lines: Iterable[Line], path: str = "", *, whole: bool) -> Iterator[Entry]:
+    """Yield the records and the damage in some lines, as `jsonl.parse_records` finds them.
+
+    Without `whole`, records lack the keys that a conversation does not need.
+    """
+    decode = _decode_all if whole else _decode_conversation
+    for line in lines:
+        start, data, _ = line
+        try:
+            value = decode(data)
+        except (ValueError, RecursionError):
+            value = None
+        if type(value) is dict and len(data) <= MAX_LINE_BYTES:
+            is_checked = whole or value.get("type") in ("user", "assistant")
+            if not (is_checked and is_too_deep(data, value)):
+                yield start, value, data, None
+                continue
+        for row in parse_records((line,), path):
+            yield row.start, row.value, row.data, row
+
+
+class Link(msgspec.Struct, gc=False):
+    """What the place of a chain record in the conversation depends on."""
+
+    uuid: str
+    is_message: bool
+    is_side: bool  # on a side chain
+    is_team: bool  # of another agent's team
+    is_meta: bool  # Claude Code wrote it
+    is_error: bool  # in the place of an answer
+    is_summary: bool
+    parent: Any  # Ellipsis: not named; None: a root
+    logical_parent: Any  # of a boundary: the record before the compaction
+    timestamp: Any
+    agent_id: Any
+    request_id: Any = None
+    response_id: str = ""
+    calls: Sequence[str] = ()  # ids of the tool calls in it
+    results: Sequence[str] = ()  # ids of the calls that it answers
+    is_boundary: bool = False
+    details: Any = None  # of a boundary
+    content: Any = None  # in any form that is equal for copies of the record
+
+    def is_main(self, *, is_subagent: bool = False) -> bool:
+        """Return whether it is a message or an error of this transcript, not of another agent."""
+        return self.is_message and not (self.is_team or (self.is_side and not is_subagent))
+
+
+def link_of(value: JsonObject) -> Link:
+    """Return the link of a chain record, without its content."""
+    get = value.get
+    kind = value["type"]
+    is_message = kind in MESSAGE_TYPES
+    link = Link(
+        value["uuid"],
+        is_message,
+        bool(get("isSidechain")),
+        bool(get("teamName")),
+        bool(get("isMeta")),
+        False,
+        bool(get("isCompactSummary")),
+        get("parentUuid", ...),
+        get("logicalParentUuid"),
+        get("timestamp"),
+        get("agentId"),
+    )
+    if kind == "assistant":
+        link.response_id, link.request_id = response_id_of(value), get("requestId")
+        link.calls, link.is_error = block_values(value, "tool_use", "id"), is_api_error(value)
+    elif is_message:
+        link.results = block_values(value, "tool_result", "tool_use_id")
+    elif get("subtype") == "compact_boundary":
+        link.is_boundary, link.details = True, get("compactMetadata")
+    return link
+
+
+def is_chain_record(value: JsonObject) -> bool:
+    """Return whether a record is part of the chain."""
+    kind = value.get("type")
+    return isinstance(kind, str) and kind in CHAIN_TYPES and isinstance(value.get("uuid"), str)
+
+
+def is_api_error(value: JsonObject) -> bool:
+    """Return whether a record says that the API gave no answer; it is not part of the context."""
+    if value.get("type") != "assistant":
+        return False
+    message = value.get("message")
+    if value.get("isApiErrorMessage") is True:
+        return True
+    if not isinstance(message, dict) or message.get("model") != SYNTHETIC_MODEL:
+        return False
+    content = message.get("content")
+    texts = [content] if isinstance(content, str) else [block.get("text") for block in content_blocks(value)]
+    return bool(texts) and isinstance(texts[0], str) and _API_ERROR.match(texts[0]) is not None
+
+
+def content_of(value: JsonObject) -> str | list[Any] | None:
+    """Return the content of a record's message; None if it is missing or unreadable."""
+    message = value.get("message")
+    content = message.get("content") if type(message) is dict else None
+    return content if type(content) is str or type(content) is list else None
+
+
+def content_blocks(value: JsonObject) -> Sequence[JsonObject]:
+    """Return the blocks of a record's message that are objects."""
+    content = content_of(value)
+    return [item for item in content if isinstance(item, dict)] if isinstance(content, list) else ()
+
+
+def block_values(value: JsonObject, kind: str, key: str) -> Sequence[str]:
+    """Return the strings under a key in the blocks of one type."""
+    content = content_of(value)
+    if type(content) is not list:
+        return ()
+    found = [
+        block[key]
+        for block in content
+        if type(block) is dict and block.get("type") == kind and isinstance(block.get(key), str)
+    ]
+    return found or ()
+
+
+def texts_of(value: JsonObject) -> Sequence[str]:
+    """Return the texts in a record's message."""
+    content = content_of(value)
+    return [content] if isinstance(content, str) else block_values(value, "text", "text")
+
+
+def is_inserted(text: str) -> bool:
+    """Return whether Claude Code wrote a text in the user's name: no word of it is the user's."""
+    return text.lstrip()[:1] in ("<", "[") and _INSERTED.match(text) is not None
+
+
+def response_id_of(value: JsonObject) -> str:
+    """Return the id of an assistant record's response; a unique one if it names none."""
+    message = value.get("message")
+    message_id = message.get("id") if isinstance(message, dict) else None
+    return message_id if isinstance(message_id, str) else f"\0{value['uuid']}"
