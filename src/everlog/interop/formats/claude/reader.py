@@ -284,7 +284,8 @@ class TranscriptReader(SessionReader):
 
     def _add_again(self) -> None:
         """Make all items again: later records changed what earlier ones are."""
-        self._has_side = False
+        links = [place.link for place in self.last_places.values() if place.link is not None]
+        self._has_main, self._has_side = any(link.is_message and not link.is_side for link in links), False
         self._restart()
         for start, value, data, row in self._read_entries:
             if self._is_full:
