@@ -132,13 +132,13 @@ def test_what_the_api_would_refuse_is_left_out_and_told() -> None:
         [{"type": "redacted_thinking", "data": "x"}, {"type": "text", "text": "more"}],
     ]
     assert written.losses == (
-        "1 blocks of an unknown type",
-        "2 events of kind turn_end",
-        "1 files of a type that Claude Code cannot store",
-        "1 images from the model",
-        "2 messages without any writable content",
-        "1 results of calls that are not in the log",
-        "2 thinking blocks without a signature",
+        "block of an unknown type: 1",
+        "event turn_end: 2",
+        "file of a type that Claude Code cannot store: 1",
+        "image from the model: 1",
+        "message without any writable content: 2",
+        "result of a call that is not in the log: 1",
+        "thinking block without a signature: 2",
     )
 
 
@@ -252,7 +252,7 @@ def test_a_branch_that_we_show_again_is_told() -> None:
     records += stored(Tombstone(restores=(2,)), after=len(records))
     written = claude.write(META, records)
     assert objects(written) == session.objects
-    assert written.losses == ("1 messages of an abandoned branch that are live here",)
+    assert written.losses == ("message of an abandoned branch that is live here: 1",)
 
 
 def test_a_name_that_we_gave_is_written_as_a_title_and_theirs_is_not_repeated() -> None:

@@ -80,6 +80,10 @@ def encode_record(state: TailState, log: MirrorLog, record: AnyRecord) -> FileEd
     """Return the edit that appends a record."""
     if isinstance(record, Event):
         return FileEdit()
+    if log.transcript.branch:
+        raise UnsupportedError(
+            "a side chain in the transcript of another session cannot be continued", hint=_IMPORT_HINT
+        )
     if isinstance(record, Message):
         return FileEdit(lines=tuple(map(_encode, _RecordEncoder(state, log).encode_message(record))))
     if isinstance(record, Compaction):

@@ -18,14 +18,34 @@ from everlog.ids import epoch_ms, timestamp
 from everlog.interop.formats.claude.blocks import ToolResult, write_block, write_result
 from everlog.interop.formats.claude.records import is_chain_record
 from everlog.interop.formats.format_types import derive_id
-from everlog.model import AnyBlock, Compaction, File, Image, Message, Metadata, OtherBlock, Text, Thinking, ToolCall
+from everlog.model import (
+    PROGRAM,
+    AnyBlock,
+    Compaction,
+    File,
+    Image,
+    Message,
+    Metadata,
+    OtherBlock,
+    Text,
+    Thinking,
+    ToolCall,
+)
 
 VERSION = "2.1.325"  # of Claude Code, unless an earlier record names another
-UNSIGNED = "thinking blocks without a signature"  # the API rejects these
+UNSIGNED = "thinking block without a signature"  # the API rejects these
 _UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 _TIMESTAMP = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z")
 _CALL_ID = re.compile(r"[A-Za-z0-9_-]{1,64}")
-_STOP_REASONS = frozenset({"end_turn", "tool_use", "max_tokens", "stop_sequence", "refusal", "pause_turn"})
+_TOOL_NAME = re.compile(r"[A-Za-z0-9_-]{1,128}")
+_API_STOP_REASONS = ("end_turn", "tool_use", "max_tokens", "stop_sequence", "refusal", "pause_turn")
+# Stop reasons of any program → that of the API.
+STOP_REASONS = {reason: reason for reason in _API_STOP_REASONS} | {
+    "stop": "end_turn",
+    "toolUse": "tool_use",
+    "tool_calls": "tool_use",
+    "length": "max_tokens",
+}
 
 
 def is_uuid(text: str) -> bool:
@@ -126,21 +146,22 @@ class EntryBuilder:
             return self._build_record(message.id, position, message.timestamp, fields)
         content = _writable_blocks(message.content, message.role, losses)
         if not content:
-            losses["messages without any writable content"] += 1
+            losses["message without any writable content"] += 1
             return None
         if message.role == "user":
             single_text = content[0].text if len(content) == 1 and isinstance(content[0], Text) else None
             user_content = [write_block(block) for block in content] if single_text is None else single_text
             fields = {"type": "user", "message": {"role": "user", "content": user_content}}
+            if message.sender == PROGRAM:
+                fields["isMeta"] = True
             return self._build_record(message.id, position, message.timestamp, fields)
         fields = {"type": "assistant", "message": self._assistant_message(message, content, position)}
         return self._build_record(message.id, position, message.timestamp, fields)
 
     def _assistant_message(self, message: Message, content: Sequence[AnyBlock], position: object) -> dict[str, Any]:
         """Return an assistant message as the API returns it."""
-        usage, stop_reason = message.usage, message.stop_reason
-        if stop_reason not in _STOP_REASONS:
-            stop_reason = "tool_use" if message.tool_calls else "end_turn"
+        usage = message.usage
+        stop_reason = STOP_REASONS.get(message.stop_reason or "", "tool_use" if message.tool_calls else "end_turn")
         message_id = derive_id(f"claude {self._metadata.id}", f"{position} message")
         return {
             "id": f"msg_{message_id.replace('-', '')}",
@@ -206,11 +227,11 @@ def _writable_blocks(content: Sequence[AnyBlock], role: str, losses: Counter[str
         elif _is_signed(block) and role == "assistant":
             blocks.append(block)
         elif isinstance(block, ToolCall) and role == "assistant":
-            blocks.append(ToolCall(safe_call_id(block.id), block.name, block.arguments))
+            blocks.append(ToolCall(safe_call_id(block.id), safe_tool_name(block.name), block.arguments))
         elif isinstance(block, Image | File) and role == "user" and write_block(block):
             blocks.append(block)
         else:
-            losses[_BLOCK_NAMES.get(type(block), "blocks of an unknown type")] += 1
+            losses[_BLOCK_NAMES.get(type(block), "block of an unknown type")] += 1
     return tuple(blocks)
 
 
@@ -223,15 +244,22 @@ def _is_signed(block: AnyBlock) -> bool:
 
 _BLOCK_NAMES: dict[type, str] = {
     Thinking: UNSIGNED,
-    Image: "images from the model",
-    File: "files of a type that Claude Code cannot store",
+    Image: "image from the model",
+    File: "file of a type that Claude Code cannot store",
 }
 
 
 def safe_call_id(text: str) -> str:
     """Return a call id in characters that the API accepts; stable, so results still match."""
-    if _CALL_ID.fullmatch(text):
-        return text
+    return text if _CALL_ID.fullmatch(text) else _safe_name(text)
+
+
+def safe_tool_name(text: str) -> str:
+    """Return a tool name in characters that the API accepts; the same one for every call."""
+    return text if _TOOL_NAME.fullmatch(text) else _safe_name(text)
+
+
+def _safe_name(text: str) -> str:
     letters = re.sub(r"[^A-Za-z0-9_-]", "_", text)[:40]
     return f"{letters}_{sha256(text.encode('utf-8', 'replace')).hexdigest()[:16]}"
 

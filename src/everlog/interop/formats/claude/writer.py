@@ -15,10 +15,12 @@ import msgspec
 from everlog.interop.formats.claude.blocks import ToolResult, read_content, saved_file_name, write_content
 from everlog.interop.formats.claude.chain import Conversation, find_conversation
 from everlog.interop.formats.claude.entry_builder import EntryBuilder, is_uuid, start_after
+from everlog.interop.formats.claude.losses import count_compaction, count_message, count_metadata
 from everlog.interop.formats.claude.records import MESSAGE_TYPES, Link, content_of, is_chain_record, link_of
 from everlog.interop.formats.claude.session_titles import find_title
 from everlog.interop.formats.format_types import ExportedFiles, derive_id, extra_field
 from everlog.interop.formats.jsonl import as_bytes, parse_object
+from everlog.interop.formats.writer import Losses
 from everlog.log.fold import fold
 from everlog.log.tool_pairs import ToolPairs, make_missing_result, pair_results
 from everlog.model import AnyRecord, Compaction, Event, Message, Metadata, Rewind, ToolCall
@@ -76,7 +78,7 @@ class _TranscriptWriter:
         self.builder = EntryBuilder(metadata, start_after(metadata, self.values, session_id))
         self.lines: list[bytes] = []
         self.files: dict[str, bytes] = {}
-        self.losses: Counter[str] = Counter()
+        self.losses = Losses()
         self.early_results: set[int] = set()  # seqs of results moved up to their call
         self.open_calls: list[tuple[Message, ToolCall]] = []
         self.open_response_id: object = None  # the response of these calls
@@ -109,6 +111,7 @@ class _TranscriptWriter:
         if self._is_removed(line, record) and uuid is not None:
             parent = value.get("parentUuid") or value.get("logicalParentUuid")
             self.removed_parents[uuid] = parent if isinstance(parent, str) else None
+            self.losses.add("message that is hidden or was rewound", len(line.items))
             return
         changed = self._without_removed(self._relink(value), line)
         is_unchanged = changed is value and line.raw is not None
@@ -120,7 +123,7 @@ class _TranscriptWriter:
             self.builder.leaf = uuid
             self._note_open_calls(value, line.items)
         elif any(item.seq in self.live_seqs for item in line.items):
-            self.losses["messages of an abandoned branch that are live here"] += 1
+            self.losses.add("message of an abandoned branch that is live here")
 
     def _note_open_calls(self, value: Mapping[str, Any], items: Sequence[Message]) -> None:
         """Note the calls of the last response that have no result."""
@@ -203,12 +206,14 @@ class _TranscriptWriter:
     # --- new records ------------------------------------------------------------------------
 
     def _write_new_message(self, message: Message) -> None:
+        if message.seq not in self.live_seqs:
+            self.losses.add("message that is hidden or was rewound")
         if message.seq not in self.live_seqs or message.seq in self.early_results:
             return
         position = self.positions[message.seq]
         if message.role == "toolResult":
             if position not in self.pairs.caller:
-                self.losses["results of calls that are not in the log"] += 1
+                self.losses.add("result of a call that is not in the log")
                 return
             caller = self.live_messages[self.pairs.caller[position]]
             self._add_entry(message, self.uuids.get(caller.seq))
@@ -229,8 +234,12 @@ class _TranscriptWriter:
         self.open_calls = []
 
     def _add_entry(self, message: Message, caller_uuid: str | None, position: str | None = None) -> None:
-        entry = self.builder.build_message(message, caller_uuid, position or message.seq, self.losses)
+        lost_blocks: Counter[str] = Counter()
+        entry = self.builder.build_message(message, caller_uuid, position or message.seq, lost_blocks)
+        for description, count in lost_blocks.items():
+            self.losses.add(description, count)
         if entry is not None:
+            count_message(self.losses, message)
             self.lines.append(_encode(entry))
             if message.seq:
                 self.uuids[message.seq] = entry["uuid"]
@@ -239,6 +248,7 @@ class _TranscriptWriter:
         if record.seq not in self.active_compactions:
             return
         self._answer_open_calls()
+        count_compaction(self.losses, record)
         kept_seqs = [m.seq for m in self.live_messages if record.first_kept_seq <= m.seq < record.seq]
         uuids = [self.uuids[seq] for seq in kept_seqs if self.uuids.get(seq)]
         for entry in self.builder.build_compaction(record, list(dict.fromkeys(uuids)), record.seq):
@@ -257,16 +267,14 @@ class _TranscriptWriter:
                 self._write_new_message(record)
             elif isinstance(record, Compaction):
                 self._write_compaction(record)
-            elif isinstance(record, Event):
-                self.losses[f"events of kind {record.kind}"] += 1
-            elif record.record_type not in ("meta", "tombstone", "rewind"):
-                self.losses[f"records of type {record.record_type}"] += 1
+            else:
+                self.losses.count_record(record)
         session_title = (self.metadata.title or "").strip()
         if session_title and session_title != find_title(self.values, is_subagent=self.conversation.is_subagent):
             self.lines.append(_encode(self.builder.build_title(session_title)))
         files = {self.builder.path: b"".join(line + b"\n" for line in self.lines), **self.files}
-        losses = tuple(f"{count} {description}" for description, count in sorted(self.losses.items()))
-        return ExportedFiles(files, losses)
+        count_metadata(self.losses, self.metadata, has_records=bool(self.builder.leaf or self.values))
+        return ExportedFiles(files, self.losses.describe())
 
 
 def _link(value: Mapping[str, Any]) -> Link:
