@@ -76,6 +76,7 @@ class _ChainWalk:
             self._previous[index] = nearest
             if is_subagent or not (value.is_side or value.is_team):
                 nearest = index
+        self._copies: set[str] = set()  # hidden because another copy is visible
         self._parents = {uuid: self._parent_link(uuid, value) for uuid, value in records.items()}
 
     def find_leaf(self) -> str | None:
@@ -222,13 +223,21 @@ class _ChainWalk:
             if value.is_message and isinstance(value.timestamp, str):
                 response_id = "" if value.response_id.startswith("\0") else value.response_id
                 copies.setdefault((value.timestamp, response_id), []).append(uuid)
+        old_responses: set[str] = set()  # with a record in another copy of the chain
         for group in copies.values():
             if len(group) > 1:
                 group.sort(key=lambda uuid: (uuid in path, self._reaches(uuid, path), self.positions[uuid]))
-                while group:
-                    kept = self.records[group.pop()]
-                    visible.difference_update([uuid for uuid in group if _is_copy(self.records[uuid], kept)])
-                    group = [uuid for uuid in group if uuid in visible]
+            while len(group) > 1:
+                kept = self.records[group.pop()]
+                hidden = [uuid for uuid in group if _is_copy(self.records[uuid], kept)]
+                old_responses.update(self.records[uuid].response_id for uuid in hidden)
+                self._copies.update(hidden)
+                visible.difference_update(hidden)
+                group = [uuid for uuid in group if uuid in visible]
+        old_responses.discard("")
+        if old_responses:
+            responses = [uuid for uuid in visible if self.records[uuid].response_id in old_responses]
+            visible.difference_update([uuid for uuid in responses if not self._reaches(uuid, path)])
 
     def add_results(self, visible: set[str]) -> None:
         """Add the results of visible calls, which a walk does not meet if calls were parallel."""
@@ -248,7 +257,11 @@ class _ChainWalk:
             if value.uuid in visible:
                 open_calls.difference_update(value.results)
         candidates = [
-            value.uuid for value in results if value.uuid not in visible and not open_calls.isdisjoint(value.results)
+            value.uuid
+            for value in results
+            if value.uuid not in visible
+            and not open_calls.isdisjoint(value.results)
+            and not (self._copies and self._reaches(value.uuid, self._copies))
         ]
         for uuid in sorted(candidates, key=lambda uuid: not self._reaches(uuid, visible)):
             for call_id in self.records[uuid].results:

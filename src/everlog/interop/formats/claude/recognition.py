@@ -43,7 +43,7 @@ _AUXILIARY_TYPES = frozenset(
 )
 # Keys of look-alikes: Cersei's records, and those of Qwen Code.
 _FOREIGN_KEYS = frozenset({"session_id", "systemPayload", "usageMetadata", "toolCallResult"})
-_TORN_RECORD = re.compile(rb'"(?:parentUuid|isSidechain)":.*"(?:isSidechain|sessionId|userType)":', re.DOTALL)
+_TORN_RECORD = re.compile(rb'"parentUuid":.*"isSidechain":|"isSidechain":.*"parentUuid":', re.DOTALL)
 _TORN_AUXILIARY = re.compile(rb'\{"type":"([a-z-]+)",.*"sessionId":"', re.DOTALL)
 
 
