@@ -181,62 +181,34 @@ def _anchor_uuid(boundary: JsonObject) -> str:
 def replay_end(values: Sequence[JsonObject], conversation: Conversation) -> ConversationTail:
     """Return the end of a conversation that was found in all chain records, by replaying it."""
     positions = {value["uuid"]: position for position, value in enumerate(values)}
-    timestamp = next((value["timestamp"] for value in reversed(values) if isinstance(value.get("timestamp"), str)), "")
-
-    def is_part(position: int) -> bool:
-        value = values[position]
-        if positions[value["uuid"]] != position:
-            return False  # the last record of a uuid counts
-        return value["type"] not in MESSAGE_TYPES or value["uuid"] in conversation.visible
-
-    def replay_from(first: int) -> ConversationTail:
-        tail = ConversationTail()
-        for position in range(first, len(values)):
-            value = values[position]
-            if position == first and value["type"] in MESSAGE_TYPES:
-                value = {**value, "parentUuid": None}  # its parent does not matter here
-            if is_part(position) and tail.add(value):
-                tail.count_usage(value)
-        if conversation.leaf is not None:
-            tail.is_subagent = conversation.is_subagent
-        tail.timestamp = timestamp
-        return tail
-
-    leaf = conversation.leaf
-    if leaf is None:
-        return replay_from(0)
-    messages = [
-        (position, value)
+    parts = [
+        value
         for position, value in enumerate(values)
-        if value["type"] in MESSAGE_TYPES and is_part(position) and not is_api_error(value)
+        if positions[value["uuid"]] == position
+        and (value["type"] not in MESSAGE_TYPES or value["uuid"] in conversation.visible)
     ]
-    for first in (_last_response_start(messages), positions[leaf]):
-        tail = replay_from(first)
-        if tail.has(leaf):
-            return tail
-    return ConversationTail(leaf=leaf, recent=[leaf], is_subagent=conversation.is_subagent, timestamp=timestamp)
-
-
-def _last_response_start(messages: Sequence[tuple[int, JsonObject]]) -> int:
-    """Return the position of the last response, or else of the last message."""
-    if not messages:
-        return 0
-    last, value = messages[-1]
-    response_ids: set[str] = set()
-    if value["type"] == "assistant":
-        response_ids.add(response_id_of(value))
+    start, leaf_position, response_id = 0, len(parts), ""
+    for position, value in enumerate(parts):
+        if value["uuid"] == conversation.leaf:
+            leaf_position = position
+        if value["type"] == "assistant" and response_id_of(value) != response_id and not is_api_error(value):
+            start, response_id = position, response_id_of(value)
+        elif value["type"] == "user" and not block_values(value, "tool_result", "tool_use_id"):
+            start = position
+    tail = ConversationTail()
+    for first in (start, leaf_position):
+        tail = ConversationTail()
+        for position, value in enumerate(parts[first:]):
+            if not position and value["type"] in MESSAGE_TYPES:
+                value = {**value, "parentUuid": None}  # it does not matter here
+            if tail.add(value):
+                tail.count_usage(value)
+        if conversation.leaf is None or tail.has(conversation.leaf):
+            break
     else:
-        call_ids = set(block_values(value, "tool_result", "tool_use_id"))
-        response_ids.update(
-            response_id_of(value)
-            for _, value in messages
-            if value["type"] == "assistant" and not call_ids.isdisjoint(block_values(value, "tool_use", "id"))
-        )
-    return next(
-        (
-            position
-            for position, value in messages
-            if value["type"] == "assistant" and response_id_of(value) in response_ids
-        ),
-        last,
-    )
+        tail = ConversationTail(leaf=conversation.leaf or "", recent=[conversation.leaf or ""])
+    if conversation.leaf is not None:
+        tail.is_subagent = conversation.is_subagent
+    timestamps = (value.get("timestamp") for value in reversed(values))
+    tail.timestamp = next((timestamp for timestamp in timestamps if isinstance(timestamp, str)), "")
+    return tail

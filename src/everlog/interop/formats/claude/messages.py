@@ -123,7 +123,7 @@ def count_usage(value: JsonObject, counts: dict[str, UsageCounts]) -> Usage | No
     totals: Any = tuple([_token_count(raw_usage.get(key)) for key in _COUNTS])
     message_id = value["message"].get("id")
     if message_id:
-        key = repr((message_id, value.get("requestId")))
+        key = f"{message_id} {value.get('requestId')}"
         before = counts.get(key)
         if before is None:
             counts[key] = totals

@@ -102,8 +102,8 @@ class TranscriptReader(SessionReader):
             self._scan(lines)
             return
         entries: Iterable[Entry] = iter_entries(lines, path, whole=self._is_full)
-        if self._is_full or self.transcript.branch:
-            entries = self._select(entries)
+        if self.transcript.branch:
+            entries = (entry for entry in entries if self._is_selected(entry[1] or {}))
         if self.whole:
             self.load(entries)
             return
@@ -136,22 +136,9 @@ class TranscriptReader(SessionReader):
     def _is_selected(self, value: JsonObject) -> bool:
         """Return whether a record is read: with a branch, only its own. Finds the branches."""
         branch = self.transcript.branch
-        is_side = bool(value.get("isSidechain")) and is_chain_record(value)
-        return (self._sides.add(value) == branch if is_side else False) or not branch
-
-    def _select(self, entries: Iterable[Entry]) -> Iterator[Entry]:
-        branch, sides = self.transcript.branch, self._sides
-        for entry in entries:
-            value = entry[1]
-            if value is not None and value.get("isSidechain") and is_chain_record(value):
-                found = sides.add(value)
-                if not branch:
-                    self.side_entries.setdefault(found, []).append(entry)
-                elif found != branch:
-                    continue
-            elif branch:
-                continue
-            yield entry
+        if not value.get("isSidechain") or not is_chain_record(value):
+            return not branch
+        return self._sides.add(value) == branch or not branch
 
     # --- new lines
 
@@ -215,6 +202,8 @@ class TranscriptReader(SessionReader):
                 self.damage.append(DamagedBytes(row.path, row.start, row.end, row.problem))
             if value is not None:
                 self._fold.add(listed(value), value)
+                if value.get("isSidechain") and is_chain_record(value):
+                    self.side_entries.setdefault(self._sides.add(value), []).append(entry)
             self._add(entry)
         self.facts = self._fold.result(self.transcript.branch)
 

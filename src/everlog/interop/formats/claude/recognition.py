@@ -12,34 +12,10 @@ from everlog.interop.formats.jsonl import parse_records
 # Keys of its lines that hardly any other program uses.
 KEYS = frozenset({"parentUuid", "isSidechain", "userType", "gitBranch", "toolUseResult", "isMeta", "leafUuid"})
 # Types of records outside the chain by which a file is recognised; other types are kept too.
-_AUXILIARY_TYPES = frozenset(
-    {
-        "queue-operation",
-        "last-prompt",
-        "mode",
-        "tools-used",
-        "atis-latch",
-        "cost-state",
-        "api-request",
-        "api-request-shape",
-        "api-request-blob",
-        "custom-title",
-        "ai-title",
-        "tag",
-        "agent-name",
-        "agent-color",
-        "agent-setting",
-        "permission-mode",
-        "memory-mode",
-        "pr-link",
-        "worktree-state",
-        "bridge-session",
-        "frame-link",
-        "fork-context-ref",
-        "content-replacement",
-        "file-history-snapshot",
-        "file-history-delta",
-    }
+_AUXILIARY_TYPE = re.compile(
+    r"queue-operation|last-prompt|mode|tools-used|atis-latch|cost-state|api-request(-shape|-blob)?|custom-title"
+    r"|ai-title|tag|agent-(name|color|setting)|permission-mode|memory-mode|pr-link|worktree-state|bridge-session"
+    r"|frame-link|fork-context-ref|content-replacement|file-history-(snapshot|delta)"
 )
 # Keys of look-alikes: Cersei's records, and those of Qwen Code.
 _FOREIGN_KEYS = frozenset({"session_id", "systemPayload", "usageMetadata", "toolCallResult"})
@@ -76,7 +52,11 @@ def _is_record(value: JsonObject) -> bool:
         return "parentUuid" in value and "sessionId" in value
     if kind == "summary":
         return "leafUuid" in value
-    return isinstance(kind, str) and kind in _AUXILIARY_TYPES and ("sessionId" in value or "messageId" in value)
+    return (
+        isinstance(kind, str)
+        and _AUXILIARY_TYPE.fullmatch(kind) is not None
+        and ("sessionId" in value or "messageId" in value)
+    )
 
 
 def _is_foreign(value: JsonObject) -> bool:
@@ -87,7 +67,7 @@ def _is_foreign(value: JsonObject) -> bool:
 def _is_torn_record(data: bytes) -> bool:
     """Return whether damage looks like the beginning of a record of Claude Code, not of a look-alike."""
     auxiliary = _TORN_AUXILIARY.match(data)
-    is_auxiliary = auxiliary is not None and auxiliary[1].decode() in _AUXILIARY_TYPES
+    is_auxiliary = auxiliary is not None and _AUXILIARY_TYPE.fullmatch(auxiliary[1].decode()) is not None
     return (is_auxiliary or _TORN_RECORD.search(data) is not None) and not any(
         b'"%b":' % key.encode() in data for key in _FOREIGN_KEYS
     )

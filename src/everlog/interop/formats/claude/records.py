@@ -194,14 +194,13 @@ def is_api_error(value: JsonObject) -> bool:
     """Return whether a record says that the API gave no answer; it is not part of the context."""
     if value.get("type") != "assistant":
         return False
-    message = value.get("message")
     if value.get("isApiErrorMessage") is True:
         return True
-    if not isinstance(message, dict) or message.get("model") != SYNTHETIC_MODEL:
+    message = value.get("message")
+    if type(message) is not dict or message.get("model") != SYNTHETIC_MODEL:
         return False
-    content = message.get("content")
-    texts = [content] if isinstance(content, str) else [block.get("text") for block in content_blocks(value)]
-    return bool(texts) and isinstance(texts[0], str) and _API_ERROR.match(texts[0]) is not None
+    texts = texts_of(value)
+    return bool(texts) and _API_ERROR.match(texts[0]) is not None
 
 
 def content_of(value: JsonObject) -> str | list[Any] | None:
