@@ -57,8 +57,9 @@ def find_conversation(chain: Iterable[Link]) -> Conversation:
     _add_responses(records, visible)
     walk.hide_copies(visible, path)
     walk.add_results(visible)
-    gaps += walk.add_orphans(visible)
-    walk.hide_copies(visible, path)
+    if orphan_gaps := walk.add_orphans(visible):
+        gaps += orphan_gaps
+        walk.hide_copies(visible, path)
     _add_summaries(records, visible, leaf)
     return Conversation(frozenset(visible), leaf, tuple(gaps), is_subagent)
 
@@ -77,7 +78,12 @@ class _ChainWalk:
             if is_subagent or not (value.is_side or value.is_team):
                 nearest = index
         self._copies: set[str] = set()  # hidden because another copy is visible
-        self._parents = {uuid: self._parent_link(uuid, value) for uuid, value in records.items()}
+        self._parents = {
+            uuid: (value.parent, "")
+            if type(value.parent) is str and value.parent in records
+            else self._parent_link(uuid, value)
+            for uuid, value in records.items()
+        }
 
     def find_leaf(self) -> str | None:
         """Return the newest end of the conversation."""

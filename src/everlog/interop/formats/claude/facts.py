@@ -12,6 +12,7 @@ import re
 import msgspec
 
 from everlog.interop.formats.claude.records import (
+    MESSAGE_TYPES,
     SYNTHETIC_MODEL,
     JsonObject,
     ListedMessage,
@@ -23,6 +24,7 @@ from everlog.interop.formats.jsonl import parse_object
 from everlog.interop.formats.live_format import ListingScan, TailState
 
 _NOT_IN_ID = re.compile(r"[^A-Za-z0-9_-]")
+FOLDED_TYPES = MESSAGE_TYPES | TITLE_KEYS.keys()
 _MAX_RECENT = 16  # records of a side chain that may get a child
 _MAX_OPEN = 8  # side chains that go on at the same time
 
@@ -88,6 +90,11 @@ class FactsFold:
     def is_subagent(self) -> bool:
         """Whether this is the transcript of a subagent."""
         return self._state.is_subagent is True
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether records of types outside `FOLDED_TYPES` do not change the facts any more."""
+        return bool(self._created and self._cwd) and self._session == self._stem
 
     @property
     def session_id(self) -> str:

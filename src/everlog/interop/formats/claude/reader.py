@@ -21,7 +21,7 @@ from msgspec.structs import replace
 from everlog.interop.formats.claude.blocks import read_content
 from everlog.interop.formats.claude.chain import Conversation, find_conversation, preserved_uuids
 from everlog.interop.formats.claude.conversation_tail import ConversationTail, replay_end
-from everlog.interop.formats.claude.facts import FactsFold
+from everlog.interop.formats.claude.facts import FOLDED_TYPES, FactsFold
 from everlog.interop.formats.claude.messages import (
     Boundary,
     UsageCounts,
@@ -116,6 +116,7 @@ class TranscriptReader(SessionReader):
     def _scan(self, lines: Iterable[Line]) -> None:
         """Read what a listing shows."""
         fold, branch = self._fold, self.transcript.branch
+        is_settled = fold.is_settled
         for line in lines:
             data = line.data
             try:
@@ -129,8 +130,11 @@ class TranscriptReader(SessionReader):
                 value = parse_object(data)[0]
                 if value is not None and self._is_selected(value):
                     fold.add(record, value)
+            elif is_settled and type(record.type) is str and record.type not in FOLDED_TYPES:
+                continue
             elif len(data) <= MAX_LINE_BYTES:
                 fold.add(record, data)
+                is_settled = is_settled or fold.is_settled
         self.facts = fold.result(branch)
 
     def _is_selected(self, value: JsonObject) -> bool:
@@ -188,60 +192,66 @@ class TranscriptReader(SessionReader):
 
     def load(self, entries: Iterable[Entry]) -> None:
         """Read all records of a file."""
-        if not self._is_full:
-            for entry in entries:
-                if entry[1] is not None and is_chain_record(entry[1]):
-                    self._read_entries.append(entry)
-                    self._add(entry)
-            return
+        is_full, fold = self._is_full, self._fold
         for entry in entries:
             start, value, data, row = entry
-            self._read_entries.append((start, None, data, row))
-            self.line_count += row is None or row.starts_line
-            if row is not None and row.problem:
-                self.damage.append(DamagedBytes(row.path, row.start, row.end, row.problem))
-            if value is not None:
-                self._fold.add(listed(value), value)
-                if value.get("isSidechain") and is_chain_record(value):
-                    self.side_entries.setdefault(self._sides.add(value), []).append(entry)
-            self._add(entry)
-        self.facts = self._fold.result(self.transcript.branch)
+            if is_full:
+                self._read_entries.append((start, None, data, row))
+                self.line_count += row is None or row.starts_line
+                if row is not None and row.problem:
+                    self.damage.append(DamagedBytes(row.path, row.start, row.end, row.problem))
+                if value is not None:
+                    fold.add(listed(value), value)
+                    if value.get("isSidechain") and is_chain_record(value):
+                        self.side_entries.setdefault(self._sides.add(value), []).append(entry)
+                self._add(entry)
+            elif self._add(entry):
+                self._read_entries.append(entry)
+        if is_full:
+            self.facts = fold.result(self.transcript.branch)
 
-    def _add(self, entry: Entry) -> None:
-        """Make the items of a record of a whole file."""
+    def _add(self, entry: Entry) -> bool:
+        """Make the items of a record of a whole file; return whether it is a chain record."""
         start, value, data, _ = entry
-        place = _Place(start, start + len(data), None)
-        self._places.append(place)
-        if value is None:
-            place.items = (self._damage_event(entry),)
-            return
-        uuid: Any = value.get("uuid")
-        timestamp = value.get("timestamp")
-        if not is_chain_record(value):
-            if isinstance(uuid, str):  # a message keeps its uuid, whatever else has it
-                place.undecided, place.timestamp = entry, self._timestamp
-            else:
-                place.items = (self._event(entry, None),)
-            return
+        if value is None or not is_chain_record(value):
+            if self._is_full:
+                self._add_other(entry)
+            return False
+        uuid, timestamp = value["uuid"], value.get("timestamp")
         if isinstance(timestamp, str):
             self._timestamp = timestamp
-        place.link = link = link_of(value)
+        link = link_of(value)
+        place = _Place(start, start + len(data), link)
+        self._places.append(place)
         if uuid in self.last_places:
             self._superseded.add(self.last_places[uuid].start)
         self.last_places[uuid] = place
-        if start in self._superseded:
+        if self._superseded and start in self._superseded:
             place.items = (self._event(entry, None, "duplicate"),) if self._is_full else ()
-            return
+            return True
         self._has_main = self._has_main or (link.is_message and not link.is_side)
         if link.is_main(is_subagent=not self._has_main) and not link.is_error:
             self._has_side = self._has_side or link.is_side
             if link.is_summary:
                 place.undecided, place.timestamp = entry, self._timestamp
-                return
+                return True
             place.items = items = self._read_messages(entry, count_usage(value, self._usage_counts))
             link.content = items[0].content if items else None
         if self._is_full and not place.items:
             place.items = (self._event(entry, uuid),)
+        return True
+
+    def _add_other(self, entry: Entry) -> None:
+        """Make the event for a record outside the chain, or for damage."""
+        start, value, data, _ = entry
+        place = _Place(start, start + len(data), None)
+        self._places.append(place)
+        if value is None:
+            place.items = (self._damage_event(entry),)
+        elif isinstance(value.get("uuid"), str):  # a message keeps its uuid, whatever else has it
+            place.undecided, place.timestamp = entry, self._timestamp
+        else:
+            place.items = (self._event(entry, None),)
 
     def finish(self) -> Iterator[Item]:
         """Yield the items of a whole file, and hide those outside the conversation."""

@@ -136,13 +136,13 @@ class Link(msgspec.Struct, gc=False):
     is_message: bool
     is_side: bool  # on a side chain
     is_team: bool  # of another agent's team
-    is_meta: bool  # Claude Code wrote it
-    is_error: bool  # in the place of an answer
-    is_summary: bool
     parent: Any  # Ellipsis: not named; None: a root
-    logical_parent: Any  # of a boundary: the record before the compaction
-    timestamp: Any
-    agent_id: Any
+    logical_parent: Any = None  # of a boundary: the record before the compaction
+    is_meta: bool = False  # a user record that Claude Code wrote
+    is_summary: bool = False
+    is_error: bool = False  # in the place of an answer
+    timestamp: Any = None
+    agent_id: Any = None
     request_id: Any = None
     response_id: str = ""
     calls: Sequence[str] = ()  # ids of the tool calls in it
@@ -158,27 +158,23 @@ class Link(msgspec.Struct, gc=False):
 
 def link_of(value: JsonObject) -> Link:
     """Return the link of a chain record, without its content."""
-    get = value.get
-    kind = value["type"]
-    is_message = kind in MESSAGE_TYPES
+    get, kind = value.get, value["type"]
     link = Link(
         value["uuid"],
-        is_message,
+        kind in MESSAGE_TYPES,
         bool(get("isSidechain")),
         bool(get("teamName")),
-        bool(get("isMeta")),
-        False,
-        bool(get("isCompactSummary")),
         get("parentUuid", ...),
         get("logicalParentUuid"),
-        get("timestamp"),
-        get("agentId"),
     )
-    if kind == "assistant":
-        link.response_id, link.request_id = response_id_of(value), get("requestId")
-        link.calls, link.is_error = block_values(value, "tool_use", "id"), is_api_error(value)
-    elif is_message:
-        link.results = block_values(value, "tool_result", "tool_use_id")
+    if link.is_message:
+        link.is_meta, link.is_summary = bool(get("isMeta")), bool(get("isCompactSummary"))
+        link.timestamp, link.agent_id = get("timestamp"), get("agentId")
+        if kind == "user":
+            link.results = block_values(value, "tool_result", "tool_use_id")
+        else:
+            link.response_id, link.request_id = response_id_of(value), get("requestId")
+            link.calls, link.is_error = block_values(value, "tool_use", "id"), is_api_error(value)
     elif get("subtype") == "compact_boundary":
         link.is_boundary, link.details = True, get("compactMetadata")
     return link
