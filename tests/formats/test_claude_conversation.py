@@ -241,6 +241,39 @@ def test_a_side_chain_before_the_first_prompt_is_not_the_conversation() -> None:
     ]
 
 
+def test_a_side_chain_with_a_lost_record_stays_one_session() -> None:
+    session = Session()
+    session.user("go")
+    session.user("count birds", parent=None, isSidechain=True)
+    session.answer("one", isSidechain=True)
+    session.answer("two", isSidechain=True)
+    del session.objects[2]
+    (child,) = session.read().children
+    assert shown(child) == ["count birds", "two"]
+    assert [one.problem for one in child.damage] == [f"parent {uuid(3)} is missing"]
+
+
+def test_many_side_chains_leave_a_small_state() -> None:
+    session = Session()
+    session.user("go")
+    for number in range(200):
+        session.user(f"task {number}", parent=None, isSidechain=True, agentId=f"a{number}")
+        for _ in range(50):
+            session.answer("on it", isSidechain=True, agentId=f"a{number}")
+    facts = listing(session.data())
+    assert len(facts.branches) == 200
+    assert len(json.dumps(facts.state)) < 16_000
+
+
+def test_the_transcript_of_a_subagent_alone_is_named_after_its_parent() -> None:
+    session = Session()
+    session.user("look", isSidechain=True, agentId="a7")
+    made = claude.read(InMemorySource("agent-a7", {"agent-a7.jsonl": session.data()}))
+    assert (made.session_id, made.children) == (f"{ID}/agent-a7", ())
+    facts = claude.scan_listing(ListingScan(), split_lines(session.data()), TranscriptInfo("agent-a7"))
+    assert (facts.skip, facts.parent, facts.program_id) == (True, ID, "")
+
+
 # --- histories with a new root --------------------------------------------------------------
 
 
