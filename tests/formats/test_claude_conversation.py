@@ -66,6 +66,17 @@ def test_the_body_of_a_command_is_in_the_context_and_in_the_name_of_the_program(
     assert [json.loads(line) for line in written.files[f"{ID}.jsonl"].splitlines()] == session.objects
 
 
+def test_a_note_beside_the_last_message_is_not_its_continuation() -> None:
+    session = Session()
+    session.user("go")
+    call = session.call("t1")
+    session.result("t1", "done")
+    note = session.user("context of a hook", parent=call, isMeta=True)
+    made = check_uses_agree(session)
+    assert hidden(made) == {note}
+    assert Mirror(session.data(), step=1).away == {note}
+
+
 INSERTED = (
     "<command-name>/clear</command-name>\n  <command-message>clear</command-message><command-args></command-args>",
     "<task-notification>\n<task-id>b1</task-id>\n</task-notification>",

@@ -49,6 +49,7 @@ class ConversationTail(msgspec.Struct, omit_defaults=True, rename=_ENCODED_NAMES
     leaf: str = ""  # the parent of the next record
     recent: list[str] = []  # the last response and its results, or the last message
     auxiliary: list[str] = []  # their children that are not displayed
+    latest: list[str] = []  # the last message by user or model, and what is neither after it
     response_id: str = ""
     open_calls: dict[str, tuple[str, str]] = {}  # call id → tool name, uuid of the record
     usage_counts: dict[str, UsageCounts] = {}  # of the last response so far
@@ -80,10 +81,17 @@ class ConversationTail(msgspec.Struct, omit_defaults=True, rename=_ENCODED_NAMES
         if not self.has(parent) and (has_begun or parent is not None):
             return None
         is_error = is_api_error(value)
+        is_aside = is_error or bool(value.get("isMeta"))
+        if is_aside and has_begun and not self.is_subagent and parent not in self.latest:
+            return None  # a conversation that ends with a message goes before one that ends with a note
         if is_error:
             self._add_auxiliary(uuid)
         elif not self._add_message(value):
             return None
+        if is_aside and has_begun:
+            self._note_aside(uuid, parent)
+        else:
+            self.latest = [uuid]
         self.leaf = uuid
         for key, field in _TEXT_FIELDS.items():
             self._set_text(value, key, field)
@@ -105,12 +113,17 @@ class ConversationTail(msgspec.Struct, omit_defaults=True, rename=_ENCODED_NAMES
         if self.is_subagent is not None and not self.has(parent):
             return False  # hides nothing there; its children are checked when they come
         self._add_auxiliary(uuid)
+        self._note_aside(uuid, parent)
         if value["type"] != "progress" and parent == (self.leaf or None):
             self.leaf = uuid
         return False
 
     def _add_auxiliary(self, uuid: str) -> None:
         self.auxiliary = [*self.auxiliary[1 - _MAX_AUXILIARY :], uuid]
+
+    def _note_aside(self, uuid: str, parent: object) -> None:
+        if parent in self.latest:
+            self.latest = [*self.latest[1 - _MAX_AUXILIARY :], uuid]
 
     def _add_recent(self, uuid: str) -> None:
         self.recent = [*self.recent[1 - _MAX_RECENT :], uuid]
@@ -125,6 +138,7 @@ class ConversationTail(msgspec.Struct, omit_defaults=True, rename=_ENCODED_NAMES
         if preserved and uuid != boundary_uuid(_anchor_uuid(value)):
             return None  # what Claude Code preserves need not start with a message
         self._restart(uuid)
+        self.latest = [uuid]
         self.leaf, first_kept = uuid, preserved[0] if preserved else None
         self.boundary = read_boundary(uuid, value.get("compactMetadata"), first_kept)
         return False
@@ -193,8 +207,8 @@ def replay_end(values: Sequence[JsonObject], conversation: Conversation) -> Conv
             leaf_position = position
         if value["type"] == "assistant" and response_id_of(value) != response_id and not is_api_error(value):
             start, response_id = position, response_id_of(value)
-        elif value["type"] == "user" and not block_values(value, "tool_result", "tool_use_id"):
-            start = position
+        elif value["type"] == "user" and not value.get("isMeta"):
+            start = start if block_values(value, "tool_result", "tool_use_id") else position
     tail = ConversationTail()
     for first in (start, leaf_position):
         tail = ConversationTail()
