@@ -236,6 +236,7 @@ steps = st.sampled_from(
 @example(
     [("twin", 0, True)] * 4 + [("truncate", 2, False), ("save", 0, False), ("twin", 0, True), ("compact", 2, True)]
 )
+@example([("append", 0, False), ("append", 0, True), ("truncate", 1, True), ("compact", 0, False), ("append", 0, True)])
 @example([("twin", 0, True), ("clear", 0, True), ("twin", 0, True), ("append", 0, True)])
 def test_any_order_of_their_writes_and_ours_shows_what_the_files_say(given: list[tuple[str, int, bool]]) -> None:
     with TemporaryDirectory() as top:

@@ -30,7 +30,7 @@ from everlog.interop.foreign.origin_marks import (
 )
 from everlog.interop.foreign.transcript_files import START_POSITION, AppendedLines, Signature
 from everlog.interop.foreign.turn_lines import new_turns
-from everlog.interop.formats.format_types import HiddenMessages, Summary, derive_id
+from everlog.interop.formats.format_types import DERIVED_KEY, HiddenMessages, Summary, derive_id, extra_field
 from everlog.interop.formats.jsonl import attach_preserved
 from everlog.interop.formats.live_format import ConversationItem, LiveFormat, TailState, TranscriptInfo
 from everlog.interop.import_target import BATCH, ImportTarget, hide_before_summaries
@@ -307,6 +307,12 @@ class MirrorFollower:
                 record = compaction_record(renamed, kept_seq)
                 mark = renamed.extra.get(MARK_KEY)
                 yield record if mark is None else with_keys(record, {MARK_KEY: mark})
+            elif isinstance(renamed, HiddenMessages) and not (renamed.extra or renamed.ids):
+                hidden = self._hidden_seqs()  # a summary stands for them now
+                if not hidden:
+                    continue
+                shown = Tombstone(id=renamed.id, restores=hidden, timestamp=renamed.timestamp)
+                yield with_keys(shown, {DERIVED_KEY: True})
             elif isinstance(renamed, HiddenMessages):
                 seqs = tuple(sorted(self._seqs(renamed.ids, new_seqs).values()))
                 if not seqs:
@@ -318,6 +324,14 @@ class MirrorFollower:
                 yield (native_records or {}).get(item.id, renamed)
             seq += 1
             new_seqs[renamed.id] = seq
+
+    def _hidden_seqs(self) -> tuple[int, ...]:
+        """Return the seqs of the messages that are hidden without a record of the file that says so."""
+        hidden: set[int] = set()
+        for entry in self._store.read(self.session):
+            if isinstance(entry, Tombstone) and extra_field(entry, DERIVED_KEY):
+                hidden = (hidden - set(entry.restores)) | set(entry.deletes)
+        return tuple(sorted(hidden))
 
     def _seqs(self, ids: Sequence[str], new_seqs: Mapping[str, int]) -> dict[str, int]:
         """Return the seqs of the records with these ids, as far as there are any.
