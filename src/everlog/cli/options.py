@@ -71,7 +71,7 @@ def _check_store(value: str) -> str:
 
 def _location_options(*, from_environment: bool = False) -> tuple[Callable[[F], F], ...]:
     root_help = "Use the sessions in DIR (or EVERLOG_ROOT; default ~/.everlog)."
-    dialect_help = "Set the format of DIR: native, claude, cersei, crabtalk, picoclaw, pi, or auto."
+    dialect_help = "Set the format of DIR: native, claude, cersei, crabtalk, picoclaw, pi, codex, gemini, or auto."
     store_help = "Use the sessions in a database (or EVERLOG_STORE): postgresql://…"
     root_variable, store_variable = ("EVERLOG_ROOT", "EVERLOG_STORE") if from_environment else (None, None)
     return (
