@@ -349,7 +349,7 @@ function session() {
       anchor(() => { link.parentNode.remove(); box[before ? "prepend" : "append"](html); });
     });
   }
-  const kinds = { user: ".said.user", agent: ".said.assistant", tool: ".call", error: ".call.failed, .line.failed, .line.damaged" };
+  const kinds = { user: ".said.user:not(.inserted)", agent: ".said.assistant", tool: ".call", error: ".call.failed, .line.failed, .line.damaged" };
   const elements = kind => $$(kinds[kind], box);
   function afterChange() {
     for (const link of $$(".turn a", box)) edges.observe(link);
