@@ -248,12 +248,12 @@ def preserved_data(row: Row, *, is_lossless: bool, **fields: Any) -> dict[str, A
     return preserved if row.ended else {**preserved, "ended": False}
 
 
-def attach_preserved(record: _Kind, format_name: str, preserved: Any) -> _Kind:
+def attach_preserved(record: _Kind, format_name: str, preserved: Any, *, is_shallow: bool = False) -> _Kind:
     """Return the record with the preserved part of its line, in stored form.
 
-    Both must contain only values parsed here, or text.
+    Both must contain only values parsed here, or text; if `is_shallow`, with few more levels than MAX_DEPTH.
     """
-    return with_key(record, format_name, preserved)
+    return with_key(record, format_name, preserved, is_shallow=is_shallow)
 
 
 def build_record(data: Mapping[str, Any]) -> AnyRecord:
