@@ -133,7 +133,8 @@ def _explain_failure(data: bytes, error: ValueError, *, ended: bool) -> str:
 
 def is_too_deep(data: bytes, value: Any) -> bool:
     """Return whether a value has more levels than our records can hold."""
-    unseen = data.count(b"{") + data.count(b"[")  # at most so many objects and arrays
+    # At most so many objects and arrays; `count` looks at each byte, `replace` searches by memchr.
+    unseen = 2 * len(data) - len(data.replace(b"{", b"")) - len(data.replace(b"[", b""))
     if unseen <= MAX_DEPTH:
         return False
     layer = [value]
