@@ -54,7 +54,7 @@ def measure(folder: Path) -> list[Figure]:
             "–",
             f"{size / middle(reads) / MEGABYTE:.0f} MB/s",
             None,
-            "lines of about 1.3 kB",
+            "lines of about 1 kB",
         ),
         Figure(
             "import it to a store of ours, without sync",

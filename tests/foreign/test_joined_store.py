@@ -17,6 +17,7 @@ from everlog.ports import Order
 from everlog.ports.capabilities import (
     CAPABILITIES,
     Measurable,
+    RawReadable,
     Reclaimable,
     Reporting,
     SharedBetweenMachines,
@@ -114,6 +115,7 @@ def test_a_joined_store_answers_for_every_capability(stores: Store) -> None:
         Watchable: own,
         Sweepable: own,
         Measurable: own,
+        RawReadable: own,
         Transferable: own,
         SharedBetweenMachines: None,
     }

@@ -22,6 +22,7 @@ from everlog.interop.formats.format_types import (
     Summary,
     split_lines,
 )
+from everlog.interop.import_target import ImportTarget
 from everlog.interop.importer import import_files, import_session
 from everlog.interop.transcript_sources import FileSource, detect_format, find_files
 from everlog.model import AnyRecord, Event, Tombstone, assistant, user
@@ -299,3 +300,19 @@ def test_an_older_copy_of_a_session_does_not_change_which_branch_is_shown() -> N
         again = import_session(store.port, IdFormat, _read(first, left))
         assert (again.id, again.stored) == (done.id, 0)
         assert [one.text for one in session.messages()] == ["a", "c"]
+
+
+def test_a_line_that_was_damaged_or_replaced_since_it_was_written_is_not_counted_as_stored(tmp_path: Path) -> None:
+    items = [user(f"text {number}", id=f"m{number}", timestamp="2026-03-01T10:00:00Z") for number in range(1, 6)]
+    with everlog.open_store(tmp_path) as store:
+        target = ImportTarget(store.port, store.create().id, format=IdFormat)
+        for item in items:
+            target.add(item)
+        target.flush()
+        assert target.count(items) == (5, 0)
+        (log,) = tmp_path.rglob("*.jsonl")
+        lines = log.read_bytes().splitlines(keepends=True)
+        lines[2] = lines[2].replace(b"text 2", b"test 2")
+        lines[4] = lines[3]
+        log.write_bytes(b"".join(lines))
+        assert target.count(items) == (3, 0)

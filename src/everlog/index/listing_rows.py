@@ -7,7 +7,7 @@ a store in a process, so that the mark of a dead process is checked once and the
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -104,11 +104,10 @@ class SessionIndex:
         with self.database.read_cursor() as cursor:
             return {row[0] for row in cursor.execute("SELECT id FROM session")}
 
-    def rows(self) -> Iterator[SessionRow]:
-        """Yield the rows of all sessions."""
+    def sizes(self) -> dict[str, int]:
+        """Return the bytes of all sessions that have a row, by id."""
         with self.database.read_cursor() as cursor:
-            rows = cursor.execute(f"SELECT {_COLUMNS} FROM session").fetchall()
-        return map(_to_row, rows)
+            return dict(cursor.execute("SELECT id, bytes FROM session"))
 
     # --- marks
 

@@ -19,9 +19,9 @@ from everlog.interop.formats.format_types import (
     derive_id,
     extra_field,
 )
-from everlog.log.line_codec import from_object, with_keys
+from everlog.log.line_codec import crc_matches, from_object, with_keys
 from everlog.model import AnyRecord, Compaction, Damaged, Event, Message, Meta, Tombstone
-from everlog.ports import Store
+from everlog.ports import RawReadable, Store
 
 BATCH_BYTES = 4_000_000  # of one write, about
 BATCH = 500  # records of one write
@@ -86,6 +86,7 @@ class ImportTarget:
                 self._note(entry)
         self._taken_ids = set(self.seqs)
         self._start_seq = self._last_seq
+        self._written: dict[bytes, tuple[int, str]] = {}  # key of a line → seq and id of its record
         self._batch: list[AnyRecord] = []
         self._size = 0
         self.problems: list[str] = []
@@ -171,6 +172,7 @@ class ImportTarget:
     def _write(self, batch: list[AnyRecord]) -> None:
         stored = self._store.append(self.session, batch, expected_seq=self._last_seq)
         self._last_seq = stored[-1].seq
+        self._written |= {_line_key(record.line): (record.seq, record.id) for record in stored}
 
     def _write_or_replace(self, record: AnyRecord) -> None:
         try:
@@ -184,17 +186,29 @@ class ImportTarget:
 
     def count(self, items: Sequence[Item]) -> tuple[int, int]:
         """Read the session back; return how many items this run stored, and how many were there."""
-        new_ids = {
-            entry.id: entry.seq
-            for entry in self._store.read(self.session, after=self._start_seq)
-            if not isinstance(entry, Damaged)
-        }
+        new_ids = self._read_new_ids()
         stored = present = 0
         for item in items:
             seq = self.seqs.get(item.id, 0)
             stored += seq > self._start_seq and new_ids.get(self._record_ids.get(item.id, item.id)) == seq
             present += 0 < seq <= self._start_seq
         return stored, present
+
+    def _read_new_ids(self) -> dict[str, int]:
+        """Read the records of this run back; return their ids and seqs.
+
+        The store proved that the lines it wrote are readable: it is enough to find their bytes again.
+        """
+        store = self._store.capability(RawReadable)
+        if store is None:
+            entries = self._store.read(self.session, after=self._start_seq)
+            return {entry.id: entry.seq for entry in entries if not isinstance(entry, Damaged)}
+        found = (
+            self._written.get(_line_key(line))
+            for line in store.raw_lines(self.session, after=self._start_seq)
+            if crc_matches(line)
+        )
+        return {record_id: seq for seq, record_id in filter(None, found)}
 
     def _record(self, item: Summary | HiddenMessages) -> AnyRecord | None:
         """Return the record of an item; None if it would change nothing."""
@@ -230,6 +244,11 @@ class ImportTarget:
 def _with_extra(record: Compaction | Tombstone, extra: dict[str, Any]) -> AnyRecord:
     """Return the record with additional keys."""
     return from_object({**msgspec.to_builtins(record), **extra}) if extra else record
+
+
+def _line_key(line: bytes) -> bytes:
+    """Return what only one line of a session has: its seq and its crc, which stands for its bytes."""
+    return line[:80] + line[-18:]
 
 
 def _digest(event: Event) -> str:

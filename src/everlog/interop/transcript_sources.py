@@ -12,6 +12,7 @@ from typing import Any
 from everlog.interop.directory_walk import FoundFile, walk
 from everlog.interop.formats.format_types import MAX_LINE_BYTES, Format, Line
 from everlog.interop.formats.recognition import F, detect, explain_refusal, read_head
+from everlog.log import scan
 from everlog.ports import SkippedFile
 
 ENDINGS = (".jsonl", ".json")
@@ -45,7 +46,7 @@ class FileSource:
         with (self.path.parent / path).open("rb") as file:
             remainder, start = b"", 0
             while chunk := file.read(CHUNK):
-                lines = (remainder + chunk).split(b"\n")
+                lines = scan.split(remainder + chunk)
                 remainder = lines.pop()
                 for line in lines:
                     yield Line(start, line)

@@ -62,7 +62,7 @@ class DecodedLine(NamedTuple):
 
 
 class _SplicedJson(bytes):
-    """The JSON of a record in the form that `_encode` returns; only `with_key` creates it.
+    """The JSON of a record in the form that `_encode` returns, not too deep; only `with_key` creates it.
 
     The record that has it as its line may have been changed since; a record that is decoded
     from it is one that a store can hold.
@@ -71,16 +71,18 @@ class _SplicedJson(bytes):
     __slots__ = ()
 
 
-def with_key(record: _Kind, key: str, value: Any) -> _Kind:
+def with_key(record: _Kind, key: str, value: Any, *, is_shallow: bool = False) -> _Kind:
     """Return a record with one more, foreign key, in the form in which a store writes it.
 
     Record and value must hold only parsed JSON or text: no objects that encode as other JSON.
+    `is_shallow`: the caller knows that the record will have at most MAX_DEPTH levels.
     """
     body = _encoder.encode(without_position(record))
     line = b'%b,"%b":%b}' % (body[:-1], key.encode(), _encoder.encode(value))
     # Otherwise a store would write it in another form: under a native key, or with escapes.
     is_own_form = key.isidentifier() and key.isascii() and key not in _FIELDS
-    return replace(record, line=_SplicedJson(line) if is_own_form else line)
+    is_writable = is_own_form and (is_shallow or not is_too_deep(line))
+    return replace(record, line=_SplicedJson(line) if is_writable else line)
 
 
 def read_back(record: AnyRecord) -> KnownRecord | None:
@@ -89,7 +91,7 @@ def read_back(record: AnyRecord) -> KnownRecord | None:
     None if it was not made so, was changed since or cannot be written: use `encode` then.
     """
     line = record.line
-    if type(line) is not _SplicedJson or is_too_deep(line):
+    if type(line) is not _SplicedJson:
         return None
     try:
         decoded: KnownRecord = _decoder.decode(line)

@@ -97,6 +97,17 @@ class RawLine(NamedTuple):
         return self.body == other.body and self.part == other.part
 
 
+class RawReadable(Protocol):
+    """A store that can return its lines without decoding them."""
+
+    def raw_lines(self, session: str, *, after: int = 0) -> Iterator[bytes]:
+        """Iterate over the bytes of the lines above a seq, and perhaps a few before; damaged ones too.
+
+        They are read from where they are stored. A line that is too long to be read is left out.
+        """
+        ...
+
+
 class Transferable(Store, Protocol):
     """A store that whole sessions can be copied from and to."""
 
@@ -183,6 +194,7 @@ CAPABILITIES: tuple[type, ...] = (
     Sweepable,
     Reclaimable,
     Measurable,
+    RawReadable,
     Transferable,
     SharedBetweenMachines,
 )

@@ -66,10 +66,10 @@ class ForeignIndex:
         `only`: read no others.
         """
         self._sessions = sessions
-        indexed = {row.id: row for row in self._rows()}
+        indexed = self._index.sizes()
         chosen = sessions if only is None else [name for name in sessions if name in only]
-        changed = [name for name in chosen if not _is_current(indexed.get(name), sessions[name])]
-        replaced = [name for name in changed if name in indexed and self._has_other_seqs(name, indexed[name])]
+        changed = [name for name in chosen if indexed.get(name) != _file_state(sessions[name])]
+        replaced = [name for name in changed if name in indexed and self._has_other_seqs(name)]
         if gone := [*(indexed.keys() - sessions.keys()), *replaced]:
             self._index.drop(gone)
         self._index.put(self._row(name) for name in changed)
@@ -85,10 +85,10 @@ class ForeignIndex:
         self, sessions: Mapping[str, TranscriptRow], criteria: Filter, days: tuple[str, str], spenders: int
     ) -> UsageReport:
         """Return the usage of the sessions as far as they are indexed, and how many are behind."""
-        indexed = {row.id: row for row in self._rows()}
+        indexed = self._index.sizes()
         matches = matcher(criteria)
         behind = sum(
-            not _is_current(indexed.get(name), row) for name, row in sessions.items() if matches(row.session_row(name))
+            indexed.get(name) != _file_state(row) for name, row in sessions.items() if matches(row.session_row(name))
         )
         return replace(self._index.usage(criteria, days, spenders), behind=behind)
 
@@ -100,13 +100,11 @@ class ForeignIndex:
         """Close the database."""
         self._index.database.close()
 
-    def _rows(self) -> list[SessionRow]:
-        return list(self._index.rows())
-
-    def _has_other_seqs(self, session: str, indexed: SessionRow) -> bool:
+    def _has_other_seqs(self, session: str) -> bool:
         """Choose where a changed session is read from; return whether its seqs were other ones."""
         mirror = self._mirror_of(session, make=True)  # it grows: the next time only new lines are to be read
-        return str(indexed.metadata.extra.get(_MIRROR_KEY, "")) != mirror
+        indexed = self._index.get(session)
+        return indexed is None or str(indexed.metadata.extra.get(_MIRROR_KEY, "")) != mirror
 
     def _mirror_of(self, session: str, *, make: bool) -> str:
         """Return the id of a session's mirror; empty if it has none and is to be read without one."""
@@ -136,10 +134,6 @@ class ForeignIndex:
         return records.read(after)
 
 
-def _is_current(indexed: SessionRow | None, row: TranscriptRow) -> bool:
-    return indexed is not None and indexed.bytes == _file_state(row)
-
-
 def _file_state(row: TranscriptRow) -> int:
-    """Return a number that differs after every change of a session's files."""
+    """Return a number that differs after every change of a session's files; the `bytes` of its row."""
     return int.from_bytes(sha256(repr(row.stamps).encode()).digest()[:7])

@@ -26,6 +26,7 @@ from everlog.interop.formats.format_types import MAX_LINE_BYTES, Line
 from everlog.interop.formats.jsonl import parse_object
 from everlog.interop.formats.live_format import HeadFormat, LiveFormat, TranscriptInfo
 from everlog.interop.transcript_sources import ancestor_path, read_related
+from everlog.log import scan
 from everlog.stores.file import disk
 from everlog.stores.file.log_tail import Report
 
@@ -236,10 +237,7 @@ class Transcript:
                     for line in _iter_lines(part, base + end):
                         if until and line.start >= base + until.start:
                             return
-                        length = len(line.data) + line.ended
-                        after = line.start + length - base
-                        data = line.data + b"\n" if line.ended else line.data
-                        new.position = ReadPosition(number, after, length, crc32(data))
+                        new.last = number, base, line
                         yield line
                 number += 1
                 next_part = self.part_name(number)
@@ -267,8 +265,18 @@ class NewLines:
 
     def __init__(self, files: Transcript, position: ReadPosition, until: AppendedLines | None) -> None:
         self._files = files
-        self.position = position
+        self._start = position
+        self.last: tuple[int, int, Line] | None = None  # part, start of its lines, line
         self.until = until
+
+    @property
+    def position(self) -> ReadPosition:
+        """The position after the last line: only its crc is computed, not that of each line."""
+        if self.last is None:
+            return self._start
+        part, base, (start, data, ended) = self.last
+        length = len(data) + ended
+        return ReadPosition(part, start + length - base, length, crc32(b"\n", crc32(data)) if ended else crc32(data))
 
     def __iter__(self) -> Iterator[Line]:
         return self._files.read_lines(self)
@@ -309,7 +317,7 @@ def _iter_lines(part: int, start: int, chunk_size: int = _CHUNK) -> Iterator[Lin
     chunks: list[bytes] = []  # of the line that starts at the offset
     while chunk := os.pread(part, chunk_size, read):
         read += len(chunk)
-        first, *lines = chunk.split(b"\n")
+        first, *lines = scan.split(chunk)
         chunks.append(first)
         if lines:
             lines[:0] = [b"".join(chunks)]

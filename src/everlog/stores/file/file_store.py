@@ -26,6 +26,7 @@ from everlog.ports import (
     Measurable,
     Progress,
     RawLine,
+    RawReadable,
     Reporting,
     Results,
     SessionRow,
@@ -43,7 +44,14 @@ from everlog.stores.file.catalogue import Catalogue, new_owner
 from everlog.stores.file.disk_usage import measure_disk_usage
 from everlog.stores.file.layout import Root
 from everlog.stores.file.locks import FileLease, NameLock
-from everlog.stores.file.log_reader import LogReader, is_birth_record, part_numbers, read_entries, read_newest_first
+from everlog.stores.file.log_reader import (
+    LogReader,
+    is_birth_record,
+    part_numbers,
+    read_entries,
+    read_newest_first,
+    read_raw,
+)
 from everlog.stores.file.log_writer import LogWriter
 from everlog.stores.file.watch import watch_sessions
 from everlog.stores.file.writer_pool import WriterPool
@@ -55,7 +63,7 @@ if TYPE_CHECKING:
     from everlog.index.search.search_index import SearchIndex
 
 
-class FileStore(StoreVerbs, Reporting, Watchable, Sweepable, Measurable, Transferable):
+class FileStore(StoreVerbs, Reporting, Watchable, Sweepable, Measurable, RawReadable, Transferable):
     """The store port on a directory of the local disk."""
 
     lease_type = FileLease
@@ -177,6 +185,10 @@ class FileStore(StoreVerbs, Reporting, Watchable, Sweepable, Measurable, Transfe
     def read(self, session: str, *, after: int = 0, limit: int | None = None) -> Iterator[Entry]:
         """Yield records above a seq, lazily; the first is found by bisection."""
         return read_entries(self._open_log(session), after, limit)
+
+    def raw_lines(self, session: str, *, after: int = 0) -> Iterator[bytes]:
+        """Yield the lines from about the one above a seq on, undecoded, lazily."""
+        return read_raw(self._open_log(session), after)
 
     def tail(self, session: str) -> Iterator[Entry]:
         """Yield all records, newest first, lazily."""

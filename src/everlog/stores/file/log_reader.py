@@ -225,6 +225,18 @@ def read_entries(log: LogReader, after: int, limit: int | None) -> Iterator[Entr
     log.close()
 
 
+def read_raw(log: LogReader, after: int) -> Iterator[bytes]:
+    """Yield the lines from about the one above a seq on, undecoded; closes the log at the end."""
+    with map_errors("reading a session"), log:
+        number, offset = log.seek(after + 1)
+        for current in (n for n in log.numbers if n >= number):
+            part = log.part(current)
+            for _, _, line in scan.forward(part.pread, offset, part.size):
+                if line is not None:
+                    yield line
+            offset = 0
+
+
 def read_newest_first(log: LogReader) -> Iterator[Entry]:
     """Yield entries, newest first, without the birth record; closes the log at the end."""
     with map_errors("reading a session"):

@@ -120,7 +120,7 @@ def count_usage(value: JsonObject, counts: dict[str, UsageCounts]) -> Usage | No
     raw_usage = message.get("usage") if type(message) is dict else None
     if type(raw_usage) is not dict:
         return None
-    totals: Any = tuple([_token_count(raw_usage.get(key)) for key in _COUNTS])
+    totals: Any = tuple(map(_token_count, map(raw_usage.get, _COUNTS)))
     message_id = value["message"].get("id")
     if message_id:
         key = f"{message_id} {value.get('requestId')}"

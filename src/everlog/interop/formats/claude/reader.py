@@ -185,7 +185,8 @@ class TranscriptReader(SessionReader):
             if message.id in self._used_ids:
                 message = replace(message, id=self._derive_id(f"{start}:{number}" if number else start))
             self._used_ids.add(message.id)
-            messages[number] = attach_preserved(message, NAME, {"of": value["uuid"]} if number else preserved)
+            kept = {"of": value["uuid"]} if number else preserved
+            messages[number] = attach_preserved(message, NAME, kept, is_shallow=True)  # `iter_entries` checked it
         return tuple(messages)
 
     # --- the whole file

@@ -168,13 +168,14 @@ def link_of(value: JsonObject) -> Link:
         get("logicalParentUuid"),
     )
     if link.is_message:
+        content = content_of(value)
         link.is_meta, link.is_summary = bool(get("isMeta")), bool(get("isCompactSummary"))
         link.timestamp, link.agent_id = get("timestamp"), get("agentId")
         if kind == "user":
-            link.results = block_values(value, "tool_result", "tool_use_id")
+            link.results = _values_in(content, "tool_result", "tool_use_id")
         else:
             link.response_id, link.request_id = response_id_of(value), get("requestId")
-            link.calls, link.is_error = block_values(value, "tool_use", "id"), is_api_error(value)
+            link.calls, link.is_error = _values_in(content, "tool_use", "id"), is_api_error(value)
     elif get("subtype") == "compact_boundary":
         link.is_boundary, link.details = True, get("compactMetadata")
     return link
@@ -214,14 +215,15 @@ def content_blocks(value: JsonObject) -> Sequence[JsonObject]:
 
 def block_values(value: JsonObject, kind: str, key: str) -> Sequence[str]:
     """Return the strings under a key in the blocks of one type."""
-    content = content_of(value)
-    if type(content) is not list:
-        return ()
-    found = [
-        block[key]
-        for block in content
-        if type(block) is dict and block.get("type") == kind and isinstance(block.get(key), str)
-    ]
+    return _values_in(content_of(value), kind, key)
+
+
+def _values_in(content: str | list[Any] | None, kind: str, key: str) -> Sequence[str]:
+    found: list[str] = []
+    if type(content) is list:
+        for block in content:
+            if type(block) is dict and block.get("type") == kind and isinstance(block.get(key), str):
+                found.append(block[key])
     return found or ()
 
 
