@@ -227,7 +227,7 @@ steps = st.sampled_from(
 )
 
 
-@settings(deadline=None, max_examples=examples(60))
+@settings(deadline=None, max_examples=examples(30))
 @given(st.lists(st.tuples(steps, st.integers(0, 4), st.booleans()), max_size=14))
 @example(
     [("append", 0, True)] * 4 + [("truncate", 2, True), ("save", 0, True), ("truncate", 1, True), ("save", 0, True)]
