@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from everlog.app import open_store
+from everlog.interop.transcript_sources import find_files
 from everlog.ports import DirectoryBacked, Filter
 from everlog.session import Store
 from tests.foreign.foreign_directories import crabtalk_file, made
@@ -133,3 +134,15 @@ def test_an_id_stays_with_its_conversation_when_another_one_of_that_name_appears
         assert [message.text for message in store.session(f"c:{ID}").messages()] == ["hello", "no", "never"]
         store.session(f"c:{ID}").append("to the other")
         assert store.session(ID).messages()[-1].text == "to the first"
+
+
+def test_sessions_in_a_folder_that_is_named_like_a_session_are_listed_too(tmp_path: Path, home: Path) -> None:
+    (name, data), *_ = claude(["hello", "hi"]).items()
+    files = {"work.jsonl": data, f"work/deeper/{name}": data, "work/tool-results/toolu_1.json": b"{}"}
+    root = made(tmp_path / "projects", files)
+    with open_store(root, dialect="claude", home=home) as store:
+        assert len(list(store.list())) == 2
+        assert skipped(store) == {}
+    assert [file.name for file in find_files([root])[0]] == ["work.jsonl", name]
+    (root / "work.jsonl").rename(root / "work.json")
+    assert root / "work" / "deeper" / name in find_files([root])[0]

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import everlog
@@ -78,6 +78,7 @@ def test_a_conversation_imported_twice_moved_grown_cut_and_restored_is_one_sessi
         assert stored_texts(store) == [tuple(texts)]
 
 
+@settings(deadline=None)
 @given(data=st.data())
 @pytest.mark.parametrize("format", FORMATS)
 def test_any_files_in_any_order_store_each_conversation_once(
