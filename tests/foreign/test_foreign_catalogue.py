@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from everlog.app import open_store
+from everlog.app import open_store, unrecognised_files
 from everlog.interop.transcript_sources import find_files
 from everlog.ports import DirectoryBacked, Filter
 from everlog.session import Store
@@ -146,3 +146,33 @@ def test_sessions_in_a_folder_that_is_named_like_a_session_are_listed_too(tmp_pa
     assert [file.name for file in find_files([root])[0]] == ["work.jsonl", name]
     (root / "work.jsonl").rename(root / "work.json")
     assert root / "work" / "deeper" / name in find_files([root])[0]
+
+
+@pytest.mark.parametrize("format", sorted(CONVERSATIONS))
+def test_a_home_of_another_program_with_folders_named_like_ours_is_read(
+    tmp_path: Path, home: Path, format: str
+) -> None:
+    files = {f"sessions/{name}": data for name, data in CONVERSATIONS[format](["hello zebra", "hi"]).items()}
+    root = made(tmp_path / "root", {**files, "config.toml": b'model = "m"\n', "index.db": b"", "tmp/x": b""})
+    (root / "sessions").chmod(0o755)
+    before = {path: (path.stat().st_mtime_ns, path.stat().st_mode) for path in (root, *root.rglob("*"))}
+    with open_store(root, home=home) as store:
+        assert len(list(store.list())) == 1
+        assert store.search("zebra").total == 1
+    assert {path: (path.stat().st_mtime_ns, path.stat().st_mode) for path in (root, *root.rglob("*"))} == before
+
+
+def test_sessions_that_no_format_recognises_are_named_and_nothing_is_created_beside_them(tmp_path: Path) -> None:
+    root = made(tmp_path / "goose", {"sessions/sessions.db": b"SQLite format 3\0"})
+    (root / "sessions").chmod(0o755)
+    before = {path: (path.stat().st_mtime_ns, path.stat().st_mode) for path in (root, *root.rglob("*"))}
+    with open_store(root) as store:
+        assert list(store.list()) == []
+        assert store.search("zebra").total == 0
+    assert [file.path for file in unrecognised_files(root)] == [str(root / "sessions/sessions.db")]
+    assert {path: (path.stat().st_mtime_ns, path.stat().st_mode) for path in (root, *root.rglob("*"))} == before
+
+
+def test_the_settings_of_a_root_without_sessions_are_not_named(tmp_path: Path) -> None:
+    root = made(tmp_path / "root", {"config.toml": b"", "memory/MEMORY.md": b"x"})
+    assert unrecognised_files(root) == ()
