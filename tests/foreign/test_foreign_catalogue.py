@@ -176,3 +176,21 @@ def test_sessions_that_no_format_recognises_are_named_and_nothing_is_created_bes
 def test_the_settings_of_a_root_without_sessions_are_not_named(tmp_path: Path) -> None:
     root = made(tmp_path / "root", {"config.toml": b"", "memory/MEMORY.md": b"x"})
     assert unrecognised_files(root) == ()
+
+
+@pytest.mark.parametrize("format", sorted(CONVERSATIONS))
+@pytest.mark.parametrize("rest", [0, 20])
+def test_a_file_that_was_seen_cut_off_shows_all_its_messages_when_it_is_restored(
+    tmp_path: Path, home: Path, format: str, rest: int
+) -> None:
+    texts = ["hello", "hi", "one more", "done"]
+    files = CONVERSATIONS[format](texts)
+    root = made(tmp_path / "root", files)
+    file = root / next(iter(files))
+    with open_store(root, dialect=format, home=home) as store:
+        (row,) = store.list()
+        assert len(store.session(row.id).messages()) == 4
+        file.write_bytes(files[file.name][:rest])
+        assert store.session(row.id).messages() == []
+        file.write_bytes(files[file.name])
+        assert [message.text for message in store.session(row.id).messages()] == texts
