@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
@@ -99,6 +100,18 @@ def test_any_files_in_any_order_store_each_conversation_once(
             text for texts in longest for text in texts
         )
         assert stored == sorted(longest)
+
+
+@pytest.mark.parametrize("format", FORMATS)
+def test_messages_without_a_time_are_found_again(tmp_path: Path, format: str) -> None:
+    file = put(tmp_path / "a", format, ["hello", "hi", "one more", "done"])
+    first, *others = map(json.loads, file.read_bytes().splitlines())
+    for line in others:
+        line |= {key: [] for key in ("timestamp", "created_at") if key in line}
+    file.write_bytes(b"".join(json.dumps(line).encode() + b"\n" for line in (first, *others)))
+    with everlog.open_store("memory:") as store:
+        one, again = import_all(store, file, file)
+        assert (again.id, again.stored) == (one.id, 0)
 
 
 @pytest.mark.parametrize("format", FORMATS)
