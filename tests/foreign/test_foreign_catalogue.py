@@ -194,3 +194,18 @@ def test_a_file_that_was_seen_cut_off_shows_all_its_messages_when_it_is_restored
         assert store.session(row.id).messages() == []
         file.write_bytes(files[file.name])
         assert [message.text for message in store.session(row.id).messages()] == texts
+
+
+def test_two_subagents_of_one_name_are_two_sessions(tmp_path: Path, home: Path) -> None:
+    files = {
+        f"-w/{ID}/subagents/agent-x1.jsonl": subagent_file("a giraffe"),
+        f"-w/{ID}/subagents/later/agent-x1.jsonl": subagent_file("a zebra"),
+    }
+    files |= {f"-w/{name}": data for name, data in claude(["hello", "hi"]).items()}
+    root = made(tmp_path / "projects", files)
+    with open_store(root, dialect="claude", home=home) as store:
+        (row,) = store.list()
+        agents = row.metadata.extra["agents"]
+        texts = {store.session(agent).messages()[0].text for agent in agents}
+        assert texts == {"a giraffe", "a zebra"}
+        assert {store.search(word).results[0].session for word in ("giraffe", "zebra")} == set(agents)
