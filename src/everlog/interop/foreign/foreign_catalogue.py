@@ -176,6 +176,10 @@ class ForeignCatalogue:
             self._sessions[session] = refreshed
             return refreshed
 
+    def last_sessions(self) -> Mapping[str, TranscriptRow]:
+        """Return the sessions that the last scan found, by id."""
+        return self._sessions
+
     def has_seen(self, session: str) -> bool:
         """Return whether the last scan found this session."""
         return session in self._sessions
