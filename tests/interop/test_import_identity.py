@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
@@ -156,3 +157,10 @@ def test_files_that_are_no_sessions_are_named_with_the_reason(tmp_path: Path) ->
         "empty.jsonl": "an empty file",
         "export.json": "a ChatGPT export, which everlog does not read yet",
     }
+
+
+def test_a_pipe_is_named_without_waiting_for_its_writer(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe.jsonl")
+    with everlog.open_store("memory:") as store:
+        (result,) = import_files(store.port, [tmp_path / "pipe.jsonl"], load_formats())
+    assert result.problem == "not a regular file"
