@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 import everlog
 from everlog.app import load_formats
+from everlog.interop.exporter import export
 from everlog.interop.importer import ImportResult, import_files
 from everlog.interop.transcript_sources import find_files
 from everlog.session import Store
@@ -164,3 +165,11 @@ def test_a_pipe_is_named_without_waiting_for_its_writer(tmp_path: Path) -> None:
     with everlog.open_store("memory:") as store:
         (result,) = import_files(store.port, [tmp_path / "pipe.jsonl"], load_formats())
     assert result.problem == "not a regular file"
+
+
+def test_the_command_that_continues_a_session_is_no_loss_of_its_export(tmp_path: Path) -> None:
+    file = put(tmp_path / "a", "claude", ["hello", "hi"])
+    with everlog.open_store("memory:") as store:
+        (result,) = import_all(store, file)
+        assert result.id is not None
+        assert export(store.session(result.id), *load_formats("claude")).losses == ()
