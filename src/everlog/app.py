@@ -194,7 +194,7 @@ def _open_foreign(
 
 def is_foreign(root: Path) -> bool:
     """Tell whether a directory holds sessions of another program and no native store."""
-    if not root.is_dir() or any((root / name).exists() for name in _NATIVE_NAMES):
+    if not root.is_dir() or _is_native(root):
         return False
     from everlog.interop.transcript_sources import detect_format, find_files  # noqa: PLC0415 - not for every store
 
@@ -205,9 +205,20 @@ def is_foreign(root: Path) -> bool:
     return False
 
 
+def _is_native(root: Path) -> bool:
+    """Tell whether a directory is a native store. Other programs too have `sessions` and `config.toml`."""
+    if any((root / name).exists() for name in _NATIVE_NAMES):
+        return True
+    if not (root / "sessions").exists():
+        return (root / "config.toml").exists()  # of a root that has only been configured
+    from everlog.stores.file.layout import Root  # noqa: PLC0415 - as the store itself
+
+    return Root(root, durable=False).exists()
+
+
 def unrecognised_files(root: Path) -> Sequence[ports.SkippedFile]:
     """Return the files of a directory that holds no store of ours, with the reason why they are no sessions."""
-    if not root.is_dir() or any((root / name).exists() for name in _NATIVE_NAMES):
+    if not root.is_dir() or _is_native(root):
         return ()
     from everlog.interop.transcript_sources import explain_file, find_files  # noqa: PLC0415 - not for every store
 
@@ -367,7 +378,7 @@ def open_async_store(
 # In the order of detection: the first of those that are the most sure of a file. CrabTalk knows a file
 # that has lost its first line by its name, Cersei takes bare messages under any name.
 FORMATS = ("claude", "crabtalk", "cersei", "pi", "codex", "gemini", "picoclaw")
-_NATIVE_NAMES = ("sessions", "index.db", "config.toml", "run")  # which only a native store has
+_NATIVE_NAMES = ("run", "live", "names.lock", "archive/manifests")  # which only a native store has
 
 
 def load_formats(*names: str) -> list[LiveFormat]:

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from everlog.app import open_store
+from everlog.app import open_store, unrecognised_files
+from everlog.interop.transcript_sources import find_files
 from everlog.ports import DirectoryBacked, Filter
 from everlog.session import Store
 from tests.foreign.foreign_directories import crabtalk_file, made
@@ -133,3 +134,78 @@ def test_an_id_stays_with_its_conversation_when_another_one_of_that_name_appears
         assert [message.text for message in store.session(f"c:{ID}").messages()] == ["hello", "no", "never"]
         store.session(f"c:{ID}").append("to the other")
         assert store.session(ID).messages()[-1].text == "to the first"
+
+
+def test_sessions_in_a_folder_that_is_named_like_a_session_are_listed_too(tmp_path: Path, home: Path) -> None:
+    (name, data), *_ = claude(["hello", "hi"]).items()
+    files = {"work.jsonl": data, f"work/deeper/{name}": data, "work/tool-results/toolu_1.json": b"{}"}
+    root = made(tmp_path / "projects", files)
+    with open_store(root, dialect="claude", home=home) as store:
+        assert len(list(store.list())) == 2
+        assert skipped(store) == {}
+    assert [file.name for file in find_files([root])[0]] == ["work.jsonl", name]
+    (root / "work.jsonl").rename(root / "work.json")
+    assert root / "work" / "deeper" / name in find_files([root])[0]
+
+
+@pytest.mark.parametrize("format", sorted(CONVERSATIONS))
+def test_a_home_of_another_program_with_folders_named_like_ours_is_read(
+    tmp_path: Path, home: Path, format: str
+) -> None:
+    files = {f"sessions/{name}": data for name, data in CONVERSATIONS[format](["hello zebra", "hi"]).items()}
+    root = made(tmp_path / "root", {**files, "config.toml": b'model = "m"\n', "index.db": b"", "tmp/x": b""})
+    (root / "sessions").chmod(0o755)
+    before = {path: (path.stat().st_mtime_ns, path.stat().st_mode) for path in (root, *root.rglob("*"))}
+    with open_store(root, home=home) as store:
+        assert len(list(store.list())) == 1
+        assert store.search("zebra").total == 1
+    assert {path: (path.stat().st_mtime_ns, path.stat().st_mode) for path in (root, *root.rglob("*"))} == before
+
+
+def test_sessions_that_no_format_recognises_are_named_and_nothing_is_created_beside_them(tmp_path: Path) -> None:
+    root = made(tmp_path / "goose", {"sessions/sessions.db": b"SQLite format 3\0"})
+    (root / "sessions").chmod(0o755)
+    before = {path: (path.stat().st_mtime_ns, path.stat().st_mode) for path in (root, *root.rglob("*"))}
+    with open_store(root) as store:
+        assert list(store.list()) == []
+        assert store.search("zebra").total == 0
+    assert [file.path for file in unrecognised_files(root)] == [str(root / "sessions/sessions.db")]
+    assert {path: (path.stat().st_mtime_ns, path.stat().st_mode) for path in (root, *root.rglob("*"))} == before
+
+
+def test_the_settings_of_a_root_without_sessions_are_not_named(tmp_path: Path) -> None:
+    root = made(tmp_path / "root", {"config.toml": b"", "memory/MEMORY.md": b"x"})
+    assert unrecognised_files(root) == ()
+
+
+@pytest.mark.parametrize("format", sorted(CONVERSATIONS))
+@pytest.mark.parametrize("rest", [0, 20])
+def test_a_file_that_was_seen_cut_off_shows_all_its_messages_when_it_is_restored(
+    tmp_path: Path, home: Path, format: str, rest: int
+) -> None:
+    texts = ["hello", "hi", "one more", "done"]
+    files = CONVERSATIONS[format](texts)
+    root = made(tmp_path / "root", files)
+    file = root / next(iter(files))
+    with open_store(root, dialect=format, home=home) as store:
+        (row,) = store.list()
+        assert len(store.session(row.id).messages()) == 4
+        file.write_bytes(files[file.name][:rest])
+        assert store.session(row.id).messages() == []
+        file.write_bytes(files[file.name])
+        assert [message.text for message in store.session(row.id).messages()] == texts
+
+
+def test_two_subagents_of_one_name_are_two_sessions(tmp_path: Path, home: Path) -> None:
+    files = {
+        f"-w/{ID}/subagents/agent-x1.jsonl": subagent_file("a giraffe"),
+        f"-w/{ID}/subagents/later/agent-x1.jsonl": subagent_file("a zebra"),
+    }
+    files |= {f"-w/{name}": data for name, data in claude(["hello", "hi"]).items()}
+    root = made(tmp_path / "projects", files)
+    with open_store(root, dialect="claude", home=home) as store:
+        (row,) = store.list()
+        agents = row.metadata.extra["agents"]
+        texts = {store.session(agent).messages()[0].text for agent in agents}
+        assert texts == {"a giraffe", "a zebra"}
+        assert {store.search(word).results[0].session for word in ("giraffe", "zebra")} == set(agents)

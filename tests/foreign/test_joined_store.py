@@ -13,7 +13,7 @@ import everlog
 from everlog.app import open_store
 from everlog.errors import NotFoundError, SettingsError, StoreFailedError, UnsupportedError
 from everlog.interop.foreign.foreign_store import ForeignStore
-from everlog.ports import Order
+from everlog.ports import DirectoryBacked, Order
 from everlog.ports.capabilities import (
     CAPABILITIES,
     Measurable,
@@ -96,6 +96,28 @@ def test_an_id_that_two_directories_have_is_that_of_the_first(tmp_path: Path) ->
         assert sorted(row.id for row in store.list()) == ["crab_user_1", "crab_user_2"]
         store.session("crab_user_1").append(everlog.user("here"))
     assert (second / "crab_user_1.jsonl").read_bytes() == crabtalk_file()
+
+
+def test_another_conversation_under_the_id_of_one_in_an_earlier_directory_is_named(tmp_path: Path) -> None:
+    first = made(tmp_path / "first", {"crab_user_1.jsonl": crabtalk_file()})
+    other = crabtalk_file().replace(b"hello", b"zebra")
+    second = made(tmp_path / "second", {"crab_user_1.jsonl": other, "crab_user_2.jsonl": other})
+    with joined(tmp_path, first, second) as store:
+        directory = store.port.capability(DirectoryBacked)
+        assert directory is not None
+        (file,) = directory.skipped_files()
+        assert file.path == str(second / "crab_user_1.jsonl")
+        assert file.reason.startswith(f"{first} has a session with this id")
+        assert [result.session for result in store.search("zebra").results] == ["crab_user_2"]
+        assert store.search("zebra").total == 1
+
+
+def test_a_directory_that_is_not_there_is_named_with_the_skipped_files(tmp_path: Path) -> None:
+    there = made(tmp_path / "there", {"crab_user_1.jsonl": crabtalk_file(), "notes.txt": b"x"})
+    with joined(tmp_path, tmp_path / "nowhere", there) as store:
+        directory = store.port.capability(DirectoryBacked)
+        assert directory is not None
+        assert [file.path for file in directory.skipped_files()] == [f"{tmp_path}/nowhere/", f"{there}/notes.txt"]
 
 
 def test_a_foreign_session_may_have_an_id_like_ours(tmp_path: Path) -> None:

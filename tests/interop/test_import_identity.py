@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import os
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
@@ -12,6 +14,7 @@ from hypothesis import strategies as st
 
 import everlog
 from everlog.app import load_formats
+from everlog.interop.exporter import export
 from everlog.interop.importer import ImportResult, import_files
 from everlog.interop.transcript_sources import find_files
 from everlog.session import Store
@@ -102,6 +105,18 @@ def test_any_files_in_any_order_store_each_conversation_once(
 
 
 @pytest.mark.parametrize("format", FORMATS)
+def test_messages_without_a_time_are_found_again(tmp_path: Path, format: str) -> None:
+    file = put(tmp_path / "a", format, ["hello", "hi", "one more", "done"])
+    first, *others = map(json.loads, file.read_bytes().splitlines())
+    for line in others:
+        line |= {key: [] for key in ("timestamp", "created_at") if key in line}
+    file.write_bytes(b"".join(json.dumps(line).encode() + b"\n" for line in (first, *others)))
+    with everlog.open_store("memory:") as store:
+        one, again = import_all(store, file, file)
+        assert (again.id, again.stored) == (one.id, 0)
+
+
+@pytest.mark.parametrize("format", FORMATS)
 def test_a_session_that_was_continued_here_and_there_becomes_two(tmp_path: Path, format: str) -> None:
     file = put(tmp_path, format, ["hello", "hi"])
     with everlog.open_store("memory:") as store:
@@ -143,3 +158,18 @@ def test_files_that_are_no_sessions_are_named_with_the_reason(tmp_path: Path) ->
         "empty.jsonl": "an empty file",
         "export.json": "a ChatGPT export, which everlog does not read yet",
     }
+
+
+def test_a_pipe_is_named_without_waiting_for_its_writer(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe.jsonl")
+    with everlog.open_store("memory:") as store:
+        (result,) = import_files(store.port, [tmp_path / "pipe.jsonl"], load_formats())
+    assert result.problem == "not a regular file"
+
+
+def test_the_command_that_continues_a_session_is_no_loss_of_its_export(tmp_path: Path) -> None:
+    file = put(tmp_path / "a", "claude", ["hello", "hi"])
+    with everlog.open_store("memory:") as store:
+        (result,) = import_all(store, file)
+        assert result.id is not None
+        assert export(store.session(result.id), *load_formats("claude")).losses == ()

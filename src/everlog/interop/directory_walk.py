@@ -1,9 +1,9 @@
 """Walking a directory of foreign sessions: every file is a possible transcript, part of one, or skipped.
 
-What belongs to a transcript is not named: its further parts, its metadata file, and the folder with
-its name; but the transcripts of its subagents in that folder are. Everything else is named, with
-the reason if the place or the kind of the file is one; whether a possible transcript is one, its
-content tells. Symbolic links are not followed.
+What belongs to a transcript is not named: its further parts, its metadata file, and what is in the
+folder with its name; but possible transcripts in that folder are, as those of its subagents if they
+are in `subagents`. Everything else is named, with the reason if the place or the kind of the file
+is one; whether a possible transcript is one, its content tells. Symbolic links are not followed.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ MAX_DEPTH = 8  # folders below the root
 METADATA_ENDING = ".meta.json"
 _PART = re.compile(r"_part[0-9]+$")
 _SUBAGENTS = "subagents"  # folder in that of a session
+_OWNER_ENDING = ".jsonl"  # of a transcript that may have a folder with its name
 Stamp = tuple[int, int, int]  # inode, size and mtime of a file
 
 
@@ -45,38 +46,41 @@ def walk(root: Path, endings: Collection[str]) -> Iterator[FoundFile | SkippedFi
     Possible transcripts have one of the `endings`. A skipped file has an empty reason if only its
     content can tell why it is none.
     """
-    folders = [("", 0, "")]
+    folders = [("", 0, "", "")]
     while folders:
-        folder, depth, parent = folders.pop()
+        folder, depth, owner, parent = folders.pop()
         try:
             with os.scandir(root / folder) as entries:
                 children = sorted(entries, key=lambda entry: entry.name)
         except OSError as error:
             if not folder:
                 raise StoreFailedError(f"{root} cannot be read: {error.strerror}") from error
-            if not isinstance(error, FileNotFoundError):  # removed meanwhile, or there are no subagents
+            if not isinstance(error, FileNotFoundError):  # removed meanwhile
                 yield SkippedFile(f"{folder}/", f"the folder cannot be read: {error.strerror}")
             continue
         names = {entry.name: entry for entry in children if not entry.is_dir(follow_symlinks=False)}
-        inner: list[tuple[str, int, str]] = []
+        inner: list[tuple[str, int, str, str]] = []
+        kinds = (_OWNER_ENDING,) if owner else tuple(endings)
         for entry in children:
             path = f"{folder}/{entry.name}" if folder else entry.name
             if entry.name in names:
-                is_transcript = entry.name.endswith(tuple(endings)) and not entry.name.endswith(METADATA_ENDING)
+                is_transcript = entry.name.endswith(kinds) and not entry.name.endswith(METADATA_ENDING)
                 if reason := _refusal(entry):
                     yield SkippedFile(os.fsencode(path).decode("utf-8", "replace"), reason)
                 elif is_transcript and not _is_part(entry.name, names):
                     yield FoundFile(folder, entry.name, partial(_stamp, names), parent)
-                elif not parent and not _is_part(entry.name, names):
+                elif not owner and not _is_part(entry.name, names):
                     yield SkippedFile(path, "")
-            elif owner := next((path + ending for ending in endings if f"{entry.name}{ending}" in names), ""):
-                inner.append((f"{path}/{_SUBAGENTS}", depth + 1, owner))
             elif not _is_text(entry.name) or entry.name.startswith(".") or depth >= MAX_DEPTH:
                 reason = "a hidden folder" if entry.name.startswith(".") else f"more than {MAX_DEPTH} folders deep"
                 reason = reason if _is_text(entry.name) else "its name is not UTF-8"
                 yield SkippedFile(os.fsencode(f"{path}/").decode("utf-8", "replace"), reason)
+            elif owner == f"{folder}{_OWNER_ENDING}" and entry.name == _SUBAGENTS:
+                inner.append((path, depth + 1, owner, owner))
+            elif f"{entry.name}{_OWNER_ENDING}" in names:
+                inner.append((path, depth + 1, path + _OWNER_ENDING, parent))
             else:
-                inner.append((path, depth + 1, parent))
+                inner.append((path, depth + 1, owner, parent))
         folders += reversed(inner)
 
 

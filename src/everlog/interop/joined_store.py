@@ -1,7 +1,7 @@
 """The joined store: a native store and foreign stores, used as one.
 
 New sessions are created in the native store. Every other operation goes to the store that has the
-session; of several with the same id, to the first.
+session; of several with the same id, to the first. The others are named among the skipped files.
 """
 
 from __future__ import annotations
@@ -59,11 +59,21 @@ class JoinedStore(Reporting, Reclaimable, DirectoryBacked):
 
     def skipped_files(self) -> Sequence[SkippedFile]:
         """Return the files of all foreign directories that are not taken as sessions."""
-        return [
-            SkippedFile(str(store.root / file.path), file.reason)
-            for store in self._foreign
-            for file in store.skipped_files()
-        ]
+        skipped: list[SkippedFile] = []
+        owners: dict[str, ForeignStore] = {}
+        for store in self._foreign:
+            try:
+                skipped += [SkippedFile(str(store.root / file.path), file.reason) for file in store.skipped_files()]
+                transcripts = store.transcripts()
+            except StoreFailedError as error:
+                skipped.append(SkippedFile(f"{store.root}/", str(error)))
+                continue
+            for session, path in transcripts.items():
+                owner = owners.setdefault(session, store)
+                if owner is not store:
+                    reason = f"{owner.root} has a session with this id: open {store.root} by itself, or import it"
+                    skipped.append(SkippedFile(str(store.root / path), reason))
+        return skipped
 
     def capability(self, kind: type[T]) -> T | None:
         """Return the joined store for what it does itself, else what the native store has."""
@@ -222,13 +232,21 @@ class JoinedStore(Reporting, Reclaimable, DirectoryBacked):
     def search(self, query: Query, *, progress: Progress | None = None) -> Results:
         """Search all stores; the best results come first."""
         store_query = _without_offset(query)
-        answers = self._call_all(lambda store: store.search(store_query, progress=progress))
+        answers = self._call_all(
+            lambda store: self._without_shadowed(store.search(store_query, progress=progress), store)
+        )
         return _merge_results(answers, query)
 
     def recall(self, query: Query, now: int) -> Results:
         """Return the sessions of all stores that a message is about, the best first."""
         store_query = _without_offset(query)
-        return _merge_results(self._call_all(lambda store: store.recall(store_query, now)), query)
+        answers = self._call_all(lambda store: self._without_shadowed(store.recall(store_query, now), store))
+        return _merge_results(answers, query)
+
+    def _without_shadowed(self, answer: Results, store: Store) -> Results:
+        """Return the results without those whose id stands for a session of an earlier store."""
+        hits = tuple(hit for hit in answer.results if not self._is_shadowed(hit.session, store))
+        return Results(hits, answer.total - len(answer.results) + len(hits))
 
     def catch_up(self, progress: Progress | None = None) -> int:
         """Index new messages in all stores, and return in how many sessions."""

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import re
+import stat
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 from pathlib import Path
@@ -123,7 +125,12 @@ def find_files(paths: Iterable[Path]) -> tuple[list[Path], list[SkippedFile]]:
 
 
 def detect_format(path: Path, formats: Sequence[F]) -> F | None:
-    """Detect the format of a file from its content; None if no format recognises it."""
+    """Detect the format of a file from its content; None if no format recognises it.
+
+    OSError for anything but a regular file: reading a pipe would wait for its writer.
+    """
+    if not stat.S_ISREG(path.stat().st_mode):
+        raise OSError(errno.EINVAL, "not a regular file")
     with path.open("rb") as file:
         return detect(path.name, read_head(file), formats)
 

@@ -176,6 +176,10 @@ class ForeignCatalogue:
             self._sessions[session] = refreshed
             return refreshed
 
+    def last_sessions(self) -> Mapping[str, TranscriptRow]:
+        """Return the sessions that the last scan found, by id."""
+        return self._sessions
+
     def has_seen(self, session: str) -> bool:
         """Return whether the last scan found this session."""
         return session in self._sessions
@@ -374,7 +378,10 @@ class ForeignCatalogue:
         for row in sorted(children, key=lambda row: row.key):
             parent = ids.get(row.parent or row.path, row.scan.parent)
             parent = parent if parent in sessions else ""
-            session = f"{parent or row.folder.replace('/', ':')}:{row.branch or row.stem}"
+            name, folder = row.branch or row.stem, row.folder.replace("/", ":")
+            session = f"{parent or folder}:{name}"
+            if session in sessions:  # a file of the same name in another folder
+                session = f"{folder}:{name}"
             sessions[session] = replace(row, name=session, parent_id=parent)
             if parent:
                 agents.setdefault(parent, []).append(session)

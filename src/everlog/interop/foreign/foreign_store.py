@@ -255,6 +255,10 @@ class ForeignStore(SessionOpener, Reporting, Reclaimable, DirectoryBacked):
         rows = (row for name, item in sessions if not item.is_child and matches(row := item.session_row(name)))
         return make_page(rows, limit, cursor, order)
 
+    def transcripts(self) -> Mapping[str, str]:
+        """Return the path of every session in the last listing, relative to the root."""
+        return {session: row.path for session, row in self._catalogue.last_sessions().items()}
+
     def was_listed(self, session: str) -> bool:
         """Return whether the last listing had a session with this id."""
         return self._catalogue.has_seen(session)

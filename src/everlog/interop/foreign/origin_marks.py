@@ -31,6 +31,9 @@ class Checkpoint(msgspec.Struct, frozen=True, omit_defaults=True):
     rewrites: int = 0  # how often the file was found rewritten
 
 
+_CHECKPOINT_KEYS = set(Checkpoint.__struct_encode_fields__)
+
+
 def strip_mark(record: AnyRecord) -> AnyRecord:
     """Return a record of a mirror without its origin mark, as its writer made it."""
     if _MARK_BYTES not in record.line:
@@ -47,7 +50,8 @@ def mark_of(record: AnyRecord) -> dict[str, Any]:
 def checkpoint_of(entry: Entry) -> Checkpoint | None:
     """Return the checkpoint in a record, or None."""
     mark = {} if isinstance(entry, Damaged) else mark_of(entry)
-    return msgspec.convert(mark, Checkpoint) if "trail" in mark or "notes" in mark else None
+    # Of a checkpoint at the start of a file that was begun anew, only the counts are written.
+    return msgspec.convert(mark, Checkpoint) if mark.keys() & _CHECKPOINT_KEYS else None
 
 
 def id_in_file(record: AnyRecord) -> str:

@@ -68,7 +68,7 @@ def explain_refusal(path: str, head: bytes, formats: Sequence[Format]) -> str:
     if (format := detect(path, head, formats)) is not None:
         return f"a {format.NAME} session, which everlog sessions import reads"
     if path in _COMPANIONS:
-        return f"not a session: {_COMPANIONS[path]}"
+        return _COMPANIONS[path]
     if not head:
         return "an empty file"
     for start, name in _BINARY.items():

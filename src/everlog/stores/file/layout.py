@@ -49,8 +49,14 @@ class Root:
         self._is_synced = False
 
     def exists(self) -> bool:
-        """Return whether the directory of sessions exists."""
-        return os.path.isdir(f"{self._text}/sessions")
+        """Return whether there is a session of ours; other programs too have a folder `sessions`."""
+        try:
+            with os.scandir(f"{self._text}/sessions") as entries:
+                return any(is_ulid(entry.name) for entry in entries)
+        except (FileNotFoundError, NotADirectoryError):
+            return False
+        except OSError:
+            return True  # whoever reads it reports the problem
 
     def check(self, mounts: str = MOUNTS) -> None:
         """Refuse a root of another user or on a network; restrict the mode of `sessions`.
@@ -74,8 +80,10 @@ class Root:
                 f"{self.path} is on a network file system ({kind}), where locks are not reliable",
                 hint="choose a directory on a local disk",
             )
-        if not self.exists():
-            return
+        if self.exists():
+            self._restrict_mode()
+
+    def _restrict_mode(self) -> None:
         with map_errors(f"restricting the modes in {self.path}"), self.open_subdirectory("sessions") as sessions:
             restrict_mode(sessions)
 
@@ -89,6 +97,7 @@ class Root:
                 with suppress(FileExistsError):
                     os.mkdir(self.path / name, mode=0o700)
         self.check()
+        self._restrict_mode()
         self.sync_path()
 
     def sync_path(self) -> None:

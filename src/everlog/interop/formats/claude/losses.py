@@ -10,7 +10,8 @@ from everlog.interop.formats.writer import Losses
 from everlog.model import PROGRAM, Compaction, Message, Metadata, ToolCall
 
 _FINE_TIME = re.compile(r"\.\d{3}\d*[1-9]")
-_WRITTEN_KEYS = frozenset({"cwd", "source", "parent"})  # in the records, or found again from the file's place
+# In the records, or found again from the file's place.
+_WRITTEN_KEYS = frozenset({"agents", "cwd", "parent", "resume", "source"})
 
 
 def count_message(losses: Losses, message: Message) -> None:

@@ -178,7 +178,8 @@ class GeminiReader(SessionReader):
             tuple(_digest(_encode(message), 8) for message in messages),
             is_injected,
         )
-        messages = [replace(message, timestamp=state.timestamp, cwd=self._cwd or None) for message in messages]
+        time = state.timestamp or state.created  # an import compares times
+        messages = [replace(message, timestamp=time, cwd=self._cwd or None) for message in messages]
         title = "" if words.startswith(("/", "?")) else " ".join(words.split())[:MAX_TITLE]
         state.model = next((message.model for message in messages if message.model), state.model)
         return _Record(version, title, messages, value, summary)

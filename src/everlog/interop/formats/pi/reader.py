@@ -17,7 +17,7 @@ from typing import Any, Literal
 import msgspec
 from msgspec.structs import replace
 
-from everlog.ids import epoch_ms
+from everlog.ids import epoch_ms, timestamp
 from everlog.interop.formats.format_types import HiddenMessages, Item, derive_id
 from everlog.interop.formats.jsonl import Row, attach_preserved, event_kind, text_of
 from everlog.interop.formats.line_reader import LineReader
@@ -131,7 +131,7 @@ class PiReader(LineReader):
         elif kind == "context_edit" and _new_content(value) is not None:
             self._count += 1
         if message is not None:
-            self._count_messages(1, message.timestamp, message.model or "")
+            self._count_messages(1, text_of(value, "timestamp"), message.model or "")
             if not self._first_text and message.role == "user" and message.sender is None:
                 self._first_text = title_from(message)
 
@@ -156,7 +156,9 @@ class PiReader(LineReader):
             if self._is_full:
                 self._queue.append(self._event(row, item_id, SESSION_EVENT if is_header else _kind_of(value)))
             return
-        message = read_message(row, item_id, text_of(value, "timestamp"), without_line=not self._is_full)
+        # An import compares times: an entry without one has the same in every import.
+        time = text_of(value, "timestamp") or self.facts.created or timestamp(0)
+        message = read_message(row, item_id, time, without_line=not self._is_full)
         if not self.whole and not self._extends_tip(value, entry_id):
             raise NeedsWholeFileError
         self._note_entry(value, message)
@@ -313,17 +315,17 @@ class _Resolver:
         target, content, reader = value["targetId"], _new_content(value), self._reader
         if not reader.whole and (content is not None or "edited" in reader.state):
             raise NeedsWholeFileError
-        timestamp = text_of(value, "timestamp")
+        time = text_of(value, "timestamp")
         earlier = self._replacements.pop(target, None)
         ids = (target,) if earlier is None else (target, earlier)
         extra = self._reader._extra(entry.row, value, {"target": target})
-        yield HiddenMessages(id=entry.item_id, ids=ids, timestamp=timestamp, extra=extra)
+        yield HiddenMessages(id=entry.item_id, ids=ids, timestamp=time, extra=extra)
         if content is None:
             return
         reader._note("edited", True)
         edited = _with_content(self._targets[target].value or {}, content)
         row = replace(entry.row, value=edited)
-        message = read_message(row, f"{target}@{entry.item_id}", timestamp, without_line=True)
+        message = read_message(row, f"{target}@{entry.item_id}", time, without_line=True)
         if message is not None:
             self._replacements[target] = message.id
             self._visible.append((index, message.id))
