@@ -316,3 +316,31 @@ def test_a_line_that_was_damaged_or_replaced_since_it_was_written_is_not_counted
         lines[4] = lines[3]
         log.write_bytes(b"".join(lines))
         assert target.count(items) == (3, 0)
+
+
+def test_a_title_that_the_program_changed_is_taken_over_unless_somebody_gave_another_one_here() -> None:
+    def read(title: str, *items: everlog.Message) -> ForeignSession:
+        metadata = {"name": title} if title else {}
+        return ForeignSession(session_id="a", items=items, line_count=len(items), metadata=metadata)
+
+    first, second = user("a", id="m1"), assistant("b", id="m2")
+    with everlog.open_store("memory:") as store:
+        done = import_session(store.port, IdFormat, read("", first))
+        session = store.session(done.id or "")
+        for title in ("First title", "Second title"):
+            import_session(store.port, IdFormat, read(title, first, second))
+            assert session.metadata.title == title
+        import_session(store.port, IdFormat, read("First title", first))  # an older copy
+        assert session.metadata.title == "Second title"
+        session.update(title="Mine")
+        import_session(store.port, IdFormat, read("Third title", first, second))
+        assert session.metadata.title == "Mine"
+
+
+def test_files_that_a_program_keeps_beside_its_transcripts_are_skipped(tmp_path: Path) -> None:
+    (tmp_path / "session_index.jsonl").write_text('{"id":"x","thread_name":"y"}\n')
+    files, skipped = find_files([tmp_path])
+    assert files == []
+    assert [(Path(file.path).name, file.reason) for file in skipped] == [
+        ("session_index.jsonl", "the names of Codex's threads")
+    ]

@@ -81,7 +81,7 @@ def _print_results(
         for result in results:
             if not result.problem:
                 print_result(result)
-        if not results:
+        if not results and not others:
             output.info(none_found)
     for result in failures:
         output.warn(f"skipped {result.path}: {result.problem}")

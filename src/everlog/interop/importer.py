@@ -23,6 +23,8 @@ from everlog.interop.transcript_sources import FileSource, detect_format, explai
 from everlog.model import SETTABLE, Meta
 from everlog.ports import Store
 
+PROGRAM_TITLE = "programTitle"  # in the metadata: the title that the session's program gave it
+
 
 class ImportResult(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
     """The result of importing one file: `records_in` = `stored` + `already_there` + `lost`."""
@@ -71,7 +73,11 @@ def import_session(store: Store, format: Format, source: ForeignSession, parent:
     """Import one session with its subagents' sessions."""
     target, first = _find_target(store, format, source)
     session = target.session
+    before = store.metadata(session)
     extra = {key: value for key, value in source.metadata.items() if key not in SETTABLE}
+    title = "" if target.is_beginning else str(source.metadata.get("name") or "")
+    if title:
+        extra[PROGRAM_TITLE] = title
     if parent is not None:
         extra["parent"] = {**extra.get("parent", {}), "id": parent}
     if extra:
@@ -81,6 +87,9 @@ def import_session(store: Store, format: Format, source: ForeignSession, parent:
     for item in items if target.is_beginning else hide_before_summaries(source.session_id, items):
         target.add(item)
     target.flush()
+    # A title that the program has changed since is taken over, unless somebody gave another one here.
+    if title and before.title != title and before.title in (None, "", before.extra.get(PROGRAM_TITLE)):
+        store.update(session, {"name": title})
     records = list(filter(_is_record, source.items))
     stored, already_there = target.count(records)
     return ImportResult(

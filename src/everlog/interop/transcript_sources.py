@@ -13,7 +13,7 @@ from typing import Any
 
 from everlog.interop.directory_walk import FoundFile, walk
 from everlog.interop.formats.format_types import MAX_LINE_BYTES, Format, Line
-from everlog.interop.formats.recognition import F, detect, explain_refusal, read_head
+from everlog.interop.formats.recognition import COMPANIONS, F, detect, explain_refusal, read_head
 from everlog.log import scan
 from everlog.ports import SkippedFile
 
@@ -116,9 +116,11 @@ def find_files(paths: Iterable[Path]) -> tuple[list[Path], list[SkippedFile]]:
             files.append(path)
             continue
         for entry in walk(path, ENDINGS):
-            if isinstance(entry, FoundFile):
+            if isinstance(entry, FoundFile) and entry.name not in COMPANIONS:
                 if not entry.parent:  # a subagent's comes with its session
                     files.append(path / entry.path)
+            elif isinstance(entry, FoundFile):
+                skipped.append(SkippedFile(str(path / entry.path), explain_file(path / entry.path, ())))
             else:
                 skipped.append(SkippedFile(str(path / entry.path), entry.reason or explain_file(path / entry.path, ())))
     return files, skipped

@@ -17,7 +17,7 @@ _KEY = re.compile(rb'"([A-Za-z_]{1,40})"\s*:')
 F = TypeVar("F", bound=Format)
 
 # Files that programs keep beside their transcripts.
-_COMPANIONS = {
+COMPANIONS = {
     "session_index.jsonl": "the names of Codex's threads",
     "history.jsonl": "the typed prompts of a program, without its answers",
     "projects.json": "Gemini CLI's list of projects",
@@ -67,8 +67,8 @@ def explain_refusal(path: str, head: bytes, formats: Sequence[Format]) -> str:
     """Return why a file is not a session that can be used in place: what it is, or what it is near to."""
     if (format := detect(path, head, formats)) is not None:
         return f"a {format.NAME} session, which everlog sessions import reads"
-    if path in _COMPANIONS:
-        return _COMPANIONS[path]
+    if path in COMPANIONS:
+        return COMPANIONS[path]
     if not head:
         return "an empty file"
     for start, name in _BINARY.items():

@@ -11,7 +11,7 @@ from everlog.model import PROGRAM, Compaction, Message, Metadata, ToolCall
 
 _FINE_TIME = re.compile(r"\.\d{3}\d*[1-9]")
 # In the records, or found again from the file's place.
-_WRITTEN_KEYS = frozenset({"agents", "cwd", "parent", "resume", "source"})
+_WRITTEN_KEYS = frozenset({"agents", "cwd", "parent", "programTitle", "resume", "source"})
 
 
 def count_message(losses: Losses, message: Message) -> None:
@@ -41,7 +41,8 @@ def count_compaction(losses: Losses, record: Compaction) -> None:
 
 def count_metadata(losses: Losses, metadata: Metadata, *, has_records: bool) -> None:
     """Count the metadata that no record has."""
-    names = [name for name in metadata.names if not name.startswith("claude:")]
+    import_keys = ("claude:", f"{metadata.source}:")
+    names = [name for name in metadata.names if not name.startswith(import_keys)]
     lost = {
         "agent": metadata.agent != "main",
         "sender": metadata.sender != "user",
