@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from everlog.app import open_store, unrecognised_files
+from everlog.app import load_formats, open_store, unrecognised_files
+from everlog.interop.importer import import_files
 from everlog.interop.transcript_sources import find_files
 from everlog.ports import DirectoryBacked, Filter
 from everlog.session import Store
@@ -209,3 +210,18 @@ def test_two_subagents_of_one_name_are_two_sessions(tmp_path: Path, home: Path) 
         texts = {store.session(agent).messages()[0].text for agent in agents}
         assert texts == {"a giraffe", "a zebra"}
         assert {store.search(word).results[0].session for word in ("giraffe", "zebra")} == set(agents)
+
+
+def test_a_name_like_that_of_a_part_hides_no_session_of_a_format_without_parts(tmp_path: Path, home: Path) -> None:
+    one, other = (next(iter(CONVERSATIONS["pi"]([text]).values())) for text in ("hello", "goodbye"))
+    other = other.replace(ID.encode(), ID.replace("0198", "0199").encode())
+    root = made(tmp_path / "pi", {"foo.jsonl": one, "foo_part2.jsonl": other})
+    with open_store(root, dialect="pi", home=home) as store:
+        texts = [store.session(row.id).messages()[0].text for row in store.list()]
+        assert sorted(texts) == ["goodbye", "hello"]
+    formats = load_formats()
+    files, skipped = find_files([root], formats)
+    assert (len(files), skipped) == (2, [])
+    with open_store("memory:") as store:
+        results = list(import_files(store.port, files, formats))
+        assert [(result.problem, result.stored) for result in results] == [("", 2), ("", 2)]

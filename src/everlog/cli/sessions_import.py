@@ -37,8 +37,8 @@ def import_(paths: tuple[Path, ...], name: str, as_json: bool) -> int:
     from everlog.interop.importer import import_files
     from everlog.interop.transcript_sources import find_files
 
-    files, skipped = find_files(paths)
     formats = load_formats() if name == "auto" else load_formats(name)
+    files, skipped = find_files(paths, formats)
     with open_root() as store, output.progress("importing files") as on_progress:
         results = list(import_files(store.port, files, formats, progress=on_progress))
     return _print_results(results, _print_imported, "no files were found", as_json, skipped)

@@ -1,7 +1,7 @@
 """Walking a directory of foreign sessions: every file is a possible transcript, part of one, or skipped.
 
-What belongs to a transcript is not named: its further parts, its metadata file, and what is in the
-folder with its name; but possible transcripts in that folder are, as those of its subagents if they
+What belongs to a transcript is not named: its metadata file, and what is in the folder with its
+name; but possible transcripts in that folder are, as those of its subagents if they
 are in `subagents`. Everything else is named, with the reason if the place or the kind of the file
 is one; whether a possible transcript is one, its content tells. Symbolic links are not followed.
 """
@@ -33,6 +33,7 @@ class FoundFile(NamedTuple):
     name: str
     stamp_of: Callable[[str], Stamp | None]  # of a file in the same folder; None if there is none
     parent: str = ""  # path of the transcript whose subagent it is
+    part_of: str = ""  # path of the transcript that it continues by its name, if the format has parts
 
     @property
     def path(self) -> str:
@@ -67,9 +68,11 @@ def walk(root: Path, endings: Collection[str]) -> Iterator[FoundFile | SkippedFi
                 is_transcript = entry.name.endswith(kinds) and not entry.name.endswith(METADATA_ENDING)
                 if reason := _refusal(entry):
                     yield SkippedFile(os.fsencode(path).decode("utf-8", "replace"), reason)
-                elif is_transcript and not _is_part(entry.name, names):
-                    yield FoundFile(folder, entry.name, partial(_stamp, names), parent)
-                elif not owner and not _is_part(entry.name, names):
+                elif is_transcript:
+                    first = _first_part(entry.name, names)
+                    part_of = f"{folder}/{first}" if folder and first else first
+                    yield FoundFile(folder, entry.name, partial(_stamp, names), parent, part_of)
+                elif not owner and not _is_metadata(entry.name, names):
                     yield SkippedFile(path, "")
             elif not _is_text(entry.name) or entry.name.startswith(".") or depth >= MAX_DEPTH:
                 reason = "a hidden folder" if entry.name.startswith(".") else f"more than {MAX_DEPTH} folders deep"
@@ -93,12 +96,16 @@ def _refusal(entry: os.DirEntry[str]) -> str:
     return "" if entry.is_file(follow_symlinks=False) else "not a regular file"
 
 
-def _is_part(name: str, names: Mapping[str, object]) -> bool:
-    """Return whether a file belongs to a transcript beside it: a further part, or its metadata."""
+def _first_part(name: str, names: Mapping[str, object]) -> str:
+    """Return the name of the transcript that a file continues by its name; empty if there is none."""
     stem, dot, ending = name.rpartition(".")
     part = _PART.search(stem)
-    if part is not None and f"{stem[: part.start()]}{dot}{ending}" in names:
-        return True
+    first = "" if part is None else f"{stem[: part.start()]}{dot}{ending}"
+    return first if first in names else ""
+
+
+def _is_metadata(name: str, names: Mapping[str, object]) -> bool:
+    """Return whether a file is the metadata of a transcript beside it."""
     return name.endswith(METADATA_ENDING) and f"{name.removesuffix(METADATA_ENDING)}.jsonl" in names
 
 

@@ -55,7 +55,7 @@ def import_files(
             format = detect_format(file, formats)
             if format is None:
                 raise FormatError(explain_file(file, formats))
-            source = format.read(FileSource(file))
+            source = format.read(FileSource(file, has_parts=format.PART_BYTES > 0))
             # Where the file is, its own program can go on with it.
             command = format.resume_command(ListingScan(program_id=source.session_id), str(file.absolute()))
             if command:

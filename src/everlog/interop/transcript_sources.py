@@ -7,12 +7,14 @@ import os
 import re
 import stat
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
 from everlog.interop.directory_walk import FoundFile, walk
 from everlog.interop.formats.format_types import MAX_LINE_BYTES, Format, Line
+from everlog.interop.formats.live_format import LiveFormat
 from everlog.interop.formats.recognition import COMPANIONS, F, detect, explain_refusal, read_head
 from everlog.log import scan
 from everlog.ports import SkippedFile
@@ -25,8 +27,9 @@ CHUNK = 1 << 20
 class FileSource:
     """A transcript on disk, with its parts, its metadata file and its folder."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, *, has_parts: bool = True) -> None:
         self.path = path
+        self._has_parts = has_parts
         self.name = path.name.rpartition(".")[0]
         self.modified_ms = int(path.stat().st_mtime * 1000)
 
@@ -35,7 +38,7 @@ class FileSource:
         folder = self.path.parent
         paths = [self.path.name]
         pattern = f"{_escape_glob(self.name)}_part*{self.path.suffix}"
-        parts = (path.name for path in folder.glob(pattern))
+        parts = (path.name for path in (folder.glob(pattern) if self._has_parts else ()))
         paths += sorted(parts, key=lambda name: (len(name), name))
         metadata = f"{self.name}.meta.json"
         paths += [metadata] if (folder / metadata).is_file() else []
@@ -103,11 +106,11 @@ def _escape_glob(name: str) -> str:
     return re.sub(r"([*?\[])", r"[\1]", name)
 
 
-def find_files(paths: Iterable[Path]) -> tuple[list[Path], list[SkippedFile]]:
+def find_files(paths: Iterable[Path], formats: Sequence[LiveFormat] = ()) -> tuple[list[Path], list[SkippedFile]]:
     """Return the possible transcripts among files and in folders, and all other files.
 
-    Parts, metadata files and files in a session's own folder are neither: they belong to their
-    transcript.
+    Metadata files and files in a session's own folder are neither: they belong to their transcript.
+    Nor are its further parts, if its format has parts; without `formats`, all have.
     """
     files: list[Path] = []
     skipped: list[SkippedFile] = []
@@ -117,13 +120,22 @@ def find_files(paths: Iterable[Path]) -> tuple[list[Path], list[SkippedFile]]:
             continue
         for entry in walk(path, ENDINGS):
             if isinstance(entry, FoundFile) and entry.name not in COMPANIONS:
-                if not entry.parent:  # a subagent's comes with its session
+                # What a subagent wrote comes with its session.
+                if not entry.parent and not (entry.part_of and _has_parts(path / entry.part_of, formats)):
                     files.append(path / entry.path)
             elif isinstance(entry, FoundFile):
                 skipped.append(SkippedFile(str(path / entry.path), explain_file(path / entry.path, ())))
             else:
                 skipped.append(SkippedFile(str(path / entry.path), entry.reason or explain_file(path / entry.path, ())))
     return files, skipped
+
+
+def _has_parts(first: Path, formats: Sequence[LiveFormat]) -> bool:
+    """Return whether a transcript may go on in further files."""
+    with suppress(OSError):
+        format = detect_format(first, formats)
+        return not formats or (format is not None and format.PART_BYTES > 0)
+    return False
 
 
 def detect_format(path: Path, formats: Sequence[F]) -> F | None:

@@ -226,8 +226,9 @@ class ForeignCatalogue:
         for done, file in enumerate(transcripts, 1):
             stem = file.name.removesuffix(ENDING)
             stamps = signature(stem, file.stamp_of)
-            if not stamps:
-                continue  # removed meanwhile
+            first = rows.get(file.part_of)  # comes before its parts
+            if not stamps or (first is not None and first.format and self._formats[first.format].PART_BYTES):
+                continue  # removed meanwhile, or a further part
             pending = [TranscriptRow(folder=file.folder, stem=stem, version=_VERSION, parent=file.parent)]
             while pending:
                 fresh = pending.pop()

@@ -377,7 +377,7 @@ class ForeignStore(SessionOpener, Reporting, Reclaimable, DirectoryBacked):
         row = self._find_row(session)
         format = self._format(row.format)
         with disk.map_errors(f"reading {row.path}"):
-            read = format.read(FileSource(self._root / row.path))
+            read = format.read(FileSource(self._root / row.path, has_parts=format.PART_BYTES > 0))
         return tuple(
             Damaged(file=damage.path, start=damage.start, end=damage.end, problem=damage.problem)
             for item in (read, *read.children)
