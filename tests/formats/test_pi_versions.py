@@ -334,7 +334,8 @@ class _Real(FormatConformance):
 def test_real_sessions_agree_at_random_lines(path: str) -> None:
     read_real(path)
     file = CORPUS / path
-    _Real.sessions = (InMemorySource(file.stem, {file.name: file.read_bytes()}),)
+    beginning = b"\n".join(file.read_bytes().split(b"\n")[:300]) + b"\n"  # enough, and read hundreds of times
+    _Real.sessions = (InMemorySource(file.stem, {file.name: beginning}),)
     _Real().test_import_live_view_and_listing_agree_at_every_line()
 
 
