@@ -97,7 +97,6 @@ def said(source: InMemorySource) -> list[str]:
 class TestConformance(FormatConformance):
     format: ClassVar[Any] = cersei
     sessions: ClassVar[Sequence[InMemorySource]] = (WHOLE, BARE)
-    one_reader = True
 
 
 class TestDamage(Damage):

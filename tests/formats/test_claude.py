@@ -463,5 +463,4 @@ class TestConformance(FormatConformance):
     """What every dialect must do."""
 
     format: ClassVar[Any] = claude
-    one_reader = True
     sessions: ClassVar[Sequence[InMemorySource]] = (golden(),)

@@ -43,7 +43,7 @@ def check_uses_agree(session: Session) -> ForeignSession:
     """An import, a live view in two steps, and a listing of any part of the file."""
     made = session.read()
     source = InMemorySource(ID, {f"{ID}.jsonl": session.data()})
-    suite = type("Suite", (FormatConformance,), {"format": claude, "sessions": (source,), "one_reader": True})
+    suite = type("Suite", (FormatConformance,), {"format": claude, "sessions": (source,)})
     suite().test_import_live_view_and_listing_agree_at_every_line()
     return made
 

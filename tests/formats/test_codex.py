@@ -534,7 +534,6 @@ class TestConformance(FormatConformance):
 
     format: ClassVar[Any] = codex
     writable = False
-    one_reader = True
     sessions: ClassVar[Sequence[InMemorySource]] = (
         InMemorySource(
             NAME,

@@ -70,7 +70,6 @@ class TestConformance(FormatConformance):
     format: ClassVar[Any] = crabtalk
     sessions: ClassVar[Sequence[InMemorySource]] = (FULL, NUMBERED, PLAIN)
     exact = True
-    one_reader = True
 
 
 class TestDamage(Damage):

@@ -515,7 +515,6 @@ class TestConformance(FormatConformance):
 
     format: ClassVar[Any] = gemini
     writable = False
-    one_reader = True
     sessions: ClassVar[Sequence[InMemorySource]] = (
         InMemorySource(
             NAME,

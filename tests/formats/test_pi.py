@@ -94,7 +94,6 @@ def context(source: InMemorySource) -> list[str]:
 class TestConformance(FormatConformance):
     format: ClassVar[Any] = pi
     sessions: ClassVar[Sequence[InMemorySource]] = (FULL, OLD)
-    one_reader = True
 
 
 class TestDamage(Damage):

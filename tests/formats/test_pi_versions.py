@@ -327,7 +327,6 @@ class _Real(FormatConformance):
     """Import, live view and listing of real files."""
 
     format: ClassVar[Any] = pi
-    one_reader = True
 
 
 @pytest.mark.parametrize("path", ["pi/large-session.jsonl", "pi-versions/v0.73.1.jsonl", "pi-versions/v0.87.1.jsonl"])

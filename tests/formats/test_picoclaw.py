@@ -71,7 +71,6 @@ class TestConformance(FormatConformance):
     format: ClassVar[Any] = picoclaw
     sessions: ClassVar[Sequence[InMemorySource]] = (FULL, session(about=meta(summary="")))
     exact = True
-    one_reader = True
 
 
 class TestDamage(Damage):

@@ -34,6 +34,8 @@ from everlog.session import Session, Store
 from everlog.stores.in_memory import InMemoryStore
 
 MAX_CUTS = 200  # positions at which a file is truncated
+MAX_ODD_LINES = 2  # lines of a file whose values are replaced
+ODD_VALUES: tuple[Any, ...] = (None, True, 1.5, 10**30, "x", ["x"], {"x": 1})
 
 
 class FormatConformance:
@@ -43,7 +45,6 @@ class FormatConformance:
     sessions: ClassVar[Sequence[InMemorySource]]  # valid ones, written by hand
     exact = False  # exported byte for byte; else as the same objects in the same order
     writable = True
-    one_reader = False  # whether import, live view and listing use one `SessionReader`
     # A line of an unknown type; None if the format has no place for one.
     unknown: ClassVar[bytes | None] = b'{"type":"from-the-future","uuid":"u-1","data":{"a":[1]}}'
 
@@ -103,6 +104,24 @@ class FormatConformance:
                     missing = set(valid_texts) - set(self._texts(read))
                     assert len(missing) <= self._count_texts(source, path, lines, number)
 
+    def test_a_value_of_any_type_never_raises(self) -> None:
+        """Each value of each line in turn is another one: recognition, import, live view and listing go on."""
+        for source in self.sessions:
+            path, data = next(iter(source.files.items()))
+            lines = data.split(b"\n")
+            for number in Random(len(lines)).sample(range(len(lines)), min(len(lines), MAX_ODD_LINES)):
+                for odd_line in _with_odd_values(lines[number]):
+                    odd = b"\n".join([*lines[:number], odd_line, *lines[number + 1 :]])
+                    grown = _replace_file(source, path, odd)
+                    self._format.recognises(path, odd_line + b"\n" + odd)
+                    read = self._format.read(grown)
+                    transcript, parts = self._open(grown)
+                    new = [line for _, part in parts for line in part]
+                    _ItemView().follow(self._format, new, new, transcript)
+                    self._format.scan_listing(ListingScan(), new, transcript)
+                    with _new_store() as store:  # refuses what a later reader could not read
+                        assert import_session(store.port, self._format, read).lost == 0, odd_line
+
     def test_records_of_unknown_types_survive(self) -> None:
         """They are stored, not shown, and exported again."""
         if self.unknown is None:
@@ -120,15 +139,8 @@ class FormatConformance:
 
     def test_import_live_view_and_listing_agree_at_every_line(self) -> None:
         """The file grows from a cut to its end; long files are cut at random."""
-        for source in self.sessions if self.one_reader else ():
-            format = self._format
-            transcript, parts = open_source(
-                source,
-                format.METADATA_LOCATION,
-                format.session_id_of,
-                format.ANCESTOR_FILE,
-                getattr(format, "find_head", None),  # only of formats whose first line is metadata
-            )
+        for source in self.sessions:
+            transcript, parts = self._open(source)
             transcript = transcript._replace(read_lines=None)  # so that a format asks for the whole file
             lines = [line for _, part in parts for line in part]
             imported = _ItemView(self._format.read(source).items)
@@ -232,6 +244,17 @@ class FormatConformance:
         format_module: LiveFormat = type(self).format
         return format_module
 
+    def _open(self, source: InMemorySource) -> tuple[TranscriptInfo, list[tuple[str, Iterable[Line]]]]:
+        """Return a source as a live view sees it."""
+        format = self._format
+        return open_source(
+            source,
+            format.METADATA_LOCATION,
+            format.session_id_of,
+            format.ANCESTOR_FILE,
+            getattr(format, "find_head", None),  # only of formats whose first line is metadata
+        )
+
     def _round_trip(self, store: Store, source: InMemorySource) -> ExportedFiles:
         imported = import_session(store.port, self._format, self._format.read(source))
         return export(self._session(store, imported.id), self._format)
@@ -300,6 +323,30 @@ class _ItemView:
             (message.id, message.role, message.content, message.tool_call_id, message.model)
             for message in self.messages.values()
             if message.id not in hidden
+        ]
+
+
+def _with_odd_values(line: bytes) -> Iterator[bytes]:
+    """Yield a line with each of its values, to a depth of three, replaced by values of other types."""
+    try:
+        value = msgspec.json.decode(line)
+    except msgspec.DecodeError:
+        return
+    containers = [value]
+    for _ in range(3):
+        for container in [item for item in containers if isinstance(item, dict | list)]:
+            keys = list(container) if isinstance(container, dict) else range(len(container))
+            for key in keys:
+                before = container[key]
+                for odd in ODD_VALUES:
+                    container[key] = odd
+                    yield msgspec.json.encode(value)
+                container[key] = before
+        containers = [
+            inner
+            for item in containers
+            if isinstance(item, dict | list)
+            for inner in (item.values() if isinstance(item, dict) else item)
         ]
 
 

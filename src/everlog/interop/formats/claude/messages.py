@@ -9,6 +9,7 @@ import msgspec
 from everlog.interop.formats.claude.blocks import Content, LoadText, read_content
 from everlog.interop.formats.claude.records import JsonObject, content_of, is_inserted
 from everlog.interop.formats.format_types import Summary
+from everlog.log.usage_fold import parse_count
 from everlog.model import PROGRAM, Message, Text, ToolCall, Usage
 
 
@@ -99,7 +100,7 @@ def summary_of(value: JsonObject, load_text: LoadText, timestamp: str, boundary:
 def read_boundary(uuid: str, details: Any, first_kept: str | None) -> Boundary:
     """Return a boundary from its metadata."""
     tokens = details.get("preTokens") if isinstance(details, dict) else 0
-    return Boundary(uuid, tokens if isinstance(tokens, int) and tokens > 0 else 0, first_kept)
+    return Boundary(uuid, parse_count(tokens), first_kept)
 
 
 # --- usage ----------------------------------------------------------------------------------

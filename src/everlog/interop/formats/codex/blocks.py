@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from everlog.interop.formats.jsonl import parse_object
+from everlog.log.usage_fold import parse_count
 from everlog.model import AnyBlock, Image, OtherBlock, Text, Thinking, ToolCall, Usage
 
 NAME = "codex"
@@ -155,7 +156,7 @@ def _arguments(text: Any) -> dict[str, Any]:
 
 def usage_of(raw_usage: Mapping[str, Any]) -> Usage:
     """Return our usage counts; Codex includes cached tokens in the input."""
-    counts = {key: value for key, value in raw_usage.items() if isinstance(value, int) and value > 0}
+    counts = {key: parse_count(value) for key, value in raw_usage.items()}
     cached = counts.get("cached_input_tokens", 0)
     return Usage(
         input_tokens=max(counts.get("input_tokens", 0) - cached, 0),

@@ -14,6 +14,7 @@ import msgspec
 from msgspec.structs import replace
 
 from everlog.interop.formats.jsonl import text_of
+from everlog.log.usage_fold import parse_count
 from everlog.model import PROGRAM, AnyBlock, File, Image, Message, OtherBlock, Text, Thinking, ToolCall, Usage
 
 NAME = "gemini"
@@ -185,7 +186,7 @@ def _usage(tokens: Any) -> Usage | None:
     """Return our counts; Gemini counts cached tokens as input, and thoughts separately."""
     if not isinstance(tokens, dict):
         return None
-    counts = {key: value for key, value in tokens.items() if isinstance(value, int) and value > 0}
+    counts = {key: parse_count(value) for key, value in tokens.items()}
     cached = counts.get("cached", 0)
     return Usage(
         input_tokens=max(counts.get("input", 0) - cached, 0) + counts.get("tool", 0),

@@ -101,7 +101,8 @@ def recognises(path: str, head: bytes) -> Match:
 
 
 def _is_entry(value: Mapping[str, Any]) -> bool:
-    if value.get("type") not in _ENTRY_TYPES or _FOREIGN_KEYS - {"kind"} & value.keys():
+    kind = value.get("type")
+    if not isinstance(kind, str) or kind not in _ENTRY_TYPES or _FOREIGN_KEYS - {"kind"} & value.keys():
         return False
     if isinstance(value.get("id"), str) and "parentId" in value:
         return "__openclaw" not in value
