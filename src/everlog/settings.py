@@ -248,7 +248,7 @@ class StoreSettings(Table, frozen=True, forbid_unknown_fields=True):
     """`[[stores]]`: a foreign directory whose sessions are used in place."""
 
     path: str
-    dialect: str = "auto"  # or claude, cersei, crabtalk, picoclaw, pi
+    dialect: str = "auto"  # or claude, cersei, crabtalk, picoclaw, pi, codex, gemini
 
 
 class Settings(Table, frozen=True, forbid_unknown_fields=True):
