@@ -21,7 +21,7 @@ from everlog.errors import (
     StoreFailedError,
     UnsupportedError,
 )
-from everlog.interop.foreign.foreign_store import ForeignLease
+from everlog.interop.foreign.foreign_lease import ForeignLease
 from everlog.interop.formats.claude import project_directory
 from everlog.ports import Query
 from everlog.settings import Settings, StoreSettings

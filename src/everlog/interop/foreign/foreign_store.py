@@ -14,6 +14,7 @@ from everlog.errors import EverlogError, InvalidIdError, NotFoundError, Unsuppor
 from everlog.interop.directory_walk import METADATA_ENDING
 from everlog.interop.foreign.foreign_catalogue import Progress
 from everlog.interop.foreign.foreign_files import ForeignFiles
+from everlog.interop.foreign.foreign_lease import ForeignLease
 from everlog.interop.foreign.mirrored_session import Mirror, working_directory
 from everlog.interop.foreign.session_opener import SessionOpener, mirror_key
 from everlog.interop.foreign.transcript_files import ENDING
@@ -24,7 +25,6 @@ from everlog.ports import (
     Chats,
     DirectoryBacked,
     Filter,
-    Lease,
     Order,
     Page,
     Reclaimable,
@@ -38,33 +38,11 @@ from everlog.ports.listing import MAX_PAGE, make_page, matcher
 from everlog.stores import rules
 from everlog.stores.file import disk
 
-_CREATION_LOCK = "the making of sessions"  # names a lock file: must not change
-IMPORT_HINT = "import the session (everlog sessions import) and continue it there"
-
-
 if TYPE_CHECKING:
     from everlog.index.search.search_index import SearchIndex
 
-
-class ForeignLease(Lease):
-    """The turn lease of a foreign session: that of its mirror."""
-
-    def __init__(self, session: str, mirror: Lease, on_release: Callable[[], None] = lambda: None) -> None:
-        self.session = session
-        self._mirror = mirror
-        self._on_release = on_release
-
-    @property
-    def held(self) -> bool:
-        """Return whether it is not released yet."""
-        return self._mirror.held
-
-    def release(self) -> None:
-        """Release the lease."""
-        try:
-            self._on_release()
-        finally:
-            self._mirror.release()
+_CREATION_LOCK = "the making of sessions"  # names a lock file: must not change
+IMPORT_HINT = "import the session (everlog sessions import) and continue it there"
 
 
 class ForeignStore(SessionOpener, Reporting, Reclaimable, DirectoryBacked):

@@ -9,16 +9,15 @@ and the others are hidden; else the records of the old content are rewound.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from itertools import islice
 from typing import Any, cast
 
 import msgspec
 from msgspec.structs import replace
 
-from everlog.errors import EverlogError, LogDamagedError, NotFoundError, StoreFullError
+from everlog.errors import LogDamagedError, NotFoundError, StoreFullError
 from everlog.interop.foreign.foreign_files import ForeignFiles
-from everlog.interop.foreign.mirrored_items import MirroredItems, with_new_id
+from everlog.interop.foreign.mirrored_items import MirroredItems, hidden_seqs, queued_messages, with_new_id
 from everlog.interop.foreign.origin_marks import (
     MARK_KEY,
     Checkpoint,
@@ -30,14 +29,13 @@ from everlog.interop.foreign.origin_marks import (
 )
 from everlog.interop.foreign.transcript_files import START_POSITION, AppendedLines, Signature
 from everlog.interop.foreign.turn_lines import new_turns
-from everlog.interop.formats.format_types import DERIVED_KEY, HiddenMessages, Summary, derive_id, extra_field
+from everlog.interop.formats.format_types import DERIVED_KEY, HiddenMessages, Summary, derive_id
 from everlog.interop.formats.jsonl import attach_preserved
 from everlog.interop.formats.live_format import ConversationItem, LiveFormat, TailState, TranscriptInfo
 from everlog.interop.import_target import BATCH, ImportTarget, hide_before_summaries
-from everlog.log.line_codec import from_object, with_keys
+from everlog.log.line_codec import with_keys
 from everlog.model import (
     MARKERS,
-    QUEUED,
     REREAD,
     AnyRecord,
     Compaction,
@@ -115,7 +113,7 @@ class MirrorFollower:
         `native_records` are records by their ids in the file; they take the place of what is read.
         """
         transcript = self.files.info(self.name)
-        native_records = native_records or self._queued_messages()
+        native_records = native_records or queued_messages(self._store, self.session)
         if not self.files.is_unchanged_before(self._checkpoint.position):
             if self.format.IS_REWRITTEN:
                 self._checkpoint = replace(self._checkpoint, rewrites=self._checkpoint.rewrites + 1)
@@ -148,23 +146,6 @@ class MirrorFollower:
         followed = self.format.read_all(lines, transcript)
         reached = replace(self._checkpoint, position=lines.position, state=followed.state)
         self._merge(followed.items, reached, native_records, whole=True)
-
-    def _queued_messages(self) -> dict[str, AnyRecord]:
-        """Return the messages in the queue, by id.
-
-        One of them may be in the file: a process started its turn and died before it logged that.
-        """
-        waiting = set(self._store.metadata(self.session).waiting)
-        queued: dict[str, AnyRecord] = {}
-        for entry in self._store.tail(self.session) if waiting else ():
-            message_id = entry.data.get("id") if isinstance(entry, Event) else None
-            if isinstance(entry, Event) and entry.kind == QUEUED and message_id in waiting:
-                waiting.remove(message_id)
-                with suppress(KeyError, TypeError, EverlogError):
-                    queued[message_id] = from_object(entry.data["message"])
-            if not waiting:
-                break
-        return queued
 
     def _needs_whole_file(self, item: ConversationItem) -> bool:
         """Return whether an item changes what is hidden, or removes the summary."""
@@ -308,7 +289,7 @@ class MirrorFollower:
                 mark = renamed.extra.get(MARK_KEY)
                 yield record if mark is None else with_keys(record, {MARK_KEY: mark})
             elif isinstance(renamed, HiddenMessages) and not (renamed.extra or renamed.ids):
-                hidden = self._hidden_seqs()  # a summary stands for them now
+                hidden = hidden_seqs(self._store.read(self.session))  # a summary stands for them now
                 if not hidden:
                     continue
                 shown = Tombstone(id=renamed.id, restores=hidden, timestamp=renamed.timestamp)
@@ -324,14 +305,6 @@ class MirrorFollower:
                 yield (native_records or {}).get(item.id, renamed)
             seq += 1
             new_seqs[renamed.id] = seq
-
-    def _hidden_seqs(self) -> tuple[int, ...]:
-        """Return the seqs of the messages that are hidden without a record of the file that says so."""
-        hidden: set[int] = set()
-        for entry in self._store.read(self.session):
-            if isinstance(entry, Tombstone) and extra_field(entry, DERIVED_KEY):
-                hidden = (hidden - set(entry.restores)) | set(entry.deletes)
-        return tuple(sorted(hidden))
 
     def _seqs(self, ids: Sequence[str], new_seqs: Mapping[str, int]) -> dict[str, int]:
         """Return the seqs of the records with these ids, as far as there are any.

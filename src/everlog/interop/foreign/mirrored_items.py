@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 
 from msgspec.structs import replace
 
+from everlog.errors import EverlogError
 from everlog.interop.foreign.origin_marks import MARK_KEY, id_in_file
-from everlog.interop.formats.format_types import HiddenMessages, Summary, derive_id
+from everlog.interop.formats.format_types import DERIVED_KEY, HiddenMessages, Summary, derive_id, extra_field
 from everlog.interop.formats.live_format import ConversationItem
 from everlog.interop.import_target import TOO_LARGE
+from everlog.log.line_codec import from_object
 from everlog.log.markers import Markers
-from everlog.model import MARKERS, REREAD, Damaged, Entry, Event, Message
+from everlog.model import MARKERS, QUEUED, REREAD, AnyRecord, Damaged, Entry, Event, Message, Tombstone
+from everlog.ports import Store
 
 
 class MirroredItems:
@@ -86,3 +90,30 @@ def with_new_id(summary: Summary, position: str) -> Summary:
     """Return a summary with an id of its own, marked with the one that it has in the file."""
     mark = {MARK_KEY: {"as": summary.id}}
     return replace(summary, id=derive_id(summary.id, position), extra={**summary.extra, **mark})
+
+
+def hidden_seqs(entries: Iterable[Entry]) -> tuple[int, ...]:
+    """Return the seqs of the messages that are hidden without a record of the file that says so."""
+    hidden: set[int] = set()
+    for entry in entries:
+        if isinstance(entry, Tombstone) and extra_field(entry, DERIVED_KEY):
+            hidden = (hidden - set(entry.restores)) | set(entry.deletes)
+    return tuple(sorted(hidden))
+
+
+def queued_messages(store: Store, session: str) -> dict[str, AnyRecord]:
+    """Return the messages in the queue of a mirror, by id.
+
+    One of them may be in the file: a process started its turn and died before it logged that.
+    """
+    waiting = set(store.metadata(session).waiting)
+    queued: dict[str, AnyRecord] = {}
+    for entry in store.tail(session) if waiting else ():
+        message_id = entry.data.get("id") if isinstance(entry, Event) else None
+        if isinstance(entry, Event) and entry.kind == QUEUED and message_id in waiting:
+            waiting.remove(message_id)
+            with suppress(KeyError, TypeError, EverlogError):
+                queued[message_id] = from_object(entry.data["message"])
+        if not waiting:
+            break
+    return queued
