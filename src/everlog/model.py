@@ -129,7 +129,9 @@ class Record(
     record_type: ClassVar[str] = ""
 
 
-PROGRAM = "program"  # sender of a user message that no person wrote (an environment, the body of a command)
+# Sender of a user message that no person wrote (an environment, the body of a command). In brackets, so that
+# it is not a name that somebody has in a channel.
+PROGRAM = "<program>"
 
 
 class Message(Record, frozen=True, kw_only=True, tag="message", gc=False):

@@ -28,6 +28,10 @@ def test_documents_name_the_program_and_not_the_user() -> None:
         assert html.count("<b>Inserted</b>") == 1 and html.count("<b>You</b>") == 1
 
 
+def test_a_person_whose_sender_is_called_program_typed_every_word() -> None:
+    assert user("hello", sender="program").is_typed
+
+
 def test_it_is_in_the_context_and_in_search() -> None:
     with everlog.open_store("memory:") as store:
         session = conversation(store)
