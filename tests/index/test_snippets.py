@@ -49,3 +49,18 @@ def test_only_what_was_asked_for_is_marked() -> None:
 
 def test_a_run_without_spaces_is_marked_as_typed() -> None:
     assert snippet("我喜欢在周末绘画", "喜欢") == "我«喜欢»在周末绘画"
+
+
+def test_a_match_far_into_a_long_text_has_its_snippet() -> None:
+    before, after = "filler " * 20_000, "more " * 20_000
+    piece = snippet(f"{before}the cat sat {after}", "cat")
+    assert piece.startswith("…") and piece.endswith("…") and "the «cat» sat more" in piece
+
+
+def test_terms_that_are_far_apart_in_a_long_text_are_shown_around_the_first() -> None:
+    assert "«cat»" in snippet(f"cat {'filler ' * 20_000} dog", "cat dog")
+
+
+def test_a_word_repeated_three_hundred_thousand_times_has_a_snippet_at_once() -> None:
+    """Compared with each other, so many matches would take hours."""
+    assert snippet("cat " * 300_000, "cat") == " ".join(["«cat»"] * 24) + "…"

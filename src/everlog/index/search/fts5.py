@@ -21,7 +21,7 @@ import msgspec
 from everlog.index.database import TOKENIZER, Database
 from everlog.index.listing_sql import SQLITE
 from everlog.index.search.passages import KINDS, PassageText, SessionUpdate, StaleSession, query_conditions
-from everlog.index.search.query import Node, Operator, Phrase, compile_node, identifier_parts
+from everlog.index.search.query import Node, Operator, Phrase, any_phrase, compile_node, identifier_parts
 from everlog.index.search.ranking import BUDGET, MAX_HITS, RECALL_WEIGHTS, WEIGHTS, PassageHit
 from everlog.index.search.snippets import CLOSE, MAX_WORDS, OPEN
 from everlog.index.search.words import grams, identifiers
@@ -39,6 +39,10 @@ _MAX_SEQ = (1 << _SEQ_BITS) - 1  # later records are not searched
 _OF_SESSIONS = (
     f"found >> {_SEQ_BITS} IN (SELECT number FROM taken WHERE session IN (SELECT id FROM session WHERE {{}}))"
 )
+# Characters from which a text is searched for its snippet window by window: `snippet` compares every
+# match in a text with every other one.
+_WINDOW = 16_000
+_OVERLAP = 200  # characters of a window that are in the next one too
 _BATCH_ROWS = 20_000  # scored passages before other threads may use the index
 
 _OPERATORS: Mapping[Operator, str] = {"AND": "AND", "OR": "OR", "NOT": "NOT"}
@@ -60,13 +64,27 @@ def _phrase(phrase: Phrase) -> str:
 
 
 def make_snippets(texts: Sequence[str], match: Node) -> dict[int, str]:
-    """Return the snippets of texts that are in no index of files, by their number from 0."""
+    """Return the snippets of texts that are in no index of files, by their number from 0.
+
+    That of a long text is from its first window that has any of what is searched for.
+    """
     connection = apsw.Connection(":memory:")
     connection.execute(f'CREATE VIRTUAL TABLE word USING fts5(text, grams, tokenize = "{TOKENIZER}")')
-    connection.execute("BEGIN")
-    rows = ((number, text, grams(text)) for number, text in enumerate(texts))
-    connection.executemany("INSERT INTO word (rowid, text, grams) VALUES (?, ?, ?)", rows)
-    return dict(connection.execute(f"SELECT rowid, {_snippet('0')} FROM word WHERE word MATCH ?", (to_fts5(match),)))
+    whole, part = to_fts5(match), to_fts5(any_phrase(match))
+
+    def find_snippet(text: str) -> str:
+        expression = whole if len(text) <= _WINDOW else part
+        for start in range(0, max(len(text), 1), _WINDOW):
+            window = text[max(start - _OVERLAP, 0) : start + _WINDOW]
+            connection.execute("INSERT INTO word (rowid, text, grams) VALUES (1, ?, ?)", (window, grams(window)))
+            query = f"SELECT {_snippet('0')} FROM word WHERE word MATCH ?"
+            snippet: str | None = connection.execute(query, (expression,)).get
+            connection.execute("DELETE FROM word")
+            if snippet is not None:
+                return snippet if not start or snippet.startswith("…") else f"…{snippet}"
+        return ""
+
+    return {number: snippet for number, text in enumerate(texts) if (snippet := find_snippet(text))}
 
 
 def _snippet(column: str) -> str:
@@ -176,11 +194,15 @@ class FullText:
         wanted = msgspec.json.encode(rows).decode()
         is_wanted = "IN (SELECT value FROM json_each(:wanted))"
         texts = self._fetch(f"SELECT id, kind, at, text FROM passage WHERE id {is_wanted}", wanted=wanted)
-        snippets: Mapping[int, str] = {}
+        snippets: dict[int, str] = {}
         if match is not None:
             statement = f"""SELECT word.rowid, {_snippet(f"CASE kind {_COLUMN_NUMBER} END")} FROM word
                 JOIN passage ON passage.id = word.rowid WHERE word MATCH :match AND word.rowid {is_wanted}"""
-            snippets = dict(self._fetch(statement, match=to_fts5(match), wanted=wanted))
+            long_texts = {row: text for row, _, _, text in texts if len(text) > _WINDOW}
+            short = msgspec.json.encode([row for row in rows if row not in long_texts]).decode()
+            found = make_snippets(list(long_texts.values()), match) if long_texts else {}
+            snippets = dict(self._fetch(statement, match=to_fts5(match), wanted=short))
+            snippets |= {row: found.get(number, "") for number, row in enumerate(long_texts)}
         return {row: PassageText(kind, time, snippets.get(row) or "", text) for row, kind, time, text in texts}
 
     def _fetch(self, statement: str, **values: Any) -> list[Any]:

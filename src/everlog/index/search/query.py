@@ -108,6 +108,14 @@ def find_phrases(node: Node) -> list[Phrase]:
     return [phrase for inner in node.nodes for phrase in find_phrases(inner)]
 
 
+def any_phrase(node: Node) -> Node:
+    """Return a tree for any phrase of a tree, apart from the excluded ones."""
+    if isinstance(node, Phrase):
+        return node
+    wanted = node.nodes[:1] if node.operator == "NOT" else node.nodes
+    return join_nodes("OR", map(any_phrase, wanted)) or node
+
+
 def identifier_parts(node: Node) -> list[str]:
     """Return what a tree looks for in identifiers; empty if it looks for words."""
     return [phrase.text for phrase in find_phrases(node) if phrase.field == "names"]
