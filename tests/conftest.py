@@ -16,5 +16,5 @@ def pytest_configure() -> None:
 
 
 def pytest_xdist_auto_num_workers() -> int:
-    """Three for two cores: a third of the time goes by in waiting for disks and for others."""
-    return max(2, (os.cpu_count() or 1) * 3 // 2)
+    """Two for a core: half of the time goes by in waiting for disks and for others."""
+    return max(2, (os.cpu_count() or 1) * 2)
