@@ -95,7 +95,7 @@ class SessionExport(ABC):
 
     def lines(self) -> Iterable[Line]:
         """Return the lines so far, without the metadata line."""
-        return split_lines(bytes(self.content))
+        return split_lines(self.content)
 
     def record(self, seq: int) -> AnyRecord:
         """Return a record by its seq."""
@@ -223,7 +223,7 @@ class SessionExport(ABC):
             self.meta_bytes = data
         if state is None:
             return []
-        new_lines = [Line(start + line.start, line.data) for line in split_lines(bytes(self.content[start:]))]
+        new_lines = [Line(start + line.start, line.data) for line in split_lines(self.content[start:])]
         messages = self.follow(state, new_lines)
         self._messages += [None] * len(messages)
         return messages
