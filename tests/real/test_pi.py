@@ -168,3 +168,15 @@ def test_pi_resumes_a_session_of_ours(desk: Desk) -> None:
     (desk.cli.sessions / name).write_bytes(data)
     assert desk.cli.resume("And Darjeeling?") == ["Which tea?", "read", "Assam: malty", "Assam.", "And Darjeeling?"]
     assert desk.session.metadata.title == "Teas"
+
+
+def test_pi_goes_on_before_what_we_rewound(desk: Desk) -> None:
+    with everlog.open_store("memory:") as store:
+        session = store.create(title="Teas")
+        first = session.append(user("Which tea?"))
+        session.append(user("Is Assam malty?"))
+        session.rewind(first.seq)
+        ((name, data),) = export(session, pi).files.items()
+    (desk.cli.sessions / name).write_bytes(data)
+    assert desk.texts == ["Which tea?"]
+    assert desk.cli.resume("And Darjeeling?") == ["Which tea?", "And Darjeeling?"]
