@@ -13,9 +13,8 @@ import pytest
 import everlog
 from everlog.errors import UnsupportedError
 from everlog.interop.exporter import export
-from everlog.interop.formats import pi
-from everlog.interop.formats.format_types import InMemorySource
-from everlog.interop.formats.live_format import ListingScan
+from everlog.interop.formats.format_types import InMemorySource, ListingScan
+from everlog.interop.formats.pi import FORMAT as pi
 from everlog.interop.importer import import_session
 from everlog.model import Compaction, Message, ToolCall, assistant, tool_result, user
 from everlog.testing.foreign_store_suite import open_foreign_store
