@@ -5,7 +5,6 @@ APPENDS ?= 10000
 CYCLES ?= 10000
 KILLS  ?= 20
 ARGS   ?=
-ROOT   ?=
 
 VENV := .venv
 PY   := $(VENV)/bin/python
@@ -26,10 +25,10 @@ help: ## this list
 setup: $(VENV)/.stamp ## make .venv with everything, .venv/bin/everlog included
 	@$(PY) -m compileall -q src
 
-run: setup ## the daemon with its page, on the offline model, in ~/.everlog (ROOT=DIR for another home)
-	@$(VENV)/bin/everlog $(if $(ROOT),--root $(ROOT)) serve --example $(ARGS)
+run: setup ## the daemon with its page, on the offline model, in ~/.everlog (EVERLOG_HOME=DIR for another home)
+	@$(VENV)/bin/everlog serve --example $(ARGS)
 
-demo: setup ## on a temporary root: create, append, kill a writer, recover, list, show, compact
+demo: setup ## in a temporary home: create, append, kill a writer, recover, list, show, compact
 	@$(PY) -m tests.crash.demo $(ARGS)
 
 # What needs a daemon, a browser, a terminal, a database or a provider's library, or processes by the dozen.

@@ -30,7 +30,7 @@ def measure(folder: Path) -> list[Figure]:
 def _store(folder: Path, durability: str = "always") -> everlog.Store:
     settings = {"durability": durability, "total_bytes": 0}
     session = SessionSettings(**settings)  # type: ignore[arg-type]
-    return everlog.open_store(folder, settings=Settings(session=session))
+    return everlog.open_store(folder, create=True, settings=Settings(session=session))
 
 
 def _timed(work: Callable[[], None]) -> float:

@@ -74,7 +74,7 @@ def _planning() -> list[Figure]:
 
 def _repeated(folder: Path) -> Figure:
     """The same tail behind one compaction and behind five."""
-    store = everlog.open_store(folder)
+    store = everlog.open_store(folder, create=True)
     sessions = []
     for times in (1, 5):
         session = store.create()
@@ -94,7 +94,7 @@ def _repeated(folder: Path) -> Figure:
 
 def _beside_writers(folder: Path) -> list[Figure]:
     """Eight threads append to a session while it is compacted again and again."""
-    store = everlog.open_store(folder)
+    store = everlog.open_store(folder, create=True)
     session = store.create()
     session.append_many(_history(200))
     alone, _ = _writing(session, lambda: time.sleep(2))
@@ -118,7 +118,7 @@ def _beside_writers(folder: Path) -> list[Figure]:
         waits, seqs = _writing(session, compact)
     finally:
         sys.setswitchinterval(before)
-    found = {message.seq for message in everlog.open_store(folder).session(session.id).messages()}
+    found = {message.seq for message in everlog.open_store(folder, create=True).session(session.id).messages()}
     lost = len(set(seqs) - found)
     silent = sum(not one.compacted and not one.reason for one in said)
     done = sum(one.compacted for one in said)

@@ -70,7 +70,7 @@ def _percentile(values: list[float], percent: int) -> float:
 async def _overhead(root: Path) -> list[float]:
     """Milliseconds of turns whose model answers at once."""
     settings = Settings(session=SessionSettings(durability="os"), turn=TurnSettings(titles=False))
-    runtime = open_runtime(root, settings=settings)
+    runtime = open_runtime(home=root, create=True, settings=settings)
     await runtime.start()
     times = []
     for at in range(TURNS):
@@ -92,7 +92,7 @@ class Daemon:
         (root / "config.toml").write_text(CONFIG)
         self.root = root
         self.began = time.perf_counter()
-        command = [sys.executable, "-m", "everlog", "--root", str(root), "serve"]
+        command = [sys.executable, "-m", "everlog", "--home", str(root), "serve"]
         quiet = {key: one for key, one in os.environ.items() if not key.startswith("EVERLOG_")}
         self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, env=quiet)
         assert self.process.stdout is not None

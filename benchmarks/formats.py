@@ -42,7 +42,7 @@ def measure(folder: Path) -> list[Figure]:
     quick = Settings(session=SessionSettings(durability="os", total_bytes=0))
     imports, shows = [], []
     for at in range(ROUNDS):
-        with open_store(folder / f"root{at}", settings=quick) as store:
+        with open_store(folder / f"root{at}", create=True, settings=quick) as store:
             imports.append(_timed(partial(import_session, store.port, dialect, read), processor))
             brought = store.session(f"claude:{session.stem}")
             shows.append(_timed(brought.view))
@@ -162,7 +162,7 @@ def _listed(folder: Path) -> list[Figure]:
         total += (tree / "-srv-app" / f"{own}.jsonl").write_bytes(pattern.replace(_STAND.encode(), own.encode()))
 
     def look() -> None:
-        with open_store(tree, dialect="claude", home=home) as store:
+        with open_store(f"claude:{tree}", home=home) as store:
             page = store.list(limit=SESSIONS)
             assert len(page.sessions) == SESSIONS
 
@@ -193,7 +193,7 @@ def _searched(folder: Path) -> list[Figure]:
         (tree / "-srv-app" / f"{own}.jsonl").write_bytes(data.replace(_STAND.encode(), own.encode()))
 
     def search() -> None:
-        with open_store(tree, dialect="claude", home=home) as store:
+        with open_store(f"claude:{tree}", home=home) as store:
             assert store.search("login").total == SEARCHED_SESSIONS
 
     first = _timed(search)
@@ -254,7 +254,7 @@ def _shown(folder: Path, session: Path) -> list[Figure]:
     for at in range(ROUNDS):
         tree = _tree(folder / f"shown{at}", session)
         for times in (firsts, seconds):
-            with open_store(tree, dialect="claude", home=folder / f"shown-home{at}") as store:
+            with open_store(f"claude:{tree}", home=folder / f"shown-home{at}") as store:
                 store.list()
                 times.append(_timed(lambda: store.session(session.stem).view()))
     return [
@@ -280,8 +280,8 @@ def _appended(folder: Path, session: Path) -> Figure:
     live: list[float] = []
     own: list[float] = []
     with (
-        open_store(tree, dialect="claude", home=folder / "appended-home") as foreign,
-        open_store(folder / "appended-root") as native,
+        open_store(f"claude:{tree}", home=folder / "appended-home") as foreign,
+        open_store(folder / "appended-root", create=True) as native,
     ):
         there, here = foreign.session(session.stem), native.create()
         for one in (there, here):

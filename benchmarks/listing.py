@@ -55,7 +55,7 @@ def populate(folder: Path, count: int) -> None:
 def _names(folder: Path, count: int) -> list[Figure]:
     """Finding a session by an alias, and appending to it so."""
     alias = "agent:main:telegram:direct:42"
-    with everlog.open_store(folder) as store:
+    with everlog.open_store(folder, create=True) as store:
         session = store.create(key="sk_v1_bench", aliases=[alias])
         message = everlog.user("one more")
         session.append(message)
@@ -92,7 +92,7 @@ def measure(folder: Path, count: int = SESSIONS) -> list[Figure]:
     """All figures about listing."""
     populate(folder, count)
     settings = Settings(session=SessionSettings(durability="os"))
-    with everlog.open_store(folder, settings=settings) as store:
+    with everlog.open_store(folder, create=True, settings=settings) as store:
         start = time.perf_counter()
         total = store.list(limit=1).total
         rebuilt = time.perf_counter() - start

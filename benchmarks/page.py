@@ -81,7 +81,7 @@ def _painting(executable: str, daemon: Daemon) -> Iterator[Callable[[str], float
 
 def _populate(root: Path) -> str:
     """Sessions, and the long one, which is returned."""
-    with everlog.open_store(root, settings=SETTINGS) as store:
+    with everlog.open_store(root, create=True, settings=SETTINGS) as store:
         for number in range(SESSIONS):
             made = store.create(title=f"Session {number} on topic {number % 97}")
             made.append(everlog.user(f"a question, number {number}"))

@@ -21,7 +21,7 @@ TAIL = 300_000
 _FIRST = """
 import sys, time
 import everlog
-store = everlog.open_store(sys.argv[1])
+store = everlog.open_store(sys.argv[1], create=True)
 store.session(sys.argv[2]).metadata  # modules are loaded, the log is not read
 def resident():
     with open("/proc/self/statm") as f:
@@ -39,7 +39,7 @@ def measure(folder: Path) -> list[Figure]:
     """All figures about reading."""
     small = _session(folder, 1_000_000)
     large = _session(folder, 200_000_000)
-    store = everlog.open_store(folder)
+    store = everlog.open_store(folder, create=True)
     session = store.session(large)
     for _ in session.entries():  # warm the page cache
         pass
@@ -49,7 +49,7 @@ def measure(folder: Path) -> list[Figure]:
 def _session(folder: Path, size: int) -> str:
     """A session of about `size` bytes whose last compaction is 300 KB from its end."""
     settings = Settings(session=SessionSettings(durability="os", total_bytes=0))
-    with everlog.open_store(folder, settings=settings) as store:
+    with everlog.open_store(folder, create=True, settings=settings) as store:
         session = store.create()
         batch = [everlog.user("x" * 1500) for _ in range(100)]
         written = 0

@@ -113,7 +113,7 @@ def _index(dialogue: Dialogue) -> Recall:
     """A dialogue as a store that can be asked; all that is known of the store is in here."""
     folder = tempfile.TemporaryDirectory()
     settings = Settings(session=SessionSettings(durability="os"))
-    store = open_store(folder.name, dialect="native", settings=settings)
+    store = open_store(folder.name, create=True, settings=settings)
     sessions: dict[int, Session] = {}
     names: dict[str, int] = {}
     now = 0

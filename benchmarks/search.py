@@ -26,7 +26,7 @@ def measure(folder: Path) -> list[Figure]:
     chosen = random.Random(7)
     words = _vocabulary(chosen)
     said = _populate(folder, chosen, words)
-    with everlog.open_store(folder, settings=SETTINGS) as store:
+    with everlog.open_store(folder, create=True, settings=SETTINGS) as store:
         store.list()
         first = _timed(store.port.catch_up)
         second = _timed(store.port.catch_up)
@@ -40,7 +40,7 @@ def measure(folder: Path) -> list[Figure]:
             for text in messages
         ]
     began = time.perf_counter()
-    with everlog.open_store(folder, settings=SETTINGS) as store:
+    with everlog.open_store(folder, create=True, settings=SETTINGS) as store:
         store.search(asked[0])
         cold = time.perf_counter() - began
     size = said / 1e6
@@ -76,7 +76,7 @@ def _populate(folder: Path, chosen: random.Random, words: Sequence[str]) -> int:
     """Sessions whose words are as unevenly frequent as those of a language; bytes of text."""
     cumulated = list(accumulate(1 / (place + 1) for place in range(len(words))))
     size = 0
-    with everlog.open_store(folder, settings=SETTINGS) as store:
+    with everlog.open_store(folder, create=True, settings=SETTINGS) as store:
         for number in range(SESSIONS):
             session = store.create(title=f"Session {number}")
             texts = [" ".join(chosen.choices(words, cum_weights=cumulated, k=WORDS)) for _ in range(MESSAGES)]

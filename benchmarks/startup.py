@@ -19,10 +19,10 @@ ROUNDS = 15
 def measure(folder: Path) -> list[Figure]:
     """All figures about starting up."""
     populate(folder, 10_000)
-    with everlog.open_store(folder) as store:
+    with everlog.open_store(folder, create=True) as store:
         assert store.list(limit=1).total == 10_000
     program = str(Path(sys.executable).parent / "everlog")
-    listing = [program, "--root", str(folder), "sessions", "list"]
+    listing = [program, "--home", str(folder), "sessions", "list"]
     commands = {
         "pass": [sys.executable, "-c", "pass"],
         "version": [program, "--version"],

@@ -55,7 +55,7 @@ def test_each_method_has_a_twin_with_the_same_signature(sync: type, twin: type) 
 
 def test_the_verbs_are_there_and_do_the_same(tmp_path: Path, run: Run) -> None:
     async def work() -> None:
-        async with everlog.open_async_store(tmp_path / "root") as store:
+        async with everlog.open_async_store(tmp_path / "root", create=True) as store:
             session = await store.create(agent="a", sender="s")
             assert (await session.append("one")).role == "user"
             await session.append_many([everlog.assistant("two"), everlog.user("three")], expected_seq=1)
@@ -89,7 +89,7 @@ def test_the_verbs_are_there_and_do_the_same(tmp_path: Path, run: Run) -> None:
 
 def test_many_appends_at_once_are_all_kept(tmp_path: Path, run: Run) -> None:
     async def work() -> None:
-        async with everlog.open_async_store(tmp_path / "root") as store:
+        async with everlog.open_async_store(tmp_path / "root", create=True) as store:
             session = await store.create()
             async with anyio.create_task_group() as group:
                 for number in range(40):
@@ -110,7 +110,7 @@ def test_a_store_that_is_closed_says_so(run: Run) -> None:
 
 
 def test_one_store_serves_one_event_loop_after_the_other(tmp_path: Path) -> None:
-    store = everlog.open_async_store(tmp_path / "root")
+    store = everlog.open_async_store(tmp_path / "root", create=True)
     for backend in ("asyncio", "trio", "asyncio"):
         anyio.run(store.create, backend=backend)
     assert anyio.run(store.list).total == 3

@@ -37,10 +37,10 @@ from everlog.settings import (
     CronJob,
     CronPolicy,
     DispatchRule,
+    FurtherStoreSettings,
     McpSettings,
     ProviderSettings,
     Settings,
-    StoreSettings,
     Strategy,
     TurnSettings,
 )
@@ -104,7 +104,7 @@ def _environment(home: Path) -> dict[str, str]:
     kept = {key: value for key, value in os.environ.items() if not key.startswith("EVERLOG_")}
     path = os.pathsep.join((str(bin_folder), kept.get("PATH", os.defpath)))
     source = os.pathsep.join(filter(None, (str(ROOT / "src"), kept.get("PYTHONPATH"))))
-    own = {"HOME": str(home), "EVERLOG_ROOT": str(home / "root")}
+    own = {"HOME": str(home), "EVERLOG_HOME": str(home / "root")}
     return {**kept, **own, "PATH": path, "PYTHONPATH": source}
 
 
@@ -306,10 +306,10 @@ def test_every_command_has_its_section_and_no_other_is_there() -> None:
 def test_every_option_of_a_command_is_documented_and_no_other(path: str) -> None:
     sections = _sections(CLI)
     common = _documented_options(sections[COMMON])
-    assert common == {"--root", "--dialect", "--store", "--json", "-h", "--help"}
+    assert common == {"--home", "--store", "--json", "-h", "--help"}
     assert _documented_options(sections[path]) == _options(COMMANDS[path]) - common
     with_json = not isinstance(COMMANDS[path], click.Group)
-    everywhere = {"--root", "--dialect", "--store", "--json"}
+    everywhere = {"--home", "--store", "--json"}
     assert everywhere - _options(COMMANDS[path]) == (set() if with_json else {"--json"})
 
 
@@ -346,7 +346,7 @@ def test_every_setting_is_documented_with_its_default_and_variable() -> None:
         assert len(meaning) > 20
 
 
-@pytest.mark.parametrize("kind", [DispatchRule, CronJob, CronPolicy, StoreSettings])
+@pytest.mark.parametrize("kind", [DispatchRule, CronJob, CronPolicy, FurtherStoreSettings])
 def test_every_key_of_an_entry_is_documented_with_its_default(kind: type[msgspec.Struct]) -> None:
     page = SETTINGS.read_text(encoding="utf-8")
     keys = _defaults(kind)
@@ -604,7 +604,7 @@ def test_the_example_lines_are_one_log_without_damage(tmp_path: Path) -> None:
     folder.mkdir(parents=True)
     log = b"".join(by_seq[seq] + b"\n" for seq in sorted(by_seq))
     (folder / "session.jsonl").write_bytes(log)
-    with everlog.open_store(tmp_path / "root") as store:
+    with everlog.open_store(tmp_path / "root", create=True) as store:
         session = store.session("login")
         assert session.verify() == ()
         view = ", ".join(str(message.seq) for message in session.messages())

@@ -159,7 +159,7 @@ def test_a_key_that_is_not_explicit_is_one_more_alias(store: everlog.Store) -> N
 
 @pytest.mark.parametrize("stop", range(1, 5))
 def test_a_copy_that_was_cut_short_is_completed(tmp_path: Path, stop: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    store = everlog.open_store(tmp_path)
+    store = everlog.open_store(tmp_path, create=True)
     old = _old(store)
     monkeypatch.setattr("everlog.promotion.BATCH_RECORDS", 1)
     append = store.port.append
@@ -174,14 +174,14 @@ def test_a_copy_that_was_cut_short_is_completed(tmp_path: Path, stop: int, monke
     monkeypatch.setattr(store.port, "append", dying)
     with pytest.raises(KeyboardInterrupt):
         store.route_to_session(_route())
-    again = everlog.open_store(tmp_path)
+    again = everlog.open_store(tmp_path, create=True)
     new = again.route_to_session(_route())
     assert _texts(new) == _texts(old)
     assert _texts(again.route_to_session(_route())) == _texts(old)
 
 
 def _promote(root: Path, channel: str) -> None:
-    store = everlog.open_store(root)
+    store = everlog.open_store(root, create=True)
     session = store.route_to_session(_route(channel))
     session.append(user(f"now on {channel}"))
 
@@ -189,7 +189,7 @@ def _promote(root: Path, channel: str) -> None:
 @pytest.mark.parametrize("channels", [("telegram",), ("telegram", "discord", "slack", "irc")])
 @pytest.mark.slow
 def test_sixteen_processes_promote_once(tmp_path: Path, channels: tuple[str, ...]) -> None:
-    old = _old(everlog.open_store(tmp_path), LEGACY, *[f"line {n}" for n in range(40)])
+    old = _old(everlog.open_store(tmp_path, create=True), LEGACY, *[f"line {n}" for n in range(40)])
     context = multiprocessing.get_context("spawn")
     processes = [context.Process(target=_promote, args=(tmp_path, channels[n % len(channels)])) for n in range(16)]
     for process in processes:
@@ -197,7 +197,7 @@ def test_sixteen_processes_promote_once(tmp_path: Path, channels: tuple[str, ...
     for process in processes:
         process.join()
     assert [process.exitcode for process in processes] == [0] * 16
-    store = everlog.open_store(tmp_path)
+    store = everlog.open_store(tmp_path, create=True)
     told = _texts(old)
     winners = 0
     for channel in channels:

@@ -119,7 +119,7 @@ class Data(Hook):
 
 def _open(root: Path, model: ScriptedModel, **settings: Any) -> Store:
     chosen = Settings(turn=TurnSettings(model="test:model"), **settings)
-    store = everlog.open_store(root, settings=chosen)
+    store = everlog.open_store(root, create=True, settings=chosen)
     return Store(store.port, chosen, provider=lambda _: model, ephemeral=lambda: Store(InMemoryStore(chosen), chosen))
 
 
@@ -172,7 +172,7 @@ async def _walk_built_in_summary(root: Path, text: str) -> Prompts:
     """Two summaries without a model."""
     sent = []
     for strategy in ("structured", "rounds", "prose"):
-        store = everlog.open_store(root / strategy)
+        store = everlog.open_store(root / strategy, create=True)
         session = store.create()
         settings = CompactionSettings(strategy=strategy, keep_recent_tokens=1_024, reserve_tokens=4_000)
         agent = Agent(store, settings=settings, model="offline")
@@ -206,7 +206,7 @@ async def _walk_runtime(root: Path, text: str) -> Prompts:
     (memory / "evil.md").write_text(text, encoding="utf-8")
     (memory / "MEMORY.md").write_text(f"- [Evil](evil.md) — {text}\n", encoding="utf-8")
     (project / "AGENTS.md").write_text(text, encoding="utf-8")
-    runtime = Runtime(AsyncStore(store), root=root)
+    runtime = Runtime(AsyncStore(store), home=root)
     await runtime.start()
     session = await runtime.create()
     for number in range(11):
@@ -241,7 +241,7 @@ async def _walk_import(root: Path, text: str) -> Prompts:
         {"type": "branch_summary", "id": "b", "parentId": "a", "fromId": "c", "summary": text},
     ]
     lines = b"".join(json.dumps(row).encode() + b"\n" for row in rows)
-    store = everlog.open_store(root)
+    store = everlog.open_store(root, create=True)
     imported = import_session(store.port, pi, pi.read(InMemorySource("a.jsonl", {"a.jsonl": lines})))
     return {Origin.BRANCH_SUMMARY: [store.session(imported.id or "").context().messages[-1].text]}
 

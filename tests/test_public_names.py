@@ -132,7 +132,7 @@ import everlog
 
 for name in everlog.__all__:
     getattr(everlog, name)
-with everlog.open_store(sys.argv[1]) as store:
+with everlog.open_store(sys.argv[1], create=True) as store:
     session = store.create(title="core", aliases=["core"])
     session.append(everlog.user("one"), expected_seq=0)
     call = everlog.ToolCall("tc_1", "bash", {"command": "ls"})
@@ -151,7 +151,7 @@ with everlog.open_store(sys.argv[1]) as store:
     assert branch.delete() == 1
 
 async def main():
-    async with everlog.open_async_store(sys.argv[1]) as store:
+    async with everlog.open_async_store(sys.argv[1], create=True) as store:
         session = await store.session("core")
         await session.append(everlog.user("two"))
         assert (await session.metadata()).title == "renamed"
@@ -217,7 +217,7 @@ def test_importing_the_package_alone_loads_no_dependency() -> None:
 
 def test_opening_a_store_loads_neither_the_command_line_nor_asyncio(tmp_path: Path) -> None:
     told = _python(
-        "import everlog, sys; everlog.open_store(sys.argv[1]).create().append(everlog.user('x'))"
+        "import everlog, sys; everlog.open_store(sys.argv[1], create=True).create().append(everlog.user('x'))"
         "; print([n for n in ('click', 'rich', 'watchfiles', 'asyncio') if n in sys.modules])",
         str(tmp_path / "root"),
     )

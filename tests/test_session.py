@@ -31,7 +31,10 @@ def test_anything_else_is_a_type_error_that_names_what_is_accepted(wrong: Any) -
 
 
 def test_stores_and_sessions_are_equal_by_location_and_id(tmp_path: Path) -> None:
-    with everlog.open_store(tmp_path / "a") as store, everlog.open_store(tmp_path / "b") as other:
+    with (
+        everlog.open_store(tmp_path / "a", create=True) as store,
+        everlog.open_store(tmp_path / "b", create=True) as other,
+    ):
         session = store.create()
         with everlog.open_store(str(tmp_path / "." / "a")) as again:
             assert again == store and hash(again) == hash(store)
@@ -66,7 +69,7 @@ def test_metadata_has_a_title_and_files_a_name() -> None:
 
 
 def test_the_first_characters_of_an_id_are_an_id_of_their_own(tmp_path: Path) -> None:
-    with everlog.open_store(tmp_path) as store:
+    with everlog.open_store(tmp_path, create=True) as store:
         existing = store.create()
         made = store.session(existing.id[:10], create=True)
         assert made != existing and made.metadata.aliases == (existing.id[:10],)

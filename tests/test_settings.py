@@ -20,7 +20,7 @@ def test_without_a_file_the_defaults_hold(tmp_path: Path) -> None:
 
 def test_the_environment_wins_over_the_file(tmp_path: Path) -> None:
     (tmp_path / "config.toml").write_text('[session]\npart_bytes = 7\ndurability = "os"\n')
-    settings = load_settings(tmp_path, {"EVERLOG_SESSION_PART_BYTES": "9", "EVERLOG_ROOT": "/x"})
+    settings = load_settings(tmp_path, {"EVERLOG_SESSION_PART_BYTES": "9", "EVERLOG_HOME": "/x"})
     assert settings.session.part_bytes == 9
     assert settings.session.durability == "os"
 

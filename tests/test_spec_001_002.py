@@ -23,7 +23,7 @@ STORY = "a story of many words " * 60
 
 @pytest.fixture
 def session(tmp_path: Path) -> everlog.Session:
-    return everlog.open_store(tmp_path).create()
+    return everlog.open_store(tmp_path, create=True).create()
 
 
 def _run(session: everlog.Session, model: ScriptedModel, events: list[RunEvent], **settings: Any) -> Message:
@@ -54,7 +54,7 @@ def test_002_it_is_on_by_default_and_triggers_at_0_9_of_the_window(tmp_path: Pat
     assert CompactionSettings().enabled
     assert CompactionSettings().threshold == 0.9
     for tokens, compacts in ((89_000, False), (91_000, True)):
-        session = everlog.open_store(tmp_path / str(tokens)).create()
+        session = everlog.open_store(tmp_path / str(tokens), create=True).create()
         _used(session, tokens)
         model = ScriptedModel(*(["summary", "answer"] if compacts else ["answer"]))
         _run(session, model, [], strategy="rounds", window=100_000)
@@ -172,7 +172,7 @@ def test_002_each_model_has_its_window(model: str, window: int) -> None:
 def test_001_it_compacts_above_100_000_tokens(tmp_path: Path) -> None:
     assert CompactionSettings().compact_threshold == 100_000
     for tokens, compacts in ((99_000, False), (101_000, True)):
-        session = everlog.open_store(tmp_path / str(tokens)).create()
+        session = everlog.open_store(tmp_path / str(tokens), create=True).create()
         _used(session, tokens)
         model = ScriptedModel(*(["prose", "answer"] if compacts else ["answer"]))
         _run(session, model, [], strategy="prose")

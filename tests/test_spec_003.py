@@ -34,7 +34,7 @@ def root(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def store(root: Path) -> everlog.Store:
-    return everlog.open_store(root)
+    return everlog.open_store(root, create=True)
 
 
 def _folder(root: Path, session: everlog.Session) -> Path:
@@ -70,7 +70,7 @@ def test_s7_2_messages_are_appended_and_the_file_is_never_rewritten(root: Path, 
 def test_s7_3_loading_rebuilds_the_history_with_overlays(root: Path, store: everlog.Store) -> None:
     session = store.create()
     (_folder(root, session) / "session.jsonl").write_bytes(DOCUMENT)
-    loaded = everlog.open_store(root).session(session.id)
+    loaded = everlog.open_store(root, create=True).session(session.id)
     assert [message.seq for message in loaded.messages()] == [1, 2, 3, 5]
     context = loaded.context()
     assert [message.role for message in context.messages] == ["user", "assistant"]
@@ -135,7 +135,7 @@ def test_s7_9_a_partial_last_line_is_ignored_on_reload(root: Path, store: everlo
     last = whole.rindex(b"\n", 0, -1) + 1
     for cut in range(last + 1, len(whole)):
         log.write_bytes(whole[:cut])
-        loaded = everlog.open_store(root).session(session.id)
+        loaded = everlog.open_store(root, create=True).session(session.id)
         assert [message.text for message in loaded.messages()] == ["a"]
 
 
@@ -166,7 +166,7 @@ def test_s7_12_content_is_always_a_list_of_blocks(root: Path, store: everlog.Sto
 
 
 def test_a_directory_of_the_specification_is_taken_over_unchanged(root: Path) -> None:
-    store = everlog.open_store(root)
+    store = everlog.open_store(root, create=True)
     session = store.create()
     folder = _folder(root, session)
     (folder / "session.jsonl").write_bytes(DOCUMENT)
@@ -182,7 +182,7 @@ def test_a_directory_of_the_specification_is_taken_over_unchanged(root: Path) ->
         "nextSeq": 6,
     }
     (folder / "metadata.json").write_bytes(msgspec.json.encode(foreign))
-    taken = everlog.open_store(root).session(session.id)
+    taken = everlog.open_store(root, create=True).session(session.id)
     metadata = taken.metadata
     assert (metadata.title, metadata.model, metadata.cron_job_id) == ("Disks", "claude", "disk-check")
     assert metadata.message_count == 4

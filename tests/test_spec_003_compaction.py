@@ -23,7 +23,7 @@ STORY = "a story of many words " * 60
 
 @pytest.fixture
 def session(tmp_path: Path) -> everlog.Session:
-    return everlog.open_store(tmp_path).create()
+    return everlog.open_store(tmp_path, create=True).create()
 
 
 def _work(session: everlog.Session, *files: tuple[str, str]) -> None:
@@ -56,7 +56,7 @@ def test_s7_3_the_whole_history_can_still_be_loaded_and_the_context_has_the_over
     _work(session, *[("read", f"{n}.py") for n in range(6)])
     before = [message.seq for message in session.messages()]
     _compact(session, ScriptedModel(SUMMARY))
-    again = everlog.open_store(tmp_path).session(session.id)
+    again = everlog.open_store(tmp_path, create=True).session(session.id)
     assert [message.seq for message in again.messages()] == before
     assert again.context().messages[0].text.endswith(f"{_last(again).summary}\n</summary>")
 

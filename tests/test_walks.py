@@ -20,7 +20,7 @@ from everlog.daemon.http_app import build_app
 from everlog.daemon.listing_events import ListingWatcher
 from everlog.daemon.request_limits import RateLimiter
 from everlog.runtime.runtime import Runtime
-from everlog.settings import MemorySettings, Settings, StoreSettings, TurnSettings
+from everlog.settings import FurtherStoreSettings, MemorySettings, Settings, TurnSettings
 
 ROOT = Path(__file__).parents[1]
 PACKAGE = str(Path(everlog.__file__).parent)
@@ -63,7 +63,7 @@ def _with_client(root: Path, settings: Settings, use: Callable[[httpx2.AsyncClie
     """Use the routes of a daemon over a runtime of its own."""
 
     async def serve() -> None:
-        runtime: Runtime = open_runtime(root, settings=settings)
+        runtime: Runtime = open_runtime(home=root, create=True, settings=settings)
         app = build_app(runtime, lambda: "", EventStream(runtime, RateLimiter(lambda: 1.0), ListingWatcher(runtime)))
         await runtime.start()
         transport = httpx2.ASGITransport(app)  # type: ignore[arg-type]  # a Litestar is one
@@ -76,7 +76,7 @@ def _with_client(root: Path, settings: Settings, use: Callable[[httpx2.AsyncClie
 
 
 def append_to_bytes(root: Path) -> Callable[[], object]:
-    session = everlog.open_store(root).create()
+    session = everlog.open_store(root, create=True).create()
     session.append("first")
     return lambda: session.append("second")
 
@@ -99,7 +99,7 @@ def foreign_line_to_page(root: Path) -> Callable[[], object]:
         '"message":{"role":"user","content":"How is the harvest?"}}'
     )
     (folder / f"{SESSION}.jsonl").write_text(line + "\n")
-    stores = (StoreSettings(path=str(root / "claude"), dialect="claude"),)
+    stores = (FurtherStoreSettings(f"claude:{root / 'claude'}", mode="write"),)
 
     async def show(client: httpx2.AsyncClient) -> None:
         page = await client.get(f"/sessions/{SESSION}")
@@ -109,7 +109,7 @@ def foreign_line_to_page(root: Path) -> Callable[[], object]:
 
 
 def query_to_hit(root: Path) -> Callable[[], object]:
-    store = everlog.open_store(root)
+    store = everlog.open_store(root, create=True)
     store.create().append("the harvest was good")
     store.search("harvest")
 

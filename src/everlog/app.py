@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 import os
-import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import suppress
-from itertools import islice
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace
 
 from everlog import ports
 from everlog.context.tokens import TokenCounter, estimate_text, exact_counter
-from everlog.errors import FormatError, SettingsError, StoreFailedError, StoreFullError
+from everlog.errors import NotFoundError, SettingsError
+from everlog.interop import locations
+from everlog.interop.locations import Location
+from everlog.ports import Progress
 from everlog.session import Store
-from everlog.settings import Settings, convert, parse
+from everlog.settings import FurtherStoreSettings, Settings, convert, parse
 
 if TYPE_CHECKING:
     from everlog.agent.tools import Function
@@ -26,75 +26,156 @@ if TYPE_CHECKING:
     from everlog.model import UsageRow
     from everlog.ports import Provider, Toolset, Transferable
     from everlog.runtime.runtime import Runtime
-    from everlog.stores.file.file_store import FileStore
     from everlog.stores.postgres.postgres_store import PostgresStore
 
-DEFAULT_ROOT = "~/.everlog"
-DATABASE_SCHEMES = ("postgresql", "postgres")  # what the address of one begins with
+DEFAULT_HOME = "~/.everlog"
+
+
+def default_home() -> str:
+    """Return our own directory: EVERLOG_HOME, or `~/.everlog`."""
+    return os.environ.get("EVERLOG_HOME") or DEFAULT_HOME
 
 
 def open_store(
-    location: str | os.PathLike[str] = DEFAULT_ROOT,
+    location: str | os.PathLike[str] | None = None,
     *,
-    dialect: str | None = None,
-    home: str | os.PathLike[str] = DEFAULT_ROOT,
+    home: str | os.PathLike[str] | None = None,
+    create: bool = False,
     settings: Settings | None = None,
-    progress: Callable[[int, int], None] | None = None,
+    progress: Progress | None = None,
 ) -> Store:
-    """Open a store by its location: a directory, `postgresql://…`, or "memory:" for one in RAM.
+    """Open a store by its location: a directory, `FORMAT:DIR`, `postgresql://…`, or "memory:".
 
-    The directory may belong to another program: `dialect` is its format (claude, cersei,
-    crabtalk, picoclaw, pi, and codex and gemini, which are only read), or "auto" to detect the
-    format of each file. Without `dialect`, a directory that holds such files and none of ours is
-    opened as foreign. Then `home` is our own directory, with the settings and everything derived.
+    A directory without a format may be a native store, or hold sessions of another program: what is
+    in it decides. Without a location it is EVERLOG_STORE, or `[store] location` of the settings, or
+    the `home` itself. The home is our own directory, with the settings, memory and everything that
+    is derived from sessions of other programs: EVERLOG_HOME, or `~/.everlog`. A directory that does
+    not exist raises NotFoundError; with `create` it is made. Only the default home is made without.
     `progress` is called with (done, total) while many sessions are indexed for the first time. A
-    database is connected to on first use; its settings are those of `home` too.
+    database is connected to on first use.
     """
-    address = os.fspath(location)
-    check_location(address)
-    if address == "memory:":
+    home_directory = _home_directory(home)
+    own_settings = settings or load_settings(home_directory)
+    found = _find_location(location, home_directory, own_settings, create=create)
+    if found.directory == home_directory:
+        _check_home(home_directory)
+    if found.kind == "memory":
         from everlog.stores.in_memory import InMemoryStore  # noqa: PLC0415
 
-        chosen_settings = settings or convert({}, os.environ)
-        return _make_store(InMemoryStore(chosen_settings), chosen_settings)
-    if "://" in address:
-        chosen_settings = settings or load_settings(_directory(os.fspath(home)))
-        if chosen_settings.stores:
-            raise SettingsError(
-                "foreign directories ([[stores]]) can only stand beside a store of files, and these"
-                " sessions are in a database",
-                hint="remove [[stores]] from config.toml, and open such a directory by itself or"
-                " import it with everlog sessions import",
-            )
-        database = _database(address, chosen_settings)
-        return _make_store(database, chosen_settings, database.sharing.address)
+        return _make_store(InMemoryStore(own_settings), own_settings)
+    if found.kind == "database":
+        database = _database(found.address, own_settings)
+        port: ports.Store = database
+        address = database.sharing.address
+    else:
+        port = _open_directory(found, home_directory, own_settings, progress)
+        address = str(found.directory.resolve())
+    if own_settings.stores:
+        port = _join_stores(port, home_directory, own_settings, progress)
+    return _make_store(port, own_settings, address)
+
+
+def _home_directory(home: str | os.PathLike[str] | None) -> Path:
+    text = os.fspath(home) if home is not None else default_home()
+    if text == "memory:" or "://" in text:  # not quoted: it may have a password
+        raise SettingsError("the home must be a directory", hint="give that location as the store")
+    return locations.directory(text)
+
+
+def _check_home(home: Path) -> None:
+    """Refuse a home in which another program has its sessions: our files would be among them."""
+    if locations.holds_foreign_sessions(home, load_formats):
+        raise SettingsError(
+            f"the home {home} holds sessions of another program",
+            hint=f"open them with --store {home}, and have our own files elsewhere: --home, EVERLOG_HOME",
+        )
+
+
+def _find_location(
+    location: str | os.PathLike[str] | None, home: Path, settings: Settings, *, create: bool = False
+) -> Location:
+    """Return a location whose kind is known."""
+    text = os.fspath(location) if location is not None else os.environ.get("EVERLOG_STORE") or settings.store.location
+    found = locations.parse_location(text, FORMATS) if text else Location("native", directory=home)
+    if create and found.kind not in ("database", "memory"):
+        _make_directory(found.directory)
+    return found if not text and is_default_home(home) else locations.detect(found, load_formats)
+
+
+def is_default_home(home: Path) -> bool:
+    """Return whether a directory is the home that is made when it is missing."""
+    return home == locations.directory(default_home())
+
+
+def locate(location: str | None, *, home: Path) -> list[Location]:
+    """Return where the store is, and the further stores of the settings."""
+    settings = load_settings(home)
+    further = [_parse_further(entry) for entry in settings.stores]
+    return [_find_location(location, home, settings), *further]
+
+
+def unrecognised_files(store: Store) -> Sequence[ports.SkippedFile]:
+    """Return the files of a directory that holds no store of ours, with the reason why they are no sessions."""
+    return locations.unrecognised_files(Path(store.location), load_formats) if store.location else ()
+
+
+def _make_directory(path: Path) -> None:
+    from everlog.stores.file.disk import map_errors  # noqa: PLC0415
+
+    with map_errors(f"making {path}"):
+        path.mkdir(mode=0o700, parents=True, exist_ok=True)
+
+
+def _open_directory(location: Location, home: Path, settings: Settings, progress: Progress | None) -> ports.Store:
+    if location.kind == "foreign":
+        return _open_foreign(location, home, settings, progress)
+    return _open_files(location.directory, settings, progress)
+
+
+def _open_files(root: Path, settings: Settings, progress: Progress | None) -> ports.Store:
+    """Open a native store."""
     try:
         from everlog.stores.file.file_store import FileStore  # noqa: PLC0415
     except ModuleNotFoundError as error:
         if error.name == "fcntl":
             raise SettingsError("everlog keeps files on Linux and macOS only") from error
         raise
-    root = _directory(address)
-    if dialect not in (None, "native") or (dialect is None and is_foreign(root)):
-        if not root.is_dir():
-            raise StoreFailedError(f"{root} is not a directory", hint="a foreign directory is never made")
-        home_directory = _directory(os.fspath(home))
-        chosen_settings = settings or load_settings(home_directory)
-        foreign = _open_foreign(root, dialect or "auto", home_directory, chosen_settings, progress)
-        return _make_store(foreign, chosen_settings, str(root.resolve()))
-    chosen_settings = settings or load_settings(root)
-    port: ports.Store = FileStore(root, chosen_settings, progress=progress)
-    if legacy := _legacy_files(root):
-        port = _import_legacy(cast("FileStore", port), legacy, chosen_settings)
-    if chosen_settings.stores:
-        port = _join_stores(port, root, chosen_settings, progress)
-    return _make_store(port, chosen_settings, str(root.resolve()))
+    from everlog.stores.file.layout import legacy_files  # noqa: PLC0415 - as the store itself
+
+    port = FileStore(root, settings, progress=progress)
+    # The sessions directory is searched only the first time: it costs by their number.
+    files = legacy_files(root) if (root / "index.db").exists() else legacy_files(root, root / "sessions")
+    if not files:
+        return port
+    from everlog.interop.legacy_json import adopt_files  # noqa: PLC0415 - few stores have such files
+
+    return adopt_files(port, files, settings)
 
 
-def migrate_database(address: str, *, home: str | os.PathLike[str] = DEFAULT_ROOT) -> tuple[int, int]:
-    """Migrate the tables of a database to this version; returns the old and the new version."""
-    check_location(address)
-    store = _database(address, load_settings(_directory(os.fspath(home))))
+def init_store(location: str | None = None, *, home: str | os.PathLike[str] | None = None) -> str:
+    """Make the directory or the tables of a store, and return what was made; making it again changes nothing."""
+    home_directory = _home_directory(home)
+    found = _find_location(location, home_directory, load_settings(home_directory), create=True)
+    if found.kind == "database":
+        migrate_database(location, home=home_directory)
+        return "the tables of the database"
+    if found.kind == "memory":
+        raise SettingsError("a store in memory is made by each program that opens it")
+    if found.kind == "native":
+        from everlog.stores.file.layout import Root  # noqa: PLC0415
+
+        Root(found.directory, durable=True).prepare()
+    return str(found.directory)
+
+
+def migrate_database(location: str | None, *, home: str | os.PathLike[str] | None = None) -> tuple[int, int] | None:
+    """Migrate the tables of a database to this version; return the old and the new version, None for files."""
+    home_directory = _home_directory(home)
+    settings = load_settings(home_directory)
+    found = _find_location(location, home_directory, settings)
+    if found.kind != "database":
+        return None
+    store = _database(found.address, settings)
     try:
         return store.migrate()
     finally:
@@ -102,44 +183,31 @@ def migrate_database(address: str, *, home: str | os.PathLike[str] = DEFAULT_ROO
 
 
 def open_transferable(
-    location: str, *, home: str | os.PathLike[str] = DEFAULT_ROOT, progress: Callable[[int, int], None] | None = None
+    location: str | None,
+    *,
+    home: str | os.PathLike[str] | None = None,
+    create: bool = False,
+    progress: Progress | None = None,
 ) -> Transferable:
     """Open a store that sessions can be copied to and from: a native directory, or a database."""
-    if location == "memory:":
+    home_directory = _home_directory(home)
+    settings = replace(load_settings(home_directory), stores=())  # without the directories of others
+    found = _find_location(location, home_directory, settings, create=create)
+    if found.kind == "memory":
         raise SettingsError("a store in memory cannot be copied")
-    check_location(location)
-    if "://" in location:
-        return _database(location, load_settings(_directory(os.fspath(home))))
-    if is_foreign(_directory(location)):
+    if found.kind == "foreign":
         raise SettingsError(
-            f"{location} holds sessions of another program", hint="import them with everlog sessions import"
+            f"{found.directory} holds sessions of another program", hint="import them with everlog import"
         )
-    port = open_store(location, dialect="native", home=home, progress=progress).port
-    transferable = port.capability(ports.Transferable)  # without the directories of others
+    port = open_store(location, home=home_directory, create=create, settings=settings, progress=progress).port
+    transferable = port.capability(ports.Transferable)
     if transferable is None:
         raise SettingsError(f"{location} has old files that could not be imported", hint="make it writable first")
     return transferable
 
 
-def check_location(location: str) -> None:
-    """Refuse a libpq connection string, which would be taken for a directory.
-
-    The error does not repeat it, since it may contain a password.
-    """
-    if re.match(r"\w+\s*=", location):
-        raise SettingsError(
-            "a database location must be a URL, not a libpq connection string",
-            hint="postgresql://user@host:5432/name; a directory with = in its name: ./name",
-        )
-
-
 def _database(address: str, settings: Settings) -> PostgresStore:
     """Open the store on a database; no error repeats its address."""
-    scheme = address.partition("://")[0]
-    if scheme not in DATABASE_SCHEMES:
-        raise SettingsError(
-            f"unknown kind of location: {scheme[:60]!r}", hint="use a directory, postgresql://… or memory:"
-        )
     try:
         from everlog.stores.postgres.postgres_store import PostgresStore  # noqa: PLC0415 - an extra
     except ModuleNotFoundError as error:
@@ -149,40 +217,27 @@ def _database(address: str, settings: Settings) -> PostgresStore:
     return PostgresStore(address, settings)
 
 
-def _directory(address: str) -> Path:
-    try:
-        return Path(address).expanduser()
-    except RuntimeError as error:
-        raise SettingsError(f"{address}: {error}") from error
-
-
-def _open_foreign(
-    root: Path, dialect: str, home: Path, settings: Settings, progress: Callable[[int, int], None] | None
-) -> ForeignStore:
+def _open_foreign(location: Location, home: Path, settings: Settings, progress: Progress | None) -> ForeignStore:
     """Open the store on a foreign directory; everything derived is below `home`."""
     from hashlib import sha256  # noqa: PLC0415 - few stores are foreign
 
     from everlog.interop.foreign.foreign_store import ForeignStore  # noqa: PLC0415
-    from everlog.stores.file.disk import map_errors  # noqa: PLC0415
     from everlog.stores.file.file_store import FileStore  # noqa: PLC0415
 
-    names = FORMATS if dialect == "auto" else (dialect,)
-    if unknown := set(names) - set(FORMATS):
-        raise SettingsError(f"no dialect is called {unknown.pop()!r}", hint=f"one of {', '.join(FORMATS)}, auto")
-    real = root.resolve()
+    real = location.directory.resolve()
     if home.resolve().is_relative_to(real):
         raise SettingsError(
             f"{home} is inside the foreign directory {real}",
-            hint="our own files must be elsewhere: set EVERLOG_ROOT, or give another home",
+            hint="our own files must be elsewhere: set EVERLOG_HOME, or give another --home",
         )
+    _check_home(home)
     derived = home / "live" / sha256(os.fsencode(real)).hexdigest()[:16]
-    with map_errors(f"making {derived}"):
-        for directory in (home, home / "live"):  # a parent made on the way would be open to others
-            directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+    for path in (home, home / "live", derived):  # a parent made on the way would be open to others
+        _make_directory(path)
     # A mirror has no limits of its own: those of the foreign format apply.
     session = replace(settings.session, total_bytes=0, line_bytes=1 << 40)
     mirror = FileStore(derived, replace(settings, session=session))
-    formats = load_formats(*names)
+    formats = load_formats(*(FORMATS if location.format == locations.AUTO else (location.format,)))
 
     def archive_files(paths: Sequence[Path]) -> object:
         from everlog.interop.archive.backup import copy  # noqa: PLC0415 - only before a reclaim
@@ -192,51 +247,27 @@ def _open_foreign(
     return ForeignStore(real, formats, mirror, derived, back_up=archive_files, settings=settings, progress=progress)
 
 
-def is_foreign(root: Path) -> bool:
-    """Tell whether a directory holds sessions of another program and no native store."""
-    if not root.is_dir() or _is_native(root):
-        return False
-    from everlog.interop.transcript_sources import detect_format, find_files  # noqa: PLC0415 - not for every store
+def _join_stores(port: ports.Store, home: Path, settings: Settings, progress: Progress | None) -> ports.Store:
+    """Join a store with the further ones that the settings name."""
+    from everlog.interop.joined_store import FurtherStore, JoinedStore  # noqa: PLC0415 - few settings name any
 
-    formats = load_formats()
-    files = (file for file in find_files([root])[0] if file.suffix == ".jsonl")
-    with suppress(OSError):
-        return any(detect_format(file, formats) for file in islice(files, 20))
-    return False
-
-
-def _is_native(root: Path) -> bool:
-    """Tell whether a directory is a native store. Other programs too have `sessions` and `config.toml`."""
-    if any((root / name).exists() for name in _NATIVE_NAMES):
-        return True
-    if not (root / "sessions").exists():
-        return (root / "config.toml").exists()  # of a root that has only been configured
-    from everlog.stores.file.layout import Root  # noqa: PLC0415 - as the store itself
-
-    return Root(root, durable=False).exists()
+    further = []
+    for entry in settings.stores:
+        found = _parse_further(entry)
+        mode = entry.mode or ("read" if found.kind == "foreign" else "write")
+        store = _open_directory(found, home, settings, progress)
+        further.append(FurtherStore(store, found.directory, is_writable=mode == "write"))
+    return JoinedStore(port, further)
 
 
-def unrecognised_files(root: Path) -> Sequence[ports.SkippedFile]:
-    """Return the files of a directory that holds no store of ours, with the reason why they are no sessions."""
-    if not root.is_dir() or _is_native(root):
-        return ()
-    from everlog.interop.transcript_sources import explain_file, find_files  # noqa: PLC0415 - not for every store
-
-    files, skipped = find_files([root])
-    formats = load_formats()
-    return [*skipped, *(ports.SkippedFile(str(file), explain_file(file, formats)) for file in files)]
-
-
-def _join_stores(
-    port: ports.Store, root: Path, settings: Settings, progress: Callable[[int, int], None] | None
-) -> ports.Store:
-    """Join a native store with the foreign directories that its settings name."""
-    from everlog.interop.joined_store import JoinedStore  # noqa: PLC0415 - few settings name any
-
-    foreign = [
-        _open_foreign(_directory(entry.path), entry.dialect, root, settings, progress) for entry in settings.stores
-    ]
-    return JoinedStore(port, foreign)
+def _parse_further(entry: FurtherStoreSettings) -> Location:
+    found = locations.parse_location(entry.location, FORMATS)
+    if found.kind in ("memory", "database"):
+        raise SettingsError("[[stores]] takes directories", hint="name a database as the store: --store, [store]")
+    try:
+        return locations.detect(found, load_formats)
+    except NotFoundError:  # reported when it is read: it must not hide the other stores
+        return found._replace(kind="foreign", format=found.format or locations.AUTO)
 
 
 def _make_store(port: ports.Store, settings: Settings, location: str = "") -> Store:
@@ -282,103 +313,60 @@ def make_toolsets(settings: Settings) -> dict[str, Toolset]:
 
 
 def open_runtime(
-    root: str | os.PathLike[str] = DEFAULT_ROOT,
+    location: str | os.PathLike[str] | None = None,
     *,
-    store: str | None = None,
-    dialect: str = "native",
+    home: str | os.PathLike[str] | None = None,
+    create: bool = False,
     settings: Settings | None = None,
     tools: Iterable[Function] = (),
     hooks: Iterable[object] = (),
-    progress: Callable[[int, int], None] | None = None,
+    progress: Progress | None = None,
 ) -> Runtime:
     """Open a runtime: turns, queues, cron and memory over a store. Call it in a running loop.
 
-    `store` is the location of a database, or of a foreign directory with its `dialect`, that holds
-    the sessions in place of `root`. Every agent gets the `tools` and `hooks`.
+    The location and the home are those of `open_store`: sessions are in the one, memory and the
+    states of cron jobs in the other. Every agent gets the `tools` and `hooks`. A runtime on
+    "memory:" without a home keeps no memory.
     """
     from everlog.aio import AsyncStore  # noqa: PLC0415 - anyio takes long to load
     from everlog.runtime.runtime import Runtime  # noqa: PLC0415
     from everlog.runtime.shared_jobs import JobState  # noqa: PLC0415
     from everlog.stores.file.json_file import JsonFile  # noqa: PLC0415
 
-    async_store = AsyncStore(
-        open_store(store or root, dialect=dialect, home=root, settings=settings, progress=progress)
-    )
-    if os.fspath(root) == "memory:":
-        return Runtime(async_store, toolsets=make_toolsets, tools=tools, hooks=hooks, kind="memory")
-    job_file: JsonFile[Mapping[str, JobState]] = JsonFile(
-        Path(root).expanduser() / "run" / "cron.json", dict[str, JobState]
-    )
+    async_store = AsyncStore(open_store(location, home=home, create=create, settings=settings, progress=progress))
+    toolboxes: dict[str, Any] = {"toolsets": make_toolsets, "tools": tools, "hooks": hooks}
+    if location == "memory:" and home is None:
+        return Runtime(async_store, **toolboxes, kind="memory")
+    home_directory = _home_directory(home)
+    job_file: JsonFile[Mapping[str, JobState]] = JsonFile(home_directory / "run" / "cron.json", dict[str, JobState])
+    is_shared = async_store.sync.port.capability(ports.SharedBetweenMachines) is not None
     return Runtime(
         async_store,
-        toolsets=make_toolsets,
-        tools=tools,
-        hooks=hooks,
-        root=Path(root).expanduser(),
+        **toolboxes,
+        home=home_directory,
         job_states=job_file.load({}),
         save=job_file.save,
-        kind="files" if "://" not in (store or "") else DATABASE_SCHEMES[0],
+        kind=locations.DATABASE_SCHEMES[0] if is_shared else "files",
     )
-
-
-def _legacy_files(root: Path) -> list[Path]:
-    """Return files of an older program in this directory.
-
-    The sessions directory is searched only the first time: it costs by their number.
-    """
-    from everlog.stores.file.layout import legacy_files  # noqa: PLC0415 - as the store itself
-
-    is_indexed = (root / "index.db").exists()
-    return legacy_files(root) if is_indexed else legacy_files(root, root / "sessions")
-
-
-def _import_legacy(port: FileStore, files: list[Path], settings: Settings) -> ports.Store:
-    """Import old files into the store; if it cannot be written, return a store on those files."""
-    from everlog.interop.formats.picoclaw.messages import NotASessionError  # noqa: PLC0415
-    from everlog.interop.legacy_import import migrate, read_file  # noqa: PLC0415 - few roots have such files
-    from everlog.interop.legacy_json import LegacyStore  # noqa: PLC0415
-
-    documents = {}
-    for file in files:
-        try:
-            document = read_file(file)
-            if document.is_certain:  # what only looks like one is left alone
-                documents[file] = document
-        except NotASessionError:
-            continue
-        except (FormatError, OSError) as error:
-            port.reports.append(f"{file.name} was not imported: {error}")
-    try:
-        for result in migrate(port, list(documents)):
-            if result.problem:
-                port.reports.append(f"{Path(result.path).name} was not imported: {result.problem}")
-        return port
-    except (StoreFullError, StoreFailedError) as error:
-        port.close()
-        remaining = {file: document for file, document in documents.items() if file.exists()}
-        legacy = LegacyStore(files[0].parent, remaining, settings)
-        legacy.reports.append(f"old files are used in place: {error.message}")
-        return legacy
 
 
 def open_async_store(
-    location: str | os.PathLike[str] = DEFAULT_ROOT,
+    location: str | os.PathLike[str] | None = None,
     *,
-    dialect: str | None = None,
-    home: str | os.PathLike[str] = DEFAULT_ROOT,
+    home: str | os.PathLike[str] | None = None,
+    create: bool = False,
     settings: Settings | None = None,
-    progress: Callable[[int, int], None] | None = None,
+    progress: Progress | None = None,
 ) -> AsyncStore:
     """Open a store for asynchronous code; see `open_store`."""
     from everlog.aio import AsyncStore  # noqa: PLC0415 - anyio takes long to load
 
-    return AsyncStore(open_store(location, dialect=dialect, home=home, settings=settings, progress=progress))
+    return AsyncStore(open_store(location, home=home, create=create, settings=settings, progress=progress))
 
 
 # In the order of detection: the first of those that are the most sure of a file. CrabTalk knows a file
 # that has lost its first line by its name, Cersei takes bare messages under any name.
 FORMATS = ("claude", "crabtalk", "cersei", "pi", "codex", "gemini", "picoclaw")
-_NATIVE_NAMES = ("run", "live", "names.lock", "archive/manifests")  # which only a native store has
 
 
 def load_formats(*names: str) -> list[ForeignFormat]:
@@ -394,16 +382,16 @@ def make_counter(settings: Settings) -> TokenCounter:
     return estimate_text if name == "estimate" else exact_counter(name)
 
 
-def load_settings(root: Path, environment: Mapping[str, str] | None = None) -> Settings:
-    """Load the settings of a root: its config.toml, overridden by the environment."""
+def load_settings(home: Path, environment: Mapping[str, str] | None = None) -> Settings:
+    """Load the settings of a home: its config.toml, overridden by the environment."""
     env = os.environ if environment is None else environment
-    file = root / "config.toml"
+    file = home / "config.toml"
     try:
         with open(os.open(file, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC), "rb") as opened:
             text = opened.read().decode()
     except FileNotFoundError:
         return convert({}, env)
     except (OSError, UnicodeDecodeError) as error:
-        link = " (no symbolic link is followed inside a root)" if file.is_symlink() else ""
+        link = " (no symbolic link is followed inside a home)" if file.is_symlink() else ""
         raise SettingsError(f"{file}: {error}{link}") from error
     return parse(text, env, origin=str(file))

@@ -1,4 +1,4 @@
-"""Settings: `{root}/config.toml`, overridden by `EVERLOG_<TABLE>_<KEY>`, typed and validated.
+"""Settings: `{home}/config.toml`, overridden by `EVERLOG_<TABLE>_<KEY>`, typed and validated.
 
 A variable holds a value as text; for a list or a table it holds JSON.
 """
@@ -245,10 +245,17 @@ class PostgresSettings(Table, frozen=True, forbid_unknown_fields=True):
 
 
 class StoreSettings(Table, frozen=True, forbid_unknown_fields=True):
-    """`[[stores]]`: a foreign directory whose sessions are used in place."""
+    """`[store]`: where sessions are."""
 
-    path: str
-    dialect: str = "auto"  # or claude, cersei, crabtalk, picoclaw, pi, codex, gemini
+    location: str = ""  # DIR, FORMAT:DIR, postgresql://… or memory:; empty: in the home
+
+
+class FurtherStoreSettings(Table, frozen=True, forbid_unknown_fields=True):
+    """`[[stores]]`: sessions elsewhere that are shown and searched beside those of the store."""
+
+    location: str  # DIR or FORMAT:DIR
+    # read: nothing is written there. Empty: read for sessions of other programs, else write.
+    mode: Literal["", "read", "write"] = ""
 
 
 class Settings(Table, frozen=True, forbid_unknown_fields=True):
@@ -267,7 +274,8 @@ class Settings(Table, frozen=True, forbid_unknown_fields=True):
     cron: CronSettings = CronSettings()
     daemon: DaemonSettings = DaemonSettings()
     postgres: PostgresSettings = PostgresSettings()
-    stores: tuple[StoreSettings, ...] = ()
+    store: StoreSettings = StoreSettings()
+    stores: tuple[FurtherStoreSettings, ...] = ()
 
     def model_of(self, agent: str) -> str:
         """Return the model of an agent, as `provider:name`."""

@@ -38,7 +38,7 @@ QUICK = TurnSettings(retry_seconds=0.0, tool_seconds=5.0, titles=False)
 @pytest.fixture(params=["memory:", "file"])
 def session(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[everlog.Session]:
     where = tmp_path if request.param == "file" else "memory:"
-    with everlog.open_store(where) as store:
+    with everlog.open_store(where, create=True) as store:
         yield store.create()
 
 
@@ -512,7 +512,7 @@ def test_the_last_model_is_recorded_unless_one_was_chosen(session: everlog.Sessi
 
 def test_without_a_provider_the_settings_say_which(tmp_path: Path) -> None:
     (tmp_path / "config.toml").write_text('[agents.clerk]\nmodel = "offline"\n')
-    with everlog.open_store(tmp_path) as store:
+    with everlog.open_store(tmp_path, create=True) as store:
         session = store.create(agent="clerk")
         reply = _run(Agent(store, name="clerk", turn=QUICK).run("!say hello", session=session))
     assert (reply.text, reply.model) == ("hello", "offline")
@@ -610,7 +610,7 @@ def test_a_store_that_is_closed_while_a_title_is_looked_for_is_no_noise(tmp_path
                     await waiting.wait()
                 return await super().complete(request, told)
 
-        store = everlog.open_async_store(tmp_path)
+        store = everlog.open_async_store(tmp_path, create=True)
         agent = Agent(store, Slow("ok", title="A title"))
         await agent.run("go", session=await store.create())
         await store.close()

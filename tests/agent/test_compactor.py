@@ -28,7 +28,7 @@ SETTINGS: dict[str, Any] = {"reserve_tokens": 4_000, "keep_recent_tokens": 1_024
 
 @pytest.fixture
 def session(tmp_path: Path) -> everlog.Session:
-    return everlog.open_store(tmp_path).create()
+    return everlog.open_store(tmp_path, create=True).create()
 
 
 def _fill(session: everlog.Session, rounds: int = 8) -> None:
@@ -351,7 +351,7 @@ def test_the_breaker_survives_compactions_and_forks(session: everlog.Session) ->
 @pytest.mark.slow
 def test_eight_threads_append_while_compactions_run(tmp_path: Path) -> None:
     """The full thousand, with times, is in the benchmarks."""
-    store = everlog.open_store(tmp_path)
+    store = everlog.open_store(tmp_path, create=True)
     session = store.create()
     stop = threading.Event()
     said: list[list[int]] = [[] for _ in range(8)]
@@ -373,7 +373,7 @@ def test_eight_threads_append_while_compactions_run(tmp_path: Path) -> None:
     assert all(outcome.compacted or outcome.reason for outcome in outcomes)
     assert any(outcome.compacted for outcome in outcomes)
     written = sorted(seq for seqs in said for seq in seqs)
-    fresh = everlog.open_store(tmp_path).session(session.id)
+    fresh = everlog.open_store(tmp_path, create=True).session(session.id)
     assert [message.seq for message in fresh.messages()] == written
     assert fresh.verify() == ()
     context = fresh.context()

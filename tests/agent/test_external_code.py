@@ -30,7 +30,7 @@ def _run(work: Coroutine[Any, Any, T]) -> T:
 
 @pytest.fixture
 def session(tmp_path: Path) -> everlog.Session:
-    return everlog.open_store(tmp_path, settings=QUIET).create()
+    return everlog.open_store(tmp_path, create=True, settings=QUIET).create()
 
 
 class Panic(BaseException):
@@ -119,7 +119,7 @@ def _deep(levels: int) -> list[Any]:
 )
 def test_an_answer_that_cannot_be_kept_is_an_error_for_the_model(tmp_path: Path, value: Any) -> None:
     settings = Settings(turn=QUIET.turn, session=SessionSettings(line_bytes=4_000))
-    session = everlog.open_store(tmp_path, settings=settings).create()
+    session = everlog.open_store(tmp_path, create=True, settings=settings).create()
     model = ScriptedModel(assistant([ToolCall("c", "odd", {})]), "went on")
     agent = Agent(session.store, model, tools={"odd": lambda: value})
     assert _run(agent.run("go", session=session)).text == "went on"
@@ -374,7 +374,7 @@ def test_a_model_that_breaks_its_word_for_a_title_leaves_the_first_words(tmp_pat
                 raise ValueError("no such thing")
             return await super().complete(request, told)
 
-    session = everlog.open_store(tmp_path).create()
+    session = everlog.open_store(tmp_path, create=True).create()
 
     async def scenario() -> None:
         agent = Agent(session.store, Broken("fine"))
@@ -393,7 +393,7 @@ def test_a_title_that_takes_long_does_not_hold_up_the_end_of_a_runtime(tmp_path:
             return await super().complete(request, told)
 
     async def scenario() -> None:
-        port = everlog.open_store(tmp_path).port
+        port = everlog.open_store(tmp_path, create=True).port
         store = everlog.session.Store(port, provider=lambda _: Dawdling("fine"))
         runtime = Runtime(everlog.AsyncStore(store))
         session = await runtime.create()
@@ -436,7 +436,7 @@ def test_who_is_asked_keeps_its_model_when_settings_change_meanwhile(tmp_path: P
             "[agents.digger]\nmodel = 'digging'\n",
             {},
         )
-        base = everlog.open_store(tmp_path, settings=settings)
+        base = everlog.open_store(tmp_path, create=True, settings=settings)
         store = everlog.session.Store(base.port, settings, provider=Model, ephemeral=base.ephemeral)
         runtime = Runtime(everlog.AsyncStore(store))
         session = await runtime.create()

@@ -31,7 +31,7 @@ def brew(minutes: int) -> str:
 
 
 def test_what_is_prepared_is_what_is_sent(tmp_path: Path) -> None:
-    session = everlog.open_store(tmp_path).create(system_prompt_override="In French.")
+    session = everlog.open_store(tmp_path, create=True).create(system_prompt_override="In French.")
     model = ScriptedModel("oui")
     agent = Agent(session.store, model, system="Be brief.", tools=[brew], hooks=[Knowing()])
 
@@ -49,7 +49,7 @@ def test_what_is_prepared_is_what_is_sent(tmp_path: Path) -> None:
 
 
 def test_its_tokens_count_the_system_prompt_and_the_tools(tmp_path: Path) -> None:
-    session = everlog.open_store(tmp_path).create()
+    session = everlog.open_store(tmp_path, create=True).create()
     session.append(user("hello"))
     plain = Agent(session.store, ScriptedModel())
     more = Agent(session.store, ScriptedModel(), system="Be very brief.", tools=[brew])

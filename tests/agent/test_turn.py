@@ -32,7 +32,7 @@ LONG = "many words of a long story " * 400  # about 2,700 tokens
 
 @pytest.fixture
 def session(tmp_path: Path) -> everlog.Session:
-    return everlog.open_store(tmp_path).create()
+    return everlog.open_store(tmp_path, create=True).create()
 
 
 def _run(agent: Agent, session: everlog.Session, prompt: str = "go", **more: Any) -> Message:
@@ -232,7 +232,7 @@ def _asked(events: list[RunEvent]) -> int:
 
 
 def test_the_breaker_opens_after_the_third_failure_and_not_before(tmp_path: Path) -> None:
-    session = everlog.open_store(tmp_path).create()
+    session = everlog.open_store(tmp_path, create=True).create()
     down = ProviderError("down")
     for failures in (1, 2, 3):
         events = _failing(session, down)
@@ -242,7 +242,7 @@ def test_the_breaker_opens_after_the_third_failure_and_not_before(tmp_path: Path
         breaker = [r for r in session.records() if isinstance(r, Event) and r.kind == "breaker"]
         assert breaker[-1].data["failures"] == failures
     # Another process, the same session: the model is not asked any more, compaction goes on.
-    session = everlog.open_store(tmp_path).session(session.id)
+    session = everlog.open_store(tmp_path, create=True).session(session.id)
     for _ in range(3):
         events = _failing(session)
         assert _asked(events) == 0, "the breaker did not hold"

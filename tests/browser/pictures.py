@@ -246,7 +246,7 @@ def main() -> int:
     IMAGES.mkdir(exist_ok=True)
     with tempfile.TemporaryDirectory() as folder:
         root = Path(folder) / "root"
-        with everlog.open_store(root) as store:
+        with everlog.open_store(root, create=True) as store:
             session = fill(store, time.time())
         daemon = Daemon(root, config=CONFIG)
         try:

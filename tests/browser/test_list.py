@@ -21,7 +21,7 @@ MANY = 400  # sessions of the long list; the module loads them 60 at a time
 def many(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemon]:
     """A daemon on many sessions."""
     root = tmp_path_factory.mktemp("many") / "root"
-    with everlog.open_store(root) as store:
+    with everlog.open_store(root, create=True) as store:
         for number in range(MANY):
             session = store.create(title=f"Session number {number}", agent=f"agent{number % 3}")
             session.append(everlog.user(f"say {number}"))
@@ -118,7 +118,7 @@ def test_a_chip_filters_and_is_taken_away_again(visit: Callable[..., Page], many
 
 
 def test_a_session_that_is_made_or_renamed_elsewhere_appears(page: Page, daemon: Daemon) -> None:
-    with everlog.open_store(daemon.root) as store:  # another process would do the same
+    with everlog.open_store(daemon.root, create=True) as store:  # another process would do the same
         session = store.create(title="Made by another program")
         session.append(everlog.user("hello"))
         row = page.locator(f'.row[data-id="{session.id}"]')

@@ -27,7 +27,7 @@ Visit = Callable[..., Page]
 @pytest.fixture
 def store(daemon: Daemon) -> Iterator[everlog.Store]:
     """The daemon's sessions, as another process has them."""
-    with everlog.open_store(daemon.root) as made:
+    with everlog.open_store(daemon.root, create=True) as made:
         yield made
 
 
@@ -258,7 +258,7 @@ def test_the_page_comes_back_after_the_daemon_restarts(
     said(page, "before")
     first.stop()
     expect(page.locator("[data-link]")).to_contain_text("Disconnected")
-    with everlog.open_store(first.root) as store:
+    with everlog.open_store(first.root, create=True) as store:
         store.session(session).append(everlog.user("while it was away"))
     second = start(config=fixed)
     assert second.port == first.port

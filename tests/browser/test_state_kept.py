@@ -50,7 +50,7 @@ def test_the_last_hit_is_before_the_first(visit: Visit, daemon: Daemon, store: e
 
 def test_a_session_is_in_the_list_once_wherever_it_was(visit: Visit, start: Callable[..., Daemon]) -> None:
     daemon = start()
-    with everlog.open_store(daemon.root) as store:
+    with everlog.open_store(daemon.root, create=True) as store:
         made = [store.create(title=f"session {number}") for number in range(70)]
         for one in made:
             one.append(everlog.user("x"))
@@ -67,7 +67,7 @@ def test_a_session_is_in_the_list_once_wherever_it_was(visit: Visit, start: Call
 
 def test_the_list_hears_of_old_sessions_too(visit: Visit, start: Callable[..., Daemon]) -> None:
     daemon = start()
-    with everlog.open_store(daemon.root) as store:
+    with everlog.open_store(daemon.root, create=True) as store:
         old = [store.create(agent="old", title=f"old {number}") for number in range(2)]
         for number in range(70):
             store.create(title=f"new {number}").append(everlog.user("x"))

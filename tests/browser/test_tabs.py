@@ -21,7 +21,7 @@ TOP = "one => one.getBoundingClientRect().top"
 @pytest.fixture
 def store(daemon: Daemon) -> Iterator[everlog.Store]:
     """The daemon's sessions, as another process has them."""
-    with everlog.open_store(daemon.root) as made:
+    with everlog.open_store(daemon.root, create=True) as made:
         yield made
 
 
@@ -107,7 +107,7 @@ def test_what_is_read_in_one_tab_is_not_new_in_another(visit: Visit, daemon: Dae
 
 def test_who_goes_back_finds_the_place_in_the_list(visit: Visit, start: Callable[..., Daemon]) -> None:
     daemon = start()
-    with everlog.open_store(daemon.root) as store:
+    with everlog.open_store(daemon.root, create=True) as store:
         for number in range(200):
             store.create(title=f"session {number}").append(everlog.user("x"))
     page = visit(daemon)
@@ -161,7 +161,7 @@ def test_sessions_that_went_while_the_connection_was_lost_are_not_shown_any_more
 ) -> None:
     complaints.forgive("WebSocket|ERR_|401")
     daemon = start()
-    with everlog.open_store(daemon.root) as store:
+    with everlog.open_store(daemon.root, create=True) as store:
         made = [store.create(title=f"session {number}") for number in range(130)]
         for one in made:
             one.append(everlog.user("x"))
@@ -210,7 +210,7 @@ def test_a_browser_that_is_not_let_in_any_more_is_told_what_to_do(
 ) -> None:
     complaints.forgive("401|WebSocket|ERR_")
     daemon = start()
-    with everlog.open_store(daemon.root) as store:
+    with everlog.open_store(daemon.root, create=True) as store:
         session = talk(store, 2)
     page = visit(daemon, f"/sessions/{session.id}")
     connected(page)

@@ -27,7 +27,7 @@ def spend(session: everlog.Session, days_ago: int, tokens: int, cost: float = 0.
 def ledger(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemon]:
     """A daemon on sessions that spent something: today, a fortnight ago, and long ago."""
     root = tmp_path_factory.mktemp("ledger") / "root"
-    with everlog.open_store(root) as store:
+    with everlog.open_store(root, create=True) as store:
         spend(store.create(title="Today", agent="main"), 0, 1_000, 0.5)
         spend(store.create(title="A fortnight ago", agent="other"), 14, 50_000, 2.5)
         spend(store.create(title=HOSTILE, agent="other"), 200, 7_000_000)

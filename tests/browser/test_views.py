@@ -48,7 +48,7 @@ def note(page: Page, name: str) -> Any:
 def damaged(tmp_path: Path) -> Iterator[tuple[Daemon, str]]:
     """A daemon on two sessions, and the one of them that is damaged."""
     root = tmp_path / "root"
-    with everlog.open_store(root) as store:
+    with everlog.open_store(root, create=True) as store:
         for title in ("Sound", "Sick"):
             session = store.create(title=title)
             for number in range(3):

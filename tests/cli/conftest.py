@@ -24,7 +24,7 @@ def root(tmp_path: Path) -> Path:
 @pytest.fixture
 def cli(root: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Cli:
     """Run commands in this process."""
-    monkeypatch.setenv("EVERLOG_ROOT", str(root))
+    monkeypatch.setenv("EVERLOG_HOME", str(root))
     for name in ("EVERLOG_DEBUG", "EVERLOG_STORE"):
         monkeypatch.delenv(name, raising=False)
 
@@ -39,7 +39,7 @@ def cli(root: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixtu
 @pytest.fixture
 def store(root: Path) -> Iterator[Store]:
     """The library on the same root."""
-    with open_store(root) as opened:
+    with open_store(root, create=True) as opened:
         yield opened
 
 

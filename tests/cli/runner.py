@@ -40,7 +40,7 @@ def environment(root: Path, **more: str) -> dict[str, str]:
     for name in ("NO_COLOR", "FORCE_COLOR", "COLUMNS", "TERM"):
         kept.pop(name, None)
     path = os.pathsep.join(filter(None, (str(SRC), kept.get("PYTHONPATH"))))
-    return {**kept, "PYTHONPATH": path, "EVERLOG_ROOT": str(root), "TERM": "xterm", **more}
+    return {**kept, "PYTHONPATH": path, "EVERLOG_HOME": str(root), "TERM": "xterm", **more}
 
 
 def run_process(root: Path, *arguments: str, stdin: bytes = b"", **more: str) -> Result:

@@ -85,10 +85,10 @@ def test_a_source_named_like_a_command_is_given_as_a_path(
 
 def test_the_root_may_stand_anywhere(cli: Cli, source: Path, tmp_path: Path) -> None:
     other = str(tmp_path / "other")
-    assert cli("archive", "--root", other, str(source)).code == 0
-    assert cli("archive", "--root", other, "verify").out.startswith("2 objects")
-    assert cli("archive", "verify", f"--root={other}").code == 0
-    assert cli("archive", f"--root={other}", "list").out.count("\n") == 2
+    assert cli("archive", "--home", other, str(source)).code == 0
+    assert cli("archive", "--home", other, "verify").out.startswith("2 objects")
+    assert cli("archive", "verify", f"--home={other}").code == 0
+    assert cli("archive", f"--home={other}", "list").out.count("\n") == 2
 
 
 def test_a_source_that_is_not_there_fails_in_one_line(cli: Cli, tmp_path: Path) -> None:

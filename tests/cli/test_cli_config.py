@@ -23,7 +23,7 @@ def test_config_show_tells_where_each_setting_comes_from(cli: Cli, root: Path, m
     file = write_config(root, '[session]\ndurability = "os"\npart_bytes = 1000\n')
     monkeypatch.setenv("EVERLOG_SESSION_PART_BYTES", "2000")
     answer = cli("config", "show", "--json").json
-    assert answer["root"] == str(root) and answer["file"] == str(file)
+    assert answer["home"] == str(root) and answer["file"] == str(file)
     assert answer["settings"]["session"]["durability"] == "os"
     assert answer["settings"]["session"]["part_bytes"] == 2000
     assert answer["origins"]["session.durability"] == "file"
@@ -97,9 +97,9 @@ def test_doctor_finds_a_sound_root_sound(cli: Cli, root: Path, session: Session)
     session.append(user("one"))
     session.store.close()
     done = cli("doctor", "--json")
-    assert done.code == 0 and done.json["ok"] is True and done.json["root"] == str(root)
+    assert done.code == 0 and done.json["ok"] is True and done.json["home"] == done.json["store"] == str(root)
     found = checks(done.json)
-    assert list(found) == ["versions", "root", "settings", "sessions", "index", "leftovers"]
+    assert list(found) == ["versions", "home", "settings", "model", "store", "sessions", "index", "leftovers"]
     assert "SQLite 3." in str(found["versions"]["detail"])
     assert str(found["index"]["detail"]).startswith("1 session")
     plain = cli("doctor")
@@ -120,11 +120,14 @@ def test_doctor_brings_rows_up_to_date(cli: Cli, root: Path, session: Session) -
     assert cli("sessions", "list", "--json").json["sessions"][0]["messageCount"] == 2
 
 
-def test_doctor_without_a_root_says_so_and_makes_none(cli: Cli, root: Path) -> None:
+def test_doctor_without_a_home_says_so_and_makes_none(cli: Cli, root: Path) -> None:
     done = cli("doctor")
     assert done.code == 1 and "No such file or directory" in done.out
-    assert done.err == "everlog: failed: root\n"
+    assert done.err == "everlog: failed: store\n"
     assert not root.exists()
+    assert cli("store", "init").code == 0 and cli("doctor").code == 0
+    done = cli("--home", str(root / "nowhere"), "doctor")
+    assert done.code == 1 and "there is no directory" in done.out
 
 
 def test_doctor_names_what_is_no_session(cli: Cli, root: Path, session: Session) -> None:
@@ -142,7 +145,7 @@ def test_doctor_finds_open_modes(cli: Cli, root: Path, session: Session) -> None
     done = cli("doctor", "--json")
     assert done.code == 1
     found = checks(done.json)
-    assert found["root"]["ok"] is False and "0777" in str(found["root"]["detail"])
+    assert found["home"]["ok"] is False and "0777" in str(found["home"]["detail"])
     assert found["sessions"]["ok"] is False
 
 

@@ -34,7 +34,7 @@ def test_version_is_told(root: Path) -> None:
 
 
 def test_version_is_told_behind_other_options_too(cli: Cli, root: Path) -> None:
-    assert cli("--root", str(root), "--version").out == f"everlog {__version__}\n"
+    assert cli("--home", str(root), "--version").out == f"everlog {__version__}\n"
 
 
 def test_version_imports_nothing_heavy(root: Path) -> None:
@@ -79,7 +79,7 @@ def test_without_arguments_there_is_help_and_exit_2(cli: Cli) -> None:
         ("sessions", "append", "01ARZ3NDEKTSV4RRFFQ69G5FAV", "x", "--role", "system"),
         ("sessions", "show", "01ARZ3NDEKTSV4RRFFQ69G5FAV", "--raw", "--json"),
         ("sessions", "rename", "01ARZ3NDEKTSV4RRFFQ69G5FAV", " "),
-        ("--root", "", "sessions", "list"),
+        ("--home", "", "sessions", "list"),
     ],
 )
 def test_wrong_usage_is_one_line_and_exit_2(cli: Cli, root: Path, arguments: tuple[str, ...]) -> None:
@@ -92,10 +92,10 @@ def test_wrong_usage_is_one_line_and_exit_2(cli: Cli, root: Path, arguments: tup
 
 def test_root_may_be_given_on_every_level(cli: Cli, root: Path, session: Session) -> None:
     for arguments in (
-        ("--root", str(root), "sessions", "list", "--json"),
-        ("sessions", "--root", str(root), "list", "--json"),
-        ("sessions", "list", "--root", str(root), "--json"),
-        ("--root", "/nonexistent", "sessions", "list", "--json", "--root", str(root)),
+        ("--home", str(root), "sessions", "list", "--json"),
+        ("sessions", "--home", str(root), "list", "--json"),
+        ("sessions", "list", "--home", str(root), "--json"),
+        ("--home", "/nonexistent", "sessions", "list", "--json", "--home", str(root)),
     ):
         assert cli(*arguments).json["sessions"][0]["id"] == session.id
 
@@ -103,12 +103,12 @@ def test_root_may_be_given_on_every_level(cli: Cli, root: Path, session: Session
 def test_root_that_is_a_file_is_one_line(cli: Cli, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     for command in (("sessions", "list"), ("sessions", "new"), ("doctor",)):
-        done = cli("--root", str(tmp_path / "file"), *command)
+        done = cli("--home", str(tmp_path / "file"), *command)
         assert done.code == 1 and done.err.count("\n") == 1 and "Traceback" not in done.err
 
 
 def test_home_that_does_not_exist_is_one_line(cli: Cli) -> None:
-    done = cli("--root", "~nosuchuser/x", "sessions", "list")
+    done = cli("--home", "~nosuchuser/x", "sessions", "list")
     assert done.code == 1 and done.err.startswith("everlog: ~nosuchuser/x: ")
 
 
@@ -202,7 +202,7 @@ def test_every_command_has_help(cli: Cli) -> None:
         assert cli(*command, "--help").code == 0
     for name in names:
         done = cli("sessions", name, "--help")
-        assert done.code == 0 and "--json" in done.out and "--root" in done.out
+        assert done.code == 0 and "--json" in done.out and "--home" in done.out
 
 
 def test_a_usage_error_that_lists_choices_is_one_line(cli: Cli) -> None:

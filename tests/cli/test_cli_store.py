@@ -72,8 +72,8 @@ def test_a_database_that_cannot_be_used_is_one_line_without_the_password(cli: Cl
     for url, said in (
         ("postgresql://me:hush@127.0.0.1:1/x", "postgresql://me@127.0.0.1:1/x cannot be reached"),
         ("postgresql://me:hush@[::1/x", "the database address cannot be parsed"),
-        ("redis://me:hush@127.0.0.1/x", "must begin with postgresql://"),
-        ("/some/where", "must begin with postgresql://"),
+        ("redis://me:hush@127.0.0.1/x", "unknown kind of location: 'redis'"),
+        ("/some/where", "there is no directory /some/where"),
     ):
         done = cli("--store", url, "sessions", "list")
         assert done.code in (1, 2)
@@ -128,7 +128,7 @@ def test_damage_is_listed_and_the_rest_is_copied(cli: Cli, url: str, root: Path)
     assert done.out.count("left out") == 1
     assert "2 sessions copied" in done.out
     assert "problems in 1 session of the source" in done.err
-    for where in (("--store", url), ("--root", str(root))):
+    for where in (("--store", url), ("--home", str(root))):
         verified = cli(*where, "store", "verify")
         assert verified.code == 1
         assert "seq 2: crc does not match" in verified.out
@@ -146,7 +146,7 @@ def test_copying_nonsense_is_one_clear_line(cli: Cli, url: str, root: Path, tmp_
         '{"type":"session","version":3,"id":"a","timestamp":"2025-01-01T00:00:00.000Z","cwd":"/"}\n'
     )
     for arguments, code, said in (
-        ((str(tmp_path / "none"), url), 2, "there is no directory"),
+        ((str(tmp_path / "none"), url), 1, "there is no directory"),
         ((str(root), str(root / "..") + f"/{root.name}"), 2, "SRC and DST are the same"),
         ((str(foreign), url), 1, "sessions of another program"),
         ((str(root), "redis://x"), 1, "unknown kind of location"),

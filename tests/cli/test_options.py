@@ -22,14 +22,14 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return empty
 
 
-@pytest.mark.parametrize("option", ["--root", "--store"])
+@pytest.mark.parametrize("option", ["--home", "--store"])
 def test_an_option_that_is_empty_is_refused_on_every_level(cli: Cli, option: str) -> None:
     for arguments in ((option, "", "sessions", "list"), ("sessions", "list", option, "")):
         done = cli(*arguments)
         assert done.code == 2 and "the value is empty" in done.err
 
 
-@pytest.mark.parametrize("variable", ["EVERLOG_ROOT", "EVERLOG_STORE"])
+@pytest.mark.parametrize("variable", ["EVERLOG_HOME", "EVERLOG_STORE"])
 def test_a_variable_that_is_empty_is_refused_unless_the_option_is_given(
     cli: Cli, variable: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -37,18 +37,18 @@ def test_a_variable_that_is_empty_is_refused_unless_the_option_is_given(
     done = cli("sessions", "list")
     assert done.code == 2 and f"{variable} is empty" in done.err
     assert cli("--help").code == 0
-    if variable == "EVERLOG_ROOT":
-        assert cli("--root", str(tmp_path / "given"), "sessions", "list").code == 0
+    if variable == "EVERLOG_HOME":
+        assert cli("--home", str(tmp_path), "sessions", "list").code == 0
 
 
 def test_a_root_that_is_an_address_is_refused_and_nothing_is_made(
     cli: Cli, here: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     commands = (("sessions", "new"), ("sessions", "list"), ("doctor",))
-    done = [cli("--root", URL, *command) for command in commands]
-    monkeypatch.setenv("EVERLOG_ROOT", URL)
+    done = [cli("--home", URL, *command) for command in commands]
+    monkeypatch.setenv("EVERLOG_HOME", URL)
     done += [cli(*command) for command in commands]
     for one in done:
-        assert one.code == 1
+        assert one.code == 2
         assert "--store" in one.err and SECRET not in one.err + one.out
     assert os.listdir(here) == []

@@ -116,7 +116,7 @@ def crowd(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Store]:
     """Ten thousand sessions, and a long one that is the newest."""
     root = tmp_path_factory.mktemp("crowd") / "root"
     populate(root, 10_000)
-    with open_store(root) as store:
+    with open_store(root, create=True) as store:
         busy = store.create(title="A long one")
         busy.append_many([user(f"message {number}") for number in range(500)])
         assert store.list(limit=1).total == 10_001

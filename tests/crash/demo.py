@@ -39,7 +39,7 @@ def run_demo(root: Path) -> int:
     print(f"This runs on a temporary root, {root}, which is removed at the end.")
 
     _print_heading("A session, and three messages that are on disk before append() returns")
-    with open_store(root) as store:
+    with open_store(root, create=True) as store:
         session = store.create(title="Fix the flaky test")
         first = session.append(user("The login test fails every third run. Please fix it."))
         session.append(assistant("I'll read the log of the last runs first."), expected_seq=first.seq)
@@ -87,7 +87,7 @@ def _run(root: Path, *arguments: str) -> None:
     """Print a command line and run it; raises SystemExit if it fails."""
     quoted = [f'"{argument}"' if " " in argument else argument for argument in arguments]
     print(f"\n$ everlog {' '.join(quoted)}", flush=True)
-    code = everlog(["--root", str(root), *arguments])
+    code = everlog(["--home", str(root), *arguments])
     if code:
         raise SystemExit(code)
 
@@ -96,7 +96,7 @@ def write_until_killed(root: str, session_id: str) -> int:
     """Append tool calls with large results until killed; print each acknowledged seq."""
     rows = "2026-01-01T00:00:00Z GET /login 200 17ms worker-3 request=8f2c\n"
     result = rows * (RESULT_BYTES // len(rows))
-    with open_store(root) as store:
+    with open_store(root, create=True) as store:
         session = store.session(session_id)
         while True:
             call = f"tc_{time.monotonic_ns()}"

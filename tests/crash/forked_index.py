@@ -43,7 +43,7 @@ class Relay:
 
 def ours(root: Path) -> str:
     """everlog."""
-    store = everlog.open_store(root)
+    store = everlog.open_store(root, create=True)
     store.create().append(everlog.user("the index is open"))
     store.list()
     relay = Relay()

@@ -51,7 +51,7 @@ class Everlog:
     """The product, by its public API alone."""
 
     def __init__(self, root: Path, options: Options = USUAL, session: str = "", *, ids: bool = False) -> None:
-        self.store = everlog.open_store(root, settings=settings(options))
+        self.store = everlog.open_store(root, create=True, settings=settings(options))
         self._root = root
         self._ids = ids
         there = session or newest(root)

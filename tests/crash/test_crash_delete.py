@@ -31,7 +31,7 @@ class Deletion:
         self._base = folder / "base"
         self.stays = ""
         if kind == "everlog":
-            with everlog.open_store(self._base) as store:
+            with everlog.open_store(self._base, create=True) as store:
                 session = store.create()
                 session.append(everlog.user("for ever"))
                 self.stays = session.id
@@ -66,7 +66,7 @@ class Deletion:
             log = f"sessions/{self.stays}/session.jsonl"
             if (self.root / log).read_bytes() != (self._base / log).read_bytes():
                 wrong.append("another session was touched")
-            with everlog.open_store(self.root) as store:
+            with everlog.open_store(self.root, create=True) as store:
                 listed = {row.id for row in store.list()}
             if listed != ({self.stays, self.goes} if self.there else {self.stays}):
                 wrong.append(f"{len(listed)} sessions are listed")

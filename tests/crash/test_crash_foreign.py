@@ -15,7 +15,7 @@ import pytest
 from everlog.app import open_runtime
 from everlog.interop.formats.format_types import InMemorySource
 from everlog.model import Message, user
-from everlog.settings import Settings, StoreSettings, TurnSettings
+from everlog.settings import FurtherStoreSettings, Settings, TurnSettings
 from everlog.testing.foreign_store_suite import open_foreign_store
 from tests.foreign.foreign_directories import SESSIONS, cersei_file, crabtalk_file, made, picoclaw_files
 
@@ -125,7 +125,7 @@ def cut(self, *arguments, **named):
     return append(self, *arguments, **named)
 
 async def main():
-    runtime = open_runtime(home, settings=settings(Path(root)))
+    runtime = open_runtime(home=home, create=True, settings=settings(Path(root)))
     await runtime.start()
     one = await runtime.store.session(session)
     await one.metadata()
@@ -142,7 +142,7 @@ asyncio.run(main())
 
 
 def settings(root: Path) -> Settings:
-    return Settings(stores=(StoreSettings(str(root)),), turn=TurnSettings(titles=False))
+    return Settings(stores=(FurtherStoreSettings(f"auto:{root}", mode="write"),), turn=TurnSettings(titles=False))
 
 
 @pytest.mark.crash
@@ -163,7 +163,7 @@ def test_a_kill_between_file_and_mirror_says_nothing_twice(tmp_path: Path, diale
     acknowledged = PROMPTS[: len(done.stdout.splitlines())]
 
     async def go_on() -> list[Message]:
-        runtime = open_runtime(home, settings=settings(root))
+        runtime = open_runtime(home=home, create=True, settings=settings(root))
         await runtime.start()
         one = await runtime.store.session(session)
         run = await runtime.submit(one, "!say last")

@@ -135,7 +135,7 @@ def test_a_twin_fails_on_a_full_disk(twin: str, tmp_path: Path) -> None:
 def test_on_a_full_disk_nothing_of_a_new_session_stays_and_old_ones_can_be_deleted(tmp_path: Path) -> None:
     disk = tmp_path / "disk"
     few = "size=1m,nr_inodes=60"
-    with mounted(disk, "-t", "tmpfs", "-o", few, "tmpfs"), everlog.open_store(disk / "root") as store:
+    with mounted(disk, "-t", "tmpfs", "-o", few, "tmpfs"), everlog.open_store(disk / "root", create=True) as store:
         first = store.create()
         first.append(everlog.user("x" * 100_000))
         made = {first.id}

@@ -26,7 +26,7 @@ from tests.crash.test_crash_turns import PROMPTS, SETTINGS
 root, at, before = sys.argv[1], int(sys.argv[2]), sys.argv[3] == "before"
 
 async def main():
-    runtime = open_runtime(root, settings=SETTINGS)
+    runtime = open_runtime(home=root, create=True, settings=SETTINGS)
     port = runtime.store.sync.port
     append, numbers = port.append, itertools.count(1)
 
@@ -68,7 +68,7 @@ def test_a_kill_at_any_write_loses_nothing_and_the_queue_goes_on(tmp_path: Path,
     acknowledged = [line.replace("|", "\n") for line in done.stdout.splitlines()]
 
     async def go_on() -> None:
-        runtime = open_runtime(tmp_path, settings=SETTINGS)
+        runtime = open_runtime(home=tmp_path, create=True, settings=SETTINGS)
         await runtime.start()
         listed = await runtime.store.list()
         session = await runtime.store.session(listed[0].id)
@@ -78,7 +78,7 @@ def test_a_kill_at_any_write_loses_nothing_and_the_queue_goes_on(tmp_path: Path,
         await runtime.store.close()
 
     asyncio.run(go_on())
-    with everlog.open_store(tmp_path) as store:
+    with everlog.open_store(tmp_path, create=True) as store:
         session = store.session(store.list()[0].id)
         said = session.messages()
         inputs = [one.text for one in said if one.role == "user"]

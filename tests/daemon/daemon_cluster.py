@@ -68,7 +68,7 @@ class Many:
     def store(self) -> Iterator[everlog.Store]:
         """The sessions as another process finds them."""
         settings = replace(Settings(), postgres=PostgresSettings(schema=self.schema))
-        with open_store(self.server.url, settings=settings) as made:
+        with open_store(self.server.url, create=True, settings=settings) as made:
             yield made
 
     def await_rest(self, seconds: float = 60) -> None:

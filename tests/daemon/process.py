@@ -18,7 +18,7 @@ def main() -> int:
     host = sys.argv[2] if len(sys.argv) > 2 else None
     try:
         store = sys.argv[3] if len(sys.argv) > 3 else None
-        run(Path(sys.argv[1]), host=host, store=store, on_start=announce)
+        run(Path(sys.argv[1]), host=host, location=store, on_start=announce)
     except EverlogError as error:
         print(json.dumps({"error": type(error).__name__, "message": str(error)}), flush=True)
         return 1

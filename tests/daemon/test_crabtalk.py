@@ -51,7 +51,7 @@ class Daemon(NamedTuple):
 @asynccontextmanager
 async def serving(root: Path, limits: Limits | None = None, **tables: Any) -> AsyncIterator[Daemon]:
     chosen = Settings(**{"session": FAST, "turn": TurnSettings(titles=False), **tables})
-    runtime = open_runtime(root, settings=chosen)
+    runtime = open_runtime(home=root, create=True, settings=chosen)
     await runtime.start()
     path = root / "run" / "everlog.sock"
     made = await serve_socket(runtime, path, limits=limits or Limits())

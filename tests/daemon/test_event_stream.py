@@ -249,7 +249,7 @@ def test_a_long_log_is_replayed_whole_and_then_goes_on_live(daemon: Daemon, clie
     from everlog import user
     from everlog.app import open_store
 
-    with open_store(daemon.root) as store:
+    with open_store(daemon.root, create=True) as store:
         made = store.create()
         made.append_many([user(f"{number}") for number in range(2500)])
     with daemon.socket() as socket:

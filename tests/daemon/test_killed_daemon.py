@@ -71,7 +71,7 @@ def test_what_was_acknowledged_is_there_and_turns_go_on(start: Callable[..., Dae
     taken = asyncio.run(_fill(first, acknowledged))
     first.process.wait()
 
-    with everlog.open_store(first.root) as store:
+    with everlog.open_store(first.root, create=True) as store:
         unfinished = store.list(unfinished=True, limit=500)
         running = sum(row.metadata.run is not None for row in unfinished)
         held = {}
@@ -94,7 +94,7 @@ def test_what_was_acknowledged_is_there_and_turns_go_on(start: Callable[..., Dae
             assert client.send(session, "!say on we go").messages[-1]["content"][0]["text"] == ("on we go")
     assert second.stop() == 0
 
-    with everlog.open_store(first.root) as store:
+    with everlog.open_store(first.root, create=True) as store:
         answered = 0
         for session in held:
             own = store.session(session)
@@ -140,6 +140,6 @@ for text in taken:
 
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, check=False)
     told = json.loads(done.stdout)
-    with everlog.open_store(tmp_path) as store:
+    with everlog.open_store(tmp_path, create=True) as store:
         kept = [one.text for one in store.session(told["session"]).messages()]
     assert [text for text in told["taken"] if text not in kept] == told["taken"]

@@ -18,7 +18,7 @@ from tests.daemon.running_daemon import Daemon, receive, say
 @pytest.fixture
 def other(daemon: Daemon) -> Iterator[Store]:
     """A store of its own on the daemon's root, as another process has it."""
-    with everlog.open_store(daemon.root) as store:
+    with everlog.open_store(daemon.root, create=True) as store:
         yield store
 
 
@@ -45,7 +45,7 @@ def test_a_session_that_another_process_makes_is_told(daemon: Daemon, other: Sto
 
 def test_that_old_sessions_were_deleted_elsewhere_is_told(start: Callable[..., Daemon]) -> None:
     daemon = start()
-    with everlog.open_store(daemon.root) as other, daemon.socket() as socket:
+    with everlog.open_store(daemon.root, create=True) as other, daemon.socket() as socket:
         made = [other.create(title=f"{number}") for number in range(COMPARED_ROWS + 5)]
         other.list()
         say(socket, type="watch")

@@ -144,7 +144,7 @@ def test_an_unknown_session_is_404_on_every_route(daemon: Daemon, name: str) -> 
 
 def test_ids_keys_and_aliases_are_accepted_alike_and_prefixes_are_not(daemon: Daemon) -> None:
     key, alias = "agent:main:telegram/group/7", "agent:main:ünïcode %2F"
-    with open_store(daemon.root) as store:
+    with open_store(daemon.root, create=True) as store:
         made = store.create(key=key, aliases=[alias], title="named")
     assert daemon.call("GET", f"/api/sessions/{made.id[:25]}").status_code == 400
     for name in (made.id, key, alias):

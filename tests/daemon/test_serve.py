@@ -45,11 +45,11 @@ def test_a_running_turn_ends_before_the_daemon_does(start: Start) -> None:
     with daemon.client() as client, ThreadPoolExecutor(1) as pool:
         made = client.create()
         waiting = pool.submit(client.send, made.id, "!wait 0.7\n!say finished")
-        with open_store(daemon.root) as store:
+        with open_store(daemon.root, create=True) as store:
             until(lambda: len(store.session(made.id).messages()) == 1)
         assert daemon.stop() == 0
         assert waiting.result().messages[1]["content"][0]["text"] == "finished"
-    with open_store(daemon.root) as store:
+    with open_store(daemon.root, create=True) as store:
         assert len(store.session(made.id).messages()) == 2
 
 

@@ -42,7 +42,7 @@ def ahead(tmp_path: Path, start: Callable[..., Daemon]) -> Daemon:
     """A daemon on a session that spent something today, years later, and on the last day of all."""
     now = time.time()
     stamps = [timestamp(now), timestamp(now + 1200 * 86_400), "9999-12-31T23:59:59.999Z"]
-    with everlog.open_store(tmp_path / "root") as store:
+    with everlog.open_store(tmp_path / "root", create=True) as store:
         session = store.create(title="Ahead")
         for number, stamp in enumerate(stamps, 1):
             usage = everlog.Usage(input_tokens=111 * number)

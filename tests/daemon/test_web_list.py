@@ -34,7 +34,7 @@ def asked(address: str) -> dict[str, list[str]]:
 
 
 def test_a_search_pages_on_to_every_session_that_has_it(daemon: Daemon) -> None:
-    with everlog.open_store(daemon.root) as store:
+    with everlog.open_store(daemon.root, create=True) as store:
         for number in range(2 * FOUND + 1):
             store.create(title=f"wombat {number}", sender="keeper")
     path = "/?q=wombat&sender=keeper"
@@ -52,7 +52,7 @@ def test_a_search_pages_on_to_every_session_that_has_it(daemon: Daemon) -> None:
 
 
 def test_chips_add_to_the_search_and_to_each_other_and_take_themselves_away(daemon: Daemon) -> None:
-    with everlog.open_store(daemon.root) as store:
+    with everlog.open_store(daemon.root, create=True) as store:
         for agent, sender in (("ant", "carol"), ("ant", "dave"), ("bee", "carol")):
             store.create(title=f"okapi {agent} {sender}", agent=agent, sender=sender)
     one = link(listed(daemon, "/?q=okapi"), "Filter by sender carol")
@@ -74,7 +74,7 @@ def test_chips_add_to_the_search_and_to_each_other_and_take_themselves_away(daem
 
 
 def test_only_what_was_found_is_marked_and_a_text_keeps_its_own_marks(daemon: Daemon) -> None:
-    with everlog.open_store(daemon.root) as store:
+    with everlog.open_store(daemon.root, create=True) as store:
         store.create(title="Zoo").append(everlog.user("Il dit «bonjour» <b> au quagga"))
     page = listed(daemon, "/?q=quagga")
     assert "</b> Il dit «bonjour» &lt;b&gt; au <mark>quagga</mark></a>" in page

@@ -21,7 +21,7 @@ from tests.daemon.running_daemon import Daemon, receive, say
 
 @pytest.fixture
 def session(daemon: Daemon) -> Iterator[everlog.Session]:
-    with everlog.open_store(daemon.root) as store:
+    with everlog.open_store(daemon.root, create=True) as store:
         made = store.create(title="Pages")
         made.append_many(everlog.user(f"question {number}") for number in range(1, 201))
         yield made
@@ -62,7 +62,7 @@ def test_a_message_is_found_by_its_number_wherever_it_is(daemon: Daemon, session
 
 
 def test_the_piece_of_a_result_is_that_of_its_call(daemon: Daemon) -> None:
-    with everlog.open_store(daemon.root) as store:
+    with everlog.open_store(daemon.root, create=True) as store:
         session = store.create()
         calls = [everlog.ToolCall("a", "read", {}), everlog.ToolCall("b", "bash", {})]
         session.append(everlog.assistant(calls))
@@ -113,7 +113,7 @@ def test_nonsense_is_answered_and_nothing_breaks(
 
 
 def test_a_dry_run_tells_the_cut_and_writes_nothing(daemon: Daemon) -> None:
-    with everlog.open_store(daemon.root) as store:
+    with everlog.open_store(daemon.root, create=True) as store:
         session = store.create()
         session.append_many(everlog.user("do it " * 900) for _ in range(80))
         before = session.metadata.through
@@ -146,7 +146,7 @@ class Counting:
 
 @pytest.fixture
 def counted(tmp_path: Path) -> Iterator[tuple[everlog.Session, Counting]]:
-    with everlog.open_store(tmp_path / "root") as store:
+    with everlog.open_store(tmp_path / "root", create=True) as store:
         made = store.create()
         for part in range(10):
             made.append_many(everlog.user(f"ask {part} {number}") for number in range(1_000))
@@ -176,7 +176,7 @@ def test_ten_thousand_messages_open_with_one_page_read(counted: tuple[everlog.Se
 @pytest.mark.parametrize("size", [1, 3, 7])
 def test_damaged_lines_are_shown_once_wherever_a_page_ends(tmp_path: Path, size: int) -> None:
     root = tmp_path / "root"
-    with everlog.open_store(root) as store:
+    with everlog.open_store(root, create=True) as store:
         name = store.create().id
         for number in range(60):
             store.session(name).append(everlog.user(f"ask {number}"))
@@ -187,7 +187,7 @@ def test_damaged_lines_are_shown_once_wherever_a_page_ends(tmp_path: Path, size:
     for place in (20, 40):
         lines.insert(place, b"this is no record")
     path.write_bytes(b"\n".join(lines))
-    with everlog.open_store(root) as store:
+    with everlog.open_store(root, create=True) as store:
         session = store.session(name)
         everything = [one.seq for one in session.entries() if isinstance(one, Message | Damaged)]
         found: list[int | None] = []
@@ -206,7 +206,7 @@ def test_damaged_lines_are_shown_once_wherever_a_page_ends(tmp_path: Path, size:
 
 
 def test_only_some_sketches_are_kept_and_an_emptied_log_is_sketched_anew(tmp_path: Path) -> None:
-    with everlog.open_store(tmp_path / "root") as store:
+    with everlog.open_store(tmp_path / "root", create=True) as store:
         sketches = MarkerCache()
         made = [store.create() for _ in range(MAX_SESSIONS + 5)]
         for one in made:
@@ -248,7 +248,7 @@ def test_an_answer_that_began_before_any_page_was_open_is_shown_from_its_beginni
 
 def test_a_page_of_heavy_answers_is_shorter(daemon: Daemon) -> None:
     code = "```python\n" + "for one in range(10): print(one)\n" * 350 + "```\n"
-    with everlog.open_store(daemon.root) as store:
+    with everlog.open_store(daemon.root, create=True) as store:
         made = store.create()
         made.append_many(everlog.assistant(code) for _ in range(WINDOW_SIZE))
     found = shown(page(daemon, made.id))

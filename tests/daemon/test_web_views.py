@@ -248,7 +248,7 @@ def test_the_context_shows_all_that_is_sent_and_what_is_not(daemon: Daemon, clie
 
 def test_calls_without_results_and_results_without_calls_are_named(tmp_path: Path) -> None:
     root = tmp_path / "root"
-    with everlog.open_store(root) as store:
+    with everlog.open_store(root, create=True) as store:
         session = store.create()
         session.append(everlog.user("look"))
         session.append(tool_result("stray", "found"))
@@ -306,7 +306,7 @@ def test_no_session_is_repaired_during_its_turn(client: Client) -> None:
 
 def test_the_page_comes_again_while_sessions_are_verified(tmp_path: Path) -> None:
     root = tmp_path / "root"
-    with everlog.open_store(root) as store:
+    with everlog.open_store(root, create=True) as store:
         session = store.create()
         session.append_many([everlog.user("one"), everlog.user("two")])
     damage(root, session.id)

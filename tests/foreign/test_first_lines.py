@@ -48,7 +48,7 @@ def test_a_damaged_first_line_hides_no_other_line(tmp_path: Path, format: str, d
     files = CONVERSATIONS[format](TEXTS)
     name = next(iter(files))
     root = made(tmp_path / "root", {**files, name: DAMAGES[damage](files[name])})
-    with open_store(root, dialect=format, home=tmp_path / "home") as store:
+    with open_store(f"{format}:{root}", home=tmp_path / "home") as store:
         (row,) = store.list()
         shown = _texts(store.session(row.id).messages())
         assert shown in (TEXTS, TEXTS[1:])  # at most what the line itself said is missing
@@ -88,7 +88,7 @@ def test_two_conversations_under_one_file_name_are_two_sessions_in_place(tmp_pat
     one, other = CONVERSATIONS[format](TEXTS), CONVERSATIONS[format](["hello", "no"])
     files = {f"a/{name}": data for name, data in one.items()} | {f"b/{name}": data for name, data in other.items()}
     root = made(tmp_path / "root", files)
-    with open_store(root, dialect=format, home=tmp_path / "home") as store:
+    with open_store(f"{format}:{root}", home=tmp_path / "home") as store:
         rows = list(store.list())
         assert sorted(_texts(store.session(row.id).messages()) for row in rows) == [
             ["hello", "hi there", *TEXTS[2:]],

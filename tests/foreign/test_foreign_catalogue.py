@@ -53,7 +53,7 @@ def test_a_subagent_is_found_by_search_counted_and_listed_under_its_session(tmp_
     files = {f"-w/{ID}/subagents/agent-x1.jsonl": subagent_file("a giraffe")}
     files |= {f"-w/{name}": data for name, data in claude(["hello", "hi"]).items()}
     root = made(tmp_path / "projects", files)
-    with open_store(root, dialect="claude", home=home) as store:
+    with open_store(f"claude:{root}", home=home) as store:
         (row,) = store.list()
         assert row.metadata.extra["agents"] == (f"{ID}:agent-x1",)
         (result,) = store.search("giraffe").results
@@ -79,7 +79,7 @@ def test_every_file_that_is_no_session_is_named_with_the_reason(tmp_path: Path, 
         },
     )
     (root / "link.jsonl").symlink_to(root / "crab_user_1.jsonl")
-    with open_store(root, dialect="crabtalk", home=home) as store:
+    with open_store(f"crabtalk:{root}", home=home) as store:
         assert len(list(store.list())) == 1
         reasons = skipped(store)
     assert reasons.keys() == {
@@ -114,7 +114,7 @@ def test_reading_a_foreign_directory_creates_nothing_in_it(tmp_path: Path, home:
 
 def test_a_listing_says_how_to_go_on_in_the_program_of_each_session(tmp_path: Path, home: Path) -> None:
     root = made(tmp_path / "pi", CONVERSATIONS["pi"](["hello", "hi"]))
-    with open_store(root, dialect="pi", home=home) as store:
+    with open_store(f"pi:{root}", home=home) as store:
         (row,) = store.list()
         assert row.metadata.resume_command.startswith(f"cd /w && pi --session {root}/")
     with open_store("memory:") as store:
@@ -126,7 +126,7 @@ def test_an_id_stays_with_its_conversation_when_another_one_of_that_name_appears
     tmp_path: Path, home: Path
 ) -> None:
     root = made(tmp_path / "root", {f"b/{name}": data for name, data in claude(["hello", "hi"]).items()})
-    with open_store(root, dialect="claude", home=home) as store:
+    with open_store(f"claude:{root}", home=home) as store:
         assert [row.id for row in store.list()] == [ID]
         store.session(ID).append("to the first")
         made(root, {f"c/{name}": data for name, data in claude(["hello", "no", "never"]).items()})
@@ -141,7 +141,7 @@ def test_sessions_in_a_folder_that_is_named_like_a_session_are_listed_too(tmp_pa
     (name, data), *_ = claude(["hello", "hi"]).items()
     files = {"work.jsonl": data, f"work/deeper/{name}": data, "work/tool-results/toolu_1.json": b"{}"}
     root = made(tmp_path / "projects", files)
-    with open_store(root, dialect="claude", home=home) as store:
+    with open_store(f"claude:{root}", home=home) as store:
         assert len(list(store.list())) == 2
         assert skipped(store) == {}
     assert [file.name for file in find_files([root])[0]] == ["work.jsonl", name]
@@ -170,13 +170,14 @@ def test_sessions_that_no_format_recognises_are_named_and_nothing_is_created_bes
     with open_store(root) as store:
         assert list(store.list()) == []
         assert store.search("zebra").total == 0
-    assert [file.path for file in unrecognised_files(root)] == [str(root / "sessions/sessions.db")]
+        assert [file.path for file in unrecognised_files(store)] == [str(root / "sessions/sessions.db")]
     assert {path: (path.stat().st_mtime_ns, path.stat().st_mode) for path in (root, *root.rglob("*"))} == before
 
 
 def test_the_settings_of_a_root_without_sessions_are_not_named(tmp_path: Path) -> None:
     root = made(tmp_path / "root", {"config.toml": b"", "memory/MEMORY.md": b"x"})
-    assert unrecognised_files(root) == ()
+    with open_store(root) as store:
+        assert unrecognised_files(store) == ()
 
 
 @pytest.mark.parametrize("format", sorted(CONVERSATIONS))
@@ -188,7 +189,7 @@ def test_a_file_that_was_seen_cut_off_shows_all_its_messages_when_it_is_restored
     files = CONVERSATIONS[format](texts)
     root = made(tmp_path / "root", files)
     file = root / next(iter(files))
-    with open_store(root, dialect=format, home=home) as store:
+    with open_store(f"{format}:{root}", home=home) as store:
         (row,) = store.list()
         assert len(store.session(row.id).messages()) == 4
         file.write_bytes(files[file.name][:rest])
@@ -204,7 +205,7 @@ def test_two_subagents_of_one_name_are_two_sessions(tmp_path: Path, home: Path) 
     }
     files |= {f"-w/{name}": data for name, data in claude(["hello", "hi"]).items()}
     root = made(tmp_path / "projects", files)
-    with open_store(root, dialect="claude", home=home) as store:
+    with open_store(f"claude:{root}", home=home) as store:
         (row,) = store.list()
         agents = row.metadata.extra["agents"]
         texts = {store.session(agent).messages()[0].text for agent in agents}
@@ -216,7 +217,7 @@ def test_a_name_like_that_of_a_part_hides_no_session_of_a_format_without_parts(t
     one, other = (next(iter(CONVERSATIONS["pi"]([text]).values())) for text in ("hello", "goodbye"))
     other = other.replace(ID.encode(), ID.replace("0198", "0199").encode())
     root = made(tmp_path / "pi", {"foo.jsonl": one, "foo_part2.jsonl": other})
-    with open_store(root, dialect="pi", home=home) as store:
+    with open_store(f"pi:{root}", home=home) as store:
         texts = [store.session(row.id).messages()[0].text for row in store.list()]
         assert sorted(texts) == ["goodbye", "hello"]
     formats = load_formats()

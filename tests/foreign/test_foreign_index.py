@@ -39,10 +39,10 @@ def test_a_search_makes_no_mirror_and_its_hits_are_the_messages_that_are_opened(
 ) -> None:
     files, session = SESSIONS[name]
     root = made(tmp_path / name, files)
-    with open_store(root, dialect=name, home=home) as store:
+    with open_store(f"{name}:{root}", home=home) as store:
         text = next(
             message.text.split()[0]
-            for message in open_store(root, dialect=name, home=tmp_path / "other").session(session).messages()
+            for message in open_store(f"{name}:{root}", home=tmp_path / "other").session(session).messages()
             if message.role == "user" and message.text
         )
         results = store.search(text).results
@@ -55,7 +55,7 @@ def test_a_search_makes_no_mirror_and_its_hits_are_the_messages_that_are_opened(
 
 def test_lines_added_since_are_found_and_lead_to_their_message(tmp_path: Path, home: Path) -> None:
     root = made(tmp_path / "crab", {f"crab_user_{n}.jsonl": crabtalk_file() for n in (1, 2, 3)})
-    with open_store(root, dialect="crabtalk", home=home) as store:
+    with open_store(f"crabtalk:{root}", home=home) as store:
         assert store.search("zebra").total == 0
         with (root / "crab_user_2.jsonl").open("ab") as file:
             file.write(b'{"role":"user","content":"a zebra"}\n')
@@ -66,7 +66,7 @@ def test_lines_added_since_are_found_and_lead_to_their_message(tmp_path: Path, h
 
 def test_a_rewritten_file_is_found_by_its_new_text_only(tmp_path: Path, home: Path) -> None:
     root = made(tmp_path / "crab", {"crab_user_1.jsonl": crabtalk_file()})
-    with open_store(root, dialect="crabtalk", home=home) as store:
+    with open_store(f"crabtalk:{root}", home=home) as store:
         assert store.search("hello").total == 1
         head = crabtalk_file().splitlines(keepends=True)[0]
         (root / "crab_user_1.jsonl").write_bytes(head + b'{"role":"user","content":"a zebra"}\n')
@@ -76,7 +76,7 @@ def test_a_rewritten_file_is_found_by_its_new_text_only(tmp_path: Path, home: Pa
 
 def test_what_was_deleted_is_in_no_index(tmp_path: Path, home: Path) -> None:
     root = made(tmp_path / "crab", {f"crab_user_{n}.jsonl": crabtalk_file() for n in (1, 2)})
-    with open_store(root, dialect="crabtalk", home=home) as store:
+    with open_store(f"crabtalk:{root}", home=home) as store:
         assert store.search("hello").total == 2
         store.session("crab_user_1").delete()
         (root / "crab_user_2.jsonl").unlink()  # by its program
@@ -86,7 +86,7 @@ def test_what_was_deleted_is_in_no_index(tmp_path: Path, home: Path) -> None:
 def test_usage_is_counted_without_mirrors(tmp_path: Path, home: Path) -> None:
     files, session = SESSIONS["claude"]
     root = made(tmp_path / "claude", files)
-    with open_store(root, dialect="claude", home=home) as store:
+    with open_store(f"claude:{root}", home=home) as store:
         used = store.usage()
         assert used.spent and used.behind == 0
         assert mirrors(home) == []

@@ -13,18 +13,11 @@ import pytest
 
 import everlog
 from everlog.app import open_runtime, open_store
-from everlog.errors import (
-    ConflictError,
-    InvalidIdError,
-    NotFoundError,
-    SettingsError,
-    StoreFailedError,
-    UnsupportedError,
-)
+from everlog.errors import ConflictError, InvalidIdError, NotFoundError, SettingsError, UnsupportedError
 from everlog.interop.foreign.foreign_lease import ForeignLease
 from everlog.interop.formats.claude.projects import project_directory
 from everlog.ports import Query
-from everlog.settings import Settings, StoreSettings
+from everlog.settings import FurtherStoreSettings, Settings
 from tests.cli.runner import run_process
 from tests.foreign.foreign_directories import CLAUDE, PI, cersei_file, crabtalk_file, made, picoclaw_files
 from tests.formats.round_trips import golden
@@ -52,8 +45,8 @@ def everything(root: Path) -> Path:
 
 def test_each_file_is_known_by_its_content(tmp_path: Path, home: Path) -> None:
     root = everything(tmp_path / "all")
-    for dialect in (None, "auto"):
-        with open_store(root, dialect=dialect, home=home) as store:
+    for location in (str(root), f"auto:{root}"):
+        with open_store(location, home=home) as store:
             found = {row.id: row.metadata.source for row in store.list()}
             assert found == {
                 CLAUDE: "claude",
@@ -68,7 +61,7 @@ def test_each_file_is_known_by_its_content(tmp_path: Path, home: Path) -> None:
 
 def test_a_named_dialect_sees_its_own_files_only(tmp_path: Path, home: Path) -> None:
     root = everything(tmp_path / "all")
-    with open_store(root, dialect="cersei", home=home) as store:
+    with open_store(f"cersei:{root}", home=home) as store:
         assert {row.id for row in store.list()} >= {"s-1"}
         assert all(row.metadata.source == "cersei" for row in store.list())
 
@@ -76,19 +69,19 @@ def test_a_named_dialect_sees_its_own_files_only(tmp_path: Path, home: Path) -> 
 def test_what_one_dialect_knew_of_a_directory_does_not_bind_another(tmp_path: Path, home: Path) -> None:
     root = made(tmp_path / "c", {"crab_user_1.jsonl": crabtalk_file()})
     for dialect, found in (("claude", []), ("auto", ["crab_user_1"]), ("pi", []), ("claude", [])):
-        with open_store(root, dialect=dialect, home=home) as store:
+        with open_store(f"{dialect}:{root}", home=home) as store:
             assert [row.id for row in store.list()] == found
             for session in found:
                 assert store.session(session).messages()
 
 
 def test_a_root_of_ours_is_never_taken_for_a_foreign_one(tmp_path: Path, home: Path) -> None:
-    with open_store(tmp_path / "ours") as store:
+    with open_store(tmp_path / "ours", create=True) as store:
         store.create().append(everlog.user("hi"))
     made(tmp_path / "ours", {"crab_user_1.jsonl": crabtalk_file()})
     with open_store(tmp_path / "ours", home=home) as store:
         assert [len(row.id) for row in store.list()] == [26]
-    with open_store(tmp_path / "new", home=home) as store:
+    with open_store(tmp_path / "new", home=home, create=True) as store:
         store.create()
     assert (tmp_path / "new" / "sessions").is_dir()
     assert not home.exists()
@@ -96,7 +89,7 @@ def test_a_root_of_ours_is_never_taken_for_a_foreign_one(tmp_path: Path, home: P
 
 def test_a_session_is_listed_when_it_comes_and_gone_when_it_goes(tmp_path: Path, home: Path) -> None:
     root = made(tmp_path / "c", {"crab_user_1.jsonl": crabtalk_file()})
-    with open_store(root, dialect="crabtalk", home=home) as store:
+    with open_store(f"crabtalk:{root}", home=home) as store:
         assert store.list().total == 1
         made(root, {"crab_user_2.jsonl": crabtalk_file(title="Second")})
         assert {row.metadata.display_title for row in store.list()} == {"New Session", "Second"}
@@ -108,7 +101,7 @@ def test_a_session_is_listed_when_it_comes_and_gone_when_it_goes(tmp_path: Path,
 
 def test_a_session_that_its_program_renames_stays_the_same(tmp_path: Path, home: Path) -> None:
     root = made(tmp_path / "c", {"crab_user_1.jsonl": crabtalk_file()})
-    with open_store(root, dialect="crabtalk", home=home) as store:
+    with open_store(f"crabtalk:{root}", home=home) as store:
         session = store.session("crab_user_1")
         session.append(everlog.user("one"))
         session.end_turn(duration_ms=10)
@@ -123,7 +116,7 @@ def test_files_of_one_name_in_two_projects_stay_apart(tmp_path: Path, home: Path
     files = golden("claude", CLAUDE).files
     name = f"{CLAUDE}.jsonl"
     root = made(tmp_path / "projects", {f"-a-b/{name}": files[name], f"-c/{name}": files[name]})
-    with open_store(root, dialect="claude", home=home) as store:
+    with open_store(f"claude:{root}", home=home) as store:
         assert {row.id for row in store.list()} == {CLAUDE, f"-c:{CLAUDE}"}
         store.session(f"-c:{CLAUDE}").append(everlog.user("here"))
         assert (root / "-a-b" / name).read_bytes() == files[name]
@@ -139,7 +132,7 @@ def test_no_link_is_followed(tmp_path: Path, home: Path) -> None:
     root.mkdir()
     (root / "crab_user_1.jsonl").symlink_to(secret / "crab_user_1.jsonl")
     (root / "folder").symlink_to(secret)
-    with open_store(root, dialect="crabtalk", home=home) as store:
+    with open_store(f"crabtalk:{root}", home=home) as store:
         assert store.list().total == 0
         with pytest.raises((NotFoundError, InvalidIdError)):
             store.session("crab_user_1")
@@ -148,7 +141,7 @@ def test_no_link_is_followed(tmp_path: Path, home: Path) -> None:
 def test_an_agent_is_found_under_the_session_that_asked_it(tmp_path: Path, home: Path) -> None:
     root = tmp_path / "p"
     shutil.copytree(GOLDEN / "claude", root)
-    with open_store(root, dialect="claude", home=home) as store:
+    with open_store(f"claude:{root}", home=home) as store:
         assert [row.id for row in store.list()] == [CLAUDE]
         agents = store.session(CLAUDE).metadata.extra["agents"]
         assert agents and all(one.startswith(f"{CLAUDE}:agent-") for one in agents)
@@ -161,16 +154,16 @@ def test_an_agent_is_found_under_the_session_that_asked_it(tmp_path: Path, home:
 
 
 def test_a_directory_that_is_not_there_is_an_error(tmp_path: Path, home: Path) -> None:
-    with pytest.raises(StoreFailedError):
-        open_store(tmp_path / "nowhere", dialect="claude", home=home)
+    with pytest.raises(NotFoundError):
+        open_store(f"claude:{tmp_path / 'nowhere'}", home=home)
     with pytest.raises(SettingsError):
-        open_store(tmp_path, dialect="klingon", home=home)
+        open_store(f"klingon:{tmp_path}", home=home)
 
 
 def test_what_was_said_in_foreign_files_is_found(tmp_path: Path) -> None:
     root = everything(tmp_path / "all")
-    settings = Settings(stores=(StoreSettings(str(root)),))
-    with open_store(tmp_path / "root", dialect="native", settings=settings) as store:
+    settings = Settings(stores=(FurtherStoreSettings(f"auto:{root}", mode="write"),))
+    with open_store(tmp_path / "root", create=True, settings=settings) as store:
         own = store.create(title="Ours")
         own.append(everlog.user("hello from us"))
         found = {one.session: one for one in store.search("hello").results}
@@ -191,7 +184,7 @@ def test_what_was_said_in_foreign_files_is_found(tmp_path: Path) -> None:
 def test_a_filter_finds_a_foreign_session_behind_better_ones(tmp_path: Path) -> None:
     files = {f"crab_{n}.jsonl": crabtalk_file(title="hello hello") for n in range(3)}
     root = made(tmp_path / "all", {**files, "other.jsonl": crabtalk_file(agent="other")})
-    with open_store(root, dialect="crabtalk", home=tmp_path / "home") as store:
+    with open_store(f"crabtalk:{root}", home=tmp_path / "home") as store:
         found = store.search("hello", agent="other", limit=1)
         assert ([one.session for one in found.results], found.total) == (["other"], 1)
         assert found.results[0].hits
@@ -215,12 +208,12 @@ def test_a_filter_finds_a_foreign_session_behind_better_ones(tmp_path: Path) -> 
 def test_a_new_session_is_one_of_its_program(tmp_path: Path, home: Path, dialect: str, facts: dict[str, Any]) -> None:
     root = tmp_path / "root"
     root.mkdir()
-    with open_store(root, dialect=dialect, home=home) as store:
+    with open_store(f"{dialect}:{root}", home=home) as store:
         session = store.create(**facts)
         assert session.messages() == []
         assert session.append(everlog.user("first")).seq == 1
         session.append(everlog.assistant("second", model="m"))
-    with open_store(root, dialect="auto", home=tmp_path / "other") as store:
+    with open_store(f"auto:{root}", home=tmp_path / "other") as store:
         (row,) = store.list()
         assert (row.id, row.metadata.source) == (session.id, dialect)
         assert [m.text for m in store.session(row.id).messages()] == ["first", "second"]
@@ -236,7 +229,7 @@ def test_a_new_session_of_claude_code_lies_in_the_folder_of_its_project(
     work = tmp_path / "some work"
     work.mkdir()
     monkeypatch.chdir(work)
-    with open_store(projects, dialect="claude", home=home) as store:
+    with open_store(f"claude:{projects}", home=home) as store:
         session = store.create()
         session.append(everlog.user("hi"))
     folder = project_directory(str(work))[0]
@@ -254,7 +247,7 @@ def test_chats_of_crabtalk_are_numbered_and_the_latest_is_the_senders_own(tmp_pa
         "crab_user_hello.jsonl": crabtalk_file(),  # without a number
     }
     root = made(tmp_path / "c", files)
-    with open_store(root, dialect="crabtalk", home=home) as store:
+    with open_store(f"crabtalk:{root}", home=home) as store:
         assert store.list().total == 4
         latest = store.latest("crab", "user")
         assert latest is not None and latest.id == "crab_user_10"
@@ -265,7 +258,7 @@ def test_chats_of_crabtalk_are_numbered_and_the_latest_is_the_senders_own(tmp_pa
 def test_the_uptime_of_a_crabtalk_session_is_told_when_it_is_closed(tmp_path: Path, home: Path) -> None:
     head = crabtalk_file().replace(b'"uptime_secs":0', b'"uptime_secs":40,"colour":"red"')
     root = made(tmp_path / "c", {"crab_user_1.jsonl": head})
-    with open_store(root, dialect="crabtalk", home=home) as store:
+    with open_store(f"crabtalk:{root}", home=home) as store:
         session = store.session("crab_user_1")
         session.append(everlog.user("one"))
         session.end_turn(duration_ms=2400)
@@ -273,7 +266,7 @@ def test_the_uptime_of_a_crabtalk_session_is_told_when_it_is_closed(tmp_path: Pa
     first, *rest = (root / "crab_user_1.jsonl").read_bytes().splitlines()
     assert json.loads(first) == {**json.loads(head.splitlines()[0]), "uptime_secs": 42}
     assert rest[:2] == head.splitlines()[1:]
-    with open_store(root, dialect="crabtalk", home=home) as store:
+    with open_store(f"crabtalk:{root}", home=home) as store:
         assert [m.text for m in store.session("crab_user_1").messages()][-1] == "one"
 
 
@@ -283,8 +276,13 @@ def test_the_uptime_of_a_crabtalk_session_is_told_when_it_is_closed(tmp_path: Pa
 def test_directories_of_the_settings_stand_beside_the_root(tmp_path: Path) -> None:
     claude = made(tmp_path / "projects", golden("claude", CLAUDE).files)
     crab = made(tmp_path / "crab", {"crab_user_1.jsonl": crabtalk_file(title="Crab")})
-    settings = Settings(stores=(StoreSettings(str(claude), "claude"), StoreSettings(str(crab))))
-    with open_store(tmp_path / "root", dialect="native", settings=settings) as store:
+    settings = Settings(
+        stores=(
+            FurtherStoreSettings(f"claude:{claude}", mode="write"),
+            FurtherStoreSettings(f"auto:{crab}", mode="write"),
+        )
+    )
+    with open_store(tmp_path / "root", create=True, settings=settings) as store:
         own = store.create(title="Ours")
         own.append(everlog.user("hi"))
         rows = [row.id for row in store.walk()]
@@ -321,15 +319,15 @@ def test_a_turn_runs_on_a_foreign_session(tmp_path: Path, dialect: str) -> None:
         dialect
     ]
     asyncio.run(_two_turns(tmp_path / "root", root, name))
-    with open_store(root, dialect=dialect, home=tmp_path / "other") as store:
+    with open_store(f"{dialect}:{root}", home=tmp_path / "other") as store:
         said = store.session(name).messages()
         assert [m.text for m in said[-2:]] == ["!say two", "two"]
         assert store.session(name).verify() == ()
 
 
 async def _two_turns(home: Path, root: Path, name: str) -> None:
-    settings = Settings(stores=(StoreSettings(str(root)),))
-    runtime = open_runtime(home, settings=settings)
+    settings = Settings(stores=(FurtherStoreSettings(f"auto:{root}", mode="write"),))
+    runtime = open_runtime(home=home, create=True, settings=settings)
     await runtime.start()
     session = await runtime.store.session(name)
     run = await runtime.submit(session, '!call current_time {"timezone": "Europe/Berlin"}')
@@ -350,15 +348,22 @@ def test_no_command_puts_anything_of_ours_into_a_foreign_directory(tmp_path: Pat
     for arguments in (("list",), ("show", "crab_user_1"), ("verify",)):
         result = run_process(
             tmp_path / named,
-            *("--root", str(root), "sessions", *arguments),
-            EVERLOG_ROOT=f"{tmp_path}/{named}",
+            *("--store", str(root), "sessions", *arguments),
+            EVERLOG_HOME=f"{tmp_path}/{named}",
             HOME=str(tmp_path / "person"),
         )
-        assert result.code == 0, result.err
+        assert (result.code == 1 and "another program" in result.err) or "inside the foreign directory" in result.err
     for place in (root, other):
         assert os.listdir(place) == ["crab_user_1.jsonl"]
-    home = tmp_path / "person" / ".everlog"
-    assert home.stat().st_mode & 0o077 == 0
+
+
+def test_reading_commands_make_a_home_that_others_cannot_read(tmp_path: Path) -> None:
+    root = made(tmp_path / "crab", {"crab_user_1.jsonl": crabtalk_file()})
+    for arguments in (("list",), ("show", "crab_user_1"), ("verify",)):
+        result = run_process(tmp_path / "home", "--store", str(root), "sessions", *arguments)
+        assert result.code == 0, result.err
+    assert os.listdir(root) == ["crab_user_1.jsonl"]
+    assert (tmp_path / "home").stat().st_mode & 0o077 == 0
 
 
 def test_a_lease_that_is_released_while_an_append_waits_for_the_file_refuses_it(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ import everlog
 from everlog.app import open_store
 from everlog.log.usage_fold import total_usage
 from everlog.model import Usage
-from everlog.settings import Settings, StoreSettings
+from everlog.settings import FurtherStoreSettings, Settings
 from tests.foreign.foreign_directories import CLAUDE, PI, made
 from tests.formats.round_trips import golden
 
@@ -40,7 +40,7 @@ def told(file: Path) -> int:
 
 def test_usage_reads_what_is_new_first_and_counts_each_response_once(tmp_path: Path, home: Path) -> None:
     root = made(tmp_path / "claude", golden("claude", CLAUDE).files)
-    with open_store(root, dialect="claude", home=home) as store:
+    with open_store(f"claude:{root}", home=home) as store:
         used = store.usage()
         assert (used.sessions, used.behind) == (1, 0)
         assert sum(one.tokens for one in used.spent) == told(root / f"{CLAUDE}.jsonl") > 0
@@ -52,20 +52,20 @@ def test_usage_reads_what_is_new_first_and_counts_each_response_once(tmp_path: P
 
 def test_what_was_never_read_is_told_and_not_guessed(tmp_path: Path, home: Path) -> None:
     root = made(tmp_path / "pi", golden("pi", PI).files)
-    with open_store(root, dialect="pi", home=home) as store:
+    with open_store(f"pi:{root}", home=home) as store:
         used = store.usage(fresh=False)
         assert (used.spent, used.behind) == ((), 1)
         store.session(next(iter(store.list())).id).messages()
         used = store.usage(fresh=False)
         assert used.behind == 0 and used.spent
-    with open_store(root, dialect="pi", home=home) as store:  # the next process knows it
+    with open_store(f"pi:{root}", home=home) as store:  # the next process knows it
         assert store.usage(fresh=False) == used
 
 
 def test_a_file_that_was_written_anew_does_not_count_twice(tmp_path: Path, home: Path) -> None:
     root = made(tmp_path / "claude", golden("claude", CLAUDE).files)
     file = root / f"{CLAUDE}.jsonl"
-    with open_store(root, dialect="claude", home=home) as store:
+    with open_store(f"claude:{root}", home=home) as store:
         before = total_usage(store.usage().spent)
         beside = file.with_suffix(".new")
         beside.write_bytes(b'{"type":"summary","summary":"x","leafUuid":"y"}\n' + file.read_bytes())
@@ -76,8 +76,8 @@ def test_a_file_that_was_written_anew_does_not_count_twice(tmp_path: Path, home:
 
 def test_the_usage_of_several_stores_is_their_sum(tmp_path: Path) -> None:
     places = [made(tmp_path / "claude", golden("claude", CLAUDE).files), made(tmp_path / "pi", golden("pi", PI).files)]
-    settings = Settings(stores=tuple(StoreSettings(str(one)) for one in places))
-    with open_store(tmp_path / "root", dialect="native", settings=settings) as store:
+    settings = Settings(stores=tuple(FurtherStoreSettings(f"auto:{one}", mode="write") for one in places))
+    with open_store(tmp_path / "root", create=True, settings=settings) as store:
         own = store.create(title="ours")
         usage = Usage(input_tokens=7, output_tokens=3)
         own.append(everlog.assistant("x", model="m", usage=usage))

@@ -26,7 +26,7 @@ from everlog.ports.capabilities import (
     Watchable,
 )
 from everlog.session import Store
-from everlog.settings import Settings, StoreSettings
+from everlog.settings import FurtherStoreSettings, Settings
 from tests.foreign.foreign_directories import cersei_file, crabtalk_file, made
 
 ULID = "01ARZ3NDEKTSV4RRFFQ69G5FAV"
@@ -49,8 +49,8 @@ def stores(tmp_path: Path) -> Iterator[Store]:
 
 
 def joined(tmp_path: Path, *places: Path) -> Store:
-    settings = Settings(stores=tuple(StoreSettings(str(one)) for one in places))
-    return open_store(tmp_path / "root", dialect="native", settings=settings)
+    settings = Settings(stores=tuple(FurtherStoreSettings(f"auto:{one}", mode="write") for one in places))
+    return open_store(tmp_path / "root", create=True, settings=settings)
 
 
 @pytest.mark.parametrize("limit", [1, 2, 3, 5, 50])
@@ -129,7 +129,7 @@ def test_a_foreign_session_may_have_an_id_like_ours(tmp_path: Path) -> None:
 
 def test_a_joined_store_answers_for_every_capability(stores: Store) -> None:
     port = stores.port
-    own = port.native  # type: ignore[attr-defined]
+    own = port.main  # type: ignore[attr-defined]
     answers = {kind: port.capability(kind) for kind in CAPABILITIES}
     assert answers == {
         Reporting: port,
@@ -148,7 +148,7 @@ def test_a_joined_store_answers_for_every_capability(stores: Store) -> None:
 
 def test_a_foreign_store_can_be_reclaimed_and_reports(tmp_path: Path) -> None:
     place = made(tmp_path / "crab", {"crab_user_1.jsonl": crabtalk_file()})
-    with open_store(place, dialect="crabtalk", home=tmp_path / "home") as store:
+    with open_store(f"crabtalk:{place}", home=tmp_path / "home") as store:
         has = {kind for kind in (*CAPABILITIES, ForeignStore) if store.port.capability(kind) is store.port}
     assert has == {Reporting, Reclaimable, ForeignStore}
 
@@ -162,8 +162,8 @@ def test_a_copy_can_be_asked_for_what_it_does_not_have(stores: Store) -> None:
 def test_nothing_of_ours_goes_into_the_directory_of_another_program(tmp_path: Path) -> None:
     place = made(tmp_path / "crab", {"crab_user_1.jsonl": crabtalk_file()})
     for home in (place, place / "inside", tmp_path / "crab" / ".." / "crab"):
-        with pytest.raises(SettingsError, match="inside the foreign directory"):
-            open_store(place, dialect="crabtalk", home=home)
+        with pytest.raises(SettingsError, match=r"inside the foreign directory|sessions of another program"):
+            open_store(f"crabtalk:{place}", home=home)
     assert [one.name for one in place.iterdir()] == ["crab_user_1.jsonl"]
 
 

@@ -37,7 +37,7 @@ class Place:
 
     def opened(self, home: str = "home") -> Store:
         """A live store on it."""
-        return open_store(self.root, dialect=self.dialect, home=self._top / home)
+        return open_store(f"{self.dialect}:{self.root}", home=self._top / home)
 
     def anew(self) -> Store:
         """One of a process that was never here."""

@@ -483,7 +483,7 @@ def test_what_claude_code_deletes_stays_in_the_archive(tmp_path: Path) -> None:
     root, home = tmp_path / "projects", tmp_path / "home"
     shutil.copytree(GOLDEN, root / "-work-x")
     before = {name: hashlib.sha256(data).digest() for name, data in tree(root).items()}
-    with everlog.open_store(root, dialect="claude", home=home) as store:
+    with everlog.open_store(f"claude:{root}", home=home) as store:
         said = texts(store.session(KNOWN))
     assert copy(home, [root]).problems == []
     shutil.rmtree(root)
@@ -492,7 +492,7 @@ def test_what_claude_code_deletes_stays_in_the_archive(tmp_path: Path) -> None:
     again = restored(tmp_path / "out", root)
     after = {name: hashlib.sha256(data).digest() for name, data in tree(again).items()}
     assert after == before
-    with everlog.open_store(again, dialect="claude", home=home) as store:
+    with everlog.open_store(f"claude:{again}", home=home) as store:
         assert texts(store.session(KNOWN)) == said
 
 
@@ -573,7 +573,7 @@ def test_two_compactions_are_crossed_by_the_viewer_and_honoured_by_the_context(t
 MEASURE = """
 import resource, sys
 from everlog.app import open_store
-with open_store(sys.argv[1], dialect="claude", home=sys.argv[2]) as store:
+with open_store(f"claude:{sys.argv[1]}", home=sys.argv[2]) as store:
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     print(store.list()[0].metadata.message_count, end=" ")
     print(len(store.session(sys.argv[3]).context().messages), end=" ")
@@ -910,7 +910,7 @@ def test_no_limit_cuts_a_character(tmp_path: Path) -> None:
 HOLD = """
 import sys
 from everlog.app import open_store
-with open_store(sys.argv[1], dialect="cersei", home=sys.argv[2]) as store:
+with open_store(f"cersei:{sys.argv[1]}", home=sys.argv[2]) as store:
     with store.session("s-1").lease():
         print("held", flush=True)
         sys.stdin.read()

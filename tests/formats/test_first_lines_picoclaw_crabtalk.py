@@ -60,7 +60,7 @@ def test_a_first_line_of_any_size_hides_nothing(tmp_path: Path, size: int) -> No
     file.parent.mkdir()
     line = json.dumps({**json.loads(HEAD), "more": "x" * size}).encode() if size > 200 else HEAD[:size]
     file.write_bytes(line + b"\n" + BODY)
-    with open_store(file.parent, dialect="auto", home=tmp_path / "home") as store:
+    with open_store(f"auto:{file.parent}", home=tmp_path / "home") as store:
         (row,) = store.list()
         assert (row.metadata.agent, row.metadata.sender, row.metadata.chat) == ("crab", "tg-1", 3)
         assert row.metadata.message_count == 2
@@ -77,7 +77,7 @@ def test_a_session_without_its_first_line_is_listed_shown_continued_and_imported
     file = tmp_path / "theirs" / f"{STEM}.jsonl"
     file.parent.mkdir()
     file.write_bytes(head + BODY)
-    with open_store(file.parent, dialect="auto", home=tmp_path / "home") as store:
+    with open_store(f"auto:{file.parent}", home=tmp_path / "home") as store:
         (row,) = store.list()
         found = row.metadata
         assert (row.id, found.agent, found.sender, found.chat) == ("crab_tg-1_3", "crab", "tg-1", 3)
@@ -87,7 +87,7 @@ def test_a_session_without_its_first_line_is_listed_shown_continued_and_imported
         session.append_many([assistant("third"), user("fourth")])
         assert texts(session) == ["first", "second", "third", "fourth"]
     assert file.read_bytes().startswith(head + BODY)
-    with open_store(file.parent, dialect="auto", home=tmp_path / "anew") as store:
+    with open_store(f"auto:{file.parent}", home=tmp_path / "anew") as store:
         assert texts(store.session("crab_tg-1_3")) == ["first", "second", "third", "fourth"]
     store, session = imported(file)
     assert texts(session) == ["first", "second", "third", "fourth"]
@@ -110,7 +110,7 @@ def test_a_first_line_that_is_lost_later_changes_no_message(tmp_path: Path, head
     file = tmp_path / "theirs" / f"{STEM}.jsonl"
     file.parent.mkdir()
     file.write_bytes(HEAD + b"\n" + BODY)
-    with open_store(file.parent, dialect="crabtalk", home=tmp_path / "home") as store:
+    with open_store(f"crabtalk:{file.parent}", home=tmp_path / "home") as store:
         session = store.session("crab_tg-1_3")
         before = session.messages()
         file.write_bytes(head + BODY + b'{"role":"user","content":"third"}\n')
@@ -134,7 +134,7 @@ def test_a_title_puts_a_lost_first_line_back_and_loses_no_message(tmp_path: Path
     file = tmp_path / "theirs" / "crab_tg-1_3.jsonl"
     file.parent.mkdir()
     file.write_bytes(BODY)
-    with open_store(file.parent, dialect="crabtalk", home=tmp_path / "home") as store:
+    with open_store(f"crabtalk:{file.parent}", home=tmp_path / "home") as store:
         session = store.session("crab_tg-1_3")
         before = session.messages()
         session.update(title="New title")
@@ -198,7 +198,7 @@ def test_a_first_message_of_any_size_hides_nothing(tmp_path: Path, size: int) ->
     file = tmp_path / "theirs" / "heartbeat.jsonl"
     file.parent.mkdir()
     file.write_bytes(pico("x" * size) + pico("second"))
-    with open_store(file.parent, dialect="auto", home=tmp_path / "home") as store:
+    with open_store(f"auto:{file.parent}", home=tmp_path / "home") as store:
         (row,) = store.list()
         assert (row.id, row.metadata.message_count) == ("heartbeat", 2)
         session = store.session("heartbeat")
@@ -215,7 +215,7 @@ def test_an_odd_first_line_of_picoclaw_hides_nothing_after_it(tmp_path: Path, fi
     file = tmp_path / "theirs" / "agent_main_direct_42.jsonl"
     file.parent.mkdir()
     file.write_bytes(first + pico("second"))
-    with open_store(file.parent, dialect="auto", home=tmp_path / "home") as store:
+    with open_store(f"auto:{file.parent}", home=tmp_path / "home") as store:
         assert [row.id for row in store.list()] == ["agent_main_direct_42"]
         session = store.session("agent_main_direct_42")
         assert texts(session)[-1] == "second"

@@ -105,7 +105,7 @@ class Both:
 
     def opened(self) -> Store:
         self.homes += 1
-        return open_store(self.top / "theirs", dialect="picoclaw", home=self.top / f"home-{self.homes}")
+        return open_store(f"picoclaw:{self.top / 'theirs'}", home=self.top / f"home-{self.homes}")
 
     @property
     def session(self) -> Session:

@@ -23,10 +23,10 @@ def test_every_line_is_checked_and_written_again_byte_for_byte() -> None:
 
 
 def test_the_log_means_what_it_meant(tmp_path: Path) -> None:
-    store = everlog.open_store(tmp_path / "root")
+    store = everlog.open_store(tmp_path / "root", create=True)
     session = store.create()
     shutil.copy(GOLDEN, tmp_path / "root" / "sessions" / session.id / "session.jsonl")
-    session = everlog.open_store(tmp_path / "root").session(session.id)
+    session = everlog.open_store(tmp_path / "root", create=True).session(session.id)
     assert session.verify() == ()
     assert [message.seq for message in session.messages()] == [1, 2, 3, 4]
     context = session.context()

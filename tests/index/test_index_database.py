@@ -15,14 +15,14 @@ from everlog.index.database import Database
 
 OTHER = """
 import sys, everlog
-with everlog.open_store(sys.argv[1]) as store:
+with everlog.open_store(sys.argv[1], create=True) as store:
     store.create(sender="other").append(everlog.user("hello"))
     store.list()
 """
 
 
 def test_a_question_that_an_error_broke_off_does_not_keep_others_changes_away(tmp_path: Path) -> None:
-    with everlog.open_store(tmp_path) as store:
+    with everlog.open_store(tmp_path, create=True) as store:
         for number in range(3):
             store.create(sender=f"{number}")
         store.list()

@@ -184,7 +184,7 @@ def test_what_was_skipped_and_is_no_more_is_shown_again() -> None:
 
 def test_a_run_that_was_cut_short_is_taken_up(tmp_path: Path) -> None:
     items = [user(f"message {at}", id=f"m{at}") for at in range(1200)]
-    with everlog.open_store(tmp_path) as store:
+    with everlog.open_store(tmp_path, create=True) as store:
         append, calls = store.port.append, 0
 
         def failing(*arguments: object, **named: object) -> object:
@@ -295,7 +295,7 @@ def test_an_older_copy_of_a_session_does_not_change_which_branch_is_shown() -> N
 
 def test_a_line_that_was_damaged_or_replaced_since_it_was_written_is_not_counted_as_stored(tmp_path: Path) -> None:
     items = [user(f"text {number}", id=f"m{number}", timestamp="2026-03-01T10:00:00Z") for number in range(1, 6)]
-    with everlog.open_store(tmp_path) as store:
+    with everlog.open_store(tmp_path, create=True) as store:
         target = ImportTarget(store.port, store.create().id, format=IdFormat)
         for item in items:
             target.add(item)

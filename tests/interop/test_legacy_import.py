@@ -69,7 +69,7 @@ def old(tmp_path: Path) -> Path:
 
 
 def _migrate(root: Path, old: Path) -> list[Any]:
-    with everlog.open_store(root) as store:
+    with everlog.open_store(root, create=True) as store:
         return migrate(store.port, legacy_files(old))
 
 
@@ -79,7 +79,7 @@ def test_a_file_becomes_a_session_with_its_times(root: Path, old: Path) -> None:
     assert (done.problem, done.records_in, done.records_out) == ("", 6, 6)
     assert not file.exists()
     assert (old / "x.json.migrated").exists()
-    session = everlog.open_store(root).session("agent:main:direct:42")
+    session = everlog.open_store(root, create=True).session("agent:main:direct:42")
     metadata = session.metadata
     assert metadata.created_at == "2025-03-04T05:06:07.500Z"
     assert metadata.last_message_at.startswith("2025-04-05T04:07:08")
@@ -101,7 +101,7 @@ def test_running_it_twice_changes_nothing(root: Path, old: Path) -> None:
     before = sorted(p.name for p in old.iterdir())
     assert _migrate(root, old) == []
     assert sorted(p.name for p in old.iterdir()) == before
-    assert len(everlog.open_store(root).list()) == 1
+    assert len(everlog.open_store(root, create=True).list()) == 1
 
 
 @pytest.mark.parametrize(
@@ -123,7 +123,7 @@ def test_a_broken_file_is_left_and_named(root: Path, old: Path, content: str, pr
     one, two = _migrate(root, old)
     assert problem in one.problem and not two.problem
     assert broken.read_text() == content
-    assert len(everlog.open_store(root).list()) == 1
+    assert len(everlog.open_store(root, create=True).list()) == 1
 
 
 def test_other_files_are_not_touched(root: Path, old: Path) -> None:
@@ -140,7 +140,7 @@ def test_a_run_that_was_cut_short_is_taken_up(root: Path, old: Path, monkeypatch
     document["messages"] = [{"role": "user", "content": f"line {n}"} for n in range(30)]
     _write(old, "x.json", document)
     monkeypatch.setattr("everlog.interop.legacy_import.BATCH", 7)
-    store = everlog.open_store(root)
+    store = everlog.open_store(root, create=True)
     append, calls = store.port.append, iter([1, 2])
 
     def dying(*arguments: Any, **more: Any) -> Any:
@@ -154,14 +154,14 @@ def test_a_run_that_was_cut_short_is_taken_up(root: Path, old: Path, monkeypatch
     assert (old / "x.json").exists()
     (done,) = _migrate(root, old)
     assert not done.problem
-    session = everlog.open_store(root).session("agent:main:direct:42")
+    session = everlog.open_store(root, create=True).session("agent:main:direct:42")
     assert [m.text for m in session.messages()] == [f"line {n}" for n in range(30)]
-    assert len(everlog.open_store(root).list()) == 1
+    assert len(everlog.open_store(root, create=True).list()) == 1
 
 
 def test_a_name_that_another_session_has_is_not_taken(root: Path, old: Path) -> None:
     _write(old, "x.json", _document())
-    store = everlog.open_store(root)
+    store = everlog.open_store(root, create=True)
     mine = store.create(key="agent:main:direct:42")
     mine.append(everlog.user("mine"))
     (done,) = _migrate(root, old)
@@ -180,18 +180,18 @@ def test_a_store_that_is_opened_on_old_files_takes_them_in(root: Path, where: st
     chat = {"messages": [{"role": "user", "content": "of some other program"}]}
     alike = _write(root / where, "alike.json", chat)
     broken = _write(root / where, "torn.json", "{")
-    with everlog.open_store(root) as store:
+    with everlog.open_store(root, create=True) as store:
         assert len(store.session("agent:main:direct:42").messages()) == 4
         reports = list(store.port.reports)  # type: ignore[attr-defined]
     assert not file.exists() and other.exists() and broken.exists() and alike.exists()
     assert len(reports) == 1 and "torn.json" in reports[0]
-    with everlog.open_store(root) as store:
+    with everlog.open_store(root, create=True) as store:
         assert len(store.list()) == 1
 
 
 def test_then_the_first_routed_message_takes_the_history_over(root: Path) -> None:
     _write(root, "x.json", _document())
-    with everlog.open_store(root) as store:
+    with everlog.open_store(root, create=True) as store:
         inbound = Inbound(channel="telegram", chat_type="direct", chat_id="42", sender_id="42")
         session = store.route_to_session(Router().route(inbound))
         assert session.messages()[0].role == "user"
@@ -199,7 +199,7 @@ def test_then_the_first_routed_message_takes_the_history_over(root: Path) -> Non
 
 
 def _open(root: Path) -> None:
-    with everlog.open_store(root) as store:
+    with everlog.open_store(root, create=True) as store:
         store.session("agent:main:direct:42")
 
 
@@ -212,7 +212,7 @@ def test_processes_that_open_it_at_once_take_each_file_once(root: Path) -> None:
         process.start()
     for process in processes:
         process.join()
-    with everlog.open_store(root) as store:
+    with everlog.open_store(root, create=True) as store:
         assert len(store.list()) == 5
         for number in range(5):
             assert len(store.session(f"agent:main:direct:4{number}").messages()) == 4
@@ -229,7 +229,7 @@ def test_if_nothing_can_be_written_the_old_files_are_used(root: Path, monkeypatc
         raise everlog.StoreFullError("the disk is full")
 
     monkeypatch.setattr("everlog.stores.file.file_store.FileStore.create", full)
-    store = everlog.open_store(root)
+    store = everlog.open_store(root, create=True)
     assert isinstance(store.port, LegacyStore)
     assert "disk is full" in store.port.reports[0]
     session = store.session("agent:main:direct:42")
@@ -239,7 +239,7 @@ def test_if_nothing_can_be_written_the_old_files_are_used(root: Path, monkeypatc
     new.append(everlog.user("hi"))
     assert file.exists()
     monkeypatch.undo()
-    with everlog.open_store(root) as again:  # the next run brings everything in
+    with everlog.open_store(root, create=True) as again:  # the next run brings everything in
         texts = [m.text for m in again.session("agent:main:direct:42").messages()]
         assert texts[-1] == "still talking" and len(texts) == 5
         assert [m.text for m in again.session("agent:main:direct:43").messages()] == ["hi"]

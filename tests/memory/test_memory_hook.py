@@ -92,7 +92,7 @@ class World:
         self.sync = Store(
             port, settings, provider=lambda _: model, ephemeral=lambda: Store(InMemoryStore(settings), settings)
         )
-        self.runtime = Runtime(AsyncStore(self.sync), root=root, tools=tools, clock=clock)
+        self.runtime = Runtime(AsyncStore(self.sync), home=root, tools=tools, clock=clock)
         self.events: list[events.RunEvent] = []
         self.runtime.listeners.append(self.events.append)
         self.memories = MemoryDirectory(memory_path(root, agent="main"), clock)

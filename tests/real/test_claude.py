@@ -47,13 +47,13 @@ def desk(cli: ClaudeCli, tmp_path: Path) -> Iterator[Desk]:
     """A session that the program began, and our store on its directory."""
     session_id = str(uuid4())
     cli.start(session_id, "Which tea is malty?")
-    with everlog.open_store(cli.projects, dialect="claude", home=tmp_path / "everlog") as store:
+    with everlog.open_store(f"claude:{cli.projects}", home=tmp_path / "everlog") as store:
         yield Desk(cli, store, session_id)
 
 
 def imported(transcript: Path, home: Path) -> tuple[ImportResult, everlog.Session]:
     """Import a transcript into a new native store, and read the session back."""
-    store = everlog.open_store(home, dialect="native")
+    store = everlog.open_store(home, create=True)
     (result,) = import_files(store.port, [transcript], load_formats())
     assert result.problem == "" and result.id is not None
     return result, store.session(result.id)
@@ -198,7 +198,7 @@ def test_the_text_behind_a_command_is_part_of_the_context_and_no_title(cli: Clau
     session_id = str(uuid4())
     (request,) = cli.start(session_id, "/brew oolong")
     assert any("Explain how to brew oolong slowly." in part for part in conversation(request))
-    with everlog.open_store(cli.projects, dialect="claude", home=tmp_path / "everlog") as store:
+    with everlog.open_store(f"claude:{cli.projects}", home=tmp_path / "everlog") as store:
         assert in_context(store.session(session_id)) == [*conversation(request), "assistant: Assam."]
         (row,) = store.list()
         assert row.metadata.title == "/brew oolong"
@@ -230,7 +230,7 @@ def test_a_fork_that_it_made_is_a_session_of_its_own(desk: Desk, tmp_path: Path)
     desk.cli.resume(desk.session_id, "And which is smoky?")
     (fork,) = {row.id for row in desk.store.list()} - {desk.session_id}
     assert in_context(desk.store.session(fork)) == [*conversation(request), "assistant: Assam."]
-    store = everlog.open_store(tmp_path / "native", dialect="native")
+    store = everlog.open_store(tmp_path / "native", create=True)
     files = [desk.cli.transcript(name) for name in (desk.session_id, fork)]
     results = list(import_files(store.port, files, load_formats()))
     assert len({result.id for result in results}) == 2
@@ -272,7 +272,7 @@ def test_everything_that_it_wrote_is_imported(desk: Desk, tmp_path: Path) -> Non
 
 def test_a_session_that_we_created_is_resumed(cli: ClaudeCli, tmp_path: Path) -> None:
     cli.start(str(uuid4()), "Which tea is malty?")  # so that there is a project
-    with everlog.open_store(cli.projects, dialect="claude", home=tmp_path / "everlog") as store:
+    with everlog.open_store(f"claude:{cli.projects}", home=tmp_path / "everlog") as store:
         session = store.session(str(uuid4()), create=True)
         session.append(user("And which is smoky?"))
         session.append(assistant("Lapsang."))

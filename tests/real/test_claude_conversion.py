@@ -31,7 +31,7 @@ def cli(tmp_path: Path) -> Iterator[ClaudeCli]:
 
 def imported(transcript: Path, home: Path) -> everlog.Session:
     """Import a transcript into a new native store, and read the session back."""
-    store = everlog.open_store(home, dialect="native")
+    store = everlog.open_store(home, create=True)
     (result,) = import_files(store.port, [transcript], load_formats())
     assert result.id is not None and (result.problem, result.lost) == ("", 0)
     return store.session(result.id)
@@ -49,7 +49,7 @@ def place(cli: ClaudeCli, session: everlog.Session) -> str:
 
 
 def test_a_native_session_that_was_exported_is_resumed(cli: ClaudeCli, tmp_path: Path) -> None:
-    with everlog.open_store(tmp_path / "everlog") as store:
+    with everlog.open_store(tmp_path / "everlog", create=True) as store:
         session = store.create(title="Teas")
         session.append(user("Which tea is malty?"))
         session.append(assistant([Text("I look."), ToolCall("call|1", "tea lookup!", {"kind": "malty"})]))
@@ -70,7 +70,7 @@ def test_a_native_session_that_was_exported_is_resumed(cli: ClaudeCli, tmp_path:
 
 
 def test_a_compacted_native_session_that_was_exported_is_resumed(cli: ClaudeCli, tmp_path: Path) -> None:
-    with everlog.open_store(tmp_path / "everlog") as store:
+    with everlog.open_store(tmp_path / "everlog", create=True) as store:
         session = store.create()
         for words in ("Which tea is malty?", "And which is smoky?"):
             session.append(user(words))

@@ -18,7 +18,7 @@ SECRET = "ghp_" + "a1B2" * 9
 
 @pytest.fixture
 def session(tmp_path: Path) -> everlog.Session:
-    with everlog.open_store(tmp_path) as store:
+    with everlog.open_store(tmp_path, create=True) as store:
         made = store.create(title=f"Fix it {EVIL}")
         made.append(everlog.user(f"The login test fails. {EVIL} {SECRET}"))
         made.append(

@@ -314,7 +314,7 @@ def _settings(*jobs: CronJob) -> Settings:
 
 def test_each_run_is_a_session_of_its_own_tagged_with_its_job(tmp_path: Path) -> None:
     async def scenario() -> None:
-        runtime = open_runtime(tmp_path, settings=_settings(DAILY))
+        runtime = open_runtime(home=tmp_path, create=True, settings=_settings(DAILY))
         await runtime.start()
         for _ in range(2):
             session = await runtime.store.session(await runtime.cron.run("daily"))
@@ -349,7 +349,7 @@ def test_a_run_may_use_tools_that_read_and_others_only_if_its_policy_says_so(tmp
     ]
 
     async def scenario() -> dict[str, list[str]]:
-        runtime = open_runtime(tmp_path, settings=_settings(*jobs))
+        runtime = open_runtime(home=tmp_path, create=True, settings=_settings(*jobs))
         await runtime.start()
         results = {}
         for job in jobs:
@@ -372,7 +372,7 @@ def test_a_system_job_runs_in_the_main_session_of_its_agent(tmp_path: Path) -> N
     job = CronJob(id="tidy", schedule="0 0 1 1 *", prompt="!say tidy", system=True, agent="Main")
 
     async def scenario() -> None:
-        runtime = open_runtime(tmp_path, settings=_settings(job))
+        runtime = open_runtime(home=tmp_path, create=True, settings=_settings(job))
         await runtime.start()
         first = await runtime.cron.run("tidy")
         await _answered(runtime, first)

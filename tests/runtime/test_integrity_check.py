@@ -20,7 +20,7 @@ T = TypeVar("T")
 
 
 def make(root: Path, count: int = 3) -> list[str]:
-    with everlog.open_store(root) as store:
+    with everlog.open_store(root, create=True) as store:
         made = [store.create(title=f"number {number}") for number in range(count)]
         for session in made:
             for text in ("one", "two", "three"):
@@ -38,7 +38,7 @@ def damage(root: Path, session: str) -> None:
 
 def on(root: Path, act: Callable[[IntegrityCheck], Awaitable[T]]) -> T:
     async def run() -> T:
-        async with AsyncStore(everlog.open_store(root)) as store:
+        async with AsyncStore(everlog.open_store(root, create=True)) as store:
             checkup = IntegrityCheck(store)
             try:
                 return await act(checkup)
@@ -129,7 +129,11 @@ def test_a_torn_tail_is_gone_after_a_repair(tmp_path: Path) -> None:
 
 def test_no_repair_during_a_turn(tmp_path: Path) -> None:
     session = make(tmp_path, 1)[0]
-    with everlog.open_store(tmp_path) as other, other.session(session).lease(), pytest.raises(SessionBusyError):
+    with (
+        everlog.open_store(tmp_path, create=True) as other,
+        other.session(session).lease(),
+        pytest.raises(SessionBusyError),
+    ):
         on(tmp_path, lambda checkup: checkup.repair(session))
 
 
@@ -139,13 +143,13 @@ def test_a_session_that_was_deleted_has_nothing_wrong_with_it_any_more(tmp_path:
     damage(tmp_path, elsewhere)
 
     async def scenario() -> None:
-        runtime = open_runtime(tmp_path)
+        runtime = open_runtime(home=tmp_path, create=True)
         runtime.integrity_check.start()
         found = await ended(runtime.integrity_check)
         assert {one.session for one in found.damage} == {here, elsewhere}
         await runtime.edits.delete(await runtime.store.session(here))
         assert {one.session for one in runtime.integrity_check.progress.damage} == {elsewhere}
-        everlog.open_store(tmp_path).session(elsewhere).delete()
+        everlog.open_store(tmp_path, create=True).session(elsewhere).delete()
         with pytest.raises(NotFoundError):
             await runtime.integrity_check.repair(elsewhere)
         assert runtime.integrity_check.progress.damage == []

@@ -15,12 +15,12 @@ import pytest
 
 import everlog
 from everlog.aio import AsyncSession, AsyncStore
-from everlog.app import open_runtime
 from everlog.errors import ProviderError, QueueFullError, RunCancelledError, SessionBusyError
 from everlog.model import Event, Message, ToolCall, assistant, user
 from everlog.runtime.runtime import Runtime
 from everlog.settings import Settings, TurnSettings
 from everlog.wire.events import Error, MessageComplete, Queued, RunEvent
+from tests.runtime.places import runtime_on
 
 T = TypeVar("T")
 QUIET = Settings(turn=TurnSettings(titles=False, waiting=3))
@@ -38,7 +38,7 @@ class Scene:
         self.events: list[RunEvent] = []
 
     async def __aenter__(self) -> Scene:
-        self.runtime: Runtime = open_runtime(self.root, settings=self.settings)
+        self.runtime: Runtime = runtime_on(self.root, self.settings)
         self.runtime.listeners.append(self.events.append)
         self.recovered = await self.runtime.start()
         listed = await self.runtime.store.list()
@@ -269,7 +269,7 @@ def test_a_message_waits_for_a_turn_of_another_process(tmp_path: Path) -> None:
 
     async def scenario() -> None:
         async with Scene(tmp_path) as scene:
-            other = everlog.open_store(tmp_path)
+            other = everlog.open_store(tmp_path, create=True)
             lease = other.session(scene.session.id).lease()
             run = await scene.submit("!say at last")
             assert run.position == 1
@@ -322,7 +322,7 @@ def test_a_queue_that_was_left_goes_on_in_order_at_the_next_start(tmp_path: Path
             assert again == []
 
     running = _killed(tmp_path, "!wait 50", "!say a", "!say b")
-    with everlog.open_store(tmp_path) as store:  # its turn had called a tool
+    with everlog.open_store(tmp_path, create=True) as store:  # its turn had called a tool
         store.session(store.list()[0].id).append(assistant([ToolCall("c", "x", {})]))
     _run(scenario())
 
@@ -333,6 +333,7 @@ def _killed(root: Path, *texts: str) -> str:
 import asyncio, os, signal
 from pathlib import Path
 from tests.runtime.test_queue import QUIET, Scene
+from tests.runtime.places import runtime_on
 async def main():
     async with Scene(Path({os.fspath(root)!r})) as scene:
         runs = [await scene.submit(text) for text in {texts!r}]
@@ -354,7 +355,7 @@ asyncio.run(main())
 
 
 def test_a_queued_event_that_nobody_can_read_is_withdrawn_and_told(tmp_path: Path) -> None:
-    with everlog.open_store(tmp_path) as store:
+    with everlog.open_store(tmp_path, create=True) as store:
         session = store.create()
         session.append(Event(kind="queued", data={"id": "m1"}))
         session.append(Event(kind="queued", data={"id": "m2", "message": {"recordType": "odd"}}))
@@ -384,7 +385,7 @@ def test_a_fork_takes_neither_the_turn_nor_the_queue_with_it(where: Path | str) 
 
 
 def test_unfinished_sessions_are_found_without_looking_at_the_others(where: Path | str) -> None:
-    with everlog.open_store(where) as store:
+    with everlog.open_store(where, create=True) as store:
         sessions = [store.create() for _ in range(5)]
         for one in sessions:
             one.append(user("hello"))
@@ -415,7 +416,7 @@ def test_a_queue_in_memory_alone_would_have_lost_what_waited(tmp_path: Path) -> 
             await self.session.append(user(text))
 
     async def scenario() -> list[Message]:
-        store = AsyncStore(everlog.open_store(tmp_path))
+        store = AsyncStore(everlog.open_store(tmp_path, create=True))
         session = await store.create()
         naive = Naive(session)
         for text in ("!wait 50", "!say a", "!say b"):

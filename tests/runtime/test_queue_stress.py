@@ -37,6 +37,7 @@ from everlog.runtime.run import Run
 from everlog.runtime.runtime import Runtime
 from everlog.settings import Settings, TurnSettings
 from everlog.wire.events import RunEvent, Sink, Status, ignore_event
+from tests.runtime.places import runtime_on
 
 T = TypeVar("T")
 QUIET = Settings(turn=TurnSettings(titles=False, waiting=3))
@@ -172,7 +173,7 @@ def test_every_message_that_was_taken_has_one_end(tmp_path: Path, kept: str, pro
     where = tmp_path if kept == "file" else kept
 
     async def scenario() -> None:
-        runtimes = [open_runtime(where, settings=QUIET) for _ in range(processes)]
+        runtimes = [runtime_on(where, QUIET) for _ in range(processes)]
         names = [(await runtimes[0].create()).id for _ in range(3)]
         told = await _play(random.Random(seed), runtimes, names)
         answers: dict[str, Any] = {}
@@ -344,7 +345,7 @@ def test_a_full_queue_that_nobody_works_on_is_worked_on_by_the_next_who_asks(whe
     """As another process leaves it that was killed."""
 
     async def scenario() -> None:
-        runtime = open_runtime(where, settings=QUIET)
+        runtime = runtime_on(where, QUIET)
         session = await runtime.create()
         for at in range(3):
             message = user(f"!say {at}", id=f"m{at}", run_id=f"01M7HA9T1PNDJZVY1PB3VHMHB{at}")
@@ -362,7 +363,7 @@ def test_a_full_queue_that_nobody_works_on_is_worked_on_by_the_next_who_asks(whe
 
 def test_a_message_that_another_process_has_begun_is_not_withdrawn(tmp_path: Path) -> None:
     async def scenario() -> None:
-        one, two = (open_runtime(tmp_path, settings=QUIET) for _ in range(2))
+        one, two = (open_runtime(home=tmp_path, create=True, settings=QUIET) for _ in range(2))
         session = await one.create()
         there = await two.store.session(session.id)
         first = await one.submit(session, "!wait 20")
@@ -385,9 +386,9 @@ def test_a_message_that_another_process_has_begun_is_not_withdrawn(tmp_path: Pat
 
 def test_a_turn_that_another_process_left_is_repaired_by_who_waited_for_it(tmp_path: Path) -> None:
     async def scenario() -> None:
-        runtime = open_runtime(tmp_path, settings=QUIET)
+        runtime = open_runtime(home=tmp_path, create=True, settings=QUIET)
         session = await runtime.create()
-        other = everlog.open_store(tmp_path)
+        other = everlog.open_store(tmp_path, create=True)
         there = other.session(session.id)
         lease = there.lease()
         run = await runtime.submit(session, "!say x")
@@ -414,7 +415,7 @@ def test_an_end_without_an_answer_is_told_as_such() -> None:
 
 def test_a_session_that_is_gone_leaves_no_line(where: Path | str) -> None:
     async def scenario() -> None:
-        runtime = open_runtime(where, settings=QUIET)
+        runtime = runtime_on(where, QUIET)
         session = await runtime.create()
         await session.delete()
         with pytest.raises(everlog.NotFoundError):
@@ -429,13 +430,13 @@ def test_a_session_that_is_gone_leaves_no_line(where: Path | str) -> None:
 
 
 def test_one_session_that_cannot_be_repaired_does_not_keep_the_others_from_it(tmp_path: Path) -> None:
-    with everlog.open_store(tmp_path) as store:
+    with everlog.open_store(tmp_path, create=True) as store:
         sessions = [store.create() for _ in range(3)]
         for one in sessions:
             one.append(user("hello", run_id="01M7HA9T1PNDJZVY1PB3VHMHBD"))
 
     async def scenario() -> None:
-        base = everlog.open_store(tmp_path, settings=QUIET)
+        base = everlog.open_store(tmp_path, create=True, settings=QUIET)
         port = Failing(base.port, "lease", 2, StoreFailedError("turn.lock: permission denied"))
         made = everlog.session.Store(port, QUIET, provider=base.provider)
         runtime = Runtime(AsyncStore(made))
@@ -452,7 +453,7 @@ def test_one_session_that_cannot_be_repaired_does_not_keep_the_others_from_it(tm
 @pytest.mark.parametrize("passes", range(0, 24, 2))
 def test_a_message_that_comes_while_draining_is_refused_or_seen_to_its_end(tmp_path: Path, passes: int) -> None:
     async def scenario() -> None:
-        runtime = open_runtime(tmp_path, settings=QUIET)
+        runtime = open_runtime(home=tmp_path, create=True, settings=QUIET)
         session = await runtime.create()
         asking = asyncio.ensure_future(runtime.submit(session, "!wait 20"))
         for _ in range(passes):
@@ -472,13 +473,13 @@ def test_a_message_that_comes_while_draining_is_refused_or_seen_to_its_end(tmp_p
 
 def test_a_loop_that_ends_without_draining_is_not_held_up(tmp_path: Path) -> None:
     async def scenario() -> None:
-        runtime = open_runtime(tmp_path, settings=QUIET)
+        runtime = open_runtime(home=tmp_path, create=True, settings=QUIET)
         session = await runtime.create()
         for _ in range(3):
             await runtime.submit(session, "!wait 60")
 
     _run(scenario(), 5)
-    with everlog.open_store(tmp_path) as store:
+    with everlog.open_store(tmp_path, create=True) as store:
         session = store.session(store.list()[0].id)
         assert len(session.metadata.waiting) == 2
         session.lease().release()

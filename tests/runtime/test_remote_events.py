@@ -18,7 +18,7 @@ from everlog.wire.events import Error, MessageStored, RunEvent, SessionChanged, 
 @pytest.fixture
 def session(tmp_path: Path) -> Iterator[Session]:
     """A session with one message, which is known."""
-    with open_store(tmp_path) as store:
+    with open_store(tmp_path, create=True) as store:
         made = store.create()
         made.append(user("before"))
         yield made

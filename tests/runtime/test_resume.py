@@ -34,7 +34,7 @@ def _kinds(session: everlog.Session) -> list[str]:
 
 
 def test_an_agent_runs_in_a_session_that_the_caller_names(tmp_path: Path) -> None:
-    with everlog.open_store(tmp_path, settings=QUIET) as store:
+    with everlog.open_store(tmp_path, create=True, settings=QUIET) as store:
         agent = everlog.Agent(store, ScriptedModel("one", "two"), name="helper")
         assert _run(agent.run("hello", session="my-session")).text == "one"
         assert _run(agent.run("again", session="my-session")).text == "two"
@@ -101,7 +101,7 @@ def test_there_is_nothing_to_resume_after_an_answer_and_in_an_empty_session() ->
 
 def test_a_message_that_is_delivered_again_is_answered_once(tmp_path: Path) -> None:
     async def deliver(*, new_chat: bool = False) -> tuple[str, str, str]:
-        runtime = everlog.open_runtime(tmp_path, settings=QUIET)
+        runtime = everlog.open_runtime(home=tmp_path, create=True, settings=QUIET)
         await runtime.start()
         try:
             first, second = [
@@ -117,14 +117,14 @@ def test_a_message_that_is_delivered_again_is_answered_once(tmp_path: Path) -> N
     session, run, text = _run(deliver())
     assert _run(deliver()) == (session, run, text)  # also after a restart
     assert _run(deliver(new_chat=True)) == (session, run, text)
-    with everlog.open_store(tmp_path) as store:
+    with everlog.open_store(tmp_path, create=True) as store:
         assert store.list().total == 1
         assert len(store.session(session).messages()) == 2
 
 
 def test_another_message_with_the_same_id_is_refused(tmp_path: Path) -> None:
     async def scenario() -> None:
-        runtime = everlog.open_runtime(tmp_path, settings=QUIET)
+        runtime = everlog.open_runtime(home=tmp_path, create=True, settings=QUIET)
         session = await runtime.create()
         await (await runtime.submit(session, "!say a", id="m1")).answer()
         with pytest.raises(ConflictError, match="another message"):
@@ -138,7 +138,7 @@ def test_another_message_with_the_same_id_is_refused(tmp_path: Path) -> None:
 
 def test_a_message_that_waits_is_not_queued_again(tmp_path: Path) -> None:
     async def scenario() -> None:
-        runtime = everlog.open_runtime(tmp_path, settings=QUIET)
+        runtime = everlog.open_runtime(home=tmp_path, create=True, settings=QUIET)
         session = await runtime.create()
         running = await runtime.submit(session, "!wait 0.2\n!say first")
         waiting = [await runtime.submit(session, "!say second", id="m2") for _ in range(3)]
@@ -154,7 +154,7 @@ def test_a_message_that_waits_is_not_queued_again(tmp_path: Path) -> None:
 
 def test_a_message_that_two_processes_accepted_at_once_does_not_block_the_queue(tmp_path: Path) -> None:
     """One stored it and answered it while the other queued it."""
-    with everlog.open_store(tmp_path, settings=QUIET) as store:
+    with everlog.open_store(tmp_path, create=True, settings=QUIET) as store:
         session = store.create()
         session.append(user("!say a", id="m1", run_id="run-1"))
         session.append(assistant("a"))
@@ -164,7 +164,7 @@ def test_a_message_that_two_processes_accepted_at_once_does_not_block_the_queue(
         assert session.metadata.waiting == ("m1",)
 
     async def scenario() -> None:
-        runtime = everlog.open_runtime(tmp_path, settings=QUIET)
+        runtime = everlog.open_runtime(home=tmp_path, create=True, settings=QUIET)
         await runtime.start()
         after = await runtime.submit(await runtime.store.session(session.id), "!say b")
         assert (await after.answer()).reply.text == "b"
@@ -172,7 +172,7 @@ def test_a_message_that_two_processes_accepted_at_once_does_not_block_the_queue(
         await runtime.store.close()
 
     _run(scenario())
-    with everlog.open_store(tmp_path) as store:
+    with everlog.open_store(tmp_path, create=True) as store:
         texts = [message.text for message in store.session(session.id).messages()]
         assert texts == ["!say a", "a", "!say b", "b"]
         assert not store.session(session.id).metadata.unfinished

@@ -44,7 +44,7 @@ SLACK = Inbound(channel="slack", chat_id="c1", chat_type="channel", sender_id="u
 
 def test_a_message_from_a_channel_goes_to_the_session_of_its_key(tmp_path: Path) -> None:
     async def scenario() -> None:
-        runtime = open_runtime(tmp_path, settings=Settings(turn=QUIET))
+        runtime = open_runtime(home=tmp_path, create=True, settings=Settings(turn=QUIET))
         await runtime.start()
         first = await runtime.inbound(TELEGRAM, "!say hello", cwd="/srv")
         assert (await first.run.answer()).reply.text == "hello"
@@ -67,7 +67,7 @@ def test_a_message_from_a_channel_goes_to_the_session_of_its_key(tmp_path: Path)
 
 def test_a_system_message_goes_to_the_main_session_and_takes_no_names(tmp_path: Path) -> None:
     async def scenario() -> None:
-        runtime = open_runtime(tmp_path, settings=Settings(turn=QUIET))
+        runtime = open_runtime(home=tmp_path, create=True, settings=Settings(turn=QUIET))
         await runtime.start()
         chat = await runtime.inbound(TELEGRAM, "!say hello")
         system = await runtime.inbound(TELEGRAM, "!say noted", system=True)
@@ -101,7 +101,7 @@ system_prompt = "You dig."
 
 def test_an_agent_of_the_settings_may_ask_its_members_and_is_told_of_them(tmp_path: Path) -> None:
     async def scenario() -> None:
-        runtime = open_runtime(tmp_path, settings=parse(CONFIG, {}))
+        runtime = open_runtime(home=tmp_path, create=True, settings=parse(CONFIG, {}))
         await runtime.start()
         session = await runtime.create()
         run = await runtime.submit(session, '!call ask_agent {"agent": "digger", "task": "!say a bone"}', cwd="/")
@@ -121,7 +121,7 @@ def test_an_agent_of_the_settings_may_ask_its_members_and_is_told_of_them(tmp_pa
 
 def test_other_settings_count_from_the_next_turn_and_wrong_ones_not_at_all(tmp_path: Path) -> None:
     async def scenario() -> None:
-        runtime = open_runtime(tmp_path, settings=parse(CONFIG, {}))
+        runtime = open_runtime(home=tmp_path, create=True, settings=parse(CONFIG, {}))
         await runtime.start()
         session = await runtime.create()
         assert runtime.agents.by_name("main").spec.system == "You are main."
@@ -169,7 +169,7 @@ def test_tools_of_servers_are_used_and_one_that_is_away_is_told(tmp_path: Path) 
                 "private": McpSettings(command="x", agents=("other",)),
             },
         )
-        store = everlog.AsyncStore(everlog.open_store(tmp_path, settings=settings))
+        store = everlog.AsyncStore(everlog.open_store(tmp_path, create=True, settings=settings))
         toolsets = {one.name: one for one in (shelf, away, private)}
         runtime = Runtime(store, toolsets=lambda _: toolsets)
         events: list[Any] = []
@@ -190,7 +190,7 @@ def test_tools_of_servers_are_used_and_one_that_is_away_is_told(tmp_path: Path) 
 
 def test_the_model_that_was_chosen_for_a_session_answers_in_it(tmp_path: Path) -> None:
     async def scenario() -> None:
-        runtime = open_runtime(tmp_path, settings=Settings(turn=TurnSettings(model="no:where")))
+        runtime = open_runtime(home=tmp_path, create=True, settings=Settings(turn=TurnSettings(model="no:where")))
         await runtime.start()
         session = await runtime.create(model="offline")
         assert (await (await runtime.submit(session, "!say ok")).answer()).reply.text == "ok"
@@ -201,7 +201,7 @@ def test_the_model_that_was_chosen_for_a_session_answers_in_it(tmp_path: Path) -
 
 def test_compacting_right_after_an_answer_is_never_refused(tmp_path: Path) -> None:
     async def scenario() -> None:
-        runtime = open_runtime(tmp_path, settings=Settings(turn=QUIET))
+        runtime = open_runtime(home=tmp_path, create=True, settings=Settings(turn=QUIET))
         await runtime.start()
         session = await runtime.create()
         watching = runtime.feed.subscribe(session.id)
@@ -222,7 +222,7 @@ def test_compacting_right_after_an_answer_is_never_refused(tmp_path: Path) -> No
 
 def test_health_counts(tmp_path: Path) -> None:
     async def scenario() -> None:
-        runtime = open_runtime(tmp_path, settings=Settings(turn=QUIET))
+        runtime = open_runtime(home=tmp_path, create=True, settings=Settings(turn=QUIET))
         await runtime.start()
         session = await runtime.create()
         await (await runtime.submit(session, "!say ok")).answer()
@@ -257,7 +257,7 @@ def test_health_is_told_while_the_store_is_silent(tmp_path: Path) -> None:
     async def scenario() -> None:
         settings = Settings(turn=QUIET, postgres=PostgresSettings(wait_seconds=0.02))
         port = Silent(settings)
-        runtime = Runtime(AsyncStore(Store(port, settings)), root=tmp_path)
+        runtime = Runtime(AsyncStore(Store(port, settings)), home=tmp_path)
         for _ in range(2 * THREADS):
             health = await runtime.check_health()
             assert not (health.ok or health.reachable)
@@ -284,7 +284,7 @@ def test_servers_stay_connected_and_turns_end_as_they_began_when_settings_change
     async def scenario() -> None:
         servers = {"kept": McpSettings(command="a"), "changed": McpSettings(command="b")}
         settings = Settings(turn=QUIET, mcp=servers)
-        store = everlog.AsyncStore(everlog.open_store(tmp_path, settings=settings))
+        store = everlog.AsyncStore(everlog.open_store(tmp_path, create=True, settings=settings))
         runtime = Runtime(store, toolsets=toolsets)
         await runtime.start()
         session = await runtime.create()
@@ -312,7 +312,7 @@ def test_what_a_memory_recalls_stands_between_agents_and_environment(tmp_path: P
         return "they like tea"
 
     async def scenario() -> None:
-        store = everlog.AsyncStore(everlog.open_store(tmp_path, settings=parse(CONFIG, {})))
+        store = everlog.AsyncStore(everlog.open_store(tmp_path, create=True, settings=parse(CONFIG, {})))
         runtime = Runtime(store, recall=recall)
         await runtime.start()
         session = await runtime.create()
@@ -352,7 +352,7 @@ def test_what_is_injected_follows_the_message_it_came_with(tmp_path: Path) -> No
     (tmp_path / "AGENTS.md").write_text("local rules")
 
     async def scenario() -> None:
-        runtime = open_runtime(tmp_path / "root", settings=Settings(turn=QUIET))
+        runtime = open_runtime(home=tmp_path / "root", create=True, settings=Settings(turn=QUIET))
         await runtime.start()
         session = await runtime.create()
         await session.append(user("earlier", cwd="/nowhere"))

@@ -30,7 +30,7 @@ import asyncio, sys
 from everlog.app import open_runtime
 
 async def main():
-    runtime = open_runtime(sys.argv[1])
+    runtime = open_runtime(home=sys.argv[1], create=True)
     session = await runtime.store.session(sys.argv[2])
     await runtime.submit(session, "!wait 50")
     await runtime.submit(session, "!say after it")
@@ -44,7 +44,7 @@ asyncio.run(main())
 @pytest.mark.crash
 def test_what_a_killed_process_left_is_taken_over_by_one_that_runs(tmp_path: Path) -> None:
     async def scenario() -> None:
-        runtime = open_runtime(tmp_path, settings=QUIET)
+        runtime = open_runtime(home=tmp_path, create=True, settings=QUIET)
         found: list[RecoveredSession] = []
         runtime.takeover.on_takeover = found.append
         session = await runtime.create()
@@ -78,7 +78,7 @@ def test_what_a_killed_process_left_is_taken_over_by_one_that_runs(tmp_path: Pat
 
 def test_a_turn_that_runs_here_is_left_alone(tmp_path: Path) -> None:
     async def scenario() -> None:
-        runtime = open_runtime(tmp_path, settings=QUIET)
+        runtime = open_runtime(home=tmp_path, create=True, settings=QUIET)
         found: list[RecoveredSession] = []
         runtime.takeover.on_takeover = found.append
         session = await runtime.create()
@@ -93,7 +93,7 @@ def test_a_turn_that_runs_here_is_left_alone(tmp_path: Path) -> None:
 
 def test_a_store_that_fails_is_told_and_looked_at_again(tmp_path: Path) -> None:
     async def scenario() -> None:
-        runtime = open_runtime(tmp_path, settings=QUIET)
+        runtime = open_runtime(home=tmp_path, create=True, settings=QUIET)
         told: list[everlog.EverlogError] = []
         runtime.takeover.on_failure = told.append
         runtime.takeover.task.interval = 0.01

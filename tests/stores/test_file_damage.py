@@ -25,13 +25,13 @@ def root(tmp_path: Path) -> Path:
 
 
 def _session(root: Path, count: int = 5, **facts: Any) -> tuple[everlog.Session, Path]:
-    session = everlog.open_store(root, settings=QUICK).create(**facts)
+    session = everlog.open_store(root, create=True, settings=QUICK).create(**facts)
     session.append_many([user(f"message {number}") for number in range(1, count + 1)])
     return session, root / "sessions" / session.id / "session.jsonl"
 
 
 def _again(root: Path, session: everlog.Session) -> everlog.Session:
-    return everlog.open_store(root, settings=QUICK).session(session.id)
+    return everlog.open_store(root, create=True, settings=QUICK).session(session.id)
 
 
 def _line(record: AnyRecord, seq: int) -> bytes:
@@ -209,13 +209,13 @@ def test_a_newer_schema_version_makes_a_session_read_only(root: Path, where: str
 
 def test_a_missing_part_is_reported_and_the_rest_is_read(root: Path) -> None:
     settings = Settings(session=SessionSettings(durability="os", part_bytes=1000))
-    session = everlog.open_store(root, settings=settings).create()
+    session = everlog.open_store(root, create=True, settings=settings).create()
     session.append_many([user(f"{number} " + "x" * 300) for number in range(1, 10)])
     assert len(session.parts) >= 4
     folder = root / "sessions" / session.id
     lost = set(range(1, 10)) & set(range(session.parts[1].first_seq or 0, (session.parts[1].last_seq or 0) + 1))
     os.unlink(folder / "session_part2.jsonl")
-    session = everlog.open_store(root, settings=settings).session(session.id)
+    session = everlog.open_store(root, create=True, settings=settings).session(session.id)
     assert {message.seq for message in session.messages()} == set(range(1, 10)) - lost
     assert session.verify()[0].problem == "the part is missing"
     assert session.append(user("next")).seq == 10
@@ -296,7 +296,7 @@ def test_a_second_torn_tail_at_the_same_place_replaces_no_copy(root: Path) -> No
     for number, torn in enumerate((b"first torn", b"second torn")):
         with open(log, "ab") as file:
             file.write(torn)
-        with everlog.open_store(root, settings=QUICK) as store:
+        with everlog.open_store(root, create=True, settings=QUICK) as store:
             store.session(session.id).repair()
         assert log.stat().st_size == size
         name = f"torn.1.{size}" + (".2" if number else "")
@@ -305,13 +305,13 @@ def test_a_second_torn_tail_at_the_same_place_replaces_no_copy(root: Path) -> No
 
 def test_a_session_begun_by_another_program_keeps_its_facts_durably(root: Path) -> None:
     settings = Settings(session=SessionSettings(durability="always"))
-    with everlog.open_store(root, settings=settings) as store:
+    with everlog.open_store(root, create=True, settings=settings) as store:
         session = store.create()
         folder = root / "sessions" / session.id
         line = b'{"recordType":"message","schemaVersion":1,"seq":1,"role":"user","content":[]}\n'
         (folder / "session.jsonl").write_bytes(line)
         (folder / "metadata.json").write_bytes(b'{"id":"x","name":"Theirs","colour":"red"}')
-    with everlog.open_store(root, settings=settings) as store:
+    with everlog.open_store(root, create=True, settings=settings) as store:
         store.session(session.id).append(user("ours"))
     metadata = _again(root, session).metadata
     assert (metadata.title, metadata.extra) == ("Theirs", {"colour": "red"})
@@ -320,7 +320,7 @@ def test_a_session_begun_by_another_program_keeps_its_facts_durably(root: Path) 
 
 def test_a_full_session_still_takes_the_result_that_closes_a_call(root: Path) -> None:
     settings = Settings(session=SessionSettings(durability="os", total_bytes=1500))
-    session = everlog.open_store(root, settings=settings).create()
+    session = everlog.open_store(root, create=True, settings=settings).create()
     session.append(user("x" * 900))
     with pytest.raises(everlog.StoreFullError):
         session.append(everlog.tool_result("c", "y" * 900))

@@ -23,7 +23,7 @@ QUICK = Settings(session=SessionSettings(durability="os"))
 
 
 def _store(root: Path) -> everlog.Store:
-    return everlog.open_store(root, settings=QUICK)
+    return everlog.open_store(root, create=True, settings=QUICK)
 
 
 def _file(root: Path, session: str, name: str) -> Path:
@@ -178,7 +178,7 @@ def test_appends_of_another_process_are_listed_at_once(tmp_path: Path) -> None:
     assert store.list()[0].id == new.id
     program = (
         "import sys, everlog, os\n"
-        "store = everlog.open_store(sys.argv[1])\n"
+        "store = everlog.open_store(sys.argv[1], create=True)\n"
         "store.session(sys.argv[2]).append(everlog.user('from elsewhere'))\n"
         "made = store.create(agent='elsewhere')\n"
         "made.append(everlog.user('y'))\n"
@@ -198,7 +198,7 @@ def test_marks_of_a_dead_process_are_settled_once(tmp_path: Path) -> None:
     session = store.create()
     program = (
         "import sys, everlog, os\n"
-        "everlog.open_store(sys.argv[1]).session(sys.argv[2]).append(everlog.user('x'))\n"
+        "everlog.open_store(sys.argv[1], create=True).session(sys.argv[2]).append(everlog.user('x'))\n"
         "os._exit(0)\n"
     )
     subprocess.run([sys.executable, "-c", program, str(root), session.id], check=True)

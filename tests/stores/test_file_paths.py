@@ -34,7 +34,7 @@ def _tree(path: Path) -> set[str]:
 
 @pytest.mark.parametrize("bad", BAD_IDS)
 def test_a_hostile_id_is_refused_and_touches_nothing(root: Path, bad: str) -> None:
-    store = everlog.open_store(root, settings=QUICK)
+    store = everlog.open_store(root, create=True, settings=QUICK)
     store.create().append(user("x"))
     before = _tree(root.parent)
     port = store.port
@@ -59,7 +59,7 @@ def test_a_hostile_id_is_refused_and_touches_nothing(root: Path, bad: str) -> No
 
 
 def test_a_symlinked_session_directory_is_refused(root: Path, tmp_path: Path) -> None:
-    store = everlog.open_store(root, settings=QUICK)
+    store = everlog.open_store(root, create=True, settings=QUICK)
     real = store.create()
     real.append(user("secret"))
     elsewhere = tmp_path / "elsewhere"
@@ -82,7 +82,7 @@ def test_a_symlinked_session_directory_is_refused(root: Path, tmp_path: Path) ->
 
 @pytest.mark.parametrize("name", ["session.jsonl", "lock", "turn.lock", "metadata.json"])
 def test_a_link_planted_in_a_session_is_not_followed(root: Path, tmp_path: Path, name: str) -> None:
-    with everlog.open_store(root, settings=QUICK) as store:
+    with everlog.open_store(root, create=True, settings=QUICK) as store:
         session = store.create()
         session.append(user("x"))
         with session.lease():
@@ -92,7 +92,7 @@ def test_a_link_planted_in_a_session_is_not_followed(root: Path, tmp_path: Path,
     planted = root / "sessions" / session.id / name
     planted.unlink(missing_ok=True)
     planted.symlink_to(victim)
-    with everlog.open_store(root, settings=QUICK) as store:
+    with everlog.open_store(root, create=True, settings=QUICK) as store:
         for verb in (
             lambda: store.session(session.id).append(user("y")),
             lambda: store.session(session.id).rename("z"),
@@ -109,11 +109,11 @@ def test_a_link_planted_in_a_session_is_not_followed(root: Path, tmp_path: Path,
 def test_a_link_in_place_of_a_directory_of_the_root_is_not_followed(root: Path, tmp_path: Path, name: str) -> None:
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir()
-    everlog.open_store(root, settings=QUICK).create()
+    everlog.open_store(root, create=True, settings=QUICK).create()
     os.rename(root / name, root / f"{name}.old")
     os.symlink(elsewhere, root / name)
     try:
-        store = everlog.open_store(root, settings=QUICK)
+        store = everlog.open_store(root, create=True, settings=QUICK)
         store.create().delete()
     except everlog.EverlogError:
         pass
@@ -121,11 +121,11 @@ def test_a_link_in_place_of_a_directory_of_the_root_is_not_followed(root: Path, 
 
 
 def test_a_fifo_in_place_of_a_part_is_refused_at_once(root: Path) -> None:
-    store = everlog.open_store(root, settings=QUICK)
+    store = everlog.open_store(root, create=True, settings=QUICK)
     session = store.create()
     session.append(user("x"))
     os.mkfifo(root / "sessions" / session.id / "session_part2.jsonl")
-    fresh = everlog.open_store(root, settings=QUICK).session(session.id)
+    fresh = everlog.open_store(root, create=True, settings=QUICK).session(session.id)
     with pytest.raises(everlog.StoreFailedError):
         fresh.messages()
     with pytest.raises(everlog.StoreFailedError):
@@ -136,7 +136,7 @@ def test_a_fifo_in_place_of_a_part_is_refused_at_once(root: Path) -> None:
 def test_nothing_is_open_to_others_whatever_the_umask(root: Path) -> None:
     old = os.umask(0)
     try:
-        with everlog.open_store(root, settings=QUICK) as store:
+        with everlog.open_store(root, create=True, settings=QUICK) as store:
             session = store.create(key="sk_v1_x")
             session.append_many([user("x" * 900) for _ in range(5)])
             with session.lease():
@@ -159,17 +159,17 @@ def test_nothing_is_open_to_others_whatever_the_umask(root: Path) -> None:
 
 
 def test_a_loose_sessions_directory_is_tightened_and_the_root_left_alone(root: Path) -> None:
-    everlog.open_store(root, settings=QUICK).create()
+    everlog.open_store(root, create=True, settings=QUICK).create()
     os.chmod(root, 0o755)
     os.chmod(root / "sessions", 0o755)
-    everlog.open_store(root, settings=QUICK)
+    everlog.open_store(root, create=True, settings=QUICK)
     assert stat.S_IMODE(root.stat().st_mode) == 0o755
     assert stat.S_IMODE((root / "sessions").stat().st_mode) == 0o700
 
 
 def test_looking_makes_nothing(root: Path) -> None:
     root.mkdir(parents=True)
-    store = everlog.open_store(root, settings=QUICK)
+    store = everlog.open_store(root, create=True, settings=QUICK)
     assert len(store.list()) == 0
     assert store.latest() is None
     with pytest.raises(everlog.NotFoundError):
@@ -184,18 +184,18 @@ def test_a_root_of_another_user_is_refused(root: Path) -> None:
     root.mkdir(parents=True)
     os.chown(root, 12345, 12345)
     with pytest.raises(everlog.StoreFailedError, match="another user"):
-        everlog.open_store(root, settings=QUICK)
+        everlog.open_store(root, create=True, settings=QUICK)
 
 
 def test_a_file_as_root_is_refused(root: Path) -> None:
     root.parent.mkdir(parents=True)
     root.write_text("x")
     with pytest.raises(everlog.StoreFailedError):
-        everlog.open_store(root, settings=QUICK)
+        everlog.open_store(root, create=True, settings=QUICK)
 
 
 def test_at_most_64_sessions_keep_descriptors(root: Path) -> None:
-    store = everlog.open_store(root, settings=QUICK)
+    store = everlog.open_store(root, create=True, settings=QUICK)
     sessions = [store.create() for _ in range(MAX_OPEN_WRITERS + 20)]
     before = len(os.listdir("/proc/self/fd")) if os.path.isdir("/proc/self/fd") else 0
     for round_number in range(2):
@@ -210,7 +210,7 @@ def test_at_most_64_sessions_keep_descriptors(root: Path) -> None:
 
 
 def test_unfinished_reads_give_their_descriptors_back(root: Path) -> None:
-    store = everlog.open_store(root, settings=QUICK)
+    store = everlog.open_store(root, create=True, settings=QUICK)
     session = store.create()
     session.append_many([user("x" * 500) for _ in range(20)])
     if not os.path.isdir("/proc/self/fd"):
@@ -224,7 +224,10 @@ def test_unfinished_reads_give_their_descriptors_back(root: Path) -> None:
 
 
 def test_a_session_deleted_under_another_store_is_gone_for_it_too(root: Path) -> None:
-    one, two = everlog.open_store(root, settings=QUICK), everlog.open_store(root, settings=QUICK)
+    one, two = (
+        everlog.open_store(root, create=True, settings=QUICK),
+        everlog.open_store(root, create=True, settings=QUICK),
+    )
     session = one.create()
     session.append(user("a"))
     there = two.session(session.id)
@@ -240,7 +243,10 @@ def test_a_session_deleted_under_another_store_is_gone_for_it_too(root: Path) ->
 
 
 def test_two_stores_in_one_process_share_a_dense_numbering(root: Path) -> None:
-    one, two = everlog.open_store(root, settings=QUICK), everlog.open_store(root, settings=QUICK)
+    one, two = (
+        everlog.open_store(root, create=True, settings=QUICK),
+        everlog.open_store(root, create=True, settings=QUICK),
+    )
     session = one.create()
     other = two.session(session.id)
     for number in range(30):
@@ -264,7 +270,7 @@ def test_network_file_systems_are_refused(root: Path, tmp_path: Path) -> None:
 
 
 def test_leftovers_of_a_crash_are_named(root: Path) -> None:
-    store = everlog.open_store(root, settings=QUICK)
+    store = everlog.open_store(root, create=True, settings=QUICK)
     store.create()
     (root / "tmp" / ("0" * 26)).mkdir()
     port = store.port

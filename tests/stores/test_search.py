@@ -28,7 +28,7 @@ def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Store]:
             yield Store(stores.new())
         return
     where = tmp_path if request.param == "file" else "memory:"
-    with open_store(where) as made:
+    with open_store(where, create=True) as made:
         yield made
 
 
@@ -106,7 +106,7 @@ def test_what_a_summary_covers_is_still_found_and_the_summary_too(store: Store) 
 
 def test_what_tools_answered_is_found_only_if_that_is_set_and_no_secret(tmp_path: Path) -> None:
     for place, settings in (("a", None), ("b", Settings(search=SearchSettings(tool_output=True)))):
-        with open_store(tmp_path / place, settings=settings) as store:
+        with open_store(tmp_path / place, create=True, settings=settings) as store:
             session = store.create(title="One")
             session.append(everlog.assistant([everlog.ToolCall("c", "bash", {})]))
             session.append(everlog.tool_result("c", f"listing: kumquat {SECRET}"))
@@ -161,7 +161,7 @@ def test_the_best_come_first_and_a_limit_holds(store: Store) -> None:
 
 
 def test_catching_up_twice_writes_nothing(tmp_path: Path) -> None:
-    with open_store(tmp_path) as store:
+    with open_store(tmp_path, create=True) as store:
         for number in range(20):
             talk(store, f"{number}", "apples", "pears")
         told: list[tuple[int, int]] = []
@@ -170,18 +170,18 @@ def test_catching_up_twice_writes_nothing(tmp_path: Path) -> None:
         before = (tmp_path / "index.db").stat().st_mtime_ns
         assert store.port.catch_up() == 0
         assert (tmp_path / "index.db").stat().st_mtime_ns == before
-    with open_store(tmp_path) as store:
+    with open_store(tmp_path, create=True) as store:
         assert store.port.catch_up() == 0
         assert len(found(store, "pears", limit=50)) == 20
 
 
 def test_an_index_that_is_gone_is_made_anew(tmp_path: Path) -> None:
-    with open_store(tmp_path) as store:
+    with open_store(tmp_path, create=True) as store:
         talk(store, "One", "apples")
         assert found(store, "apples") == ["One"]
     for file in tmp_path.glob("index.db*"):
         file.unlink()
-    with open_store(tmp_path) as store:
+    with open_store(tmp_path, create=True) as store:
         assert found(store, "apples") == ["One"]
 
 
@@ -214,7 +214,7 @@ def test_a_part_of_a_name_is_found_beside_those_that_have_it_always(store: Store
 
 
 def test_more_passages_than_are_scored_at_once_are_all_looked_at(tmp_path: Path) -> None:
-    with open_store(tmp_path, settings=Settings(session=SessionSettings(durability="os"))) as store:
+    with open_store(tmp_path, create=True, settings=Settings(session=SessionSettings(durability="os"))) as store:
         for title in "abc":
             texts = (f"apples {'and pears ' * (n != 6_800)}" for n in range(6_900))
             store.create(title=title).append_many(map(everlog.user, texts))
@@ -268,7 +268,7 @@ def test_a_title_that_is_given_while_a_session_is_taken_in_is_found() -> None:
 
 
 def test_only_what_has_gone_on_is_looked_at_to_be_taken_in(tmp_path: Path) -> None:
-    with open_store(tmp_path) as store:
+    with open_store(tmp_path, create=True) as store:
         port = store.port
         assert isinstance(port, FileStore)
 

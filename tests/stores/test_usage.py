@@ -38,19 +38,19 @@ def _asked(store: everlog.Store) -> list[UsageReport]:
 
 def test_a_deleted_index_and_deleted_metadata_are_rebuilt_equal(tmp_path: Path) -> None:
     root = tmp_path / "root"
-    with open_store(root) as store:
+    with open_store(root, create=True) as store:
         _populate(store)
         before = _asked(store)
     assert before[0].sessions == 35 and before[1].spent and before[2].spent
     for file in [*root.glob("index.db*"), *root.glob("sessions/*/metadata.json")]:
         file.unlink()
-    with open_store(root) as store:
+    with open_store(root, create=True) as store:
         assert _asked(store) == before
 
 
 def test_files_and_memory_answer_the_same(tmp_path: Path) -> None:
     memory = InMemoryStore()
-    with open_store(tmp_path / "root") as store:
+    with open_store(tmp_path / "root", create=True) as store:
         _populate(store)
         for row in store.walk():
             entries = store.port.read(row.id)
@@ -65,7 +65,7 @@ def test_files_and_memory_answer_the_same(tmp_path: Path) -> None:
 
 def test_an_older_metadata_file_is_not_taken_for_one_that_counted(tmp_path: Path) -> None:
     root = tmp_path / "root"
-    with open_store(root) as store:
+    with open_store(root, create=True) as store:
         session = store.create()
         session.append(assistant("x", model="m", usage=Usage(input_tokens=5)))
         before = session.metadata
@@ -76,26 +76,26 @@ def test_an_older_metadata_file_is_not_taken_for_one_that_counted(tmp_path: Path
     file.write_bytes(b'%b,"crc":"%08x"}\n' % (body, crc32(body)))
     for one in root.glob("index.db*"):
         one.unlink()
-    with open_store(root) as store:
+    with open_store(root, create=True) as store:
         assert store.session(session.id).metadata == before
         assert store.usage().sessions == 1
 
 
 def test_an_index_of_the_version_before_is_made_anew(tmp_path: Path) -> None:
     root = tmp_path / "root"
-    with open_store(root) as store:
+    with open_store(root, create=True) as store:
         store.create().append(assistant("x", model="m", usage=Usage(input_tokens=5)))
         before = store.usage()
     connection = apsw.Connection(str(root / "index.db"))
     connection.execute("DROP TABLE spent")
     connection.execute("PRAGMA user_version = 5")
     connection.close()
-    with open_store(root) as store:
+    with open_store(root, create=True) as store:
         assert store.usage() == before
 
 
 def test_counts_that_no_index_can_hold_do_not_break_it(tmp_path: Path) -> None:
-    with open_store(tmp_path / "root") as store:
+    with open_store(tmp_path / "root", create=True) as store:
         for _ in range(3):
             session = store.create()
             data = {"usage": {"inputTokens": 1 << 49, "outputTokens": -4}, "toolCalls": 1e18}
@@ -106,10 +106,10 @@ def test_counts_that_no_index_can_hold_do_not_break_it(tmp_path: Path) -> None:
         assert one.cost == pytest.approx(3e8)
 
 
-def test_a_root_that_is_not_there_has_spent_nothing_and_nonsense_is_refused(tmp_path: Path) -> None:
-    with open_store(tmp_path / "nowhere") as store:
+def test_a_store_without_sessions_has_spent_nothing_and_nonsense_is_refused(tmp_path: Path) -> None:
+    with open_store(tmp_path) as store:
         assert store.usage() == UsageReport()
         for wrong in ({"since": "soon"}, {"until": "later"}):
             with pytest.raises(FormatError):
                 store.usage(**wrong)  # type: ignore[arg-type]
-    assert not (tmp_path / "nowhere").exists()
+    assert list(tmp_path.iterdir()) == []

@@ -23,10 +23,10 @@ LINE = (
 def test_a_line_added_by_another_program_is_listed_as_it_happens(tmp_path: Path) -> None:
     root = tmp_path / "root"
     settings = Settings(session=SessionSettings(durability="os"))
-    with everlog.open_store(root, settings=settings) as store:
+    with everlog.open_store(root, create=True, settings=settings) as store:
         session = store.create()
         session.append(user("x"))
-    store = everlog.open_store(root, settings=settings)
+    store = everlog.open_store(root, create=True, settings=settings)
     assert store.list()[0].metadata.message_count == 1
     port = store.port
     assert isinstance(port, FileStore)

@@ -42,7 +42,7 @@ def root(tmp_path: Path) -> Path:
 @pytest.fixture
 def store(root: Path) -> Iterator[Store]:
     """The library on the same root."""
-    with open_store(root) as opened:
+    with open_store(root, create=True) as opened:
         yield opened
 
 

@@ -161,20 +161,20 @@ def test_the_files_of_another_program_are_gone_on_with_where_they_lie(root: Path
     store.create(title="Of our own").append(everlog.user("not this one"))
     theirs = tmp_path / "theirs"
     theirs.mkdir()
-    with open_store(theirs, dialect="claude", home=root) as live:
+    with open_store(f"claude:{theirs}", home=root) as live:
         session = live.create()
         session.append(everlog.user("from over there"))
         session.append(everlog.assistant("indeed"))
-    there = ("--root", str(theirs), "--dialect")
+    there = ("--store", f"auto:{theirs}")
     for options in ((), ("--resume",), ("--resume", session.id)):
-        done = run_process(root, "chat", *there, "auto", *options, "-p", "!say hello")
+        done = run_process(root, "chat", *there, *options, "-p", "!say hello")
         assert (done.out, done.code) == ("hello\n", 0)
-    with open_store(theirs, dialect="claude", home=root) as live:
+    with open_store(f"claude:{theirs}", home=root) as live:
         assert len(live.session(session.id).messages()) == 8
-    named = run_process(root, "chat", *there, "auto", "--model", "offline", "-p", "!say again")
+    named = run_process(root, "chat", *there, "--model", "offline", "-p", "!say again")
     assert named.out == "again\n", "the one that answers in any case"
-    refused = run_process(root, "chat", *there, "auto", "--new", "-p", "hello")
-    assert refused.code == 1 and "--dialect" in refused.err
-    assert run_process(root, "chat", *there, "claude", "--new", "-p", "!say new").out == "new\n"
+    refused = run_process(root, "chat", *there, "--new", "-p", "hello")
+    assert refused.code == 1 and "a new session needs a format" in refused.err
+    assert run_process(root, "chat", "--store", f"claude:{theirs}", "--new", "-p", "!say new").out == "new\n"
     assert len(list(theirs.glob("*.jsonl"))) == 2
     assert store.list().total == 1, "nothing of it went to the root"

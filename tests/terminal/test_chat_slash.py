@@ -201,7 +201,7 @@ def test_memory_shows_what_the_agent_remembers(screen: Terminal, root: Path) -> 
     do(screen, "/memory", "the memory of main is empty")
     from everlog.cli.main import main
 
-    assert main(["--root", str(root), "memory", "add", "The clock is five minutes slow."]) == 0
+    assert main(["--home", str(root), "memory", "add", "The clock is five minutes slow."]) == 0
     assert any(one.path == INDEX_FILE for one in MemoryDirectory(memory_path(root, agent="main")).files())
     do(screen, "/memory", "The clock is five minutes slow")
     do(screen, "/memory zebra", "no matches")

@@ -71,7 +71,7 @@ def test_bash_completes_commands_options_ids_and_agents(bash: pexpect.spawn[str]
 
 def test_completion_on_a_root_that_is_no_root_leaves_the_line_clean(bash: pexpect.spawn[str], tmp_path: Path) -> None:
     (tmp_path / "file").write_text("not a directory")
-    bash.send(f"everlog --root {tmp_path}/file sessions show 01\t")
+    bash.send(f"everlog --home {tmp_path}/file sessions show 01\t")
     bash.send("x\x15echo al'l well'\n")
     bash.expect_exact("all well")
     assert "rror" not in (bash.before or "") and "Traceback" not in (bash.before or "")
@@ -111,7 +111,7 @@ def test_nothing_goes_wrong_aloud(root: Path, tmp_path: Path) -> None:
     assert not (tmp_path / "nowhere").exists()
     (root / "config.toml").write_text("[session\n")
     done = ask(root, "bash", "sessions", "show")
-    assert done.out == "" and done.err == ""
+    assert done.out.strip() == "" and done.err == ""
     done = run_process(root, _EVERLOG_COMPLETE="nonsense")
     assert done.out == "" and done.err == ""
     done = run_process(root, _EVERLOG_COMPLETE="bash_complete", COMP_WORDS="everlog '", COMP_CWORD="many")

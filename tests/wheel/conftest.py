@@ -24,7 +24,7 @@ class Environment:
         self.home = home
         kept = ("PATH", "LANG", "LC_ALL", "TMPDIR")
         self.variables = {name: os.environ[name] for name in kept if name in os.environ}
-        self.variables |= {"HOME": str(home), "EVERLOG_ROOT": str(home / "root")}
+        self.variables |= {"HOME": str(home), "EVERLOG_HOME": str(home / "root")}
 
     def run(self, *command: str | Path, code: int = 0) -> subprocess.CompletedProcess[str]:
         """Run a command outside the source tree and check its exit code."""

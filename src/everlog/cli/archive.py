@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from everlog.cli import output
-from everlog.cli.options import chosen_root, command, limit_option, parse_time
+from everlog.cli.options import chosen_home, command, limit_option, parse_time
 
 if TYPE_CHECKING:
     from everlog.interop.archive.archive_listing import ArchiveListing
@@ -35,7 +35,7 @@ def add(sources: tuple[Path, ...], again: bool, as_json: bool) -> int:
 
     paths = list(sources) or default_sources(Path.home(), os.environ)
     with output.progress("archiving") as on_progress:
-        report = copy(chosen_root(), paths, skip_missing=not sources, reread=again, progress=on_progress)
+        report = copy(chosen_home(), paths, skip_missing=not sources, reread=again, progress=on_progress)
     if as_json:
         output.print_json(report)
     elif not report.sources:
@@ -64,7 +64,7 @@ def list_(patterns: tuple[str, ...], limit: int, as_json: bool) -> None:
     """
     from everlog.interop.archive.archive_listing import list_archive
 
-    result = list_archive(chosen_root(), patterns, limit=limit)
+    result = list_archive(chosen_home(), patterns, limit=limit)
     if as_json:
         output.print_json(result)
     elif not result.sources:
@@ -119,7 +119,7 @@ def verify(as_json: bool) -> int:
     from everlog.interop.archive.verify import verify as check
 
     with output.progress("verifying") as on_progress:
-        report = check(chosen_root(), progress=on_progress)
+        report = check(chosen_home(), progress=on_progress)
     if as_json:
         output.print_json({"ok": not report.damage, **msgspec.to_builtins(report)})
     elif not report.damage:
@@ -159,7 +159,7 @@ def restore(patterns: tuple[str, ...], folder: Path, at: str | None, version: st
     from everlog.interop.archive.restore import restore as run
 
     with output.progress("restoring") as on_progress:
-        report = run(chosen_root(), folder, patterns, at=at, version=version, progress=on_progress)
+        report = run(chosen_home(), folder, patterns, at=at, version=version, progress=on_progress)
     files = output.plural(len(report.files), "file")
     output.print_answer(report, f"{files} ({output.size(report.bytes)}) written below {folder}", as_json)
     return _warn_of_problems(report.problems)

@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from everlog.cli.options import root_option
+from everlog.cli.options import location_options
 
 
 class LazyGroup(click.Group):
@@ -38,7 +38,7 @@ class DefaultCommandGroup(LazyGroup):
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Insert `add` if no command is given."""
         first = 0
-        while first < len(args) and args[first].startswith(("--root", "--dialect")):
+        while first < len(args) and args[first].startswith(("--home", "--store")):
             first += 1 if "=" in args[first] else 2
         if ctx.resilient_parsing and first >= len(args):
             return super().parse_args(ctx, args)  # shell completion
@@ -51,7 +51,7 @@ def lazy_group(
     locations: Mapping[str, str], cls: type[LazyGroup] = LazyGroup
 ) -> Callable[[Callable[..., Any]], click.Group]:
     """Make a group of commands that are imported on first use."""
-    return lambda function: click.group(cls=cls, locations=locations)(root_option()(function))
+    return lambda function: click.group(cls=cls, locations=locations)(location_options()(function))
 
 
 def _print_version(ctx: click.Context, _: click.Parameter, is_set: bool) -> None:
@@ -81,7 +81,7 @@ def _print_version(ctx: click.Context, _: click.Parameter, is_set: bool) -> None
     },
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
 )
-@root_option(from_environment=True)
+@location_options(from_environment=True)
 @click.option(
     "--version", is_flag=True, is_eager=True, expose_value=False, callback=_print_version, help="Print the version."
 )
@@ -157,7 +157,15 @@ def archive() -> None:
     """
 
 
-@lazy_group({"copy": "store:copy", "migrate": "store:migrate", "stats": "store:stats", "verify": "store:verify"})
+@lazy_group(
+    {
+        "init": "store:init",
+        "copy": "store:copy",
+        "migrate": "store:migrate",
+        "stats": "store:stats",
+        "verify": "store:verify",
+    }
+)
 def store() -> None:
     """Maintain the store of the sessions: a directory or a database."""
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from everlog.cli import output
-from everlog.cli.options import chosen_root, command
+from everlog.cli.options import chosen_home, command
 
 HIDDEN = "(hidden)"
 
@@ -21,16 +21,16 @@ def show(as_json: bool) -> None:
 
     from everlog.app import load_settings
 
-    root = chosen_root()
-    settings = _without_secrets(msgspec.to_builtins(load_settings(root)))
-    file = root / "config.toml"
+    home = chosen_home()
+    settings = _without_secrets(msgspec.to_builtins(load_settings(home)))
+    file = home / "config.toml"
     tables = tomllib.loads(file.read_text(encoding="utf-8")) if file.exists() else {}
     origins = {key: "default" for key, _ in _flatten(settings)}
     origins |= {key: "file" for key, _ in _flatten(tables) if key in origins}
     origins |= {key: "environment" for key in origins if _variable(key)}
     if as_json:
         path = str(file) if file.exists() else None
-        answer = {"root": str(root), "file": path, "settings": settings, "origins": origins}
+        answer = {"home": str(home), "file": path, "settings": settings, "origins": origins}
         output.print_json(answer)
         return
     rows = []

@@ -1,4 +1,4 @@
-"""`everlog doctor`: check a root and its derived data.
+"""`everlog doctor`: check the home, its settings, the model, and every store.
 
 It changes nothing but the index, which may be updated at any time. The bytes of the logs are
 checked by `everlog sessions verify`.
@@ -10,39 +10,51 @@ import os
 import stat
 import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from everlog.cli import output
-from everlog.cli.options import chosen_foreign, chosen_root, chosen_store, command, open_root
+from everlog.cli.options import chosen_home, chosen_location, command, open_chosen_store
+
+if TYPE_CHECKING:
+    from everlog.interop.locations import Location
+    from everlog.session import Store
+    from everlog.settings import Settings
+
+Checks = dict[str, Callable[[], str]]
 
 
 @command()
 @click.option("--watch", is_flag=True, help="Keep the index up to date until Ctrl-C.")
 def doctor(watch: bool, as_json: bool) -> int:
-    """Check the root, its settings and its index.
+    """Check the home, its settings, the model, and every store.
 
     Updates the index. Exits 1 if a check fails. With --watch it keeps running: whenever any program
     changes a session, the index is updated and the session's id is printed.
     """
-    root = chosen_root()
-    checks: dict[str, Callable[[], str]] = {"versions": _versions}
-    if chosen_store() is not None:
-        checks["database"] = _database
-    else:
-        checks["root"] = lambda: _root(root)
-        if root.is_dir():
-            checks["settings"] = lambda: _settings(root)
-            checks["sessions"] = lambda: _sessions(root)
-            checks |= {"index": _index, "leftovers": _leftovers}
-    if chosen_foreign() is not None:
-        checks["files"] = _files
+    from everlog.app import load_settings, locate
+    from everlog.errors import EverlogError
+
+    home = chosen_home()
+    checks: Checks = {"versions": _versions, "home": partial(_home, home), "settings": partial(_settings, home)}
+    location = ""
+    try:
+        settings = load_settings(home)
+        checks["model"] = partial(_model, settings)
+        main, *further = locate(chosen_location(), home=home)
+        location = main.text
+        checks |= _store_checks(main)
+        for number, other in enumerate(further, 1):
+            checks[f"stores {number}"] = partial(_further, other, home)
+    except EverlogError as error:
+        checks.setdefault("store", partial(_fail, error))
     results = [_run_check(name, check) for name, check in checks.items()]
     failed = [result["name"] for result in results if not result["ok"]]
     if as_json:
-        output.print_json({"root": str(root), "ok": not failed, "checks": results})
+        output.print_json({"home": str(home), "store": location, "ok": not failed, "checks": results})
     else:
         for result in results:
             print(f"{'ok   ' if result['ok'] else 'FAIL '}  {result['name']:9}  {result['detail']}")
@@ -52,6 +64,24 @@ def doctor(watch: bool, as_json: bool) -> int:
     if watch:
         _watch_sessions()
     return 0
+
+
+def _fail(error: Exception) -> str:
+    raise error
+
+
+def _store_checks(location: Location) -> Checks:
+    """Return the checks of the store that the user selected."""
+    if location.kind == "database":
+        return {"store": _database}
+    if location.kind == "foreign":
+        return {"store": _files}
+    directory = location.directory
+    checks: Checks = {"store": partial(_directory, directory)}
+    if directory.is_dir():
+        checks["sessions"] = partial(_sessions, directory)
+        checks |= {"index": _index, "leftovers": _leftovers}
+    return checks
 
 
 def _run_check(name: str, check: Callable[[], str]) -> dict[str, Any]:
@@ -70,7 +100,7 @@ def _watch_sessions() -> None:
 
     from everlog.ports import Watchable
 
-    with open_root() as store:
+    with open_chosen_store() as store:
         watchable = store.port.capability(Watchable)
         if watchable is None:
             raise click.UsageError("this store cannot be watched")
@@ -90,13 +120,22 @@ def _versions() -> str:
     return f"everlog {__version__}, Python {python}, {sqlite}, msgspec {msgspec.__version__}"
 
 
-def _root(root: Path) -> str:
+def _home(home: Path) -> str:
+    from everlog.app import is_default_home
+
+    if is_default_home(home) and not home.exists():
+        return f"{home}: not made yet"
+    return _directory(home)
+
+
+def _directory(root: Path) -> str:
+    """Check that a directory of ours is there, and that others cannot write to it."""
     from everlog.errors import StoreFailedError
 
     try:
         status = os.stat(root)
     except OSError as error:
-        hint = " (everlog sessions new creates it)" if isinstance(error, FileNotFoundError) else ""
+        hint = " (everlog store init makes it)" if isinstance(error, FileNotFoundError) else ""
         raise StoreFailedError(f"{root}: {error.strerror}{hint}") from error
     if not stat.S_ISDIR(status.st_mode):
         raise StoreFailedError(f"{root}: not a directory")
@@ -113,12 +152,22 @@ def _root(root: Path) -> str:
     return f"{root}: mode {mode:04o}"
 
 
-def _settings(root: Path) -> str:
+def _settings(home: Path) -> str:
     from everlog.app import load_settings
 
-    load_settings(root)
-    file = root / "config.toml"
+    load_settings(home)
+    file = home / "config.toml"
     return f"{file}: valid" if file.exists() else "defaults (no config.toml)"
+
+
+def _model(settings: Settings) -> str:
+    """Check that the models of all agents can be used: their names, packages and keys. Nothing is sent."""
+    from everlog.app import provider
+
+    models = {settings.turn.model, *(settings.model_of(agent) for agent in settings.agents)}
+    for model in sorted(models):
+        provider(model, settings)
+    return ", ".join(sorted(models))
 
 
 def _sessions(root: Path) -> str:
@@ -154,19 +203,32 @@ def _sessions(root: Path) -> str:
 
 def _files() -> str:
     """Read the foreign directory, and name the files that are not taken as sessions."""
+    with open_chosen_store() as store:
+        return _describe_files(store)
+
+
+def _further(location: Location, home: Path) -> str:
+    """Read a further store of the settings."""
+    from everlog.app import open_store
+    from everlog.settings import Settings
+
+    with open_store(location.text, home=home, settings=Settings()) as store:
+        return f"{location.directory}: {_describe_files(store)}"
+
+
+def _describe_files(store: Store) -> str:
     from everlog.ports import DirectoryBacked
 
-    with open_root() as store:
-        count = store.list(limit=1).total
-        directories = store.port.capability(DirectoryBacked)
-        skipped = () if directories is None else directories.skipped_files()
+    count = store.list(limit=1).total
+    directories = store.port.capability(DirectoryBacked)
+    skipped = () if directories is None else directories.skipped_files()
     others = "".join(f"; not a session: {file.path} ({file.reason})" for file in skipped)
     return f"{output.plural(count, 'session')}{others}"
 
 
 def _database() -> str:
     """Check that the database can be reached and has tables of this version."""
-    with open_root() as store:
+    with open_chosen_store() as store:
         count = store.list(limit=1).total
         return f"{store.port!r}: {output.plural(count, 'session')}"
 
@@ -174,7 +236,7 @@ def _database() -> str:
 def _index() -> str:
     from everlog.ports import Sweepable
 
-    with open_root() as store:
+    with open_chosen_store() as store:
         sweepable = store.port.capability(Sweepable)
         if sweepable is None:
             return "this store has no index"
@@ -190,7 +252,7 @@ def _leftovers() -> str:
     """List what a crash left in the staging and trash directories: garbage, not damage."""
     from everlog.ports import Sweepable
 
-    with open_root() as store:
+    with open_chosen_store() as store:
         sweepable = store.port.capability(Sweepable)
         paths = [] if sweepable is None else sweepable.leftovers()
     if not paths:

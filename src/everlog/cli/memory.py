@@ -11,11 +11,11 @@ import click
 
 from everlog.cli import output
 from everlog.cli.options import (
-    chosen_root,
+    chosen_home,
     command,
     complete_agent,
     limit_option,
-    open_root,
+    open_chosen_store,
     open_session,
     session_argument,
 )
@@ -51,7 +51,7 @@ def chosen_memory(agent: str, project: str | None, store: Store | None = None) -
 
     from everlog.memory.file_memory import FileMemories
 
-    memories = FileMemories(chosen_root(), store.port if store else None)
+    memories = FileMemories(chosen_home(), store.port if store else None)
     if project is not None:
         return memories.open_project(str(Path(project).expanduser().absolute()))
     return memories.open(agent)
@@ -66,7 +66,7 @@ def show(agent: str, project: str | None, as_json: bool) -> None:
     pending = len(facts)
     notes = [_note_json(file) for file in files]
     if as_json:
-        name = str(memory.path.relative_to(chosen_root()))
+        name = str(memory.path.relative_to(chosen_home()))
         output.print_json({"memory": name, "index": index, "notes": notes, "facts": pending})
         return
     if index.strip():
@@ -101,7 +101,7 @@ def search(words: tuple[str, ...], limit: int, agent: str, project: str | None, 
 
     query = " ".join(words)
     matches = chosen_memory(agent, project).search(query, limit)
-    with open_root() as store, output.progress("indexing new messages") as on_progress:
+    with open_chosen_store() as store, output.progress("indexing new messages") as on_progress:
         criteria: dict[str, Any] = {} if project else {"agent": agent}
         sessions = store.search(query, limit=limit, progress=on_progress, **criteria)
     if as_json:
@@ -204,7 +204,7 @@ def dream(force: bool, dry_run: bool, agent: str, project: str | None, as_json: 
 
     from everlog.wire.responses import DreamResult
 
-    with open_root() as store:
+    with open_chosen_store() as store:
         memory = chosen_memory(agent, project, store)
         if not (force or dry_run):
             settings = store.settings.memory

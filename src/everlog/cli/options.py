@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-_ROOT, _DIALECT, _STORE = "--root", "--dialect", "--store"
+_HOME, _STORE = "--home", "--store"
 _COMPLETED_SESSIONS = 50  # offered
 _TITLE_WIDTH = 60  # columns of a title beside an offered session
 _SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 604800}
@@ -55,36 +55,38 @@ def _location_option(
     return click.option(name, metavar=metavar, expose_value=False, callback=remember, help=help, envvar=envvar)
 
 
-def _check_dialect(value: str) -> str:
-    from everlog.app import FORMATS
-
-    is_known = value in ("native", "auto", *FORMATS)
-    return "" if is_known else f"{value!r} is not one of {', '.join(('native', *FORMATS, 'auto'))}"
-
-
-def _check_store(value: str) -> str:
-    from everlog.app import DATABASE_SCHEMES
-
-    # The value is not quoted, since it may have a password.
-    return "" if value.partition("://")[0] in DATABASE_SCHEMES else "must begin with postgresql://"
-
-
 def _location_options(*, from_environment: bool = False) -> tuple[Callable[[F], F], ...]:
-    root_help = "Use the sessions in DIR (or EVERLOG_ROOT; default ~/.everlog)."
-    dialect_help = "Set the format of DIR: native, claude, cersei, crabtalk, picoclaw, pi, codex, gemini, or auto."
-    store_help = "Use the sessions in a database (or EVERLOG_STORE): postgresql://…"
-    root_variable, store_variable = ("EVERLOG_ROOT", "EVERLOG_STORE") if from_environment else (None, None)
+    home_help = "Use the settings, memory and sessions in DIR (or EVERLOG_HOME; default ~/.everlog)."
+    store_help = "Use the sessions in DIR, FORMAT:DIR or postgresql://… instead (or EVERLOG_STORE)."
+    home_variable, store_variable = ("EVERLOG_HOME", "EVERLOG_STORE") if from_environment else (None, None)
     return (
-        _location_option(_ROOT, "DIR", root_help, envvar=root_variable),
-        _location_option(_DIALECT, "NAME", dialect_help, _check_dialect),
-        _location_option(_STORE, "URL", store_help, _check_store, store_variable),
+        _location_option(_HOME, "DIR", home_help, _check_home, envvar=home_variable),
+        _location_option(_STORE, "LOCATION", store_help, _check_store, store_variable),
     )
 
 
-def root_option(*, from_environment: bool = False) -> Callable[[F], F]:
-    """Add `--root`, `--dialect` and `--store`; of nested commands, the innermost value counts."""
-    root, dialect, store = _location_options(from_environment=from_environment)
-    return lambda command: root(dialect(store(command)))
+def _check_home(value: str) -> str:
+    # Not quoted: it may have a password.
+    is_address = re.match(r"[A-Za-z][A-Za-z0-9+.-]*://", value)
+    return "must be a directory; --store takes an address" if is_address else ""
+
+
+def _check_store(value: str) -> str:
+    from everlog.app import FORMATS
+    from everlog.errors import SettingsError
+    from everlog.interop.locations import parse_location
+
+    try:
+        parse_location(value, FORMATS)
+    except SettingsError as error:
+        return f"{error.message} ({error.hint})" if error.hint else error.message
+    return ""
+
+
+def location_options(*, from_environment: bool = False) -> Callable[[F], F]:
+    """Add `--home` and `--store`; of nested commands, the innermost value counts."""
+    home, store = _location_options(from_environment=from_environment)
+    return lambda command: home(store(command))
 
 
 def command(name: str | None = None) -> Callable[[Callable[..., Any]], click.Command]:
@@ -102,71 +104,28 @@ def command(name: str | None = None) -> Callable[[Callable[..., Any]], click.Com
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 
 
-def chosen_store() -> str | None:
-    """Return the address of a database, if the user selected one."""
-    store: str | None = click.get_current_context().meta.get(_STORE)
-    return store
+def chosen_home() -> Path:
+    """Return our own directory, from the option, the environment or the default."""
+    from everlog.app import default_home
+    from everlog.interop.locations import directory
+
+    return directory(click.get_current_context().meta.get(_HOME) or default_home())
 
 
-def _to_path(value: str) -> Path:
-    from pathlib import Path
-
-    from everlog.errors import SettingsError
-
-    if re.match(r"[A-Za-z][A-Za-z0-9+.-]*://", value):  # not quoted: it may have a password
-        raise SettingsError(
-            "the root must be a directory, not an address",
-            hint="use --store or EVERLOG_STORE for a database: postgresql://…",
-        )
-    path = os.path.expanduser(value)
-    if path.startswith("~"):
-        raise SettingsError(f"{value}: no such home directory", hint="use --root DIR")
-    return Path(path)
-
-
-def chosen_root() -> Path:
-    """Return our own root, from the option, the environment or the default.
-
-    For a foreign store it holds the settings and the derived data.
-    """
-    from everlog.app import DEFAULT_ROOT, is_foreign
-
-    root = _to_path(click.get_current_context().meta.get(_ROOT, DEFAULT_ROOT))
-    if chosen_foreign() is None:
-        return root
-    home = _to_path(os.environ.get("EVERLOG_ROOT") or DEFAULT_ROOT)
-    return _to_path(DEFAULT_ROOT) if home.resolve() == root.resolve() or is_foreign(home) else home
-
-
-def chosen_foreign() -> tuple[Path, str] | None:
-    """Return a foreign directory and its format, if the user selected one."""
-    from everlog.app import DEFAULT_ROOT, is_foreign
-
-    meta = click.get_current_context().meta
-    path, dialect = _to_path(meta.get(_ROOT, DEFAULT_ROOT)), meta.get(_DIALECT)
-    if dialect == "native" or _STORE in meta:
-        return None
-    if dialect is None and not is_foreign(path):
-        return None
-    return path, dialect or "auto"
-
-
-def _chosen_location() -> tuple[str | Path, str, Path]:
-    """Return the location and format of the store that the user selected, and our own root."""
-    home, foreign = chosen_root(), chosen_foreign()
-    location, dialect = foreign or (chosen_store() or home, "native")
-    return location, dialect, home
+def chosen_location() -> str | None:
+    """Return the location of the store by option or environment; None: that of the settings, or the home."""
+    location: str | None = click.get_current_context().meta.get(_STORE)
+    return location
 
 
 @contextmanager
-def open_root() -> Iterator[Store]:
+def open_chosen_store() -> Iterator[Store]:
     """Open the store that the user selected; at the end, warn of what it had to recover."""
     from everlog.app import open_store
 
-    location, dialect, home = _chosen_location()
     with (
         progress("indexing sessions") as on_progress,
-        open_store(location, dialect=dialect, home=home, progress=on_progress) as store,
+        open_store(chosen_location(), home=chosen_home(), progress=on_progress) as store,
     ):
         yield store
         warn_of_reports(store.port)
@@ -184,15 +143,15 @@ def warn_of_reports(port: Port) -> None:
 @contextmanager
 def open_session(name: str) -> Iterator[Session]:
     """Open the selected store and find a session in it."""
-    with open_root() as store:
+    with open_chosen_store() as store:
         yield find_session(store, name)
 
 
 def connect_daemon() -> Client:
-    """Connect to the daemon of the selected root. Raises NotFoundError if none is running."""
+    """Connect to the daemon of the selected home. Raises NotFoundError if none is running."""
     from everlog.client import Client
 
-    return Client.of(chosen_root())
+    return Client.of(chosen_home())
 
 
 def find_session(store: Store, name: str) -> Session:
@@ -241,13 +200,16 @@ def complete_agent(ctx: click.Context, param: click.Parameter, incomplete: str) 
 def _open_existing(ctx: click.Context) -> Iterator[Store | None]:
     """Open the store that the words typed so far select; None if it does not exist."""
     from everlog.app import open_store
+    from everlog.errors import EverlogError
 
     with ctx.scope(cleanup=False):
-        location, dialect, home = _chosen_location()
-    if not isinstance(location, str) and not location.is_dir():
+        location, home = chosen_location(), chosen_home()
+    try:
+        store = open_store(location, home=home)
+    except EverlogError:
         yield None
         return
-    with open_store(location, dialect=dialect, home=home) as store:
+    with store:
         yield store
 
 

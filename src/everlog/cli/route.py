@@ -7,7 +7,7 @@ import sys
 import click
 
 from everlog.cli import output
-from everlog.cli.options import chosen_root, command
+from everlog.cli.options import chosen_home, command
 
 
 @command()
@@ -26,7 +26,7 @@ def route(with_reasons: bool, as_json: bool) -> None:
     from everlog.identity.explain import explain
     from everlog.identity.route import Routing
 
-    for router, inbound, key in read_lines(Routing.of(load_settings(chosen_root()))):
+    for router, inbound, key in read_lines(Routing.of(load_settings(chosen_home()))):
         routed = router.route(inbound, key)
         if not with_reasons:
             output.print_json(routed)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from everlog.cli import output
-from everlog.cli.options import chosen_foreign, chosen_root, chosen_store, command, connect_daemon
+from everlog.cli.options import chosen_home, chosen_location, command, connect_daemon
 
 if TYPE_CHECKING:
     from everlog.daemon.server import RunningDaemon
@@ -25,12 +25,10 @@ _DISPLAYS = ("DISPLAY", "WAYLAND_DISPLAY")  # set where a browser can be opened
 def serve(port: int | None, host: str | None, example: bool, as_json: bool) -> None:
     """Run the daemon with its agents, web page and API.
 
-    By default it listens only on 127.0.0.1. Every request needs the token in run/token of the root.
+    By default it listens only on 127.0.0.1. Every request needs the token in run/token of the home.
     Stop it with Ctrl-C or SIGTERM; it waits for running turns to end. It logs to stderr, one JSON
     object per line.
     """
-    from everlog.settings import StoreSettings
-
     try:
         from everlog.daemon.server import run
     except ModuleNotFoundError as error:
@@ -48,26 +46,24 @@ def serve(port: int | None, host: str | None, example: bool, as_json: bool) -> N
         else:
             _announce(daemon, as_json)
 
-    foreign = chosen_foreign()
-    extra = () if foreign is None else (StoreSettings(str(foreign[0].absolute()), foreign[1]),)
-    run(chosen_root().absolute(), port=port, host=host, store=chosen_store(), stores=extra, on_start=announce)
+    run(chosen_home().absolute(), location=chosen_location(), port=port, host=host, on_start=announce)
 
 
 def _announce(daemon: RunningDaemon, as_json: bool) -> None:
     from everlog.ports import SharedBetweenMachines
 
     settings = daemon.runtime.settings
-    socket = str(daemon.root / "run" / "everlog.sock") if settings.daemon.socket else None
+    socket = str(daemon.home / "run" / "everlog.sock") if settings.daemon.socket else None
     if as_json:
-        answer = {"address": daemon.address, "page": daemon.make_link(), "root": str(daemon.root), "socket": socket}
+        answer = {"address": daemon.address, "page": daemon.make_link(), "home": str(daemon.home), "socket": socket}
         output.print_json(answer)
         sys.stdout.flush()
         return
     rows = [
         ("page", daemon.make_link()),
         ("API", f"{daemon.address}/api (docs at {daemon.address}/docs)"),
-        ("token", str(daemon.root / "run" / "token")),
-        ("root", str(daemon.root)),
+        ("token", str(daemon.home / "run" / "token")),
+        ("home", str(daemon.home)),
         ("model", settings.model_of(daemon.runtime.router.default_agent)),
     ]
     sharing = daemon.runtime.store.sync.port.capability(SharedBetweenMachines)

@@ -11,11 +11,10 @@ import click
 
 from everlog.cli import output
 from everlog.cli.options import (
-    chosen_root,
     command,
     filter_options,
     limit_option,
-    open_root,
+    open_chosen_store,
     open_session,
     session_argument,
     time_option,
@@ -38,10 +37,10 @@ def list_sessions(limit: int, cursor: str | None, as_json: bool, **criteria: Any
     from everlog.app import unrecognised_files
     from everlog.ports import DirectoryBacked
 
-    with open_root() as store:
+    with open_chosen_store() as store:
         page = store.list(limit=limit, cursor=cursor, **criteria)
         directories = store.port.capability(DirectoryBacked)
-        skipped = directories.skipped_files() if directories else () if page else unrecognised_files(chosen_root())
+        skipped = directories.skipped_files() if directories else () if page else unrecognised_files(store)
     if as_json:
         from everlog.log.fold import to_builtins
 
@@ -130,7 +129,7 @@ def browse(ctx: click.Context, as_json: bool) -> int:
         raise click.UsageError("browse needs a terminal; use everlog sessions list instead", ctx)
     from everlog.cli.picker import pick
 
-    with open_root() as store:
+    with open_chosen_store() as store:
         store.list(limit=1)  # if the index is rebuilt, its progress bar is shown now
         picked = pick(store)
         if as_json:
@@ -142,6 +141,6 @@ def browse(ctx: click.Context, as_json: bool) -> int:
         return 0
     from everlog.cli.chat.command import chat
 
-    # As `everlog chat --resume ID` on the same root does.
+    # As `everlog chat --resume ID` on the same home does.
     with chat.make_context("chat", ["--resume", picked], parent=ctx) as chat_context:
         return chat.invoke(chat_context) or 0

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, TypeVar
 import click
 
 from everlog.cli import output
-from everlog.cli.options import command, open_root, open_session, session_argument
+from everlog.cli.options import command, open_chosen_store, open_session, session_argument
 
 if TYPE_CHECKING:
     from everlog.interop.formats.format_types import ExportedFiles
@@ -39,7 +39,7 @@ def import_(paths: tuple[Path, ...], name: str, as_json: bool) -> int:
 
     formats = load_formats() if name == "auto" else load_formats(name)
     files, skipped = find_files(paths, formats)
-    with open_root() as store, output.progress("importing files") as on_progress:
+    with open_chosen_store() as store, output.progress("importing files") as on_progress:
         results = list(import_files(store.port, files, formats, progress=on_progress))
     return _print_results(results, _print_imported, "no files were found", as_json, skipped)
 
@@ -159,7 +159,7 @@ def migrate(directory: Path, as_json: bool) -> int:
     from everlog.stores.file.layout import legacy_files
 
     files = legacy_files(directory)
-    with open_root() as store, output.progress("importing files") as on_progress:
+    with open_chosen_store() as store, output.progress("importing files") as on_progress:
         results = run(store.port, files, progress=on_progress)
     return _print_results(results, _print_migrated, f"no legacy session files in {directory}", as_json)
 

@@ -13,7 +13,7 @@ from everlog.cli import output
 from everlog.cli.options import (
     command,
     find_session,
-    open_root,
+    open_chosen_store,
     open_session,
     optional_session_argument,
     parse_age,
@@ -41,7 +41,7 @@ def verify(session_id: str | None, as_json: bool) -> int:
     from everlog.wire.responses import Damage
 
     skipped: Sequence[SkippedFile] = ()
-    with open_root() as store:
+    with open_chosen_store() as store:
         if session_id is not None:
             session = find_session(store, session_id)
             verified, damage = 1, [Damage.of(session.id, damaged) for damaged in session.verify()]
@@ -169,7 +169,7 @@ def prune(older_than: float, yes: bool, as_json: bool) -> int:
     before = time.time() - older_than
     deleted = failed = 0
     entries: list[dict[str, Any]] = []
-    with open_root() as store, output.progress("pruning") as on_progress:
+    with open_chosen_store() as store, output.progress("pruning") as on_progress:
         idle = [row for row in store.walk() if _is_idle(row.metadata.last_message_at, before)]
         for count, session in enumerate(idle, 1):
             entry = {

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from everlog.cli import output
-from everlog.cli.options import command, filter_options, limit_option, open_root, time_option
+from everlog.cli.options import command, filter_options, limit_option, open_chosen_store, time_option
 
 if TYPE_CHECKING:
     from everlog.ports import Hit
@@ -31,7 +31,7 @@ def search(words: tuple[str, ...], limit: int, as_json: bool, **criteria: Any) -
     Prints the best sessions first, each with its best passages and their seq. Messages added since
     the last search are indexed first.
     """
-    with open_root() as store, output.progress("indexing new messages") as on_progress:
+    with open_chosen_store() as store, output.progress("indexing new messages") as on_progress:
         results = store.search(" ".join(words), limit=limit, progress=on_progress, **criteria)
     if as_json:
         import msgspec

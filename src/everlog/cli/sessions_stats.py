@@ -9,7 +9,14 @@ from typing import TYPE_CHECKING, Any, cast
 import click
 
 from everlog.cli import output
-from everlog.cli.options import command, filter_options, find_session, open_root, optional_session_argument, time_option
+from everlog.cli.options import (
+    command,
+    filter_options,
+    find_session,
+    open_chosen_store,
+    optional_session_argument,
+    time_option,
+)
 from everlog.render.humanize import money, short_number
 
 if TYPE_CHECKING:
@@ -44,7 +51,7 @@ def stats(
 
     if session_id is not None and any(criteria.values()):
         raise click.UsageError("--agent, --sender and --source cannot be combined with an ID")
-    with open_root() as store, output.progress("reading new records") as on_progress:
+    with open_chosen_store() as store, output.progress("reading new records") as on_progress:
         if session_id is None:
             usage = store.usage(since=since, until=until, spenders=CANDIDATES, progress=on_progress, **criteria)
         else:

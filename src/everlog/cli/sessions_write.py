@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from everlog.cli import output
-from everlog.cli.options import command, complete_agent, open_root, open_session, session_argument
+from everlog.cli.options import command, complete_agent, open_chosen_store, open_session, session_argument
 
 if TYPE_CHECKING:
     from everlog.model import Metadata
@@ -48,7 +48,7 @@ def new(as_json: bool, aliases: tuple[str, ...], context: str | None, **fields: 
         return _print_session(session, as_json)
     if aliases:
         arguments["aliases"] = list(aliases)
-    with open_root() as store:
+    with open_chosen_store() as store:
         _print_session(store.create(**arguments).metadata, as_json)
 
 
@@ -66,7 +66,7 @@ def _create_routed(context: str, aliases: tuple[str, ...], fields: dict[str, Any
     del fields["agent"]
     if ctx.get_parameter_source("sender") is not ParameterSource.COMMANDLINE:
         fields["sender"] = inbound.sender_id or fields["sender"]
-    with open_root() as store:
+    with open_chosen_store() as store:
         routed = Router(Routing.of(store.settings)).route(inbound)
         return store.route_to_session(routed, new_chat=True, **fields).metadata
 

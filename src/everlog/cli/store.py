@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from everlog.cli import output
-from everlog.cli.options import chosen_root, chosen_store, command, warn_of_reports
+from everlog.cli.options import chosen_home, chosen_location, command, warn_of_reports
 from everlog.cli.sessions_maintenance import check_sessions, count_problems, format_damage, print_check
 
 if TYPE_CHECKING:
@@ -27,16 +27,26 @@ def migrate(as_json: bool) -> None:
     """
     from everlog.app import migrate_database
 
-    address = chosen_store()
-    before = after = 0
-    if address is not None:
-        before, after = migrate_database(address, home=chosen_root())
+    versions = migrate_database(chosen_location(), home=chosen_home())
+    before, after = versions or (0, 0)
     text = f"the tables have version {after}"
-    if address is None:
+    if versions is None:
         text = "files need no migration"
     elif before != after:
         text += f" now, {before or 'none'} before"
     output.print_answer({"before": before, "after": after}, text, as_json)
+
+
+@command("init")
+def init(as_json: bool) -> None:
+    """Make the store that --store or the settings name: its directory, or its tables.
+
+    Any other command refuses a directory that does not exist. Making a store again changes nothing.
+    """
+    from everlog.app import init_store
+
+    made = init_store(chosen_location(), home=chosen_home())
+    output.print_answer({"store": made}, f"ready: {made}", as_json)
 
 
 # --- copying
@@ -49,24 +59,19 @@ def migrate(as_json: bool) -> None:
 def copy(source: str, target: str, sessions: tuple[str, ...], as_json: bool) -> int:
     """Copy sessions from one store to another, byte for byte.
 
-    SRC and DST are directories or postgresql:// addresses. Every written line is read back and
-    compared. Run it again to continue after an interruption, or to copy what was added since. A
+    SRC and DST are directories or postgresql:// addresses; a missing DST is made. Every written line
+    is read back and compared. Run it again to continue after an interruption, or to copy what was added since. A
     session that differs in DST is refused and left unchanged. Exits 1 if anything was damaged or
     refused.
     """
-    from everlog.app import check_location
     from everlog.errors import EverlogError
     from everlog.interop import store_copy
 
-    for address in (source, target):
-        check_location(address)
     if _normalize_address(source) == _normalize_address(target):
         raise click.UsageError("SRC and DST are the same")
-    if "://" not in source and not os.path.isdir(os.path.expanduser(source)):
-        raise click.UsageError(f"SRC: there is no directory {source}")
     with (
         _open_native_store(source) as source_store,
-        _open_native_store(target) as target_store,
+        _open_native_store(target, create=True) as target_store,
         output.progress("copying") as on_progress,
     ):
         try:
@@ -88,13 +93,13 @@ def _normalize_address(address: str) -> str:
 
 
 @contextmanager
-def _open_native_store(address: str | None = None) -> Iterator[Transferable]:
-    """Open a store by its address, or the one that the user selected."""
+def _open_native_store(location: str | None = None, *, create: bool = False) -> Iterator[Transferable]:
+    """Open a store by its location, or the one that the user selected."""
     from everlog.app import open_transferable
 
-    location = address or chosen_store() or str(chosen_root())
     with output.progress("indexing sessions") as on_progress:
-        opened = open_transferable(location, home=chosen_root(), progress=on_progress)
+        location = location or chosen_location()
+        opened = open_transferable(location, home=chosen_home(), create=create, progress=on_progress)
         try:
             yield opened
         finally:

@@ -33,7 +33,7 @@ TURN_SECONDS = 3600.0
 
 
 class Client:
-    """A client of one root's daemon. Not thread-safe."""
+    """A client of one home's daemon. Not thread-safe."""
 
     def __init__(self, address: str, token: str, *, timeout: float = CALL_SECONDS) -> None:
         import httpx2  # noqa: PLC0415 - takes 100 ms, and the types alone do not need it
@@ -51,17 +51,17 @@ class Client:
         )
 
     @classmethod
-    def of(cls, root: Path) -> Self:
-        """Connect to the running daemon of a root. Raises NotFoundError if none is running."""
-        no_daemon = NotFoundError(f"no daemon is running for {root}", hint="start one: everlog serve")
+    def of(cls, home: Path) -> Self:
+        """Connect to the running daemon of a home. Raises NotFoundError if none is running."""
+        no_daemon = NotFoundError(f"no daemon is running for {home}", hint="start one: everlog serve")
         try:
-            if not _is_locked(root / "run" / "daemon.lock"):
+            if not _is_locked(home / "run" / "daemon.lock"):
                 raise no_daemon  # another program at a dead daemon's address must not get the token
-            client = cls(_read_line(root / "run" / "address"), _read_line(root / "run" / "token"))
+            client = cls(_read_line(home / "run" / "address"), _read_line(home / "run" / "token"))
         except FileNotFoundError:
             raise no_daemon from None
         except (OSError, ValueError) as error:
-            raise SettingsError(f"{root / 'run'} cannot be used: {error}") from error
+            raise SettingsError(f"{home / 'run'} cannot be used: {error}") from error
         try:
             client.health()
         except StoreFailedError as error:

@@ -1,1 +1,1 @@
-"""The daemon of a root: the HTTP API, the event stream, the web page and CrabTalk's socket."""
+"""The daemon of a home: the HTTP API, the event stream, the web page and CrabTalk's socket."""

@@ -1,4 +1,4 @@
-"""`{root}/run`: the token, the address and the lock of a root's one daemon.
+"""`{home}/run`: the token, the address and the lock of a home's one daemon.
 
     token         required by every request; created once, survives restarts, 0600
     address       where the daemon listens; exists only while one runs, or after a crash
@@ -28,11 +28,11 @@ CLAIM_SECONDS = 0.2  # a client that checks for a running daemon holds the lock 
 class RunDirectory:
     """The run directory, open while the daemon runs."""
 
-    def __init__(self, root: Path) -> None:
-        self.path = root / "run"
+    def __init__(self, home: Path) -> None:
+        self.path = home / "run"
         with disk.map_errors(f"opening {self.path}"):
-            root.mkdir(mode=0o700, parents=True, exist_ok=True)
-            _check_owner(root, os.stat(root))
+            home.mkdir(mode=0o700, parents=True, exist_ok=True)
+            _check_owner(home, os.stat(home))
             with suppress(FileExistsError):
                 os.mkdir(self.path, 0o700)
             self._directory = disk.open_directory(str(self.path))
@@ -45,11 +45,11 @@ class RunDirectory:
         self._lock: int | None = None
 
     def claim(self) -> None:
-        """Lock the root for this daemon. Raises SessionBusyError with the other's address."""
+        """Lock the home for this daemon. Raises SessionBusyError with the other's address."""
         with disk.map_errors(f"opening {self.path / LOCK}"):
             descriptor = disk.open_file(LOCK, os.O_RDWR | os.O_CREAT, self._directory)
         try:
-            disk.lock(descriptor, CLAIM_SECONDS, "the root")
+            disk.lock(descriptor, CLAIM_SECONDS, "the home")
         except SessionBusyError as error:
             os.close(descriptor)
             address = self.address() or "an unknown address"
@@ -126,5 +126,5 @@ def file_stamp(path: str | Path, directory: int | None = None) -> tuple[int, ...
 def _check_owner(path: Path, status: os.stat_result) -> None:
     if status.st_uid != os.geteuid():
         raise StoreFailedError(
-            f"{path} belongs to another user (uid {status.st_uid})", hint="choose a directory that you own with --root"
+            f"{path} belongs to another user (uid {status.st_uid})", hint="choose a directory that you own with --home"
         )

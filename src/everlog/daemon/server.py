@@ -1,6 +1,6 @@
-"""`everlog serve`: the lifecycle of a root's daemon.
+"""`everlog serve`: the lifecycle of a home's daemon.
 
-start   lock the root, bind the address, open the runtime and recover from a crash, then serve
+start   lock the home, bind the address, open the runtime and recover from a crash, then serve
 run     poll config.toml once a second; an invalid one changes nothing
 stop    on SIGTERM or SIGINT: disconnect clients, let turns finish or cancel and record them,
         close the store, remove the address
@@ -15,14 +15,13 @@ import signal
 import socket
 import ssl
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import AsyncExitStack, contextmanager, suppress
 from functools import partial
 from pathlib import Path
 
 import msgspec
 import uvicorn
-from msgspec.structs import replace
 
 from everlog.app import load_settings, open_runtime
 from everlog.daemon import http_app, json_log
@@ -38,7 +37,7 @@ from everlog.errors import SettingsError
 from everlog.runtime.background_task import BackgroundTask
 from everlog.runtime.run import RecoveredSession
 from everlog.runtime.runtime import Runtime
-from everlog.settings import DaemonSettings, StoreSettings
+from everlog.settings import DaemonSettings
 
 SWITCH_SECONDS = 0.0005  # thread switch interval: the event loop waits less for busy threads
 CONFIG_POLL_SECONDS = 1.0
@@ -49,34 +48,31 @@ class RunningDaemon(msgspec.Struct, frozen=True):
     """A daemon that accepts requests."""
 
     address: str  # http://127.0.0.1:8642
-    root: Path
+    home: Path
     make_link: Callable[[], str]  # creates a one-time link to the page
     runtime: Runtime
 
 
 async def serve(
-    root: Path,
+    home: Path,
     *,
+    location: str | None = None,
     port: int | None = None,
     host: str | None = None,
-    store: str | None = None,
-    stores: Sequence[StoreSettings] = (),
     on_start: Callable[[RunningDaemon], None] = lambda served: None,
 ) -> None:
-    """Run the daemon of a root until it is stopped; port and host override the settings.
+    """Run the daemon of a home until it is stopped; port and host override the settings.
 
-    `store` is the address of a database with the sessions; `stores` are foreign directories in
-    addition to those in the settings. Raises SessionBusyError if a daemon is already running for
-    the root, SettingsError if it cannot listen on the address.
+    `location` is that of the store, if it is not the one of the settings. Raises SessionBusyError if
+    a daemon is already running for the home, SettingsError if it cannot listen on the address.
     """
-    settings = load_settings(root)
-    settings = replace(settings, stores=(*settings.stores, *stores))
+    settings = load_settings(home)
     daemon = settings.daemon
     host = daemon.host if host is None else host
     _check_host(host, daemon)
     stop = asyncio.Event()
     async with AsyncExitStack() as stack:
-        run_directory = RunDirectory(root)
+        run_directory = RunDirectory(home)
         stack.callback(run_directory.close)
         run_directory.claim()
         run_directory.ensure_token()
@@ -85,7 +81,7 @@ async def serve(
         sys.setswitchinterval(SWITCH_SECONDS)
         _handle_signals(stop.set)
 
-        runtime = open_runtime(root, store=store, settings=settings)
+        runtime = open_runtime(location, home=home, settings=settings)
         stack.push_async_callback(runtime.store.close)
         runtime.listeners.append(json_log.log_run_event)
         runtime.takeover.on_takeover = _log_recovery
@@ -108,7 +104,7 @@ async def serve(
         guard = Guard(app, credentials, lambda: runtime.settings.daemon, port=int(number), limiter=limiter, host=name)
         server = _Server(_server_config(guard, daemon))
         server_task = asyncio.create_task(server.serve(sockets=[server_socket]))
-        config_watcher = _watch_config(root, runtime)
+        config_watcher = _watch_config(home, runtime)
         config_watcher.start()
         try:
             if daemon.socket:
@@ -121,8 +117,8 @@ async def serve(
                     return
                 await asyncio.sleep(0.005)
             run_directory.announce(address)
-            log_event("daemon_start", address=address, root=str(root), pid=os.getpid())
-            on_start(RunningDaemon(address, root, make_link, runtime))
+            log_event("daemon_start", address=address, home=str(home), pid=os.getpid())
+            on_start(RunningDaemon(address, home, make_link, runtime))
             stop_task = asyncio.ensure_future(stop.wait())
             await asyncio.wait({server_task, stop_task}, return_when=asyncio.FIRST_COMPLETED)
             stop_task.cancel()
@@ -140,19 +136,18 @@ async def serve(
 
 
 def run(
-    root: Path,
+    home: Path,
     *,
+    location: str | None = None,
     port: int | None = None,
     host: str | None = None,
-    store: str | None = None,
-    stores: Sequence[StoreSettings] = (),
     on_start: Callable[[RunningDaemon], None] = lambda served: None,
 ) -> None:
     """Run `serve` as a program, on uvloop."""
     import uvloop  # noqa: PLC0415 - not available on every platform
 
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        coroutine = serve(root, port=port, host=host, store=store, stores=stores, on_start=on_start)
+        coroutine = serve(home, location=location, port=port, host=host, on_start=on_start)
         runner.run(coroutine)
 
 
@@ -247,9 +242,9 @@ def _address(server_socket: socket.socket, host: str, *, secure: bool) -> str:
     return f"{'https' if secure else 'http'}://{name}:{server_socket.getsockname()[1]}"
 
 
-def _watch_config(root: Path, runtime: Runtime) -> BackgroundTask:
+def _watch_config(home: Path, runtime: Runtime) -> BackgroundTask:
     """Return the task that reloads config.toml when it changes; an invalid one changes nothing."""
-    file = root / "config.toml"
+    file = home / "config.toml"
     last_stamp = file_stamp(file)
 
     async def reload_if_changed() -> None:
@@ -257,7 +252,7 @@ def _watch_config(root: Path, runtime: Runtime) -> BackgroundTask:
         stamp = file_stamp(file)
         if stamp != last_stamp:
             last_stamp = stamp
-            await runtime.reload(load_settings(root))
+            await runtime.reload(load_settings(home))
             log_event("reload")
 
     return BackgroundTask(

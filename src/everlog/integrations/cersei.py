@@ -16,7 +16,7 @@ from typing import Any, Literal, Self
 import msgspec
 from msgspec.structs import replace
 
-from everlog.app import DEFAULT_ROOT, open_store
+from everlog.app import open_store
 from everlog.errors import FormatError, InvalidIdError, NotFoundError
 from everlog.ids import TimestampSource, UuidGenerator
 from everlog.interop.foreign.foreign_store import ForeignStore
@@ -54,12 +54,12 @@ class MemoryManager:
         project_root: str | os.PathLike[str],
         *,
         sessions_dir: str | os.PathLike[str] | None = None,
-        home: str | os.PathLike[str] = DEFAULT_ROOT,
+        home: str | os.PathLike[str] | None = None,
     ) -> None:
         self.project_root = Path(project_root).expanduser().resolve()
         self.sessions_dir = self._find_directory(sessions_dir)
         self.sessions_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
-        self._store: Store = open_store(self.sessions_dir, dialect="auto", home=home)
+        self._store: Store = open_store(f"auto:{self.sessions_dir}", home=home)
         foreign = self._store.port.capability(ForeignStore)
         assert foreign is not None
         self._foreign = foreign

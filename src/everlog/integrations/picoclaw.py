@@ -15,7 +15,7 @@ from typing import Any, Self
 
 from msgspec.structs import replace
 
-from everlog.app import DEFAULT_ROOT, open_store
+from everlog.app import open_store
 from everlog.errors import ConflictError, FormatError, InvalidIdError, NotFoundError
 from everlog.identity.key import main_alias, main_key
 from everlog.ids import TimestampSource
@@ -36,10 +36,10 @@ MessageLike = Message | Mapping[str, Any]  # a Message, or an object of PicoClaw
 class SessionStore:
     """The sessions of one directory, by their keys."""
 
-    def __init__(self, directory: str | os.PathLike[str], *, home: str | os.PathLike[str] = DEFAULT_ROOT) -> None:
+    def __init__(self, directory: str | os.PathLike[str], *, home: str | os.PathLike[str] | None = None) -> None:
         path = Path(directory).expanduser()
         path.mkdir(mode=0o700, parents=True, exist_ok=True)
-        self._store = open_store(path, dialect="picoclaw", home=home)
+        self._store = open_store(f"picoclaw:{path}", home=home)
         foreign = self._store.port.capability(ForeignStore)
         assert foreign is not None
         self._foreign = foreign

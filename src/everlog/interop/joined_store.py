@@ -1,7 +1,8 @@
-"""The joined store: a native store and foreign stores, used as one.
+"""The joined store: the store and further ones beside it, used as one.
 
-New sessions are created in the native store. Every other operation goes to the store that has the
-session; of several with the same id, to the first. The others are named among the skipped files.
+New sessions are created in the store. Every other operation goes to the one that has the session; of
+several with the same id, to the first. The others are named among the skipped files. Nothing is
+written to a further store in mode "read".
 """
 
 from __future__ import annotations
@@ -11,7 +12,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from heapq import merge
 from itertools import islice, takewhile
 from operator import itemgetter
-from typing import Any, TypeVar, cast
+from pathlib import Path
+from typing import Any, NamedTuple, TypeVar, cast
 
 from msgspec.structs import replace
 
@@ -41,26 +43,35 @@ from everlog.ports.listing import cursor_of, parse_cursor, sort_key
 T = TypeVar("T")
 
 
-class JoinedStore(Reporting, Reclaimable, DirectoryBacked):
-    """The store port on a native store and several foreign ones."""
+class FurtherStore(NamedTuple):
+    """A store beside the main one."""
 
-    def __init__(self, native: Store, foreign: Sequence[ForeignStore]) -> None:
-        self.native = native
-        self._foreign = tuple(foreign)
-        self._owners: dict[str, Store] = {}  # session → the foreign store that has it
+    store: Store
+    directory: Path
+    is_writable: bool
+
+
+class JoinedStore(Reporting, Reclaimable, DirectoryBacked):
+    """The store port on a main store and several further ones."""
+
+    def __init__(self, main: Store, further: Sequence[FurtherStore]) -> None:
+        self.main = main
+        self._further = tuple(entry.store for entry in further)
+        self._foreign = tuple(store for store in self._further if isinstance(store, ForeignStore))
+        self._read_only = {id(entry.store): entry.directory for entry in further if not entry.is_writable}
+        self._owners: dict[str, Store] = {}  # session → the further store that has it
         self._failures: deque[str] = deque(maxlen=100)
 
     @property
     def reports(self) -> list[str]:
-        """Reports of all stores, and failures of foreign ones."""
-        native = self.native.capability(Reporting)
-        reporting = (*(() if native is None else (native,)), *self._foreign)
-        return [*self._failures, *(report for store in reporting for report in store.reports)]
+        """Reports of all stores, and failures of further ones."""
+        reporting = (store.capability(Reporting) for store in (self.main, *self._further))
+        return [*self._failures, *(report for store in reporting if store is not None for report in store.reports)]
 
     def skipped_files(self) -> Sequence[SkippedFile]:
-        """Return the files of all foreign directories that are not taken as sessions."""
+        """Return the files of all further directories that are not taken as sessions."""
         skipped: list[SkippedFile] = []
-        owners: dict[str, ForeignStore] = {}
+        owners: dict[str, Path] = {}
         for store in self._foreign:
             try:
                 skipped += [SkippedFile(str(store.root / file.path), file.reason) for file in store.skipped_files()]
@@ -69,53 +80,65 @@ class JoinedStore(Reporting, Reclaimable, DirectoryBacked):
                 skipped.append(SkippedFile(f"{store.root}/", str(error)))
                 continue
             for session, path in transcripts.items():
-                owner = owners.setdefault(session, store)
-                if owner is not store:
-                    reason = f"{owner.root} has a session with this id: open {store.root} by itself, or import it"
+                owner = owners.setdefault(session, store.root)
+                if owner != store.root:
+                    reason = f"{owner} has a session with this id: open {store.root} by itself, or import it"
                     skipped.append(SkippedFile(str(store.root / path), reason))
         return skipped
 
     def capability(self, kind: type[T]) -> T | None:
-        """Return the joined store for what it does itself, else what the native store has."""
-        return cast("T", self) if kind in type(self).__mro__ else self.native.capability(kind)
+        """Return the joined store for what it does itself, else what the main store has."""
+        return cast("T", self) if kind in type(self).__mro__ else self.main.capability(kind)
 
     def _owner_of(self, session: str) -> Store:
         owner = self._owners.get(session)
         if owner is None:
-            owner = self.native if is_ulid(session) else self._find(session)[0]
-            if owner is not self.native:
+            is_main = is_ulid(session) and len(self._foreign) == len(self._further)  # no other has such ids
+            owner = self.main if is_main else self._find(session)[0]
+            if owner is not self.main:
                 self._owners[session] = owner
+        return owner
+
+    def _writable(self, session: str) -> Store:
+        """Return the store that has a session; UnsupportedError if nothing may be written to it."""
+        owner = self._owner_of(session)
+        directory = self._read_only.get(id(owner))
+        if directory is not None:
+            raise UnsupportedError(
+                f"session {session} is in {directory}, which is only read here",
+                hint='set mode = "write" for it in [[stores]], import the session, or open it as the store: --store',
+            )
         return owner
 
     def _find(self, name: str, *, prefix: bool = False) -> tuple[Store, str]:
         """Return the store that has a session with this name, and the session's id."""
         failures: list[EverlogError] = []
-        for store in (self.native, *self._foreign):
+        for store in (self.main, *self._further):
             try:
                 return store, store.resolve(name, prefix=prefix)
             except (NotFoundError, InvalidIdError) as error:
                 failures.append(error)
             except StoreFailedError as error:
-                if store is self.native:
+                if store is self.main:
                     raise
                 failures.append(error)
         # That a foreign directory cannot be read matters, unless another one could be searched.
         by_relevance = (NotFoundError, StoreFailedError, InvalidIdError)
-        native, *foreign = failures
-        found_missing = min(foreign, key=lambda error: by_relevance.index(type(error)))
-        raise native if isinstance(found_missing, InvalidIdError) else found_missing
+        main, *further = failures
+        found_missing = min(further, key=lambda error: by_relevance.index(type(error)))
+        raise main if isinstance(found_missing, InvalidIdError) else found_missing
 
-    # --- the native store only
+    # --- the main store only
 
     def create(
         self, facts: Mapping[str, Any] | None = None, *, unless_held: bool = False, at: int | None = None
     ) -> Metadata:
-        """Create an empty session in the native store."""
-        return self.native.create(facts, unless_held=unless_held, at=at)
+        """Create an empty session in the main store."""
+        return self.main.create(facts, unless_held=unless_held, at=at)
 
     def chats(self, thread: str) -> Chats | None:
-        """Return the chats of a key or pair in the native store: routing uses no other."""
-        return self.native.chats(thread)
+        """Return the chats of a key or pair in the main store: routing uses no other."""
+        return self.main.chats(thread)
 
     # --- the store that has the session
 
@@ -129,7 +152,7 @@ class JoinedStore(Reporting, Reclaimable, DirectoryBacked):
         lease: Lease | None = None,
     ) -> list[AnyRecord]:
         """Append records. Durable on return."""
-        store = self._owner_of(session)
+        store = self._writable(session)
         return store.append(session, records, expected_seq=expected_seq, no_marker_after=no_marker_after, lease=lease)
 
     def read(self, session: str, *, after: int = 0, limit: int | None = None) -> Iterator[Entry]:
@@ -146,29 +169,29 @@ class JoinedStore(Reporting, Reclaimable, DirectoryBacked):
 
     def update(self, session: str, changes: Mapping[str, Any], *, unless_held: bool = False) -> Metadata:
         """Change metadata."""
-        return self._owner_of(session).update(session, changes, unless_held=unless_held)
+        return self._writable(session).update(session, changes, unless_held=unless_held)
 
     def resume(self, session: str) -> Metadata:
         """Make a session the current chat."""
-        return self._owner_of(session).resume(session)
+        return self._writable(session).resume(session)
 
     def promote(self, session: str, to: str, *, seq: int) -> bool:
         """Record that another session takes over this one's history."""
-        return self._owner_of(session).promote(session, to, seq=seq)
+        return self._writable(session).promote(session, to, seq=seq)
 
     def delete(self, session: str) -> int:
         """Delete a session and return how many parts it had."""
-        parts = self._owner_of(session).delete(session)
+        parts = self._writable(session).delete(session)
         self._owners.pop(session, None)
         return parts
 
     def lease(self, session: str) -> Lease:
         """Acquire the turn lease."""
-        return self._owner_of(session).lease(session)
+        return self._writable(session).lease(session)
 
     def fork(self, session: str, at: int | None = None) -> Metadata:
         """Create a session with the records up to a seq."""
-        return self._owner_of(session).fork(session, at)
+        return self._writable(session).fork(session, at)
 
     def parts(self, session: str) -> tuple[Part, ...]:
         """Return the files of a session."""
@@ -180,21 +203,21 @@ class JoinedStore(Reporting, Reclaimable, DirectoryBacked):
 
     def reclaim(self, session: str) -> int:
         """Reclaim the space of deleted content and return the bytes freed."""
-        reclaimable = self._owner_of(session).capability(Reclaimable)
+        reclaimable = self._writable(session).capability(Reclaimable)
         if reclaimable is None:
             raise UnsupportedError("a native session has nothing to reclaim")
         return reclaimable.reclaim(session)
 
     def repair(self, session: str) -> tuple[str, ...]:
         """Repair what can be repaired, and describe it."""
-        return self._owner_of(session).repair(session)
+        return self._writable(session).repair(session)
 
     # --- all stores
 
     def resolve(self, name: str, *, prefix: bool = False) -> str:
         """Return the session id for a name, from the first store that has it."""
         store, session = self._find(name, prefix=prefix)
-        if store is not self.native:
+        if store is not self.main:
             self._owners[session] = store
         return session
 
@@ -210,7 +233,7 @@ class JoinedStore(Reporting, Reclaimable, DirectoryBacked):
 
         def list_store(store: Store) -> tuple[Store, Page]:
             store_cursor = cursor
-            if store is self.native and cursor is not None and order == "created":
+            if not isinstance(store, ForeignStore) and cursor is not None and order == "created":
                 store_cursor = _created_cursor(cursor)
             return store, store.list(criteria, limit=limit, cursor=store_cursor, order=order)
 
@@ -224,7 +247,7 @@ class JoinedStore(Reporting, Reclaimable, DirectoryBacked):
 
     def _is_shadowed(self, session: str, store: Store) -> bool:
         """Return whether an earlier store has a session with the same id."""
-        if store is self.native:
+        if store is self.main:
             return False
         earlier = takewhile(lambda foreign: foreign is not store, self._foreign)
         return any(other.was_listed(session) for other in earlier)
@@ -268,9 +291,9 @@ class JoinedStore(Reporting, Reclaimable, DirectoryBacked):
         return usage_query.merge_reports(answers, spenders)
 
     def _call_all(self, call: Callable[[Store], T]) -> Sequence[T]:
-        """Call all stores and return their answers. A foreign store that fails is left out."""
-        answers = [call(self.native)]
-        for store in self._foreign:
+        """Call all stores and return their answers. A further store that fails is left out."""
+        answers = [call(self.main)]
+        for store in self._further:
             try:
                 answers.append(call(store))
             except (StoreFailedError, NotFoundError) as error:
@@ -279,7 +302,7 @@ class JoinedStore(Reporting, Reclaimable, DirectoryBacked):
 
     def close(self) -> None:
         """Close all stores."""
-        for store in (*self._foreign, self.native):
+        for store in (*self._further, self.main):
             store.close()
 
 

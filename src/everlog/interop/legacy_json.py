@@ -12,12 +12,15 @@ import os
 from collections.abc import Mapping, Sequence
 from hashlib import sha256
 from pathlib import Path
+from typing import cast
 
+from everlog.errors import FormatError, StoreFailedError, StoreFullError
 from everlog.ids import timestamp, ulid_at
-from everlog.interop.formats.picoclaw.messages import Document, write_document
+from everlog.interop.formats.picoclaw.messages import Document, NotASessionError, write_document
+from everlog.interop.legacy_import import migrate, read_file
 from everlog.log.fold import MetadataFold, apply_changes, fold
 from everlog.model import AnyRecord, Metadata
-from everlog.ports import Reporting
+from everlog.ports import Reporting, Store
 from everlog.settings import Settings
 from everlog.stores.file import disk
 from everlog.stores.in_memory import InMemoryStore
@@ -108,3 +111,30 @@ def _replace_file(file: Path, data: bytes) -> None:
     flags = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
     with disk.map_errors(f"writing {file.name}"), disk.OpenDescriptor(os.open(file.parent, flags)) as folder:
         disk.replace_small_file(file.name, data, folder, durable=True)
+
+
+def adopt_files(port: Store, files: Sequence[Path], settings: Settings) -> Store:
+    """Import legacy files into a store; if it cannot be written, return a store on those files."""
+    documents = {}
+    reporting = port.capability(Reporting)
+    reports: list[str] = [] if reporting is None else cast("list[str]", reporting.reports)
+    for file in files:
+        try:
+            document = read_file(file)
+            if document.is_certain:  # what only looks like one is left alone
+                documents[file] = document
+        except NotASessionError:
+            continue
+        except (FormatError, OSError) as error:
+            reports.append(f"{file.name} was not imported: {error}")
+    try:
+        for result in migrate(port, list(documents)):
+            if result.problem:
+                reports.append(f"{Path(result.path).name} was not imported: {result.problem}")
+        return port
+    except (StoreFullError, StoreFailedError) as error:
+        port.close()
+        remaining = {file: document for file, document in documents.items() if file.exists()}
+        legacy = LegacyStore(files[0].parent, remaining, settings)
+        legacy.reports.append(f"old files are used in place: {error.message}")
+        return legacy

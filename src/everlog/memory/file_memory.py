@@ -1,4 +1,4 @@
-"""Memory in files: the four verbs of `ports.Memory` on the directories below one root.
+"""Memory in files: the four verbs of `ports.Memory` on the directories below one home.
 
     memory/AGENT/               the memory of an agent
     memory/projects/KEY/        the memory of a project, if one was created for its directory
@@ -48,12 +48,12 @@ class ThreadCall(Protocol):
     def __call__(self, function: Callable[[], T], /) -> Coroutine[Any, Any, T]: ...
 
 
-def memory_path(root: Path, *, agent: str = "", project: str = "") -> Path:
+def memory_path(home: Path, *, agent: str = "", project: str = "") -> Path:
     """Return the directory of an agent's or a project's memory; InvalidIdError for a bad name."""
     name = project or agent
     if not re.fullmatch(r"[\w\-][\w\-.@+=]{0,199}", name) or (not project and agent == "projects"):
         raise InvalidIdError(f"{name[:80]!r} cannot be the name of a memory")
-    return root / "memory" / "projects" / project if project else root / "memory" / agent
+    return home / "memory" / "projects" / project if project else home / "memory" / agent
 
 
 def project_key(directory: str) -> str:
@@ -68,9 +68,9 @@ def project_key(directory: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class FileMemories:
-    """The memories below one root directory."""
+    """The memories below one home directory."""
 
-    root: Path
+    home: Path
     store: Store | None = None  # has the sessions
     count_tokens: TokenCounter = estimate_text
     clock: Callable[[], float] = time.time
@@ -84,7 +84,7 @@ class FileMemories:
         """
         project = self._project_around(cwd)
         try:
-            return FileMemory(self, memory_path(self.root, agent=agent), agent=agent, project=project)
+            return FileMemory(self, memory_path(self.home, agent=agent), agent=agent, project=project)
         except InvalidIdError:
             if project is None:
                 raise
@@ -96,7 +96,7 @@ class FileMemories:
 
     def agents(self) -> list[str]:
         """Return the agents that have a memory."""
-        folder = self.root / "memory"
+        folder = self.home / "memory"
         entries = list(folder.iterdir()) if folder.is_dir() else []
         return sorted(
             entry.name
@@ -111,7 +111,7 @@ class FileMemories:
         return next((FileMemory(self, path) for path in around if path.is_dir()), None)
 
     def _project_path(self, directory: str) -> Path:
-        return memory_path(self.root, project=project_key(directory))
+        return memory_path(self.home, project=project_key(directory))
 
 
 class FileMemory(MemoryDirectory):
@@ -126,7 +126,7 @@ class FileMemory(MemoryDirectory):
         """
         super().__init__(path, home.clock, home.lock_seconds)
         self.dream_state = DreamStateFiles(path, home.clock)
-        self._home = home
+        self._memories = home
         self._agent = agent
         self._readable = (self, project) if project else (self,)
 
@@ -135,8 +135,8 @@ class FileMemory(MemoryDirectory):
 
     @property
     def _store(self) -> Store:
-        assert self._home.store is not None, "this memory was opened without a store"
-        return self._home.store
+        assert self._memories.store is not None, "this memory was opened without a store"
+        return self._memories.store
 
     # --- recall
 
@@ -146,7 +146,7 @@ class FileMemory(MemoryDirectory):
         for memory in self._readable:
             with _reported("cannot read the memory", on_problem):
                 if text := quote_as_data(memory.truncated_index().strip(), Origin.MEMORY_INDEX):
-                    indexes.append(f"[{memory.path.relative_to(self._home.root)}/{INDEX_FILE}]\n{text}")
+                    indexes.append(f"[{memory.path.relative_to(self._memories.home)}/{INDEX_FILE}]\n{text}")
         return "\n\n".join(indexes)
 
     def recall(self, query: RecallQuery, on_problem: ProblemCallback | None = None) -> str:
@@ -162,13 +162,13 @@ class FileMemory(MemoryDirectory):
             notes = recall.find_notes(files, query)
         with _reported("recall failed", on_problem):
             passages = recall.find_passages(self._store, query, self._agent, self._clock())
-        return recall.format_recall(notes, passages, query, self._home.count_tokens)
+        return recall.format_recall(notes, passages, query, self._memories.count_tokens)
 
     # --- extract
 
     async def extract(self, session: str, ask: Ask | None = None, *, force: bool = False) -> ExtractionResult:
         """Extract facts from a session if its gates are open, or always with `force`."""
-        call = self._home.call
+        call = self._memories.call
         verdict, state, messages = await call(
             lambda: extraction.read_session(self._store, session, self.extraction_state, force=force)
         )
@@ -198,7 +198,7 @@ class FileMemory(MemoryDirectory):
         """Consolidate under the lock; SessionBusyError if another dream is running."""
         if dry_run:
             return await self._plan_dream(ask)
-        call = self._home.call
+        call = self._memories.call
         await call(self.dream_state.acquire)
         try:
             plan = await self._plan_dream(ask)
@@ -213,7 +213,7 @@ class FileMemory(MemoryDirectory):
             await call(self.dream_state.release)
 
     async def _plan_dream(self, ask: Ask | None) -> DreamPlan:
-        call = self._home.call
+        call = self._memories.call
         files = await call(self.files)
         since = last_run(self.dream_state.state, self._clock()) or 0
         summaries = await call(partial(self._read_summaries, since))

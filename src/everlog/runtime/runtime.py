@@ -71,7 +71,7 @@ class Runtime:
         tools: Iterable[Function] = (),
         hooks: Iterable[object] = (),
         recall: Recall | None = None,
-        root: Path | None = None,
+        home: Path | None = None,
         job_states: Mapping[str, JobState] | None = None,
         save: SaveStates = lambda _: None,
         clock: Callable[[], float] = time.time,
@@ -80,7 +80,7 @@ class Runtime:
         """Set up a runtime; nothing runs before `start`. Raises `SettingsError`.
 
         Every agent gets `tools`, `hooks`, `recall` and the toolsets that `toolsets` makes from the
-        settings. `root` is the directory of agent memory; without it agents have no memory.
+        settings. `home` is the directory of agent memory; without it agents have no memory.
         `job_states` are the saved states of cron jobs and `save` stores new ones, unless the store
         shares them between machines. `kind` is the name of the store in health reports.
         """
@@ -108,9 +108,9 @@ class Runtime:
         self.listeners += [self._index_worker.on_event, self.integrity_check.on_event]
         self.memories: FileMemories | None = None
         self.memory: MemoryHook | None = None
-        if root is not None:
+        if home is not None:
             self.memories = FileMemories(
-                root,
+                home,
                 store.sync.port,
                 count_tokens=store.sync.count,
                 clock=clock,

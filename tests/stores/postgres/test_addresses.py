@@ -151,7 +151,7 @@ def test_such_an_address_is_refused_on_the_command_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("EVERLOG_ROOT", str(tmp_path / "root"))
+    monkeypatch.setenv("EVERLOG_HOME", str(tmp_path / "root"))
     (tmp_path / "there").mkdir()
     for command in (
         ("store", "copy", WORDS, "there"),
@@ -167,16 +167,15 @@ def test_such_an_address_is_refused_on_the_command_line(
     assert [one.name for one in tmp_path.iterdir()] == ["there"]
 
 
-def test_directories_of_others_beside_a_database_are_refused_and_do_not_hinder_moving(
-    server: Server, tmp_path: Path
-) -> None:
+def test_directories_of_others_stand_beside_a_database_and_do_not_hinder_moving(server: Server, tmp_path: Path) -> None:
     theirs = tmp_path / "theirs"
     theirs.mkdir()
-    (tmp_path / "config.toml").write_text(f'[[stores]]\npath = "{theirs}"\n', encoding="utf-8")
-    with pytest.raises(SettingsError, match="stores") as raised:
-        open_store(server.url, home=tmp_path)
-    assert "config.toml" in raised.value.hint
-    with pytest.raises(SettingsError, match="stores"):
-        open_runtime(tmp_path, store=server.url)
+    line = '{"agent":"crab","created_by":"user","created_at":"2026-01-01T00:00:00+00:00","title":"x","uptime_secs":0}'
+    (theirs / "crab_user_1.jsonl").write_text(line + '\n{"role":"user","content":"theirs"}\n', encoding="utf-8")
+    (tmp_path / "config.toml").write_text(f'[[stores]]\nlocation = "{theirs}"\n', encoding="utf-8")
+    with open_store(server.url, home=tmp_path) as store:
+        store.session("ours", create=True).append("ours")
+        assert {row.source for row in (each.metadata for each in store.list())} == {"interactive", "crabtalk"}
+        assert [hit.session for hit in store.search("theirs").results] == ["crab_user_1"]
     open_transferable(server.url, home=tmp_path).close()
     migrate_database(server.url, home=tmp_path)

@@ -412,7 +412,7 @@ def test_a_copy_that_is_killed_goes_on_with_the_next_run(
     else:
         source, target, there = str(tmp_path / "first"), stores.server.url, database
     command = [sys.executable, "-m", "everlog", "store", "copy", source, target]
-    environment = {**os.environ, **settings, "EVERLOG_ROOT": str(tmp_path / "home")}
+    environment = {**os.environ, **settings, "EVERLOG_HOME": str(tmp_path / "home")}
     counts = [0]
     for goal in (5, 20, 40):
         with subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL) as running:

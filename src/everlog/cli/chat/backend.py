@@ -1,4 +1,4 @@
-"""The backend of a chat: a runtime in this process, or the daemon of the root.
+"""The backend of a chat: a runtime in this process, or the daemon of the home.
 
 Both have the same interface. Only operations that need a turn, or that emit events to other
 clients, go through the backend; everything else uses the store, which processes can share.
@@ -81,37 +81,34 @@ class Backend(Protocol):
         """Stop and record what runs in this process, and close the store."""
 
 
-async def find_backend(root: Path, foreign: tuple[Path, str] | None, store: str | None = None) -> Backend:
+async def find_backend(home: Path, location: str | None) -> Backend:
     """Return the daemon if one is running, else a runtime in this process.
 
-    A foreign directory or a database that the user selected may be unknown to the daemon, so its
-    sessions are always run in this process. The turn lease keeps both from running a turn in the
-    same session at once.
+    A location that the user selected may be unknown to the daemon, so its sessions are always run
+    in this process. The turn lease keeps both from running a turn in the same session at once.
     """
-    if foreign is None and store is None:
+    if location is None:
         try:
-            return await open_daemon_backend(root)
+            return await open_daemon_backend(home)
         except NotFoundError:
             pass
-    return open_local_backend(root, foreign, store)
+    return open_local_backend(home, location)
 
 
-async def open_daemon_backend(root: Path) -> Backend:
-    """Connect to the daemon of a root; NotFoundError if none is running."""
+async def open_daemon_backend(home: Path) -> Backend:
+    """Connect to the daemon of a home; NotFoundError if none is running."""
     from everlog.cli.chat.daemon_backend import DaemonBackend, find_daemon
 
-    address = await find_daemon(root)
+    address = await find_daemon(home)
     from everlog.app import open_async_store
 
-    return DaemonBackend(root, address, open_async_store(root))
+    return DaemonBackend(home, address, open_async_store(home=home))
 
 
-def open_local_backend(root: Path, foreign: tuple[Path, str] | None, store: str | None = None) -> Backend:
+def open_local_backend(home: Path, location: str | None) -> Backend:
     """Open a runtime in this process."""
     from everlog.app import open_runtime
     from everlog.cli.chat.local_backend import LocalBackend
 
-    location, dialect = (str(foreign[0]), foreign[1]) if foreign is not None else (store, "native")
     with output.progress("indexing sessions") as on_progress:
-        runtime = open_runtime(root, store=location, dialect=dialect, progress=on_progress)
-        return LocalBackend(runtime)
+        return LocalBackend(open_runtime(location, home=home, progress=on_progress))

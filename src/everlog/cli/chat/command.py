@@ -8,15 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from everlog.cli import output
-from everlog.cli.options import (
-    chosen_foreign,
-    chosen_root,
-    chosen_store,
-    command,
-    complete_agent,
-    complete_session,
-    warn_of_reports,
-)
+from everlog.cli.options import chosen_home, chosen_location, command, complete_agent, complete_session, warn_of_reports
 
 if TYPE_CHECKING:
     from everlog.cli.chat.session_choice import SessionChoice
@@ -49,7 +41,7 @@ def chat(
     """Chat with an agent.
 
     Continues the current session of the agent and the sender. Uses the daemon if one is running for
-    the root, else runs in this process. Piped input is sent as the prompt, or appended to -p. Type
+    the home, else runs in this process. Piped input is sent as the prompt, or appended to -p. Type
     /help in a chat for its commands and keys.
     """
     if is_new and resume is not None:
@@ -91,8 +83,8 @@ async def _run_chat(choice: SessionChoice, prompt: str | None, as_json: bool) ->
     from everlog.cli.chat.backend import find_backend
     from everlog.cli.chat.session_choice import choose_session
 
-    root = chosen_root()
-    backend = await find_backend(root, chosen_foreign(), chosen_store())
+    home, location = chosen_home(), chosen_location()
+    backend = await find_backend(home, location)
     try:
         session = await choose_session(backend, choice)
         if prompt is not None:
@@ -102,7 +94,7 @@ async def _run_chat(choice: SessionChoice, prompt: str | None, as_json: bool) ->
         else:
             from everlog.cli.chat.repl import Chat
 
-            conversation = Chat(root, backend, session)
+            conversation = Chat(home, location, backend, session)
             try:
                 await conversation.run()
             finally:

@@ -1,4 +1,4 @@
-"""The backend in another process: the daemon of the root, over HTTP and its event stream.
+"""The backend in another process: the daemon of the home, over HTTP and its event stream.
 
 Every call looks up the daemon's address again, so a restarted daemon is found on any port. A thread
 reads the event stream; it reports a lost connection once and its return once, and then requests the
@@ -43,17 +43,17 @@ class DaemonBackend(Backend):
 
     survives_exit = True
 
-    def __init__(self, root: Path, address: str, store: AsyncStore) -> None:
+    def __init__(self, home: Path, address: str, store: AsyncStore) -> None:
         self.store = store
         self.events: asyncio.Queue[StreamItem] = asyncio.Queue()
         self.description = f"through the daemon at {address}"
-        self._root = root
+        self._home = home
         self._reader: _EventReader | None = None
 
     async def follow(self, session: str) -> str:
         """Follow this session only; no event after the return is missed."""
         metadata = await (await self.store.session(session)).metadata()
-        reader = _EventReader(self._root, session, metadata.through.seq, self.events)
+        reader = _EventReader(self._home, session, metadata.through.seq, self.events)
         run = await reader.wait_started()
         if self._reader is not None:  # only now, so that a failure changes nothing
             self._reader.stop()
@@ -112,17 +112,17 @@ class DaemonBackend(Backend):
 
     async def _call(self, request: Callable[[Client], T]) -> T:
         def ask() -> T:
-            with Client.of(self._root) as client:
+            with Client.of(self._home) as client:
                 return request(client)
 
         return await run_in_thread(ask)
 
 
-async def find_daemon(root: Path) -> str:
-    """Return the address of the daemon of a root; NotFoundError if none is running."""
+async def find_daemon(home: Path) -> str:
+    """Return the address of the daemon of a home; NotFoundError if none is running."""
 
     def ask() -> str:
-        with Client.of(root) as client:
+        with Client.of(home) as client:
             return client.address
 
     return await run_in_thread(ask)
@@ -131,8 +131,8 @@ async def find_daemon(root: Path) -> str:
 class _EventReader:
     """A thread that reads the events of one session."""
 
-    def __init__(self, root: Path, session: str, seq: int, events: asyncio.Queue[StreamItem]) -> None:
-        self._root = root
+    def __init__(self, home: Path, session: str, seq: int, events: asyncio.Queue[StreamItem]) -> None:
+        self._home = home
         self._session = session
         self._seq = seq  # the last stored message that was received
         self._events = events
@@ -156,7 +156,7 @@ class _EventReader:
         is_first, is_disconnected = True, False
         while not self._stopped.is_set():
             try:
-                with Client.of(self._root) as client, client.connect() as socket:
+                with Client.of(self._home) as client, client.connect() as socket:
                     self._socket = socket
                     after = None if is_first else self._seq
                     run = websocket.subscribe(socket, self._session, after)

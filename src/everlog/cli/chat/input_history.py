@@ -1,7 +1,7 @@
-"""The input history in `run/chat_history` of the root: one JSON string per line, mode 0600.
+"""The input history in `run/chat_history` of the home: one JSON string per line, mode 0600.
 
 A chat never fails because of it: if the file cannot be read or written (a full disk, a read-only
-root), the history lasts for this chat only.
+home), the history lasts for this chat only.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class JsonFileHistory(History):
             return stream.tell()
 
     def _read_lines(self) -> list[bytes]:
-        flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC  # links inside a root are not followed
+        flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC  # links inside a home are not followed
         try:
             with open(os.open(self._file, flags), "rb") as stream:
                 return stream.read().split(b"\n")

@@ -1,4 +1,4 @@
-"""The backend in this process: a runtime over the root.
+"""The backend in this process: a runtime over the home.
 
 Unlike the daemon's runtime it is not started: it runs no cron jobs and resumes no other session.
 What a crash left in a session is repaired when a message is sent to it.

@@ -41,8 +41,9 @@ MAX_BATCH = 500  # events that are handled before the screen is redrawn
 class Chat:
     """An interactive chat on one terminal."""
 
-    def __init__(self, root: Path, backend: Backend, session: AsyncSession) -> None:
-        self.root = root
+    def __init__(self, home: Path, location: str | None, backend: Backend, session: AsyncSession) -> None:
+        self.home = home
+        self.location = location
         self.backend = backend
         self.session = session
         self.pair = ("", "")  # agent and sender, known even after the session was deleted
@@ -53,7 +54,7 @@ class Chat:
         self._tasks: set[asyncio.Task[None]] = set()
         self._is_disconnected = False
         self._status: tuple[str, str] = ("", "")  # session, context usage
-        history = JsonFileHistory(root / "run" / "chat_history")
+        history = JsonFileHistory(home / "run" / "chat_history")
         completer = slash_parser.SlashCompleter(lambda: self.backend.store.sync)
         self.terminal: Terminal = LineTerminal(self) if is_dumb() else ChatScreen(self, history, completer)
 
@@ -154,11 +155,11 @@ class Chat:
     async def _reconnect(self) -> None:
         """Run turns in this process from now on, unless the daemon is back."""
         try:
-            await find_daemon(self.root)
+            await find_daemon(self.home)
             return
         except NotFoundError:
             pass
-        old_backend, self.backend = self.backend, open_local_backend(self.root, None)
+        old_backend, self.backend = self.backend, open_local_backend(self.home, self.location)
         self.backend.events = old_backend.events  # the consumer keeps reading this queue
         await old_backend.close()
         self._is_disconnected = False

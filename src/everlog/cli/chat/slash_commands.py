@@ -192,7 +192,7 @@ async def memory(chat: Chat, argument: str) -> None:
     from everlog.memory.file_memory import FileMemories
 
     agent = (await chat.session.metadata()).agent
-    memories = FileMemories(chat.root).open(agent)
+    memories = FileMemories(chat.home).open(agent)
     if argument:
         matches = await chat.backend.store.call(memories.search, argument, MAX_LISTED)
         lines = [f"{item.file}  {item.day}  {output.one_line(item.text)}" for item in matches]

@@ -252,7 +252,7 @@ def listen(path: Path) -> socket.socket:
                 raise
     except OSError as error:
         is_too_long = len(os.fsencode(path)) >= 100  # the limit is 103 or 107 bytes, by system
-        hint = "choose a shorter root, or set [daemon] socket = false" if is_too_long else ""
+        hint = "choose a shorter home, or set [daemon] socket = false" if is_too_long else ""
         raise StoreFailedError(f"cannot listen on {path}: {error}", hint=hint) from error
     return bound
 

@@ -14,7 +14,7 @@ from litestar.params import FromQuery
 from everlog.daemon.api.session_lookup import open_session
 from everlog.daemon.web.templating import render_response
 from everlog.errors import EverlogError
-from everlog.ports import Reporting, SharedBetweenMachines, Sweepable
+from everlog.ports import Reporting, Sweepable
 from everlog.render.html_text import make_readable
 from everlog.runtime.integrity_check import Repair
 from everlog.runtime.runtime import Runtime
@@ -58,16 +58,15 @@ async def show_health(
     checked_sessions, leftovers = await runtime.store.call(read) if counts.reachable else ([], [])
     reporting = port.capability(Reporting)
     reports = [] if reporting is None else list(reporting.reports)[: -MAX_REPORTS - 1 : -1]
-    sharing = port.capability(SharedBetweenMachines)
     is_refreshing = progress.running or not counts.reachable
     return render_response(
         "health.html",
         request,
         refresh_seconds=REFRESH_SECONDS if is_refreshing else 0,
         counts=counts,
-        root="" if runtime.memories is None else str(runtime.memories.root),
-        store="" if sharing is None else sharing.address,
-        stores=[f"{store.path} ({store.dialect})" for store in runtime.settings.stores],
+        home="" if runtime.memories is None else str(runtime.memories.home),
+        store=runtime.store.sync.location or "in memory",
+        stores=[store.location for store in runtime.settings.stores],
         recovered=runtime.recovered,
         reports=[make_readable(report) for report in reports],
         leftovers=leftovers,

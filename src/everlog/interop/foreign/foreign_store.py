@@ -65,7 +65,7 @@ class ForeignStore(SessionOpener, Reporting, Reclaimable, DirectoryBacked):
                 return self.metadata(holder)
             if len(self._formats) != 1:
                 raise UnsupportedError(
-                    "a new session needs a format", hint="name it with --dialect, for example --dialect pi"
+                    "a new session needs a format", hint=f"name it with the directory: --store pi:{self._root}"
                 )
             if name and "key" not in fields:  # an id of the caller's
                 del fields["aliases"]

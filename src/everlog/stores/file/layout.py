@@ -72,7 +72,7 @@ class Root:
         if status.st_uid != os.geteuid():
             raise StoreFailedError(
                 f"{self.path} belongs to another user (uid {status.st_uid})",
-                hint="choose a directory of your own with --root",
+                hint="choose a directory of your own with --home or --store",
             )
         kind = _file_system(self.path, mounts)
         if kind in _NETWORK:
