@@ -701,7 +701,7 @@ def test_a_foreign_session_refuses_what_its_files_cannot_hold_and_says_what_to_d
     complaints.forgive("400")
     files, session = SESSIONS["crabtalk"]
     place = made(tmp_path / "crabtalk", files)
-    daemon = start(config=f'{FAST}\n[[stores]]\npath = "{place}"\ndialect = "crabtalk"\n')
+    daemon = start(config=f'{FAST}\n[[stores]]\nlocation = "crabtalk:{place}"\nmode = "write"\n')
     page = visit(daemon, f"/sessions/{session}")
     said(page, "hi there")
     act(page, 2, "Delete")

@@ -129,7 +129,7 @@ def test_changes_of_files_are_watched(install: Install) -> None:
     printed = install("watch").script(
         "import threading\n"
         "import everlog\n"
-        "with everlog.open_store('root') as store:\n"
+        "with everlog.open_store('root', create=True) as store:\n"
         "    session = store.create()\n"
         "    session.append('x')\n"
         "    stop, seen = threading.Event(), threading.Event()\n"
