@@ -330,7 +330,7 @@ class ForeignCatalogue:
         self, row: TranscriptRow, files: ForeignFiles, format: LiveFormat, stamps: Signature
     ) -> TranscriptRow:
         with map_errors(f"reading {row.path}"):
-            is_rewritten = not files.is_unchanged_before(row.position)
+            is_rewritten = not files.is_unchanged_before(row.position, row.stamps, stamps)
             new_lines = files.new_lines(ReadPosition() if is_rewritten else row.position)
             transcript = files.info(row.name)
             meta_bytes = transcript.meta_bytes

@@ -102,19 +102,25 @@ class MirrorFollower:
             raise LogDamagedError(f"the mirror of {self.name} is damaged", session=self.name)
         signature = self.files.signature()
         if signature != self._signature:
-            self._follow()
+            self._follow(signature)
             self._signature = signature
 
     def _follow(
-        self, until: AppendedLines | None = None, native_records: Mapping[str, AnyRecord] | None = None
+        self,
+        stamps: Signature = (),
+        until: AppendedLines | None = None,
+        native_records: Mapping[str, AnyRecord] | None = None,
     ) -> None:
         """Mirror the lines after the checkpoint: all, or those before lines that we appended.
 
-        `native_records` are records by their ids in the file; they take the place of what is read.
+        `stamps` are those of the files now; `native_records` are records by their ids in the file,
+        which take the place of what is read.
         """
         transcript = self.files.info(self.name)
         native_records = native_records or queued_messages(self._store, self.session)
-        if not self.files.is_unchanged_before(self._checkpoint.position):
+        is_unchanged = self.files.is_unchanged_before(self._checkpoint.position, self._checkpoint.stamps, stamps)
+        self._checkpoint = replace(self._checkpoint, stamps=stamps)
+        if not is_unchanged:
             if self.format.IS_REWRITTEN:
                 self._checkpoint = replace(self._checkpoint, rewrites=self._checkpoint.rewrites + 1)
                 self._follow_whole(transcript, until, native_records)
@@ -202,7 +208,7 @@ class MirrorFollower:
     def _restart(self) -> None:
         """Rewind the mirror: the file was rewritten, and its old content leaves the view."""
         old = self._checkpoint
-        checkpoint = Checkpoint(generation=old.generation + 1, rewrites=old.rewrites + 1)
+        checkpoint = Checkpoint(generation=old.generation + 1, rewrites=old.rewrites + 1, stamps=old.stamps)
         self._summary_id = ""
         if self._last_seq:
             self._append_to_mirror([Event(kind=REREAD), Rewind(to_seq=0)], checkpoint)

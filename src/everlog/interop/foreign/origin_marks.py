@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 from msgspec.structs import replace
 
-from everlog.interop.foreign.transcript_files import ReadPosition
+from everlog.interop.foreign.transcript_files import ReadPosition, Signature
 from everlog.interop.formats.format_types import Summary, extra_field
 from everlog.interop.formats.live_format import TailState
 from everlog.log.line_codec import is_same_record, with_keys, without_keys
@@ -29,6 +29,7 @@ class Checkpoint(msgspec.Struct, frozen=True, omit_defaults=True):
     state: TailState = msgspec.field(default_factory=dict, name="notes")
     generation: int = 0  # how often the mirror was begun anew
     rewrites: int = 0  # how often the file was found rewritten
+    stamps: Signature = ()  # of the files before they were read
 
 
 _CHECKPOINT_KEYS = set(Checkpoint.__struct_encode_fields__)
