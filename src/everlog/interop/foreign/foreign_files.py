@@ -84,7 +84,7 @@ class ForeignFiles(Transcript):
                     if is_torn:
                         self._report(f"{self.path}: the last line had no newline; one was added")
                     tail.append(b"\n" * is_torn + _join_lines(first))
-                    if is_torn and not base:  # the torn line may be the first one, which counts apart
+                    if is_torn and base in (0, tail.start):  # it may be the first line, which counts apart
                         base = self._base(folder)
                 for number, group in enumerate(later_groups, len(names) + 1):
                     tails.append(ForeignTail(self.part_name(number), folder, self._report, new=True))
