@@ -18,10 +18,10 @@ from typing import Any, Literal, NamedTuple, Protocol
 import msgspec
 
 from everlog.interop.formats.format_types import Format, HiddenMessages, Line, Summary
-from everlog.model import AnyRecord, Message, Metadata
+from everlog.model import AnyRecord, Event, Message, Metadata
 
 TailState = dict[str, Any]
-ConversationItem = Message | Summary | HiddenMessages
+ConversationItem = Message | Summary | HiddenMessages | Event  # an event only of kind USAGE
 
 
 class TailResult(NamedTuple):

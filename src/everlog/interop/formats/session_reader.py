@@ -20,14 +20,13 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator
 from enum import IntEnum
 from itertools import islice
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple
 
 from msgspec.structs import replace
 
 from everlog.ids import epoch_ms
 from everlog.interop.formats.format_types import DamagedBytes, ForeignSession, Item, Line, Source
 from everlog.interop.formats.live_format import (
-    ConversationItem,
     Head,
     ListingScan,
     MetadataLocation,
@@ -146,8 +145,7 @@ def make_reading(
 
 
 def _tail_result(reader: SessionReader, lines: Iterable[Line]) -> TailResult:
-    items = [*reader.feed(lines), *reader.finish()]
-    return TailResult(cast("list[ConversationItem]", items), reader.state)
+    return TailResult([*reader.feed(lines), *reader.finish()], reader.state)
 
 
 def _with_state(reader: SessionReader) -> ListingScan:
