@@ -7,10 +7,16 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from tempfile import TemporaryFile
+from typing import Any
+from zlib import crc32
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from everlog.app import open_store
+from everlog.interop.foreign.file_lines import RunningChecksum, iter_lines
 from everlog.interop.foreign.transcript_files import MAX_COMPARED
 from everlog.interop.formats import cersei, codex, picoclaw
 from everlog.interop.importer import import_session
@@ -139,6 +145,21 @@ def test_a_file_of_another_program_in_its_place_is_read_as_such(tmp_path: Path) 
         assert texts(store.session(row.id)) == list(CHANGED)
 
 
+@given(st.binary(max_size=60).map(lambda data: data.replace(b"0", b"\n")), st.integers(1, 9), st.integers(0, 20))
+def test_the_checksum_of_lines_is_that_of_their_bytes(data: bytes, chunk_size: int, start: int) -> None:
+    start = min(start, len(data))
+    with TemporaryFile() as file:
+        file.write(data)
+        file.flush()
+        checksum, ends = RunningChecksum(start, crc32(data[:start])), [start]
+        for line in iter_lines(file.fileno(), start, chunk_size, lambda chunk: checksum.add(chunk, ends[-1])):
+            ends.append(line.start + len(line.data) + line.ended)
+            if len(line.data) % 2:
+                assert checksum.up_to(ends[-1]) == crc32(data[: ends[-1]])
+        assert checksum.up_to(ends[-1]) == crc32(data[: ends[-1]])
+        assert checksum.of_all() == crc32(data)
+
+
 # --- Cersei
 
 
@@ -160,10 +181,9 @@ def test_a_repeated_uuid_of_cersei_is_two_messages_that_a_tombstone_deletes(tmp_
     assert texts(imported(path, cersei)) == ["hello"]
 
 
-def imported(path: Path, format: object) -> Session:
+def imported(path: Path, format: Any) -> Session:
     store = open_store("memory:")
-    read = module(format.NAME).read(FileSource(path))  # type: ignore[attr-defined]
-    return store.session(import_session(store.port, module(format.NAME), read).id or "")  # type: ignore[attr-defined]
+    return store.session(import_session(store.port, format, format.read(FileSource(path))).id or "")
 
 
 # --- PicoClaw

@@ -258,7 +258,7 @@ class MirrorFollower:
         if self.format.IS_REWRITTEN:
             has_summary = any(isinstance(item, Summary) for item in items)
             return (has_summary or not self._summary_id) and mirrored.are_in_order(items)
-        return mirrored.begin(items)
+        return mirrored.are_beginning_of(items)
 
     def _records(
         self, items: Iterable[ConversationItem], pending: int = 0, native_records: Mapping[str, AnyRecord] | None = None

@@ -65,7 +65,7 @@ class MirroredItems:
         seqs = [self._seqs.get(item.id, 1 << 62) for item in items if isinstance(item, Message)]
         return seqs == sorted(seqs)
 
-    def begin(self, items: Sequence[ConversationItem]) -> bool:
+    def are_beginning_of(self, items: Sequence[ConversationItem]) -> bool:
         """Return whether the records are the first items of a whole file, and still say the same."""
         shown = [item for item in items if isinstance(item, Message | Summary)]
         return (

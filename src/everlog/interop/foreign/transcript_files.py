@@ -22,7 +22,7 @@ import msgspec
 
 from everlog.errors import EverlogError, NotFoundError
 from everlog.interop.directory_walk import METADATA_ENDING, Stamp
-from everlog.interop.foreign.file_lines import crc_between, iter_lines
+from everlog.interop.foreign.file_lines import RunningChecksum, crc_between, iter_lines
 from everlog.interop.foreign.lost_lines import LineContext
 from everlog.interop.formats.format_types import MAX_LINE_BYTES, Line
 from everlog.interop.formats.live_format import HeadFormat, LiveFormat, TranscriptInfo
@@ -253,29 +253,19 @@ class Transcript:
         """Yield complete lines after a position, and advance it."""
         with self.open_folder() as folder:
             number, end = new.position.part, new.position.end
-            content = new.position.content or self._checksum(new.position, folder)
+            crc = new.position.content or self._checksum(new.position, folder)
             while True:
                 base = self._read_meta(folder)[1] if number == 1 else 0
-                read = base + end  # the offset after the last line
                 until = new.until if new.until and new.until.part == number else None
+                new.begin_part(number, base, RunningChecksum(base + end, crc))
                 with open_for_reading(self.part_name(number), folder) as part:
-                    for line in iter_lines(part, read):
+                    for line in iter_lines(part, base + end, on_chunk=new.add_chunk):
                         if until and line.start >= base + until.start:
                             return
-                        if line.start > read:  # a line that is too long was skipped
-                            content = crc_between(part, read, line.start, content)
-                        content = crc32(line.data, content)
-                        if line.ended:
-                            content = crc32(b"\n", content)
-                        read = line.start + len(line.data) + line.ended
-                        new.last, new.content = (number, base, line), content
+                        new.last = line
                         yield line
-                    if self._format.PART_BYTES:  # a torn line before the next part
-                        content = crc_between(part, read, os.fstat(part).st_size, content)
-                end = 0
-                number += 1
-                next_part = self.part_name(number)
-                if not self._format.PART_BYTES or not stamp_in(next_part, folder):
+                number, end, crc = number + 1, 0, new.checksum.of_all()
+                if not self._format.PART_BYTES or not stamp_in(self.part_name(number), folder):
                     return
 
     def content(self) -> bytes:
@@ -299,19 +289,34 @@ class NewLines:
 
     def __init__(self, files: Transcript, position: ReadPosition, until: AppendedLines | None) -> None:
         self._files = files
-        self._start = position
-        self.last: tuple[int, int, Line] | None = None  # part, start of its lines, line
-        self.content = position.content  # crc of all lines up to the last one
+        self._start = position  # before the lines of the part
+        self.last: Line | None = None  # of the part
         self.until = until
+        self._part = self._base = 0
+        self.checksum = RunningChecksum(0, 0)
+
+    def begin_part(self, part: int, base: int, checksum: RunningChecksum) -> None:
+        """Begin with the lines of a part, which start at the offset `base`."""
+        self._start, self.last = self.position, None
+        self._part, self._base, self.checksum = part, base, checksum
+
+    def add_chunk(self, chunk: bytes) -> None:
+        """Note the bytes that the next lines are in."""
+        self.checksum.add(chunk, self._end)
+
+    @property
+    def _end(self) -> int:
+        """Offset of the end of the last line; 0 if there was none."""
+        return 0 if self.last is None else self.last.start + len(self.last.data) + self.last.ended
 
     @property
     def position(self) -> ReadPosition:
-        """The position after the last line: only its crc is computed, not that of each line."""
+        """The position after the last line: its crc and that of the content are only computed here."""
         if self.last is None:
             return self._start
-        part, base, (start, data, ended) = self.last
-        length, crc = len(data) + ended, crc32(data)
-        return ReadPosition(part, start + length - base, length, crc32(b"\n", crc) if ended else crc, self.content)
+        data, ended, end = self.last.data, self.last.ended, self._end
+        crc = crc32(b"\n", crc32(data)) if ended else crc32(data)
+        return ReadPosition(self._part, end - self._base, len(data) + ended, crc, self.checksum.up_to(end))
 
     def __iter__(self) -> Iterator[Line]:
         return self._files.read_lines(self)

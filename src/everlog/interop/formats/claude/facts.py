@@ -110,7 +110,8 @@ class FactsFold:
     @property
     def state(self) -> TailState:
         """What is needed to continue, as JSON values."""
-        state: TailState = msgspec.to_builtins(self._state)
+        counted = dict(list(self._state.counted.items())[-_MAX_COUNTED:])
+        state: TailState = msgspec.to_builtins(msgspec.structs.replace(self._state, counted=counted))
         return state
 
     def add(self, record: ListedRecord, source: bytes | JsonObject) -> None:
@@ -132,8 +133,6 @@ class FactsFold:
                     self._messages = before
                     self._add_message(record, record.message, source)
                     state.counted[record.uuid] = self._messages - before
-                    if len(state.counted) > _MAX_COUNTED:
-                        del state.counted[next(iter(state.counted))]
             if kind == "user" and not state.titles.prompt:
                 state.titles.add(_value_of(source), is_subagent=state.is_subagent is True)
         elif isinstance(kind, str) and kind in TITLE_KEYS:

@@ -22,6 +22,7 @@ from everlog.ids import epoch_ms, timestamp
 from everlog.interop.formats.format_types import HiddenMessages, Item, derive_id
 from everlog.interop.formats.jsonl import Row, attach_preserved, event_kind, parse_object, text_of
 from everlog.interop.formats.line_reader import LineReader
+from everlog.interop.formats.live_format import TailState
 from everlog.interop.formats.pi.entries import EDIT_KEY, NAME, SESSION_EVENT, read_message, read_summary, shows_edits
 from everlog.interop.formats.pi.new_entries import FIRST_KEPT_KEY, LINK_TYPE
 from everlog.interop.formats.session_reader import Detail, NeedsWholeFileError
@@ -77,14 +78,13 @@ class PiReader(LineReader):
     provider, model, api       of the last answer, or of the model chosen since
     calls      ids of the last answer's tool calls, with their names
     first      the title from the first user message, where another one hides it
-    recent     crc of the last entries, by id, in a listing
+    recent     crc of the last entries by id, in a listing
     """
 
     NAME = NAME
 
     def _load_facts(self) -> None:
-        if "recent" in self._state:
-            self._state["recent"] = dict(self._state["recent"])
+        self._recent: dict[str, int] = dict(self._state.get("recent", {}))
         self._entries: list[_Entry] = []  # that are in the queue, between what is an item already
         self._indexes: dict[str, int] = {}  # id → index of the last entry that has it
         self._parsed: list[int] = []  # number of entries before each object, as version 1 numbers them
@@ -111,14 +111,10 @@ class PiReader(LineReader):
 
     def _is_repeated(self, entry_id: str, data: bytes) -> bool:
         """Return whether one of the last entries in a listing was the same."""
-        if not 0 < len(entry_id) <= _MAX_ID:
-            return False
-        recent, crc = self._state.setdefault("recent", {}), crc32(data)
-        if recent.get(entry_id) == crc:
+        recent, crc = self._recent, crc32(data)
+        if entry_id and recent.get(entry_id) == crc:
             return True
         recent[entry_id] = crc
-        if len(recent) > _MAX_RECENT:
-            del recent[next(iter(recent))]
         return False
 
     def _scan_value(self, value: dict[str, Any]) -> None:
@@ -205,6 +201,13 @@ class PiReader(LineReader):
         if parent is not None:
             return parent
         return -1 if parent_id is None else len(self._entries) - 1
+
+    @property
+    def state(self) -> TailState:
+        """The state after the lines so far."""
+        recent = [pair for pair in self._recent.items() if 0 < len(pair[0]) <= _MAX_ID][-_MAX_RECENT:]
+        self._note("recent", dict(recent) or None)
+        return self._state
 
     def _note_program(self, value: Mapping[str, Any]) -> None:
         """Note what later entries of ours have to repeat."""
