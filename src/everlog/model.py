@@ -229,6 +229,7 @@ TURN_RESUMED = "turn_resumed"  # a turn without an input of its own began
 TURN_INTERRUPTED = "turn_interrupted"  # its process ended before the turn did
 QUEUED = "queued"  # a message that waits for its turn, in the event
 WITHDRAWN = "withdrawn"  # a queued message that was cancelled
+USAGE = "usage"  # of an answer before it that was stored without its usage
 REREAD = "reread"  # a foreign file is read again from its beginning
 
 

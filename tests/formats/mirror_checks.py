@@ -75,6 +75,7 @@ class Mirror:
                 timestamp=item.timestamp,
             )
         else:
+            assert isinstance(item, HiddenMessages)
             record = self._tombstone(item, seq)
         self.records.append(record)
 

@@ -66,7 +66,7 @@ class Mirror:
         for item in found.items:
             if isinstance(item, HiddenMessages):
                 self.hidden = item
-            else:
+            elif isinstance(item, Message | Summary):
                 self.items.setdefault(item.id, item)
         self.notes = json.loads(json.dumps(found.state))
         return found.items

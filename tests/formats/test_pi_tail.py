@@ -144,8 +144,8 @@ def test_growth_at_the_tip_never_needs_the_whole_file() -> None:
     assert mirror.wholes == 0
     assert mirror.texts == ["a", "note", "c"]
     agrees(mirror)
-    model = {"provider": "p", "model": "x"}
-    assert mirror.notes == {"lines": 10, "session": "s", "version": 3, "tip": "3", "edits": True, **model}
+    head = {"session": "s", "version": 3, "created": HEADER["timestamp"]}
+    assert mirror.notes == {"lines": 10, **head, "tip": "3", "edits": True, "provider": "p", "model": "x"}
 
 
 def test_a_branch_is_told_by_the_whole_file_and_left_again_likewise() -> None:

@@ -18,7 +18,6 @@ from everlog.interop.formats.picoclaw import FORMAT as picoclaw
 from everlog.interop.formats.picoclaw.go_json import encode_go_json
 from everlog.interop.formats.picoclaw.history_edits import encode_history, truncate
 from everlog.interop.formats.picoclaw.lines import encode_message_line
-from everlog.interop.formats.picoclaw.reader import NO_SUMMARY_TEXT
 from everlog.model import (
     AnyRecord,
     Compaction,
@@ -154,14 +153,11 @@ def test_a_summary_takes_the_place_of_hiding() -> None:
     assert [one.text for one in session.view.messages] == ["a", "b", "c"]
 
 
-def test_a_summary_that_is_taken_back_says_so() -> None:
+def test_a_summary_that_is_removed_asks_for_the_whole_file() -> None:
     session = held(said("a", "b", "c"), meta(summary="S", skip=2))
-    (item,) = told(session, summary="", skip=2)
-    assert isinstance(item, Summary) and session.context == (NO_SUMMARY_TEXT, ["c"])
-    told(session, summary="", skip=0)
-    assert session.context == (NO_SUMMARY_TEXT, ["a", "b", "c"])
-    told(session, summary="T", skip=1)
-    assert session.context == ("T", ["b", "c"])
+    for skip in (0, 2):
+        where = TranscriptInfo(STEM, meta(summary="", skip=skip), read_lines=lambda: split_lines(session.data))
+        assert picoclaw.read_tail(session.notes, [], where) is None
 
 
 def test_lines_that_are_still_to_come_may_be_skipped_as_well() -> None:

@@ -20,6 +20,7 @@ from everlog.model import (
     SETTABLE,
     TURN_END,
     TURN_INTERRUPTED,
+    USAGE,
     AnyRecord,
     Event,
     Message,
@@ -113,7 +114,7 @@ calls = st.sampled_from([(), (ToolCall(id="1", name="n", arguments={"a": 10**400
 records: st.SearchStrategy[AnyRecord] = st.one_of(
     st.builds(
         Event,
-        kind=st.sampled_from([TURN_END, TURN_END, TURN_INTERRUPTED, REREAD, "queued", "withdrawn"]),
+        kind=st.sampled_from([TURN_END, TURN_END, TURN_INTERRUPTED, REREAD, USAGE, "queued", "withdrawn"]),
         data=ends,
         timestamp=stamps,
     ),

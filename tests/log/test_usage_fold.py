@@ -14,8 +14,10 @@ from msgspec.structs import replace
 from everlog.log.fold import MetadataFold, from_builtins, to_builtins
 from everlog.log.usage_fold import day_of, session_usage, sum_by_day_and_model, total_usage, usage_weight
 from everlog.model import (
+    REREAD,
     TURN_END,
     TURN_INTERRUPTED,
+    USAGE,
     AnyRecord,
     Event,
     Message,
@@ -127,6 +129,27 @@ def test_without_turns_every_message_counts_once(log: list[AnyRecord]) -> None:
     assert found.cache_write_tokens == sum(max(one.cache_write_tokens, 0) for one in told)
     assert found.tool_calls == sum(len(one.tool_calls) for one in plain)
     assert found.turns == sum(one.role == "user" for one in plain)
+
+
+def test_usage_in_an_event_of_its_own_counts_as_in_its_message() -> None:
+    usage = Usage(input_tokens=7, output_tokens=2, cache_read_tokens=3, cost=0.5)
+    answer = assistant("a", model="m", usage=usage, timestamp="2026-11-16T08:00:00.000Z")
+    late = Event(
+        kind=USAGE, data={"model": "m", "usage": msgspec.to_builtins(usage)}, timestamp="2026-11-16T08:00:00.000Z"
+    )
+    prompt = user("u", timestamp="2026-11-16T08:00:00.000Z")
+    log: list[AnyRecord] = [prompt, replace(answer, usage=None), late]
+    assert _folded(log).spending == _folded([prompt, answer]).spending
+    odd = Event(kind=USAGE, data={"model": 1, "usage": [1]})
+    assert total_usage(_folded([*log, odd]).spending) == total_usage(_folded(log).spending)
+
+
+def test_a_file_that_is_read_again_counts_as_if_it_had_never_been_read() -> None:
+    log: list[AnyRecord] = [user("u"), assistant("a", model="m", usage=Usage(input_tokens=1))]
+    again = _folded([*log, Event(kind=REREAD), user("u")])
+    assert (again.model, again.spent, again.spending) == ("", (), _folded([user("u")]).spending)
+    chosen = _folded([Meta(set={"model": "mine"}), *log, Event(kind=REREAD)])
+    assert chosen.model == "mine"
 
 
 def test_a_turn_that_only_began_counts_and_is_kept_apart() -> None:

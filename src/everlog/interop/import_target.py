@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from everlog.errors import StoreFullError
 from everlog.interop.formats.foreign_format import ForeignFormat
 from everlog.interop.formats.format_types import DERIVED_KEY, HiddenMessages, Item, Summary, derive_id, extra_field
-from everlog.log.line_codec import crc_matches, from_object, with_keys
+from everlog.log.line_codec import crc_matches, from_object
 from everlog.model import AnyRecord, Compaction, Damaged, Event, Message, Meta, Tombstone
 from everlog.ports import RawReadable, Store
 
@@ -149,13 +149,13 @@ class ImportTarget:
         self.seqs[item.id] = seq
         self._size += len(record.line) or 1_000
 
-    def flush(self, extra: dict[str, Any] | None = None) -> None:
-        """Write the batch; `extra` are additional keys for its last record."""
+    def flush(self, complete: Callable[[AnyRecord], AnyRecord] | None = None) -> None:
+        """Write the batch; `complete` adds to its last record."""
         batch, self._batch, self._size = self._batch, [], 0
         if not batch:
             return
-        if extra is not None:
-            batch[-1] = with_keys(batch[-1], extra)
+        if complete is not None:
+            batch[-1] = complete(batch[-1])
         try:
             self._write(batch)
         except StoreFullError:

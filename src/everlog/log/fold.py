@@ -30,6 +30,7 @@ from everlog.model import (
     TURN_END,
     TURN_INTERRUPTED,
     TURN_RESUMED,
+    USAGE,
     WITHDRAWN,
     AnyRecord,
     Compaction,
@@ -145,8 +146,11 @@ class MetadataFold:
                 self._base = replace(base, waiting=(*base.waiting, message_id))
         elif kind == WITHDRAWN:
             self._base = _remove_waiting(base, data.get("id"))
+        elif kind == USAGE and self.message_count > self._copied_messages:
+            self._usage.add_usage(data, self._usage.day(event.timestamp, base.created_at), base.model)
         elif kind == REREAD:
             self._usage.clear()
+            self._base = base if base.model_chosen else replace(base, model="")
 
     def _add_usage(self, message: Message) -> None:
         role, base, usage = message.role, self._base, self._usage

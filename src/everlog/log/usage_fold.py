@@ -2,6 +2,7 @@
 
     an input      begins an exchange; counts until the next one are pending
     a message     adds its usage and its tool calls to the pending counts
+    usage         adds the usage of an answer that was stored without it
     turn_end      replaces the pending counts: it includes the usage of subagents
     otherwise     (the next input, an interrupted turn) the pending counts are settled
 
@@ -18,7 +19,7 @@ from typing import Any
 import msgspec
 
 from everlog.ids import epoch_ms, timestamp
-from everlog.model import Message, Metadata, ToolCall, UsageRow
+from everlog.model import Message, Metadata, ToolCall, Usage, UsageRow
 
 DayAndModel = tuple[str, str]
 Counters = list[Any]  # turns, tool calls, tokens in, out, from the cache, to the cache; cost
@@ -82,6 +83,20 @@ class UsageFold:
                 counters[5] += count
             if 0.0 < (cost := usage.cost) <= _MAX_COST:
                 counters[6] += cost
+
+    def add_usage(self, data: Mapping[str, Any], day: str, model: str) -> None:
+        """Add the usage of an answer, from a `usage` event, to the pending counters."""
+        stated, name = data.get("usage"), data.get("model")
+        tokens = stated if isinstance(stated, dict) else {}
+        usage = Usage(
+            input_tokens=parse_count(tokens.get("inputTokens")),
+            output_tokens=parse_count(tokens.get("outputTokens")),
+            cache_read_tokens=parse_count(tokens.get("cacheReadTokens")),
+            cache_write_tokens=parse_count(tokens.get("cacheWriteTokens")),
+            cost=parse_cost(tokens.get("cost")),
+        )
+        answer = Message(role="assistant", content=(), usage=usage)
+        self.add_message(answer, day, name if isinstance(name, str) and name else model)
 
     def end_turn(self, data: Mapping[str, Any], day: str, model: str) -> None:
         """End a turn: its own counts replace the pending ones."""

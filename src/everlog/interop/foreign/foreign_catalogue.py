@@ -17,17 +17,16 @@ import msgspec
 from msgspec.structs import replace
 
 from everlog.errors import EverlogError
-from everlog.ids import epoch_ms, timestamp
 from everlog.index.foreign_transcripts import ForeignTranscripts
 from everlog.interop.directory_walk import FoundFile, Stamp, walk
 from everlog.interop.foreign.foreign_files import ForeignFiles
 from everlog.interop.foreign.transcript_files import ENDING, ReadPosition, Signature, signature, stamp_of
+from everlog.interop.foreign.transcript_row import TranscriptRow, normalize_time
 from everlog.interop.formats.foreign_format import ForeignFormat
 from everlog.interop.formats.format_types import ListingScan
 from everlog.interop.formats.recognition import detect, read_head
 from everlog.interop.transcript_sources import ancestor_path, explain_file
-from everlog.model import Metadata
-from everlog.ports import SessionRow, SkippedFile
+from everlog.ports import SkippedFile
 from everlog.stores.file.disk import map_errors
 from everlog.stores.file.log_tail import Report
 
@@ -35,81 +34,6 @@ Progress = Callable[[int, int], None]
 
 _BATCH = 200
 _VERSION = 2  # of the rows in the index: others are not used
-
-
-class TranscriptRow(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """The cached facts about one transcript."""
-
-    folder: str
-    stem: str
-    version: int = 1
-    format: str = msgspec.field(default="", name="dialect")  # empty: not recognised
-    # If so, the formats that were tried.
-    tried_formats: tuple[str, ...] = msgspec.field(default=(), name="tried")
-    name: str = ""  # the session's id, unless other files have the same
-    stamps: Signature = ()  # of the files when they were last read
-    ancestor: Stamp | None = None  # stamp of the format's ANCESTOR_FILE then
-    position: ReadPosition = msgspec.field(default=ReadPosition(), name="trail")
-    sizes: tuple[int, ...] = ()
-    scan: ListingScan = msgspec.field(default=ListingScan(), name="glance")
-    # Whether another file of the folder has the same session id.
-    has_shared_name: bool = msgspec.field(default=False, name="twin")
-    parent: str = ""  # path of the transcript whose session started this one, if that is known by the place
-    branch: str = ""  # id of the session within the file, if it is not the file's main one
-    parent_id: str = ""  # id of the session that started this one
-    agents: tuple[str, ...] = ()  # ids of the sessions that this one started
-    resume: tuple[str, ...] = ()  # the command that continues it in its own program
-
-    @property
-    def path(self) -> str:
-        """Path of the transcript, relative to the root."""
-        return f"{self.folder}/{self.stem}{ENDING}" if self.folder else f"{self.stem}{ENDING}"
-
-    @property
-    def key(self) -> str:
-        """What tells it from all other sessions of the directory."""
-        return f"{self.path}#{self.branch}" if self.branch else self.path
-
-    @property
-    def is_child(self) -> bool:
-        """Whether it is listed under the session that started it, not by itself."""
-        return bool(self.parent or self.branch or (self.scan.skip and self.scan.parent))
-
-    @property
-    def modified_ns(self) -> int:
-        """Time of the last write to the files, in ns."""
-        return max((stamp[2] for stamp in self.stamps), default=0)
-
-    def session_row(self, session: str) -> SessionRow:
-        """Return the session as a listing shows it."""
-        scan, modified = self.scan, self.modified_ns / 1e9
-        extra = {"cwd": scan.cwd, "agents": self.agents, "parent": {"id": self.parent_id} if self.parent_id else None}
-        last = _normalize_time(scan.last) or (timestamp(modified) if scan.messages else "")
-        metadata = Metadata(
-            id=session,
-            title=scan.title or None,
-            created_at=_normalize_time(scan.created) or timestamp(modified),
-            last_message_at=last,
-            model=scan.model,
-            message_count=scan.messages,
-            source=self.format,
-            agent=scan.agent or "main",
-            sender=scan.sender or "user",
-            key=scan.key or None,
-            aliases=scan.aliases,
-            scope=scan.scope,
-            chat=scan.chat,
-            extra={"resume": self.resume, **{key: value for key, value in extra.items() if value}},
-        )
-        return SessionRow(metadata, sum(self.sizes), max(len(self.sizes), 1))
-
-
-def _normalize_time(text: str) -> str:
-    """Return a time in the native notation, or an empty string if it is not a time."""
-    if len(text) == len("2026-01-05T09:00:00.000Z") and text.endswith("Z"):
-        return text
-    time_ms = epoch_ms(text)
-    return "" if time_ms is None else timestamp(time_ms / 1000)
 
 
 _decode = msgspec.msgpack.Decoder(TranscriptRow).decode
@@ -336,7 +260,12 @@ class ForeignCatalogue:
         self, row: TranscriptRow, files: ForeignFiles, format: ForeignFormat, stamps: Signature
     ) -> TranscriptRow:
         with map_errors(f"reading {row.path}"):
-            is_rewritten = not files.is_unchanged_before(row.position)
+            is_rewritten = not files.is_unchanged_before(row.position, row.stamps, stamps)
+            other = self._detect_format(row) if is_rewritten else None
+            if other is not None and other is not format:  # another program's file has the name now
+                new = TranscriptRow(folder=row.folder, stem=row.stem, version=_VERSION, format=other.NAME)
+                new = replace(new, parent=row.parent, branch=row.branch)
+                return self._scan_listing(new, self.files(new), other, stamps)
             new_lines = files.new_lines(ReadPosition() if is_rewritten else row.position)
             transcript = files.info(row.name)
             meta_bytes = transcript.meta_bytes
@@ -367,7 +296,7 @@ class ForeignCatalogue:
         names = Counter((row.folder, row.name) for row in rows)
         if len(names) < len(rows):
             rows = [replace(row, has_shared_name=names[row.folder, row.name] > 1) for row in rows]
-        rows.sort(key=lambda row: (_normalize_time(row.scan.created), row.path))
+        rows.sort(key=lambda row: (normalize_time(row.scan.created), row.path))
         sessions: dict[str, TranscriptRow] = {}
         for row in rows:
             session = row.name if row.name not in sessions else f"{row.folder.replace('/', ':')}:{row.stem}"

@@ -12,6 +12,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, nullcontext, suppress
 from zlib import crc32
 
+from msgspec.structs import replace
+
 from everlog.errors import ConflictError, StoreFullError
 from everlog.ids import timestamp
 from everlog.interop.directory_walk import Stamp
@@ -80,7 +82,7 @@ class ForeignFiles(Transcript):
                     if is_torn:
                         self._report(f"{self.path}: the last line had no newline; one was added")
                     tail.append(b"\n" * is_torn + _join_lines(first))
-                    if is_torn and not base:  # the torn line may be the first one, which counts apart
+                    if is_torn and base in (0, tail.start):  # it may be the first line, which counts apart
                         base = self._base(folder)
                 for number, group in enumerate(later_groups, len(names) + 1):
                     tails.append(ForeignTail(self.part_name(number), folder, self._report, new=True))
@@ -113,9 +115,14 @@ class ForeignFiles(Transcript):
             base = base if len(names) == 1 else 0
             number, last = len(names) + len(later_groups), lines[-1] + b"\n"
             end = tails[-1].end - (0 if later_groups else base)
-            position = ReadPosition(number, end, len(last), crc32(last))
             start = tails[0].start - base
             is_contiguous = (expected.part, expected.end) == (len(names), max(start, 0))
+            position = ReadPosition(number, end, len(last), crc32(last))
+            if is_contiguous and (expected.content or expected == START_POSITION):
+                content = crc32(_join_lines(lines), expected.content)
+            else:
+                content = self._checksum(position, folder)
+            position = replace(position, content=content)
             location = (len(names), start + is_torn) if first else (len(names) + 1, 0)
             return AppendedLines(*location, position, is_contiguous, new_signature, has_files, context)
 
@@ -146,7 +153,7 @@ class ForeignFiles(Transcript):
         if base != self._base(folder):
             return None
         start = tails[0].start - (base if expected.part == 1 else 0)
-        if len(tails) == 1 and start != expected.end and not self.is_unchanged_before(expected):
+        if len(tails) == 1 and start != expected.end and not self.is_unchanged_before(expected, (), ()):
             return None
         new_signature = signature(self.stem, lambda name: stamp_in(name, folder))
         stamps = [tail.check() for tail in tails]

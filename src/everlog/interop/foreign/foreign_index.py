@@ -16,7 +16,7 @@ from msgspec.structs import replace
 
 from everlog.index.listing_rows import SessionIndex
 from everlog.index.search.search_index import SearchIndex, open_search_index
-from everlog.interop.foreign.foreign_catalogue import TranscriptRow
+from everlog.interop.foreign.transcript_row import TranscriptRow
 from everlog.model import Entry, Metadata
 from everlog.ports import Filter, Progress, SessionRow, UsageReport
 from everlog.ports.listing import matcher

@@ -12,20 +12,20 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Any, cast
 
-import msgspec
 from msgspec.structs import replace
 
 from everlog.errors import LogDamagedError, NotFoundError, StoreFullError
 from everlog.interop.foreign.foreign_files import ForeignFiles
-from everlog.interop.foreign.mirrored_items import MirroredItems, hidden_seqs, queued_messages, with_new_id
+from everlog.interop.foreign.mirrored_items import MirroredItems, hidden_seqs, queued_messages
 from everlog.interop.foreign.origin_marks import (
-    MARK_KEY,
     Checkpoint,
     checkpoint_of,
     compaction_record,
     id_in_file,
-    mark_of,
     strip_mark,
+    with_checkpoint,
+    with_generation,
+    with_mark_of,
 )
 from everlog.interop.foreign.transcript_files import START_POSITION, AppendedLines, Signature
 from everlog.interop.foreign.turn_lines import new_turns
@@ -37,9 +37,7 @@ from everlog.interop.formats.format_types import (
     Summary,
     TailState,
     TranscriptInfo,
-    derive_id,
 )
-from everlog.interop.formats.jsonl import attach_preserved
 from everlog.interop.import_target import BATCH, ImportTarget, hide_before_summaries
 from everlog.log.line_codec import with_keys
 from everlog.model import (
@@ -110,19 +108,25 @@ class MirrorFollower:
             raise LogDamagedError(f"the mirror of {self.name} is damaged", session=self.name)
         signature = self.files.signature()
         if signature != self._signature:
-            self._follow()
+            self._follow(signature)
             self._signature = signature
 
     def _follow(
-        self, until: AppendedLines | None = None, native_records: Mapping[str, AnyRecord] | None = None
+        self,
+        stamps: Signature = (),
+        until: AppendedLines | None = None,
+        native_records: Mapping[str, AnyRecord] | None = None,
     ) -> None:
         """Mirror the lines after the checkpoint: all, or those before lines that we appended.
 
-        `native_records` are records by their ids in the file; they take the place of what is read.
+        `stamps` are those of the files now; `native_records` are records by their ids in the file,
+        which take the place of what is read.
         """
         transcript = self.files.info(self.name)
         native_records = native_records or queued_messages(self._store, self.session)
-        if not self.files.is_unchanged_before(self._checkpoint.position):
+        is_unchanged = self.files.is_unchanged_before(self._checkpoint.position, self._checkpoint.stamps, stamps)
+        self._checkpoint = replace(self._checkpoint, stamps=stamps)
+        if not is_unchanged:
             if self.format.IS_REWRITTEN:
                 self._checkpoint = replace(self._checkpoint, rewrites=self._checkpoint.rewrites + 1)
                 self._follow_whole(transcript, until, native_records)
@@ -156,10 +160,10 @@ class MirrorFollower:
         self._merge(followed.items, reached, native_records, whole=True)
 
     def _needs_whole_file(self, item: ConversationItem) -> bool:
-        """Return whether an item changes what is hidden, or removes the summary."""
-        if isinstance(item, Message):  # it was dropped from the file before, and is back
-            return self.format.IS_REWRITTEN and item.id in self._ids
-        return isinstance(item, HiddenMessages) and (not item.extra or self._summary_id in item.ids)
+        """Return whether an item is there already, changes what is hidden, or removes the summary."""
+        if isinstance(item, HiddenMessages):
+            return not item.extra or self._summary_id in item.ids
+        return item.id in self._ids
 
     def _refresh(self) -> None:
         """Load what other processes added to the mirror or removed from it."""
@@ -198,6 +202,8 @@ class MirrorFollower:
         for entry_id in (entry.id, id_in_file(entry)):
             if entry_id:
                 self._ids[entry_id] = entry.seq
+        if isinstance(entry, Event) and entry.kind == REREAD:
+            self._ids, self._summary_id = {}, ""
         if len(self._ids) > 4 * RETRY_WINDOW:
             oldest = self._last_seq - RETRY_WINDOW
             self._ids = {entry_id: seq for entry_id, seq in self._ids.items() if seq > oldest}
@@ -209,8 +215,11 @@ class MirrorFollower:
 
     def _restart(self) -> None:
         """Rewind the mirror: the file was rewritten, and its old content leaves the view."""
+        entries = self._store.read(self.session)
+        if any(isinstance(entry, Compaction) and entry.first_kept_seq <= 1 for entry in entries):
+            raise LogDamagedError(f"the mirror of {self.name} has a summary that no rewind undoes", session=self.name)
         old = self._checkpoint
-        checkpoint = Checkpoint(generation=old.generation + 1, rewrites=old.rewrites + 1)
+        checkpoint = Checkpoint(generation=old.generation + 1, rewrites=old.rewrites + 1, stamps=old.stamps)
         self._summary_id = ""
         if self._last_seq:
             self._append_to_mirror([Event(kind=REREAD), Rewind(to_seq=0)], checkpoint)
@@ -235,18 +244,18 @@ class MirrorFollower:
             items = mirrored.hide_dropped(items, f"{self._last_seq}")
         stored = ImportTarget(cast("Store", _UnlimitedStore(self._store)), self.session, id_in_file)
         try:
-            renamed = [self._with_generation(item, checkpoint.generation, mirrored.ids) for item in items]
+            renamed = [with_generation(item, checkpoint.generation, mirrored.ids) for item in items]
             for item in hide_before_summaries(self.name, renamed) if whole else renamed:
                 if isinstance(item, Message):
                     native = native_records.get(id_in_file(item) or item.id)
                     item = native if isinstance(native, Message) else item
                 stored.add(item)
-            stored.flush({MARK_KEY: msgspec.to_builtins(checkpoint)})
+            stored.flush(lambda record: with_checkpoint(record, checkpoint))
         except _DiskFullError as error:
             raise error.cause from error
-        self._checkpoint = checkpoint
         self._loaded = False
         self._refresh()
+        self._checkpoint = checkpoint  # newer than the one in the mirror if nothing was stored
 
     def _can_follow(self, items: Sequence[ConversationItem], mirrored: MirroredItems) -> bool:
         """Return whether the mirror can become the whole session by further records.
@@ -256,29 +265,7 @@ class MirrorFollower:
         if self.format.IS_REWRITTEN:
             has_summary = any(isinstance(item, Summary) for item in items)
             return (has_summary or not self._summary_id) and mirrored.are_in_order(items)
-        return not self._summary_id or self._summary_id in {item.id for item in items}
-
-    def _with_generation(
-        self, item: ConversationItem, generation: int, ids: Mapping[str, str] | None = None
-    ) -> ConversationItem:
-        """Give an item of a rewritten file an id that differs from the one it had before.
-
-        `ids` are those of the records in the mirror, by their ids in the file.
-        """
-        if not generation:
-            return item
-
-        def generation_id(item_id: str) -> str:
-            return (ids or {}).get(item_id) or derive_id(item_id, generation)
-
-        if isinstance(item, HiddenMessages):
-            return replace(item, id=generation_id(item.id), ids=tuple(map(generation_id, item.ids)))
-        if isinstance(item, Message):
-            renamed = replace(item, id=generation_id(item.id))
-            return attach_preserved(renamed, MARK_KEY, {"as": item.id})
-        first_kept = None if item.first_kept is None else generation_id(item.first_kept)
-        extra = {**item.extra, MARK_KEY: {"as": item.id}}
-        return replace(item, id=generation_id(item.id), first_kept=first_kept, extra=extra)
+        return mirrored.are_beginning_of(items)
 
     def _records(
         self, items: Iterable[ConversationItem], pending: int = 0, native_records: Mapping[str, AnyRecord] | None = None
@@ -287,15 +274,11 @@ class MirrorFollower:
         new_seqs: dict[str, int] = {}
         seq = self._last_seq + pending
         for item in items:
-            renamed = self._with_generation(item, self._checkpoint.generation)
+            renamed = with_generation(item, self._checkpoint.generation)
             if isinstance(renamed, Summary):
-                if renamed.id in self._ids:  # an earlier summary stands again
-                    renamed = with_new_id(renamed, f"{seq}")
                 first = [renamed.first_kept] if renamed.first_kept is not None else []
                 kept_seq = [*self._seqs(first, new_seqs).values(), seq + 2][0]
-                record = compaction_record(renamed, kept_seq)
-                mark = renamed.extra.get(MARK_KEY)
-                yield record if mark is None else with_keys(record, {MARK_KEY: mark})
+                yield with_mark_of(renamed, compaction_record(renamed, kept_seq))
             elif isinstance(renamed, HiddenMessages) and not (renamed.extra or renamed.ids):
                 hidden = hidden_seqs(self._store.read(self.session))  # a summary stands for them now
                 if not hidden:
@@ -306,7 +289,7 @@ class MirrorFollower:
                 seqs = tuple(sorted(self._seqs(renamed.ids, new_seqs).values()))
                 if not seqs:
                     continue
-                yield Tombstone(id=renamed.id, deletes=seqs, timestamp=renamed.timestamp)
+                yield with_mark_of(renamed, Tombstone(id=renamed.id, deletes=seqs, timestamp=renamed.timestamp))
             elif renamed.id in new_seqs or renamed.id in self._ids:
                 continue  # a duplicate id: the first item counts
             else:
@@ -338,8 +321,8 @@ class MirrorFollower:
         stored: list[AnyRecord] = []
         if records:
             *earlier, last = records
-            marked = with_keys(last, {MARK_KEY: msgspec.to_builtins(checkpoint) | mark_of(last)})
-            stored = self._store.append(self.session, [*earlier, marked], expected_seq=self._last_seq)
+            marked = [*earlier, with_checkpoint(last, checkpoint)]
+            stored = self._store.append(self.session, marked, expected_seq=self._last_seq)
         for record in stored:
             self._note_entry(record)
         self._checkpoint = checkpoint

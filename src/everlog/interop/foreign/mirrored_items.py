@@ -8,7 +8,7 @@ from contextlib import suppress
 from msgspec.structs import replace
 
 from everlog.errors import EverlogError
-from everlog.interop.foreign.origin_marks import MARK_KEY, id_in_file
+from everlog.interop.foreign.origin_marks import MARK_KEY, has_same_content, id_in_file, is_own
 from everlog.interop.formats.format_types import (
     DERIVED_KEY,
     ConversationItem,
@@ -20,7 +20,19 @@ from everlog.interop.formats.format_types import (
 from everlog.interop.import_target import TOO_LARGE
 from everlog.log.line_codec import from_object
 from everlog.log.markers import Markers
-from everlog.model import MARKERS, QUEUED, REREAD, AnyRecord, Damaged, Entry, Event, Message, Tombstone
+from everlog.model import (
+    MARKERS,
+    QUEUED,
+    REREAD,
+    USAGE,
+    AnyRecord,
+    Compaction,
+    Damaged,
+    Entry,
+    Event,
+    Message,
+    Tombstone,
+)
 from everlog.ports import Store
 
 
@@ -30,6 +42,8 @@ class MirroredItems:
     def __init__(self, entries: Iterable[Entry]) -> None:
         self.ids: dict[str, str] = {}  # id in the file → id of the record
         self._seqs: dict[str, int] = {}  # of the messages, by id in the file
+        self._records: list[AnyRecord] = []  # messages and summaries, or what stands for one that is too large
+        self._others: set[str] = set()  # ids of what the file says about them
         self._markers = Markers()
         for entry in entries:
             if isinstance(entry, Damaged):
@@ -38,18 +52,47 @@ class MirroredItems:
                 self._markers.append(entry)
             file_id = id_in_file(entry) or entry.id
             if isinstance(entry, Event) and entry.kind == REREAD:
-                self.ids, self._seqs = {}, {}
+                self.ids, self._seqs, self._records, self._others = {}, {}, [], set()
             elif isinstance(entry, Event) and entry.kind == TOO_LARGE:
-                self._seqs[str(entry.data.get("id"))] = entry.seq
+                file_id = str(entry.data.get("id"))
+                self._seqs[file_id] = entry.seq
+                self._records.append(entry)
             else:
                 self.ids[file_id] = entry.id
                 if isinstance(entry, Message):
                     self._seqs[file_id] = entry.seq
+                if isinstance(entry, Message | Compaction):
+                    self._records.append(entry)
+                elif _is_about_messages(entry):
+                    self._others.add(file_id)
 
     def are_in_order(self, items: Sequence[ConversationItem]) -> bool:
         """Return whether the messages of a file are in the mirror's order, and new ones follow."""
         seqs = [self._seqs.get(item.id, 1 << 62) for item in items if isinstance(item, Message)]
         return seqs == sorted(seqs)
+
+    def are_beginning_of(self, items: Sequence[ConversationItem]) -> bool:
+        """Return whether the records are the first items of a whole file, and still say the same."""
+        shown = [item for item in items if isinstance(item, Message | Summary)]
+        return (
+            self._others <= {item.id for item in items}
+            and len(self._records) <= len(shown)
+            and all(map(self._is_record_of, shown, self._records))
+        )
+
+    def _is_record_of(self, item: ConversationItem, record: AnyRecord) -> bool:
+        if isinstance(record, Event):
+            return bool(item.id == record.data.get("id"))  # it is too large
+        if item.id != (id_in_file(record) or record.id):
+            return False
+        if isinstance(item, Summary) and isinstance(record, Compaction):
+            kept = record.seq + 1 if item.first_kept is None else self._seqs.get(item.first_kept)
+            return item.text == record.summary and kept == record.first_kept_seq
+        if not isinstance(item, Message) or not isinstance(record, Message):
+            return False
+        if is_own(record):
+            return has_same_content(record, item)
+        return _plain(record) == _plain(replace(item, timestamp=item.timestamp or record.timestamp))
 
     def hide_dropped(self, items: Sequence[ConversationItem], position: str) -> list[ConversationItem]:
         """Return the items of a whole file, with the messages that it no longer has among the hidden.
@@ -90,6 +133,17 @@ class MirroredItems:
         messages = (item.id for item in items if isinstance(item, Message) and item.id not in hidden)
         kept = next((item_id for item_id in messages if self._seqs.get(item_id, 1 << 62) >= old.first_kept_seq), None)
         return kept == summary.first_kept
+
+
+def _is_about_messages(record: AnyRecord) -> bool:
+    if isinstance(record, Tombstone):
+        return not extra_field(record, DERIVED_KEY)
+    return isinstance(record, Event) and record.kind == USAGE
+
+
+def _plain(message: Message) -> Message:
+    """Return a message without what differs between a mirror and its file."""
+    return replace(message, seq=0, id="", line=b"")
 
 
 def with_new_id(summary: Summary, position: str) -> Summary:

@@ -256,7 +256,7 @@ class Mirror(MirrorFollower):
             if appended is not None and not appended.is_contiguous:
                 return self._mirror_after_race(plan, appended)
             position = appended.end if appended is not None else self._checkpoint.position
-            checkpoint = replace(self._checkpoint, position=position, state=plan.state)
+            checkpoint = replace(self._checkpoint, position=position, state=plan.state, stamps=self._signature)
             stored = self._append_to_mirror(plan.mirrored, checkpoint)
         except EverlogError as error:
             if all(isinstance(record, Event) for record in plan.records):
@@ -271,7 +271,7 @@ class Mirror(MirrorFollower):
     def _mirror_after_race(self, plan: _Plan, appended: AppendedLines) -> list[AnyRecord]:
         """Update the mirror if another program's lines precede ours in the file, in that order."""
         self._signature = ()
-        self._follow(appended)
+        self._follow(until=appended)
         try:
             new_plan = self._make_plan(plan.records, plan.lines)
         except UnsupportedError:  # one of the two is a branch now: only the whole file tells which

@@ -1,21 +1,30 @@
 """Origin marks: what the records of a mirror note about their foreign file, under the key `live`.
 
 The last record of a batch has the position that the mirror has reached (`Checkpoint`). A record
-whose id in the file differs from its id in the mirror has the former (`as`).
+whose id in the file differs from its id in the mirror has the former (`as`). A record that was
+appended here, and may say more than its lines, is marked (`own`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import msgspec
 from msgspec.structs import replace
 
-from everlog.interop.foreign.transcript_files import ReadPosition
-from everlog.interop.formats.format_types import Summary, TailState, extra_field
+from everlog.interop.foreign.transcript_files import ReadPosition, Signature
+from everlog.interop.formats.format_types import (
+    ConversationItem,
+    HiddenMessages,
+    Summary,
+    TailState,
+    derive_id,
+    extra_field,
+)
+from everlog.interop.formats.jsonl import attach_preserved
 from everlog.log.line_codec import is_same_record, with_keys, without_keys
-from everlog.model import AnyRecord, Compaction, Damaged, Entry, Image, Message
+from everlog.model import AnyRecord, Compaction, Damaged, Entry, Event, Image, Message
 
 MARK_KEY = "live"
 _MARK_BYTES = b'"live":{'
@@ -28,9 +37,15 @@ class Checkpoint(msgspec.Struct, frozen=True, omit_defaults=True):
     state: TailState = msgspec.field(default_factory=dict, name="notes")
     generation: int = 0  # how often the mirror was begun anew
     rewrites: int = 0  # how often the file was found rewritten
+    stamps: Signature = ()  # of the files before they were read
 
 
 _CHECKPOINT_KEYS = set(Checkpoint.__struct_encode_fields__)
+
+
+def with_checkpoint(record: AnyRecord, checkpoint: Checkpoint) -> AnyRecord:
+    """Return a record with the position that the mirror has reached with it."""
+    return with_keys(record, {MARK_KEY: msgspec.to_builtins(checkpoint) | mark_of(record)})
 
 
 def strip_mark(record: AnyRecord) -> AnyRecord:
@@ -58,6 +73,11 @@ def id_in_file(record: AnyRecord) -> str:
     return str(mark_of(record).get("as", ""))
 
 
+def is_own(record: AnyRecord) -> bool:
+    """Return whether a record was appended here, not read from the file."""
+    return "own" in mark_of(record)
+
+
 def has_same_content(record: AnyRecord, stored: AnyRecord) -> bool:
     """Return whether two records are the same, messages as far as foreign formats can hold them."""
     if not isinstance(record, Message) or not isinstance(stored, Message):
@@ -74,11 +94,37 @@ def has_same_content(record: AnyRecord, stored: AnyRecord) -> bool:
     return content == stored_content
 
 
-def with_file_id(record: AnyRecord, file_id: str) -> AnyRecord:
-    """Return a record with a mark that has its id in the file, if that is another."""
-    if record.id == file_id:
-        return record
-    return with_keys(record, {MARK_KEY: {"as": file_id}})
+def as_own(record: AnyRecord, file_id: str) -> AnyRecord:
+    """Return a record that was appended here with its mark: its id in the file, if that is another."""
+    mark: dict[str, Any] = {"own": True} if record.id == file_id else {"own": True, "as": file_id}
+    return with_keys(record, {MARK_KEY: mark})
+
+
+def with_generation(item: ConversationItem, generation: int, ids: Mapping[str, str] | None = None) -> ConversationItem:
+    """Give an item of a file that was read again an id that differs from the one it had before.
+
+    `ids` are those of the records in the mirror, by their ids in the file.
+    """
+    if not generation:
+        return item
+
+    def generation_id(item_id: str) -> str:
+        return (ids or {}).get(item_id) or derive_id(item_id, f"generation {generation}")
+
+    mark = {"as": item.id}
+    if isinstance(item, HiddenMessages):
+        extra = {**item.extra, MARK_KEY: mark} if item.extra else {}
+        return replace(item, id=generation_id(item.id), ids=tuple(map(generation_id, item.ids)), extra=extra)
+    if isinstance(item, Message | Event):
+        return attach_preserved(replace(item, id=generation_id(item.id)), MARK_KEY, mark)
+    first_kept = None if item.first_kept is None else generation_id(item.first_kept)
+    return replace(item, id=generation_id(item.id), first_kept=first_kept, extra={**item.extra, MARK_KEY: mark})
+
+
+def with_mark_of(item: Summary | HiddenMessages, record: AnyRecord) -> AnyRecord:
+    """Return the record of an item with the item's mark, if it has one."""
+    mark = item.extra.get(MARK_KEY)
+    return record if mark is None else with_keys(record, {MARK_KEY: mark})
 
 
 def merge_record(record: AnyRecord, read_records: Sequence[AnyRecord]) -> tuple[list[AnyRecord], int]:
@@ -96,7 +142,7 @@ def merge_record(record: AnyRecord, read_records: Sequence[AnyRecord]) -> tuple[
             continue
         return [
             *read_records[:index],
-            with_file_id(merged_record, id_in_file(read) or read.id),
+            as_own(merged_record, id_in_file(read) or read.id),
             *read_records[index + 1 :],
         ], index
     return [record], 0  # it stands for everything that was read

@@ -12,9 +12,10 @@ from pathlib import Path
 
 from everlog.errors import EverlogError, InvalidIdError, LogDamagedError, NotFoundError, SessionBusyError
 from everlog.ids import is_name
-from everlog.interop.foreign.foreign_catalogue import ForeignCatalogue, Progress, TranscriptRow
+from everlog.interop.foreign.foreign_catalogue import ForeignCatalogue, Progress
 from everlog.interop.foreign.foreign_index import ForeignIndex, SessionRecords, SessionSource
 from everlog.interop.foreign.mirrored_session import Mirror
+from everlog.interop.foreign.transcript_row import TranscriptRow
 from everlog.interop.foreign.turn_lines import TurnLines, Turns, new_turns
 from everlog.interop.formats.foreign_format import ForeignFormat
 from everlog.interop.formats.format_types import derive_id
@@ -115,7 +116,7 @@ class SessionOpener(StoreVerbs):
                     self._catalogue.rescan()
                     if isinstance(error, LogDamagedError):  # the file itself is intact
                         self.reports.append(f"{error.message}; it is rebuilt from the file")
-                        self._mirror_store.create({"key": mirror_key(row), "source": row.format})
+                        _create_mirror(self._mirror_store, row)
                     mirror = self._open_mirror(session)
                     mirror.catch_up()
                 yield mirror
@@ -126,12 +127,11 @@ class SessionOpener(StoreVerbs):
         row = row or self._find_row(session)
         with self._mutex:
             cached = self._mirrors.get(session)
-            if cached is not None and cached.files.path == row.path:
+            if cached is not None and (cached.files.path, cached.format.NAME) == (row.path, row.format):
                 return cached
         format, files = self._format(row.format), self._catalogue.files(row)
-        metadata = {"key": mirror_key(row), "source": row.format}
-        mirrored = self._mirror_store.create(metadata, unless_held=True)
-        mirror = Mirror(row.name, files, format, self._mirror_store, mirrored.id)
+        mirrored = _create_mirror(self._mirror_store, row, unless_held=True)
+        mirror = Mirror(row.name, files, format, self._mirror_store, mirrored)
         with self._mutex:
             self._mirrors[session] = mirror
             mirror.turns = self._turns.setdefault(session, new_turns())
@@ -181,7 +181,7 @@ class SessionOpener(StoreVerbs):
     def _read_records(self, row: TranscriptRow) -> SessionRecords:
         """Read a session into memory, as its mirror would be."""
         store = InMemoryStore(Settings(session=SessionSettings(total_bytes=0, line_bytes=1 << 40)))
-        session = store.create({"source": row.format}).id
+        session = _create_mirror(store, row)
         mirror = Mirror(row.name, self._catalogue.files(row), self._format(row.format), store, session)
         mirror.catch_up()
         return SessionRecords(mirror.metadata, lambda after: store.read(session, after=after))
@@ -189,6 +189,12 @@ class SessionOpener(StoreVerbs):
     def _current_mirror(self, session: str) -> Mirror:
         with self._locked_mirror(session) as mirror:
             return mirror
+
+
+def _create_mirror(store: Store, row: TranscriptRow, *, unless_held: bool = False) -> str:
+    """Create the mirror of a session, as old as the session, and return its id."""
+    metadata = {"key": mirror_key(row), "source": row.format}
+    return store.create(metadata, unless_held=unless_held, at=row.created_ms or None).id
 
 
 def mirror_key(row: TranscriptRow) -> str:

@@ -1,7 +1,8 @@
 """Reading the files of one foreign session: which exist, and which lines are new.
 
-A `ReadPosition` is how far a transcript was read: a part, the offset after the last line, and that
-line's length and checksum. If the line is still there, everything before it is taken as unchanged:
+A `ReadPosition` is how far a transcript was read: a part, the offset after the last line, that
+line's length and checksum, and the checksum of everything up to there. What was read is compared
+with these, all of it if the file is small or changed otherwise than by growing, else its last line:
 these programs only append. A first line that its program rewrites is not counted in offsets, so
 that they stay valid when it grows.
 """
@@ -21,19 +22,18 @@ import msgspec
 
 from everlog.errors import EverlogError, NotFoundError
 from everlog.interop.directory_walk import METADATA_ENDING, Stamp
+from everlog.interop.foreign.file_lines import RunningChecksum, crc_between, iter_lines
 from everlog.interop.foreign.lost_lines import LineContext
 from everlog.interop.formats.foreign_format import ForeignFormat
 from everlog.interop.formats.format_types import MAX_LINE_BYTES, Line, TranscriptInfo
-from everlog.interop.formats.jsonl import parse_object
 from everlog.interop.transcript_sources import ancestor_path, read_related
-from everlog.log import scan
 from everlog.stores.file import disk
 from everlog.stores.file.log_tail import Report
 
 ENDING = ".jsonl"
-_CHUNK = 1 << 20
 _HEAD_CHUNK = 1 << 13  # the first line is short
 _MAX_METADATA_BYTES = 1 << 24  # of the metadata file
+MAX_COMPARED = 1 << 20  # bytes that were read and are compared each time their file grows
 
 
 class ReadPosition(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
@@ -43,6 +43,7 @@ class ReadPosition(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     end: int = 0  # offset in that part, without its first line if that is metadata
     length: int = 0  # of the last line, with its newline
     crc: int = 0  # of the last line
+    content: int = 0  # crc of all lines up to there, in all parts; 0: unknown
 
 
 START_POSITION = ReadPosition()
@@ -191,7 +192,7 @@ class Transcript:
                 return None, 0
         if self._format.METADATA_LOCATION == "head":
             with open_for_reading(self.part_name(1), folder) as transcript:
-                head = self._format.find_head(_iter_lines(transcript, 0, _HEAD_CHUNK))
+                head = self._format.find_head(iter_lines(transcript, 0, _HEAD_CHUNK))
             return head.meta_bytes, head.size
         return None, 0
 
@@ -208,18 +209,41 @@ class Transcript:
 
     # --- new lines
 
-    def is_unchanged_before(self, position: ReadPosition) -> bool:
-        """Return whether the last line before a position is still there unchanged."""
+    def is_unchanged_before(self, position: ReadPosition, before: Signature, now: Signature) -> bool:
+        """Return whether what was read up to a position is still there.
+
+        `before` and `now` are the stamps of the files when that was read and now. If they have only
+        grown, and are large, the last line stands for all before it.
+        """
         if not position.length:
-            return position == ReadPosition()
+            return position == START_POSITION
+        size = sum(stamp[1] for stamp in now[: position.part - 1]) + position.end
+        is_compared = position.content and (size <= MAX_COMPARED or not _has_grown(position.part, before, now))
         try:
             with self.open_folder() as folder, open_for_reading(self.part_name(position.part), folder) as part:
                 base = self._read_meta(folder)[1] if position.part == 1 else 0
                 start = base + position.end - position.length
-                line = os.pread(part, position.length, start) if start >= base else b""
+                data = os.pread(part, position.length + 1, start) if start >= base else b""
+                line, after = data[: position.length], data[position.length :]
+                if len(line) < position.length or crc32(line) != position.crc:
+                    return False
+                if after and after != b"\n" and not line.endswith(b"\n"):
+                    return False  # it had no newline, and goes on
+                return not is_compared or self._checksum(position, folder) == position.content
         except NotFoundError:
             return False
-        return len(line) == position.length and crc32(line) == position.crc
+
+    def _checksum(self, position: ReadPosition, folder: int) -> int:
+        """Return the crc of all lines up to a position; 0 if there are not as many bytes."""
+        crc = 0
+        for number in range(1, position.part + 1):
+            with open_for_reading(self.part_name(number), folder) as part:
+                start = self._read_meta(folder)[1] if number == 1 else 0
+                end = start + position.end if number == position.part else os.fstat(part).st_size
+                if end > os.fstat(part).st_size:
+                    return 0
+                crc = crc_between(part, start, end, crc)
+        return crc
 
     def new_lines(self, position: ReadPosition, until: AppendedLines | None = None) -> NewLines:
         """Return the lines after a position: all, or only those before some appended lines."""
@@ -228,20 +252,20 @@ class Transcript:
     def read_lines(self, new: NewLines) -> Iterator[Line]:
         """Yield complete lines after a position, and advance it."""
         with self.open_folder() as folder:
-            number = new.position.part
+            number, end = new.position.part, new.position.end
+            crc = new.position.content or self._checksum(new.position, folder)
             while True:
                 base = self._read_meta(folder)[1] if number == 1 else 0
-                end = new.position.end if number == new.position.part else 0
                 until = new.until if new.until and new.until.part == number else None
+                new.begin_part(number, base, RunningChecksum(base + end, crc))
                 with open_for_reading(self.part_name(number), folder) as part:
-                    for line in _iter_lines(part, base + end):
+                    for line in iter_lines(part, base + end, on_chunk=new.add_chunk):
                         if until and line.start >= base + until.start:
                             return
-                        new.last = number, base, line
+                        new.last = line
                         yield line
-                number += 1
-                next_part = self.part_name(number)
-                if not self._format.PART_BYTES or not stamp_in(next_part, folder):
+                number, end, crc = number + 1, 0, new.checksum.of_all()
+                if not self._format.PART_BYTES or not stamp_in(self.part_name(number), folder):
                     return
 
     def content(self) -> bytes:
@@ -265,21 +289,45 @@ class NewLines:
 
     def __init__(self, files: Transcript, position: ReadPosition, until: AppendedLines | None) -> None:
         self._files = files
-        self._start = position
-        self.last: tuple[int, int, Line] | None = None  # part, start of its lines, line
+        self._start = position  # before the lines of the part
+        self.last: Line | None = None  # of the part
         self.until = until
+        self._part = self._base = 0
+        self.checksum = RunningChecksum(0, 0)
+
+    def begin_part(self, part: int, base: int, checksum: RunningChecksum) -> None:
+        """Begin with the lines of a part, which start at the offset `base`."""
+        self._start, self.last = self.position, None
+        self._part, self._base, self.checksum = part, base, checksum
+
+    def add_chunk(self, chunk: bytes) -> None:
+        """Note the bytes that the next lines are in."""
+        self.checksum.add(chunk, self._end)
+
+    @property
+    def _end(self) -> int:
+        """Offset of the end of the last line; 0 if there was none."""
+        return 0 if self.last is None else self.last.start + len(self.last.data) + self.last.ended
 
     @property
     def position(self) -> ReadPosition:
-        """The position after the last line: only its crc is computed, not that of each line."""
+        """The position after the last line: its crc and that of the content are only computed here."""
         if self.last is None:
             return self._start
-        part, base, (start, data, ended) = self.last
-        length = len(data) + ended
-        return ReadPosition(part, start + length - base, length, crc32(b"\n", crc32(data)) if ended else crc32(data))
+        data, ended, end = self.last.data, self.last.ended, self._end
+        crc = crc32(b"\n", crc32(data)) if ended else crc32(data)
+        return ReadPosition(self._part, end - self._base, len(data) + ended, crc, self.checksum.up_to(end))
 
     def __iter__(self) -> Iterator[Line]:
         return self._files.read_lines(self)
+
+
+def _has_grown(part: int, before: Signature, now: Signature) -> bool:
+    """Return whether a part only became larger, and nothing else changed before its end."""
+    if before[: part - 1] != now[: part - 1] or min(len(before), len(now)) < part:
+        return False
+    (old_inode, old_size, _), (inode, size, _) = before[part - 1], now[part - 1]
+    return before[part - 1] == now[part - 1] or (inode == old_inode and size > old_size)
 
 
 @contextmanager
@@ -305,40 +353,3 @@ def stamp_in(name: str, folder: int) -> Stamp | None:
 
 def stamp_of(status: os.stat_result) -> Stamp:
     return status.st_ino, status.st_size, status.st_mtime_ns
-
-
-def _iter_lines(part: int, start: int, chunk_size: int = _CHUNK) -> Iterator[Line]:
-    """Yield complete lines from an offset on.
-
-    A last line without a newline counts if it is a complete JSON object. A line above
-    MAX_LINE_BYTES is skipped: it is damage to every reader.
-    """
-    offset, read = start, start
-    chunks: list[bytes] = []  # of the line that starts at the offset
-    while chunk := os.pread(part, chunk_size, read):
-        read += len(chunk)
-        first, *lines = scan.split(chunk)
-        chunks.append(first)
-        if lines:
-            lines[:0] = [b"".join(chunks)]
-            chunks = [lines.pop()]
-        for line in lines:
-            yield Line(offset, line)
-            offset += len(line) + 1
-        if read - offset > MAX_LINE_BYTES:
-            yield from _skip_long_line(part, offset)
-            return
-    remainder = b"".join(chunks)
-    if remainder.endswith(b"}") and parse_object(remainder)[0] is not None:
-        yield Line(offset, remainder, ended=False)
-
-
-def _skip_long_line(part: int, start: int) -> Iterator[Line]:
-    """Yield the lines after one that is too long, without holding it in memory."""
-    offset = start
-    while chunk := os.pread(part, _CHUNK, offset):
-        newline = chunk.find(b"\n")
-        if newline >= 0:
-            yield from _iter_lines(part, offset + newline + 1)
-            return
-        offset += len(chunk)

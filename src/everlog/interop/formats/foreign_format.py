@@ -16,14 +16,13 @@ import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import islice
-from typing import Any, ClassVar, NoReturn, cast
+from typing import Any, ClassVar, NoReturn
 
 from msgspec.structs import replace
 
 from everlog.errors import FormatError, UnsupportedError
 from everlog.interop.formats.file_names import is_stem
 from everlog.interop.formats.format_types import (
-    ConversationItem,
     ExportedFiles,
     FileEdit,
     ForeignSession,
@@ -232,5 +231,4 @@ class ForeignFormat(ABC):
 
 
 def _tail_result(reader: SessionReader, lines: Iterable[Line]) -> TailResult:
-    items = [*reader.feed(lines), *reader.finish()]
-    return TailResult(cast("list[ConversationItem]", items), reader.state)
+    return TailResult([*reader.feed(lines), *reader.finish()], reader.state)

@@ -174,7 +174,7 @@ class Match(IntEnum):
 # --- files that are used in place ----------------------------------------------------------------
 
 TailState = dict[str, Any]
-ConversationItem = Message | Summary | HiddenMessages
+ConversationItem = Message | Summary | HiddenMessages | Event  # an event only of kind USAGE
 
 
 class TailResult(NamedTuple):

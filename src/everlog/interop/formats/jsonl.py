@@ -158,12 +158,19 @@ def head_objects(head: bytes) -> Iterator[dict[str, Any]]:
 
 
 def parse_records(lines: Iterable[Line], path: str = "") -> Iterator[Row]:
-    """Yield records and damage of a file, also several from one line; skip blank lines."""
+    """Yield records and damage of a file, also several from one line; skip blank lines.
+
+    A last line without a newline that does not end with a record is still being written: it is
+    damage as a whole.
+    """
     for row in parse_lines(lines, path):
         if row.value is not None or len(row.data) > MAX_LINE_BYTES:
             yield row
         elif not row.is_blank:
-            for number, chunk in enumerate(_split_records(row)):
+            chunks = list(_split_records(row))
+            if not row.ended and chunks[-1].value is None:
+                chunks = [row]
+            for number, chunk in enumerate(chunks):
                 yield msgspec.structs.replace(chunk, starts_line=number == 0)
 
 

@@ -2,7 +2,9 @@
 
 A tombstone counts wherever it is, even before the entry it deletes. So short hashes of the latest
 tombstones whose entry was not among the same lines are kept in the state: reading a file from its
-beginning needs none of them. An entry is identified by its uuid.
+beginning needs none of them. An entry is identified by its uuid. Of several with one uuid, Cersei
+loads each, and a tombstone deletes them all; from the second one on, their ids are derived from
+their lines.
 """
 
 from __future__ import annotations
@@ -22,6 +24,7 @@ from everlog.interop.formats.cersei.entries import member_id, preserve_message, 
 from everlog.interop.formats.format_types import DamagedBytes, HiddenMessages, Item, Line, Summary, TailState, derive_id
 from everlog.interop.formats.jsonl import Row, event_kind, text_of
 from everlog.interop.formats.line_reader import LineReader
+from everlog.interop.formats.session_reader import NeedsWholeFileError
 from everlog.model import Message
 
 _PART = re.compile(r"_part([0-9]{1,9})\.jsonl\Z")
@@ -75,6 +78,7 @@ class CerseiReader(LineReader):
     user              uuid of the last user entry
     bare              whether the first message was a bare one
     gone              hashes of deleted uuids whose entry may not have been read yet
+    repeated          whether several entries had the same uuid
     """
 
     NAME = NAME
@@ -161,6 +165,8 @@ class CerseiReader(LineReader):
             self._delete(row, value)
             return
         item_id = self._unique_id(uuid, row)
+        if uuid not in ("", item_id):
+            self._state["repeated"] = True
         if kind == "summary":
             if text_of(value, "summary") and not self._is_deleted(uuid):
                 extra = self._extra(row, {**value, "summary": ""}, {})
@@ -204,6 +210,8 @@ class CerseiReader(LineReader):
 
     def _delete(self, row: Row, value: dict[str, Any]) -> None:
         target = text_of(value, "deleted_uuid")
+        if "repeated" in self._state and not self.whole:
+            raise NeedsWholeFileError
         known_ids = self._ids.get(target, [])
         self._deleted.add(target)
         if target and target not in self._ids:

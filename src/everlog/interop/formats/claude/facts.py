@@ -1,8 +1,7 @@
 """What a listing shows of a transcript, folded over its records.
 
-The message count equals the number of messages that `read_tail` returns, except for records of
-which only the last with their uuid counts, and for summaries on an abandoned branch, which are
-messages there.
+The message count equals the number of messages that `read_tail` returns. Of several records with one
+uuid the last counts; a listing knows the uuids of the last messages only.
 """
 
 from __future__ import annotations
@@ -27,6 +26,7 @@ _NOT_IN_ID = re.compile(r"[^A-Za-z0-9_-]")
 FOLDED_TYPES = MESSAGE_TYPES | TITLE_KEYS.keys()
 _MAX_RECENT = 16  # records of a side chain that may get a child
 _MAX_OPEN = 8  # side chains that go on at the same time
+_MAX_COUNTED = 16  # records that may be repeated
 
 
 class SideChains(msgspec.Struct, omit_defaults=True):
@@ -69,6 +69,7 @@ class _State(msgspec.Struct, omit_defaults=True, rename={"is_subagent": "inner"}
     titles: Titles = msgspec.field(default_factory=Titles)
     is_subagent: bool | None = None  # whether all messages so far are on a side chain; None: no message yet
     sides: SideChains = msgspec.field(default_factory=SideChains)
+    counted: dict[str, int] = {}  # the messages in the last records, by uuid
 
 
 class FactsFold:
@@ -109,7 +110,8 @@ class FactsFold:
     @property
     def state(self) -> TailState:
         """What is needed to continue, as JSON values."""
-        state: TailState = msgspec.to_builtins(self._state)
+        counted = dict(list(self._state.counted.items())[-_MAX_COUNTED:])
+        state: TailState = msgspec.to_builtins(msgspec.structs.replace(self._state, counted=counted))
         return state
 
     def add(self, record: ListedRecord, source: bytes | JsonObject) -> None:
@@ -127,7 +129,10 @@ class FactsFold:
                 if state.is_subagent is not is_side and (state.is_subagent is None or not is_side):
                     self._begin(is_side)
                 if record.message is not None and (not is_side or state.is_subagent):
+                    before = self._messages - state.counted.pop(record.uuid, 0)
+                    self._messages = before
                     self._add_message(record, record.message, source)
+                    state.counted[record.uuid] = self._messages - before
             if kind == "user" and not state.titles.prompt:
                 state.titles.add(_value_of(source), is_subagent=state.is_subagent is True)
         elif isinstance(kind, str) and kind in TITLE_KEYS:
@@ -137,6 +142,7 @@ class FactsFold:
         """Begin with the first message, or again if those so far were another agent's."""
         if self._state.is_subagent:
             self._messages, self._last, self._model = 0, "", ""
+            self._state.counted = {}
             self._state.titles.prompt = self._state.titles.command = ""
         self._state.is_subagent = is_subagent
 

@@ -308,8 +308,6 @@ class TranscriptReader(SessionReader):
         items: Sequence[Item] = ()
         if link is not None and link.uuid in conversation.visible:
             items = self._read_summary(entry, link, message_ids)
-        elif link is not None:
-            items = self._read_messages(entry, None)
         if not items and self._is_full:
             is_free = link is not None or value["uuid"] not in self.last_places
             items = (self._event(entry, value["uuid"] if is_free else None),)

@@ -31,7 +31,7 @@ from everlog.interop.formats.format_types import (
 )
 from everlog.interop.formats.jsonl import Row, attach_preserved, parse_object, parse_records, report_damage, text_of
 from everlog.interop.formats.session_reader import Detail, NeedsWholeFileError, SessionReader
-from everlog.model import PROGRAM, AnyBlock, Event, Message, Role, Text
+from everlog.model import PROGRAM, USAGE, AnyBlock, Event, Message, Role, Text
 
 MAX_TITLE = 200  # characters
 _BARE_TYPES = frozenset(
@@ -50,6 +50,13 @@ _BARE_TYPES = frozenset(
 _UNLISTED = (b'"type":"event_msg"', b'"type":"world_state"', b'"type":"token_usage_record"', b'"type":"compacted"')
 
 
+class _Object(msgspec.Struct, gc=False):
+    pass
+
+
+_check_object = msgspec.json.Decoder(_Object).decode
+
+
 class _State(msgspec.Struct, omit_defaults=True):
     """What the lines so far say about the lines to come."""
 
@@ -64,6 +71,8 @@ class _State(msgspec.Struct, omit_defaults=True):
     tool_names: dict[str, str] = {}  # of calls without a result
     has_usage_records: bool = False
     last_total: Any = None  # the last token total reported
+    # Time and model of the last message, results aside, if it is an answer whose usage was not reported.
+    open_answer: tuple[str, str] | None = None
 
 
 class CodexReader(SessionReader):
@@ -87,7 +96,7 @@ class CodexReader(SessionReader):
         """Read lines and yield their items, together: the usage of an answer is in a later line."""
         self._items, self._own_start = [], 0
         if self.detail is Detail.LISTING:
-            lines = (line for line in lines if not any(kind in line.data[:120] for kind in _UNLISTED))
+            lines = (line for line in lines if not _is_unlisted(line.data))
         for row in parse_records(lines, path):
             self.line_count += row.starts_line
             self.damage += report_damage([row])
@@ -146,7 +155,7 @@ class CodexReader(SessionReader):
                 self._items.append(Summary(id=item_id, text=text, timestamp=state.timestamp, extra=extra))
         elif kind == "token_usage_record":
             state.has_usage_records = True
-            self._set_usage(payload.get("usage"))
+            self._set_usage(row, payload.get("usage"))
         elif kind == "event_msg":
             self._read_event(row, payload, value)
         inner = payload.get("type")
@@ -281,6 +290,9 @@ class CodexReader(SessionReader):
             rest = {key: value for key, value in payload.items() if key not in mapped}
             message = attach_preserved(message, NAME, rest)
         self._items.append(message)
+        if message.role != "toolResult":
+            is_answer = message.role == "assistant"
+            self._state.open_answer = (message.timestamp, message.model or "") if is_answer else None
         if is_turn:
             self._turns.append([])
         self._turns[-1].append(message.id)
@@ -294,22 +306,26 @@ class CodexReader(SessionReader):
             # Codex may report the same total repeatedly.
             if isinstance(info, dict) and info.get("total_token_usage") != self._state.last_total:
                 self._state.last_total = info.get("total_token_usage")
-                self._set_usage(info.get("last_token_usage"))
+                self._set_usage(row, info.get("last_token_usage"))
         elif kind == "thread_rolled_back":
             self._roll_back(row, payload.get("num_turns"), value)
 
-    def _set_usage(self, raw_usage: Any) -> None:
-        """Set the usage of the last answer, unless that was read and returned before."""
-        if not isinstance(raw_usage, dict):
+    def _set_usage(self, row: Row, raw_usage: Any) -> None:
+        """Set the usage of the last answer; if that was returned before, add an event with the usage."""
+        answer = self._state.open_answer
+        if answer is None or not isinstance(raw_usage, dict):
             return
+        self._state.open_answer, usage = None, usage_of(raw_usage)
         for index in range(len(self._items) - 1, self._own_start - 1, -1):
             item = self._items[index]
-            if isinstance(item, Message) and item.role != "toolResult":
-                if item.role == "assistant" and item.usage is None:
-                    preserved = extra_field(item, NAME)
-                    item = replace(item, usage=usage_of(raw_usage), line=b"")
-                    self._items[index] = item if preserved is None else attach_preserved(item, NAME, preserved)
+            if isinstance(item, Message) and item.role == "assistant":
+                preserved = extra_field(item, NAME)
+                item = replace(item, usage=usage, line=b"")
+                self._items[index] = item if preserved is None else attach_preserved(item, NAME, preserved)
                 return
+        time, model = answer
+        data = {"model": model, "usage": msgspec.to_builtins(usage)}
+        self._items.append(Event(id=self._derive_id(row.start), kind=USAGE, data=data, timestamp=time))
 
     def _roll_back(self, row: Row, count: Any, value: dict[str, Any]) -> None:
         """Hide what was said since the user's last messages."""
@@ -323,6 +339,18 @@ class CodexReader(SessionReader):
         if ids:
             marker_id, time = self._derive_id(row.start), self._state.timestamp
             self._items.append(HiddenMessages(id=marker_id, ids=ids, timestamp=time, extra={NAME: value}))
+
+
+def _is_unlisted(data: bytes) -> bool:
+    """Return whether a line is a record that a listing does not need, and nothing else."""
+    start = data[:120]
+    if not any(kind in start for kind in _UNLISTED):
+        return False
+    try:
+        _check_object(data)
+    except (ValueError, RecursionError):
+        return False  # damaged: there may be further records in it
+    return True
 
 
 def unwrap(value: dict[str, Any]) -> tuple[str, dict[str, Any]]:

@@ -45,8 +45,10 @@ class CrabTalkReader(SessionReader):
             self.facts = replace(
                 self.facts, title=title, created=created, agent=text_of(meta, "agent"), sender=sender, chat=name.chat
             )
-        elif not self.facts.agent:  # else an earlier metadata line said more
-            self.facts = replace(self.facts, title=name.title, agent=name.agent, sender=name.sender, chat=name.chat)
+        else:
+            self.facts = replace(
+                self.facts, title=name.title, created="", agent=name.agent, sender=name.sender, chat=name.chat
+            )
 
     @property
     def state(self) -> TailState:

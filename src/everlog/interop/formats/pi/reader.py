@@ -13,13 +13,14 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Iterator, Mapping
 from typing import Any, Literal
+from zlib import crc32
 
 import msgspec
 from msgspec.structs import replace
 
 from everlog.ids import epoch_ms, timestamp
-from everlog.interop.formats.format_types import HiddenMessages, Item, derive_id
-from everlog.interop.formats.jsonl import Row, attach_preserved, event_kind, text_of
+from everlog.interop.formats.format_types import HiddenMessages, Item, TailState, derive_id
+from everlog.interop.formats.jsonl import Row, attach_preserved, event_kind, parse_object, text_of
 from everlog.interop.formats.line_reader import LineReader
 from everlog.interop.formats.pi.entries import EDIT_KEY, NAME, SESSION_EVENT, read_message, read_summary, shows_edits
 from everlog.interop.formats.pi.new_entries import FIRST_KEPT_KEY, LINK_TYPE
@@ -29,6 +30,7 @@ from everlog.model import Message
 _MAX_ID = 64  # characters of an id in the state
 _MAX_TITLE = 80  # characters of a title made from a message
 _MAX_PAIRS = 32  # of a mapping in the state
+_MAX_RECENT = 32  # entries of which a listing knows when they are repeated
 _ITEM_TYPES = ("message", "compaction", "branch_summary", "custom_message", "context_edit")
 _CONTROL_CHARACTERS = dict.fromkeys((*range(32), 127), " ")
 
@@ -48,6 +50,7 @@ class _EntryHead(msgspec.Struct, gc=False):
 
     type: Literal["message"]
     message: _MessageHead
+    id: str = ""
     timestamp: str = ""
 
 
@@ -66,7 +69,7 @@ class PiReader(LineReader):
 
     lines      number of lines so far
     session    the id in the header
-    version    of the header, once it was read; 1 if it has none
+    version, created    of the header, once it was read; version 1 if it has none
     tip        id of the last entry, empty if it has none; missing before the first entry
     gaps       parents that are missing on the branch: each with the entry that takes its place
     edited     whether a message was replaced; deletions need no state
@@ -74,11 +77,13 @@ class PiReader(LineReader):
     provider, model, api       of the last answer, or of the model chosen since
     calls      ids of the last answer's tool calls, with their names
     first      the title from the first user message, where another one hides it
+    recent     crc of the last entries by id, in a listing
     """
 
     NAME = NAME
 
     def _load_facts(self) -> None:
+        self._recent: dict[str, int] = dict(self._state.get("recent", {}))
         self._entries: list[_Entry] = []  # that are in the queue, between what is an item already
         self._indexes: dict[str, int] = {}  # id → index of the last entry that has it
         self._parsed: list[int] = []  # number of entries before each object, as version 1 numbers them
@@ -95,9 +100,21 @@ class PiReader(LineReader):
         except (ValueError, RecursionError):
             entry = None
         if entry is not None and (self._first_text or entry.message.role != "user"):
-            self._count_messages(1, entry.timestamp, entry.message.model if entry.message.role == "assistant" else "")
-        else:
-            self._scan_parsed(data)
+            if not self._is_repeated(entry.id, data):
+                model = entry.message.model if entry.message.role == "assistant" else ""
+                self._count_messages(1, entry.timestamp, model)
+            return
+        value = parse_object(data)[0]
+        if value is not None and not self._is_repeated(text_of(value, "id"), data):
+            self._scan_value(value)
+
+    def _is_repeated(self, entry_id: str, data: bytes) -> bool:
+        """Return whether one of the last entries in a listing was the same."""
+        recent, crc = self._recent, crc32(data)
+        if entry_id and recent.get(entry_id) == crc:
+            return True
+        recent[entry_id] = crc
+        return False
 
     def _scan_value(self, value: dict[str, Any]) -> None:
         if not self._read_header(value):
@@ -113,13 +130,10 @@ class PiReader(LineReader):
         if session:
             self._state["session"] = session if len(session) <= _MAX_ID else derive_id("session", session)
         parent = text_of(value, "parentSession").rpartition("/")[2].removesuffix(".jsonl").rpartition("_")[2]
-        self.facts = replace(
-            self.facts,
-            program_id=session,
-            cwd=text_of(value, "cwd"),
-            created=created if epoch_ms(created) is not None else "",
-            parent=parent,
-        )
+        if epoch_ms(created) is None or len(created) > _MAX_ID:
+            created = ""
+        self._note("created", created or None)
+        self.facts = replace(self.facts, program_id=session, cwd=text_of(value, "cwd"), created=created, parent=parent)
         return True
 
     def _note_entry(self, value: Mapping[str, Any], message: Message | None) -> None:
@@ -157,7 +171,7 @@ class PiReader(LineReader):
                 self._queue.append(self._event(row, item_id, SESSION_EVENT if is_header else _kind_of(value)))
             return
         # An import compares times: an entry without one has the same in every import.
-        time = text_of(value, "timestamp") or self.facts.created or timestamp(0)
+        time = text_of(value, "timestamp") or text_of(self._state, "created") or timestamp(0)
         message = read_message(row, item_id, time, without_line=not self._is_full)
         if not self.whole and not self._extends_tip(value, entry_id):
             raise NeedsWholeFileError
@@ -186,6 +200,13 @@ class PiReader(LineReader):
         if parent is not None:
             return parent
         return -1 if parent_id is None else len(self._entries) - 1
+
+    @property
+    def state(self) -> TailState:
+        """The state after the lines so far."""
+        recent = [pair for pair in self._recent.items() if 0 < len(pair[0]) <= _MAX_ID][-_MAX_RECENT:]
+        self._note("recent", dict(recent) or None)
+        return self._state
 
     def _note_program(self, value: Mapping[str, Any]) -> None:
         """Note what later entries of ours have to repeat."""

@@ -9,7 +9,7 @@ The metadata file changes independently of the lines:
     a summary              stands for the first `skip` lines
     `skip` without one     hides them; an item lists all hidden messages and replaces the previous
                            list, so that lines may also be shown again
-    a removed summary      becomes a summary that says so: no native marker undoes a compaction
+    a removed summary      asks for the whole file: no native marker undoes a compaction
 
 While the metadata file is missing or damaged, its last content stays in effect.
 """
@@ -64,7 +64,6 @@ from everlog.interop.formats.session_reader import Detail, NeedsWholeFileError, 
 from everlog.model import Event, Image, Message
 
 META_EVENT = f"{NAME}.meta"
-NO_SUMMARY_TEXT = "(There is no summary of what was said before.)"
 MAX_TITLE = 60  # characters
 
 
@@ -75,8 +74,7 @@ class LineState(msgspec.Struct, omit_defaults=True):
     newest_ms: int = msgspec.field(default=-1, name="newest")  # the latest time of a line
     # How many lines of that time have a content, by the beginning of its digest.
     newest: dict[str, int] = msgspec.field(default_factory=dict, name="now")
-    # Digest of the last summary and the number of lines that it stands for. None: there was no
-    # summary yet; empty: it was removed.
+    # Digest of the last summary and the number of lines that it stands for.
     summary_digest: str | None = msgspec.field(default=None, name="summary")
     skip: int = 0
     hidden: int = 0  # messages up to this line are hidden
@@ -239,19 +237,20 @@ class PicoClawReader(SessionReader):
         lines, is_full = self._lines, self.detail == Detail.FULL
         time, text = valid_time(text_of(meta, "updated_at")) or self._time, text_of(meta, "summary")
         skip = min(skip_count(meta), lines.line_count)  # `skip` may include lines still to come
-        has_summary = bool(text) or lines.summary_digest is not None
-        hidden = 0 if has_summary else skip
-        digest = sha256(text.encode()).hexdigest()[:32] if text else ""
+        if lines.summary_digest and not text:
+            raise NeedsWholeFileError
+        hidden = 0 if text else skip
+        digest = sha256(text.encode()).hexdigest()[:32]
         if hidden != lines.hidden or (self.whole and not is_full):
             ids = tuple(filter(None, self.message_ids()[:hidden] if hidden else ()))
             yield HiddenMessages(id=self._mark_id(f"skip {' '.join(ids)}"), ids=ids, timestamp=time)
             lines.hidden = hidden
-        if has_summary and (lines.summary_digest, lines.skip) != (digest, skip):
+        if text and (lines.summary_digest, lines.skip) != (digest, skip):
             later = self._ids[skip - self._start :] if skip >= self._start else self.message_ids()[skip:]
             first = next(filter(None, later), None)
             yield Summary(
                 id=self._mark_id(f"summary {first} {text}"),
-                text=text or NO_SUMMARY_TEXT,
+                text=text,
                 first_kept=first,
                 strategy="structured",  # which wrapper it has in a context
                 timestamp=time,
