@@ -78,7 +78,7 @@ def with_key(record: _Kind, key: str, value: Any, *, is_shallow: bool = False) -
     `is_shallow`: the caller knows that the record will have at most MAX_DEPTH levels.
     """
     body = _encoder.encode(without_position(record))
-    line = b'%b,"%b":%b}' % (body[:-1], key.encode(), _encoder.encode(value))
+    line = b"".join((body[:-1], b',"%b":' % key.encode(), _encoder.encode(value), b"}"))
     # Otherwise a store would write it in another form: under a native key, or with escapes.
     is_own_form = key.isidentifier() and key.isascii() and key not in _FIELDS
     is_writable = is_own_form and (is_shallow or not is_too_deep(line))
@@ -167,9 +167,8 @@ def encode_plain(record: AnyRecord) -> bytes | None:
 def build_line(body: bytes, kind: str, seq: int) -> bytes:
     """Return the line (without newline) of an encoded record: seq, version and crc added."""
     prefix = _BODY_PREFIXES.get(kind) or _body_prefix(kind)
-    end = body[len(prefix) : -1]
-    line = b'%b,"schemaVersion":%d,"seq":%d%b' % (prefix, SCHEMA_VERSION, seq, end)
-    return b'%b,"crc":"%08x"}' % (line, crc32(line))
+    line = b'%b,"schemaVersion":%d,"seq":%d' % (prefix, SCHEMA_VERSION, seq) + body[len(prefix) : -1]
+    return line + b',"crc":"%08x"}' % crc32(line)
 
 
 def as_stored(record: AnyRecord, seq: int, line: bytes, *, plain: bool) -> AnyRecord:
