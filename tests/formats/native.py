@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from everlog.interop.formats.format_types import ForeignSession, HiddenMessages, Item, Summary
+from everlog.interop.formats.format_types import DERIVED_KEY, ForeignSession, HiddenMessages, Item, Summary
 from everlog.log.line_codec import build_line, decode, encode, from_object
 from everlog.model import AnyRecord
 
@@ -35,7 +35,7 @@ def _stored(item: Item, seq: int, seqs: dict[str, int]) -> AnyRecord:
     elif isinstance(item, HiddenMessages):
         deletes = [seqs[one] for one in item.ids]
         data = {"recordType": "tombstone", "id": item.id, "deletes": deletes}
-        record = from_object({**data, "timestamp": item.timestamp, **item.extra})
+        record = from_object({**data, "timestamp": item.timestamp, **(item.extra or {DERIVED_KEY: True})})
     else:
         record = item
     record, body = encode(record)

@@ -11,15 +11,7 @@ import msgspec
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from everlog.interop.formats.format_types import (
-    DERIVED_KEY,
-    ExportedFiles,
-    ForeignSession,
-    Format,
-    HiddenMessages,
-    InMemorySource,
-    Summary,
-)
+from everlog.interop.formats.format_types import ExportedFiles, ForeignSession, Format, InMemorySource, Summary
 from everlog.interop.formats.jsonl import parse_object
 from everlog.log.fold import View, apply_changes, fold
 from everlog.log.line_codec import build_line, decode, encode
@@ -40,11 +32,7 @@ def golden(dialect: str, name: str, modified: int = 1_780_000_000_000) -> InMemo
 
 def stored(read: ForeignSession) -> list[AnyRecord]:
     """The records that an import makes."""
-    marked = [
-        replace(one, extra={DERIVED_KEY: True}) if isinstance(one, HiddenMessages) and not one.extra else one
-        for one in read.items
-    ]
-    return through_native(replace(read, items=tuple(marked)))
+    return through_native(read)
 
 
 def metadata_of(read: ForeignSession) -> Metadata:

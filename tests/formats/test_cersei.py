@@ -317,7 +317,7 @@ def test_a_session_of_ours_is_written_as_cersei_would() -> None:
         ]
     )
     made = cersei.write(Metadata(id=ID, extra={"cwd": "/p"}), records)
-    assert made.losses == ("event turn_end: 1",)
+    assert made.losses == ("event turn_end: 1", "strategy of a summary: 1")
     first, second, summary, third, last = values(made.files[f"{ID}.jsonl"])
     assert list(first) == ["type", "uuid", "timestamp", "session_id", "cwd", "message", "is_sidechain"]
     assert first["message"] == {"role": "user", "content": "hi"}
@@ -346,6 +346,7 @@ def test_losses_are_named() -> None:
         "list of the files of a summary: 1",
         "sender of a message: 1",
         "stop reason of a message: 1",
+        "strategy of a summary: 1",
         "system prompt of the session: 1",
         "title: 1",
     )

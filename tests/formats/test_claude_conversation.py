@@ -345,7 +345,7 @@ def test_tool_names_that_the_api_refuses_are_rewritten_like_ids() -> None:
     blocks = objects(written)[1]["message"]["content"]
     assert blocks[0]["name"] == blocks[2]["name"] != "files.read text"
     assert blocks[0]["name"].startswith("files_read_text_") and blocks[1]["name"] == "x" * 128
-    assert written.losses == ("tool name that the API refuses: 2",)
+    assert written.losses == ("name of a tool: 2",)
     mirror = Mirror()
     mirror.append(user("go", id=uuid(1)))
     mirror.append(assistant(calls, id=uuid(2)))
@@ -389,14 +389,13 @@ def test_an_export_names_what_the_transcript_cannot_hold() -> None:
     record = assistant("hi", model="m", stop_reason="content_filter", timestamp="2026-01-01T00:00:00.000500Z")
     written = claude.write(metadata, stored(user("hello", sender="ada"), record))
     assert written.losses == (
+        "agent: 1",
         "exact time of a message: 1",
-        "metadata agent: 1",
+        "key: 1",
         "metadata colour: 1",
-        "metadata key: 1",
-        "metadata scope: 1",
-        "metadata sender: 1",
-        "name of a sender: 1",
-        "stop reason: 1",
+        "scope: 1",
+        "sender: 1",
+        "stop reason of a message: 1",
     )
 
 

@@ -132,13 +132,12 @@ def test_what_the_api_would_refuse_is_left_out_and_told() -> None:
         [{"type": "redacted_thinking", "data": "x"}, {"type": "text", "text": "more"}],
     ]
     assert written.losses == (
-        "block of an unknown type: 1",
         "event turn_end: 2",
-        "file of a type that Claude Code cannot store: 1",
-        "image from the model: 1",
+        "file: 1",
+        "image: 1",
         "message without any writable content: 2",
         "result of a call that is not in the log: 1",
-        "thinking block without a signature: 2",
+        "thinking without a signature: 1",
     )
 
 
@@ -252,7 +251,7 @@ def test_a_branch_that_we_show_again_is_told() -> None:
     records += stored(Tombstone(restores=(2,)), after=len(records))
     written = claude.write(META, records)
     assert objects(written) == session.objects
-    assert written.losses == ("message of an abandoned branch that is live here: 1",)
+    assert written.losses == ("live message that the file hides: 1",)
 
 
 def test_a_name_that_we_gave_is_written_as_a_title_and_theirs_is_not_repeated() -> None:

@@ -298,6 +298,7 @@ def test_a_session_of_ours_is_written_as_crabtalk_would() -> None:
         "event turn_end: 1",
         "image: 1",
         "message that is hidden or was rewound: 2",
+        "strategy of a summary: 1",
         "time of a message: 5",
     )
 

@@ -333,14 +333,15 @@ def test_a_session_of_ours_becomes_a_chain_of_version_3() -> None:
         "session_info",
     ]
     assert [one["parentId"] for one in entries] == [None, *(one["id"] for one in entries[:-1])]
-    assert all(len(one["id"]) == 8 and int(one["id"], 16) >= 0 for one in entries)
+    assert len({one["id"] for one in entries}) == len(entries)
     answer, result, compaction = entries[1]["message"], entries[2]["message"], entries[3]
     assert (answer["provider"], answer["model"], answer["stopReason"]) == ("p", "m", "toolUse")
     assert answer["usage"]["totalTokens"] == 3 and answer["usage"]["cost"]["total"] == 0.5
     assert answer["content"][0] == {"type": "thinking", "thinking": "hm", "thinkingSignature": "sig"}
     assert (result["toolCallId"], result["toolName"], result["isError"]) == ("c", "f", True)
     assert compaction["firstKeptEntryId"] == entries[2]["id"]
-    assert compaction["details"] == {"readFiles": ["a"], "modifiedFiles": []}
+    kept = entries[2]["id"]
+    assert compaction["details"] == {"readFiles": ["a"], "modifiedFiles": [], "firstKeptMessageId": kept}
 
 
 def test_what_we_rewind_becomes_a_branch_and_what_we_delete_is_not_written() -> None:
@@ -350,7 +351,7 @@ def test_what_we_rewind_becomes_a_branch_and_what_we_delete_is_not_written() -> 
     made = pi.write(Metadata(id=ID), records)
     source = InMemorySource("s", {"s.jsonl": next(iter(made.files.values()))})
     assert said(source) == ["a", "d", "e"]
-    assert made.losses == ("deleted message: 1",)
+    assert made.losses == ("message that is hidden or was rewound: 1",)
     assert [one.text for one in pi.read(source).items if isinstance(one, Message)] == ["a", "c", "d", "e"]
 
 

@@ -310,7 +310,7 @@ def test_a_message_that_we_hide_is_taken_out_and_skip_follows() -> None:
     made = picoclaw.write(metadata_of(read), records)
     about = json.loads(made.files["agent_main_direct_42.meta.json"])
     assert (about["skip"], about["count"]) == (2, 8)
-    assert made.losses == ("message that is hidden or was rewound: 2",)
+    assert made.losses == ("message that is hidden or was rewound: 2", "title: 1")  # it was the first message
 
 
 def test_new_aliases_are_written_beside_the_old_ones() -> None:
@@ -341,7 +341,7 @@ def test_a_session_of_ours_is_written_as_picoclaw_would() -> None:
     )
     assert made.files["agent_main_x.meta.json"].decode() == (
         '{\n  "key": "agent:main:x",\n  "summary": "",\n  "skip": 0,\n  "count": 4,\n'
-        '  "created_at": "2026-01-01T00:00:00Z",\n  "updated_at": "2026-01-01T00:00:00Z"\n}'
+        '  "created_at": "2026-01-01T00:00:00Z",\n  "updated_at": "2026-01-01T00:00:04.12Z"\n}'
     )
 
 

@@ -95,15 +95,15 @@ class InMemorySource(NamedTuple):
         return next((data for path, data in self.files.items() if path.startswith("../") and part in path), None)
 
 
-def split_lines(data: bytes) -> Iterator[Line]:
-    """Yield the lines of a byte string."""
+def split_lines(data: bytes | bytearray) -> Iterator[Line]:
+    """Yield the lines of a byte string, lazily and without a copy of the whole."""
     start = 0
     while start < len(data):
         end = data.find(b"\n", start)
         if end < 0:
-            yield Line(start, data[start:], ended=False)
+            yield Line(start, bytes(data[start:]), ended=False)
             return
-        yield Line(start, data[start:end])
+        yield Line(start, bytes(data[start:end]))
         start = end + 1
 
 

@@ -24,15 +24,14 @@ from everlog.interop.formats.cersei.entry_builder import (
     encode_record,
     name_fields,
 )
-from everlog.interop.formats.cersei.reader import CerseiReader
-from everlog.interop.formats.cersei.writer import PART_BYTES, write
+from everlog.interop.formats.cersei.export import PART_BYTES, CerseiExport
+from everlog.interop.formats.cersei.reader import READING
 from everlog.interop.formats.file_names import is_stem as is_id
 from everlog.interop.formats.file_names import stem_as_id as session_id_of
 from everlog.interop.formats.format_types import Match, content_fingerprint
 from everlog.interop.formats.jsonl import head_objects
 from everlog.interop.formats.live_format import ListingScan
 from everlog.interop.formats.rust_alphanumeric import is_alphanumeric
-from everlog.interop.formats.session_reader import make_reading
 from everlog.model import Message
 
 __all__ = [
@@ -71,7 +70,8 @@ _BARE_KEYS = frozenset(("role", "content", "id", "metadata"))
 # Of Claude Code's transcripts, and of its output (`--output-format stream-json`).
 _CLAUDE_KEYS = frozenset(("sessionId", "parentUuid", "leafUuid", "subtype", "parent_tool_use_id"))
 
-read, read_tail, read_all, scan_listing = make_reading(CerseiReader)
+read, read_tail, read_all, scan_listing = READING
+write = CerseiExport.export
 
 
 def recognises(path: str, head: bytes) -> Match:

@@ -21,13 +21,13 @@ from everlog.interop.formats.cersei.entries import member_id, message_entry, sum
 from everlog.interop.formats.file_names import is_stem
 from everlog.interop.formats.format_types import derive_id
 from everlog.interop.formats.live_format import FileEdit, MetadataLocation, MirrorLog, NewSession, TailState
+from everlog.interop.formats.losses import IMPORT_HINT, REFUSAL, Losses
 from everlog.log.fold import fold
 from everlog.model import AnyRecord, Compaction, Event, Message, Meta, OtherBlock, Rewind, Tombstone
 
 METADATA_LOCATION: MetadataLocation = ""
 TOTAL_BYTES = 200_000_000
 LINE_BYTES = 0
-IMPORT_HINT = "import the session (everlog sessions import) and continue there"
 
 _ACCEPTED_KEYS = frozenset(("key", "model", "source", "cwd", "chat", "current", "generations"))
 _DEFAULTS = {"agent": "main", "sender": "user"}
@@ -36,37 +36,32 @@ _UUID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-4[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9
 _encoder = msgspec.json.Encoder()
 
 
-def encode_record(state: TailState, log: MirrorLog, record: AnyRecord) -> FileEdit:
+def encode_record(state: TailState, log: MirrorLog, record: AnyRecord, losses: Losses = REFUSAL) -> FileEdit:
     """Return the edit that appends a record."""
     if isinstance(record, Event):
         return FileEdit()
     if isinstance(record, Meta):
         return encode_metadata(state, log, record.set)
     if isinstance(record, Message):
-        _check_blocks(record)
-    if state.get("bare"):
-        return FileEdit(lines=(_encode_bare(record),))
-    encoder = _RecordEncoder(state, log, record)
-    return FileEdit(lines=tuple(_encoder.encode(entry) for entry in encoder.entries()))
+        _check_blocks(record, losses)
+    if not state.get("bare"):
+        encoder = _RecordEncoder(state, log, record, losses)
+        return FileEdit(lines=tuple(_encoder.encode(entry) for entry in encoder.entries()))
+    if isinstance(record, Message):
+        return FileEdit(lines=(_encoder.encode(write_message(record)),))
+    losses.refuse(f"record {record.record_type}", f"a file of bare messages cannot store a {record.record_type}")
+    return FileEdit()
 
 
-def _check_blocks(message: Message) -> None:
+def _check_blocks(message: Message, losses: Losses) -> None:
     for block in message.content:
         if isinstance(block, OtherBlock) and block.type not in _KNOWN_OTHER_TYPES:
-            description = f"a block of type {block.type!r}"
-            raise UnsupportedError(f"Cersei transcripts cannot store {description}", hint=IMPORT_HINT)
-
-
-def _encode_bare(record: AnyRecord) -> bytes:
-    if not isinstance(record, Message):
-        description = f"a {record.record_type}"
-        raise UnsupportedError(f"a file of bare messages cannot store {description}", hint=IMPORT_HINT)
-    return _encoder.encode(write_message(record))
+            losses.refuse("", f"Cersei transcripts cannot store a block of type {block.type!r}")
 
 
 class _RecordEncoder:
-    def __init__(self, state: TailState, log: MirrorLog, record: AnyRecord) -> None:
-        self.state, self.log, self.record = state, log, record
+    def __init__(self, state: TailState, log: MirrorLog, record: AnyRecord, losses: Losses) -> None:
+        self.state, self.log, self.record, self.losses = state, log, record, losses
         self.session_id: str = state.get("session") or log.transcript.session_id
         self.user_uuid: str | None = state.get("user")
         self.position = record.id or f"line {state.get('lines', 0)}"
@@ -83,8 +78,8 @@ class _RecordEncoder:
         elif isinstance(record, Rewind):
             yield from self._rewind_entries(record)
         else:
-            description = f"a record of type {record.record_type!r}"
-            raise UnsupportedError(f"Cersei transcripts cannot store {description}", hint=IMPORT_HINT)
+            problem = f"Cersei transcripts cannot store a record of type {record.record_type!r}"
+            self.losses.refuse(f"record {record.record_type}", problem)
 
     def _derive_uuid(self, purpose: str) -> str:
         """Return a uuid derived from the record, so that a retry yields the same one."""
@@ -105,7 +100,8 @@ class _RecordEncoder:
 
     def _compaction_entries(self, record: Compaction) -> Iterator[dict[str, Any]]:
         if not record.summary:
-            raise UnsupportedError("Cersei ignores an empty summary", hint=IMPORT_HINT)
+            self.losses.refuse("empty summary", "Cersei ignores an empty summary")
+            return
         first_kept = record.first_kept_seq
         groups, live_seqs = self._group_by_entry(first_kept)
         kept_messages: list[Message] = []
@@ -124,7 +120,7 @@ class _RecordEncoder:
 
     def _tombstone_entries(self, record: Tombstone) -> Iterator[dict[str, Any]]:
         if record.restores:
-            raise UnsupportedError("Cersei cannot restore deleted messages", hint=IMPORT_HINT)
+            self.losses.refuse("message that was restored", "Cersei cannot restore deleted messages")
         if record.deletes:
             groups, live_seqs = self._group_by_entry(min(record.deletes))
             yield from self._delete_entries(groups, live_seqs, set(record.deletes))
@@ -144,8 +140,9 @@ class _RecordEncoder:
             if seqs.isdisjoint(message.seq for message in group):
                 continue
             if any(message.seq in live_seqs and message.seq not in seqs for message in group):
-                description = "only some of the messages in one Cersei entry"
-                raise UnsupportedError(f"this would delete {description}", hint=f"delete all, or {IMPORT_HINT}")
+                loss, hint = "removal of only some messages of an entry", f"delete all, or {IMPORT_HINT}"
+                self.losses.refuse(loss, "this would delete only some of the messages in one Cersei entry", hint=hint)
+                continue
             yield tombstone_entry(self.log.foreign_id(group[0]), self.record.timestamp)
 
     def _group_by_entry(self, first_seq: int) -> tuple[list[list[Message]], set[int]]:

@@ -23,13 +23,12 @@ from everlog.interop.formats.claude.append import (
     session_id_of,
 )
 from everlog.interop.formats.claude.entry_builder import is_uuid
+from everlog.interop.formats.claude.export import ClaudeExport
 from everlog.interop.formats.claude.projects import project_directory
-from everlog.interop.formats.claude.reader import NAME, TranscriptReader
+from everlog.interop.formats.claude.reader import NAME, READING
 from everlog.interop.formats.claude.recognition import KEYS, recognises
 from everlog.interop.formats.claude.subagents import read
-from everlog.interop.formats.claude.writer import write
 from everlog.interop.formats.live_format import ListingScan, MetadataLocation
-from everlog.interop.formats.session_reader import make_reading
 from everlog.model import Message
 
 __all__ = [
@@ -63,7 +62,8 @@ PART_BYTES = TOTAL_BYTES = LINE_BYTES = 0
 ANCESTOR_FILE = ""
 IS_REWRITTEN = False
 
-_, read_tail, read_all, scan_listing = make_reading(TranscriptReader)
+_, read_tail, read_all, scan_listing = READING
+write = ClaudeExport.export
 
 
 def fingerprint(message: Message) -> str:

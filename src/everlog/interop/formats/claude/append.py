@@ -19,6 +19,7 @@ from everlog.interop.formats.claude.conversation_tail import ConversationTail
 from everlog.interop.formats.claude.entry_builder import UNSIGNED, ChainStart, EntryBuilder, is_uuid, safe_call_id
 from everlog.interop.formats.format_types import derive_id
 from everlog.interop.formats.live_format import FileEdit, MirrorLog, NewSession, TailState
+from everlog.interop.formats.losses import REFUSAL, Losses
 from everlog.log.fold import fold
 from everlog.log.line_codec import replace_surrogates
 from everlog.log.tool_pairs import make_missing_result
@@ -76,7 +77,7 @@ def _title_edit(session_id: str, title: object) -> FileEdit:
     return FileEdit(lines=(_encode(line),))
 
 
-def encode_record(state: TailState, log: MirrorLog, record: AnyRecord) -> FileEdit:
+def encode_record(state: TailState, log: MirrorLog, record: AnyRecord, losses: Losses = REFUSAL) -> FileEdit:
     """Return the edit that appends a record."""
     if isinstance(record, Event):
         return FileEdit()
@@ -84,10 +85,11 @@ def encode_record(state: TailState, log: MirrorLog, record: AnyRecord) -> FileEd
         raise UnsupportedError(
             "a side chain in the transcript of another session cannot be continued", hint=_IMPORT_HINT
         )
+    encoder = _RecordEncoder(state, log, losses)
     if isinstance(record, Message):
-        return FileEdit(lines=tuple(map(_encode, _RecordEncoder(state, log).encode_message(record))))
+        return FileEdit(lines=tuple(map(_encode, encoder.encode_message(record))))
     if isinstance(record, Compaction):
-        return FileEdit(lines=tuple(map(_encode, _RecordEncoder(state, log).encode_compaction(record))))
+        return FileEdit(lines=tuple(map(_encode, encoder.encode_compaction(record))))
     if isinstance(record, Rewind):
         hint = "import the session (everlog sessions import) and rewind it there"
         raise UnsupportedError("Claude Code transcripts are append-only: they cannot be rewound", hint=hint)
@@ -96,6 +98,13 @@ def encode_record(state: TailState, log: MirrorLog, record: AnyRecord) -> FileEd
         raise UnsupportedError("Claude Code transcripts are append-only: messages cannot be deleted", hint=hint)
     description = f"a record of type {record.record_type}"
     raise UnsupportedError(f"Claude Code sessions cannot store {description}", hint=_IMPORT_HINT)
+
+
+def encode_answers(state: TailState, log: MirrorLog) -> FileEdit:
+    """Return the edit that answers the open tool calls."""
+    encoder = _RecordEncoder(state, log, REFUSAL)
+    encoder.answer_open_calls()
+    return FileEdit(lines=tuple(map(_encode, encoder.lines)))
 
 
 def _session_id(log: MirrorLog) -> str:
@@ -112,8 +121,9 @@ def _encode(value: dict[str, Any]) -> bytes:
 class _RecordEncoder:
     """Encoder of one record and of the entries that must precede it."""
 
-    def __init__(self, state: TailState, log: MirrorLog) -> None:
+    def __init__(self, state: TailState, log: MirrorLog, losses: Losses) -> None:
         self.log = log
+        self.losses = losses
         self.tail = msgspec.convert(state, ConversationTail)
         self.builder = EntryBuilder(log.metadata, self._chain_start())
         self.lines: list[dict[str, Any]] = []
@@ -139,19 +149,23 @@ class _RecordEncoder:
         if message.role == "toolResult":
             call = self.tail.open_calls.get(safe_call_id(message.tool_call_id or ""))
             if call is None:
-                raise UnsupportedError(f"no open tool call {message.tool_call_id} for this result", hint=_IMPORT_HINT)
+                loss = "result of a call that is not in the log"
+                self.losses.refuse(loss, f"no open tool call {message.tool_call_id} for this result", hint=_IMPORT_HINT)
+                return ()
             caller_uuid = call[1]
         else:
-            self._answer_open_calls()
+            self.answer_open_calls()
         self._add_message(message, caller_uuid)
         return self.lines
 
     def encode_compaction(self, record: Compaction) -> Sequence[dict[str, Any]]:
         """Return a boundary and its summary."""
         if not record.summary.strip():
-            raise UnsupportedError("a compaction summary cannot be empty", hint="provide a summary text")
+            hint = "provide a summary text"
+            self.losses.refuse("empty summary", "a compaction summary cannot be empty", hint=hint)
+            return ()
         kept_uuids = self._kept_uuids(record)
-        answers = self._answer_open_calls()
+        answers = self.answer_open_calls()
         kept_uuids += [uuid for caller, uuid in answers if caller in kept_uuids]
         self.lines += self.builder.build_compaction(record, kept_uuids, self._position(record.id))
         return self.lines
@@ -166,7 +180,7 @@ class _RecordEncoder:
         ]
         return list(dict.fromkeys(foreign_id.partition(":")[0] for foreign_id in ids))
 
-    def _answer_open_calls(self) -> list[tuple[str, str]]:
+    def answer_open_calls(self) -> list[tuple[str, str]]:
         """Answer open calls; return pairs of the uuids of caller and answer."""
         answers: list[tuple[str, str]] = []
         for call_id, (tool, caller_uuid) in self.tail.open_calls.items():
@@ -175,14 +189,15 @@ class _RecordEncoder:
         return answers
 
     def _add_message(self, message: Message, caller_uuid: str | None) -> str:
-        losses: Counter[str] = Counter()
-        entry = self.builder.build_message(message, caller_uuid, self._position(message.id), losses)
-        del losses[UNSIGNED]  # not needed again, and the API would reject it
-        if losses or entry is None:
-            description = ", ".join(losses) or "a message without content"
-            raise UnsupportedError(
-                f"Claude Code sessions cannot store {description}", hint="omit it, or import the session"
-            )
+        refused, hint = Counter[str](), "omit it, or import the session"
+        entry = self.builder.build_message(message, caller_uuid, self._position(message.id), refused)
+        del refused[UNSIGNED]  # not needed again, and the API would reject it
+        if refused:
+            self.losses.refuse("", f"Claude Code sessions cannot store {', '.join(refused)}", hint=hint)
+        if entry is None:
+            loss = "message without any writable content"
+            self.losses.refuse(loss, "Claude Code sessions cannot store a message without content", hint=hint)
+            return ""
         self.lines.append(entry)
         uuid: str = entry["uuid"]
         return uuid

@@ -9,14 +9,13 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from hashlib import sha256
 from typing import Any, NamedTuple
 from uuid import UUID
 
 from everlog.ids import epoch_ms, timestamp
 from everlog.interop.formats.claude.blocks import ToolResult, write_block, write_result
-from everlog.interop.formats.claude.records import is_chain_record
 from everlog.interop.formats.format_types import derive_id
 from everlog.model import (
     PROGRAM,
@@ -76,24 +75,6 @@ class ChainStart(NamedTuple):
     agent_id: str = ""  # of that subagent
 
 
-def start_after(metadata: Metadata, values: Sequence[Mapping[str, Any]], session_id: str) -> ChainStart:
-    """Return the start after all records of a transcript; does not determine the leaf."""
-    chain = [value for value in values if is_chain_record(value)]
-    agent_id = chain[-1].get("agentId") if chain else None
-    cwd = metadata.extra.get("cwd")
-    is_subagent = isinstance(agent_id, str) and all(value.get("isSidechain") for value in chain)
-    return ChainStart(
-        session_id=session_id,
-        used_uuids=frozenset(value["uuid"] for value in chain),
-        timestamp=next((_format_time(value.get("timestamp")) for value in reversed(chain)), ""),
-        cwd=_last_text(chain, "cwd") or (cwd if isinstance(cwd, str) else ""),
-        version=_last_text(chain, "version"),
-        git_branch=_last_text(chain, "gitBranch"),
-        is_subagent=is_subagent,
-        agent_id=agent_id if is_subagent and isinstance(agent_id, str) else "",
-    )
-
-
 class EntryBuilder:
     """Builder of records, each the child of the one before."""
 
@@ -146,7 +127,6 @@ class EntryBuilder:
             return self._build_record(message.id, position, message.timestamp, fields)
         content = _writable_blocks(message.content, message.role, losses)
         if not content:
-            losses["message without any writable content"] += 1
             return None
         if message.role == "user":
             single_text = content[0].text if len(content) == 1 and isinstance(content[0], Text) else None
@@ -270,8 +250,3 @@ def _format_time(text: object) -> str:
         return text if isinstance(text, str) else ""
     time_ms = epoch_ms(text)
     return "" if time_ms is None else timestamp(time_ms / 1000)
-
-
-def _last_text(values: Sequence[Mapping[str, Any]], key: str) -> str:
-    candidates = (value.get(key) for value in reversed(values))
-    return next((candidate for candidate in candidates if isinstance(candidate, str)), "")

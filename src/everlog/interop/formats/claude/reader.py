@@ -44,7 +44,7 @@ from everlog.interop.formats.claude.records import (
 from everlog.interop.formats.format_types import MAX_LINE_BYTES, DamagedBytes, HiddenMessages, Item, Line, derive_id
 from everlog.interop.formats.jsonl import as_text, attach_preserved, parse_object, parse_records
 from everlog.interop.formats.live_format import TailState
-from everlog.interop.formats.session_reader import Detail, NeedsWholeFileError, SessionReader
+from everlog.interop.formats.session_reader import Detail, NeedsWholeFileError, SessionReader, make_reading
 from everlog.model import Event, Message, Usage
 
 NAME = "claude"
@@ -372,3 +372,6 @@ def _preserve(entry: Entry) -> dict[str, Any]:
     if value is not None and (row is None or row.exact):
         return value
     return {"raw": as_text(entry[2])}
+
+
+READING = make_reading(TranscriptReader)

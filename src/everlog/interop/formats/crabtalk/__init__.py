@@ -17,6 +17,7 @@ from msgspec.structs import replace
 
 from everlog.ids import timestamp
 from everlog.interop.formats.crabtalk.entry_builder import build_session, encode_metadata, encode_record, name_fields
+from everlog.interop.formats.crabtalk.export import CrabTalkExport
 from everlog.interop.formats.crabtalk.head_line import (
     find_head,
     is_conversation,
@@ -26,12 +27,10 @@ from everlog.interop.formats.crabtalk.head_line import (
 )
 from everlog.interop.formats.crabtalk.lines import NAME, ROLES, read_call, read_message, write_call, write_message
 from everlog.interop.formats.crabtalk.names import FileName, file_name, is_id, parse_name, slug
-from everlog.interop.formats.crabtalk.reader import META_EVENT, CrabTalkReader
-from everlog.interop.formats.crabtalk.writer import write
+from everlog.interop.formats.crabtalk.reader import META_EVENT, READING
 from everlog.interop.formats.format_types import ForeignSession, Match, Source, content_fingerprint, split_lines
 from everlog.interop.formats.jsonl import head_objects
 from everlog.interop.formats.live_format import ListingScan, MetadataLocation
-from everlog.interop.formats.session_reader import make_reading
 from everlog.model import Message
 
 __all__ = [
@@ -81,9 +80,8 @@ HAS_UPTIME = True  # the metadata line has the total duration of turns
 _MESSAGE_KEYS = frozenset({"role", "content", "reasoning_content", "name", "tool_call_id", "tool_calls", "agent"})
 KEYS = frozenset({"created_by", "uptime_secs", "compact", "reasoning_content", "tool_call_id"})
 
-_read, read_tail, read_all, scan_listing = make_reading(
-    CrabTalkReader, METADATA_LOCATION, session_id_of, find_head=find_head
-)
+_read, read_tail, read_all, scan_listing = READING
+write = CrabTalkExport.export
 
 
 def recognises(path: str, head: bytes) -> Match:

@@ -22,26 +22,27 @@ from everlog.interop.formats.crabtalk.lines import encode_json, write_message
 from everlog.interop.formats.crabtalk.names import is_id, slug, with_title
 from everlog.interop.formats.jsonl import text_of
 from everlog.interop.formats.live_format import FileEdit, MirrorLog, NewSession, TailState
+from everlog.interop.formats.losses import IMPORT_HINT, REFUSAL, Losses
 from everlog.log.line_codec import replace_surrogates
 from everlog.model import AnyRecord, Compaction, Event, File, Image, Message, OtherBlock
 
-IMPORT_HINT = "import the session (everlog sessions import) and continue it there"
 _DEFAULT_AGENT = "crab"
 _IGNORED_KEYS = ("source", "model", "chat", "cwd")  # that the files do not need to hold
 
 
-def encode_record(state: TailState, log: MirrorLog, record: AnyRecord) -> FileEdit:
+def encode_record(state: TailState, log: MirrorLog, record: AnyRecord, losses: Losses = REFUSAL) -> FileEdit:
     """Return the edit that appends the lines for a record."""
     if isinstance(record, Event):
         return FileEdit()
     if isinstance(record, Message):
-        return FileEdit(lines=(_encode_line(record),))
+        return FileEdit(lines=(_encode_line(record, losses),))
     if isinstance(record, Compaction):
         # For CrabTalk only lines after a marker are in the context, so kept messages are repeated
         # there. `read_tail` then returns a summary that keeps nothing before it, and the repeated
         # messages as new ones.
         marker = encode_json({"compact": replace_surrogates(record.summary)})
-        return FileEdit(lines=(marker, *map(_encode_line, _kept_messages(log, record.first_kept_seq))))
+        kept = (_encode_line(message, losses) for message in _kept_messages(log, record.first_kept_seq))
+        return FileEdit(lines=(marker, *kept))
     raise UnsupportedError(f"CrabTalk cannot mark messages as removed ({record.record_type})", hint=IMPORT_HINT)
 
 
@@ -56,13 +57,11 @@ def _kept_messages(log: MirrorLog, first_kept_seq: int) -> list[Message]:
     return messages
 
 
-def _encode_line(message: Message) -> bytes:
+def _encode_line(message: Message, losses: Losses) -> bytes:
     for block in message.content:
         if isinstance(block, Image | File | OtherBlock):
-            raise UnsupportedError(
-                f"CrabTalk's messages hold text, thinking and tool calls, not a block of type {_block_type(block)!r}",
-                hint=IMPORT_HINT,
-            )
+            kind = _block_type(block)
+            losses.refuse("", f"CrabTalk's messages hold text, thinking and tool calls, not a block of type {kind!r}")
     try:
         return encode_json(write_message(message))
     except UnicodeEncodeError:

@@ -31,9 +31,8 @@ from everlog.interop.formats.pi.entry_builder import (
     encode_record,
     name_fields,
 )
-from everlog.interop.formats.pi.reader import PiReader
-from everlog.interop.formats.pi.writer import write
-from everlog.interop.formats.session_reader import make_reading
+from everlog.interop.formats.pi.export import PiExport
+from everlog.interop.formats.pi.reader import READING
 from everlog.model import Message
 
 __all__ = [
@@ -75,7 +74,8 @@ _ENTRY_TYPES = frozenset(
 )
 _FOREIGN_KEYS = frozenset(("uuid", "parentUuid", "sessionId", "session_id", "payload", "$set", "kind"))
 
-read, read_tail, read_all, scan_listing = make_reading(PiReader)
+read, read_tail, read_all, scan_listing = READING
+write = PiExport.export
 
 
 def recognises(path: str, head: bytes) -> Match:

@@ -14,10 +14,12 @@ from uuid import uuid4
 from everlog.errors import UnsupportedError
 from everlog.interop.formats.format_types import derive_id
 from everlog.interop.formats.live_format import FileEdit, MetadataLocation, MirrorLog, NewSession, TailState
+from everlog.interop.formats.losses import IMPORT_HINT, REFUSAL, Losses
 from everlog.interop.formats.pi.entries import encode_json
 from everlog.interop.formats.pi.new_entries import (
     FIRST_KEPT_KEY,
     LINK_TYPE,
+    REWIND_TYPE,
     VERSION,
     NewEntry,
     compaction_fields,
@@ -26,13 +28,13 @@ from everlog.interop.formats.pi.new_entries import (
     message_entry,
 )
 from everlog.log.fold import fold
-from everlog.model import AnyRecord, Compaction, Event, Message, Meta, Tombstone
+from everlog.log.markers import Markers
+from everlog.model import AnyRecord, Compaction, Event, Message, Meta, Rewind, Tombstone
 
 METADATA_LOCATION: MetadataLocation = ""
 PART_BYTES = 0
 TOTAL_BYTES = 0
 LINE_BYTES = 0
-IMPORT_HINT = "import the session (everlog sessions import) and continue it there"
 
 _UUID_LENGTH = 36  # characters
 _ACCEPTED_KEYS = frozenset(("id", "cwd", "name", "model", "source", "chat", "current", "generations"))
@@ -42,13 +44,15 @@ _DEFAULTS = {"agent": "main", "sender": "user"}
 # --- existing sessions -------------------------------------------------------------------------
 
 
-def encode_record(state: TailState, log: MirrorLog, record: AnyRecord) -> FileEdit:
+def encode_record(state: TailState, log: MirrorLog, record: AnyRecord, losses: Losses = REFUSAL) -> FileEdit:
     """Return the edit that adds the entries for a record."""
     if isinstance(record, Event):
         return FileEdit()
     if isinstance(record, Meta):
         return encode_metadata(state, log, record.set)
-    return _chain_entries(state, log, record.id, record.timestamp, _encode_entries(state, log, record))
+    if isinstance(record, Rewind) and losses is not REFUSAL:
+        state = {**state, "tip": _rewind_tip(log, record)}
+    return _chain_entries(state, log, record.id, record.timestamp, _encode_entries(state, log, record, losses))
 
 
 def encode_metadata(state: TailState, log: MirrorLog, changes: Mapping[str, Any]) -> FileEdit:
@@ -94,27 +98,45 @@ def _parent_of_next(state: TailState) -> str | None:
     return tip
 
 
-def _encode_entries(state: TailState, log: MirrorLog, record: AnyRecord) -> Iterator[NewEntry]:
+def _encode_entries(state: TailState, log: MirrorLog, record: AnyRecord, losses: Losses) -> Iterator[NewEntry]:
     if isinstance(record, Message):
         for block in record.content:
             if encode_block(block) is None:
-                problem = f"pi's sessions cannot hold blocks of type {type(block).__name__}"
-                raise UnsupportedError(problem, hint=IMPORT_HINT)
+                losses.refuse("", f"pi's sessions cannot hold blocks of type {type(block).__name__}")
         yield message_entry(record, state.get("calls", {}), state)
     elif isinstance(record, Compaction):
-        yield "compaction", _encode_compaction(log, record)
+        yield from _encode_compaction(log, record, losses)
     elif isinstance(record, Tombstone):
-        yield from _encode_deletions(state, log, record)
-    else:
+        yield from _encode_deletions(state, log, record, losses)
+    elif isinstance(record, Rewind):
         hint = f"rewind in pi itself (/tree, /fork), or {IMPORT_HINT}"
-        raise UnsupportedError(f"pi's sessions cannot hold a {record.record_type}", hint=hint)
+        losses.refuse("", "pi's sessions cannot hold a rewind", hint=hint)
+        yield from _encode_rewind(log, record, losses)
+    else:
+        losses.refuse(f"record {record.record_type}", f"pi's sessions cannot hold a {record.record_type}")
 
 
-def _encode_deletions(state: TailState, log: MirrorLog, record: Tombstone) -> Iterator[NewEntry]:
+def _encode_rewind(log: MirrorLog, record: Rewind, losses: Losses) -> Iterator[NewEntry]:
+    """Yield an entry without content on the earlier branch, and the summary that stands there."""
+    yield "custom", {"customType": REWIND_TYPE, "data": {}}
+    records = log.records_from(1)
+    summary = Markers.of((*records, record)).summary()
+    if summary is not None and summary.seq > record.to_seq:
+        yield from _encode_compaction(log, summary, losses)
+
+
+def _rewind_tip(log: MirrorLog, record: Rewind) -> str | None:
+    """Return the id of the last live entry that a rewind keeps; None if it keeps none."""
+    kept = [message for message in fold(log.records_from(1)).messages if message.seq <= record.to_seq]
+    return log.foreign_id(kept[-1]).rpartition("@")[2] if kept else None
+
+
+def _encode_deletions(state: TailState, log: MirrorLog, record: Tombstone, losses: Losses) -> Iterator[NewEntry]:
     if record.restores:
-        raise UnsupportedError("pi cannot restore messages that were left out", hint=IMPORT_HINT)
+        losses.refuse("message that was restored", "pi cannot restore messages that were left out")
     if not state.get("edits"):
-        raise UnsupportedError(
+        losses.refuse(
+            "deletion that pi before 0.87 ignores",
             "nothing in this file is from pi 0.87 or newer, and older versions would send a deleted message again",
             hint=f"continue the session once in pi 0.87 or newer, or {IMPORT_HINT}",
         )
@@ -124,15 +146,16 @@ def _encode_deletions(state: TailState, log: MirrorLog, record: Tombstone) -> It
             yield "context_edit", {"targetId": log.foreign_id(message).partition("@")[0], "replacement": None}
 
 
-def _encode_compaction(log: MirrorLog, record: Compaction) -> dict[str, Any]:
+def _encode_compaction(log: MirrorLog, record: Compaction, losses: Losses) -> Iterator[NewEntry]:
     if not record.summary:
-        raise UnsupportedError("pi ignores an empty summary", hint=IMPORT_HINT)
+        losses.refuse("empty summary", "pi ignores an empty summary")
+        return
     kept = fold(log.records_from(max(record.first_kept_seq, 1))).messages
     first_kept_id = log.foreign_id(kept[0]) if kept else ""
     fields = compaction_fields(record, first_kept_id.rpartition("@")[2])
     if first_kept_id:
         fields["details"][FIRST_KEPT_KEY] = first_kept_id
-    return fields
+    yield "compaction", fields
 
 
 # --- new sessions ------------------------------------------------------------------------------

@@ -15,6 +15,8 @@ FIRST_KEPT_KEY = "firstKeptMessageId"
 # Custom type of entries that take the place of a missing parent. pi follows them to the earlier
 # entries; they have no content and are never a leaf.
 LINK_TYPE = "everlog.link"
+# Custom type of the first entry of a branch that goes back to an earlier entry; it has no content.
+REWIND_TYPE = "everlog.rewind"
 
 NewEntry = tuple[str, dict[str, Any]]  # type and fields
 _STOP_REASONS = {"length": "length", "max_tokens": "length", "error": "error", "aborted": "aborted"}

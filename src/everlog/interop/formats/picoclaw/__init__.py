@@ -13,10 +13,12 @@ because they have nanoseconds.
 
 from __future__ import annotations
 
+from everlog.interop.formats.file_names import stem_as_id as session_id_of
 from everlog.interop.formats.format_types import Match, content_fingerprint
 from everlog.interop.formats.jsonl import head_objects
 from everlog.interop.formats.live_format import ListingScan, MetadataLocation
 from everlog.interop.formats.picoclaw.entry_builder import build_session, encode_metadata, encode_record, name_fields
+from everlog.interop.formats.picoclaw.export import PicoClawExport
 from everlog.interop.formats.picoclaw.history_edits import encode_history, reclaim_lines, truncate
 from everlog.interop.formats.picoclaw.lines import (
     MAX_READABLE_BYTES,
@@ -27,9 +29,7 @@ from everlog.interop.formats.picoclaw.lines import (
 )
 from everlog.interop.formats.picoclaw.meta_file import file_stem
 from everlog.interop.formats.picoclaw.meta_file import is_stem as is_id
-from everlog.interop.formats.picoclaw.reader import META_EVENT, PicoClawReader
-from everlog.interop.formats.picoclaw.writer import write
-from everlog.interop.formats.session_reader import make_reading
+from everlog.interop.formats.picoclaw.reader import META_EVENT, READING
 from everlog.model import Message
 
 __all__ = [
@@ -74,12 +74,8 @@ IS_REWRITTEN = True
 KEYS = frozenset({"reasoning_content", "tool_call_id", *PICOCLAW_KEYS})
 
 
-def session_id_of(stem: str, meta_bytes: bytes | None) -> str:
-    """Return the session id, which is the stem of the file name."""
-    return stem
-
-
-read, read_tail, read_all, scan_listing = make_reading(PicoClawReader, METADATA_LOCATION, session_id_of)
+read, read_tail, read_all, scan_listing = READING
+write = PicoClawExport.export
 
 
 def recognises(path: str, head: bytes) -> Match:

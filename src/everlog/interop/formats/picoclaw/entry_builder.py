@@ -9,6 +9,7 @@ import msgspec
 
 from everlog.errors import ConflictError, FormatError, StoreFullError, UnsupportedError
 from everlog.interop.formats.live_format import FileEdit, MirrorLog, NewSession, TailState
+from everlog.interop.formats.losses import IMPORT_HINT, REFUSAL, Losses
 from everlog.interop.formats.picoclaw.go_json import format_go_time
 from everlog.interop.formats.picoclaw.lines import MAX_READABLE_BYTES, encode_message_line, is_only_thinking
 from everlog.interop.formats.picoclaw.messages import write_message
@@ -25,31 +26,33 @@ from everlog.interop.formats.picoclaw.reader import LineState, read_lines
 from everlog.log.line_codec import replace_surrogates
 from everlog.model import AnyBlock, AnyRecord, Compaction, Event, File, Image, Message, OtherBlock
 
-IMPORT_HINT = "import the session (everlog sessions import) and continue it there"
 # Metadata that the files do not need to hold; agent and sender are in the key and the scope.
 _IGNORED_KEYS = ("agent", "sender", "source", "model", "chat", "cwd")
 
 
-def encode_record(tail_state: TailState, log: MirrorLog, record: AnyRecord) -> FileEdit:
+def encode_record(state: TailState, log: MirrorLog, record: AnyRecord, losses: Losses = REFUSAL) -> FileEdit:
     """Return the edit that writes a record into the session's files."""
     if isinstance(record, Event):
         return FileEdit()
-    state = msgspec.convert(tail_state, LineState)
+    lines = msgspec.convert(state, LineState)
     if isinstance(record, Message):
-        line = encode_line(record)
-        meta = current_meta(state, log)
+        line = encode_line(record, losses)
+        if not line:
+            return FileEdit()
+        meta = current_meta(lines, log)
         # With a higher value the new line would be skipped.
-        skip = min(skip_count(meta), state.line_count)
+        skip = min(skip_count(meta), lines.line_count)
         times = change_times(meta, format_go_time(record.timestamp))
-        new_meta = encode_meta(meta, skip=skip, count=state.line_count + 1, **times)
+        new_meta = encode_meta(meta, skip=skip, count=lines.line_count + 1, **times)
         return FileEdit(lines=(line,), files={ENDING: new_meta})
     if isinstance(record, Compaction):
         if not record.summary:
-            raise UnsupportedError("PicoClaw cannot hold an empty summary", hint="write some text")
-        meta = current_meta(state, log)
+            losses.refuse("empty summary", "PicoClaw cannot hold an empty summary", hint="write some text")
+            return FileEdit()
+        meta = current_meta(lines, log)
         changes: dict[str, Any] = change_times(meta, format_go_time(record.timestamp))
         changes["summary"] = replace_surrogates(record.summary)
-        changes["skip"], changes["count"] = _skip_before(state, log, record), state.line_count
+        changes["skip"], changes["count"] = _skip_before(lines, log, record), lines.line_count
         return FileEdit(files={ENDING: encode_meta(meta, **changes)})
     raise UnsupportedError(
         f"PicoClaw cannot mark messages as removed ({record.record_type})",
@@ -57,21 +60,21 @@ def encode_record(tail_state: TailState, log: MirrorLog, record: AnyRecord) -> F
     )
 
 
-def encode_line(message: Message) -> bytes:
-    """Encode a message as a line; UnsupportedError for content that PicoClaw cannot hold."""
+def encode_line(message: Message, losses: Losses = REFUSAL) -> bytes:
+    """Encode a message as a line, without what PicoClaw cannot hold; empty if nothing is left of it."""
     for block in message.content:
-        part = _unsupported_part(block)
-        if part:
-            raise UnsupportedError(
-                f"PicoClaw's messages cannot hold {part}", hint=f"refer to its location instead, or {IMPORT_HINT}"
-            )
+        if part := _unsupported_part(block):
+            hint = f"refer to its location instead, or {IMPORT_HINT}"
+            losses.refuse("", f"PicoClaw's messages cannot hold {part}", hint=hint)
     if is_only_thinking(write_message(message)):
-        raise UnsupportedError("PicoClaw ignores messages with only thinking", hint="leave it out")
+        loss = "message with only thinking"
+        losses.refuse(loss, "PicoClaw ignores messages with only thinking", hint="leave it out")
+        return b""
     try:
         line = encode_message_line(message)
     except UnicodeEncodeError:
         line = encode_message_line(replace_surrogates(message))
-    if len(line) + 1 > MAX_READABLE_BYTES:
+    if len(line) + 1 > MAX_READABLE_BYTES and losses is REFUSAL:
         raise StoreFullError(
             f"a line of {len(line)} bytes exceeds PicoClaw's limit ({MAX_READABLE_BYTES})",
             hint="store the content in a file and refer to it",

@@ -25,6 +25,7 @@ import msgspec
 from msgspec.structs import replace
 
 from everlog.ids import epoch_ms, timestamp
+from everlog.interop.formats.file_names import stem_as_id
 from everlog.interop.formats.format_types import DamagedBytes, HiddenMessages, Item, Line, Summary, derive_id
 from everlog.interop.formats.jsonl import (
     Row,
@@ -52,7 +53,7 @@ from everlog.interop.formats.picoclaw.lines import (
 from everlog.interop.formats.picoclaw.messages import ROLES
 from everlog.interop.formats.picoclaw.meta_file import find_fault, parse_meta, scope_agent, skip_count, valid_time
 from everlog.interop.formats.plain_lines import decode_plain
-from everlog.interop.formats.session_reader import Detail, NeedsWholeFileError, SessionReader
+from everlog.interop.formats.session_reader import Detail, NeedsWholeFileError, SessionReader, make_reading
 from everlog.model import Event, Image, Message
 
 META_EVENT = f"{NAME}.meta"
@@ -284,3 +285,6 @@ def shorten(text: str) -> str:
     """Shorten a text to a title."""
     text = text.strip()
     return text if len(text) <= MAX_TITLE else f"{text[:MAX_TITLE]}..."
+
+
+READING = make_reading(PicoClawReader, "file", stem_as_id)
