@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from hashlib import sha256
 from typing import Any
+from zlib import crc32
 
 import msgspec
 from msgspec.structs import replace
@@ -19,7 +20,7 @@ from everlog.interop.formats.format_types import (
     derive_id,
     extra_field,
 )
-from everlog.log.line_codec import crc_matches, from_object, peek_seq, with_keys
+from everlog.log.line_codec import from_object, with_keys
 from everlog.model import AnyRecord, Compaction, Damaged, Event, Message, Meta, Tombstone
 from everlog.ports import RawReadable, Store
 
@@ -88,6 +89,7 @@ class ImportTarget:
         self._taken_ids = set(self.seqs)
         self._start_seq = self._last_seq
         self._written: dict[int, bytes] = {}  # seq → the end of its line, with the crc that stands for all bytes
+        self._crc = 0  # of all lines that were written
         self._batch: list[AnyRecord] = []
         self._size = 0
         self.problems: list[str] = []
@@ -175,6 +177,7 @@ class ImportTarget:
     def _write(self, batch: list[AnyRecord]) -> None:
         stored = self._store.append(self.session, batch, expected_seq=self._last_seq)
         self._last_seq = stored[-1].seq
+        self._crc = crc32(b"\n".join([*(record.line for record in stored), b""]), self._crc)
         self._written |= {record.seq: record.line[_END] for record in stored}
 
     def _write_or_replace(self, record: AnyRecord) -> None:
@@ -190,28 +193,25 @@ class ImportTarget:
 
     def count(self, items: Iterable[Item]) -> tuple[int, int]:
         """Read the session back; return how many items this run stored, and how many were there."""
-        intact = self._read_back()
+        intact, earlier = self._read_back(), range(1, self._start_seq + 1)
         seqs = [self.seqs.get(item.id, 0) for item in items]
-        return sum(seq in intact for seq in seqs), sum(0 < seq <= self._start_seq for seq in seqs)
+        return sum(map(intact.__contains__, seqs)), sum(map(earlier.__contains__, seqs))
 
     def _read_back(self) -> Container[int]:
         """Read the records of this run back; return the seqs of those that are as they were written.
 
         The store proved that the lines it wrote are readable: it is enough to find their bytes again.
         """
-        written = self._written
-        ends = [line[_END] for line in self._lines()]
-        if ends[-len(written) :] == [*written.values()]:
-            return written
-        return {seq for line in self._lines() if (seq := peek_seq(line)) in written and written[seq] == line[_END]}
-
-    def _lines(self) -> Iterator[bytes]:
-        """Yield the intact lines of this run, and perhaps some before and after them."""
-        store = self._store.capability(RawReadable)
+        written, store = self._written, self._store.capability(RawReadable)
         if store is not None:
-            return filter(crc_matches, store.raw_lines(self.session, after=self._start_seq))
+            crc = 0
+            for data in store.raw_lines(self.session, after=self._start_seq):
+                crc = crc32(data, crc)
+            if crc == self._crc:
+                return written
         entries = self._store.read(self.session, after=self._start_seq)
-        return (entry.line for entry in entries if not isinstance(entry, Damaged))
+        readable = (entry for entry in entries if not isinstance(entry, Damaged))
+        return {entry.seq for entry in readable if written.get(entry.seq) == entry.line[_END]}
 
     def _record(self, item: Summary | HiddenMessages) -> AnyRecord | None:
         """Return the record of an item; None if it would change nothing."""

@@ -436,4 +436,4 @@ class SessionDeletedError(Exception):
 
 
 def _join_lines(lines: list[bytes]) -> bytes:
-    return b"%b\n" % b"\n".join(lines)
+    return b"\n".join((*lines, b""))
