@@ -27,8 +27,8 @@ from everlog.agent.agent import Agent
 from everlog.agent.hooks import Hook
 from everlog.aio import AsyncStore
 from everlog.context.fence import Origin
-from everlog.interop.formats import pi
 from everlog.interop.formats.format_types import InMemorySource
+from everlog.interop.formats.pi import FORMAT as pi
 from everlog.interop.importer import import_session
 from everlog.model import Compaction, File, Message, ToolCall, assistant, tool_result, user
 from everlog.ports import DeltaCallback, Request, ToolOutput, ToolSpec, ignore_delta

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from everlog.agent.tools import Function
     from everlog.aio import AsyncStore
     from everlog.interop.foreign.foreign_store import ForeignStore
-    from everlog.interop.formats.live_format import LiveFormat
+    from everlog.interop.formats.foreign_format import ForeignFormat
     from everlog.model import UsageRow
     from everlog.ports import Provider, Toolset, Transferable
     from everlog.runtime.runtime import Runtime
@@ -381,11 +381,11 @@ FORMATS = ("claude", "crabtalk", "cersei", "pi", "codex", "gemini", "picoclaw")
 _NATIVE_NAMES = ("run", "live", "names.lock", "archive/manifests")  # which only a native store has
 
 
-def load_formats(*names: str) -> list[LiveFormat]:
+def load_formats(*names: str) -> list[ForeignFormat]:
     """Load the formats of other programs by name; without names, all of them."""
     from importlib import import_module  # noqa: PLC0415 - each is loaded when it is needed
 
-    return [cast("LiveFormat", import_module(f"everlog.interop.formats.{name}")) for name in names or FORMATS]
+    return [import_module(f"everlog.interop.formats.{name}").FORMAT for name in names or FORMATS]
 
 
 def make_counter(settings: Settings) -> TokenCounter:

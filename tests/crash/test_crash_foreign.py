@@ -42,7 +42,7 @@ def cut(descriptor, data):
         os.kill(os.getpid(), signal.SIGKILL)
     return write(descriptor, data)
 
-with open_foreign_store(Path(root), Path(home), import_module(f"everlog.interop.formats.{dialect}")) as store:
+with open_foreign_store(Path(root), Path(home), import_module(f"everlog.interop.formats.{dialect}").FORMAT) as store:
     os.write = cut
     for number in range(8):
         store.session(session).append(user(f"number {number}"))
@@ -55,7 +55,7 @@ def said(root: Path, dialect: str) -> list[str]:
     files, _ = DIRECTORIES[dialect]
     found = {name: (root / name).read_bytes() for name in files}
     stem = next(iter(found)).removesuffix(".jsonl")
-    read = import_module(f"everlog.interop.formats.{dialect}").read(InMemorySource(stem, found))
+    read = import_module(f"everlog.interop.formats.{dialect}").FORMAT.read(InMemorySource(stem, found))
     return [item.text for item in read.items if isinstance(item, Message)]
 
 
@@ -64,7 +64,7 @@ def said(root: Path, dialect: str) -> list[str]:
 @pytest.mark.parametrize("dialect", sorted(DIRECTORIES))
 def test_a_kill_in_any_write_loses_nothing_that_was_acknowledged(tmp_path: Path, dialect: str, share: float) -> None:
     files, session = DIRECTORIES[dialect]
-    module = import_module(f"everlog.interop.formats.{dialect}")
+    module = import_module(f"everlog.interop.formats.{dialect}").FORMAT
     killed = 0
     for at in range(1, WRITES, 3):
         root = made(tmp_path / f"root-{at}", files)
@@ -182,5 +182,7 @@ def test_a_kill_between_file_and_mirror_says_nothing_twice(tmp_path: Path, diale
     calls = [call.id for one in messages for call in one.tool_calls]
     results = [one.tool_call_id for one in messages if one.role == "toolResult"]
     assert len(set(results)) == len(results) and set(calls) == set(results)
-    with open_foreign_store(root, tmp_path / "fresh", import_module(f"everlog.interop.formats.{dialect}")) as one:
+    with open_foreign_store(
+        root, tmp_path / "fresh", import_module(f"everlog.interop.formats.{dialect}").FORMAT
+    ) as one:
         assert [m.text for m in one.session(session).messages()] == [m.text for m in messages]

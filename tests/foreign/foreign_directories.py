@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-from everlog.interop.formats import picoclaw
+from everlog.interop.formats.picoclaw.meta_file import file_stem
 from tests.formats.round_trips import golden
 
 
@@ -41,7 +41,7 @@ def cersei_file(session: str) -> bytes:
 
 def picoclaw_files(key: str) -> dict[str, bytes]:
     """A session of PicoClaw with one exchange."""
-    stem = picoclaw.file_stem(key)
+    stem = file_stem(key)
     at = "2026-03-01T08:00:00.123456789Z"
     lines = (
         f'{{"role":"user","content":"hello","created_at":"{at}"}}\n'

@@ -52,7 +52,9 @@ def write(work: Work) -> list[tuple[str, str]]:
     names = directory(dialect)[1]
     chosen = random.Random(writer)
     done = []
-    with open_foreign_store(Path(root), Path(home), import_module(f"everlog.interop.formats.{dialect}")) as store:
+    with open_foreign_store(
+        Path(root), Path(home), import_module(f"everlog.interop.formats.{dialect}").FORMAT
+    ) as store:
         for number in range(appends):
             name, text = chosen.choice(names), f"{writer}:{number} 漢字 <&>"
             say = user if number % 2 else assistant
@@ -63,7 +65,7 @@ def write(work: Work) -> list[tuple[str, str]]:
 
 def check(root: Path, dialect: str, done: list[list[tuple[str, str]]]) -> int:
     """Compare the files with what was acknowledged; returns how many messages were lost."""
-    module = import_module(f"everlog.interop.formats.{dialect}")
+    module = import_module(f"everlog.interop.formats.{dialect}").FORMAT
     lost = 0
     for name in directory(dialect)[1]:
         read = module.read(FileSource(root / f"{name}.jsonl"))
@@ -90,7 +92,7 @@ def run(root: Path, home: Path, dialect: str, appends: int) -> float:
         done = pool.map(write, work)
     seconds = time.perf_counter() - start
     assert check(root, dialect, done) == 0
-    with open_foreign_store(root, home, import_module(f"everlog.interop.formats.{dialect}")) as store:
+    with open_foreign_store(root, home, import_module(f"everlog.interop.formats.{dialect}").FORMAT) as store:
         listed = sum(row.metadata.message_count for row in store.list(limit=SESSIONS))
     assert listed == 2 * SESSIONS + each * PROCESSES, listed
     return seconds

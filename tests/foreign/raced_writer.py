@@ -35,7 +35,7 @@ class Write(msgspec.Struct, frozen=True):
 def write(job: Write) -> None:
     """Open a session, stop, write to it, and tell whether that was acknowledged."""
     with open_foreign_store(
-        Path(job.root), Path(job.home), import_module(f"everlog.interop.formats.{job.format}")
+        Path(job.root), Path(job.home), import_module(f"everlog.interop.formats.{job.format}").FORMAT
     ) as store:
         session = store.session(job.session)
         session.messages()

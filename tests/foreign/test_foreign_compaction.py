@@ -8,7 +8,7 @@ from pathlib import Path
 import everlog
 from everlog.context.tokens import estimate
 from everlog.interop.exporter import export
-from everlog.interop.formats import cersei
+from everlog.interop.formats.cersei import FORMAT as cersei
 from everlog.interop.formats.format_types import InMemorySource
 from everlog.interop.importer import import_session
 from everlog.model import Compaction, Message, Usage, assistant, user

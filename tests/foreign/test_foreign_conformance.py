@@ -5,7 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
-from everlog.interop.formats import cersei, claude, crabtalk, pi, picoclaw
+from everlog.interop.formats.cersei import FORMAT as cersei
+from everlog.interop.formats.claude import FORMAT as claude
+from everlog.interop.formats.crabtalk import FORMAT as crabtalk
+from everlog.interop.formats.pi import FORMAT as pi
+from everlog.interop.formats.picoclaw import FORMAT as picoclaw
 from everlog.testing import ForeignStoreConformance
 from tests.foreign.foreign_directories import cersei_file, crabtalk_file, picoclaw_files
 from tests.formats.round_trips import golden

@@ -9,14 +9,17 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
 from everlog.errors import ConflictError, EverlogError, NotFoundError, StoreFailedError, StoreFullError
 from everlog.interop.foreign.foreign_store import ForeignStore
 from everlog.interop.foreign.mirrored_session import MAX_ATTEMPTS
-from everlog.interop.formats import cersei, crabtalk, picoclaw
+from everlog.interop.formats.cersei import FORMAT as cersei
+from everlog.interop.formats.crabtalk import FORMAT as crabtalk
+from everlog.interop.formats.foreign_format import ForeignFormat
+from everlog.interop.formats.picoclaw import FORMAT as picoclaw
 from everlog.interop.import_target import BATCH
 from everlog.model import AnyRecord, Compaction, assistant, user
 from everlog.session import Store
@@ -27,7 +30,7 @@ from tests.foreign.foreign_directories import SESSIONS, cersei_file, crabtalk_fi
 EVERY = pytest.mark.parametrize("dialect", sorted(SESSIONS))
 
 
-class Meddled:
+class _Meddled:
     """A dialect during one of whose verbs something else happens."""
 
     def __init__(self, dialect: Any, verb: str, happens: Callable[[], None]) -> None:
@@ -45,6 +48,10 @@ class Meddled:
             return own(*arguments, **named)
 
         return call
+
+
+def meddled(dialect: Any, verb: str, happens: Callable[[], None]) -> ForeignFormat:
+    return cast("ForeignFormat", _Meddled(dialect, verb, happens))
 
 
 class Failing(FileStore):
@@ -69,7 +76,7 @@ def on_failing(root: Path, home: Path, dialect: Any, full: Sequence[int]) -> Ite
 
 
 def module(dialect: str) -> Any:
-    return import_module(f"everlog.interop.formats.{dialect}")
+    return import_module(f"everlog.interop.formats.{dialect}").FORMAT
 
 
 def said(store: Store, session: str) -> list[str]:
@@ -102,7 +109,7 @@ def test_a_line_that_comes_while_ours_is_made_is_not_lost(tmp_path: Path, dialec
             with open_foreign_store(root, tmp_path / f"their-{len(came)}", module(dialect)) as other:
                 other.session(session).append(user(came[-1]))
 
-    with open_foreign_store(root, tmp_path / "home", Meddled(module(dialect), "encode_record", write)) as store:
+    with open_foreign_store(root, tmp_path / "home", meddled(module(dialect), "encode_record", write)) as store:
         known = said(store, session)
         stored = store.session(session).append(user("ours"))
         assert store.session(session).messages()[-1].seq == stored.seq
@@ -193,7 +200,7 @@ def test_a_line_is_taken_back_if_the_file_beside_it_cannot_be_written(tmp_path: 
         beside.unlink()
         (beside / "in the way").mkdir(parents=True)
 
-    dialect = Meddled(picoclaw, "encode_record", spoil)
+    dialect = meddled(picoclaw, "encode_record", spoil)
     with open_foreign_store(root, tmp_path / "home", dialect) as store:
         said(store, "agent_main_main")
         with pytest.raises(EverlogError):
@@ -208,7 +215,7 @@ def test_a_line_is_taken_back_if_the_file_beside_it_cannot_be_written(tmp_path: 
 def test_a_file_that_vanishes_while_it_is_read_is_not_found(tmp_path: Path, dialect: str) -> None:
     files, session = SESSIONS[dialect]
     root = made(tmp_path / "root", files)
-    vanish = Meddled(module(dialect), "read_tail", transcript(root, dialect).unlink)
+    vanish = meddled(module(dialect), "read_tail", transcript(root, dialect).unlink)
     with open_foreign_store(root, tmp_path / "home", vanish) as store:
         with suppress(NotFoundError):  # what was read before it went is as good
             assert said(store, session)[-1] == "hi there"
@@ -346,7 +353,7 @@ def test_a_child_does_not_keep_the_lock_of_its_parent(tmp_path: Path) -> None:
         inside.set()
         go_on.wait(60)
 
-    dialect = Meddled(crabtalk, "encode_record", wait)
+    dialect = meddled(crabtalk, "encode_record", wait)
     with open_foreign_store(root, tmp_path / "home", dialect) as store:
         writer = threading.Thread(target=store.session("crab_user_1").append, args=[user("x")])
         writer.start()

@@ -48,7 +48,7 @@ class Scene(NamedTuple):
 
 def scene(folder: Path, name: str) -> Scene:
     files, session = SESSIONS[name]
-    root, module = made(folder / "root", files), import_module(f"everlog.interop.formats.{name}")
+    root, module = made(folder / "root", files), import_module(f"everlog.interop.formats.{name}").FORMAT
     transcript = next(iter(files))
     with open_foreign_store(root, folder / "home", module) as store:
         store.session(session).append(user("ours, before"))

@@ -22,7 +22,7 @@ from everlog.errors import (
     UnsupportedError,
 )
 from everlog.interop.foreign.foreign_lease import ForeignLease
-from everlog.interop.formats.claude import project_directory
+from everlog.interop.formats.claude.projects import project_directory
 from everlog.ports import Query
 from everlog.settings import Settings, StoreSettings
 from tests.cli.runner import run_process

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
 from everlog.errors import ConflictError
 from everlog.interop.foreign.foreign_tail import ForeignTail
 from everlog.interop.foreign.lost_lines import LineContext, find_lost, make_context
-from everlog.interop.formats import claude, crabtalk, picoclaw
+from everlog.interop.formats.claude import FORMAT as claude
+from everlog.interop.formats.crabtalk import FORMAT as crabtalk
+from everlog.interop.formats.foreign_format import ForeignFormat
+from everlog.interop.formats.picoclaw import FORMAT as picoclaw
 from everlog.model import Message, assistant, user
 from everlog.session import Store
 from everlog.stores.file import disk
@@ -153,7 +156,7 @@ def test_a_file_that_is_rewritten_at_every_write_is_an_error_and_nothing_else(tm
                 temporary.rename(file)
             return getattr(claude, name)
 
-    with open_foreign_store(root, tmp_path / "home", Rewritten()) as store:
+    with open_foreign_store(root, tmp_path / "home", cast("ForeignFormat", Rewritten())) as store:
         said(store, session)
         with pytest.raises(ConflictError, match="by another program"):
             store.session(session).append(user("ours"))
@@ -175,7 +178,7 @@ def test_a_batch_of_which_a_part_survives_is_completed(tmp_path: Path) -> None:
                 file.write_bytes(b"".join(file.read_bytes().splitlines(keepends=True)[:-1]))
             return getattr(crabtalk, name)
 
-    with open_foreign_store(root, tmp_path / "home", Cut()) as store:
+    with open_foreign_store(root, tmp_path / "home", cast("ForeignFormat", Cut())) as store:
         before = said(store, session)
         stored = store.session(session).append_many([user("first"), user("second"), user("third")])
         assert [record.text for record in stored if isinstance(record, Message)] == ["first", "second", "third"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from everlog.interop.formats import claude
+from everlog.interop.formats.claude import FORMAT as claude
 from everlog.interop.formats.format_types import ForeignSession, HiddenMessages, InMemorySource
 from everlog.model import Message
 

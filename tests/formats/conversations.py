@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from hashlib import sha256
 from uuid import NAMESPACE_OID, uuid5
 
-from everlog.interop.formats import picoclaw
+from everlog.interop.formats.picoclaw.meta_file import file_stem
 
 Files = dict[str, bytes]
 ID = "0198f3c2-7b6e-4d10-8a55-1f2e3d4c5b6a"  # of the session in its program
@@ -92,7 +92,7 @@ def crabtalk(texts: Sequence[str]) -> Files:
 
 def picoclaw_session(texts: Sequence[str]) -> Files:
     """A session of PicoClaw, with its metadata file."""
-    stem = picoclaw.file_stem("agent:main:main")
+    stem = file_stem("agent:main:main")
     values = [{"role": _role(n), "content": text, "created_at": _time(n)} for n, text in enumerate(texts)]
     meta = {
         "key": "agent:main:main",

@@ -7,15 +7,19 @@ from typing import Any
 
 from msgspec.structs import replace
 
+from everlog.interop.formats.foreign_format import ForeignFormat
 from everlog.interop.formats.format_types import (
+    ConversationItem,
+    FileEdit,
     ForeignSession,
     HiddenMessages,
     InMemorySource,
     Line,
     Summary,
+    TailState,
+    TranscriptInfo,
     split_lines,
 )
-from everlog.interop.formats.live_format import ConversationItem, FileEdit, LiveFormat, TailState, TranscriptInfo
 from everlog.log.fold import View, fold
 from everlog.model import AnyRecord, Compaction, Message, Metadata, Tombstone
 
@@ -29,7 +33,7 @@ def pieces(lines: Sequence[Line], cuts: Sequence[int]) -> list[Sequence[Line]]:
 class Held:
     """What a store does with a dialect, without the disk."""
 
-    def __init__(self, dialect: LiveFormat, stem: str, data: bytes = b"", about: bytes | None = None) -> None:
+    def __init__(self, dialect: ForeignFormat, stem: str, data: bytes = b"", about: bytes | None = None) -> None:
         self.dialect = dialect
         self.stem = stem
         self.data = data

@@ -7,8 +7,17 @@ from itertools import pairwise
 
 from msgspec.structs import replace
 
-from everlog.interop.formats.format_types import HiddenMessages, InMemorySource, Line, Summary
-from everlog.interop.formats.live_format import ConversationItem, ListingScan, LiveFormat, TailState, TranscriptInfo
+from everlog.interop.formats.foreign_format import ForeignFormat
+from everlog.interop.formats.format_types import (
+    ConversationItem,
+    HiddenMessages,
+    InMemorySource,
+    Line,
+    ListingScan,
+    Summary,
+    TailState,
+    TranscriptInfo,
+)
 from everlog.log.fold import View, fold
 from everlog.model import AnyRecord, Compaction, Message, Metadata, Tombstone
 
@@ -16,7 +25,7 @@ from everlog.model import AnyRecord, Compaction, Message, Metadata, Tombstone
 class Mirror:
     """What `follow` and `whole` said of a file so far; also what `extend` is given."""
 
-    def __init__(self, dialect: LiveFormat, name: str) -> None:
+    def __init__(self, dialect: ForeignFormat, name: str) -> None:
         self.dialect = dialect
         self.transcript = TranscriptInfo(name)
         self.metadata = Metadata(id=name, created_at="2026-01-01T00:00:00.000Z")
@@ -148,7 +157,7 @@ def cut(lines: Sequence[bytes], places: Iterable[int]) -> list[list[bytes]]:
     return [list(lines[a:b]) for a, b in pairwise(ends)]
 
 
-def glanced(dialect: LiveFormat, pieces: Iterable[Sequence[bytes]]) -> ListingScan:
+def glanced(dialect: ForeignFormat, pieces: Iterable[Sequence[bytes]]) -> ListingScan:
     """What a listing shows of a file that grew piece by piece."""
     seen = ListingScan()
     for piece in pieces:

@@ -11,7 +11,8 @@ import msgspec
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from everlog.interop.formats.format_types import ExportedFiles, ForeignSession, Format, InMemorySource, Summary
+from everlog.interop.formats.foreign_format import ForeignFormat
+from everlog.interop.formats.format_types import ExportedFiles, ForeignSession, InMemorySource, Summary
 from everlog.interop.formats.jsonl import parse_object
 from everlog.log.fold import View, apply_changes, fold
 from everlog.log.line_codec import build_line, decode, encode
@@ -40,7 +41,7 @@ def metadata_of(read: ForeignSession) -> Metadata:
     return apply_changes(Metadata(id=ID, created_at="2026-01-01T00:00:00.000Z"), read.metadata)
 
 
-def back(dialect: Format, source: InMemorySource) -> ExportedFiles:
+def back(dialect: ForeignFormat, source: InMemorySource) -> ExportedFiles:
     """A session as it comes back from a log of ours."""
     read = dialect.read(source)
     return dialect.write(metadata_of(read), stored(read))
@@ -165,7 +166,7 @@ def said(records: Iterable[AnyRecord]) -> list[Any]:
     return [(one.role, one.text, one.tool_calls, one.tool_call_id) for one in records if isinstance(one, Message)]
 
 
-def there_and_back(dialect: Format, records: list[AnyRecord], *losses: str) -> list[Any]:
+def there_and_back(dialect: ForeignFormat, records: list[AnyRecord], *losses: str) -> list[Any]:
     """What a session of ours says after it was written in a format and read again.
 
     `losses` are what the format has no place for, without their counts.

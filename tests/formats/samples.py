@@ -9,9 +9,7 @@ from typing import Any
 import pytest
 
 from everlog.app import open_store
-from everlog.interop.formats.format_types import HiddenMessages
-from everlog.interop.formats.live_format import ListingScan, TailState
-from everlog.interop.formats.session_reader import open_source
+from everlog.interop.formats.format_types import HiddenMessages, ListingScan, TailState
 from everlog.interop.importer import import_files
 from everlog.interop.transcript_sources import FileSource
 from everlog.model import PROGRAM, Message
@@ -38,9 +36,7 @@ def check_sample(format: Any, path: Path, session_id: str, expected: tuple[int, 
     assert sum(role == "assistant" and bool(text.strip()) for role, _, text in texts) == answers
     assert sum(len(message.tool_calls) for message in messages) == calls
 
-    transcript, parts = open_source(
-        FileSource(path), format.METADATA_LOCATION, format.session_id_of, format.ANCESTOR_FILE
-    )
+    transcript, parts = format.open_source(FileSource(path))
     lines = list(parts[0][1])
     random = Random(len(lines))
     for _ in range(CUTS):

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import pytest
 
-from everlog.interop.formats import cersei, crabtalk, pi, picoclaw
-from everlog.interop.formats.format_types import Format, InMemorySource
+from everlog.interop.formats.cersei import FORMAT as cersei
+from everlog.interop.formats.crabtalk import FORMAT as crabtalk
+from everlog.interop.formats.foreign_format import ForeignFormat
+from everlog.interop.formats.format_types import InMemorySource
+from everlog.interop.formats.pi import FORMAT as pi
+from everlog.interop.formats.picoclaw import FORMAT as picoclaw
 from everlog.interop.importer import import_session
 from everlog.model import Message
 from everlog.session import Store
 from everlog.stores.in_memory import InMemoryStore
 
 UUID = "11111111-1111-4111-8111-111111111111"
-SESSIONS: dict[str, tuple[Format, str, bytes]] = {
+SESSIONS: dict[str, tuple[ForeignFormat, str, bytes]] = {
     "crabtalk": (
         crabtalk,
         "crab_user_1",

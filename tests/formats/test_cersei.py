@@ -11,8 +11,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from everlog.interop.formats import cersei, crabtalk, pi, picoclaw
+from everlog.interop.formats.cersei import FORMAT as cersei
+from everlog.interop.formats.crabtalk import FORMAT as crabtalk
 from everlog.interop.formats.format_types import HiddenMessages, InMemorySource, Summary
+from everlog.interop.formats.pi import FORMAT as pi
+from everlog.interop.formats.picoclaw import FORMAT as picoclaw
 from everlog.model import (
     PROGRAM,
     Compaction,

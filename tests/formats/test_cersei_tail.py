@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from everlog.errors import ConflictError, UnsupportedError
-from everlog.interop.formats import cersei
-from everlog.interop.formats.format_types import HiddenMessages, InMemorySource, Summary
-from everlog.interop.formats.live_format import ListingScan, LiveFormat
+from everlog.interop.formats.cersei import FORMAT as cersei
+from everlog.interop.formats.foreign_format import ForeignFormat
+from everlog.interop.formats.format_types import HiddenMessages, InMemorySource, ListingScan, Summary
 from everlog.model import (
     AnyBlock,
     AnyRecord,
@@ -41,7 +41,7 @@ from tests.examples import examples
 from tests.formats.mirror_checks import Mirror, context, cut, glanced, placed, plain
 from tests.formats.round_trips import golden, texts, values, view
 
-LIVE: LiveFormat = cersei
+LIVE: ForeignFormat = cersei
 NAME = "7d1f0a52-58c1-4e0e-9d67-2b1f6f0e9a01"
 FULL, BARE = golden("cersei", NAME), golden("cersei", "bare", modified=0)
 NOW = "2026-04-03T10:00:00+00:00"

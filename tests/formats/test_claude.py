@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 import pytest
 
 from everlog.context.build import build
-from everlog.interop.formats import claude
+from everlog.interop.formats.claude import FORMAT as claude
 from everlog.interop.formats.format_types import ForeignSession, HiddenMessages, InMemorySource, Summary, extra_field
 from everlog.log import backward_read
 from everlog.model import Event, File, Image, Message, Metadata, OtherBlock, Text, Thinking, ToolCall, Usage

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from everlog.errors import UnsupportedError
-from everlog.interop.formats import claude
+from everlog.interop.formats.claude import FORMAT as claude
 from everlog.interop.formats.format_types import Summary
 from everlog.log.fold import fold
 from everlog.model import (

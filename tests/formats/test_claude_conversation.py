@@ -11,9 +11,15 @@ import pytest
 
 from everlog.context.build import build
 from everlog.errors import UnsupportedError
-from everlog.interop.formats import claude
-from everlog.interop.formats.format_types import ForeignSession, InMemorySource, Match, split_lines
-from everlog.interop.formats.live_format import ListingScan, TranscriptInfo
+from everlog.interop.formats.claude import FORMAT as claude
+from everlog.interop.formats.format_types import (
+    ForeignSession,
+    InMemorySource,
+    ListingScan,
+    Match,
+    TranscriptInfo,
+    split_lines,
+)
 from everlog.interop.formats.recognition import detect
 from everlog.log import backward_read
 from everlog.model import PROGRAM, Event, Message, Metadata, ToolCall, assistant, tool_result, user

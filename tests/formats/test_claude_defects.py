@@ -11,7 +11,8 @@ import pytest
 from msgspec.structs import replace
 
 from everlog.context.build import build
-from everlog.interop.formats import claude, format_types
+from everlog.interop.formats import format_types
+from everlog.interop.formats.claude import FORMAT as claude
 from everlog.interop.formats.format_types import ForeignSession, InMemorySource, Summary
 from everlog.log import backward_read
 from everlog.log.fold import fold

@@ -10,9 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from everlog.interop.formats import claude
-from everlog.interop.formats.format_types import Line, split_lines
-from everlog.interop.formats.live_format import ListingScan, TranscriptInfo
+from everlog.interop.formats.claude import FORMAT as claude
+from everlog.interop.formats.format_types import Line, ListingScan, TranscriptInfo, split_lines
 from everlog.model import Message
 from tests.examples import examples
 from tests.formats.claude_session import Session, read

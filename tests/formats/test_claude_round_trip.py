@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from everlog.interop.formats import claude
+from everlog.interop.formats.claude import FORMAT as claude
 from everlog.interop.formats.format_types import ForeignSession, HiddenMessages, InMemorySource, Summary, split_lines
 from everlog.interop.formats.jsonl import parse_records
 from everlog.log.fold import fold

@@ -13,23 +13,21 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from everlog.interop.formats import claude
+from everlog.interop.formats.claude import FORMAT as claude
+from everlog.interop.formats.foreign_format import ForeignFormat
 from everlog.interop.formats.format_types import (
+    ConversationItem,
     ForeignSession,
     HiddenMessages,
     InMemorySource,
     Item,
     Line,
-    Summary,
-    split_lines,
-)
-from everlog.interop.formats.live_format import (
-    ConversationItem,
     ListingScan,
-    LiveFormat,
+    Summary,
     TailResult,
     TailState,
     TranscriptInfo,
+    split_lines,
 )
 from everlog.model import AnyRecord, Message, Metadata, user
 from tests.examples import examples
@@ -39,7 +37,7 @@ from tests.formats.test_claude_round_trip import transcripts
 
 CORPUS = Path(__file__).parents[3] / "shared" / "corpus" / "claude-code"
 WHERE = TranscriptInfo(ID)
-dialect: LiveFormat = claude
+dialect: ForeignFormat = claude
 
 
 class Mirror:

@@ -6,7 +6,7 @@ import json
 import re
 from typing import Any
 
-from everlog.interop.formats import claude
+from everlog.interop.formats.claude import FORMAT as claude
 from everlog.interop.formats.format_types import ExportedFiles, InMemorySource, Summary
 from everlog.log.line_codec import build_line, decode, encode
 from everlog.model import (

@@ -12,20 +12,21 @@ import pytest
 from everlog.app import open_store
 from everlog.context.build import build
 from everlog.errors import FormatError, UnsupportedError
-from everlog.interop.formats import codex
+from everlog.interop.formats.codex import FORMAT as codex
 from everlog.interop.formats.format_types import (
     ForeignSession,
     HiddenMessages,
     InMemorySource,
+    ListingScan,
     Match,
     Summary,
+    TranscriptInfo,
     extra_field,
     split_lines,
 )
-from everlog.interop.formats.live_format import ListingScan, TranscriptInfo
 from everlog.log import backward_read
 from everlog.log.fold import fold
-from everlog.model import PROGRAM, Event, Image, Message, Metadata, Text, Thinking, ToolCall, Usage
+from everlog.model import PROGRAM, Event, Image, Message, Metadata, Text, Thinking, ToolCall, Usage, user
 from everlog.testing.format_suite import FormatConformance
 from tests.formats.native import through_native
 from tests.formats.samples import check_sample, needs_corpus
@@ -491,7 +492,13 @@ def test_a_rollout_is_continued_by_its_own_program_and_not_written() -> None:
     assert codex.resume_command(facts, f"2026/01/02/{NAME}.jsonl") == ("codex", "resume", THREAD)
     assert codex.resume_command(ListingScan(), f"a/{NAME}.jsonl") == ("codex", "resume", THREAD)
     assert codex.session_id_of(NAME, None) == THREAD and codex.is_id(THREAD) and not codex.is_id(NAME)
-    for refused in (codex.build_session, codex.name_fields, codex.encode_metadata, codex.encode_record):
+    log: Any = None
+    for refused in (
+        lambda: codex.build_session({}, "", lambda _: False),
+        lambda: codex.name_fields("x"),
+        lambda: codex.encode_metadata({}, log, {}),
+        lambda: codex.encode_record({}, log, user("x")),
+    ):
         with pytest.raises(UnsupportedError) as raised:
             refused()
         assert "everlog sessions import" in str(raised.value.hint)

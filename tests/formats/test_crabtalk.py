@@ -11,9 +11,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from everlog.interop.formats import cersei, crabtalk, pi, picoclaw
-from everlog.interop.formats.crabtalk import file_name, parse_name, slug
+from everlog.interop.formats.cersei import FORMAT as cersei
+from everlog.interop.formats.crabtalk import FORMAT as crabtalk
+from everlog.interop.formats.crabtalk.names import file_name, parse_name, slug
 from everlog.interop.formats.format_types import InMemorySource, Summary
+from everlog.interop.formats.pi import FORMAT as pi
+from everlog.interop.formats.picoclaw import FORMAT as picoclaw
 from everlog.log.fold import apply_changes
 from everlog.model import (
     Compaction,

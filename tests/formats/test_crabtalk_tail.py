@@ -11,9 +11,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from everlog.errors import FormatError, UnsupportedError
-from everlog.interop.formats import crabtalk
-from everlog.interop.formats.format_types import InMemorySource, Line, Summary, split_lines
-from everlog.interop.formats.live_format import ListingScan, LiveFormat, TailResult, TailState, TranscriptInfo
+from everlog.interop.formats.crabtalk import FORMAT as crabtalk
+from everlog.interop.formats.foreign_format import ForeignFormat
+from everlog.interop.formats.format_types import (
+    InMemorySource,
+    Line,
+    ListingScan,
+    Summary,
+    TailResult,
+    TailState,
+    TranscriptInfo,
+    split_lines,
+)
 from everlog.model import (
     Compaction,
     Event,
@@ -35,7 +44,7 @@ from tests.formats.round_trips import files
 from tests.formats.test_crabtalk import FULL, META
 from tests.formats.test_crabtalk import lines as any_line
 
-DIALECT: LiveFormat = crabtalk
+DIALECT: ForeignFormat = crabtalk
 HEAD = META.rstrip(b"\n")
 STEM = "crab_user_1"
 WHERE = TranscriptInfo(STEM, HEAD)

@@ -7,8 +7,11 @@ from typing import Any
 import pytest
 
 from everlog.interop.exporter import export
-from everlog.interop.formats import cersei, crabtalk, pi, picoclaw
+from everlog.interop.formats.cersei import FORMAT as cersei
+from everlog.interop.formats.crabtalk import FORMAT as crabtalk
 from everlog.interop.formats.format_types import InMemorySource
+from everlog.interop.formats.pi import FORMAT as pi
+from everlog.interop.formats.picoclaw import FORMAT as picoclaw
 from everlog.interop.importer import import_session
 from everlog.session import Session, Store
 from everlog.stores.in_memory import InMemoryStore

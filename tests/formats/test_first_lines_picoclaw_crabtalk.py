@@ -11,9 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from everlog.app import open_store
-from everlog.interop.formats import crabtalk, picoclaw
-from everlog.interop.formats.format_types import InMemorySource, Match, split_lines
-from everlog.interop.formats.live_format import ListingScan, TranscriptInfo
+from everlog.interop.formats.crabtalk import FORMAT as crabtalk
+from everlog.interop.formats.format_types import InMemorySource, ListingScan, Match, TranscriptInfo, split_lines
+from everlog.interop.formats.picoclaw import FORMAT as picoclaw
 from everlog.interop.importer import import_files
 from everlog.model import Event, Message, assistant, user
 from everlog.session import Session, Store

@@ -12,9 +12,16 @@ import pytest
 from everlog.app import open_store
 from everlog.context.build import build
 from everlog.errors import FormatError, UnsupportedError
-from everlog.interop.formats import gemini
-from everlog.interop.formats.format_types import ForeignSession, InMemorySource, Match, extra_field, split_lines
-from everlog.interop.formats.live_format import ListingScan, TranscriptInfo
+from everlog.interop.formats.format_types import (
+    ForeignSession,
+    InMemorySource,
+    ListingScan,
+    Match,
+    TranscriptInfo,
+    extra_field,
+    split_lines,
+)
+from everlog.interop.formats.gemini import FORMAT as gemini
 from everlog.interop.importer import import_files
 from everlog.interop.transcript_sources import FileSource
 from everlog.log import backward_read

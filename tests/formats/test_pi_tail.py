@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from everlog.errors import UnsupportedError
-from everlog.interop.formats import pi
-from everlog.interop.formats.format_types import HiddenMessages, InMemorySource, Summary
-from everlog.interop.formats.live_format import ListingScan, LiveFormat
+from everlog.interop.formats.foreign_format import ForeignFormat
+from everlog.interop.formats.format_types import HiddenMessages, InMemorySource, ListingScan, Summary
+from everlog.interop.formats.pi import FORMAT as pi
 from everlog.model import (
     AnyRecord,
     Compaction,
@@ -40,7 +40,7 @@ from tests.examples import examples
 from tests.formats.mirror_checks import Mirror, context, cut, glanced, placed, plain
 from tests.formats.round_trips import golden, texts, values, view
 
-LIVE: LiveFormat = pi
+LIVE: ForeignFormat = pi
 FULL = golden("pi", "2026-01-05T09-00-00-000Z_0198f3c2-7b6e-7d10-8a55-1f2e3d4c5b6a")
 OLD = golden("pi", "2025-11-20T09-00-00-000Z_v1")
 CORPUS = Path(__file__).parents[3] / "shared" / "corpus" / "pi" / "large-session.jsonl"

@@ -9,9 +9,10 @@ from typing import Any, ClassVar
 import pytest
 
 from everlog.errors import UnsupportedError
-from everlog.interop.formats import cersei, pi
-from everlog.interop.formats.format_types import ForeignSession, InMemorySource, Match
-from everlog.interop.formats.live_format import ListingScan, LiveFormat
+from everlog.interop.formats.cersei import FORMAT as cersei
+from everlog.interop.formats.foreign_format import ForeignFormat
+from everlog.interop.formats.format_types import ForeignSession, InMemorySource, ListingScan, Match
+from everlog.interop.formats.pi import FORMAT as pi
 from everlog.interop.importer import import_session
 from everlog.model import PROGRAM, Compaction, Event, Message, Metadata, Tombstone, Usage, assistant, tool_result, user
 from everlog.session import Store
@@ -21,7 +22,7 @@ from tests.formats.mirror_checks import Mirror, glanced
 from tests.formats.round_trips import golden, numbered, values, view
 from tests.formats.test_pi_tail import HEADER, NOW, SYSTEM, UUIDS, edit, encoded, followed, grown, linked, message
 
-LIVE: LiveFormat = pi
+LIVE: ForeignFormat = pi
 CORPUS = Path(__file__).parents[3] / "shared" / "corpus"
 V1_HEADER = {"type": "session", "id": "s", "timestamp": "2025-01-01T00:00:00.000Z", "cwd": "/w"}
 

@@ -12,10 +12,13 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from everlog.errors import FormatError
-from everlog.interop.formats import cersei, crabtalk, pi, picoclaw
+from everlog.interop.formats.cersei import FORMAT as cersei
+from everlog.interop.formats.crabtalk import FORMAT as crabtalk
 from everlog.interop.formats.format_types import InMemorySource, Summary
-from everlog.interop.formats.picoclaw import file_stem
+from everlog.interop.formats.pi import FORMAT as pi
+from everlog.interop.formats.picoclaw import FORMAT as picoclaw
 from everlog.interop.formats.picoclaw.go_json import encode_go_json, format_go_time
+from everlog.interop.formats.picoclaw.meta_file import file_stem
 from everlog.model import (
     Compaction,
     Event,

@@ -12,7 +12,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from everlog.app import open_store
-from everlog.interop.formats import picoclaw
+from everlog.interop.formats.picoclaw import FORMAT as picoclaw
 from everlog.interop.formats.picoclaw.go_json import encode_go_json
 from everlog.log.fold import fold
 from everlog.model import Compaction, user

@@ -12,10 +12,12 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from everlog.errors import ConflictError, FormatError, StoreFullError, UnsupportedError
-from everlog.interop.formats import picoclaw
-from everlog.interop.formats.format_types import HiddenMessages, Line, Summary, split_lines
-from everlog.interop.formats.live_format import ListingScan, LiveFormat, TranscriptInfo
+from everlog.interop.formats.foreign_format import ForeignFormat
+from everlog.interop.formats.format_types import HiddenMessages, Line, ListingScan, Summary, TranscriptInfo, split_lines
+from everlog.interop.formats.picoclaw import FORMAT as picoclaw
 from everlog.interop.formats.picoclaw.go_json import encode_go_json
+from everlog.interop.formats.picoclaw.history_edits import encode_history, truncate
+from everlog.interop.formats.picoclaw.lines import encode_message_line
 from everlog.interop.formats.picoclaw.reader import NO_SUMMARY_TEXT
 from everlog.model import (
     AnyRecord,
@@ -40,7 +42,7 @@ from tests.formats.round_trips import files, view
 from tests.formats.test_picoclaw import LINES, META, abouts, meta
 from tests.formats.test_picoclaw import lines as any_line
 
-DIALECT: LiveFormat = picoclaw
+DIALECT: ForeignFormat = picoclaw
 STEM = "agent_main_direct_42"
 AT = "2026-07-01T00:00:00.500Z"
 GO = "2026-07-01T00:00:00.5Z"
@@ -360,7 +362,7 @@ def test_what_has_no_place_is_refused_with_a_hint(record: AnyRecord) -> None:
 
 def test_a_line_that_picoclaw_could_not_read_is_refused() -> None:
     session = held(b"", meta(count=0, skip=0))
-    frame = len(picoclaw.encode_message_line(user("", timestamp=AT)))
+    frame = len(encode_message_line(user("", timestamp=AT)))
     most = picoclaw.LINE_BYTES - 1 - frame  # its newline counts
     session.append(user("x" * most, timestamp=AT))
     with pytest.raises(StoreFullError) as caught:
@@ -476,7 +478,7 @@ few = st.lists(st.sampled_from([said("a").rstrip(), said("b").rstrip(), DEAD, MU
 @example([said("a").rstrip(), DEAD, THOUGHT, said("b").rstrip()], 0, 1, "")
 def test_a_history_is_cut_as_picoclaw_cuts_it(lines: list[bytes], skip: int, keep: int, summary: str) -> None:
     session = held(b"".join(line + b"\n" for line in lines), meta(summary=summary, skip=skip))
-    added = picoclaw.truncate(session.notes, session, keep, AT)
+    added = truncate(session.notes, session, keep, AT)
     wanted, count = truncated(lines, skip, keep), sum(map(bool, lines))
     assert added.lines == ()
     assert added.files == {".meta.json": meta(summary=summary, skip=wanted, count=count, updated_at=GO)}
@@ -516,19 +518,19 @@ def test_reclaiming_keeps_lines_as_they_are() -> None:
 
 def test_another_history_keeps_the_summary_and_the_keys() -> None:
     messages = [user("a", timestamp="2026-01-01T00:00:00.120Z"), assistant([Thinking("x")]), assistant("b")]
-    transcript, second = picoclaw.encode_history(messages, META, AT)
+    transcript, second = encode_history(messages, META, AT)
     assert transcript.decode() == (
         '{"role":"user","content":"a","created_at":"2026-01-01T00:00:00.12Z"}\n'
         '{"role":"assistant","content":"b","created_at":"2026-07-01T00:00:00.5Z"}\n'
     )
     assert second == meta(skip=0, count=2, updated_at=GO)
-    assert picoclaw.encode_history([], META, AT) == (b"", meta(skip=0, count=0, updated_at=GO))
-    _, made = picoclaw.encode_history([], None, AT, "k")
+    assert encode_history([], META, AT) == (b"", meta(skip=0, count=0, updated_at=GO))
+    _, made = encode_history([], None, AT, "k")
     assert json.loads(made) == {
         "key": "k", "summary": "", "skip": 0, "count": 0, "created_at": GO, "updated_at": GO,
     }  # fmt: skip
     with pytest.raises(UnsupportedError):
-        picoclaw.encode_history([user([Image(data="AAAA")])], META, AT)
+        encode_history([user([Image(data="AAAA")])], META, AT)
 
 
 # --- listing

@@ -10,7 +10,7 @@ import pytest
 
 from everlog.errors import FormatError, InvalidIdError, NotFoundError, StoreFullError
 from everlog.integrations.cersei import MemoryManager
-from everlog.interop.formats.cersei import project_directory
+from everlog.interop.formats.cersei import FORMAT as cersei
 from everlog.model import Compaction, assistant, tool_result, user
 from everlog.session import Session
 from tests.foreign.foreign_directories import cersei_file
@@ -159,7 +159,7 @@ def test_the_directory_of_the_project_is_found_under_any_of_its_names(
     monkeypatch.setenv("HOME", str(tmp_path))
     project = tmp_path / "my project"
     project.mkdir()
-    library, command, manual = project_directory(str(project))
+    library, command, manual = cersei.project_directory(str(project))
     for name in (manual, command, library):  # the more usual one wins once it is there
         (tmp_path / ".claude" / "projects" / name).mkdir(parents=True)
         with MemoryManager(project, home=tmp_path / "home") as made:

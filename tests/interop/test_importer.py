@@ -4,28 +4,26 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
 import everlog
 from everlog.app import load_formats
+from everlog.interop.formats.foreign_format import ForeignFormat
 from everlog.interop.formats.format_types import (
     MAX_LINE_BYTES,
-    ExportedFiles,
     ForeignSession,
     HiddenMessages,
     InMemorySource,
     Match,
-    Source,
     Summary,
     split_lines,
 )
 from everlog.interop.import_target import ImportTarget
 from everlog.interop.importer import import_files, import_session
 from everlog.interop.transcript_sources import FileSource, detect_format, find_files
-from everlog.model import AnyRecord, Event, Tombstone, assistant, user
+from everlog.model import Event, Tombstone, assistant, user
 from everlog.settings import SessionSettings, Settings
 
 CRAB = (
@@ -37,21 +35,14 @@ CRAB = (
 CORPUS = Path(__file__).parents[3] / "shared" / "corpus"
 
 
-class _IdFormat:
+class _IdFormat(ForeignFormat):
     """A format whose messages have ids that never change; nothing else of it is used here."""
 
     NAME = "test"
-    KEYS: frozenset[str] = frozenset()
-    IS_REWRITTEN = False
+    KEYS = frozenset()
 
     def recognises(self, path: str, head: bytes) -> Match:
         return Match.NO
-
-    def read(self, source: Source) -> ForeignSession:
-        raise NotImplementedError
-
-    def write(self, metadata: everlog.Metadata, records: Sequence[AnyRecord]) -> ExportedFiles:
-        raise NotImplementedError
 
     def fingerprint(self, message: everlog.Message) -> str:
         return message.id

@@ -13,9 +13,8 @@ import pytest
 import everlog
 from everlog.errors import UnsupportedError
 from everlog.interop.exporter import export
-from everlog.interop.formats import pi
-from everlog.interop.formats.format_types import InMemorySource
-from everlog.interop.formats.live_format import ListingScan
+from everlog.interop.formats.format_types import InMemorySource, ListingScan
+from everlog.interop.formats.pi import FORMAT as pi
 from everlog.interop.importer import import_session
 from everlog.model import Compaction, Message, ToolCall, assistant, tool_result, user
 from everlog.testing.foreign_store_suite import open_foreign_store
@@ -168,3 +167,15 @@ def test_pi_resumes_a_session_of_ours(desk: Desk) -> None:
     (desk.cli.sessions / name).write_bytes(data)
     assert desk.cli.resume("And Darjeeling?") == ["Which tea?", "read", "Assam: malty", "Assam.", "And Darjeeling?"]
     assert desk.session.metadata.title == "Teas"
+
+
+def test_pi_goes_on_before_what_we_rewound(desk: Desk) -> None:
+    with everlog.open_store("memory:") as store:
+        session = store.create(title="Teas")
+        first = session.append(user("Which tea?"))
+        session.append(user("Is Assam malty?"))
+        session.rewind(first.seq)
+        ((name, data),) = export(session, pi).files.items()
+    (desk.cli.sessions / name).write_bytes(data)
+    assert desk.texts == ["Which tea?"]
+    assert desk.cli.resume("And Darjeeling?") == ["Which tea?", "And Darjeeling?"]

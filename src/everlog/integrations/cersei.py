@@ -21,9 +21,9 @@ from everlog.errors import FormatError, InvalidIdError, NotFoundError
 from everlog.ids import TimestampSource, UuidGenerator
 from everlog.interop.foreign.foreign_store import ForeignStore
 from everlog.interop.foreign.mirrored_session import Mirror
-from everlog.interop.formats.cersei import is_id, project_directory
+from everlog.interop.formats.cersei import FORMAT
 from everlog.interop.formats.cersei.entries import member_id, message_entry, read_messages
-from everlog.interop.formats.live_format import FileEdit
+from everlog.interop.formats.format_types import FileEdit
 from everlog.model import Message, assistant, user
 from everlog.session import Session, Store
 
@@ -71,7 +71,7 @@ class MemoryManager:
         if sessions_dir is not None:
             return Path(sessions_dir).expanduser()
         projects = Path(PROJECTS_DIRECTORY).expanduser()
-        candidates = [projects / name for name in project_directory(str(self.project_root))]
+        candidates = [projects / name for name in FORMAT.project_directory(str(self.project_root))]
         return next((candidate for candidate in candidates if candidate.is_dir()), candidates[0])
 
     # --- writing
@@ -113,7 +113,7 @@ class MemoryManager:
 
     def _open_session(self, session_id: str) -> Session:
         """Return the session; create it if there is none."""
-        if not is_id(session_id):
+        if not FORMAT.is_id(session_id):
             raise InvalidIdError(f"not a session id: {session_id[:60]!r}", hint="an id must be usable as a file name")
         return Session(self._store, self._foreign.open_or_create(session_id, "cersei", session_id))
 

@@ -21,11 +21,11 @@ from everlog.identity.key import main_alias, main_key
 from everlog.ids import TimestampSource
 from everlog.interop.foreign.foreign_store import ForeignStore
 from everlog.interop.foreign.mirrored_session import Mirror
-from everlog.interop.formats.live_format import FileEdit
-from everlog.interop.formats.picoclaw import encode_history, file_stem, truncate
+from everlog.interop.formats.format_types import FileEdit
 from everlog.interop.formats.picoclaw.go_json import format_go_time
+from everlog.interop.formats.picoclaw.history_edits import encode_history, truncate
 from everlog.interop.formats.picoclaw.messages import read_message
-from everlog.interop.formats.picoclaw.meta_file import ENDING, change_times, encode_meta, parse_meta
+from everlog.interop.formats.picoclaw.meta_file import ENDING, change_times, encode_meta, file_stem, parse_meta
 from everlog.model import Message, assistant, user
 from everlog.session import Session
 from everlog.stores.file.json_file import JsonFile

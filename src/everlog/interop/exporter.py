@@ -7,7 +7,8 @@ from typing import Any
 
 import msgspec
 
-from everlog.interop.formats.format_types import ExportedFiles, Format
+from everlog.interop.formats.foreign_format import ForeignFormat
+from everlog.interop.formats.format_types import ExportedFiles
 from everlog.log.fold import to_builtins
 from everlog.log.line_codec import to_object
 from everlog.log.parts import part_name
@@ -16,7 +17,7 @@ from everlog.redaction import redact
 from everlog.session import Session
 
 
-def export(session: Session, format: Format) -> ExportedFiles:
+def export(session: Session, format: ForeignFormat) -> ExportedFiles:
     """Export a session in a foreign format, with everything that the format can hold."""
     return format.write(session.metadata, session.records())
 

@@ -11,15 +11,8 @@ import msgspec
 from msgspec.structs import replace
 
 from everlog.errors import StoreFullError
-from everlog.interop.formats.format_types import (
-    DERIVED_KEY,
-    Format,
-    HiddenMessages,
-    Item,
-    Summary,
-    derive_id,
-    extra_field,
-)
+from everlog.interop.formats.foreign_format import ForeignFormat
+from everlog.interop.formats.format_types import DERIVED_KEY, HiddenMessages, Item, Summary, derive_id, extra_field
 from everlog.log.line_codec import from_object, with_keys
 from everlog.model import AnyRecord, Compaction, Damaged, Event, Message, Meta, Tombstone
 from everlog.ports import RawReadable, Store
@@ -67,7 +60,7 @@ class ImportTarget:
         session: str,
         other_id: Callable[[AnyRecord], str] = lambda record: "",
         *,
-        format: Format | None = None,
+        format: ForeignFormat | None = None,
     ) -> None:
         """`other_id` returns a second id of a record, or an empty string; `match` needs the `format`."""
         self.session = session

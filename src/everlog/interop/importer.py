@@ -16,8 +16,8 @@ from msgspec.structs import replace
 
 from everlog.errors import EverlogError, FormatError
 from everlog.ids import is_name
-from everlog.interop.formats.format_types import DamagedBytes, ForeignSession, Format, HiddenMessages, derive_id
-from everlog.interop.formats.live_format import ListingScan, LiveFormat
+from everlog.interop.formats.foreign_format import ForeignFormat
+from everlog.interop.formats.format_types import DamagedBytes, ForeignSession, HiddenMessages, ListingScan, derive_id
 from everlog.interop.import_target import ImportTarget, hide_before_summaries
 from everlog.interop.transcript_sources import FileSource, detect_format, explain_file
 from everlog.model import SETTABLE, Meta
@@ -45,7 +45,7 @@ class ImportResult(msgspec.Struct, frozen=True, kw_only=True, rename="camel", om
 def import_files(
     store: Store,
     files: Sequence[Path],
-    formats: Sequence[LiveFormat],
+    formats: Sequence[ForeignFormat],
     *,
     progress: Callable[[int, int], None] | None = None,
 ) -> Iterator[ImportResult]:
@@ -69,7 +69,9 @@ def import_files(
             progress(number, len(files))
 
 
-def import_session(store: Store, format: Format, source: ForeignSession, parent: str | None = None) -> ImportResult:
+def import_session(
+    store: Store, format: ForeignFormat, source: ForeignSession, parent: str | None = None
+) -> ImportResult:
     """Import one session with its subagents' sessions."""
     target, first = _find_target(store, format, source)
     session = target.session
@@ -110,7 +112,7 @@ def _describe_damage(damage: DamagedBytes) -> str:
     return f"{damage.path}, bytes {damage.start} to {damage.end}: {damage.problem}"
 
 
-def _find_target(store: Store, format: Format, source: ForeignSession) -> tuple[ImportTarget, str]:
+def _find_target(store: Store, format: ForeignFormat, source: ForeignSession) -> tuple[ImportTarget, str]:
     """Return the session of this conversation, created if there is none, and the first with its id.
 
     Its key is its id in its format; a conversation that has the same id and went another way has

@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Any
 
 from everlog.interop.directory_walk import FoundFile, walk
-from everlog.interop.formats.format_types import MAX_LINE_BYTES, Format, Line
-from everlog.interop.formats.live_format import LiveFormat
-from everlog.interop.formats.recognition import COMPANIONS, F, detect, explain_refusal, read_head
+from everlog.interop.formats.foreign_format import ForeignFormat
+from everlog.interop.formats.format_types import MAX_LINE_BYTES, Line
+from everlog.interop.formats.recognition import COMPANIONS, detect, explain_refusal, read_head
 from everlog.log import scan
 from everlog.ports import SkippedFile
 
@@ -106,7 +106,7 @@ def _escape_glob(name: str) -> str:
     return re.sub(r"([*?\[])", r"[\1]", name)
 
 
-def find_files(paths: Iterable[Path], formats: Sequence[LiveFormat] = ()) -> tuple[list[Path], list[SkippedFile]]:
+def find_files(paths: Iterable[Path], formats: Sequence[ForeignFormat] = ()) -> tuple[list[Path], list[SkippedFile]]:
     """Return the possible transcripts among files and in folders, and all other files.
 
     Metadata files and files in a session's own folder are neither: they belong to their transcript.
@@ -130,7 +130,7 @@ def find_files(paths: Iterable[Path], formats: Sequence[LiveFormat] = ()) -> tup
     return files, skipped
 
 
-def _has_parts(first: Path, formats: Sequence[LiveFormat]) -> bool:
+def _has_parts(first: Path, formats: Sequence[ForeignFormat]) -> bool:
     """Return whether a transcript may go on in further files."""
     with suppress(OSError):
         format = detect_format(first, formats)
@@ -138,7 +138,7 @@ def _has_parts(first: Path, formats: Sequence[LiveFormat]) -> bool:
     return False
 
 
-def detect_format(path: Path, formats: Sequence[F]) -> F | None:
+def detect_format(path: Path, formats: Sequence[ForeignFormat]) -> ForeignFormat | None:
     """Detect the format of a file from its content; None if no format recognises it.
 
     OSError for anything but a regular file: reading a pipe would wait for its writer.
@@ -149,7 +149,7 @@ def detect_format(path: Path, formats: Sequence[F]) -> F | None:
         return detect(path.name, read_head(file), formats)
 
 
-def explain_file(path: Path, formats: Sequence[Format]) -> str:
+def explain_file(path: Path, formats: Sequence[ForeignFormat]) -> str:
     """Return why a file is not a session of these formats."""
     try:
         with open(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:

@@ -15,10 +15,11 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from everlog.errors import ConflictError, InvalidIdError, NotFoundError, UnsupportedError
 from everlog.interop.foreign.foreign_store import ForeignStore
+from everlog.interop.formats.foreign_format import ForeignFormat
 from everlog.interop.formats.format_types import InMemorySource
 from everlog.model import Compaction, Message, ToolCall, assistant, tool_result, user
 from everlog.session import Session, Store
@@ -31,7 +32,7 @@ HOSTILE_IDS = ("", ".", "..", "../x", "/etc/passwd", "a/b", "a\0b", "x" * 300, "
 class ForeignStoreConformance:
     """Conformance tests of one format in one directory."""
 
-    format: ClassVar[Any]  # a module
+    format: ClassVar[ForeignFormat]
     directory: ClassVar[Mapping[str, bytes]]  # its files, written by hand
     session: ClassVar[str]  # the id of one of them, whose transcript is the first file
     titles = True  # the format has a place for a title
@@ -131,7 +132,7 @@ class ForeignStoreConformance:
         """All of them append to the same session."""
         with self._open_store() as (store, root), tempfile.TemporaryDirectory() as home:
             count = len(store.session(self.session).messages())
-            work = [(str(root), home, self.format.__name__, self.session, n) for n in range(3)]
+            work = [(str(root), home, self.format, self.session, n) for n in range(3)]
             context = multiprocessing.get_context("spawn")
             with context.Pool(3) as pool:
                 pool.map(_append_ten, work)
@@ -317,16 +318,14 @@ class ForeignStoreConformance:
             return _dialogue(_messages(store, imported.id or ""))
 
 
-def open_foreign_store(root: Path, home: Path, *formats: Any) -> Store:
+def open_foreign_store(root: Path, home: Path, *formats: ForeignFormat) -> Store:
     """Open a store on a foreign directory, with its derived data in `home`."""
     return Store(ForeignStore(root, formats, FileStore(home), home, back_up=lambda paths: None))
 
 
-def _append_ten(work: tuple[str, str, str, str, int]) -> None:
-    from importlib import import_module  # noqa: PLC0415
-
-    root, home, format_module, session, n = work
-    with open_foreign_store(Path(root), Path(home), import_module(format_module)) as store:
+def _append_ten(work: tuple[str, str, ForeignFormat, str, int]) -> None:
+    root, home, format, session, n = work
+    with open_foreign_store(Path(root), Path(home), format) as store:
         for number in range(10):
             store.session(session).append(user(f"{n}:{number}"))
 

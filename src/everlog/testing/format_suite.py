@@ -17,6 +17,7 @@ import msgspec
 
 from everlog.errors import FormatError
 from everlog.interop.exporter import export
+from everlog.interop.formats.foreign_format import ForeignFormat
 from everlog.interop.formats.format_types import (
     ExportedFiles,
     ForeignSession,
@@ -24,10 +25,12 @@ from everlog.interop.formats.format_types import (
     InMemorySource,
     Item,
     Line,
+    ListingScan,
     Summary,
+    TailState,
+    TranscriptInfo,
 )
-from everlog.interop.formats.live_format import ListingScan, LiveFormat, TailState, TranscriptInfo
-from everlog.interop.formats.session_reader import metadata_of, open_source
+from everlog.interop.formats.session_reader import metadata_of
 from everlog.interop.importer import import_session
 from everlog.model import Compaction, Message, ToolCall, assistant, tool_result, user
 from everlog.session import Session, Store
@@ -41,7 +44,7 @@ ODD_VALUES: tuple[Any, ...] = (None, True, 1.5, 10**30, "x", ["x"], {"x": 1})
 class FormatConformance:
     """Conformance tests of one format."""
 
-    format: ClassVar[Any]  # a module
+    format: ClassVar[ForeignFormat]
     sessions: ClassVar[Sequence[InMemorySource]]  # valid ones, written by hand
     exact = False  # exported byte for byte; else as the same objects in the same order
     writable = True
@@ -54,24 +57,24 @@ class FormatConformance:
         """The first 64 KiB are enough."""
         for source in self.sessions:
             path = source.paths()[0]
-            assert self._format.recognises(path, source.files[path][:65536]), path
+            assert self.format.recognises(path, source.files[path][:65536]), path
 
     def test_it_recognises_nothing_else(self) -> None:
         """Neither other formats nor arbitrary bytes."""
         for head in (b"", b"\0" * 100, b"[]\n", b"{}\n", b'{"a":1}\n', b"# text\n", b'"x"\n', b"\xff\xfe"):
-            assert not self._format.recognises("x.jsonl", head), head
+            assert not self.format.recognises("x.jsonl", head), head
 
     def test_a_valid_file_has_no_damage(self) -> None:
         """It has items and a line count."""
         for source in self.sessions:
-            read = self._format.read(source)
+            read = self.format.read(source)
             assert not read.damage, read.damage
             assert read.items and read.line_count
 
     def test_ids_are_unique_and_stable(self) -> None:
         """Otherwise a second import would add duplicates."""
         for source in self.sessions:
-            first, second = self._format.read(source), self._format.read(source)
+            first, second = self.format.read(source), self.format.read(source)
             ids = [item.id for item in first.items]
             assert all(ids) and len(set(ids)) == len(ids)
             assert ids == [item.id for item in second.items]
@@ -79,10 +82,10 @@ class FormatConformance:
     def test_a_file_truncated_at_any_byte_is_read(self) -> None:
         """All complete lines before the cut are read."""
         for source in self.sessions:
-            whole = {item.id: item for item in self._format.read(source).items}
+            whole = {item.id: item for item in self.format.read(source).items}
             path, data = next(iter(source.files.items()))
             for cut in range(0, len(data), max(len(data) // MAX_CUTS, 1)):
-                read = self._format.read(_replace_file(source, path, data[:cut]))
+                read = self.format.read(_replace_file(source, path, data[:cut]))
                 lines = data[:cut].count(b"\n")
                 assert read.line_count >= sum(map(bool, data.split(b"\n")[:lines]))
                 messages = [item for item in read.items if isinstance(item, Message)]
@@ -93,13 +96,13 @@ class FormatConformance:
         for source in self.sessions:
             path, data = next(iter(source.files.items()))
             lines = data.split(b"\n")
-            valid_texts = self._texts(self._format.read(source))
+            valid_texts = self._texts(self.format.read(source))
             for number, line in enumerate(lines):
                 if not line:
                     continue
                 for junk in (b"\0" * len(line), line[: len(line) // 2], b"\xff" + line[1:]):
                     broken = b"\n".join((*lines[:number], junk, *lines[number + 1 :]))
-                    read = self._format.read(_replace_file(source, path, broken))
+                    read = self.format.read(_replace_file(source, path, broken))
                     assert read.damage, (number, junk[:20])
                     missing = set(valid_texts) - set(self._texts(read))
                     assert len(missing) <= self._count_texts(source, path, lines, number)
@@ -113,14 +116,14 @@ class FormatConformance:
                 for odd_line in _with_odd_values(lines[number]):
                     odd = b"\n".join([*lines[:number], odd_line, *lines[number + 1 :]])
                     grown = _replace_file(source, path, odd)
-                    self._format.recognises(path, odd_line + b"\n" + odd)
-                    read = self._format.read(grown)
-                    transcript, parts = self._open(grown)
+                    self.format.recognises(path, odd_line + b"\n" + odd)
+                    read = self.format.read(grown)
+                    transcript, parts = self.format.open_source(grown)
                     new = [line for _, part in parts for line in part]
-                    _ItemView().follow(self._format, new, new, transcript)
-                    self._format.scan_listing(ListingScan(), new, transcript)
+                    _ItemView().follow(self.format, new, new, transcript)
+                    self.format.scan_listing(ListingScan(), new, transcript)
                     with _new_store() as store:  # refuses what a later reader could not read
-                        assert import_session(store.port, self._format, read).lost == 0, odd_line
+                        assert import_session(store.port, self.format, read).lost == 0, odd_line
 
     def test_records_of_unknown_types_survive(self) -> None:
         """They are stored, not shown, and exported again."""
@@ -129,7 +132,7 @@ class FormatConformance:
         for source in self.sessions:
             path, data = next(iter(source.files.items()))
             grown = _replace_file(source, path, data + self.unknown + b"\n")
-            assert self._texts(self._format.read(grown)) == self._texts(self._format.read(source))
+            assert self._texts(self.format.read(grown)) == self._texts(self.format.read(source))
             if self.writable:
                 with _new_store() as store:
                     written = self._round_trip(store, grown)
@@ -140,21 +143,21 @@ class FormatConformance:
     def test_import_live_view_and_listing_agree_at_every_line(self) -> None:
         """The file grows from a cut to its end; long files are cut at random."""
         for source in self.sessions:
-            transcript, parts = self._open(source)
+            transcript, parts = self.format.open_source(source)
             transcript = transcript._replace(read_lines=None)  # so that a format asks for the whole file
             lines = [line for _, part in parts for line in part]
-            imported = _ItemView(self._format.read(source).items)
+            imported = _ItemView(self.format.read(source).items)
             for cut in _cuts(len(lines)):
                 followed, scan = _ItemView(), ListingScan()
                 for start, end in ((0, cut), (cut, len(lines))):
-                    followed.follow(self._format, lines[start:end], lines[:end], transcript)
-                    scan = self._format.scan_listing(scan, lines[start:end], transcript)
+                    followed.follow(self.format, lines[start:end], lines[:end], transcript)
+                    scan = self.format.scan_listing(scan, lines[start:end], transcript)
                 assert followed.dialogue == imported.dialogue, cut
                 assert followed.summary == imported.summary, cut
                 self._check_facts(source, scan, followed, cut)
 
     def _check_facts(self, source: InMemorySource, scan: ListingScan, followed: _ItemView, cut: int) -> None:
-        read = self._format.read(source)
+        read = self.format.read(source)
         expected = metadata_of(scan)
         for key in ("name", "cwd", "model", "agent", "sender", "key"):
             assert read.metadata.get(key) == expected.get(key), (key, cut)
@@ -178,11 +181,11 @@ class FormatConformance:
     def test_importing_again_adds_nothing(self) -> None:
         """No records and no sessions."""
         for source in self.sessions:
-            read = self._format.read(source)
+            read = self.format.read(source)
             with _new_store() as store:
-                first = import_session(store.port, self._format, read)
+                first = import_session(store.port, self.format, read)
                 before = self._session(store, first.id).records()
-                again = import_session(store.port, self._format, read)
+                again = import_session(store.port, self.format, read)
                 assert (again.id, again.stored) == (first.id, 0)
                 assert self._session(store, first.id).records() == before
 
@@ -194,9 +197,9 @@ class FormatConformance:
             with _new_store() as store, _new_store() as other:
                 for count in (2, len(lines) // 2, len(lines)):
                     data = b"\n".join(lines[:count]).rstrip(b"\n") + b"\n"
-                    read = self._format.read(_replace_file(source, path, data))
-                    imported = import_session(store.port, self._format, read)
-                at_once = import_session(other.port, self._format, self._format.read(source))
+                    read = self.format.read(_replace_file(source, path, data))
+                    imported = import_session(store.port, self.format, read)
+                at_once = import_session(other.port, self.format, self.format.read(source))
                 grown = self._session(store, imported.id).messages()
                 assert [message.text for message in grown] == [
                     message.text for message in self._session(other, at_once.id).messages()
@@ -209,13 +212,13 @@ class FormatConformance:
         with _new_store() as store:
             session = store.create(title="A title", model="m")
             _append_conversation(session)
-            written = export(session, self._format)
+            written = export(session, self.format)
             path = next(iter(written.files))
-            assert self._format.recognises(path, written.files[path][:65536])
+            assert self.format.recognises(path, written.files[path][:65536])
             name = path.rpartition("/")[2].rpartition(".")[0]
-            read = self._format.read(InMemorySource(name, written.files))
+            read = self.format.read(InMemorySource(name, written.files))
             assert not read.damage
-            back = self._session(store, import_session(store.port, self._format, read).id)
+            back = self._session(store, import_session(store.port, self.format, read).id)
             assert [(message.role, message.text) for message in back.messages()] == [
                 (message.role, message.text) for message in session.messages()
             ]
@@ -232,32 +235,16 @@ class FormatConformance:
             return
         with _new_store() as store:
             try:
-                export(store.create(), self._format)
+                export(store.create(), self.format)
             except FormatError:
                 return
         raise AssertionError
 
     # --- helpers
 
-    @property
-    def _format(self) -> LiveFormat:
-        format_module: LiveFormat = type(self).format
-        return format_module
-
-    def _open(self, source: InMemorySource) -> tuple[TranscriptInfo, list[tuple[str, Iterable[Line]]]]:
-        """Return a source as a live view sees it."""
-        format = self._format
-        return open_source(
-            source,
-            format.METADATA_LOCATION,
-            format.session_id_of,
-            format.ANCESTOR_FILE,
-            getattr(format, "find_head", None),  # only of formats whose first line is metadata
-        )
-
     def _round_trip(self, store: Store, source: InMemorySource) -> ExportedFiles:
-        imported = import_session(store.port, self._format, self._format.read(source))
-        return export(self._session(store, imported.id), self._format)
+        imported = import_session(store.port, self.format, self.format.read(source))
+        return export(self._session(store, imported.id), self.format)
 
     @staticmethod
     def _session(store: Store, name: str | None) -> Session:
@@ -271,8 +258,8 @@ class FormatConformance:
     def _count_texts(self, source: InMemorySource, path: str, lines: list[bytes], number: int) -> int:
         """Return how many texts are lost if a line is missing."""
         without = b"\n".join((*lines[:number], *lines[number + 1 :]))
-        read = self._format.read(_replace_file(source, path, without))
-        return len(set(self._texts(self._format.read(source))) - set(self._texts(read)))
+        read = self.format.read(_replace_file(source, path, without))
+        return len(set(self._texts(self.format.read(source))) - set(self._texts(read)))
 
 
 class _ItemView:
@@ -287,7 +274,7 @@ class _ItemView:
         self._add(items)
 
     def follow(
-        self, format: LiveFormat, new: Sequence[Line], lines: Sequence[Line], transcript: TranscriptInfo
+        self, format: ForeignFormat, new: Sequence[Line], lines: Sequence[Line], transcript: TranscriptInfo
     ) -> None:
         """Read new lines, or all lines if the format asks for them."""
         result = format.read_tail(self._state, new, transcript)

@@ -22,7 +22,8 @@ from everlog.index.foreign_transcripts import ForeignTranscripts
 from everlog.interop.directory_walk import FoundFile, Stamp, walk
 from everlog.interop.foreign.foreign_files import ForeignFiles
 from everlog.interop.foreign.transcript_files import ENDING, ReadPosition, Signature, signature, stamp_of
-from everlog.interop.formats.live_format import ListingScan, LiveFormat
+from everlog.interop.formats.foreign_format import ForeignFormat
+from everlog.interop.formats.format_types import ListingScan
 from everlog.interop.formats.recognition import detect, read_head
 from everlog.interop.transcript_sources import ancestor_path, explain_file
 from everlog.model import Metadata
@@ -119,7 +120,12 @@ class ForeignCatalogue:
     """The sessions of one foreign directory, shared by all threads of a process."""
 
     def __init__(
-        self, root: Path, formats: Sequence[LiveFormat], index: Path, report: Report, progress: Progress | None = None
+        self,
+        root: Path,
+        formats: Sequence[ForeignFormat],
+        index: Path,
+        report: Report,
+        progress: Progress | None = None,
     ) -> None:
         self._root = root
         self._formats = {format.NAME: format for format in formats}
@@ -194,7 +200,7 @@ class ForeignCatalogue:
         with self._lock:
             self._scan()
 
-    def add_created(self, folder: str, stem: str, format: LiveFormat) -> None:
+    def add_created(self, folder: str, stem: str, format: ForeignFormat) -> None:
         """Add a new session, whose content does not reveal its format yet."""
         with self._lock:
             self._scan()
@@ -313,7 +319,7 @@ class ForeignCatalogue:
                 self._ancestors[key] = None if path is None else stamp_of(path.stat())
         return self._ancestors.get(key)
 
-    def _detect_format(self, row: TranscriptRow) -> LiveFormat | None:
+    def _detect_format(self, row: TranscriptRow) -> ForeignFormat | None:
         """Detect the format of a file from its content."""
         path = self._root / row.path
         with (
@@ -327,7 +333,7 @@ class ForeignCatalogue:
         return detect(path.name, head, formats)
 
     def _scan_listing(
-        self, row: TranscriptRow, files: ForeignFiles, format: LiveFormat, stamps: Signature
+        self, row: TranscriptRow, files: ForeignFiles, format: ForeignFormat, stamps: Signature
     ) -> TranscriptRow:
         with map_errors(f"reading {row.path}"):
             is_rewritten = not files.is_unchanged_before(row.position)
@@ -338,9 +344,6 @@ class ForeignCatalogue:
             transcript = transcript._replace(session_id=name)
             old_scan = ListingScan() if is_rewritten else row.scan
             scan = format.scan_listing(old_scan, new_lines, transcript)
-            chat_of = getattr(format, "chat_of", None)  # only CrabTalk's names have a number
-            if chat_of is not None:
-                scan = replace(scan, chat=chat_of(row.stem, meta_bytes))
             return replace(
                 row,
                 name=name,

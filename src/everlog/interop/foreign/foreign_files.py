@@ -10,7 +10,6 @@ import os
 import stat
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, nullcontext, suppress
-from typing import cast
 from zlib import crc32
 
 from everlog.errors import ConflictError, StoreFullError
@@ -38,8 +37,7 @@ from everlog.interop.foreign.transcript_files import (
     stamp_in,
     stamp_of,
 )
-from everlog.interop.formats.format_types import MAX_LINE_BYTES
-from everlog.interop.formats.live_format import FileEdit, HeadFormat
+from everlog.interop.formats.format_types import MAX_LINE_BYTES, FileEdit
 from everlog.log.parts import split_at_boundary
 from everlog.stores.file import disk
 
@@ -124,7 +122,7 @@ class ForeignFiles(Transcript):
     def _append_head(self, name: str, folder: int) -> int:
         """Write the metadata line into an empty file: else its program takes our line for it."""
         modified = os.stat(name, dir_fd=folder, follow_symlinks=False).st_mtime
-        head = cast("HeadFormat", self._format).missing_head(self.stem, timestamp(modified))
+        head = self._format.missing_head(self.stem, timestamp(modified))
         with closing(ForeignTail(name, folder, self._report)) as tail:
             tail.append(head + b"\n")
             return tail.end

@@ -19,7 +19,8 @@ from everlog.interop.foreign.mirrored_session import Mirror, working_directory
 from everlog.interop.foreign.session_opener import SessionOpener, mirror_key
 from everlog.interop.foreign.transcript_files import ENDING
 from everlog.interop.foreign.turn_lines import TurnLines
-from everlog.interop.formats.live_format import FileEdit, LiveFormat
+from everlog.interop.formats.foreign_format import ForeignFormat
+from everlog.interop.formats.format_types import FileEdit
 from everlog.model import AnyRecord, Damaged, Entry, Event, Metadata, Part, pair
 from everlog.ports import (
     Chats,
@@ -79,7 +80,7 @@ class ForeignStore(SessionOpener, Reporting, Reclaimable, DirectoryBacked):
             chosen_format = self._format(format)
             return self._create_in(chosen_format, {"key": key}).id
 
-    def _create_in(self, format: LiveFormat, metadata: Mapping[str, Any]) -> Metadata:
+    def _create_in(self, format: ForeignFormat, metadata: Mapping[str, Any]) -> Metadata:
         fields = {"cwd": working_directory(), **metadata}
         agent, sender = fields.get("agent", "main"), fields.get("sender", "user")
         chats = self.chats(pair(agent, sender))
@@ -94,14 +95,14 @@ class ForeignStore(SessionOpener, Reporting, Reclaimable, DirectoryBacked):
         self._catalogue.add_created(folder, new_session.stem, format)
         return self.metadata(new_session.session_id)
 
-    def _folder_for(self, format: LiveFormat, cwd: str) -> str:
+    def _folder_for(self, format: ForeignFormat, cwd: str) -> str:
         """Return the folder for a new session: its project's, if the root has such folders."""
-        project_directory = getattr(format, "project_directory", None)
-        if project_directory is None:
+        names = format.project_directory(cwd)
+        if not names:
             return ""
         folders = {row.folder for row in self._catalogue.sessions().values() if not row.is_child}
         is_nested = "" not in folders if folders else self._root.name == "projects"
-        return str(project_directory(cwd)[0]) if is_nested else ""
+        return names[0] if is_nested else ""
 
     def _stem_exists(self, folder: str, stem: str) -> bool:
         rows = self._catalogue.sessions().values()
@@ -159,15 +160,9 @@ class ForeignStore(SessionOpener, Reporting, Reclaimable, DirectoryBacked):
         The files are backed up before.
         """
         with self.lease(session), self._locked_mirror(session) as mirror:
-            reclaim_lines = getattr(mirror.format, "reclaim_lines", None)
-            if reclaim_lines is None:
-                raise UnsupportedError(
-                    f"a {mirror.format.NAME} session has nothing to reclaim",
-                    hint="only PicoClaw sessions have lines that their program skips",
-                )
             before, stamp = mirror.files.read_content()
             meta_bytes = mirror.files.info(session).meta_bytes
-            after, meta, removed = reclaim_lines(before, meta_bytes, self._now())
+            after, meta, removed = mirror.format.reclaim_lines(before, meta_bytes, self._now())
             if not removed:
                 return 0
             self._back_up([self._root / path for path in mirror.files.paths()])
@@ -384,7 +379,7 @@ class ForeignStore(SessionOpener, Reporting, Reclaimable, DirectoryBacked):
     def close(self) -> None:
         """Write the uptime of the turns to the files, and close all descriptors."""
         for session, mirror in list(self._mirrors.items()):
-            if round(mirror.unsaved_seconds) and getattr(mirror.format, "HAS_UPTIME", False):
+            if round(mirror.unsaved_seconds) and mirror.format.HAS_UPTIME:
                 try:
                     self.update(session, {"uptimeSecs": round(mirror.unsaved_seconds)})
                     mirror.unsaved_seconds = 0.0

@@ -29,9 +29,17 @@ from everlog.interop.foreign.origin_marks import (
 )
 from everlog.interop.foreign.transcript_files import START_POSITION, AppendedLines, Signature
 from everlog.interop.foreign.turn_lines import new_turns
-from everlog.interop.formats.format_types import DERIVED_KEY, HiddenMessages, Summary, derive_id
+from everlog.interop.formats.foreign_format import ForeignFormat
+from everlog.interop.formats.format_types import (
+    DERIVED_KEY,
+    ConversationItem,
+    HiddenMessages,
+    Summary,
+    TailState,
+    TranscriptInfo,
+    derive_id,
+)
 from everlog.interop.formats.jsonl import attach_preserved
-from everlog.interop.formats.live_format import ConversationItem, LiveFormat, TailState, TranscriptInfo
 from everlog.interop.import_target import BATCH, ImportTarget, hide_before_summaries
 from everlog.log.line_codec import with_keys
 from everlog.model import (
@@ -75,7 +83,7 @@ class _UnlimitedStore:
 class MirrorFollower:
     """A session in its foreign file, and the native session that mirrors it."""
 
-    def __init__(self, name: str, files: ForeignFiles, format: LiveFormat, store: Store, session: str) -> None:
+    def __init__(self, name: str, files: ForeignFiles, format: ForeignFormat, store: Store, session: str) -> None:
         self.name = name  # its id in its format
         self.files = files
         self.format = format

@@ -9,8 +9,14 @@ from msgspec.structs import replace
 
 from everlog.errors import EverlogError
 from everlog.interop.foreign.origin_marks import MARK_KEY, id_in_file
-from everlog.interop.formats.format_types import DERIVED_KEY, HiddenMessages, Summary, derive_id, extra_field
-from everlog.interop.formats.live_format import ConversationItem
+from everlog.interop.formats.format_types import (
+    DERIVED_KEY,
+    ConversationItem,
+    HiddenMessages,
+    Summary,
+    derive_id,
+    extra_field,
+)
 from everlog.interop.import_target import TOO_LARGE
 from everlog.log.line_codec import from_object
 from everlog.log.markers import Markers

@@ -22,8 +22,7 @@ from everlog.interop.foreign.origin_marks import has_same_content, id_in_file, m
 from everlog.interop.foreign.session_log_view import SessionLogView
 from everlog.interop.foreign.transcript_files import START_POSITION, AppendedLines
 from everlog.interop.foreign.turn_lines import LostRecord, TurnLines
-from everlog.interop.formats.format_types import Line
-from everlog.interop.formats.live_format import FileEdit, TailState
+from everlog.interop.formats.format_types import FileEdit, Line, TailState
 from everlog.model import MARKERS, TURN_END, AnyRecord, Damaged, Event, Message, Meta
 from everlog.stores import rules
 from everlog.stores.file.log_tail import Report

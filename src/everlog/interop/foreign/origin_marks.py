@@ -13,8 +13,7 @@ import msgspec
 from msgspec.structs import replace
 
 from everlog.interop.foreign.transcript_files import ReadPosition
-from everlog.interop.formats.format_types import Summary, extra_field
-from everlog.interop.formats.live_format import TailState
+from everlog.interop.formats.format_types import Summary, TailState, extra_field
 from everlog.log.line_codec import is_same_record, with_keys, without_keys
 from everlog.model import AnyRecord, Compaction, Damaged, Entry, Image, Message
 

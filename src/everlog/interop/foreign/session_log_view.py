@@ -8,7 +8,7 @@ from msgspec.structs import replace
 
 from everlog.interop.foreign.mirror_follower import MirrorFollower
 from everlog.interop.foreign.origin_marks import id_in_file
-from everlog.interop.formats.live_format import TranscriptInfo
+from everlog.interop.formats.format_types import TranscriptInfo
 from everlog.model import AnyRecord, Metadata
 
 

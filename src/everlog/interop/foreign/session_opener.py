@@ -16,8 +16,8 @@ from everlog.interop.foreign.foreign_catalogue import ForeignCatalogue, Progress
 from everlog.interop.foreign.foreign_index import ForeignIndex, SessionRecords, SessionSource
 from everlog.interop.foreign.mirrored_session import Mirror
 from everlog.interop.foreign.turn_lines import TurnLines, Turns, new_turns
+from everlog.interop.formats.foreign_format import ForeignFormat
 from everlog.interop.formats.format_types import derive_id
-from everlog.interop.formats.live_format import LiveFormat
 from everlog.ports import Store
 from everlog.settings import SessionSettings, Settings
 from everlog.stores.file import disk
@@ -39,7 +39,7 @@ class SessionOpener(StoreVerbs):
     def __init__(
         self,
         root: Path,
-        formats: Sequence[LiveFormat],
+        formats: Sequence[ForeignFormat],
         mirror_store: Store,
         home: Path,
         *,
@@ -76,7 +76,7 @@ class SessionOpener(StoreVerbs):
         self._renew_generators()
         self._catalogue.reset_after_fork()
 
-    def _format(self, name: str) -> LiveFormat:
+    def _format(self, name: str) -> ForeignFormat:
         return next(format for format in self._formats if name == format.NAME)
 
     # --- one session

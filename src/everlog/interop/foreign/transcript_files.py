@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple, cast
+from typing import NamedTuple
 from zlib import crc32
 
 import msgspec
@@ -22,9 +22,9 @@ import msgspec
 from everlog.errors import EverlogError, NotFoundError
 from everlog.interop.directory_walk import METADATA_ENDING, Stamp
 from everlog.interop.foreign.lost_lines import LineContext
-from everlog.interop.formats.format_types import MAX_LINE_BYTES, Line
+from everlog.interop.formats.foreign_format import ForeignFormat
+from everlog.interop.formats.format_types import MAX_LINE_BYTES, Line, TranscriptInfo
 from everlog.interop.formats.jsonl import parse_object
-from everlog.interop.formats.live_format import HeadFormat, LiveFormat, TranscriptInfo
 from everlog.interop.transcript_sources import ancestor_path, read_related
 from everlog.log import scan
 from everlog.stores.file import disk
@@ -79,7 +79,7 @@ class Transcript:
     """The files of one foreign session: a transcript, its further parts, its metadata file."""
 
     def __init__(
-        self, root: Path, folder: str, stem: str, format: LiveFormat, report: Report, *, branch: str = ""
+        self, root: Path, folder: str, stem: str, format: ForeignFormat, report: Report, *, branch: str = ""
     ) -> None:
         self._root = root
         self._folder = folder  # relative to the root
@@ -191,7 +191,7 @@ class Transcript:
                 return None, 0
         if self._format.METADATA_LOCATION == "head":
             with open_for_reading(self.part_name(1), folder) as transcript:
-                head = cast("HeadFormat", self._format).find_head(_iter_lines(transcript, 0, _HEAD_CHUNK))
+                head = self._format.find_head(_iter_lines(transcript, 0, _HEAD_CHUNK))
             return head.meta_bytes, head.size
         return None, 0
 

@@ -16,8 +16,3 @@ def is_stem(text: str) -> bool:
         and not any(character in text for character in "/\\\0")
         and _PART_SUFFIX.search(text) is None
     )
-
-
-def stem_as_id(stem: str, meta_bytes: bytes | None) -> str:
-    """Return the id of a session that is named by its file alone."""
-    return stem

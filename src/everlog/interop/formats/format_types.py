@@ -1,18 +1,18 @@
-"""Types between foreign files and our records, and the `Format` protocol.
+"""Types between foreign files and our records.
 
 A format reads a `Source` into a `ForeignSession`: items in file order, each with an id derived
 from the source alone, so that reading the file again, or after it has grown, yields the same ids.
 Items refer to other items by id; the store assigns seqs. Whatever a line contains that our records
-have no field for is stored with its record under the format's name, so that `write` can reproduce
+have no field for is stored with its record under the format's name, so that an export can reproduce
 the line.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from enum import IntEnum
 from hashlib import sha256
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Literal, NamedTuple, Protocol
 from uuid import NAMESPACE_OID, uuid5
 
 import msgspec
@@ -171,36 +171,122 @@ class Match(IntEnum):
     SURE = 2
 
 
-class Format(Protocol):
-    """A foreign file format. A module implements it with module-level functions."""
+# --- files that are used in place ----------------------------------------------------------------
 
-    NAME: str
-    KEYS: frozenset[str]  # some keys of its lines that are characteristic of it
-    IS_REWRITTEN: bool  # whether its program rewrites transcripts, dropping lines at their start
+TailState = dict[str, Any]
+ConversationItem = Message | Summary | HiddenMessages
 
-    def recognises(self, path: str, head: bytes) -> Match:
-        """Return whether a file is such a transcript, by its name and its beginning. Never raises.
 
-        `head` is at least 64 KiB, and longer if the first line is: it contains the whole first
-        line, and its last line may be cut.
-        """
+class TailResult(NamedTuple):
+    """The items in some lines, and the state for reading the lines after them."""
+
+    items: Sequence[ConversationItem]
+    state: TailState
+
+
+class TranscriptInfo(NamedTuple):
+    """The session that lines belong to."""
+
+    session_id: str
+    meta_bytes: bytes | None = None  # the metadata line or file, if the format has one
+    # Reads a file in the folder named like the session (`tool-results/x.txt`); None if missing.
+    read_file: Callable[[str], bytes | None] = lambda _: None
+    stem: str = ""  # the transcript's file name without its extension
+    # Reads another transcript of the same tree by a part of its file name (the base of a fork);
+    # None if there is none.
+    read_related: Callable[[str], bytes | None] = lambda _: None
+    ancestor_file: bytes | None = None  # content of the format's ANCESTOR_FILE
+    # Id of one of several sessions in the same file (an inline sidechain); empty: the main one.
+    branch: str = ""
+    # Reads all lines of the transcript; None where there is no file to read.
+    read_lines: Callable[[], Iterable[Line]] | None = None
+    head: tuple[Line, ...] = ()  # lines in the place of the metadata line; only for an import
+    modified_ms: int = 0  # time of the last write to the file; 0: unknown, or it still changes
+
+
+class MirrorLog(Protocol):
+    """A session as our records, for encoding further records into its files."""
+
+    @property
+    def transcript(self) -> TranscriptInfo:
+        """Return the value that `read_tail` receives."""
         ...
 
-    def read(self, source: Source) -> ForeignSession:
-        """Read a session. Never raises for any content: damage is listed in `damage`."""
+    @property
+    def metadata(self) -> Metadata:
+        """Return the session's metadata."""
         ...
 
-    def write(self, metadata: Metadata, records: Sequence[AnyRecord]) -> ExportedFiles:
-        """Return all records of a log, in order, as files of this format."""
+    def record(self, seq: int) -> AnyRecord:
+        """Return a record by its seq."""
         ...
 
-    def fingerprint(self, message: Message) -> str:
-        """Return what identifies a message in every copy of its session.
-
-        The id, where the program gives messages ids that never change; else a digest of the
-        content (see `content_fingerprint`).
-        """
+    def records_from(self, seq: int) -> Sequence[AnyRecord]:
+        """Return the records from a seq on, in order."""
         ...
+
+    def foreign_id(self, record: AnyRecord) -> str:
+        """Return the id that a record has in the file."""
+        ...
+
+
+class FileEdit(msgspec.Struct, frozen=True, kw_only=True):
+    """Changes to make to the files, in this order."""
+
+    lines: tuple[bytes, ...] = ()  # to append, each without its newline
+    head: bytes | None = None  # replaces the first line; without its newline
+    files: dict[str, bytes] = {}  # to replace as a whole: suffix of the name → content
+    stem: str | None = None  # new name of the transcript, without its extension
+
+
+class NewSession(NamedTuple):
+    """A new session and the edit that creates it."""
+
+    session_id: str
+    stem: str  # of its file
+    edit: FileEdit
+
+
+class ListingScan(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What a listing shows of a session, folded over its lines."""
+
+    messages: int = 0  # as many as `read_tail` returns
+    title: str = ""
+    created: str = ""  # ISO 8601; empty: use the file's time
+    last: str = ""  # ISO 8601, of the last message
+    agent: str = ""
+    sender: str = ""
+    model: str = ""
+    cwd: str = ""
+    key: str = ""
+    aliases: tuple[str, ...] = ()
+    scope: dict[str, Any] | None = None
+    chat: int | None = None
+    skip: bool = False  # not a session of its own: not listed
+    program_id: str = ""  # the id that the program itself gave the session; empty: the file's name
+    parent: str = ""  # id of the session that started this one (a subagent, a fork)
+    branches: tuple[str, ...] = ()  # ids of further sessions in the same file
+    state: TailState = msgspec.field(default_factory=dict, name="notes")  # the format's; small
+
+
+# Where a format stores the metadata that its program rewrites: nowhere, in the first line of the
+# transcript, or in a file `<stem>.meta.json` next to it.
+MetadataLocation = Literal["", "head", "file"]
+
+
+class Head(NamedTuple):
+    """The beginning of a transcript whose first line is metadata that its program rewrites."""
+
+    lines: tuple[Line, ...]  # that are not part of the conversation; none if the metadata is lost
+    meta_bytes: bytes | None  # the metadata line, or damage in its place
+
+    @property
+    def size(self) -> int:
+        """Bytes up to the conversation."""
+        if not self.lines:
+            return 0
+        last = self.lines[-1]
+        return last.start + len(last.data) + last.ended
 
 
 def derive_id(name: str, position: str | int) -> str:

@@ -14,7 +14,7 @@ import msgspec
 from msgspec.structs import replace
 
 from everlog.ids import epoch_ms
-from everlog.interop.formats.format_types import DamagedBytes, Line, derive_id
+from everlog.interop.formats.format_types import DamagedBytes, Line, TailState, derive_id
 from everlog.interop.formats.jsonl import (
     Row,
     parse_lines,
@@ -24,7 +24,6 @@ from everlog.interop.formats.jsonl import (
     text_of,
     unreadable_event,
 )
-from everlog.interop.formats.live_format import TailState
 from everlog.interop.formats.session_reader import Detail, SessionReader
 from everlog.model import Event
 

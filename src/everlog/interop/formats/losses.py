@@ -11,8 +11,7 @@ from collections import Counter
 
 from everlog.errors import UnsupportedError
 from everlog.ids import epoch_ms
-from everlog.interop.formats.format_types import Summary
-from everlog.interop.formats.live_format import ListingScan
+from everlog.interop.formats.format_types import ListingScan, Summary
 from everlog.model import Compaction, File, Image, Message, Metadata, OtherBlock, Text, Thinking, ToolCall, Usage
 
 IMPORT_HINT = "import the session (everlog sessions import) and continue it there"

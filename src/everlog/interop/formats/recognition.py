@@ -6,7 +6,8 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import IO, Any, TypeVar
 
-from everlog.interop.formats.format_types import MAX_LINE_BYTES, Format, Match
+from everlog.interop.formats.foreign_format import ForeignFormat
+from everlog.interop.formats.format_types import MAX_LINE_BYTES, Match
 from everlog.interop.formats.jsonl import head_objects
 
 HEAD_BYTES = 64 * 1024  # the least that is read from a file to detect its format
@@ -14,7 +15,7 @@ _NEAREST_KEYS = 2  # that a line must share with a format to be near it
 _NOT_READ = ", which everlog does not read"
 _KEY = re.compile(rb'"([A-Za-z_]{1,40})"\s*:')
 
-F = TypeVar("F", bound=Format)
+F = TypeVar("F", bound=ForeignFormat)
 
 # Files that programs keep beside their transcripts.
 COMPANIONS = {
@@ -53,7 +54,7 @@ def read_head(file: IO[bytes]) -> bytes:
     return head
 
 
-def detect(path: str, head: bytes, formats: Sequence[F]) -> F | None:
+def detect(path: str, head: bytes, formats: Sequence[ForeignFormat]) -> ForeignFormat | None:
     """Return the format that is the most sure of a file; None if none recognises it."""
     best, best_match = None, Match.NO
     for format in formats:
@@ -63,7 +64,7 @@ def detect(path: str, head: bytes, formats: Sequence[F]) -> F | None:
     return best
 
 
-def explain_refusal(path: str, head: bytes, formats: Sequence[Format]) -> str:
+def explain_refusal(path: str, head: bytes, formats: Sequence[ForeignFormat]) -> str:
     """Return why a file is not a session that can be used in place: what it is, or what it is near to."""
     if (format := detect(path, head, formats)) is not None:
         return f"a {format.NAME} session, which everlog sessions import reads"
@@ -112,7 +113,7 @@ def _lookalike(value: Mapping[str, Any]) -> str:
     return ""
 
 
-def _describe_nearest(objects: Sequence[Mapping[str, Any]], formats: Sequence[Format]) -> str:
+def _describe_nearest(objects: Sequence[Mapping[str, Any]], formats: Sequence[ForeignFormat]) -> str:
     keys = set().union(*(value.keys() for value in objects))
     shared = {format.NAME: len(keys & format.KEYS) for format in formats}
     nearest = max(shared, key=lambda name: shared[name], default="")

@@ -14,22 +14,33 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from bisect import bisect_left, insort
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from msgspec.structs import replace
 
 from everlog.errors import UnsupportedError
-from everlog.interop.formats.format_types import ExportedFiles, HiddenMessages, Line, Summary, split_lines
-from everlog.interop.formats.live_format import FileEdit, ListingScan, TailState, TranscriptInfo
+from everlog.interop.formats.format_types import (
+    ExportedFiles,
+    FileEdit,
+    HiddenMessages,
+    Line,
+    ListingScan,
+    Summary,
+    TailState,
+    TranscriptInfo,
+    split_lines,
+)
 from everlog.interop.formats.losses import Losses, compare_messages, compare_metadata, compare_summaries
 from everlog.interop.formats.preserved_lines import RawLine, is_derived, read_preserved
-from everlog.interop.formats.session_reader import Reading
 from everlog.log.fold import fold
 from everlog.log.markers import Markers
 from everlog.log.tool_pairs import pair_results
 from everlog.model import AnyRecord, Compaction, Event, Message, Metadata, Rewind, Tombstone
+
+if TYPE_CHECKING:
+    from everlog.interop.formats.foreign_format import ForeignFormat
 
 IMPLIED = RawLine(b"")  # of a record that the lines of other records imply
 
@@ -37,18 +48,15 @@ IMPLIED = RawLine(b"")  # of a record that the lines of other records imply
 class SessionExport(ABC):
     """A session on its way into files: a `MirrorLog` of the records that are written so far."""
 
-    NAME: ClassVar[str]
-    READING: ClassVar[Reading]
-    encode_record: ClassVar[Callable[..., FileEdit]]
-    encode_metadata: ClassVar[Callable[..., FileEdit]]
     MOVES_SUMMARIES: ClassVar[bool] = False  # a summary replaces everything before it
     HOLDS_REMOVALS: ClassVar[bool] = False  # tombstones and rewinds are written
 
-    def __init__(self, metadata: Metadata, records: Sequence[AnyRecord]) -> None:
+    def __init__(self, format: ForeignFormat, metadata: Metadata, records: Sequence[AnyRecord]) -> None:
+        self.format = format
         self.metadata = metadata
         self.records = records
         self.losses = Losses()
-        lines = ((record.seq, self.original_line(record, read_preserved(record, self.NAME))) for record in records)
+        lines = ((record.seq, self.original_line(record, read_preserved(record, format.NAME))) for record in records)
         # seq → the line that a record came from
         self.originals = {seq: line for seq, line in lines if line is not None}
         if self.originals:
@@ -114,11 +122,6 @@ class SessionExport(ABC):
 
     # --- writing
 
-    @classmethod
-    def export(cls, metadata: Metadata, records: Sequence[AnyRecord]) -> ExportedFiles:
-        """Return a session as files, and what they cannot hold."""
-        return cls(metadata, records).write()
-
     def write(self) -> ExportedFiles:
         """Return the files, and what they cannot hold."""
         for record in self._ordered():
@@ -132,9 +135,9 @@ class SessionExport(ABC):
         title, facts = (self.metadata.title or "").strip(), self._read_facts()
         if title and title != facts.title:
             with suppress(UnsupportedError):  # it is named as a loss
-                self.apply(self.encode_metadata(self.state, self, {"name": title}))
+                self.apply(self.format.encode_metadata(self.state, self, {"name": title}))
                 facts = self._read_facts()
-        compare_metadata(self.metadata, facts, self.NAME, self.losses)
+        compare_metadata(self.metadata, facts, self.format.NAME, self.losses)
         self.losses.add("creation time", bool(self.metadata.created_at) and not (facts.created or self.originals))
         self._compare_content()
         return ExportedFiles(self.files(), self.losses.describe())
@@ -205,7 +208,7 @@ class SessionExport(ABC):
         cwd = self.metadata.extra.get("cwd")
         is_first = isinstance(record, Message) and not self._messages and not record.cwd
         located = replace(record, cwd=cwd) if is_first and isinstance(cwd, str) else record
-        edit = self.encode_record(self.state, self, located, self.losses)
+        edit = self.format.encode_record(self.state, self, located, self.losses)
         read = self.apply(edit)
         if isinstance(record, Message) and read:
             self._messages.pop()  # what precedes it was added for it
@@ -243,7 +246,7 @@ class SessionExport(ABC):
 
     def read_again(self) -> TailState:
         """Read all lines, note the ids of the messages in them, and return the state after them."""
-        read = self.READING.read_all(self.lines(), self.transcript)
+        read = self.format.read_all(self.lines(), self.transcript)
         self.note_ids([item for item in read.items if isinstance(item, Message)])
         return read.state
 
@@ -253,11 +256,11 @@ class SessionExport(ABC):
 
     def follow(self, state: TailState, lines: Sequence[Line]) -> list[Message]:
         """Read new lines and return the messages in them."""
-        read = self.READING.read_tail(state, lines, self.transcript)
+        read = self.format.read_tail(state, lines, self.transcript)
         if read is not None:
             self._state = read.state
             return [item for item in read.items if isinstance(item, Message)]
-        whole = self.READING.read_all(self.lines(), self.transcript)
+        whole = self.format.read_all(self.lines(), self.transcript)
         self._state = whole.state
         return [item for item in whole.items if isinstance(item, Message)][len(self._messages) :]
 
@@ -272,11 +275,11 @@ class SessionExport(ABC):
                 yield record, read
 
     def _read_facts(self) -> ListingScan:
-        return self.READING.scan_listing(ListingScan(), self.lines(), self.transcript)
+        return self.format.scan_listing(ListingScan(), self.lines(), self.transcript)
 
     def _compare_content(self) -> None:
         """Read all lines, and count what is missing in them."""
-        items = self.READING.read_all(self.lines(), self.transcript).items
+        items = self.format.read_all(self.lines(), self.transcript).items
         hidden = {hidden_id for item in items if isinstance(item, HiddenMessages) for hidden_id in item.ids}
         is_live = Markers.of(self.records).is_live
         for record, read in self._pair([item for item in items if isinstance(item, Message)]):

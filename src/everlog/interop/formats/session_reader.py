@@ -9,34 +9,26 @@ reader, for more or less:
     listing         from a stored state, LISTING: no items, only `facts`
 
 So an import, a live view and a listing cannot disagree: items have the same ids, and titles, models
-and counts come from the same `facts`. `make_reading` binds a reader to the four functions of
-`LiveFormat`.
+and counts come from the same `facts`.
 """
 
 from __future__ import annotations
 
-import re
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from enum import IntEnum
-from itertools import islice
-from typing import Any, NamedTuple, cast
-
-from msgspec.structs import replace
+from typing import Any
 
 from everlog.ids import epoch_ms
-from everlog.interop.formats.format_types import DamagedBytes, ForeignSession, Item, Line, Source
-from everlog.interop.formats.live_format import (
-    ConversationItem,
-    Head,
+from everlog.interop.formats.format_types import (
+    DamagedBytes,
+    ForeignSession,
+    Item,
+    Line,
     ListingScan,
-    MetadataLocation,
-    TailResult,
     TailState,
     TranscriptInfo,
 )
-
-_PART = re.compile(r"_part([0-9]+)\.jsonl\Z")
 
 
 class Detail(IntEnum):
@@ -99,61 +91,6 @@ class SessionReader(ABC):
         """The state after the lines so far: small, plain JSON."""
 
 
-FindHead = Callable[[Iterable[Line]], Head]
-
-
-class Reading(NamedTuple):
-    """The reading functions of a format."""
-
-    read: Callable[[Source], ForeignSession]
-    read_tail: Callable[[TailState, Iterable[Line], TranscriptInfo], TailResult | None]
-    read_all: Callable[[Iterable[Line], TranscriptInfo], TailResult]
-    scan_listing: Callable[[ListingScan, Iterable[Line], TranscriptInfo], ListingScan]
-
-
-def make_reading(
-    reader: type[SessionReader],
-    metadata_location: MetadataLocation = "",
-    session_id_of: Callable[[str, bytes | None], str] = lambda stem, _: stem,
-    ancestor_file: str = "",
-    find_head: FindHead | None = None,
-) -> Reading:
-    """Return the reading functions of a format from its reader."""
-
-    def read(source: Source) -> ForeignSession:
-        transcript, parts = open_source(source, metadata_location, session_id_of, ancestor_file, find_head)
-        return read_session(reader(transcript, Detail.FULL, whole=True), parts)
-
-    def read_tail(state: TailState, lines: Iterable[Line], transcript: TranscriptInfo) -> TailResult | None:
-        follower = reader(transcript, Detail.CONVERSATION, state)
-        try:
-            return _tail_result(follower, lines)
-        except NeedsWholeFileError:
-            return None
-
-    def read_all(lines: Iterable[Line], transcript: TranscriptInfo) -> TailResult:
-        return _tail_result(reader(transcript, Detail.CONVERSATION, whole=True), lines)
-
-    def scan_listing(scan: ListingScan, lines: Iterable[Line], transcript: TranscriptInfo) -> ListingScan:
-        lister = reader(transcript, Detail.LISTING, scan.state, scan)
-        for _ in lister.feed(lines):
-            pass
-        for _ in lister.finish():
-            pass
-        return _with_state(lister)
-
-    return Reading(read, read_tail, read_all, scan_listing)
-
-
-def _tail_result(reader: SessionReader, lines: Iterable[Line]) -> TailResult:
-    items = [*reader.feed(lines), *reader.finish()]
-    return TailResult(cast("list[ConversationItem]", items), reader.state)
-
-
-def _with_state(reader: SessionReader) -> ListingScan:
-    return replace(reader.facts, state=reader.state)
-
-
 def read_session(reader: SessionReader, parts: Iterable[tuple[str, Iterable[Line]]], **fields: Any) -> ForeignSession:
     """Read all parts of a session with a fresh reader; `fields` are further ones of the result."""
     items: list[Item] = []
@@ -186,48 +123,3 @@ def metadata_of(facts: ListingScan) -> dict[str, Any]:
         "chat": facts.chat,
     }
     return {key: value for key, value in metadata.items() if value}
-
-
-def open_source(
-    source: Source,
-    metadata_location: MetadataLocation,
-    session_id_of: Callable[[str, bytes | None], str],
-    ancestor_file: str = "",
-    find_head: FindHead | None = None,
-) -> tuple[TranscriptInfo, list[tuple[str, Iterable[Line]]]]:
-    """Return a source as a live view sees it: what is beside the lines, and the lines of each part."""
-    first, *others = source.paths()
-    numbered = sorted((int(match[1]), path) for path in others if (match := _PART.search(path)))
-    parts: list[tuple[str, Iterable[Line]]] = [
-        (path, source.lines(path)) for path in (first, *(path for _, path in numbered))
-    ]
-    meta_bytes: bytes | None = None
-    head_lines: tuple[Line, ...] = ()
-    if metadata_location == "file" and f"{source.name}.meta.json" in others:
-        meta_bytes = source.read(f"{source.name}.meta.json")
-    elif metadata_location == "head":
-        head = (find_head or _first_line)(source.lines(first))
-        meta_bytes, head_lines = head.meta_bytes, head.lines
-        parts[0] = (first, islice(source.lines(first), len(head_lines), None))
-
-    def read_file(path: str) -> bytes | None:
-        name = f"{source.name}/{path}"
-        return source.read(name) if name in others else None
-
-    transcript = TranscriptInfo(
-        session_id_of(source.name, meta_bytes),
-        meta_bytes,
-        read_file,
-        source.name,
-        source.find_related,
-        source.find_ancestor(ancestor_file) if ancestor_file else None,
-        read_lines=lambda: source.lines(first),
-        head=head_lines,
-        modified_ms=source.modified_ms,
-    )
-    return transcript, parts
-
-
-def _first_line(lines: Iterable[Line]) -> Head:
-    head = next(iter(lines), None)
-    return Head((), None) if head is None else Head((head,), head.data)

@@ -19,15 +19,12 @@ from everlog.errors import ConflictError, UnsupportedError
 from everlog.interop.formats.cersei.blocks import write_message
 from everlog.interop.formats.cersei.entries import member_id, message_entry, summary_entry, tombstone_entry
 from everlog.interop.formats.file_names import is_stem
-from everlog.interop.formats.format_types import derive_id
-from everlog.interop.formats.live_format import FileEdit, MetadataLocation, MirrorLog, NewSession, TailState
+from everlog.interop.formats.format_types import FileEdit, MirrorLog, NewSession, TailState, derive_id
 from everlog.interop.formats.losses import IMPORT_HINT, REFUSAL, Losses
 from everlog.log.fold import fold
 from everlog.model import AnyRecord, Compaction, Event, Message, Meta, OtherBlock, Rewind, Tombstone
 
-METADATA_LOCATION: MetadataLocation = ""
 TOTAL_BYTES = 200_000_000
-LINE_BYTES = 0
 
 _ACCEPTED_KEYS = frozenset(("key", "model", "source", "cwd", "chat", "current", "generations"))
 _DEFAULTS = {"agent": "main", "sender": "user"}

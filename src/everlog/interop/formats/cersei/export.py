@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from everlog.interop.formats.cersei.blocks import NAME, rebuild_content
-from everlog.interop.formats.cersei.entry_builder import encode_metadata, encode_record
-from everlog.interop.formats.cersei.reader import READING
 from everlog.interop.formats.jsonl import parse_object, text_of
 from everlog.interop.formats.preserved_lines import RawLine, is_ended, read_preserved_line
 from everlog.interop.formats.session_export import IMPLIED, SessionExport
 from everlog.log.parts import split_at_boundary
 from everlog.model import AnyRecord, Compaction, Event, Message, Metadata
+
+if TYPE_CHECKING:
+    from everlog.interop.formats.foreign_format import ForeignFormat
 
 PART_BYTES = 50_000_000
 
@@ -25,17 +26,13 @@ _encode = msgspec.json.Encoder().encode
 class CerseiExport(SessionExport):
     """A session as a transcript in parts."""
 
-    NAME = NAME
-    READING = READING
-    encode_record = staticmethod(encode_record)
-    encode_metadata = staticmethod(encode_metadata)
     MOVES_SUMMARIES = True
     HOLDS_REMOVALS = True
 
-    def __init__(self, metadata: Metadata, records: Sequence[AnyRecord]) -> None:
+    def __init__(self, format: ForeignFormat, metadata: Metadata, records: Sequence[AnyRecord]) -> None:
         self._session_id = ""
         self._is_bare = False
-        super().__init__(metadata, records)
+        super().__init__(format, metadata, records)
         if self._is_bare:
             self.left_out = self.removed
         prefix, _, stem = (metadata.key or "").partition(f"{NAME}:")  # named like its original file

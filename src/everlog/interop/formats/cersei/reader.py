@@ -19,11 +19,9 @@ from msgspec.structs import replace
 from everlog.ids import epoch_ms
 from everlog.interop.formats.cersei.blocks import NAME
 from everlog.interop.formats.cersei.entries import member_id, preserve_message, read_messages
-from everlog.interop.formats.format_types import DamagedBytes, HiddenMessages, Item, Line, Summary, derive_id
+from everlog.interop.formats.format_types import DamagedBytes, HiddenMessages, Item, Line, Summary, TailState, derive_id
 from everlog.interop.formats.jsonl import Row, event_kind, text_of
 from everlog.interop.formats.line_reader import LineReader
-from everlog.interop.formats.live_format import TailState
-from everlog.interop.formats.session_reader import make_reading
 from everlog.model import Message
 
 _PART = re.compile(r"_part([0-9]{1,9})\.jsonl\Z")
@@ -234,6 +232,3 @@ def title_from(message: Message) -> str:
 
 def _short_hash(uuid: str) -> str:
     return b64encode(sha256(uuid.encode()).digest()[: _HASH_LENGTH * 3 // 4]).decode()
-
-
-READING = make_reading(CerseiReader)

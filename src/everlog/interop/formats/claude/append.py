@@ -17,8 +17,7 @@ import msgspec
 from everlog.errors import UnsupportedError
 from everlog.interop.formats.claude.conversation_tail import ConversationTail
 from everlog.interop.formats.claude.entry_builder import UNSIGNED, ChainStart, EntryBuilder, is_uuid, safe_call_id
-from everlog.interop.formats.format_types import derive_id
-from everlog.interop.formats.live_format import FileEdit, MirrorLog, NewSession, TailState
+from everlog.interop.formats.format_types import FileEdit, MirrorLog, NewSession, TailState, derive_id
 from everlog.interop.formats.losses import REFUSAL, Losses
 from everlog.log.fold import fold
 from everlog.log.line_codec import replace_surrogates
@@ -37,11 +36,6 @@ def is_id(text: str) -> bool:
     """Return whether a text can be the id of a session or of a subagent session."""
     session_id, infix, agent_id = text.partition(_SUBAGENT_INFIX)
     return is_uuid(session_id) and (not infix or _AGENT_ID.fullmatch(agent_id) is not None)
-
-
-def session_id_of(stem: str, meta_bytes: bytes | None) -> str:
-    """Return the id of the session in a file with this name."""
-    return stem
 
 
 def name_fields(name: str) -> dict[str, str]:

@@ -7,11 +7,11 @@ Messages that were removed since are left out, and the links across them are joi
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from everlog.interop.formats.claude.append import encode_answers, encode_metadata, encode_record
+from everlog.interop.formats.claude.append import encode_answers
 from everlog.interop.formats.claude.blocks import (
     ToolResult,
     read_content,
@@ -20,14 +20,16 @@ from everlog.interop.formats.claude.blocks import (
     write_content,
 )
 from everlog.interop.formats.claude.entry_builder import is_uuid
-from everlog.interop.formats.claude.reader import NAME, READING
+from everlog.interop.formats.claude.reader import NAME
 from everlog.interop.formats.claude.records import is_chain_record
-from everlog.interop.formats.format_types import derive_id
+from everlog.interop.formats.format_types import FileEdit, derive_id
 from everlog.interop.formats.jsonl import as_bytes, parse_object
-from everlog.interop.formats.live_format import FileEdit
 from everlog.interop.formats.preserved_lines import RawLine
 from everlog.interop.formats.session_export import IMPLIED, SessionExport
 from everlog.model import AnyRecord, Compaction, Event, Message, Metadata
+
+if TYPE_CHECKING:
+    from everlog.interop.formats.foreign_format import ForeignFormat
 
 _encode = msgspec.json.Encoder().encode
 
@@ -48,15 +50,10 @@ class _ForeignLine:
 class ClaudeExport(SessionExport):
     """A session as a transcript, without those of its subagents."""
 
-    NAME = NAME
-    READING = READING
-    encode_record = staticmethod(encode_record)
-    encode_metadata = staticmethod(encode_metadata)
-
-    def __init__(self, metadata: Metadata, records: Sequence[AnyRecord]) -> None:
+    def __init__(self, format: ForeignFormat, metadata: Metadata, records: Sequence[AnyRecord]) -> None:
         self._foreign: dict[int, _ForeignLine] = {}  # seq → line
         self._by_id: dict[str, _ForeignLine] = {}  # id of its first message → line
-        super().__init__(metadata, records)
+        super().__init__(format, metadata, records)
         self._chain = [line.value for line in self._foreign.values() if line.value is not None and line.uuid]
         self._session_id = _session_id(metadata, self._foreign.values())
         self._result_files: dict[str, bytes] = {}

@@ -22,8 +22,8 @@ from everlog.interop.formats.claude.records import (
     is_api_error,
 )
 from everlog.interop.formats.claude.session_titles import TITLE_KEYS, Titles
+from everlog.interop.formats.format_types import ListingScan, TailState
 from everlog.interop.formats.jsonl import parse_object
-from everlog.interop.formats.live_format import ListingScan, TailState
 
 _NOT_IN_ID = re.compile(r"[^A-Za-z0-9_-]")
 FOLDED_TYPES = MESSAGE_TYPES | TITLE_KEYS.keys()

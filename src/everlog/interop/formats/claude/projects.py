@@ -9,13 +9,13 @@ MAX_NAME_LENGTH = 200  # characters
 _DIGITS = "0123456789abcdefghijklmnopqrstuvwxyz"
 
 
-def project_directory(path: str) -> tuple[str, ...]:
+def project_directory(cwd: str) -> tuple[str, ...]:
     """Return the name of the folder for the sessions of a directory.
 
     The rule is ambiguous: `a-b` and `a/b` share a folder. So the session's own records name its
     directory. A long name ends in a hash, for which Claude Code and its SDK differ.
     """
-    text = normalize("NFC", path)
+    text = normalize("NFC", cwd)
     name = re.sub(r"[^A-Za-z0-9]", "-", text)
     return (name if len(name) <= MAX_NAME_LENGTH else f"{name[:MAX_NAME_LENGTH]}-{_hash(text)}",)
 

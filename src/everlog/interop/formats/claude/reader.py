@@ -44,10 +44,17 @@ from everlog.interop.formats.claude.records import (
     link_of,
     record_of,
 )
-from everlog.interop.formats.format_types import MAX_LINE_BYTES, DamagedBytes, HiddenMessages, Item, Line, derive_id
+from everlog.interop.formats.format_types import (
+    MAX_LINE_BYTES,
+    DamagedBytes,
+    HiddenMessages,
+    Item,
+    Line,
+    TailState,
+    derive_id,
+)
 from everlog.interop.formats.jsonl import Row, as_text, parse_object, parse_records
-from everlog.interop.formats.live_format import TailState
-from everlog.interop.formats.session_reader import Detail, NeedsWholeFileError, SessionReader, make_reading
+from everlog.interop.formats.session_reader import Detail, NeedsWholeFileError, SessionReader
 from everlog.log.line_codec import with_key
 from everlog.model import Event, Message, Usage
 
@@ -390,6 +397,3 @@ def _with_line(message: Message, place: _Place, *, is_exact: bool) -> Message:
     made = with_key(message, NAME, preserved, is_shallow=True)
     fields["content"] = content
     return made
-
-
-READING = make_reading(TranscriptReader)

@@ -6,7 +6,7 @@ chain in the transcript of the session.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import msgspec
@@ -14,15 +14,13 @@ from msgspec.structs import replace
 
 from everlog.interop.formats.claude.reader import NAME, TranscriptReader
 from everlog.interop.formats.claude.records import texts_of
-from everlog.interop.formats.format_types import ForeignSession, Item, Source, extra_field
-from everlog.interop.formats.live_format import TranscriptInfo
-from everlog.interop.formats.session_reader import Detail, open_source, read_session
+from everlog.interop.formats.format_types import ForeignSession, Item, Line, Source, TranscriptInfo, extra_field
+from everlog.interop.formats.session_reader import Detail, read_session
 from everlog.model import Event, Message
 
 
-def read(source: Source) -> ForeignSession:
+def read(source: Source, transcript: TranscriptInfo, parts: Sequence[tuple[str, Iterable[Line]]]) -> ForeignSession:
     """Read a session with the sessions of its subagents."""
-    transcript, parts = open_source(source, "", lambda stem, _: stem)
     reader = _make_reader(transcript)
     session = read_session(reader, parts, metadata={"source": NAME})
     if reader.facts.parent:  # the file of a subagent

@@ -24,12 +24,12 @@ from everlog.interop.formats.format_types import (
     Item,
     Line,
     Summary,
+    TailState,
     derive_id,
     extra_field,
     split_lines,
 )
 from everlog.interop.formats.jsonl import Row, attach_preserved, parse_object, parse_records, report_damage, text_of
-from everlog.interop.formats.live_format import TailState
 from everlog.interop.formats.session_reader import Detail, NeedsWholeFileError, SessionReader
 from everlog.model import PROGRAM, AnyBlock, Event, Message, Role, Text
 

@@ -25,105 +25,73 @@ from everlog.interop.formats.crabtalk.head_line import (
     parse_meta,
     session_id_of,
 )
-from everlog.interop.formats.crabtalk.lines import NAME, ROLES, read_call, read_message, write_call, write_message
-from everlog.interop.formats.crabtalk.names import FileName, file_name, is_id, parse_name, slug
-from everlog.interop.formats.crabtalk.reader import META_EVENT, READING
+from everlog.interop.formats.crabtalk.lines import NAME, ROLES
+from everlog.interop.formats.crabtalk.names import is_id, parse_name
+from everlog.interop.formats.crabtalk.reader import CrabTalkReader
+from everlog.interop.formats.foreign_format import ForeignFormat
 from everlog.interop.formats.format_types import ForeignSession, Match, Source, content_fingerprint, split_lines
 from everlog.interop.formats.jsonl import head_objects
-from everlog.interop.formats.live_format import ListingScan, MetadataLocation
 from everlog.model import Message
 
-__all__ = [
-    "ANCESTOR_FILE",
-    "HAS_UPTIME",
-    "IS_REWRITTEN",
-    "KEYS",
-    "LINE_BYTES",
-    "METADATA_LOCATION",
-    "META_EVENT",
-    "NAME",
-    "PART_BYTES",
-    "TOTAL_BYTES",
-    "FileName",
-    "build_session",
-    "encode_metadata",
-    "encode_record",
-    "file_name",
-    "find_head",
-    "fingerprint",
-    "is_id",
-    "missing_head",
-    "name_fields",
-    "parse_name",
-    "read",
-    "read_all",
-    "read_call",
-    "read_message",
-    "read_tail",
-    "recognises",
-    "resume_command",
-    "scan_listing",
-    "session_id_of",
-    "slug",
-    "write",
-    "write_call",
-    "write_message",
-]
-
-METADATA_LOCATION: MetadataLocation = "head"
-PART_BYTES = 0
-TOTAL_BYTES = 0
-LINE_BYTES = 0
-ANCESTOR_FILE = ""
-IS_REWRITTEN = False
-HAS_UPTIME = True  # the metadata line has the total duration of turns
 _MESSAGE_KEYS = frozenset({"role", "content", "reasoning_content", "name", "tool_call_id", "tool_calls", "agent"})
-KEYS = frozenset({"created_by", "uptime_secs", "compact", "reasoning_content", "tool_call_id"})
-
-_read, read_tail, read_all, scan_listing = READING
-write = CrabTalkExport.export
 
 
-def recognises(path: str, head: bytes) -> Match:
-    """Return whether a file begins with a metadata line, or has lost it and is named as CrabTalk does."""
-    if not path.endswith(".jsonl"):
-        return Match.NO
-    stem = path.rpartition("/")[2].removesuffix(".jsonl")
-    if parse_meta(find_head(split_lines(head)).meta_bytes):
-        return Match.SURE
-    if parse_name(stem).chat is None or stem.startswith(("agent_", "sk_v1_")):  # PicoClaw's
-        return Match.NO
-    is_empty = True
-    for value in head_objects(head):
-        if "type" in value:
+class CrabTalkFormat(ForeignFormat):
+    """CrabTalk's sessions; it continues the latest one of an agent and a sender by itself."""
+
+    NAME = NAME
+    KEYS = frozenset({"created_by", "uptime_secs", "compact", "reasoning_content", "tool_call_id"})
+    READER = CrabTalkReader
+    EXPORT = CrabTalkExport
+    METADATA_LOCATION = "head"
+    HAS_UPTIME = True
+    is_id = staticmethod(is_id)
+    session_id_of = staticmethod(session_id_of)
+    find_head = staticmethod(find_head)
+    missing_head = staticmethod(missing_head)
+    encode_record = staticmethod(encode_record)
+    encode_metadata = staticmethod(encode_metadata)
+    name_fields = staticmethod(name_fields)
+    build_session = staticmethod(build_session)
+
+    def recognises(self, path: str, head: bytes) -> Match:
+        """Return whether a file begins with a metadata line, or has lost it and is named as CrabTalk does."""
+        if not path.endswith(".jsonl"):
             return Match.NO
-        is_odd = not isinstance(value.get("content") or "", str)
-        if is_conversation(value) and not is_odd:
-            is_message = value.get("role") in (*ROLES, "system") and value.keys() <= _MESSAGE_KEYS
-            return Match.POSSIBLE if is_message or isinstance(value.get("compact"), str) else Match.NO
-        is_empty = False
-    start = head.strip(b"\0 \t\r\n")
-    beginning = b'{"agent":"'  # of a torn metadata line
-    return Match.POSSIBLE if is_empty and start[: len(beginning)] in (beginning, beginning[: len(start)]) else Match.NO
+        stem = path.rpartition("/")[2].removesuffix(".jsonl")
+        if parse_meta(find_head(split_lines(head)).meta_bytes):
+            return Match.SURE
+        if parse_name(stem).chat is None or stem.startswith(("agent_", "sk_v1_")):  # PicoClaw's
+            return Match.NO
+        is_empty = True
+        for value in head_objects(head):
+            if "type" in value:
+                return Match.NO
+            is_odd = not isinstance(value.get("content") or "", str)
+            if is_conversation(value) and not is_odd:
+                is_message = value.get("role") in (*ROLES, "system") and value.keys() <= _MESSAGE_KEYS
+                return Match.POSSIBLE if is_message or isinstance(value.get("compact"), str) else Match.NO
+            is_empty = False
+        start = head.strip(b"\0 \t\r\n")
+        beginning = b'{"agent":"'  # of a torn metadata line
+        return (
+            Match.POSSIBLE if is_empty and start[: len(beginning)] in (beginning, beginning[: len(start)]) else Match.NO
+        )
+
+    def read(self, source: Source) -> ForeignSession:
+        """Read a session; its last message gets the time of the file, which is when it was written."""
+        session = super().read(source)
+        items = list(session.items)
+        last = max((index for index, item in enumerate(items) if isinstance(item, Message)), default=None)
+        if last is None or source.modified_ms <= 0:
+            return session
+        item: Any = items[last]
+        items[last] = replace(item, timestamp=timestamp(source.modified_ms / 1000))
+        return replace(session, items=tuple(items))
+
+    def fingerprint(self, message: Message) -> str:
+        """Return what identifies a message in every copy of its session."""
+        return content_fingerprint(message, with_time=False)
 
 
-def read(source: Source) -> ForeignSession:
-    """Read a session; its last message gets the time of the file, which is when it was written."""
-    session = _read(source)
-    items = list(session.items)
-    last = max((index for index, item in enumerate(items) if isinstance(item, Message)), default=None)
-    if last is None or source.modified_ms <= 0:
-        return session
-    item: Any = items[last]
-    items[last] = replace(item, timestamp=timestamp(source.modified_ms / 1000))
-    return replace(session, items=tuple(items))
-
-
-def fingerprint(message: Message) -> str:
-    """Return what identifies a message in every copy of its session."""
-    return content_fingerprint(message, with_time=False)
-
-
-def resume_command(facts: ListingScan, path: str) -> tuple[str, ...]:
-    """Return no command: CrabTalk continues the latest session of an agent and a sender by itself."""
-    return ()
+FORMAT = CrabTalkFormat()

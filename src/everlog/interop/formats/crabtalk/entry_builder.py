@@ -20,8 +20,8 @@ from everlog.interop.formats.crabtalk.head_line import (
 )
 from everlog.interop.formats.crabtalk.lines import encode_json, write_message
 from everlog.interop.formats.crabtalk.names import is_id, slug, with_title
+from everlog.interop.formats.format_types import FileEdit, MirrorLog, NewSession, TailState
 from everlog.interop.formats.jsonl import text_of
-from everlog.interop.formats.live_format import FileEdit, MirrorLog, NewSession, TailState
 from everlog.interop.formats.losses import IMPORT_HINT, REFUSAL, Losses
 from everlog.log.line_codec import replace_surrogates
 from everlog.model import AnyRecord, Compaction, Event, File, Image, Message, OtherBlock

@@ -4,31 +4,28 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from itertools import islice
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from everlog.interop.formats.crabtalk.entry_builder import encode_metadata, encode_record
 from everlog.interop.formats.crabtalk.head_line import META_DEFAULTS, find_head, format_time
 from everlog.interop.formats.crabtalk.lines import NAME, encode_json, write_message
 from everlog.interop.formats.crabtalk.names import file_name, parse_name
-from everlog.interop.formats.crabtalk.reader import META_EVENT, READING
-from everlog.interop.formats.format_types import Line, derive_id
+from everlog.interop.formats.crabtalk.reader import META_EVENT
+from everlog.interop.formats.format_types import Line, TranscriptInfo, derive_id
 from everlog.interop.formats.jsonl import text_of
-from everlog.interop.formats.live_format import TranscriptInfo
 from everlog.interop.formats.preserved_lines import RawLine, is_ended, read_preserved_line
 from everlog.interop.formats.session_export import IMPLIED, SessionExport
 from everlog.model import AnyRecord, Compaction, Event, Message, Metadata
+
+if TYPE_CHECKING:
+    from everlog.interop.formats.foreign_format import ForeignFormat
 
 
 class CrabTalkExport(SessionExport):
     """A session as one file, which begins with the metadata line."""
 
-    NAME = NAME
-    READING = READING
-    encode_record = staticmethod(encode_record)
-    encode_metadata = staticmethod(encode_metadata)
     MOVES_SUMMARIES = True
 
-    def __init__(self, metadata: Metadata, records: Sequence[AnyRecord]) -> None:
+    def __init__(self, format: ForeignFormat, metadata: Metadata, records: Sequence[AnyRecord]) -> None:
         events = [record for record in records if isinstance(record, Event) and record.kind == META_EVENT]
         # The newest is written in the place of the first.
         self._first_meta: Event | None = next(iter(events), None)
@@ -44,7 +41,7 @@ class CrabTalkExport(SessionExport):
         # A message of theirs has no id but the number of its line.
         blank = sum(f"{record.data.get('text')}".count("\n") for record in records if isinstance(record, Event))
         self._line_ids = {derive_id(self._session_id, number) for number in range(len(records) + blank + 2)}
-        super().__init__(metadata, records)
+        super().__init__(format, metadata, records)
         if self._last_meta is None:
             self.add_line(encode_json(self._meta))
 

@@ -13,9 +13,8 @@ from typing import Any
 from everlog.ids import epoch_ms, timestamp
 from everlog.interop.formats.crabtalk.lines import encode_json
 from everlog.interop.formats.crabtalk.names import FileName, parse_name, without_title
-from everlog.interop.formats.format_types import Line
+from everlog.interop.formats.format_types import Head, Line
 from everlog.interop.formats.jsonl import parse_object, text_of
-from everlog.interop.formats.live_format import Head
 
 DEFAULT_SENDER = "user"
 META_DEFAULTS = {"agent": "", "created_by": "", "created_at": "", "title": "", "uptime_secs": 0}

@@ -10,17 +10,9 @@ from msgspec.structs import replace
 
 from everlog.errors import FormatError
 from everlog.ids import timestamp
-from everlog.interop.formats.crabtalk.head_line import (
-    DEFAULT_SENDER,
-    created_time,
-    find_head,
-    is_meta,
-    name_of,
-    parse_meta,
-    session_id_of,
-)
+from everlog.interop.formats.crabtalk.head_line import DEFAULT_SENDER, created_time, is_meta, name_of, parse_meta
 from everlog.interop.formats.crabtalk.lines import NAME, ROLES, encode_json, read_message, write_message
-from everlog.interop.formats.format_types import Item, Line, Summary, derive_id
+from everlog.interop.formats.format_types import Item, Line, Summary, TailState, derive_id
 from everlog.interop.formats.jsonl import (
     Row,
     attach_preserved,
@@ -32,9 +24,8 @@ from everlog.interop.formats.jsonl import (
     text_of,
     unreadable_event,
 )
-from everlog.interop.formats.live_format import TailState
 from everlog.interop.formats.plain_lines import decode_plain
-from everlog.interop.formats.session_reader import Detail, SessionReader, make_reading
+from everlog.interop.formats.session_reader import Detail, SessionReader
 from everlog.model import Message
 
 META_EVENT = f"{NAME}.meta"
@@ -121,6 +112,3 @@ class CrabTalkReader(SessionReader):
             # It is rewritten with each turn: another content is another event.
             kind, position = "meta", sha256(row.data).hexdigest()
         return record_event(row, f"{NAME}.{kind}", derive_id(session_id, position), self._time, encode_json(value))
-
-
-READING = make_reading(CrabTalkReader, "head", session_id_of, find_head=find_head)

@@ -16,10 +16,9 @@ from typing import Any, NamedTuple
 import msgspec
 from msgspec.structs import replace
 
-from everlog.interop.formats.format_types import HiddenMessages, Item, Line, Summary, derive_id
+from everlog.interop.formats.format_types import HiddenMessages, Item, Line, Summary, TailState, derive_id
 from everlog.interop.formats.gemini.messages import NAME, SUMMARY_START, ToolIds, record_messages
 from everlog.interop.formats.jsonl import Row, attach_preserved, event_kind, parse_records, report_damage, text_of
-from everlog.interop.formats.live_format import TailState
 from everlog.interop.formats.session_reader import Detail, NeedsWholeFileError, SessionReader
 from everlog.log.line_codec import encode_other_block
 from everlog.model import PROGRAM, Event, Message

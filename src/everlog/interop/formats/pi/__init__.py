@@ -15,54 +15,13 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from everlog.interop.formats.file_names import is_stem as is_id
-from everlog.interop.formats.file_names import stem_as_id as session_id_of
-from everlog.interop.formats.format_types import Match, content_fingerprint
+from everlog.interop.formats.foreign_format import ForeignFormat
+from everlog.interop.formats.format_types import ListingScan, Match
 from everlog.interop.formats.jsonl import head_objects
-from everlog.interop.formats.live_format import ListingScan
 from everlog.interop.formats.pi.entries import NAME
-from everlog.interop.formats.pi.entry_builder import (
-    LINE_BYTES,
-    METADATA_LOCATION,
-    PART_BYTES,
-    TOTAL_BYTES,
-    build_session,
-    encode_metadata,
-    encode_record,
-    name_fields,
-)
+from everlog.interop.formats.pi.entry_builder import build_session, encode_metadata, encode_record, name_fields
 from everlog.interop.formats.pi.export import PiExport
-from everlog.interop.formats.pi.reader import READING
-from everlog.model import Message
-
-__all__ = [
-    "ANCESTOR_FILE",
-    "IS_REWRITTEN",
-    "KEYS",
-    "LINE_BYTES",
-    "METADATA_LOCATION",
-    "NAME",
-    "PART_BYTES",
-    "TOTAL_BYTES",
-    "build_session",
-    "encode_metadata",
-    "encode_record",
-    "fingerprint",
-    "is_id",
-    "name_fields",
-    "read",
-    "read_all",
-    "read_tail",
-    "recognises",
-    "resume_command",
-    "scan_listing",
-    "session_id_of",
-    "write",
-]
-
-ANCESTOR_FILE = ""
-IS_REWRITTEN = False
-KEYS = frozenset(("parentId", "firstKeptEntryId", "thinkingLevel", "modelId", "parentSession", "customType"))
+from everlog.interop.formats.pi.reader import PiReader
 
 _MAX_VERSION = 3  # OpenClaw writes 4
 _FILE_NAME = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}-[0-9]{2}-[0-9]{2}-[0-9]{3}Z_[^/]+\.jsonl\Z")
@@ -74,30 +33,43 @@ _ENTRY_TYPES = frozenset(
 )
 _FOREIGN_KEYS = frozenset(("uuid", "parentUuid", "sessionId", "session_id", "payload", "$set", "kind"))
 
-read, read_tail, read_all, scan_listing = READING
-write = PiExport.export
 
+class PiFormat(ForeignFormat):
+    """pi's sessions. Ids of messages change in a migration: content and time identify them."""
 
-def recognises(path: str, head: bytes) -> Match:
-    """Return whether a file has pi's header or entries, or is a damaged file with such a name."""
-    if not path.endswith(".jsonl"):
-        return Match.NO
-    is_first, has_entries = True, False
-    for value in head_objects(head):
-        if value.get("type") == "session":
-            version = value.get("version")
-            if _FOREIGN_KEYS & value.keys() or (type(version) is int and version > _MAX_VERSION):
-                return Match.NO
-            if is_first and isinstance(value.get("id"), str) and isinstance(value.get("timestamp"), str):
-                return Match.SURE
-            has_entries = has_entries or "id" in value or "cwd" in value
-        elif _is_entry(value):
-            has_entries = True
-        elif _FOREIGN_KEYS & value.keys():
+    NAME = NAME
+    KEYS = frozenset(("parentId", "firstKeptEntryId", "thinkingLevel", "modelId", "parentSession", "customType"))
+    READER = PiReader
+    EXPORT = PiExport
+    encode_record = staticmethod(encode_record)
+    encode_metadata = staticmethod(encode_metadata)
+    name_fields = staticmethod(name_fields)
+    build_session = staticmethod(build_session)
+
+    def recognises(self, path: str, head: bytes) -> Match:
+        """Return whether a file has pi's header or entries, or is a damaged file with such a name."""
+        if not path.endswith(".jsonl"):
             return Match.NO
-        is_first = False
-    is_damaged = is_first and bool(head.strip(b"\n")) and _FILE_NAME.search(path) is not None
-    return Match.POSSIBLE if has_entries or is_damaged else Match.NO
+        is_first, has_entries = True, False
+        for value in head_objects(head):
+            if value.get("type") == "session":
+                version = value.get("version")
+                if _FOREIGN_KEYS & value.keys() or (type(version) is int and version > _MAX_VERSION):
+                    return Match.NO
+                if is_first and isinstance(value.get("id"), str) and isinstance(value.get("timestamp"), str):
+                    return Match.SURE
+                has_entries = has_entries or "id" in value or "cwd" in value
+            elif _is_entry(value):
+                has_entries = True
+            elif _FOREIGN_KEYS & value.keys():
+                return Match.NO
+            is_first = False
+        is_damaged = is_first and bool(head.strip(b"\n")) and _FILE_NAME.search(path) is not None
+        return Match.POSSIBLE if has_entries or is_damaged else Match.NO
+
+    def resume_command(self, facts: ListingScan, path: str) -> tuple[str, ...]:
+        """Return the command that continues the session in its own program."""
+        return ("pi", "--session", path)
 
 
 def _is_entry(value: Mapping[str, Any]) -> bool:
@@ -110,11 +82,4 @@ def _is_entry(value: Mapping[str, Any]) -> bool:
     return isinstance(value.get("timestamp"), str) and isinstance(message, dict) and "role" in message
 
 
-def fingerprint(message: Message) -> str:
-    """Return what identifies a message in every copy of its session: ids change in a migration."""
-    return content_fingerprint(message)
-
-
-def resume_command(facts: ListingScan, path: str) -> tuple[str, ...]:
-    """Return the command that continues the session in its own program."""
-    return ("pi", "--session", path)
+FORMAT = PiFormat()

@@ -12,8 +12,7 @@ from typing import Any
 from uuid import uuid4
 
 from everlog.errors import UnsupportedError
-from everlog.interop.formats.format_types import derive_id
-from everlog.interop.formats.live_format import FileEdit, MetadataLocation, MirrorLog, NewSession, TailState
+from everlog.interop.formats.format_types import FileEdit, MirrorLog, NewSession, TailState, derive_id
 from everlog.interop.formats.losses import IMPORT_HINT, REFUSAL, Losses
 from everlog.interop.formats.pi.entries import encode_json
 from everlog.interop.formats.pi.new_entries import (
@@ -30,11 +29,6 @@ from everlog.interop.formats.pi.new_entries import (
 from everlog.log.fold import fold
 from everlog.log.markers import Markers
 from everlog.model import AnyRecord, Compaction, Event, Message, Meta, Rewind, Tombstone
-
-METADATA_LOCATION: MetadataLocation = ""
-PART_BYTES = 0
-TOTAL_BYTES = 0
-LINE_BYTES = 0
 
 _UUID_LENGTH = 36  # characters
 _ACCEPTED_KEYS = frozenset(("id", "cwd", "name", "model", "source", "chat", "current", "generations"))

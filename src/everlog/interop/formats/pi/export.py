@@ -7,17 +7,18 @@ a file of version 1, whose entries have no ids, is upgraded to version 3 as pi i
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from everlog.interop.formats.format_types import derive_id
 from everlog.interop.formats.jsonl import parse_object, text_of
 from everlog.interop.formats.pi.entries import EDIT_KEY, NAME, encode_json, restore_entry
-from everlog.interop.formats.pi.entry_builder import encode_metadata, encode_record
 from everlog.interop.formats.pi.new_entries import VERSION
-from everlog.interop.formats.pi.reader import READING
 from everlog.interop.formats.preserved_lines import RawLine, is_ended, read_preserved_line
 from everlog.interop.formats.session_export import IMPLIED, SessionExport
 from everlog.model import AnyRecord, Compaction, Event, Message, Metadata, Rewind, Tombstone
+
+if TYPE_CHECKING:
+    from everlog.interop.formats.foreign_format import ForeignFormat
 
 _ENTRY_TYPES = (Message, Compaction, Tombstone, Rewind)  # of records that become entries
 
@@ -25,15 +26,11 @@ _ENTRY_TYPES = (Message, Compaction, Tombstone, Rewind)  # of records that becom
 class PiExport(SessionExport):
     """A session as one file: a header, and a tree of entries."""
 
-    NAME = NAME
-    READING = READING
-    encode_record = staticmethod(encode_record)
-    encode_metadata = staticmethod(encode_metadata)
     HOLDS_REMOVALS = True
 
-    def __init__(self, metadata: Metadata, records: Sequence[AnyRecord]) -> None:
+    def __init__(self, format: ForeignFormat, metadata: Metadata, records: Sequence[AnyRecord]) -> None:
         self._header: dict[str, Any] = {}
-        super().__init__(metadata, records)
+        super().__init__(format, metadata, records)
         deleted = {seq for record in records if isinstance(record, Tombstone) for seq in record.deletes}
         # A version that does not know deletions would send them; rewound ones are on another branch.
         self.left_out = {seq for seq in deleted & self.removed if seq not in self.originals}

@@ -23,7 +23,7 @@ from everlog.interop.formats.jsonl import Row, attach_preserved, event_kind, tex
 from everlog.interop.formats.line_reader import LineReader
 from everlog.interop.formats.pi.entries import EDIT_KEY, NAME, SESSION_EVENT, read_message, read_summary, shows_edits
 from everlog.interop.formats.pi.new_entries import FIRST_KEPT_KEY, LINK_TYPE
-from everlog.interop.formats.session_reader import Detail, NeedsWholeFileError, make_reading
+from everlog.interop.formats.session_reader import Detail, NeedsWholeFileError
 from everlog.model import Message
 
 _MAX_ID = 64  # characters of an id in the state
@@ -360,6 +360,3 @@ def _with_content(entry: dict[str, Any], content: str | list[Any]) -> dict[str, 
     if isinstance(message, dict):
         return {**entry, "message": {**message, "content": content}}
     return {**entry, "content": content}
-
-
-READING = make_reading(PiReader)

@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from everlog.errors import ConflictError, FormatError, StoreFullError, UnsupportedError
-from everlog.interop.formats.live_format import FileEdit, MirrorLog, NewSession, TailState
+from everlog.interop.formats.format_types import FileEdit, MirrorLog, NewSession, TailState
 from everlog.interop.formats.losses import IMPORT_HINT, REFUSAL, Losses
 from everlog.interop.formats.picoclaw.go_json import format_go_time
 from everlog.interop.formats.picoclaw.lines import MAX_READABLE_BYTES, encode_message_line, is_only_thinking

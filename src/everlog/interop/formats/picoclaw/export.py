@@ -3,33 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace
 
 from everlog.errors import FormatError
-from everlog.interop.formats.format_types import Line
+from everlog.interop.formats.format_types import FileEdit, Line, TailState, TranscriptInfo
 from everlog.interop.formats.jsonl import text_of
-from everlog.interop.formats.live_format import FileEdit, TailState, TranscriptInfo
-from everlog.interop.formats.picoclaw.entry_builder import encode_metadata, encode_record
 from everlog.interop.formats.picoclaw.go_json import encode_go_json
 from everlog.interop.formats.picoclaw.lines import MAX_READABLE_BYTES, NAME, count_lines, encode_message_line
 from everlog.interop.formats.picoclaw.meta_file import ENDING, encode_meta, file_stem, skip_count
-from everlog.interop.formats.picoclaw.reader import META_EVENT, READING, PicoClawReader
+from everlog.interop.formats.picoclaw.reader import META_EVENT, PicoClawReader
 from everlog.interop.formats.preserved_lines import RawLine, is_ended, read_preserved_line
 from everlog.interop.formats.session_export import IMPLIED, SessionExport
 from everlog.model import AnyRecord, Compaction, Event, Message, Metadata
+
+if TYPE_CHECKING:
+    from everlog.interop.formats.foreign_format import ForeignFormat
 
 
 class PicoClawExport(SessionExport):
     """A session as a transcript and its metadata file."""
 
-    NAME = NAME
-    READING = READING
-    encode_record = staticmethod(encode_record)
-    encode_metadata = staticmethod(encode_metadata)
-
-    def __init__(self, metadata: Metadata, records: Sequence[AnyRecord]) -> None:
+    def __init__(self, format: ForeignFormat, metadata: Metadata, records: Sequence[AnyRecord]) -> None:
         metas = [record for record in records if isinstance(record, Event) and record.kind == META_EVENT]
         self._meta_event = metas[-1] if metas else None
         self._old_meta: dict[str, Any] = self._meta_event.data if self._meta_event else {}
@@ -42,7 +38,7 @@ class PicoClawExport(SessionExport):
         # A message of theirs has no id but what its line says.
         self._reread = PicoClawReader(TranscriptInfo(next(imported, self._stem)), whole=True)
         aliases = tuple(alias for alias in metadata.aliases if alias != key and not alias.startswith(f"{NAME}:"))
-        super().__init__(replace(metadata, key=key, aliases=aliases), records)
+        super().__init__(format, replace(metadata, key=key, aliases=aliases), records)
 
     @property
     def session_id(self) -> str:
@@ -108,7 +104,9 @@ class PicoClawExport(SessionExport):
             changes["aliases"] = [*(self._old_meta.get("aliases") or ()), *sorted(aliases)]
         if self.metadata.scope is not None and self.metadata.scope != self._old_meta.get("scope"):
             changes["scope"] = self.metadata.scope
-        return encode_metadata(self.state, self, changes) if changes or self.meta_bytes is None else FileEdit()
+        return (
+            self.format.encode_metadata(self.state, self, changes) if changes or self.meta_bytes is None else FileEdit()
+        )
 
     def files(self) -> dict[str, bytes]:
         """Return the transcript and the metadata file."""

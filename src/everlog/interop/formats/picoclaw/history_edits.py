@@ -11,8 +11,7 @@ from collections.abc import Sequence
 import msgspec
 from msgspec.structs import replace
 
-from everlog.interop.formats.format_types import split_lines
-from everlog.interop.formats.live_format import FileEdit, MirrorLog, TailState
+from everlog.interop.formats.format_types import FileEdit, MirrorLog, TailState, split_lines
 from everlog.interop.formats.picoclaw.entry_builder import current_meta, encode_line
 from everlog.interop.formats.picoclaw.go_json import format_go_time
 from everlog.interop.formats.picoclaw.lines import is_in_history, is_only_thinking

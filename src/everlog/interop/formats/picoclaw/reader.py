@@ -25,8 +25,16 @@ import msgspec
 from msgspec.structs import replace
 
 from everlog.ids import epoch_ms, timestamp
-from everlog.interop.formats.file_names import stem_as_id
-from everlog.interop.formats.format_types import DamagedBytes, HiddenMessages, Item, Line, Summary, derive_id
+from everlog.interop.formats.format_types import (
+    DamagedBytes,
+    HiddenMessages,
+    Item,
+    Line,
+    Summary,
+    TailState,
+    TranscriptInfo,
+    derive_id,
+)
 from everlog.interop.formats.jsonl import (
     Row,
     as_text,
@@ -39,7 +47,6 @@ from everlog.interop.formats.jsonl import (
     text_of,
     unreadable_event,
 )
-from everlog.interop.formats.live_format import TailState, TranscriptInfo
 from everlog.interop.formats.picoclaw.go_json import TIME_PATTERN, encode_go_json
 from everlog.interop.formats.picoclaw.lines import (
     NAME,
@@ -53,7 +60,7 @@ from everlog.interop.formats.picoclaw.lines import (
 from everlog.interop.formats.picoclaw.messages import ROLES
 from everlog.interop.formats.picoclaw.meta_file import find_fault, parse_meta, scope_agent, skip_count, valid_time
 from everlog.interop.formats.plain_lines import decode_plain
-from everlog.interop.formats.session_reader import Detail, NeedsWholeFileError, SessionReader, make_reading
+from everlog.interop.formats.session_reader import Detail, NeedsWholeFileError, SessionReader
 from everlog.model import Event, Image, Message
 
 META_EVENT = f"{NAME}.meta"
@@ -285,6 +292,3 @@ def shorten(text: str) -> str:
     """Shorten a text to a title."""
     text = text.strip()
     return text if len(text) <= MAX_TITLE else f"{text[:MAX_TITLE]}..."
-
-
-READING = make_reading(PicoClawReader, "file", stem_as_id)
